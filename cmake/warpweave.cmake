@@ -1,0 +1,72 @@
+# One library per folder, tests beside the code: the two functions every folder uses.
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+find_program(MOLD_PROGRAM mold)
+if(MOLD_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_link_options(-fuse-ld=mold)
+endif()
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -fno-strict-aliasing -ffunction-sections)
+add_link_options(-Wl,--gc-sections)
+if(WARPWEAVE_SANITIZE)
+  add_compile_options(-fsanitize=${WARPWEAVE_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${WARPWEAVE_SANITIZE})
+  # Leave the libraries' own headers out of null-argument checks, keep everything else fatal.
+  add_compile_options(-fno-sanitize-recover=all)
+endif()
+if(WARPWEAVE_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+if(WARPWEAVE_TESTS)
+  enable_testing()
+  find_package(GTest REQUIRED)
+endif()
+
+# ww_library(NAME SRCS a.cc ... DEPS other ...): target `ww_NAME`, includes from src/ and include/.
+function(ww_library NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;LIBS" ${ARGN})
+  add_library(ww_${NAME} STATIC ${ARG_SRCS})
+  target_include_directories(ww_${NAME} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  list(TRANSFORM ARG_DEPS PREPEND ww_)
+  target_link_libraries(ww_${NAME} PUBLIC ${ARG_DEPS} ${ARG_LIBS} Threads::Threads)
+endfunction()
+
+# ww_tier(a.cc -mavx2 -mfma ...): compile one kernel file for one CPU tier. Such a file includes
+# only intrinsics and plain headers: an inline function of the standard library compiled with these
+# flags could be the copy the linker keeps for everybody.
+function(ww_tier FILE)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(JOIN ARGN " " FLAGS)
+    set_property(SOURCE ${FILE} APPEND_STRING PROPERTY COMPILE_FLAGS " ${FLAGS} -O3")
+  endif()
+endfunction()
+
+# ww_test(NAME SRCS foo_test.cc ... DEPS other ...): a gtest program registered with ctest.
+# Tests run in the source root, so that they find models/ and tests/golden/.
+function(ww_test NAME)
+  if(NOT WARPWEAVE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LIBS" ${ARGN})
+  add_executable(${NAME} ${ARG_SRCS})
+  list(TRANSFORM ARG_DEPS PREPEND ww_)
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main)
+  add_test(NAME ${NAME} COMMAND ${NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# ww_fuzz(NAME SRCS foo_fuzz.cc DEPS other ...): a libFuzzer program, built by the fuzz preset only.
+function(ww_fuzz NAME)
+  if(NOT WARPWEAVE_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SRCS})
+  list(TRANSFORM ARG_DEPS PREPEND ww_)
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS})
+  target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+endfunction()

@@ -1,0 +1,158 @@
+// The engine as its callers see it: token ids in, deltas out. No HTTP and no JSON.
+//
+// Thread-safe: any thread may call any method. An OutputSink is called from the engine's own
+// threads, one call at a time per request, and must not block (hand the delta over and return).
+// Source of the field names: the request and meta_info fields that users of SGLang know.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+struct SamplingParams {
+  int max_new_tokens = 128;
+  int min_new_tokens = 0;
+  float temperature = 1.0f;  // 0 means greedy
+  float top_p = 1.0f;
+  int top_k = -1;            // -1: all
+  float min_p = 0.0f;
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  float repetition_penalty = 1.0f;
+  std::optional<uint64_t> seed;
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+  bool no_stop_trim = false;  // keep the matched stop string / token in the text
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+};
+
+struct GenerateRequest {
+  std::string rid;                    // unique among the live requests
+  std::vector<int32_t> input_ids;     // not empty
+  SamplingParams sampling;
+  int priority = 0;                   // larger first, under --schedule-policy priority
+  std::string cache_salt;             // requests share cached prefixes only under an equal salt
+  bool return_logprob = false;
+  int logprob_start_len = -1;         // first prompt position with a logprob; -1: output only
+  int top_logprobs_num = 0;
+  std::vector<int32_t> token_ids_logprob;
+};
+
+struct TokenLogprob {
+  float logprob = 0.0f;  // NaN where there is none (the first prompt token)
+  int32_t token_id = 0;
+};
+
+// Log-probabilities of one position.
+struct PositionLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;        // top_logprobs_num entries, best first
+  std::vector<TokenLogprob> token_ids;  // in the order of token_ids_logprob
+};
+
+struct FinishReason {
+  enum class Type { stop, length, abort } type = Type::stop;
+  int32_t matched_token = -1;    // the stop token, when a token ended it
+  std::string matched_string;    // the stop string, when a string ended it
+  Status error;                  // for abort: why
+};
+
+// What one step added to one request.
+struct OutputDelta {
+  std::string rid;
+  std::vector<int32_t> token_ids;      // new ids
+  std::string text;                    // new text; whole UTF-8 characters; stop text withheld
+  std::vector<PositionLogprobs> output_logprobs;  // one per new id, if asked
+  std::vector<PositionLogprobs> input_logprobs;   // whole, in the first delta, if asked
+  std::optional<FinishReason> finish;  // set on the last delta of the request
+  // Totals so far.
+  int prompt_tokens = 0;
+  int completion_tokens = 0;
+  int cached_tokens = 0;
+  int total_retractions = 0;
+  double queue_time_s = 0;    // arrival to first scheduling
+  double e2e_latency_s = 0;   // arrival to this delta
+};
+
+using OutputSink = std::function<void(OutputDelta)>;
+
+// A snapshot for /metrics, /get_server_info and the periodic log line.
+struct EngineStats {
+  int running_reqs = 0;
+  int queued_reqs = 0;
+  int64_t used_tokens = 0;        // pool tokens owned by running requests
+  int64_t evictable_tokens = 0;   // cached, owned by nobody
+  int64_t max_total_tokens = 0;
+  double gen_throughput_tokens_per_s = 0;   // over the last interval
+  uint64_t prompt_tokens_total = 0;
+  uint64_t cached_tokens_total = 0;
+  uint64_t generation_tokens_total = 0;
+  uint64_t requests_total = 0;
+  uint64_t aborted_requests_total = 0;
+  uint64_t retracted_reqs_total = 0;
+  uint64_t evicted_tokens_total = 0;
+  uint64_t steps_total = 0;
+  double step_overhead_us = 0;    // host time of the last step outside the model's forward
+};
+
+// What does not change after start.
+struct EngineInfo {
+  std::string model_path;
+  std::string served_model_name;
+  std::string model_type;         // "llama"
+  std::string architecture;       // "LlamaForCausalLM"
+  std::string dtype;
+  std::string kv_cache_dtype;
+  std::string device;             // "cpu: AMD EPYC, avx512_bf16, 2 threads"
+  std::string prefill_attention_backend;
+  std::string decode_attention_backend;
+  std::vector<std::string> attention_reasons;  // requested -> resolved, because ...
+  int context_len = 0;
+  int vocab_size = 0;
+  int page_size = 1;
+  int num_pages = 0;
+  int64_t max_total_tokens = 0;
+  int max_running_requests = 0;
+  int chunked_prefill_size = 0;
+  std::vector<int32_t> eos_token_ids;
+  size_t weight_bytes = 0;
+  size_t kv_cache_bytes = 0;
+  double load_seconds = 0;
+  bool has_tokenizer = true;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual const EngineInfo& info() const = 0;
+  virtual EngineStats stats() const = 0;
+
+  // Checks the request against the model's limits (vocab, context, pool) and queues it.
+  // `invalid_argument` names the field; `resource_exhausted` when the queue is full; `unavailable`
+  // when draining. On success the sink gets deltas until one carries `finish`, exactly one.
+  virtual Status submit(GenerateRequest request, OutputSink sink) = 0;
+
+  // Ends a request: its pages are free within a step and its sink gets finish = abort.
+  // An unknown rid is ignored (it may just have finished). Empty rid: all requests.
+  virtual void abort(const std::string& rid) = 0;
+
+  // Drops every cached prefix. False when requests are running (nothing is dropped then).
+  virtual bool flush_cache() = 0;
+
+  // No new requests; running ones go on until `deadline_s` passes, then are aborted. Blocks.
+  virtual void drain(double deadline_s) = 0;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,87 @@
+// One attention backend: the functions of the recipe users know, nothing more.
+//
+// Lifetime: a backend lives as long as its engine; init_forward_metadata(batch) is called once per
+// forward, then forward_extend / forward_decode once per layer with the same batch. Calls come from
+// one thread, the device thread; inside, a backend may use the ThreadTeam it was created with.
+// K/V of the batch's tokens are already in the pool when forward_* runs (the model writes them
+// with ops::write_kv), so a backend only reads the pool.
+// Errors: unsupported shapes are refused by Caps before any call; inside, asserts only.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "attention/caps.h"
+#include "batch/forward_batch.h"
+#include "warpweave/status.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave {
+
+class ThreadTeam;
+
+// One layer's K or V pages: element (page, offset, head, i) is at
+// data + (page*page_stride + offset*token_stride + head*head_stride + i) * element_bytes.
+// Strides are in elements. Pages are read only through a page table.
+struct KvPoolView {
+  const void* data = nullptr;
+  DType dtype = DType::bf16;
+  int64_t page_stride = 0;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
+
+// What one layer asks of the backend. q and out are f32 on the CPU.
+struct AttentionCall {
+  int layer = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;   // divides num_q_heads
+  int head_dim = 0;       // of q and k
+  int v_head_dim = 0;
+  float scale = 1.0f;     // applied to q.k
+  int window_left = -1;   // a row at position p sees kv positions >= p - window_left; -1: all
+  float logit_softcap = 0;         // 0: off; s = cap * tanh(s / cap)
+  const float* sinks = nullptr;    // [num_q_heads] extra logit per head in the softmax's sum
+  const float* q = nullptr;        // [num_tokens, num_q_heads, head_dim]
+  int64_t q_token_stride = 0;      // in elements
+  KvPoolView k;
+  KvPoolView v;
+  float* out = nullptr;            // [num_tokens, num_q_heads, v_head_dim]
+  int64_t out_token_stride = 0;
+  float* lse = nullptr;            // [num_tokens, num_q_heads] natural log, or null
+};
+
+struct GraphLimits {
+  int max_batch_size = 0;
+  int max_tokens = 0;
+  int max_pages_per_request = 0;
+};
+
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+
+  virtual const Caps& caps() const = 0;
+
+  // Plans one forward. `batch` stays valid and unchanged until the forward ends.
+  virtual Status init_forward_metadata(const ForwardBatch& batch) = 0;
+
+  // Prefill, prefill with cached prefix, mixed, target verify, draft extend.
+  virtual void forward_extend(const ForwardBatch& batch, const AttentionCall& call) = 0;
+  // Every request has exactly one row.
+  virtual void forward_decode(const ForwardBatch& batch, const AttentionCall& call) = 0;
+
+  // Graphs: backends without Caps::graph_capture keep these defaults, which refuse.
+  virtual Status init_cuda_graph_state(const GraphLimits& limits);
+  virtual Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch);
+  virtual Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch);
+};
+
+// Everything a backend may need at creation.
+struct BackendContext {
+  ThreadTeam* team = nullptr;  // not owned, outlives the backend
+  int max_context_len = 0;
+  int page_size = 1;
+};
+
+}  // namespace warpweave

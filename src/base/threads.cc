@@ -1,0 +1,115 @@
+#include "base/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace warpweave {
+namespace {
+
+// Long enough to bridge the serial code between two loops of a forward, short enough that an idle
+// server does not burn a core.
+constexpr int kSpinIterations = 4000;
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void pin_current_thread(int index) {
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &mask) || index-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    return;
+  }
+}
+
+}  // namespace
+
+int available_cpus() {
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+ThreadTeam::ThreadTeam(int threads, bool pin) {
+  for (int member = 1; member < threads; ++member) {
+    workers_.emplace_back([this, member, pin] {
+      if (pin) pin_current_thread(member);
+      worker_loop(member);
+    });
+  }
+}
+
+ThreadTeam::~ThreadTeam() {
+  stopping_ = true;
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadTeam::run(FunctionRef<void(int, int)> body) {
+  const int members = size();
+  if (members > 1) {
+    body_ = &body;
+    pending_.store(members - 1, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_release);
+    generation_.notify_all();
+  }
+  body(0, members);
+  if (members == 1) return;
+  for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
+    if (spins < kSpinIterations) {
+      cpu_relax();
+    } else {
+      sched_yield();  // more members than free CPUs: let the late one run
+    }
+  }
+}
+
+void ThreadTeam::parallel_for(int64_t count, int64_t grain,
+                              FunctionRef<void(int64_t, int64_t)> body) {
+  if (count <= 0) return;
+  grain = std::max<int64_t>(1, grain);
+  if (size() == 1 || count <= grain) {
+    body(0, count);
+    return;
+  }
+  next_chunk_.store(0, std::memory_order_relaxed);
+  run([&](int, int) {
+    for (;;) {
+      const int64_t begin = next_chunk_.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= count) return;
+      body(begin, std::min(count, begin + grain));
+    }
+  });
+}
+
+void ThreadTeam::worker_loop(int member) {
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
+      if (spins < kSpinIterations) {
+        cpu_relax();
+      } else {
+        generation_.wait(seen, std::memory_order_acquire);
+        break;
+      }
+    }
+    const uint32_t current = generation_.load(std::memory_order_acquire);
+    if (current == seen) continue;
+    seen = current;
+    if (stopping_) return;
+    (*body_)(member, size());
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace warpweave

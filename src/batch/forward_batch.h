@@ -1,0 +1,41 @@
+// ForwardBatch: the arrays that the model, the attention backends and the sampler read for one
+// forward pass. Built by the engine's batch builder, owned by it, read-only for everybody else.
+//
+// Tokens of one request stand together, requests in order: request r owns rows
+// [q_indptr[r], q_indptr[r+1]) of every per-token array. kv_lens counts the tokens visible to the
+// last of those rows, itself included, so row i of request r has position
+// kv_lens[r] - q_len(r) + i and sees kv positions [0, position].
+// A row whose kv_slots entry is -1 is padding: it writes no KV and its output is ignored.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace warpweave {
+
+enum class ForwardMode { extend, decode, mixed, idle, target_verify, draft_extend };
+
+struct ForwardBatch {
+  ForwardMode mode = ForwardMode::idle;
+  int num_reqs = 0;
+  int num_tokens = 0;
+  int max_q_len = 0;
+  int max_kv_len = 0;
+  int page_size = 1;
+
+  std::span<const int32_t> input_ids;      // [num_tokens]
+  std::span<const int32_t> positions;      // [num_tokens]
+  std::span<const int32_t> kv_slots;       // [num_tokens] page * page_size + offset to write, or -1
+  std::span<const int32_t> q_indptr;       // [num_reqs + 1]
+  std::span<const int32_t> kv_lens;        // [num_reqs]
+  std::span<const int32_t> page_table;     // [num_reqs, page_table_stride] page ids
+  int page_table_stride = 0;
+  std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
+
+  int q_len(int request) const { return q_indptr[request + 1] - q_indptr[request]; }
+  const int32_t* pages_of(int request) const {
+    return page_table.data() + int64_t{request} * page_table_stride;
+  }
+};
+
+}  // namespace warpweave
