@@ -1,0 +1,77 @@
+// HTTP as the API handlers see it: a request whose body has arrived, and a writer for the answer.
+// The transport (Boost.Beast) stands behind this and appears in one translation unit only.
+//
+// Threads: a handler runs on a thread of the API worker pool, never on the I/O thread, so it may
+// tokenize a long prompt. A ResponseWriter may be used from any thread, also after the handler
+// returned (streams are fed from the engine's threads); its calls never block.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace warpweave::server {
+
+struct HttpRequest {
+  std::string method;   // "POST"
+  std::string path;     // "/v1/completions", without the query
+  std::string query;    // "a=b", may be empty
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+
+  std::string_view header(std::string_view lower_case_name) const {
+    for (const auto& [name, value] : headers) {
+      if (name == lower_case_name) return value;
+    }
+    return {};
+  }
+};
+
+class ResponseWriter {
+ public:
+  virtual ~ResponseWriter() = default;
+
+  // A whole answer. Exactly one of send() or begin_stream() is called, once.
+  virtual void send(int status, std::string_view content_type, std::string body,
+                    std::vector<std::pair<std::string, std::string>> headers = {}) = 0;
+
+  // A chunked answer: begin_stream, any number of write, then end.
+  virtual void begin_stream(int status, std::string_view content_type) = 0;
+  virtual void write(std::string chunk) = 0;
+  virtual void end() = 0;
+
+  // `callback` runs once, on the I/O thread, when the client goes away before end() / send()
+  // (at once if it already has). Used to abort the request in the engine.
+  virtual void on_disconnect(std::function<void()> callback) = 0;
+};
+
+// Every route declares who may call it; there is no default, so none can be forgotten.
+enum class AuthLevel {
+  open,     // anyone: health checks and the chat page
+  api_key,  // needs --api-key when one is set
+  admin,    // needs --admin-api-key when one is set, else --api-key
+};
+
+using Handler =
+    std::function<void(std::shared_ptr<const HttpRequest>, std::shared_ptr<ResponseWriter>)>;
+
+struct Route {
+  std::string method;  // "GET" or "POST"
+  std::string path;    // exact, or ending in "/*" for a prefix match
+  AuthLevel auth;
+  Handler handler;
+};
+
+class Router {
+ public:
+  void add(Route route) { routes_.push_back(std::move(route)); }
+  const std::vector<Route>& routes() const { return routes_; }
+
+ private:
+  std::vector<Route> routes_;
+};
+
+}  // namespace warpweave::server
