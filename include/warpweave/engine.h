@@ -47,6 +47,8 @@ struct GenerateRequest {
   int logprob_start_len = -1;         // first prompt position with a logprob; -1: output only
   int top_logprobs_num = 0;
   std::vector<int32_t> token_ids_logprob;
+  bool stream = true;                 // false: one delta, at the end
+  std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty
 };
 
 struct TokenLogprob {

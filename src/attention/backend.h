@@ -13,23 +13,13 @@
 
 #include "attention/caps.h"
 #include "batch/forward_batch.h"
+#include "kv/kv_pool_view.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave {
 
 class ThreadTeam;
-
-// One layer's K or V pages: element (page, offset, head, i) is at
-// data + (page*page_stride + offset*token_stride + head*head_stride + i) * element_bytes.
-// Strides are in elements. Pages are read only through a page table.
-struct KvPoolView {
-  const void* data = nullptr;
-  DType dtype = DType::bf16;
-  int64_t page_stride = 0;
-  int64_t token_stride = 0;
-  int64_t head_stride = 0;
-};
 
 // What one layer asks of the backend. q and out are f32 on the CPU.
 struct AttentionCall {

@@ -1,0 +1,138 @@
+#include "attention/backends/intel_amx/backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <limits>
+#include <vector>
+
+#include "attention/backends/intel_amx/caps.h"
+#include "attention/backends/intel_amx/plan.h"
+#include "attention/backends/intel_amx/tile.h"
+#include "attention/batch_check.h"
+#include "attention/registry.h"
+#include "base/threads.h"
+
+namespace warpweave::intel_amx {
+namespace {
+
+struct TierKernels {
+  const KernelSet* f32;   // any pool format
+  const KernelSet* bf16;  // bf16 K and V
+};
+
+TierKernels kernels_of(CpuTier tier) {
+#if defined(__x86_64__)
+  switch (tier) {
+    case CpuTier::amx_bf16: return {&kAvx512Kernels, &kAmxBf16Kernels};
+    case CpuTier::avx512_bf16: return {&kAvx512Kernels, &kAvx512Bf16Kernels};
+    case CpuTier::avx512: return {&kAvx512Kernels, &kAvx512Kernels};
+    case CpuTier::avx2: return {&kAvx2Kernels, &kAvx2Kernels};
+    case CpuTier::scalar: break;
+  }
+#endif
+  return {&kScalarKernels, &kScalarKernels};
+}
+
+class IntelAmxBackend : public AttentionBackend {
+ public:
+  IntelAmxBackend(const BackendContext& context, CpuTier tier)
+      : team_(context.team), kernels_(kernels_of(tier)), runners_(team_->size()) {
+    shape_.threads = team_->size();
+  }
+
+  const Caps& caps() const override { return kCaps; }
+
+  Status init_forward_metadata(const ForwardBatch& batch) override {
+    WW_RETURN_IF_ERROR(check_batch(batch));
+    plan_.init(batch, shape_);
+    return {};
+  }
+
+  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    forward(batch, call);
+  }
+  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    forward(batch, call);
+  }
+
+ private:
+  void forward(const ForwardBatch& batch, const AttentionCall& call);
+  void plan_for(const ForwardBatch& batch, const LayerShape& shape);
+  RowState partial(const LayerShape& shape, int kv_head, int row);
+
+  ThreadTeam* team_;
+  TierKernels kernels_;
+  PlanShape shape_;  // head counts as of the last call: layers of one model rarely differ
+  Plan plan_;
+  std::vector<TileRunner> runners_;
+  AlignedBuffer partials_;
+};
+
+void IntelAmxBackend::plan_for(const ForwardBatch& batch, const LayerShape& shape) {
+  shape_.group = shape.group;
+  shape_.kv_heads = shape.call->num_kv_heads;
+  if (plan_.shape() != shape_) plan_.init(batch, shape_);
+  const size_t rows = static_cast<size_t>(plan_.partial_rows()) * shape_.kv_heads;
+  partials_.reserve(rows * (shape.padded_v_dim + 2));
+}
+
+// Rows of one head stand together: first all m, then all l, then all o.
+RowState IntelAmxBackend::partial(const LayerShape& shape, int kv_head, int row) {
+  const size_t rows = static_cast<size_t>(plan_.partial_rows()) * shape_.kv_heads;
+  const size_t index = static_cast<size_t>(plan_.partial_rows()) * kv_head + row;
+  float* base = partials_.floats();
+  // o first: it stays 64-byte aligned.
+  return {base + rows * shape.padded_v_dim + index, base + rows * (shape.padded_v_dim + 1) + index,
+          base + index * shape.padded_v_dim};
+}
+
+void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& call) {
+  const bool bf16 = call.k.dtype == DType::bf16 && call.v.dtype == DType::bf16;
+  const LayerShape shape(bf16 ? *kernels_.bf16 : *kernels_.f32, batch, call);
+  plan_for(batch, shape);
+  clear_empty_requests(batch, call);
+
+  const int kv_heads = call.num_kv_heads;
+  const int64_t items = static_cast<int64_t>(plan_.tiles().size()) * kv_heads;
+  if (items == 0) return;
+  // Heads vary fastest: threads work on neighbouring heads of the same pages.
+  std::atomic<int64_t> next{0};
+  team_->run([&](int member, int) {
+    TileRunner& runner = runners_[member];
+    runner.reserve(shape);
+    shape.kernels->enter();
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
+      const Tile& tile = plan_.tiles()[i / kv_heads];
+      const int head = static_cast<int>(i % kv_heads);
+      runner.run(shape, tile, head, partial(shape, head, tile.partial_row));
+    }
+    shape.kernels->leave();
+  });
+  if (plan_.merges().empty()) return;
+  const int64_t merges = static_cast<int64_t>(plan_.merges().size()) * kv_heads;
+  next.store(0, std::memory_order_relaxed);
+  team_->run([&](int member, int) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < merges;) {
+      const Merge& merge = plan_.merges()[i / kv_heads];
+      const int head = static_cast<int>(i % kv_heads);
+      runners_[member].merge(shape, merge, head, partial(shape, head, merge.partial_row));
+    }
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier) {
+  return std::make_unique<IntelAmxBackend>(context, tier);
+}
+
+std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
+  return create_for_tier(context, cpu_info().tier);
+}
+
+}  // namespace warpweave::intel_amx
+
+namespace warpweave {
+WW_REGISTER_ATTENTION_BACKEND(intel_amx, intel_amx::kCaps, intel_amx::create)
+}

@@ -1,0 +1,26 @@
+// The slow truth: what every other backend is compared against. It is never selected to serve.
+#pragma once
+
+#include "attention/caps.h"
+
+namespace warpweave::reference {
+
+inline constexpr Caps kCaps = {
+    .name = "reference",
+    .summary = "fp64 scalar truth for the conformance suite",
+    .selectable = false,
+    .kinds = {AttentionKind::mha},
+    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
+    .archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other},
+    .dtypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16},
+    .kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16},
+    .head_dims = IntChoice::any_up_to(),
+    .page_sizes = IntChoice::any_up_to(),
+    .sliding_window = true,
+    .sinks = true,
+    .softcap = true,
+    .chunked_prefix = true,
+    .deterministic = true,
+};
+
+}  // namespace warpweave::reference

@@ -1,0 +1,89 @@
+// What an attention backend can do, as data. Each backend declares one constexpr Caps value in
+// backends/<name>/caps.h; names without an implementation are declared in known_backends.cc.
+//
+// Selection, refusal texts, the printed matrix and the conformance case list all come from here;
+// nothing else answers "is it supported". Sets are bit masks of the enums below. Devices are an
+// exact list, never an ordering: a kernel written for sm_100 says nothing about sm_120.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+namespace warpweave {
+
+enum class AttentionKind : uint8_t { mha, mla, sparse, linear, mm };
+enum class AttentionPhase : uint8_t { prefill, decode };
+enum class DeviceArch : uint8_t {
+  cpu_x86_64, cpu_other,
+  sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, sm_120, sm_121,
+  gfx90a, gfx942, gfx950,
+  intel_xe, ascend_npu,
+};
+enum class ModelDType : uint8_t { f32, bf16, f16 };
+enum class KvFormat : uint8_t { f32, bf16, f16, fp8_e4m3, fp8_e5m2, fp4_e2m1 };
+enum class SpecSupport : uint8_t { none, chain, tree };  // ordered: tree runs chains too
+
+std::string_view arch_name(DeviceArch arch);
+std::string_view kind_name(AttentionKind kind);
+std::string_view kv_format_name(KvFormat format);
+
+// A set of enum values.
+template <typename E>
+struct EnumSet {
+  uint32_t bits = 0;
+  constexpr EnumSet() = default;
+  constexpr EnumSet(std::initializer_list<E> values) {
+    for (E v : values) bits |= 1u << static_cast<int>(v);
+  }
+  constexpr bool has(E v) const { return bits >> static_cast<int>(v) & 1; }
+};
+
+// A short list of exact values, or any value in [1, max].
+struct IntChoice {
+  bool any = false;
+  int max = 0;                      // with `any`: the largest value, 0 for no limit
+  std::array<int, 8> values{};      // without: the values, 0 ends the list
+  static constexpr IntChoice any_up_to(int max = 0) { return {true, max, {}}; }
+  static constexpr IntChoice of(std::initializer_list<int> list) {
+    IntChoice choice;
+    size_t n = 0;
+    for (int v : list) choice.values[n++] = v;
+    return choice;
+  }
+  constexpr bool accepts(int v) const {
+    if (any) return v >= 1 && (max == 0 || v <= max);
+    for (int x : values) {
+      if (x != 0 && x == v) return true;
+    }
+    return false;
+  }
+};
+
+struct Caps {
+  std::string_view name;
+  std::string_view summary;            // one line for --help and the matrix
+  bool selectable = true;              // false: the reference, which is only compared against
+  EnumSet<AttentionKind> kinds;
+  EnumSet<AttentionPhase> phases;
+  EnumSet<DeviceArch> archs;
+  EnumSet<ModelDType> dtypes;
+  EnumSet<KvFormat> kv_formats;
+  IntChoice head_dims;                 // of q/k and of v
+  IntChoice page_sizes;                // native; see expands_pages
+  bool expands_pages = false;          // runs other page sizes by expanding the table to slots
+  SpecSupport spec = SpecSupport::none;
+  SpecSupport spec_paged = SpecSupport::none;  // with page_size > 1
+  bool sliding_window = false;
+  bool sinks = false;
+  bool softcap = false;
+  bool custom_mask = false;
+  bool chunked_prefix = false;         // queries that start after a cached prefix
+  bool graph_capture = false;
+  bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats
+  size_t workspace_bytes = 0;          // bound per thread, beside the plan, for max head dim
+};
+
+}  // namespace warpweave

@@ -1,0 +1,91 @@
+#include "attention/hybrid.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "attention/registry.h"
+#include "attention/select.h"
+
+namespace warpweave {
+namespace {
+
+Caps common_caps(const Caps& a, const Caps& b) {
+  Caps caps = a;
+  caps.name = "hybrid";
+  caps.summary = "two backends by forward mode";
+  caps.kinds.bits &= b.kinds.bits;
+  caps.phases.bits |= b.phases.bits;
+  caps.archs.bits &= b.archs.bits;
+  caps.dtypes.bits &= b.dtypes.bits;
+  caps.kv_formats.bits &= b.kv_formats.bits;
+  caps.spec = std::min(a.spec, b.spec);
+  caps.spec_paged = std::min(a.spec_paged, b.spec_paged);
+  caps.sliding_window &= b.sliding_window;
+  caps.sinks &= b.sinks;
+  caps.softcap &= b.softcap;
+  caps.custom_mask &= b.custom_mask;
+  caps.chunked_prefix &= b.chunked_prefix;
+  caps.graph_capture &= b.graph_capture;
+  // The two phases round differently, so a token's bits depend on the phase that computed it.
+  caps.deterministic = false;
+  caps.workspace_bytes = a.workspace_bytes + b.workspace_bytes;
+  return caps;
+}
+
+}  // namespace
+
+HybridAttnBackend::HybridAttnBackend(std::unique_ptr<AttentionBackend> prefill,
+                                     std::unique_ptr<AttentionBackend> decode,
+                                     bool verify_with_decode)
+    : prefill_(std::move(prefill)),
+      decode_(std::move(decode)),
+      verify_with_decode_(verify_with_decode),
+      caps_(common_caps(prefill_->caps(), decode_->caps())) {}
+
+AttentionBackend& HybridAttnBackend::child_for(ForwardMode mode) {
+  switch (mode) {
+    case ForwardMode::decode:
+    case ForwardMode::idle:
+      return *decode_;
+    case ForwardMode::target_verify:
+    case ForwardMode::draft_extend:
+      return verify_with_decode_ ? *decode_ : *prefill_;
+    case ForwardMode::extend:
+    case ForwardMode::mixed:
+      break;
+  }
+  return *prefill_;
+}
+
+Status HybridAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
+  return child_for(batch.mode).init_forward_metadata(batch);
+}
+void HybridAttnBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
+  child_for(batch.mode).forward_extend(batch, call);
+}
+void HybridAttnBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
+  child_for(batch.mode).forward_decode(batch, call);
+}
+
+// The decode child is always captured; the prefill child only when it verifies.
+Status HybridAttnBackend::init_cuda_graph_state(const GraphLimits& limits) {
+  return decode_->init_cuda_graph_state(limits);
+}
+Status HybridAttnBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
+  return child_for(batch.mode).init_forward_metadata_capture_cuda_graph(batch);
+}
+Status HybridAttnBackend::init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) {
+  return child_for(batch.mode).init_forward_metadata_replay_cuda_graph(batch);
+}
+
+Result<std::unique_ptr<AttentionBackend>> create_resolved_backend(const Resolved& resolved,
+                                                                  const BackendContext& context,
+                                                                  bool verify_with_decode) {
+  WW_ASSIGN_OR_RETURN(auto prefill, create_backend(resolved.prefill, context));
+  if (resolved.decode == resolved.prefill) return prefill;
+  WW_ASSIGN_OR_RETURN(auto decode, create_backend(resolved.decode, context));
+  return std::unique_ptr<AttentionBackend>(std::make_unique<HybridAttnBackend>(
+      std::move(prefill), std::move(decode), verify_with_decode));
+}
+
+}  // namespace warpweave

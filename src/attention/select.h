@@ -1,0 +1,89 @@
+// Which attention backend runs each phase: a pure function of hardware, model and flags, called
+// before any weight is read. It returns the resolved configuration with its reasons and every
+// candidate it refused with the rule that refused it; or a Status whose `field` is the flag, and
+// whose message ends in configurations that work ("works: --attention-backend X").
+// Hardware is described as facts, so every rule is testable without owning the device.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/caps.h"
+#include "attention/registry.h"
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+struct HardwareFacts {
+  std::string name;                            // "NVIDIA H200", "AMD EPYC (avx512_bf16)"
+  DeviceArch arch = DeviceArch::cpu_x86_64;
+  int cuda_version = 0;                        // 12030 for 12.3; 0 without CUDA
+};
+
+// The machine this program runs on, when it serves on the CPU.
+HardwareFacts cpu_hardware_facts();
+// "h100", "h200", "b200", "rtx5090", "a100", "l40s", "t4", "mi300x", "intel-gpu", "ascend",
+// "xeon", "cpu"; nullopt for another name.
+std::optional<HardwareFacts> named_hardware(std::string_view name);
+std::vector<std::string> named_hardware_list();
+
+struct ModelFacts {
+  std::string architecture;                    // "LlamaForCausalLM", for the texts only
+  AttentionKind kind = AttentionKind::mha;     // mha, mla, or sparse (DeepSeek sparse attention)
+  ModelDType dtype = ModelDType::bf16;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int v_head_dim = 0;                          // 0: equal to head_dim
+  bool sliding_window = false;                 // any layer
+  bool softcap = false;
+  bool sinks = false;
+  bool dual_chunk = false;                     // a dual-chunk attention config
+  bool linear_layers = false;                  // hybrid model: some layers are GDN/KDA
+};
+
+// Empty string / nullopt: the flag was not given.
+struct AttentionFlags {
+  std::string attention_backend;
+  std::string prefill_attention_backend;
+  std::string decode_attention_backend;
+  std::optional<int> page_size;
+  std::string kv_cache_dtype = "auto";
+  std::string speculative_algorithm;
+  std::optional<int> speculative_num_steps;
+  std::optional<int> speculative_eagle_topk;
+  std::optional<int> speculative_num_draft_tokens;
+  std::string speculative_attention_mode = "prefill";
+  bool enable_deterministic_inference = false;
+  bool disable_cuda_graph = false;
+};
+
+struct RefusedCandidate {
+  std::string name;
+  std::string rule;
+};
+
+struct Resolved {
+  std::string prefill;                 // backend names
+  std::string decode;
+  std::string target_verify;           // empty without speculation
+  int page_size = 1;
+  bool page_table_expanded = false;    // a chosen backend runs this page size slot by slot
+  KvFormat kv_format = KvFormat::bf16;
+  bool decode_graphs = false;
+  bool prefill_graphs = false;
+  std::vector<std::string> reasons;    // "requested -> resolved, because ...", one line each
+  std::vector<RefusedCandidate> refused;
+};
+
+Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFacts& model,
+                                  const AttentionFlags& flags,
+                                  std::span<const KnownBackend> backends = known_backends());
+
+// For the log and `warpweave explain`: one line per phase, reason and refused candidate.
+std::vector<std::string> explain_lines(const Resolved& resolved);
+
+}  // namespace warpweave

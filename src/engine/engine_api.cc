@@ -1,0 +1,95 @@
+// The callers' side of EngineCore: everything here may run on any thread.
+#include "base/log.h"
+#include "engine/engine_core.h"
+
+namespace warpweave {
+
+EngineStats EngineCore::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+Status EngineCore::check(const GenerateRequest& request) const {
+  const EngineInfo& info = options_.info;
+  const auto prompt_tokens = static_cast<int64_t>(request.input_ids.size());
+  if (prompt_tokens == 0) {
+    return Status::invalid_argument("the prompt is empty; give at least one token", "input_ids");
+  }
+  for (size_t i = 0; i < request.input_ids.size(); ++i) {
+    if (request.input_ids[i] < 0 || request.input_ids[i] >= info.vocab_size) {
+      return Status::invalid_argument(
+          "input_ids[" + std::to_string(i) + "] is " + std::to_string(request.input_ids[i]) +
+              "; ids of this model are 0 to " + std::to_string(info.vocab_size - 1), "input_ids");
+    }
+  }
+  if (prompt_tokens >= info.context_len) {
+    return Status::invalid_argument(
+        "the prompt has " + std::to_string(prompt_tokens) + " tokens, this model's context is " +
+            std::to_string(info.context_len) + "; shorten the prompt to at most " +
+            std::to_string(info.context_len - 1) + " tokens", "input_ids");
+  }
+  return {};
+}
+
+Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
+  WW_RETURN_IF_ERROR(check(request));
+  // What does not fit the context ends there with finish_reason length, as users expect.
+  const int room = options_.info.context_len - static_cast<int>(request.input_ids.size());
+  request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);
+  std::vector<int32_t> end_ids = request.sampling.stop_token_ids;
+  if (!request.sampling.ignore_eos) {
+    end_ids.insert(end_ids.end(), options_.info.eos_token_ids.begin(), options_.info.eos_token_ids.end());
+  }
+  SamplerState sampler(request, std::move(end_ids), next_seed_.fetch_add(1));
+  auto live = std::make_unique<LiveRequest>(std::move(request), std::move(sink), std::move(sampler),
+                                            options_.tokenizer);
+  const std::string& rid = live->request.rid;
+  {
+    std::lock_guard lock(mutex_);
+    if (draining_) return Status::unavailable("the server is shutting down; send this to another one");
+    const int max_queued = options_.scheduler.max_queued_requests;
+    if (max_queued >= 0 && static_cast<int64_t>(inbox_.arrived.size()) + stats_.queued_reqs >=
+                               static_cast<int64_t>(max_queued) + options_.scheduler.max_running_requests) {
+      return Status::resource_exhausted("the queue is full (" + std::to_string(max_queued) +
+                                        " requests wait); retry later or raise --max-queued-requests");
+    }
+    if (!live_rids_.insert(rid).second) {
+      return Status::invalid_argument("rid '" + log_safe(rid, 64) + "' is in use by a running request; "
+                                      "leave rid out or make it unique", "rid");
+    }
+    inbox_.arrived.push_back(std::move(live));
+  }
+  inbox_changed_.notify_one();
+  return {};
+}
+
+void EngineCore::abort(const std::string& rid) {
+  {
+    std::lock_guard lock(mutex_);
+    inbox_.aborted.push_back(rid);
+  }
+  inbox_changed_.notify_one();
+}
+
+bool EngineCore::flush_cache() {
+  std::future<bool> flushed;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    flushed = inbox_.flushes.emplace_back().get_future();
+  }
+  inbox_changed_.notify_one();
+  return flushed.get();
+}
+
+void EngineCore::drain(double deadline_s) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  const auto idle = [&] { return live_rids_.empty(); };
+  if (idle_changed_.wait_for(lock, std::chrono::duration<double>(deadline_s), idle)) return;
+  inbox_.aborted.push_back({});
+  inbox_changed_.notify_one();
+  idle_changed_.wait(lock, idle);
+}
+
+}  // namespace warpweave

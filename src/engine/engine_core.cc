@@ -1,0 +1,323 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/log.h"
+
+namespace warpweave {
+
+EngineCore::EngineCore(EngineCoreOptions options, DeviceParts parts)
+    : options_(std::move(options)),
+      next_seed_(options_.random_seed),
+      scheduler_(options_.scheduler),
+      worker_(std::move(parts)) {
+  for (auto& device_step : device_steps_) {
+    device_step = std::make_unique<DeviceStep>(options_.scheduler.page_size);
+  }
+  update_stats();
+  thread_ = std::thread([this] { loop(); });
+}
+
+EngineCore::~EngineCore() {
+  {
+    std::lock_guard lock(mutex_);
+    draining_ = stopping_ = true;
+    inbox_.aborted.push_back({});
+  }
+  inbox_changed_.notify_one();
+  thread_.join();
+}
+
+void EngineCore::loop() {
+  const bool overlap = options_.scheduler.overlap_depth > 0;
+  DeviceStep* running = nullptr;
+  while (take_inbox(/*wait=*/running == nullptr && scheduler_.idle())) {
+    const Step& step = scheduler_.schedule();
+    DeviceStep* launched = step.empty() ? nullptr : prepare(step);
+    if (launched != nullptr) worker_.launch(launched);
+    DeviceStep* finished = overlap ? running : launched;
+    running = overlap ? launched : nullptr;
+    if (finished != nullptr) {
+      worker_.wait(finished);
+      if (!finished->status.ok()) {
+        if (running != nullptr) worker_.wait(running);
+        fail_steps(finished->status);
+        running = nullptr;
+      } else {
+        publish(*finished);
+      }
+    }
+    drop_released();
+    update_stats();
+  }
+}
+
+bool EngineCore::take_inbox(bool wait) {
+  Inbox taken;
+  {
+    std::unique_lock lock(mutex_);
+    if (wait) inbox_changed_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+    std::swap(taken, inbox_);
+  }
+  for (auto& request : taken.arrived) start_request(std::move(request));
+  for (const std::string& rid : taken.aborted) {
+    const Status why(StatusCode::cancelled, "the request was aborted");
+    if (rid.empty()) {
+      for (auto& [id, request] : requests_) end_request(*request, why);
+    } else if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
+      end_request(*requests_.at(it->second), why);
+    }
+  }
+  for (auto& flush : taken.flushes) flush.set_value(scheduler_.flush_cache());
+  std::lock_guard lock(mutex_);
+  return !stopping_ || !scheduler_.idle() || scheduler_.uncommitted_steps() > 0;
+}
+
+void EngineCore::start_request(std::unique_ptr<LiveRequest> owned) {
+  LiveRequest& request = *owned;
+  request.id = next_id_++;
+  ++requests_total_;
+  ids_by_rid_[request.request.rid] = request.id;
+  requests_[request.id] = std::move(owned);
+
+  const GenerateRequest& asked = request.request;
+  ScheduledRequestSpec spec;
+  spec.id = request.id;
+  spec.user = &request;
+  spec.input_ids = asked.input_ids;
+  spec.max_new_tokens = asked.sampling.max_new_tokens;
+  spec.min_new_tokens = asked.sampling.min_new_tokens;
+  spec.ignore_eos = asked.sampling.ignore_eos;
+  spec.stop_token_ids = asked.sampling.stop_token_ids;
+  spec.priority = asked.priority;
+  spec.cache_salt = asked.cache_salt;
+  spec.logprob_start_len = asked.return_logprob ? asked.logprob_start_len : -1;
+  if (const auto it = ids_by_rid_.find(asked.wait_for_prefix_of); it != ids_by_rid_.end()) {
+    spec.wait_for_prefix_of = it->second;
+  }
+  if (Status added = scheduler_.add(std::move(spec)); !added.ok()) {
+    FinishReason reason;
+    reason.type = FinishReason::Type::abort;
+    reason.error = std::move(added);
+    ++aborted_total_;
+    answer(request, std::move(reason));
+    requests_.erase(request.id);
+  }
+}
+
+DeviceStep* EngineCore::prepare(const Step& step) {
+  DeviceStep& out = *device_steps_[next_device_step_];
+  next_device_step_ ^= 1;
+  out.step = &step;
+  out.status = {};
+  out.copies = step.copies;
+  out.resumed.clear();
+  out.input_logprobs.clear();
+  out.builder.build(step);
+  out.sample_rows.assign(step.num_samples, {});
+  int logits_row = 0;
+  for (const StepRow& row : step.rows) {
+    prepare_row(row, out);
+    want_input_logprobs(row, logits_row, out);
+    logits_row += row.num_logits;
+  }
+  return &out;
+}
+
+void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
+  auto& request = *static_cast<LiveRequest*>(row.user);
+  if (row.first_scheduled) request.first_scheduled = SteadyClock::now();
+  if (row.sample_slot < 0) return;
+  const GenerateRequest& asked = request.request;
+  device_step.sample_rows[row.sample_slot] = {
+      .state = &request.sampler,
+      .logits_row = device_step.builder.sample_rows()[row.sample_slot],
+      .position = static_cast<uint64_t>(row.start) + row.num_tokens,
+      .top_logprobs_num = asked.top_logprobs_num,
+      .want_logprobs = asked.return_logprob,
+      .logprob_ids = asked.token_ids_logprob,
+  };
+  // After a retraction the device may have sampled a token that never counted.
+  if (row.prefill && !request.output_ids.empty()) {
+    device_step.resumed.emplace_back(&request.sampler, request.output_ids);
+  }
+}
+
+void EngineCore::want_input_logprobs(const StepRow& row, int first_logits_row,
+                                     DeviceStep& device_step) {
+  auto& request = *static_cast<LiveRequest*>(row.user);
+  const GenerateRequest& asked = request.request;
+  if (!row.prefill || !asked.return_logprob || asked.logprob_start_len < 0) return;
+  const int prompt_tokens = static_cast<int>(asked.input_ids.size());
+  const int first_position = row.start + row.num_tokens - row.num_logits + 1;
+  for (int i = 0; i < row.num_logits; ++i) {
+    const int position = first_position + i;
+    if (position < asked.logprob_start_len || position >= prompt_tokens) continue;
+    device_step.input_logprobs.push_back(
+        {&request, first_logits_row + i, position, asked.input_ids[position], {}});
+  }
+}
+
+void EngineCore::publish(DeviceStep& device_step) {
+  last_overhead_us_ = device_step.overhead_us;
+  for (InputLogprob& task : device_step.input_logprobs) {
+    LiveRequest& request = *task.request;
+    if (request.input_logprobs_sent) continue;  // computed again after a retraction
+    const int first = std::max(request.request.logprob_start_len, 1);
+    const auto expected = static_cast<size_t>(task.position - first);
+    if (expected == request.input_logprobs.size()) {
+      request.input_logprobs.push_back(std::move(task.result));
+    }
+  }
+  for (const StepEvent& event : scheduler_.commit(*device_step.step, device_step.sampled_ids)) {
+    publish_event(event, device_step);
+  }
+}
+
+void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) {
+  auto& request = *static_cast<LiveRequest*>(event.user);
+  request.cached_tokens = event.cached_tokens;
+  request.retractions = event.retractions;
+  std::optional<FinishReason> finish;
+  if (event.has_token) {
+    ++generated_tokens_;
+    request.output_ids.push_back(event.token);
+    request.pending.token_ids.push_back(event.token);
+    if (request.request.return_logprob) {
+      const int slot = device_step.step->rows[event.row].sample_slot;
+      request.pending.output_logprobs.push_back(std::move(device_step.sampled[slot].logprobs));
+    }
+    const bool trimmed = event.finish == StepEvent::Finish::stop && !request.request.sampling.no_stop_trim;
+    if (!trimmed) {
+      TextStream::Piece piece = request.text.push(event.token);
+      request.pending.text += piece.text;
+      if (piece.matched_stop) {
+        finish.emplace();
+        finish->matched_string = *piece.matched_stop;
+        scheduler_.finish(event.id);
+      }
+    }
+  }
+  if (!finish && event.finish != StepEvent::Finish::none) {
+    finish.emplace();
+    if (event.finish == StepEvent::Finish::stop) {
+      finish->matched_token = event.token;
+    } else {
+      finish->type = FinishReason::Type::length;
+    }
+    request.pending.text += request.text.flush();
+  }
+  if (finish) {
+    answer(request, std::move(*finish));
+  } else if (request.request.stream &&
+             static_cast<int>(request.pending.token_ids.size()) >= options_.stream_interval_tokens) {
+    emit(request);
+  }
+}
+
+void EngineCore::answer(LiveRequest& request, FinishReason reason) {
+  if (request.answered) return;
+  request.answered = true;
+  request.pending.finish = std::move(reason);
+  ids_by_rid_.erase(request.request.rid);
+  {
+    std::lock_guard lock(mutex_);
+    live_rids_.erase(request.request.rid);
+    if (live_rids_.empty()) idle_changed_.notify_all();
+  }
+  emit(request);
+}
+
+void EngineCore::emit(LiveRequest& request) {
+  OutputDelta delta = std::exchange(request.pending, {});
+  const auto seconds = [&](SteadyClock::time_point to) {
+    return std::chrono::duration<double>(to - request.arrival).count();
+  };
+  delta.rid = request.request.rid;
+  if (!request.input_logprobs.empty() && request.request.logprob_start_len == 0) {
+    // Nothing predicts the first token of a prompt.
+    PositionLogprobs first;
+    first.chosen = {std::numeric_limits<float>::quiet_NaN(), request.request.input_ids[0]};
+    delta.input_logprobs.push_back(std::move(first));
+  }
+  std::move(request.input_logprobs.begin(), request.input_logprobs.end(),
+            std::back_inserter(delta.input_logprobs));
+  request.input_logprobs.clear();
+  request.input_logprobs_sent = true;
+  delta.prompt_tokens = static_cast<int>(request.request.input_ids.size());
+  delta.completion_tokens = static_cast<int>(request.output_ids.size());
+  delta.cached_tokens = request.cached_tokens;
+  delta.total_retractions = request.retractions;
+  if (request.first_scheduled != SteadyClock::time_point{}) {
+    delta.queue_time_s = seconds(request.first_scheduled);
+  }
+  delta.e2e_latency_s = seconds(SteadyClock::now());
+  request.sink(std::move(delta));
+}
+
+void EngineCore::end_request(LiveRequest& request, Status why) {
+  if (request.answered) return;
+  scheduler_.finish(request.id);
+  ++aborted_total_;
+  FinishReason reason;
+  reason.type = FinishReason::Type::abort;
+  reason.error = std::move(why);
+  request.pending.text += request.text.flush();
+  answer(request, std::move(reason));
+}
+
+void EngineCore::fail_steps(const Status& status) {
+  LOG_ERROR("a step failed: {}", status.message());
+  for (RequestId id : scheduler_.fail_uncommitted()) {
+    if (const auto it = requests_.find(id); it != requests_.end()) end_request(*it->second, status);
+  }
+}
+
+void EngineCore::drop_released() {
+  for (void* user : scheduler_.take_released()) {
+    requests_.erase(static_cast<LiveRequest*>(user)->id);
+  }
+}
+
+void EngineCore::update_stats() {
+  const SchedulerStats scheduled = scheduler_.stats();
+  log_progress();
+  EngineStats now;
+  now.running_reqs = scheduled.running_reqs;
+  now.queued_reqs = scheduled.queued_reqs;
+  now.used_tokens = scheduled.used_tokens;
+  now.evictable_tokens = scheduled.evictable_tokens;
+  now.max_total_tokens = options_.info.max_total_tokens;
+  now.gen_throughput_tokens_per_s = throughput_;
+  now.prompt_tokens_total = scheduled.prompt_tokens_total;
+  now.cached_tokens_total = scheduled.cached_tokens_total;
+  now.generation_tokens_total = generated_tokens_;
+  now.requests_total = requests_total_;
+  now.aborted_requests_total = aborted_total_;
+  now.retracted_reqs_total = scheduled.retracted_reqs_total;
+  now.evicted_tokens_total = scheduled.evicted_tokens_total;
+  now.steps_total = scheduled.steps_total;
+  now.step_overhead_us = last_overhead_us_;
+  std::lock_guard lock(mutex_);
+  stats_ = now;
+}
+
+void EngineCore::log_progress() {
+  const auto now = SteadyClock::now();
+  const double elapsed = std::chrono::duration<double>(now - last_log_).count();
+  if (elapsed < options_.log_interval_s) return;
+  const uint64_t fresh = generated_tokens_ - generated_at_last_log_;
+  throughput_ = static_cast<double>(fresh) / elapsed;
+  last_log_ = now;
+  generated_at_last_log_ = generated_tokens_;
+  if (fresh == 0) return;
+  const SchedulerStats s = scheduler_.stats();
+  LOG_INFO("running {}, queued {}, token usage {:.2f}, cache hit rate {:.2f}, {:.1f} tok/s",
+           s.running_reqs, s.queued_reqs,
+           static_cast<double>(s.used_tokens) / static_cast<double>(options_.info.max_total_tokens),
+           s.prompt_tokens_total ? static_cast<double>(s.cached_tokens_total) / s.prompt_tokens_total : 0.0,
+           throughput_);
+}
+
+}  // namespace warpweave

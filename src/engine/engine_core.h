@@ -1,0 +1,105 @@
+// The engine's loop. One screen tells it all: take what arrived, schedule, build, launch, and while
+// that runs publish what the step before produced.
+//
+// Threads: submit/abort/flush_cache/stats/drain come from anywhere and pass through an inbox; all
+// state below the line "engine thread only" belongs to loop(). Sinks are called from loop().
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/device_worker.h"
+#include "engine/live_request.h"
+#include "sched/scheduler.h"
+#include "text/tokenizer.h"
+#include "warpweave/engine.h"
+
+namespace warpweave {
+
+struct EngineCoreOptions {
+  EngineInfo info;
+  SchedulerConfig scheduler;
+  const Tokenizer* tokenizer = nullptr;  // not owned; null: ids only
+  int stream_interval_tokens = 1;
+  uint64_t random_seed = 0;
+  double log_interval_s = 10;
+};
+
+class EngineCore : public Engine {
+ public:
+  EngineCore(EngineCoreOptions options, DeviceParts parts);
+  ~EngineCore() override;
+
+  const EngineInfo& info() const override { return options_.info; }
+  EngineStats stats() const override;
+  Status submit(GenerateRequest request, OutputSink sink) override;
+  void abort(const std::string& rid) override;
+  bool flush_cache() override;
+  void drain(double deadline_s) override;
+
+ private:
+  struct Inbox {
+    std::vector<std::unique_ptr<LiveRequest>> arrived;
+    std::vector<std::string> aborted;
+    std::vector<std::promise<bool>> flushes;
+    bool empty() const { return arrived.empty() && aborted.empty() && flushes.empty(); }
+  };
+
+  void loop();
+  bool take_inbox(bool wait);
+  void start_request(std::unique_ptr<LiveRequest> request);
+  DeviceStep* prepare(const Step& step);
+  void prepare_row(const StepRow& row, DeviceStep& device_step);
+  void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
+  void publish(DeviceStep& device_step);
+  void publish_event(const StepEvent& event, DeviceStep& device_step);
+  void answer(LiveRequest& request, FinishReason reason);
+  void emit(LiveRequest& request);
+  void fail_steps(const Status& status);
+  void end_request(LiveRequest& request, Status why);
+  void drop_released();
+  void update_stats();
+  void log_progress();
+  Status check(const GenerateRequest& request) const;
+
+  const EngineCoreOptions options_;
+
+  mutable std::mutex mutex_;  // guards inbox_, live_rids_, draining_, stopping_, stats_
+  std::condition_variable inbox_changed_;
+  std::condition_variable idle_changed_;
+  Inbox inbox_;
+  std::unordered_set<std::string> live_rids_;
+  bool draining_ = false;
+  bool stopping_ = false;
+  EngineStats stats_;
+  std::atomic<uint64_t> next_seed_;
+
+  // Engine thread only.
+  Scheduler scheduler_;
+  std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;
+  std::unordered_map<std::string, RequestId> ids_by_rid_;
+  RequestId next_id_ = 1;
+  std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
+  int next_device_step_ = 0;
+  uint64_t generated_tokens_ = 0;
+  uint64_t requests_total_ = 0;
+  uint64_t aborted_total_ = 0;
+  double last_overhead_us_ = 0;
+  SteadyClock::time_point last_log_ = SteadyClock::now();
+  uint64_t generated_at_last_log_ = 0;
+  double throughput_ = 0;
+
+  DeviceWorker worker_;
+  std::thread thread_;  // last: it starts when everything above is there
+};
+
+}  // namespace warpweave

@@ -1,0 +1,44 @@
+// From sampled ids to the text a client may see: detokenisation and stop strings of one request.
+//
+// Text that could still become a stop string is held back; everything released is final and whole
+// UTF-8. Not thread-safe; lives on the engine thread. The tokenizer (may be null: ids only)
+// must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+#include "warpweave/engine.h"
+
+namespace warpweave {
+
+class TextStream {
+ public:
+  TextStream(const Tokenizer* tokenizer, const SamplingParams& params,
+             std::span<const int32_t> prompt_ids);
+
+  struct Piece {
+    std::string text;                         // released by this call
+    std::optional<std::string> matched_stop;  // set: generation ends here
+  };
+  Piece push(int32_t token_id);
+
+  // What was held back, when the request ends without a stop string.
+  std::string flush();
+
+ private:
+  Piece release(std::string fresh);
+  size_t held_suffix_bytes() const;
+
+  std::optional<IncrementalDetokenizer> detokenizer_;
+  std::vector<std::string> stop_;
+  bool keep_stop_text_;
+  std::string pending_;  // certain text that may yet be the start of a stop string
+};
+
+}  // namespace warpweave

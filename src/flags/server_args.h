@@ -1,0 +1,115 @@
+// Every flag of `warpweave serve`, `run` and `explain`: parsed values and the functions over them.
+//
+// One table (flag_table.cc) drives parsing, --help, docs/flags.md, the nearest-name advice and the
+// flags in /get_server_info. Names, meanings and defaults are those SGLang's users know; a flag of
+// theirs that does nothing here is refused with advice (known_flags.cc), never ignored.
+// Plain values; copy freely. Errors are `invalid_argument` or `unsupported` with `field` = the flag,
+// and the message says flag, value, rule and the nearest command that works.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+// An empty string and nullopt mean "not given": the engine decides and reports what it chose.
+struct ServerArgs {
+  // Model and tokenizer
+  std::string model_path;                    // empty: the embedded tale-llama
+  std::string tokenizer_path;                // empty: model_path
+  bool skip_tokenizer_init = false;
+  std::string load_format = "auto";          // auto, safetensors, gguf, dummy
+  bool trust_remote_code = false;            // accepted; runs nothing
+  std::string served_model_name;             // empty: model_path
+  std::string chat_template;                 // a file, or the template text itself
+  std::optional<int> context_length;         // tokens
+  std::string sampling_defaults = "model";   // model, openai
+
+  // Numbers: dtype and device
+  std::string dtype = "auto";                // auto, half, float16, bfloat16, float, float32
+  std::string kv_cache_dtype = "auto";
+  std::string device = "auto";               // auto, cpu; `explain` also takes named hardware
+  int tp_size = 1;
+  std::optional<int> threads;                // compute threads; unset: one per usable CPU
+  std::optional<int64_t> random_seed;
+
+  // HTTP server
+  std::string host = "127.0.0.1";
+  int port = 30000;                          // 0: any free port, printed at start
+  std::string api_key;
+  std::string admin_api_key;
+  bool skip_server_warmup = false;
+  double drain_timeout_s = 30;
+  int max_connections = 4096;
+  int64_t max_body_bytes = 32 << 20;
+  double http_timeout_s = 60;                // a request must arrive within it; idle keep-alive
+
+  // Memory and scheduling
+  std::optional<double> mem_fraction_static;
+  std::optional<int64_t> max_total_tokens;
+  std::optional<int> max_running_requests;
+  std::optional<int> max_queued_requests;
+  int max_prefill_tokens = 16384;
+  std::optional<int> chunked_prefill_size;   // -1: prompts are never split
+  bool enable_mixed_chunk = false;
+  std::string schedule_policy = "fcfs";      // fcfs, lpm, priority
+  double schedule_conservativeness = 1.0;
+  std::optional<int> page_size;              // tokens
+  std::string prefix_match = "token";        // token, page
+  bool disable_radix_cache = false;
+  std::string radix_eviction_policy = "lru";
+  bool disable_overlap_schedule = false;
+  int stream_interval = 1;                   // tokens per streamed delta
+
+  // Attention
+  std::string attention_backend;
+  std::string prefill_attention_backend;
+  std::string decode_attention_backend;
+  bool enable_deterministic_inference = false;
+
+  // Speculative decoding: `explain` only
+  std::string speculative_algorithm;
+  std::optional<int> speculative_num_steps;
+  std::optional<int> speculative_eagle_topk;
+  std::optional<int> speculative_num_draft_tokens;
+  std::string speculative_attention_mode = "prefill";
+
+  // Observation
+  std::string log_level = "info";            // debug, info, warning, error
+  bool log_requests = false;
+  bool enable_metrics = false;
+  std::string metrics_compat = "none";       // none, sglang
+  bool enable_cache_report = false;
+  double decode_log_interval_s = 10;
+
+  bool json = false;                         // `explain` only
+};
+
+enum class Command { serve, run, explain };
+
+struct ParsedFlags {
+  ServerArgs args;
+  std::vector<std::string> notices;  // what an accepted flag does not do here, one line each
+  bool help = false;                 // --help: the common flags
+  bool help_all = false;             // --help-all: every flag
+};
+
+// `argv` without the program's and the command's name. After --help or --help-all nothing else is
+// checked.
+Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> argv);
+
+std::string flags_help(Command command, bool all);
+
+// docs/flags.md, whole.
+std::string flags_markdown();
+
+// {"model_path": ..., "port": 30000, ...}: every flag's value; the keys are only said to be set.
+nlohmann::ordered_json server_args_json(const ServerArgs& args);
+
+}  // namespace warpweave

@@ -1,0 +1,126 @@
+// RadixTree: the prefix cache. Maps token sequences to the pages that hold their K/V.
+//
+// Pages are the physical unit, so edges begin and end on page boundaries; only a leaf may end in a
+// partly filled page. Sequences that part in the middle of a page are siblings whose first pages
+// begin alike. Siblings are kept in byte order of their first page: the one that shares the most
+// tokens with a query is then a neighbour of the query's place, found in O(log siblings).
+//   full pages      are shared by reference: the request's page table points at the tree's page
+//   a partial match of a page is reported as (source page, tokens): the request copies those
+//                   tokens into a page of its own (copy-on-write); PrefixMatchMode::page turns
+//                   this off, and then only full pages are matched and inserted
+// Sequences share only under an equal salt.
+//
+// References: the tree owns one PagePool reference per page of a node; requests own theirs.
+// Locks: a node is locked while a request stands on it or below it; unlocked leaves are evicted in
+// order of last use, from their end, as many pages as asked for.
+// Not thread-safe. The pool outlives the tree. Method: radix-tree prefix reuse after SGLang
+// (arXiv:2312.07104), extended to token level at any page size.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/page_pool.h"
+
+namespace warpweave {
+
+enum class PrefixMatchMode { token, page };
+
+class RadixTree {
+ public:
+  struct Node;
+
+  // What a new request reuses. `node` is locked for the caller until unlock().
+  struct Match {
+    Node* node = nullptr;
+    int full_tokens = 0;           // a multiple of page_size: shared by reference
+    int32_t tail_page = kNoPage;   // copy the first tail_tokens slots of this page
+    int tail_tokens = 0;           // < page_size
+    int tokens() const { return full_tokens + tail_tokens; }
+  };
+
+  RadixTree(PagePool& pool, PrefixMatchMode mode);
+  ~RadixTree();
+  RadixTree(const RadixTree&) = delete;
+  RadixTree& operator=(const RadixTree&) = delete;
+
+  // The longest cached prefix of `tokens`. Its full pages are appended to `pages`, with one
+  // reference each for the caller; a tail page comes with one reference for the caller, too.
+  Match match_and_lock(const std::string& salt, std::span<const int32_t> tokens,
+                       std::vector<int32_t>& pages);
+
+  // Only the length of that prefix; changes nothing.
+  int match_length(const std::string& salt, std::span<const int32_t> tokens) const;
+
+  // Caches tokens[0, n), whose K/V lie in `pages`, for a request that stands on `node` (from
+  // match_and_lock or an earlier insert). Where the tree already has a full page with the same
+  // tokens, the request's entry of `pages` is switched to the tree's page and the old page, with
+  // the request's reference to it, goes to `displaced`. Returns the node the request stands on now.
+  Node* insert(Node* node, std::span<const int32_t> tokens, std::span<int32_t> pages,
+               std::vector<int32_t>& displaced);
+
+  // The request leaves `node`.
+  void unlock(Node* node);
+
+  // Evicts unlocked leaves until `num_pages` pages came free or none is left; returns how many did.
+  int evict(int num_pages);
+  // Evicts everything unlocked.
+  void clear() { evict(pool_.num_pages()); }
+
+  int64_t evictable_tokens() const { return evictable_tokens_; }
+  int64_t locked_tokens() const { return locked_tokens_; }
+  int evictable_pages() const { return evictable_pages_; }
+  int locked_pages() const { return locked_pages_; }
+  uint64_t evicted_tokens_total() const { return evicted_tokens_total_; }
+  // Changes whenever match_length() may give another answer.
+  uint64_t version() const { return version_; }
+
+  // For audits: calls visit(page) for every page reference the tree owns, and returns a
+  // description of the first broken rule of the structure or counters, empty when sound.
+  std::string audit(const std::function<void(int32_t page)>& visit) const;
+
+ private:
+  struct Cursor;
+  Node* root_for(const std::string& salt);
+  Node* find_full_page(const Node& node, std::span<const int32_t> tokens) const;
+  Cursor walk(const std::string& salt, std::span<const int32_t> tokens) const;
+  Cursor best_tail(const Node& node, std::span<const int32_t> tokens) const;
+  Node* split(Node* node, int num_pages);
+  Node* drop_own_tail(Node* node);
+  Node* add_leaf(Node* parent, std::span<const int32_t> tokens, std::span<const int32_t> pages);
+  void drop_shadowed_leaf(Node* parent, std::span<const int32_t> tokens, int common_tokens);
+  void remove_leaf(Node* leaf);
+  void remove_root_if_unused(Node* root);
+  int trim(Node* leaf, int num_pages);
+  void lock_up_to(Node* node, const Node* stop);
+  void count(const Node& node, int sign);
+  void touch(Node* node);
+  void track(Node* node);
+  void untrack(Node* node);
+
+  struct OlderFirst {
+    bool operator()(const Node* a, const Node* b) const;
+  };
+
+  PagePool& pool_;
+  const PrefixMatchMode mode_;
+  const int page_size_;
+  std::unordered_map<std::string, std::unique_ptr<Node>> roots_;  // by salt
+  std::set<Node*, OlderFirst> evictable_leaves_;
+  int64_t evictable_tokens_ = 0;
+  int64_t locked_tokens_ = 0;
+  int evictable_pages_ = 0;
+  int locked_pages_ = 0;
+  uint64_t evicted_tokens_total_ = 0;
+  uint64_t version_ = 0;
+  uint64_t tick_ = 0;
+  uint64_t next_serial_ = 0;
+};
+
+}  // namespace warpweave

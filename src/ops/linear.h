@@ -1,0 +1,121 @@
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias), the matrix product of every projection in a model.
+//
+// PackedLinear copies its weights once into a private, 64-byte aligned, huge-page advised layout;
+// afterwards the source tensors may go away. Weights keep their stored precision in memory: bf16
+// and f16 are widened in registers, GGUF blocks stay compressed. Several tensors may be stacked
+// (q|k|v), or interleaved as gate and up so that the activation is fused into the product.
+//
+// Precision. Sums are always f32. Under ComputeMode::f32 products are exact FMAs of f32
+// activations with the widened weights. Under ComputeMode::bf16 activations (and dequantised GGUF
+// weights) are rounded to bf16 when the CPU has a bf16 unit (avx512_bf16, amx_bf16); weights
+// stored as f32 or f16, and CPUs without such a unit, still compute in f32 (bf16 inputs are
+// widened).
+//
+// Batch invariance: the bits of output row m depend only on input row m and the tier, not on M,
+// the other rows or the number of threads. Every element is one chain of sums over ascending k.
+//
+// Layout: panels of 16 output features, padded with zeros: f32 and f16 [N/16][K][16], bf16
+// [N/16][K/2][16][2] (what vdpbf16ps and AMX tiles want), GGUF blocks: see quant_panel.h.
+//
+// Thread-safe for concurrent forward() of one object with different teams. Move-only. Shapes are
+// checked by pack(); forward() asserts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/threads.h"
+#include "device/cpu/cpu_info.h"
+#include "ops/aligned_buffer.h"
+#include "warpweave/status.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave {
+
+enum class ComputeMode : uint8_t { f32, bf16 };
+
+// How a gate/up pair becomes one value. `none`: the linear has no pairs.
+enum class GluActivation : uint8_t {
+  none,
+  silu,          // silu(gate) * up: Llama, Mistral, Qwen
+  gelu_tanh,     // gelu_tanh(gate) * up: Gemma
+  swiglu_oai,    // gate and up clamped to 7, (up + 1) * gate * sigmoid(1.702 * gate): gpt-oss
+};
+
+// Rows first_row, first_row + row_step, ... (`rows` of them; -1: to the end) of a rank-2 weight
+// [out_features, in_features], with an optional bias [out_features] (f32, bf16 or f16) of which
+// the same rows are taken.
+struct LinearPart {
+  TensorView weight;
+  TensorView bias;         // data == nullptr: none
+  int64_t first_row = 0;
+  int64_t row_step = 1;    // 2 for weights that store gate and up rows alternately
+  int64_t rows = -1;
+};
+
+struct LinearOptions {
+  ComputeMode compute = ComputeMode::f32;
+  GluActivation glu = GluActivation::none;  // otherwise: exactly two parts of equal rows, gate, up
+  CpuTier tier = cpu_info().tier;           // tests lower it; never above cpu_info().tier
+};
+
+struct LinearInput {
+  const void* data = nullptr;  // [rows, in_features]
+  DType dtype = DType::f32;    // f32 or bf16
+  int64_t rows = 0;
+  int64_t row_stride = 0;      // in elements, >= in_features
+};
+
+struct LinearOutput {
+  void* data = nullptr;        // [rows, out_features]; must not overlap the input
+  DType dtype = DType::f32;    // f32 or bf16
+  int64_t row_stride = 0;      // in elements, >= out_features
+  bool accumulate = false;     // y += instead of y =; f32 only (the residual stream)
+};
+
+class PackedLinear {
+ public:
+  PackedLinear() = default;
+  PackedLinear(PackedLinear&&) noexcept = default;
+  PackedLinear& operator=(PackedLinear&&) noexcept = default;
+
+  // All parts have the same in_features and the same weight dtype: f32, bf16, f16, q8_0, q4_0,
+  // q4_1, q4_k or q6_k. `team` shares the packing work.
+  static Result<PackedLinear> pack(std::span<const LinearPart> parts, const LinearOptions& options,
+                                   ThreadTeam& team);
+
+  void forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const;
+
+  // Weight row `index` (counted as in the parts, stacked) widened to f32: [in_features]. Lets a
+  // tied embedding be read from the packed head instead of being held twice.
+  void weight_row(int64_t index, float* out) const;
+
+  int64_t in_features() const { return in_features_; }
+  // Columns of y: all rows of the parts, or those of one part under a GLU activation.
+  int64_t out_features() const { return out_features_; }
+  size_t size_bytes() const { return weights_.size() + bias_.size() * sizeof(float); }
+  bool empty() const { return out_features_ == 0; }
+  // What forward() multiplies with; feed it inputs of this dtype to save the conversion.
+  DType preferred_input() const { return uses_bf16_ ? DType::bf16 : DType::f32; }
+
+ private:
+  struct Job;  // one thread's share of a forward
+
+  void run_job(const Job& job) const;
+
+  AlignedBuffer weights_;
+  std::vector<float> bias_;     // padded to panels, empty: none
+  DType dtype_ = DType::f32;    // as stored
+  CpuTier tier_ = CpuTier::scalar;
+  GluActivation glu_ = GluActivation::none;
+  bool uses_bf16_ = false;
+  int64_t in_features_ = 0;
+  int64_t out_features_ = 0;
+  int64_t rows_ = 0;            // weight rows, both halves of a GLU counted
+  int64_t panels_ = 0;
+  int64_t k_padded_ = 0;
+  size_t panel_bytes_ = 0;
+};
+
+}  // namespace warpweave

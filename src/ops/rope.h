@@ -1,0 +1,65 @@
+// Between the qkv product and attention: q/k norms, rotary embedding and the KV pool write, fused
+// into one pass over the rows so that a decode step wakes the team once per layer for it.
+// Source of the rotation: RoFormer (Su et al. 2021); "neox" pairs i with i + rotary_dim/2,
+// "interleaved" pairs 2i with 2i + 1.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/threads.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave {
+
+// cos and sin of position * frequency, [positions, rotary_dim / 2] each, owned. The model builds
+// it (plain, llama3, yarn, linear scaling) from its inverse frequencies.
+struct RopeTable {
+  int rotary_dim = 0;        // even, <= head_dim; the rest of a head passes unrotated
+  bool interleaved = false;
+  int64_t positions = 0;
+  std::vector<float> cos;
+  std::vector<float> sin;
+
+  // angle(p, i) = p * inv_freq[i]; both tables are multiplied by `attention_factor` (yarn).
+  // Angles are computed in f64, rounded once. inv_freq has rotary_dim / 2 entries.
+  static RopeTable make(const std::vector<double>& inv_freq, int64_t positions,
+                        bool interleaved = false, double attention_factor = 1.0);
+};
+
+// Where K or V rows go: element (page, offset, head, i) at
+// data + (page*page_stride + offset*token_stride + head*head_stride + i) * element bytes.
+struct KvWriteTarget {
+  void* data = nullptr;
+  DType dtype = DType::bf16;  // f32, bf16 or f16
+  int64_t page_stride = 0;    // strides in elements
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
+
+struct QkvRowsCall {
+  int64_t rows = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;                   // of q and k
+  int v_head_dim = 0;
+  float* q = nullptr;                 // [rows, num_q_heads, head_dim], changed in place
+  float* k = nullptr;                 // [rows, num_kv_heads, head_dim], changed in place
+  const float* v = nullptr;           // [rows, num_kv_heads, v_head_dim]
+  int64_t q_stride = 0;               // row strides in elements (one merged qkv row: all equal)
+  int64_t k_stride = 0;
+  int64_t v_stride = 0;
+  const float* q_norm = nullptr;      // [head_dim] RMS norm per head before rope; null: none
+  const float* k_norm = nullptr;
+  float norm_weight_offset = 0.0f;    // 1 for Gemma
+  float norm_eps = 1e-6f;
+  const RopeTable* rope = nullptr;    // null: no rotation
+  const int32_t* positions = nullptr; // [rows], each < rope->positions
+  const int32_t* kv_slots = nullptr;  // [rows] page * page_size + offset, or -1: write nothing
+  int page_size = 1;
+  KvWriteTarget k_out;                // data == nullptr: no write at all
+  KvWriteTarget v_out;
+};
+void norm_rope_write_kv(const QkvRowsCall& call, ThreadTeam& team);
+
+}  // namespace warpweave

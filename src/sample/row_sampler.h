@@ -1,0 +1,33 @@
+// Sampling of one row of logits. Pure functions: the same row and draw give the same token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "warpweave/engine.h"
+
+namespace warpweave {
+
+// A number in [0, 1) that depends only on (seed, position).
+double uniform_draw(uint64_t seed, uint64_t position);
+
+// Scratch of one worker, reused from row to row so that steps do not allocate.
+struct RowScratch {
+  std::vector<float> edited;                        // a copy of the row when it must be edited
+  std::vector<float> weights;                       // exp((logit - max) / temperature)
+  std::vector<std::pair<float, int32_t>> candidates;
+};
+
+// Picks a token: temperature, then top_k, top_p and min_p in the field's order, then one draw.
+// Ties go to the lower id. A row of only -inf or NaN gives token 0.
+int32_t sample_row(std::span<const float> logits, const SamplingParams& params, double draw,
+                   RowScratch& scratch);
+
+// Log-probabilities of a raw row: the chosen token's, the `top_num` best, those of `wanted`.
+// Ids outside the vocabulary get -inf.
+PositionLogprobs row_logprobs(std::span<const float> logits, int32_t chosen, int top_num,
+                              std::span<const int32_t> wanted);
+
+}  // namespace warpweave

@@ -1,0 +1,45 @@
+// The sampler: one call per step, after the model's forward, on the device thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/threads.h"
+#include "sample/row_sampler.h"
+#include "sample/sampler_state.h"
+
+namespace warpweave {
+
+// One row of logits that becomes a token.
+struct SampleRow {
+  SamplerState* state = nullptr;  // not owned
+  int logits_row = 0;
+  uint64_t position = 0;          // of the token to come; seeds the draw
+  int top_logprobs_num = 0;
+  bool want_logprobs = false;
+  std::span<const int32_t> logprob_ids;  // further ids whose logprob is wanted
+};
+
+struct SampledRow {
+  int32_t token_id = 0;
+  PositionLogprobs logprobs;  // filled if asked
+};
+
+class Sampler {
+ public:
+  explicit Sampler(ThreadTeam& team) : team_(team), scratch_(team.size()) {}
+
+  // logits: [rows, vocab], raw. Results go to out[i] for rows[i]; each state learns its token.
+  void sample(std::span<const SampleRow> rows, std::span<const float> logits, int vocab_size,
+              std::span<SampledRow> out);
+
+ private:
+  void sample_one(const SampleRow& row, std::span<const float> logits, RowScratch& scratch,
+                  SampledRow& out) const;
+
+  ThreadTeam& team_;
+  std::vector<RowScratch> scratch_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,68 @@
+#include "sample/sampler_state.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace warpweave {
+
+SamplerState::SamplerState(const GenerateRequest& request, std::vector<int32_t> end_ids,
+                           uint64_t fallback_seed)
+    : params_(request.sampling),
+      end_ids_(std::move(end_ids)),
+      seed_(request.sampling.seed.value_or(fallback_seed)) {
+  if (params_.repetition_penalty != 1.0f) {
+    prompt_ids_ = request.input_ids;
+    std::sort(prompt_ids_.begin(), prompt_ids_.end());
+    prompt_ids_.erase(std::unique(prompt_ids_.begin(), prompt_ids_.end()), prompt_ids_.end());
+  }
+}
+
+bool SamplerState::tracks_counts() const {
+  return params_.frequency_penalty != 0 || params_.presence_penalty != 0 ||
+         params_.repetition_penalty != 1.0f;
+}
+
+void SamplerState::reset_output(std::span<const int32_t> output_ids) {
+  output_tokens_ = 0;
+  output_counts_.clear();
+  for (int32_t id : output_ids) add_output(id);
+}
+
+void SamplerState::add_output(int32_t token_id) {
+  ++output_tokens_;
+  if (tracks_counts()) ++output_counts_[token_id];
+}
+
+bool SamplerState::needs_logit_edit() const {
+  return tracks_counts() || !params_.logit_bias.empty() || end_ids_masked();
+}
+
+void SamplerState::edit_logits(std::span<float> logits) const {
+  const auto in_vocab = [&](int32_t id) { return id >= 0 && id < static_cast<int64_t>(logits.size()); };
+  if (params_.repetition_penalty != 1.0f) {
+    const auto repeat = [&](int32_t id) {
+      if (!in_vocab(id)) return;
+      float& logit = logits[id];
+      logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+    };
+    for (int32_t id : prompt_ids_) repeat(id);
+    for (const auto& [id, count] : output_counts_) {
+      if (!std::binary_search(prompt_ids_.begin(), prompt_ids_.end(), id)) repeat(id);
+    }
+  }
+  for (const auto& [id, count] : output_counts_) {
+    if (in_vocab(id)) {
+      logits[id] -= params_.frequency_penalty * static_cast<float>(count) + params_.presence_penalty;
+    }
+  }
+  for (const auto& [id, bias] : params_.logit_bias) {
+    if (in_vocab(id)) logits[id] += bias;
+  }
+  if (end_ids_masked()) {
+    for (int32_t id : end_ids_) {
+      if (in_vocab(id)) logits[id] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+}  // namespace warpweave

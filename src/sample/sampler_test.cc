@@ -1,0 +1,159 @@
+#include "sample/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+namespace warpweave {
+namespace {
+
+GenerateRequest request_with(SamplingParams params, std::vector<int32_t> prompt = {1, 2}) {
+  GenerateRequest request;
+  request.input_ids = std::move(prompt);
+  request.sampling = std::move(params);
+  return request;
+}
+
+// Shares of each id over many draws of one row.
+std::map<int32_t, double> histogram(const std::vector<float>& logits, const SamplingParams& params) {
+  std::map<int32_t, double> share;
+  RowScratch scratch;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) {
+    share[sample_row(logits, params, uniform_draw(7, i), scratch)] += 1.0 / kDraws;
+  }
+  return share;
+}
+
+TEST(RowSampler, FollowsTheSoftmaxAtAnyTemperature) {
+  const std::vector<float> logits = {1.0f, 3.0f, 2.0f, -4.0f};
+  for (float temperature : {0.5f, 1.0f, 2.0f}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    double total = 0;
+    for (float l : logits) total += std::exp(l / temperature);
+    auto share = histogram(logits, params);
+    for (int i = 0; i < 4; ++i) EXPECT_NEAR(share[i], std::exp(logits[i] / temperature) / total, 0.012);
+  }
+}
+
+TEST(RowSampler, TopKTopPMinPCutTheTail) {
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+  SamplingParams top_k;
+  top_k.top_k = 2;
+  auto share = histogram(logits, top_k);
+  EXPECT_EQ(share.size(), 2u);
+  EXPECT_NEAR(share[0], 0.625, 0.012);
+
+  SamplingParams top_p;
+  top_p.top_p = 0.79f;  // 0.5 + 0.3 reaches it
+  EXPECT_EQ(histogram(logits, top_p).size(), 2u);
+  top_p.top_p = 0.81f;
+  EXPECT_EQ(histogram(logits, top_p).size(), 3u);
+  top_p.top_p = 1e-6f;
+  EXPECT_EQ(histogram(logits, top_p).size(), 1u);
+
+  SamplingParams min_p;
+  min_p.min_p = 0.2f;  // of the best: 0.1
+  EXPECT_EQ(histogram(logits, min_p).size(), 3u);
+
+  SamplingParams both;  // top_p is taken of what top_k left: 0.625 alone reaches 0.6
+  both.top_k = 2;
+  both.top_p = 0.6f;
+  EXPECT_EQ(histogram(logits, both).size(), 1u);
+}
+
+TEST(RowSampler, NucleusIsExactOnALargeVocabulary) {
+  std::vector<float> logits(50000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[(i * 7919) % logits.size()] = -0.001f * i;
+  double total = 0;
+  for (float l : logits) total += std::exp(static_cast<double>(l));
+  double sum = 0;
+  int expected = 0;
+  while (sum < 0.5 * total) sum += std::exp(-0.001 * expected++);
+  SamplingParams params;
+  params.top_p = 0.5f;
+  RowScratch scratch;
+  std::set<int32_t> seen;
+  for (int i = 0; i < 3000; ++i) seen.insert(sample_row(logits, params, i / 3000.0, scratch));
+  for (int32_t id : seen) EXPECT_GE(logits[id], -0.001f * (expected + 1));
+  EXPECT_GT(seen.size(), 500u);
+}
+
+TEST(RowSampler, SurvivesDegenerateRows) {
+  RowScratch scratch;
+  const float inf = std::numeric_limits<float>::infinity();
+  SamplingParams params;
+  EXPECT_EQ(sample_row(std::vector<float>(5, -inf), params, 0.5, scratch), 0);
+  EXPECT_EQ(sample_row(std::vector<float>(5, std::nanf("")), params, 0.5, scratch), 0);
+  std::vector<float> one(5, -inf);
+  one[3] = -2;
+  params.top_p = 0.9f;
+  EXPECT_EQ(sample_row(one, params, 0.999999, scratch), 3);
+}
+
+TEST(RowSampler, LogprobsAreTheRawDistribution) {
+  const std::vector<float> logits = {0.0f, 2.0f, 1.0f};
+  const double log_z = std::log(1 + std::exp(2.0) + std::exp(1.0));
+  const int32_t wanted[] = {0, 9};
+  const PositionLogprobs got = row_logprobs(logits, 2, 2, wanted);
+  EXPECT_NEAR(got.chosen.logprob, 1 - log_z, 1e-5);
+  ASSERT_EQ(got.top.size(), 2u);
+  EXPECT_EQ(got.top[0].token_id, 1);
+  EXPECT_NEAR(got.top[1].logprob, 1 - log_z, 1e-5);
+  EXPECT_NEAR(got.token_ids[0].logprob, -log_z, 1e-5);
+  EXPECT_TRUE(std::isinf(got.token_ids[1].logprob));
+}
+
+TEST(SamplerState, AppliesPenaltiesBiasAndMinTokens) {
+  SamplingParams params;
+  params.frequency_penalty = 0.5f;
+  params.presence_penalty = 0.25f;
+  params.repetition_penalty = 2.0f;
+  params.min_new_tokens = 2;
+  params.logit_bias = {{4, 3.0f}};
+  SamplerState state(request_with(params, {0}), {5}, 1);
+  state.add_output(3);
+  std::vector<float> logits = {1, -1, 1, 1, 1, 1};
+  state.edit_logits(logits);
+  EXPECT_FLOAT_EQ(logits[0], 0.5f);               // in the prompt: repetition only
+  EXPECT_FLOAT_EQ(logits[1], -1.0f);
+  EXPECT_FLOAT_EQ(logits[3], 0.5f - 0.75f);       // in the output: all three
+  EXPECT_FLOAT_EQ(logits[4], 4.0f);
+  EXPECT_TRUE(std::isinf(logits[5]));             // an end id, too early
+  state.add_output(3);
+  EXPECT_FALSE(state.end_ids_masked());
+  state.reset_output(std::vector<int32_t>{1});
+  EXPECT_TRUE(state.end_ids_masked());
+}
+
+TEST(Sampler, RowsDoNotDependOnTheBatch) {
+  ThreadTeam team(2);
+  Sampler sampler(team);
+  constexpr int kVocab = 1000, kRows = 9;
+  std::vector<float> logits(kVocab * kRows);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(uniform_draw(3, i) * 6);
+  SamplingParams params;
+  params.seed = 11;
+  params.top_p = 0.9f;
+  const auto run = [&](std::vector<int> which) {
+    std::vector<SamplerState> states(which.size(), SamplerState(request_with(params), {}, 0));
+    std::vector<SampleRow> rows;
+    for (size_t i = 0; i < which.size(); ++i) {
+      rows.push_back({.state = &states[i], .logits_row = which[i], .position = 40});
+    }
+    std::vector<SampledRow> out(rows.size());
+    sampler.sample(rows, logits, kVocab, out);
+    std::vector<int32_t> ids;
+    for (const SampledRow& row : out) ids.push_back(row.token_id);
+    return ids;
+  };
+  const auto all = run({0, 1, 2, 3, 4, 5, 6, 7, 8});
+  for (int r = 0; r < kRows; ++r) EXPECT_EQ(run({r})[0], all[r]);
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,265 @@
+// Scheduler: which request computes which tokens in the next step, and on which pages.
+//
+// Pure: no device, clock, thread or socket; the same calls give the same steps. One thread calls
+// it (the engine's). A request goes
+//     waiting -> prefilling (in chunks) -> running -> finished
+// and from prefilling or running back to waiting when the pool is full (retraction: it keeps its
+// tokens and computes their K/V again later). The engine's loop, without and with overlap:
+//     step = schedule(); run(step); events = commit(step, sampled)
+//     next = schedule(); events = commit(step, sampled); run(next); ...
+// With overlap_depth 1, schedule() may be called while one step is not committed yet. A request
+// that sampled in that step goes on in the next one, with the token still unknown: its row says
+// future_slot. If commit() then finds it finished, the row it already has in the next step is
+// wasted: commit() ignores it, and the request's pages stay its own until that step is committed,
+// so no page changes hands while an uncommitted step may write it.
+// Steps run in order: K/V written and copies made by a step are seen by the next one.
+//
+// Order of admission: a prefill goes before decoding (with enable_mixed_chunk decode rows ride
+// along). Within the queue:
+//   fcfs      by arrival
+//   lpm       longest cached prefix first, among the kScanWindow oldest; nobody is overtaken more
+//             than kLpmMaxOvertakes times
+//   priority  larger first, by arrival within one priority; a low priority waits for as long as
+//             higher ones keep coming (that is what it asks for)
+// Retracted requests go first (under priority: first within their priority). The first request in
+// that order that does not fit stops admission, so large requests are not starved by small ones.
+// A request whose uncached prompt begins like one that is being prefilled now (at least
+// kInBatchShareMinTokens tokens) waits for that one and then shares its pages.
+//
+// Errors: add() refuses what can never run; nothing that is admitted fails later for want of pages.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/page_pool.h"
+#include "kv/radix_tree.h"
+#include "sched/new_token_ratio.h"
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+using RequestId = uint64_t;
+inline constexpr RequestId kNoRequest = 0;
+
+// Queue entries looked at per step (all policies).
+inline constexpr int kScanWindow = 128;
+inline constexpr int kLpmMaxOvertakes = 256;
+inline constexpr int kInBatchShareMinTokens = 32;
+// A waiting request is held back for at most this many others that prefill its prefix.
+inline constexpr int kInBatchShareMaxWaits = 4;
+// Admission reserves pages for at most this many future tokens of one request.
+inline constexpr int kReservedNewTokensCap = 4096;
+// A retraction makes room for this many more steps of those who stay.
+inline constexpr int kRetractHeadroomSteps = 20;
+
+enum class SchedulePolicy { fcfs, lpm, priority };
+
+struct SchedulerConfig {
+  int page_size = 1;               // tokens
+  int num_pages = 0;
+  int context_len = 0;             // tokens, prompt and output
+  int max_running_requests = 64;
+  int max_queued_requests = -1;    // -1: no bound
+  int chunked_prefill_size = -1;   // tokens of prefill per step; -1: prompts are not cut
+  int max_prefill_tokens = 16384;  // per step; one longer prompt still goes alone
+  bool enable_mixed_chunk = false;
+  SchedulePolicy schedule_policy = SchedulePolicy::fcfs;
+  double schedule_conservativeness = 1.0;
+  bool disable_radix_cache = false;
+  PrefixMatchMode prefix_match = PrefixMatchMode::token;
+  int overlap_depth = 0;           // 0 or 1
+  std::vector<int32_t> eos_token_ids;
+};
+
+struct ScheduledRequestSpec {
+  RequestId id = kNoRequest;       // unique among the live requests, not kNoRequest
+  void* user = nullptr;            // handed back in rows, events and take_released()
+  std::vector<int32_t> input_ids;  // not empty
+  int max_new_tokens = 128;        // 0: prefill only
+  int min_new_tokens = 0;          // stop tokens do not end it before
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;
+  int priority = 0;
+  std::string cache_salt;
+  int logprob_start_len = -1;      // first prompt position that needs a logprob; -1: none
+  // Admitted only when that request's prompt is cached, or that request is gone (the n-1 other
+  // samples of one prompt). kNoRequest, or the id of a request added before.
+  RequestId wait_for_prefix_of = kNoRequest;
+};
+
+// One request's tokens in a step. The pointers stay valid until the next call on the scheduler.
+struct StepRow {
+  RequestId id = kNoRequest;
+  void* user = nullptr;
+  int start = 0;                   // position of the first token = tokens already in the KV pool
+  int num_tokens = 0;
+  int num_logits = 0;              // logits are wanted of the last num_logits tokens
+  int sample_slot = -1;            // its place in commit()'s `sampled`, or -1: samples nothing
+  int future_slot = -1;            // >= 0: its one token is sampled[future_slot] of the step before
+  bool prefill = false;
+  bool first_scheduled = false;    // its time in the queue ends with this step
+  const int32_t* input_ids = nullptr;  // [num_tokens]; null when future_slot >= 0
+  const int32_t* pages = nullptr;      // [num_pages] page table, covers start + num_tokens tokens
+  int num_pages = 0;
+  // While id and version stay the same a page table only grows at its end.
+  uint32_t pages_version = 0;
+};
+
+// Copy the first num_tokens slots of one page to another, in all layers.
+struct PageCopy {
+  int32_t src_page = kNoPage;
+  int32_t dst_page = kNoPage;
+  int num_tokens = 0;
+};
+
+struct Step {
+  uint64_t number = 0;             // 1, 2, 3, ...
+  std::vector<PageCopy> copies;    // to be done before the rows run
+  std::vector<StepRow> rows;       // prefill rows, then decode rows
+  int num_tokens = 0;
+  int num_samples = 0;
+  bool empty() const { return rows.empty(); }
+};
+
+// What a committed step did for one request: a new token, the end, or both.
+struct StepEvent {
+  enum class Finish { none, stop, length };
+  RequestId id = kNoRequest;
+  void* user = nullptr;
+  int row = -1;                    // of the committed step
+  bool has_token = false;          // false only when max_new_tokens is 0
+  int32_t token = 0;
+  Finish finish = Finish::none;    // stop: `token` is an eos or stop token
+  int cached_tokens = 0;           // prompt tokens taken from the cache at first admission
+  int retractions = 0;
+};
+
+struct SchedulerStats {
+  int running_reqs = 0;            // prefilling or running
+  int queued_reqs = 0;
+  int64_t used_tokens = 0;         // slots of pages that requests hold
+  int64_t evictable_tokens = 0;    // cached, held by nobody
+  uint64_t prompt_tokens_total = 0;   // of admitted requests
+  uint64_t cached_tokens_total = 0;   // of those, taken from the cache
+  uint64_t retracted_reqs_total = 0;
+  uint64_t evicted_tokens_total = 0;
+  uint64_t steps_total = 0;
+  double new_token_ratio = 0;
+};
+
+class Scheduler {
+ public:
+  static Status validate(const SchedulerConfig& config);
+  // `config` has passed validate().
+  explicit Scheduler(const SchedulerConfig& config);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a request. invalid_argument: it can never run (empty, longer than context or pool);
+  // resource_exhausted: the queue is full.
+  Status add(ScheduledRequestSpec spec);
+
+  // Ends a live request without an event (the caller knows): aborted by the client, or a stop
+  // string was found. Its pages are free when no uncommitted step uses them. False: not live
+  // (unknown, or already finished by an event).
+  bool finish(RequestId id);
+
+  // The next step; empty when there is nothing to do before the step in flight is committed (or
+  // nothing at all). An empty step is not to be committed. At most 1 + overlap_depth steps may be
+  // uncommitted. The reference stays valid until that step is committed.
+  const Step& schedule();
+
+  // The result of the oldest uncommitted step. `sampled` has num_samples tokens. The reference
+  // stays valid until the next commit().
+  const std::vector<StepEvent>& commit(const Step& step, std::span<const int32_t> sampled);
+
+  // The uncommitted steps failed (device error): ends every request that has a row in one of them
+  // and returns their ids, those still owed an answer only. What they computed is not cached.
+  std::vector<RequestId> fail_uncommitted();
+
+  // The `user` of every request the scheduler no longer refers to, each exactly once. Until then
+  // a row of an uncommitted step may carry it. Call it now and then; order is unspecified.
+  std::vector<void*> take_released();
+
+  // Drops every cached prefix. False, and nothing done, while requests are running.
+  bool flush_cache();
+
+  bool idle() const { return requests_.empty(); }
+  int uncommitted_steps() const { return static_cast<int>(in_flight_.size()); }
+  // Upper bound of Step::num_tokens, for buffers.
+  int max_tokens_per_step() const;
+  SchedulerStats stats() const;
+  const PagePool& pool() const { return pool_; }
+  const RadixTree& tree() const { return tree_; }
+
+  // Recounts every page reference and counter; `internal` names the first that is wrong. O(pages).
+  Status audit() const;
+
+ private:
+  struct Request;
+  struct QueueOrder {
+    bool operator()(const Request* a, const Request* b) const;
+  };
+  struct DeferredPage {
+    uint64_t step;
+    int32_t page;
+  };
+  struct PrefillBudget;
+
+  // schedule.cc
+  void add_prefill_rows(Step& step);
+  void collect_candidates();
+  bool must_wait(Request& request) const;
+  bool shares_with_prefilling(Request& request) const;
+  bool admit(Request& request, const PrefillBudget& budget, Step& step);
+  bool take_pages(Request& request, bool allow_tail, Step& step);
+  bool fits_with_reserve(const Request& request, int new_pages) const;
+  void add_prefill_row(Request& request, PrefillBudget& budget, Step& step);
+  void add_decode_rows(Step& step);
+  void make_room(int needed_pages);
+  Request* pick_victim() const;
+  bool can_decode(const Request& request) const;
+  int available_pages() const;
+  int32_t alloc_page();
+  int prefix_limit(const Request& request) const;
+  void fill_row(Request& request, int num_tokens, Step& step);
+
+  // scheduler.cc
+  void apply_row(const StepRow& row, int row_index, std::span<const int32_t> sampled);
+  void cache_prompt(Request& request);
+  void end(Request& request);
+  void release(Request& request);
+  void retract_now(Request& request);
+  void erase(Request& request);
+  void release_deferred(uint64_t committed_step);
+
+  const SchedulerConfig config_;
+  PagePool pool_;
+  RadixTree tree_;
+  NewTokenRatio new_token_ratio_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // live or draining
+  std::set<Request*, QueueOrder> waiting_;
+  std::vector<Request*> running_;       // admitted, in order of admission
+  Request* chunked_ = nullptr;          // the one whose prompt is cut between steps
+  std::deque<Step> in_flight_;          // uncommitted, oldest first
+  Step scratch_;                        // its vectors are reused
+  std::vector<DeferredPage> deferred_;  // references given back when that step is committed
+  int copy_source_pages_ = 0;           // how many of them are sources of copies
+  std::vector<Request*> candidates_;
+  std::vector<int32_t> displaced_;
+  std::vector<StepEvent> events_;
+  std::vector<void*> released_;
+  uint64_t next_sequence_ = 0;
+  uint64_t admissions_ = 0;
+  SchedulerStats totals_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,81 @@
+// Typed, bounded reading of the fields of a request object.
+//
+// Every read names its type and range; an absent or null field leaves the target as it is and
+// returns false. The first failure is kept and turns later reads into no-ops, so a handler reads
+// all its fields and then checks status() once. Messages give field, value, bound and a fix.
+// The object must outlive the reader. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/json_parse.h"
+
+namespace warpweave::server {
+
+struct IntRange {
+  int64_t min;
+  int64_t max;
+  std::string_view hint = {};  // what to do instead, "use -1 for no limit"
+};
+
+struct NumberRange {
+  double min;
+  double max;
+  bool above_min = false;      // min itself is not allowed
+  std::string_view hint = {};
+};
+
+struct TextLimit {
+  size_t max_bytes;
+  size_t max_items = 1;        // of a list of texts
+};
+
+// Each reads one value; `field` is its path for the message ("input_ids[3]").
+Status read_bool(const Json& value, std::string_view field, bool* out);
+Status read_int(const Json& value, std::string_view field, const IntRange& range, int64_t* out);
+Status read_number(const Json& value, std::string_view field, const NumberRange& range, float* out);
+Status read_string(const Json& value, std::string_view field, size_t max_bytes, std::string* out);
+// A list of integers in [0, vocab_size).
+Status read_token_ids(const Json& value, std::string_view field, int vocab_size, size_t max_items,
+                      std::vector<int32_t>* out);
+
+// "a string (\"abc\")", "-1", "a list": a value as messages show it, short and printable.
+std::string describe_value(const Json& value);
+Status wrong_type(std::string_view field, std::string_view expected, const Json& value);
+
+class FieldReader {
+ public:
+  // `prefix` goes before field names in messages: "sampling_params.".
+  explicit FieldReader(const Json& object, std::string prefix = {})
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  // Null when the field is absent or null, or after a failure.
+  const Json* find(std::string_view name) const;
+
+  bool get(std::string_view name, bool* out);
+  bool get(std::string_view name, const IntRange& range, int* out);
+  bool get(std::string_view name, const IntRange& range, int64_t* out);
+  bool get(std::string_view name, const NumberRange& range, float* out);
+  bool get(std::string_view name, const TextLimit& limit, std::string* out);
+  // One text or a list of texts.
+  bool get(std::string_view name, const TextLimit& limit, std::vector<std::string>* out);
+  bool get_token_ids(std::string_view name, int vocab_size, size_t max_items,
+                     std::vector<int32_t>* out);
+
+  std::string path(std::string_view name) const { return prefix_ + std::string(name); }
+  // Keeps the first failure.
+  void fail(Status status);
+  const Status& status() const { return status_; }
+
+ private:
+  bool finish(Status status);
+
+  const Json& object_;
+  std::string prefix_;
+  Status status_;
+};
+
+}  // namespace warpweave::server

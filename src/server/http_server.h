@@ -1,0 +1,63 @@
+// The HTTP/1.1 server: listens, checks limits and keys, routes to handlers, streams answers.
+//
+// One I/O thread runs every connection; handlers run on a small worker pool. start() returns once
+// the port is bound; a bad address or a port in use is its Status. stop() may be called from any
+// thread but a handler's; it closes what is open and joins the threads. on_disconnect callbacks of
+// requests cut off by stop() run before it returns.
+//
+// Limits: each is a field of ServerOptions; passing one answers 413, 431, 408, 503 or closes the
+// connection (a reader slower than its stream), never grows memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/http.h"
+#include "warpweave/status.h"
+
+namespace warpweave::server {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 30000;                           // 0: any free one, see port()
+  std::string api_key;                        // empty: no key needed
+  std::string admin_api_key;
+  int worker_threads = 2;
+  int max_connections = 4096;
+  size_t max_header_bytes = 16 << 10;
+  size_t max_body_bytes = 32 << 20;
+  size_t max_write_buffer_bytes = 1 << 20;    // unsent bytes of one connection's stream
+  size_t max_pending_handlers = 4096;         // requests waiting for a worker
+  double read_timeout_s = 60;                 // from a request's first byte to its last
+  double idle_timeout_s = 60;                 // keep-alive without a request
+  double write_timeout_s = 60;                // a stalled reader
+  // Called for every answered request, on the I/O thread: the matched route's path or "unmatched".
+  std::function<void(const std::string& route, int status)> on_response;
+};
+
+class HttpServer {
+ public:
+  HttpServer(ServerOptions options, Router router);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  Status start();
+  int port() const;
+
+  // From now on new work (POST to any route above `open`) gets 503 with Retry-After; what runs goes
+  // on. Connections close after their current answer.
+  void begin_drain();
+  // Requests whose answer has not ended.
+  int active_requests() const;
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace warpweave::server

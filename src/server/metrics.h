@@ -1,0 +1,51 @@
+// The counters and latency histograms behind /metrics, in Prometheus text format.
+//
+// The API handlers report each request here; the engine's own counters are read from EngineStats
+// when /metrics is scraped. All methods are thread-safe and do not allocate once a label value is
+// known. Label values come from closed sets (route table, status codes), so that a client cannot
+// grow the number of series. Names: docs/flags.md of this server's field, prefix `warpweave:`, and
+// the same again under `sglang:` when asked, so that existing dashboards work.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "warpweave/engine.h"
+
+namespace warpweave::server {
+
+struct MetricsOptions {
+  std::string model_name;          // the label `model_name`
+  bool sglang_names = false;       // --metrics-compat sglang
+};
+
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(MetricsOptions options);
+  ~ServerMetrics();
+  ServerMetrics(const ServerMetrics&) = delete;
+  ServerMetrics& operator=(const ServerMetrics&) = delete;
+
+  // Latencies of one generation, in seconds.
+  void observe_first_token(double seconds);          // time_to_first_token_seconds
+  void observe_inter_token(double seconds, int tokens);  // `tokens` tokens arrived after `seconds`
+  // e2e_request_latency_seconds and queue_time_seconds; call once, when the request ends.
+  void observe_request_end(double e2e_seconds, double queue_seconds, int completion_tokens);
+
+  // http_requests_total and http_responses_total; called by the transport for every request.
+  // `route` is a path of the route table, or "unmatched".
+  void count_http(std::string_view route, int status);
+
+  // The whole page. `engine` may be null while the model loads.
+  std::string render(const Engine* engine) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The content type of render()'s text.
+inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace warpweave::server

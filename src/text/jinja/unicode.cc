@@ -1,0 +1,247 @@
+#include "text/jinja/unicode.h"
+
+#include <unicode/uchar.h>
+#include <unicode/ustring.h>
+#include <unicode/unistr.h>
+
+#include <cstdio>
+
+namespace warpweave::jinja {
+
+CodePoint decode(std::string_view text, size_t at) {
+  auto byte = [&](size_t i) -> uint32_t {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
+  };
+  auto is_tail = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
+  const uint32_t b = byte(0);
+  if (b < 0x80) return {b, 1};
+  if (b >= 0xC2 && b < 0xE0 && is_tail(1)) return {(b & 0x1F) << 6 | (byte(1) & 0x3F), 2};
+  if (b >= 0xE0 && b < 0xF0 && is_tail(1) && is_tail(2)) {
+    char32_t c = (b & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+    if (c >= 0x800 && (c < 0xD800 || c > 0xDFFF)) return {c, 3};
+  }
+  if (b >= 0xF0 && b < 0xF5 && is_tail(1) && is_tail(2) && is_tail(3)) {
+    char32_t c = (b & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
+    if (c >= 0x10000 && c <= 0x10FFFF) return {c, 4};
+  }
+  return {0xFFFD, 1};
+}
+
+void append_utf8(std::string& out, char32_t c) {
+  auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+size_t length(std::string_view text) {
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); at += decode(text, at).bytes) ++count;
+  return count;
+}
+
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> out;
+  for (size_t at = 0; at < text.size();) {
+    size_t bytes = decode(text, at).bytes;
+    out.push_back(text.substr(at, bytes));
+    at += bytes;
+  }
+  return out;
+}
+
+bool is_space(char32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+bool is_alpha(char32_t c) {
+  switch (u_charType(static_cast<UChar32>(c))) {
+    case U_UPPERCASE_LETTER:
+    case U_LOWERCASE_LETTER:
+    case U_TITLECASE_LETTER:
+    case U_MODIFIER_LETTER:
+    case U_OTHER_LETTER: return true;
+    default: return false;
+  }
+}
+
+bool is_digit(char32_t c) { return u_isdigit(static_cast<UChar32>(c)); }
+
+std::string_view strip(std::string_view text, Side side, const std::string_view* chars) {
+  auto dropped = [&](std::string_view character) {
+    if (chars == nullptr) return is_space(decode(character, 0).value);
+    for (size_t at = 0; at < chars->size();) {
+      size_t bytes = decode(*chars, at).bytes;
+      if (chars->substr(at, bytes) == character) return true;
+      at += bytes;
+    }
+    return false;
+  };
+  size_t begin = 0;
+  size_t end = text.size();
+  while (side != Side::right && begin < end) {
+    size_t bytes = decode(text, begin).bytes;
+    if (!dropped(text.substr(begin, bytes))) break;
+    begin += bytes;
+  }
+  while (side != Side::left && end > begin) {
+    size_t start = end - 1;
+    for (size_t back = 1; back <= 4 && back <= end - begin; ++back) {
+      if (decode(text, end - back).bytes == back) {
+        start = end - back;
+        break;
+      }
+    }
+    if (!dropped(text.substr(start, end - start))) break;
+    end = start;
+  }
+  return text.substr(begin, end - begin);
+}
+
+namespace {
+
+icu::UnicodeString to_icu(std::string_view text) {
+  return icu::UnicodeString::fromUTF8(
+      icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
+}
+
+std::string from_icu(const icu::UnicodeString& text) {
+  std::string out;
+  text.toUTF8String(out);
+  return out;
+}
+
+std::string title_first(std::string_view character) {
+  icu::UnicodeString text = to_icu(character);
+  return from_icu(text.toTitle(nullptr, icu::Locale::getRoot()));
+}
+
+bool cased(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED); }
+
+// At least one cased character, and every cased character has the property.
+template <typename Property>
+bool all_cased(std::string_view text, Property property) {
+  bool any = false;
+  for (size_t at = 0; at < text.size();) {
+    CodePoint c = decode(text, at);
+    at += c.bytes;
+    if (!cased(c.value)) continue;
+    if (!property(static_cast<UChar32>(c.value))) return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
+
+std::string upper(std::string_view text) {
+  return from_icu(to_icu(text).toUpper(icu::Locale::getRoot()));
+}
+
+std::string lower(std::string_view text) {
+  return from_icu(to_icu(text).toLower(icu::Locale::getRoot()));
+}
+
+std::string capitalize(std::string_view text) {
+  if (text.empty()) return "";
+  size_t bytes = decode(text, 0).bytes;
+  return title_first(text.substr(0, bytes)) + lower(text.substr(bytes));
+}
+
+std::string title(std::string_view text) {
+  std::string out;
+  bool inside = false;
+  for (std::string_view character : characters(text)) {
+    bool letter = cased(decode(character, 0).value);
+    out += !letter ? std::string(character) : inside ? lower(character) : title_first(character);
+    inside = letter;
+  }
+  return out;
+}
+
+bool is_upper(std::string_view text) {
+  return all_cased(text, [](UChar32 c) { return u_isUUppercase(c) != 0; });
+}
+
+bool is_lower(std::string_view text) {
+  return all_cased(text, [](UChar32 c) { return u_isULowercase(c) != 0; });
+}
+
+std::vector<std::string_view> split_whitespace(std::string_view text, int64_t max_splits) {
+  std::vector<std::string_view> out;
+  text = strip(text, Side::left);
+  while (!text.empty()) {
+    if (max_splits >= 0 && static_cast<int64_t>(out.size()) >= max_splits) {
+      out.push_back(strip(text, Side::right));
+      break;
+    }
+    size_t at = 0;
+    while (at < text.size()) {
+      CodePoint c = decode(text, at);
+      if (is_space(c.value)) break;
+      at += c.bytes;
+    }
+    out.push_back(text.substr(0, at));
+    text = strip(text.substr(at), Side::left);
+  }
+  return out;
+}
+
+std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+  std::vector<std::string_view> out;
+  size_t start = 0;
+  for (size_t at = 0; at < text.size();) {
+    CodePoint c = decode(text, at);
+    size_t next = at + c.bytes;
+    bool line_end = (c.value >= 10 && c.value <= 13) || (c.value >= 0x1C && c.value <= 0x1E) ||
+                    c.value == 0x85 || c.value == 0x2028 || c.value == 0x2029;
+    if (line_end) {
+      if (c.value == '\r' && next < text.size() && text[next] == '\n') ++next;
+      out.push_back(text.substr(start, (keep_ends ? next : at) - start));
+      start = next;
+    }
+    at = next;
+  }
+  if (start < text.size()) out.push_back(text.substr(start));
+  return out;
+}
+
+std::string quote(std::string_view text) {
+  const bool use_double =
+      text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
+  const char mark = use_double ? '"' : '\'';
+  std::string out(1, mark);
+  for (std::string_view character : characters(text)) {
+    const char32_t c = decode(character, 0).value;
+    char escaped[16];
+    if (c == '\\' || c == static_cast<unsigned char>(mark)) {
+      out += '\\';
+      out += character;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (c == ' ' || (u_isprint(static_cast<UChar32>(c)) && !is_space(c))) {
+      out += character;
+    } else {
+      const char* form = c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x";
+      std::snprintf(escaped, sizeof escaped, form, static_cast<unsigned>(c));
+      out += escaped;
+    }
+  }
+  out += mark;
+  return out;
+}
+
+}  // namespace warpweave::jinja

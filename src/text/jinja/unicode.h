@@ -1,0 +1,44 @@
+// Python's str over UTF-8: every length and index counts code points. A byte that is no valid UTF-8
+// counts as one character (U+FFFD to the predicates) and is passed on as it is.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace warpweave::jinja {
+
+// The code point at `at` and how many bytes it takes.
+struct CodePoint {
+  char32_t value;
+  size_t bytes;
+};
+CodePoint decode(std::string_view text, size_t at);
+void append_utf8(std::string& out, char32_t code_point);
+
+size_t length(std::string_view text);
+std::vector<std::string_view> characters(std::string_view text);
+
+bool is_space(char32_t c);  // str.isspace
+bool is_alpha(char32_t c);
+bool is_digit(char32_t c);
+
+enum class Side { left, right, both };
+// str.strip; an empty `chars` means whitespace when `chars_given` is false.
+std::string_view strip(std::string_view text, Side side, const std::string_view* chars = nullptr);
+
+std::string upper(std::string_view text);
+std::string lower(std::string_view text);
+std::string capitalize(std::string_view text);
+std::string title(std::string_view text);  // str.title
+bool is_upper(std::string_view text);
+bool is_lower(std::string_view text);
+
+// str.split() on whitespace; at most `max_splits` cuts, -1 for all.
+std::vector<std::string_view> split_whitespace(std::string_view text, int64_t max_splits);
+std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends = false);
+
+// repr of a string.
+std::string quote(std::string_view text);
+
+}  // namespace warpweave::jinja

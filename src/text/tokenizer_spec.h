@@ -1,0 +1,97 @@
+// What a tokenizer file says, as plain data: read by tokenizer_json.cc or tokenizer_gguf.cc,
+// compiled by TokenizerCore. The string_views point into the file's memory and live as long as it.
+// Names follow the tokenizer.json format.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace warpweave {
+
+struct PatternSpec {
+  bool is_regex = false;
+  std::string text;
+};
+
+struct NormalizerStep {
+  enum class Kind { nfc, nfd, nfkc, nfkd, lowercase, prepend, replace, strip } kind;
+  PatternSpec pattern;      // replace
+  std::string content;      // replace, prepend
+  bool strip_left = false;
+  bool strip_right = false;
+};
+
+enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+enum class PrependScheme { first, never, always };
+
+struct PreTokenizerStep {
+  enum class Kind {
+    split, digits, punctuation, whitespace, whitespace_split, byte_level, metaspace
+  } kind;
+  PatternSpec pattern;                               // split; byte_level with use_regex
+  SplitBehavior behavior = SplitBehavior::isolated;  // split, digits, punctuation
+  bool invert = false;                               // split
+  bool add_prefix_space = false;                     // byte_level
+  bool use_regex = false;                            // byte_level
+  std::string replacement;                           // metaspace: one character
+  PrependScheme prepend_scheme = PrependScheme::always;
+  bool split = true;                                 // metaspace
+};
+
+struct DecoderStep {
+  enum class Kind { byte_level, metaspace, replace, byte_fallback, fuse, strip } kind;
+  PatternSpec pattern;                               // replace
+  std::string content;                               // replace; strip: one character
+  std::string replacement;                           // metaspace
+  PrependScheme prepend_scheme = PrependScheme::always;
+  int strip_start = 0;                               // characters
+  int strip_stop = 0;
+};
+
+struct AddedTokenSpec {
+  std::string content;
+  bool single_word = false;
+  bool lstrip = false;
+  bool rstrip = false;
+  bool normalized = false;
+  bool special = false;
+};
+
+struct BpeSpec {
+  struct Entry {
+    std::string_view token;
+    int32_t id;
+  };
+  std::vector<Entry> vocab;
+  std::vector<std::pair<std::string_view, std::string_view>> merges;  // best first
+  std::vector<float> scores;  // by id; not empty: merge by the score of the result (SentencePiece)
+  std::optional<std::string> unk_token;
+  bool fuse_unk = false;
+  bool byte_fallback = false;
+  bool ignore_merges = false;
+};
+
+struct TokenizerSpec {
+  std::vector<AddedTokenSpec> added_tokens;
+  std::vector<NormalizerStep> normalizer;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  BpeSpec model;
+  std::vector<int32_t> ids_before;  // what the post-processor puts around the text
+  std::vector<int32_t> ids_after;
+  bool has_decoder = false;         // none: tokens are joined by spaces
+  std::vector<DecoderStep> decoder;
+  // Named by their text (tokenizer_config.json) or id (GGUF); unknown text is ignored.
+  std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  std::optional<int32_t> bos_id, eos_id, pad_id, unk_id;
+  // Set: replaces what the post-processor says.
+  std::optional<bool> add_bos, add_eos;
+};
+
+inline constexpr int32_t kMaxTokenId = (1 << 22) - 1;
+inline constexpr size_t kMaxTokenBytes = 64 << 10;
+
+}  // namespace warpweave

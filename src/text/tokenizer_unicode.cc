@@ -1,0 +1,128 @@
+#include "text/tokenizer_unicode.h"
+
+#include <unicode/uchar.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace warpweave {
+namespace {
+
+constexpr UnicodeAddition kAdditions[] = {
+#include "text/tokenizer_unicode_additions.inc"
+};
+
+// The category's letter for a code point newer than the system's ICU, else 0.
+char added_category(char32_t c) {
+  const auto* after = std::upper_bound(
+      std::begin(kAdditions), std::end(kAdditions), c,
+      [](char32_t value, const UnicodeAddition& added) { return value < added.first; });
+  if (after == std::begin(kAdditions)) return 0;
+  const UnicodeAddition& added = *(after - 1);
+  return c <= added.last ? added.category[0] : 0;
+}
+
+bool has_category(char32_t c, uint32_t mask, char letter) {
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & mask) != 0 || added_category(c) == letter;
+}
+
+}  // namespace
+
+std::vector<UnicodeAddition> unicode_additions(std::string_view category) {
+  std::vector<UnicodeAddition> found;
+  for (const UnicodeAddition& added : kAdditions) {
+    if (!std::string_view(added.category).starts_with(category)) continue;
+    if (!found.empty() && found.back().last + 1 == added.first) {
+      found.back().last = added.last;
+    } else {
+      found.push_back(added);
+    }
+  }
+  return found;
+}
+
+size_t find_invalid_utf8(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    if (lead < 0x80) {
+      ++i;
+      continue;
+    }
+    if (lead < 0xC2 || lead > 0xF4) return i;
+    const size_t length = utf8_length(lead);
+    if (i + length > text.size()) return i;
+    for (size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return i;
+    }
+    const auto second = static_cast<unsigned char>(text[i + 1]);
+    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
+        (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
+      return i;
+    }
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+void append_utf8(char32_t c, std::string* out) {
+  const auto put = [&](char32_t byte) { *out += static_cast<char>(byte); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6);
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18);
+    put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+int hex_digit_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+bool is_white_space(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)); }
+
+bool is_numeric(char32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  return has_category(c, U_GC_N_MASK, 'N');
+}
+
+bool is_punctuation(char32_t c) {
+  if (c < 0x80) {
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+           (c >= '{' && c <= '~');
+  }
+  return has_category(c, U_GC_P_MASK, 'P');
+}
+
+bool is_word_char(char32_t c) {
+  const auto code = static_cast<UChar32>(c);
+  return u_hasBinaryProperty(code, UCHAR_ALPHABETIC) ||
+         u_hasBinaryProperty(code, UCHAR_JOIN_CONTROL) ||
+         (U_GET_GC_MASK(code) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0 ||
+         added_category(c) == 'L' || added_category(c) == 'M';
+}
+
+char32_t to_lower_simple(char32_t c) {
+  return static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+}
+
+char32_t last_utf8(std::string_view text, size_t* length) {
+  size_t start = text.size() - 1;
+  while (start > 0 && (text[start] & 0xC0) == 0x80) --start;
+  *length = text.size() - start;
+  return take_utf8(text, &start);
+}
+
+}  // namespace warpweave
