@@ -63,16 +63,18 @@ struct IntChoice {
 };
 
 struct Caps {
-  std::string_view name;
-  std::string_view summary;            // one line for --help and the matrix
+  std::string_view name{};
+  std::string_view summary{};          // one line for --help and the matrix
   bool selectable = true;              // false: the reference, which is only compared against
-  EnumSet<AttentionKind> kinds;
-  EnumSet<AttentionPhase> phases;
-  EnumSet<DeviceArch> archs;
-  EnumSet<ModelDType> dtypes;
-  EnumSet<KvFormat> kv_formats;
-  IntChoice head_dims;                 // of q/k and of v
-  IntChoice page_sizes;                // native; see expands_pages
+  EnumSet<AttentionKind> kinds{};
+  EnumSet<AttentionPhase> phases{};
+  EnumSet<DeviceArch> archs{};
+  EnumSet<DeviceArch> prefill_archs{};  // where prefill runs on fewer devices; empty: on all archs
+  int min_cuda_version = 0;            // 12030: CUDA 12.3
+  EnumSet<ModelDType> dtypes{};
+  EnumSet<KvFormat> kv_formats{};
+  IntChoice head_dims{};               // of q/k and of v
+  IntChoice page_sizes{};              // native; see expands_pages
   bool expands_pages = false;          // runs other page sizes by expanding the table to slots
   SpecSupport spec = SpecSupport::none;
   SpecSupport spec_paged = SpecSupport::none;  // with page_size > 1

@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <string>
-
-#include "attention/nearest_name.h"
 
 namespace warpweave {
 

@@ -33,8 +33,12 @@ struct KnownBackend {
   bool built = false;
 };
 
-// Every name of the attention flags, in the order of the documentation; no reference.
+// Every name of the attention flags, in the order of the documentation; no reference. A name that
+// means different kernels for MHA and MLA has one entry per kind.
 std::span<const KnownBackend> known_backends();
+
+// The known name that differs in the fewest letters.
+std::string_view nearest_backend_name(std::string_view name);
 
 // `not_found` with the nearest name for an unknown one; `unsupported`, saying what to use instead,
 // for one that is known but not built into this program.

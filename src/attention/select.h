@@ -25,9 +25,9 @@ struct HardwareFacts {
 
 // The machine this program runs on, when it serves on the CPU.
 HardwareFacts cpu_hardware_facts();
-// "h100", "h200", "b200", "rtx5090", "a100", "l40s", "t4", "mi300x", "intel-gpu", "ascend",
-// "xeon", "cpu"; nullopt for another name.
-std::optional<HardwareFacts> named_hardware(std::string_view name);
+// Described hardware for `--hardware NAME`: "h200", "rtx5090", "mi300x", "xeon", ...; `not_found`,
+// with the names there are, for another.
+Result<HardwareFacts> named_hardware(std::string_view name);
 std::vector<std::string> named_hardware_list();
 
 struct ModelFacts {
@@ -79,6 +79,7 @@ struct Resolved {
   std::vector<RefusedCandidate> refused;
 };
 
+// `backends`: what may be chosen; tests pass the known ones as if they were built.
 Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFacts& model,
                                   const AttentionFlags& flags,
                                   std::span<const KnownBackend> backends = known_backends());

@@ -52,7 +52,8 @@ class BatchBuilder {
   std::vector<int32_t> input_ids_, positions_, kv_slots_, q_indptr_, kv_lens_, logits_rows_;
   std::vector<int32_t> sample_rows_;
   std::vector<FutureToken> futures_;
-  std::vector<int32_t> page_table_;   // [table_rows_.size(), page_table_stride]
+  int page_table_stride_ = 0;
+  std::vector<int32_t> page_table_;   // [table_rows_.size(), page_table_stride_]
   std::vector<TableRow> table_rows_;  // what page_table_ holds now
 };
 

@@ -36,7 +36,8 @@ struct DeviceStep {
   explicit DeviceStep(int page_size) : builder(page_size) {}
 
   // In: filled by the engine thread before launch().
-  const Step* step = nullptr;
+  const Step* step = nullptr;          // the scheduler's; gone once it is committed
+  std::vector<int> sample_slots;       // by row of the step, or -1
   BatchBuilder builder;
   std::vector<PageCopy> copies;
   std::vector<SampleRow> sample_rows;  // by sample slot

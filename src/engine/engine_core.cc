@@ -114,6 +114,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.copies = step.copies;
   out.resumed.clear();
   out.input_logprobs.clear();
+  out.sample_slots.clear();
   out.builder.build(step);
   out.sample_rows.assign(step.num_samples, {});
   int logits_row = 0;
@@ -127,6 +128,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
 
 void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
   auto& request = *static_cast<LiveRequest*>(row.user);
+  device_step.sample_slots.push_back(row.sample_slot);
   if (row.first_scheduled) request.first_scheduled = SteadyClock::now();
   if (row.sample_slot < 0) return;
   const GenerateRequest& asked = request.request;
@@ -185,7 +187,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
     request.output_ids.push_back(event.token);
     request.pending.token_ids.push_back(event.token);
     if (request.request.return_logprob) {
-      const int slot = device_step.step->rows[event.row].sample_slot;
+      const int slot = device_step.sample_slots[event.row];
       request.pending.output_logprobs.push_back(std::move(device_step.sampled[slot].logprobs));
     }
     const bool trimmed = event.finish == StepEvent::Finish::stop && !request.request.sampling.no_stop_trim;

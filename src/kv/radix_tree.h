@@ -89,7 +89,7 @@ class RadixTree {
   struct Cursor;
   Node* root_for(const std::string& salt);
   Node* find_full_page(const Node& node, std::span<const int32_t> tokens) const;
-  Cursor walk(const std::string& salt, std::span<const int32_t> tokens) const;
+  Cursor walk(Node* root, std::span<const int32_t> tokens) const;
   Cursor best_tail(const Node& node, std::span<const int32_t> tokens) const;
   Node* split(Node* node, int num_pages);
   Node* drop_own_tail(Node* node);

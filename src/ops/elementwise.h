@@ -46,6 +46,8 @@ void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t c
 
 // x += y over count elements.
 void add_inplace(float* x, const float* y, int64_t count);
+// x += scale * y.
+void add_scaled_inplace(float* x, const float* y, float scale, int64_t count);
 // x *= scale.
 void scale_inplace(float* x, float scale, int64_t count);
 // x = cap * tanh(x / cap).
@@ -55,6 +57,8 @@ void softcap_inplace(float* x, float cap, int64_t count, ThreadTeam& team);
 int64_t argmax(const float* x, int64_t n);
 // out = x - log(sum(exp(x))); may run in place. The return value is log(sum(exp(x))).
 float log_softmax(const float* x, int64_t n, float* out);
+// out = exp((x - shift) * scale), [n]; the return value is the sum of out.
+double exp_row(const float* x, int64_t n, float shift, float scale, float* out);
 // log(sum(exp(x))) alone, without writing a row.
 float log_sum_exp(const float* x, int64_t n);
 

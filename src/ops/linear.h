@@ -15,7 +15,8 @@
 // the other rows or the number of threads. Every element is one chain of sums over ascending k.
 //
 // Layout: panels of 16 output features, padded with zeros: f32 and f16 [N/16][K][16], bf16
-// [N/16][K/2][16][2] (what vdpbf16ps and AMX tiles want), GGUF blocks: see quant_panel.h.
+// [N/16][K/2][16][2] with K padded to 32 (what vdpbf16ps and AMX tiles want), GGUF blocks: see
+// kernels/quant_panel.h. Under a GLU, gate and up panels alternate.
 //
 // Thread-safe for concurrent forward() of one object with different teams. Move-only. Shapes are
 // checked by pack(); forward() asserts.
@@ -23,25 +24,15 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/threads.h"
 #include "device/cpu/cpu_info.h"
 #include "ops/aligned_buffer.h"
+#include "ops/compute_types.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave {
-
-enum class ComputeMode : uint8_t { f32, bf16 };
-
-// How a gate/up pair becomes one value. `none`: the linear has no pairs.
-enum class GluActivation : uint8_t {
-  none,
-  silu,          // silu(gate) * up: Llama, Mistral, Qwen
-  gelu_tanh,     // gelu_tanh(gate) * up: Gemma
-  swiglu_oai,    // gate and up clamped to 7, (up + 1) * gate * sigmoid(1.702 * gate): gpt-oss
-};
 
 // Rows first_row, first_row + row_step, ... (`rows` of them; -1: to the end) of a rank-2 weight
 // [out_features, in_features], with an optional bias [out_features] (f32, bf16 or f16) of which
@@ -94,27 +85,26 @@ class PackedLinear {
   int64_t in_features() const { return in_features_; }
   // Columns of y: all rows of the parts, or those of one part under a GLU activation.
   int64_t out_features() const { return out_features_; }
-  size_t size_bytes() const { return weights_.size() + bias_.size() * sizeof(float); }
+  size_t size_bytes() const { return weights_.size() + bias_.size(); }
   bool empty() const { return out_features_ == 0; }
   // What forward() multiplies with; feed it inputs of this dtype to save the conversion.
   DType preferred_input() const { return uses_bf16_ ? DType::bf16 : DType::f32; }
 
  private:
-  struct Job;  // one thread's share of a forward
+  struct Plan;  // how one forward is cut into jobs
 
-  void run_job(const Job& job) const;
+  void run_job(const Plan& plan, int64_t job) const;
 
   AlignedBuffer weights_;
-  std::vector<float> bias_;     // padded to panels, empty: none
+  AlignedBuffer bias_;          // f32, padded to whole panels; empty: none
   DType dtype_ = DType::f32;    // as stored
   CpuTier tier_ = CpuTier::scalar;
   GluActivation glu_ = GluActivation::none;
-  bool uses_bf16_ = false;
+  bool uses_bf16_ = false;      // products by the CPU's bf16 unit
   int64_t in_features_ = 0;
   int64_t out_features_ = 0;
-  int64_t rows_ = 0;            // weight rows, both halves of a GLU counted
+  int64_t part_rows_ = 0;       // under a GLU: rows of gate (= of up); else all rows
   int64_t panels_ = 0;
-  int64_t k_padded_ = 0;
   size_t panel_bytes_ = 0;
 };
 

@@ -143,7 +143,7 @@ TEST(Sampler, RowsDoNotDependOnTheBatch) {
     std::vector<SamplerState> states(which.size(), SamplerState(request_with(params), {}, 0));
     std::vector<SampleRow> rows;
     for (size_t i = 0; i < which.size(); ++i) {
-      rows.push_back({.state = &states[i], .logits_row = which[i], .position = 40});
+      rows.push_back({.state = &states[i], .logits_row = which[i], .position = 40, .logprob_ids = {}});
     }
     std::vector<SampledRow> out(rows.size());
     sampler.sample(rows, logits, kVocab, out);

@@ -50,7 +50,7 @@ inline constexpr RequestId kNoRequest = 0;
 
 // Queue entries looked at per step (all policies).
 inline constexpr int kScanWindow = 128;
-inline constexpr int kLpmMaxOvertakes = 256;
+inline constexpr int kLpmMaxOvertakes = 128;
 inline constexpr int kInBatchShareMinTokens = 32;
 // A waiting request is held back for at most this many others that prefill its prefix.
 inline constexpr int kInBatchShareMaxWaits = 4;
@@ -90,7 +90,8 @@ struct ScheduledRequestSpec {
   std::string cache_salt;
   int logprob_start_len = -1;      // first prompt position that needs a logprob; -1: none
   // Admitted only when that request's prompt is cached, or that request is gone (the n-1 other
-  // samples of one prompt). kNoRequest, or the id of a request added before.
+  // samples of one prompt). kNoRequest, or the id of a request added before; the priority is at
+  // most that request's.
   RequestId wait_for_prefix_of = kNoRequest;
 };
 
@@ -211,34 +212,49 @@ class Scheduler {
   struct DeferredPage {
     uint64_t step;
     int32_t page;
+    bool copy_source;
   };
-  struct PrefillBudget;
+  struct PrefillBudget {
+    int tokens;  // of this step, for requests after the first
+    int chunk;   // where the next prompt is cut
+  };
 
-  // schedule.cc
+  // admission.cc: prefill rows and the queue
   void add_prefill_rows(Step& step);
+  bool can_admit_more() const;
   void collect_candidates();
-  bool must_wait(Request& request) const;
-  bool shares_with_prefilling(Request& request) const;
-  bool admit(Request& request, const PrefillBudget& budget, Step& step);
+  bool must_wait(Request& request);
+  Request* prefilling_same_prefix(Request& request);
+  bool admit(Request& request, PrefillBudget& budget, Step& step);
   bool take_pages(Request& request, bool allow_tail, Step& step);
-  bool fits_with_reserve(const Request& request, int new_pages) const;
+  bool fits(const Request& request, int new_pages) const;
+  int reserved_pages(const Request& request) const;
   void add_prefill_row(Request& request, PrefillBudget& budget, Step& step);
+  int prefix_limit(const Request& request) const;
+  void refresh_match(Request& request);
+
+  // decode.cc: decode rows and retraction
   void add_decode_rows(Step& step);
-  void make_room(int needed_pages);
-  Request* pick_victim() const;
   bool can_decode(const Request& request) const;
+  bool needs_page(const Request& request) const;
+  int pages_needed_for_decode() const;
+  void make_room();
+  Request* pick_victim() const;
+  int releasable_pages(const Request& request) const;
+  int pages_about_to_free() const;
+  void retract(Request& request);
+
+  // scheduler.cc: the rest of a request's life
   int available_pages() const;
   int32_t alloc_page();
-  int prefix_limit(const Request& request) const;
-  void fill_row(Request& request, int num_tokens, Step& step);
-
-  // scheduler.cc
+  void fill_row(Request& request, int num_tokens, bool prefill, Step& step);
   void apply_row(const StepRow& row, int row_index, std::span<const int32_t> sampled);
+  void accept_token(Request& request, StepEvent& event);
   void cache_prompt(Request& request);
+  void leave_running(Request& request);
   void end(Request& request);
+  void release_pages(Request& request);
   void release(Request& request);
-  void retract_now(Request& request);
-  void erase(Request& request);
   void release_deferred(uint64_t committed_step);
 
   const SchedulerConfig config_;
@@ -247,10 +263,11 @@ class Scheduler {
   NewTokenRatio new_token_ratio_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // live or draining
   std::set<Request*, QueueOrder> waiting_;
-  std::vector<Request*> running_;       // admitted, in order of admission
+  std::vector<Request*> running_;       // admitted and not ended, in order of admission
+  std::vector<Request*> draining_;      // ended, but in an uncommitted step
   Request* chunked_ = nullptr;          // the one whose prompt is cut between steps
   std::deque<Step> in_flight_;          // uncommitted, oldest first
-  Step scratch_;                        // its vectors are reused
+  Step scratch_;                        // the step being built; its vectors are reused
   std::vector<DeferredPage> deferred_;  // references given back when that step is committed
   int copy_source_pages_ = 0;           // how many of them are sources of copies
   std::vector<Request*> candidates_;
@@ -258,7 +275,6 @@ class Scheduler {
   std::vector<StepEvent> events_;
   std::vector<void*> released_;
   uint64_t next_sequence_ = 0;
-  uint64_t admissions_ = 0;
   SchedulerStats totals_;
 };
 

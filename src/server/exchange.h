@@ -56,8 +56,6 @@ class Exchange {
   void disconnect();
 
  private:
-  void append(std::string_view bytes);
-
   const ExchangeOptions options_;
   const std::function<void()> wake_;
   std::mutex mutex_;

@@ -29,6 +29,7 @@ struct ServerOptions {
   int max_connections = 4096;
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 32 << 20;
+  size_t max_total_body_bytes = 512 << 20;    // of all requests that have not been answered
   size_t max_write_buffer_bytes = 1 << 20;    // unsent bytes of one connection's stream
   size_t max_pending_handlers = 4096;         // requests waiting for a worker
   double read_timeout_s = 60;                 // from a request's first byte to its last

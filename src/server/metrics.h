@@ -3,8 +3,8 @@
 // The API handlers report each request here; the engine's own counters are read from EngineStats
 // when /metrics is scraped. All methods are thread-safe and do not allocate once a label value is
 // known. Label values come from closed sets (route table, status codes), so that a client cannot
-// grow the number of series. Names: docs/flags.md of this server's field, prefix `warpweave:`, and
-// the same again under `sglang:` when asked, so that existing dashboards work.
+// grow the number of series. Names carry the prefix `warpweave:` and
+// come again under `sglang:` when asked, so that existing dashboards work.
 #pragma once
 
 #include <memory>

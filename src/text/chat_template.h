@@ -26,7 +26,7 @@ struct Template;
 
 // What one rendering may use. The defaults leave room for prompts of millions of tokens.
 struct ChatTemplateLimits {
-  size_t max_steps = 20'000'000;            // evaluated nodes and touched list items
+  size_t max_steps = 5'000'000;             // evaluated nodes and touched list items
   size_t max_output_bytes = 64u << 20;      // of the rendered text and of any one string
   size_t max_work_bytes = size_t{1} << 30;  // of all strings built on the way
 };

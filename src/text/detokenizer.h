@@ -40,10 +40,10 @@ class IncrementalDetokenizer {
   friend class Tokenizer;
 
   void append_token(int32_t id, std::string* out);
-  void append_byte_token(unsigned char byte, std::string* out);
   void append_bytes(std::string_view bytes, std::string* out);
+  void append_byte_token(char byte, std::string* out);
   void end_byte_run(std::string* out);
-  void release_byte_run_prefix(std::string* out);
+  void replace_pending(std::string* out);
   void emit(std::string_view text, std::string* out);
 
   const TokenizerCore* core_;
@@ -51,7 +51,8 @@ class IncrementalDetokenizer {
   bool at_first_token_ = true;
   bool hold_byte_runs_for_ever_ = false;  // decode(): exact, nobody waits
   int strip_start_left_;                  // leading characters that may still be dropped
-  bool run_released_ = false;             // part of the current run of byte tokens is out
+  bool run_is_broken_ = false;            // the current run of byte tokens has a fault
+  size_t whole_bytes_ = 0;                // of the run in pending_: whole characters up to here
   std::string pending_;                   // byte-level: an unfinished character; else a byte run
   std::string held_end_;                  // trailing characters that the end would drop
 };

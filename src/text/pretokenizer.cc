@@ -1,5 +1,6 @@
 #include "text/pretokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "text/bpe.h"
@@ -187,7 +188,10 @@ void PreTokenizer::add_parts(SplitBehavior behavior, PreTokenizerScratch* scratc
       break;
   }
   // Empty matches leave empty words, which the original drops too.
-  std::erase_if(scratch->words, [](TextRange range) { return range.begin == range.end; });
+  auto& words = scratch->words;
+  words.erase(std::remove_if(words.begin() + static_cast<std::ptrdiff_t>(first), words.end(),
+                             [](TextRange range) { return range.begin == range.end; }),
+              words.end());
 }
 
 // Writes every word anew: append(word, is_first, &out).

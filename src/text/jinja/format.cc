@@ -324,7 +324,7 @@ Value percent_format(Runtime& runtime, std::string_view pattern, const Value& va
   if (values.is_tuple() && used < values.list_items().size()) {
     throw Error("not all arguments were used by a % format");
   }
-  if (!values.is_tuple() && !values.is(Kind::dict) && used == 0) {
+  if (!values.is(Kind::list) && !values.is(Kind::dict) && used == 0) {
     throw Error("not all arguments were used by a % format");
   }
   return runtime.text(std::move(out));

@@ -65,7 +65,7 @@ class Writer {
   }
 
   void write_escape(char32_t unit) {
-    char buffer[8];
+    char buffer[16];
     std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(unit));
     out_ += buffer;
   }

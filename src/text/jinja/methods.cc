@@ -12,7 +12,7 @@ namespace warpweave::jinja {
 
 Value replace_text(Runtime& runtime, std::string_view text, std::string_view from,
                    std::string_view to, int64_t count) {
-  runtime.charge(1 + text.size() / kNodeWeight);
+  runtime.charge_scan(text);
   const size_t most = count < 0 ? SIZE_MAX : static_cast<size_t>(count);
   size_t found = 0;
   if (from.empty()) {
@@ -79,7 +79,7 @@ const std::string& text_arg(const Value& value, std::string_view what) {
 template <Side side>
 Value strip_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "strip()", {"chars"});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   if (const Value* chars = b.given(0)) {
     std::string_view set = text_arg(*chars, "strip()");
     rt.charge_bytes(set.size());
@@ -91,7 +91,7 @@ Value strip_method(Runtime& rt, const Value& self, Args args) {
 template <std::string (*convert)(std::string_view)>
 Value convert_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "a string method", {});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   return rt.text(convert(self.string()));
 }
 
@@ -145,15 +145,14 @@ std::vector<std::string_view> split_whitespace_right(std::string_view text, int6
   while (!text.empty() && (max_splits < 0 || static_cast<int64_t>(out.size()) < max_splits)) {
     size_t begin = text.size();
     while (begin > 0) {
-      size_t start = begin - 1;
-      while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
+      const size_t start = last_character(text.substr(0, begin));
       if (is_space(decode(text, start).value)) break;
       begin = start;
     }
     out.push_back(text.substr(begin));
     text = strip(text.substr(0, begin), Side::right);
   }
-  if (!text.empty()) out.push_back(strip(text, Side::left));
+  if (!text.empty()) out.push_back(text);
   std::reverse(out.begin(), out.end());
   return out;
 }
@@ -161,7 +160,7 @@ std::vector<std::string_view> split_whitespace_right(std::string_view text, int6
 template <bool from_right>
 Value split_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "split()", {"sep", "maxsplit"});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   const int64_t most = b.integer(1, -1);
   const Value* separator = b.given(0);
   if (separator == nullptr) {
@@ -176,7 +175,7 @@ Value split_method(Runtime& rt, const Value& self, Args args) {
 
 Value splitlines_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "splitlines()", {"keepends"});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   return Value::list(texts(rt, split_lines(self.string(), b.truth(0, false))));
 }
 
@@ -185,7 +184,7 @@ Value partition_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "partition()", {"sep"}, 1);
   const std::string& sep = text_arg(b[0], "partition()");
   if (sep.empty()) throw Error("partition() got an empty separator");
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   const std::string_view text = self.string();
   const size_t hit = from_right ? text.rfind(sep) : text.find(sep);
   if (hit == std::string_view::npos) {
@@ -235,7 +234,7 @@ template <bool from_right, bool must_exist>
 Value find_method_of(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "find()", {"sub", "start", "end"}, 1);
   const std::string& part = text_arg(b[0], "find()");
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   if (b.has(1) || b.has(2)) {
     Value window = get_slice(rt, self, b.given(1), b.given(2), nullptr);
     const size_t hit = from_right ? window.string().rfind(part) : window.string().find(part);
@@ -305,7 +304,7 @@ Value format_method(Runtime& rt, const Value& self, Args args) {
 template <bool (*predicate)(char32_t)>
 Value every_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "a string method", {});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   bool all = !self.string().empty();
   for (size_t at = 0; all && at < self.string().size();) {
     const CodePoint c = decode(self.string(), at);
@@ -318,7 +317,7 @@ Value every_method(Runtime& rt, const Value& self, Args args) {
 template <bool (*predicate)(std::string_view)>
 Value case_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "a string method", {});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   return Value(predicate(self.string()));
 }
 
@@ -326,7 +325,7 @@ bool is_alnum(char32_t c) { return is_alpha(c) || is_digit(c); }
 
 Value isascii_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "isascii()", {});
-  rt.charge(1 + self.string().size() / kNodeWeight);
+  rt.charge_scan(self.string());
   return Value(std::all_of(self.string().begin(), self.string().end(),
                            [](unsigned char c) { return c < 0x80; }));
 }

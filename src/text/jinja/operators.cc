@@ -115,7 +115,7 @@ bool contains(Runtime& runtime, const Value& item, const Value& container) {
       if (!item.is(Kind::string)) {
         throw Error("'in <string>' needs a string on its left, got '" + item.type_name() + "'");
       }
-      runtime.charge(1 + container.string().size() / kNodeWeight);
+      runtime.charge_scan(container.string());
       return container.string().find(item.string()) != std::string::npos;
     case Kind::dict:
       if (!item.is(Kind::string)) runtime.charge(container.dict().items().size());

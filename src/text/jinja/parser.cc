@@ -184,9 +184,10 @@ class StatementParser {
     in_.next();
   }
 
-  // The body of a macro; loops outside it do not reach in.
+  // The body of a macro; loops outside it do not reach in. `caller` inside a call block is the one
+  // of the macro around it.
   void macro_body(Macro& macro, std::string_view end) {
-    Macro* outer_macro = std::exchange(in_.macro, &macro);
+    Macro* outer_macro = end == "endmacro" ? std::exchange(in_.macro, &macro) : in_.macro;
     const int outer_loops = std::exchange(loops_, 0);
     macro.body = closed_body(end);
     in_.macro = outer_macro;

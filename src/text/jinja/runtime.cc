@@ -32,7 +32,9 @@ void Runtime::charge_bytes(size_t count, size_t bytes) {
   charge_bytes(__builtin_mul_overflow(count, bytes, &total) ? SIZE_MAX : total);
 }
 
-void Runtime::charge_walk(const Value& value) { charge(1 + value.extent().weight / kNodeWeight); }
+void Runtime::charge_walk(const Value& value) {
+  charge(1 + value.extent().weight / kBytesPerStep);
+}
 
 Value Runtime::text(std::string s) {
   charge_bytes(s.size());
@@ -156,7 +158,7 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   }
   if (key.is_integral() && (object.is(Kind::list) || object.is(Kind::string))) {
     const bool is_list = object.is(Kind::list);
-    if (!is_list) runtime.charge(1 + object.string().size() / kNodeWeight);
+    if (!is_list) runtime.charge_scan(object.string());
     const int64_t size = static_cast<int64_t>(is_list ? object.list_items().size()
                                                       : length(object.string()));
     int64_t index = key.as_integer();

@@ -22,6 +22,8 @@ struct Limits {
 };
 
 inline constexpr int64_t kMaxRange = 100'000;
+inline constexpr size_t kBytesPerStep = 32;  // of a string that is scanned
+inline constexpr size_t kObjectSteps = 50;   // for a macro or namespace, held until the end
 
 class Runtime {
  public:
@@ -32,6 +34,8 @@ class Runtime {
   void charge_bytes(size_t bytes);
   // Before a product of sizes: `count` pieces of `bytes` each.
   void charge_bytes(size_t count, size_t bytes);
+  // Before `text` is scanned.
+  void charge_scan(std::string_view text) { charge(1 + text.size() / kBytesPerStep); }
   // Before `value` is walked in full: printed, compared, converted.
   void charge_walk(const Value& value);
 

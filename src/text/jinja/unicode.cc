@@ -1,5 +1,6 @@
 #include "text/jinja/unicode.h"
 
+#include <unicode/locid.h>
 #include <unicode/uchar.h>
 #include <unicode/ustring.h>
 #include <unicode/unistr.h>
@@ -45,6 +46,15 @@ size_t length(std::string_view text) {
   size_t count = 0;
   for (size_t at = 0; at < text.size(); at += decode(text, at).bytes) ++count;
   return count;
+}
+
+size_t last_character(std::string_view text, size_t from) {
+  size_t start = text.size() - 1;
+  while (start > from && text.size() - start < 4 &&
+         (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) {
+    --start;
+  }
+  return decode(text, start).bytes == text.size() - start ? start : text.size() - 1;
 }
 
 std::vector<std::string_view> characters(std::string_view text) {
@@ -94,13 +104,7 @@ std::string_view strip(std::string_view text, Side side, const std::string_view*
     begin += bytes;
   }
   while (side != Side::left && end > begin) {
-    size_t start = end - 1;
-    for (size_t back = 1; back <= 4 && back <= end - begin; ++back) {
-      if (decode(text, end - back).bytes == back) {
-        start = end - back;
-        break;
-      }
-    }
+    const size_t start = last_character(text.substr(0, end), begin);
     if (!dropped(text.substr(start, end - start))) break;
     end = start;
   }
@@ -181,7 +185,7 @@ std::vector<std::string_view> split_whitespace(std::string_view text, int64_t ma
   text = strip(text, Side::left);
   while (!text.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(out.size()) >= max_splits) {
-      out.push_back(strip(text, Side::right));
+      out.push_back(text);
       break;
     }
     size_t at = 0;

@@ -19,6 +19,9 @@ void append_utf8(std::string& out, char32_t code_point);
 size_t length(std::string_view text);
 std::vector<std::string_view> characters(std::string_view text);
 
+// Where the last character of a text that is not empty starts; not before `from`.
+size_t last_character(std::string_view text, size_t from = 0);
+
 bool is_space(char32_t c);  // str.isspace
 bool is_alpha(char32_t c);
 bool is_digit(char32_t c);

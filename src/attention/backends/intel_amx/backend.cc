@@ -59,7 +59,6 @@ class IntelAmxBackend : public AttentionBackend {
  private:
   void forward(const ForwardBatch& batch, const AttentionCall& call);
   void plan_for(const ForwardBatch& batch, const LayerShape& shape);
-  RowState partial(const LayerShape& shape, int kv_head, int row);
 
   ThreadTeam* team_;
   TierKernels kernels_;
@@ -77,25 +76,17 @@ void IntelAmxBackend::plan_for(const ForwardBatch& batch, const LayerShape& shap
   partials_.reserve(rows * (shape.padded_v_dim + 2));
 }
 
-// Rows of one head stand together: first all m, then all l, then all o.
-RowState IntelAmxBackend::partial(const LayerShape& shape, int kv_head, int row) {
-  const size_t rows = static_cast<size_t>(plan_.partial_rows()) * shape_.kv_heads;
-  const size_t index = static_cast<size_t>(plan_.partial_rows()) * kv_head + row;
-  float* base = partials_.floats();
-  // o first: it stays 64-byte aligned.
-  return {base + rows * shape.padded_v_dim + index, base + rows * (shape.padded_v_dim + 1) + index,
-          base + index * shape.padded_v_dim};
-}
-
 void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& call) {
   const bool bf16 = call.k.dtype == DType::bf16 && call.v.dtype == DType::bf16;
   const LayerShape shape(bf16 ? *kernels_.bf16 : *kernels_.f32, batch, call);
   plan_for(batch, shape);
   clear_empty_requests(batch, call);
 
-  const int kv_heads = call.num_kv_heads;
-  const int64_t items = static_cast<int64_t>(plan_.tiles().size()) * kv_heads;
+  const int kv_heads = call.num_kv_heads, heads_each = plan_.heads_per_item();
+  const int head_items = (kv_heads + heads_each - 1) / heads_each;
+  const int64_t items = static_cast<int64_t>(plan_.tiles().size()) * head_items;
   if (items == 0) return;
+  const Partials partials = {partials_.floats(), plan_.partial_rows(), kv_heads, shape.padded_v_dim};
   // Heads vary fastest: threads work on neighbouring heads of the same pages.
   std::atomic<int64_t> next{0};
   team_->run([&](int member, int) {
@@ -103,9 +94,9 @@ void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& ca
     runner.reserve(shape);
     shape.kernels->enter();
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
-      const Tile& tile = plan_.tiles()[i / kv_heads];
-      const int head = static_cast<int>(i % kv_heads);
-      runner.run(shape, tile, head, partial(shape, head, tile.partial_row));
+      const int head = static_cast<int>(i % head_items) * heads_each;
+      runner.run(shape, plan_.tiles()[i / head_items],
+                 {head, std::min(kv_heads, head + heads_each)}, partials);
     }
     shape.kernels->leave();
   });
@@ -114,9 +105,8 @@ void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& ca
   next.store(0, std::memory_order_relaxed);
   team_->run([&](int member, int) {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < merges;) {
-      const Merge& merge = plan_.merges()[i / kv_heads];
-      const int head = static_cast<int>(i % kv_heads);
-      runners_[member].merge(shape, merge, head, partial(shape, head, merge.partial_row));
+      runners_[member].merge(shape, plan_.merges()[i / kv_heads], static_cast<int>(i % kv_heads),
+                             partials);
     }
   });
 }

@@ -24,18 +24,25 @@ namespace warpweave::intel_amx {
 constexpr int kBlockTokens = 64;
 constexpr int kTokenPadding = 32;   // packed tokens are zero-filled up to a multiple of this
 constexpr int kHeadDimPadding = 32; // head dims likewise
-constexpr int kRowPadding = 16;     // row buffers are allocated up to a multiple of this
+constexpr int kRowPadding = 16;     // row buffers are allocated up to padded_rows(rows)
+
+// AMX works on 16 rows, or on 32 where there are more: rows beyond the real ones hold anything.
+constexpr int padded_rows(int rows) {
+  return rows <= kRowPadding ? kRowPadding
+                             : (rows + 2 * kRowPadding - 1) / (2 * kRowPadding) * (2 * kRowPadding);
+}
 
 enum class Element : uint8_t { f32, bf16, f16 };
 
 // Rows of `dim` elements at arbitrary addresses; never read past `dim` or `count`.
 struct PackArgs {
-  const char* const* rows;        // [count]
+  const char* const* rows;        // [count] the tokens
+  int64_t head_offset;            // bytes from a token to its row of this head
   int count;                      // tokens, 1..kBlockTokens
   int dim;
   int padded_dim;
   Element element;
-  const char* const* next_rows;   // [next_count] rows of the next block, to be prefetched
+  const char* const* next_rows;   // [next_count] tokens of the next block, to be prefetched
   int next_count;
   uint32_t* out;
 };

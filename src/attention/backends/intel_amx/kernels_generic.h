@@ -19,10 +19,15 @@ inline void prefetch_row(const char* row, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
+inline const char* row_of(const PackArgs& args, int token) {
+  return args.rows[token] + args.head_offset;
+}
+
+// Part `part` of `parts` of the next block's rows.
 inline void prefetch_share(const PackArgs& args, int part, int parts) {
   const int bytes = args.dim * element_bytes(args.element);
   const int begin = args.next_count * part / parts, end = args.next_count * (part + 1) / parts;
-  for (int t = begin; t < end; ++t) prefetch_row(args.next_rows[t], bytes);
+  for (int t = begin; t < end; ++t) prefetch_row(args.next_rows[t] + args.head_offset, bytes);
 }
 
 // The first `count` elements of a row as f32, zeros after: the part of a row shorter than V.
@@ -55,9 +60,9 @@ void pack_k_f32(const PackArgs& args) {
         if (t + i >= args.count || d >= args.dim) {
           rows[i] = V::zero();
         } else if (d + W <= args.dim) {
-          rows[i] = V::load_as(args.element, args.rows[t + i] + d * step);
+          rows[i] = V::load_as(args.element, row_of(args, t + i) + d * step);
         } else {
-          rows[i] = load_tail<V>(args.element, args.rows[t + i] + d * step, args.dim - d);
+          rows[i] = load_tail<V>(args.element, row_of(args, t + i) + d * step, args.dim - d);
         }
       }
       V::transpose_store(rows, out + d * kBlockTokens + t, kBlockTokens);
@@ -76,10 +81,10 @@ void pack_v_f32(const PackArgs& args) {
     int d = 0;
     if (t < args.count) {
       for (; d + W <= args.dim; d += W) {
-        V::store(out + d, V::load_as(args.element, args.rows[t] + d * step));
+        V::store(out + d, V::load_as(args.element, row_of(args, t) + d * step));
       }
       if (d < args.dim) {
-        V::store(out + d, load_tail<V>(args.element, args.rows[t] + d * step, args.dim - d));
+        V::store(out + d, load_tail<V>(args.element, row_of(args, t) + d * step, args.dim - d));
         d += W;
       }
     }

@@ -27,7 +27,7 @@ inline void pack_query_pairs(const QueryArgs& args) {
 inline __m512i load_pairs(const PackArgs& args, int token, int d) {
   const int left = args.dim - d;
   if (token >= args.count || left <= 0) return _mm512_setzero_si512();
-  const char* src = args.rows[token] + d * 2;
+  const char* src = row_of(args, token) + d * 2;
   if (left >= 32) return _mm512_loadu_si512(src);
   return _mm512_maskz_loadu_epi16((1u << left) - 1, src);
 }

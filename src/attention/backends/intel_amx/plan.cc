@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "attention/backends/intel_amx/kernels.h"
+
 namespace warpweave::intel_amx {
 namespace {
 
@@ -26,8 +28,10 @@ void Plan::init(const ForwardBatch& batch, const PlanShape& shape) {
   const int64_t share = total_work / (int64_t{shape.threads} * kTilesPerThread);
 
   const int tile_tokens = std::max(1, kTileRows / shape.group);
+  int max_q_len = 1;
   for (int r = 0; r < batch.num_reqs; ++r) {
     const int q_len = batch.q_len(r), cached = batch.kv_lens[r] - q_len;
+    max_q_len = std::max(max_q_len, q_len);
     if (q_len == 0 || batch.kv_lens[r] == 0) continue;
     for (int q = (q_len - 1) / tile_tokens * tile_tokens; q >= 0; q -= tile_tokens) {
       const int count = std::min(tile_tokens, q_len - q);
@@ -37,6 +41,7 @@ void Plan::init(const ForwardBatch& batch, const PlanShape& shape) {
       add_tile(r, q, count, kv_end, cut);
     }
   }
+  choose_heads_per_item(std::min(max_q_len, tile_tokens) * shape.group);
   if (batch.num_reqs > 1) {
     std::sort(tiles_.begin(), tiles_.end(), [](const Tile& a, const Tile& b) {
       const int64_t work_a = tile_work(a), work_b = tile_work(b);
@@ -44,6 +49,16 @@ void Plan::init(const ForwardBatch& batch, const PlanShape& shape) {
       return a.request != b.request ? a.request < b.request : a.kv_end > b.kv_end;
     });
   }
+}
+
+void Plan::choose_heads_per_item(int max_rows) {
+  const int64_t wanted_items = int64_t{shape_.threads} * kTilesPerThread;
+  heads_per_item_ = std::clamp(kItemRows / padded_rows(max_rows), 1, shape_.kv_heads);
+  auto items = [&] {
+    return static_cast<int64_t>(tiles_.size()) *
+           ((shape_.kv_heads + heads_per_item_ - 1) / heads_per_item_);
+  };
+  while (heads_per_item_ > 1 && items() < wanted_items) heads_per_item_ = (heads_per_item_ + 1) / 2;
 }
 
 void Plan::add_tile(int request, int q_begin, int q_count, int kv_end, bool cut) {

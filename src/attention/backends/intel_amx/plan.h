@@ -5,6 +5,10 @@
 // computed chunk by chunk and merged in chunk order. So the plan moves work between threads without
 // changing a bit of the result.
 //
+// An item, what a thread takes at a time, is a tile for one or more KV heads. Few rows (decode) are
+// bound by memory: there an item covers as many heads as the rows and the number of threads allow, so
+// that whole tokens are read in order instead of one head's part of each.
+//
 // init(batch) does not allocate once the vectors have grown to the largest batch seen.
 #pragma once
 
@@ -17,6 +21,7 @@ namespace warpweave::intel_amx {
 
 inline constexpr int kChunkTokens = 512;  // a multiple of kBlockTokens
 inline constexpr int kTileRows = 64;      // query rows x heads of the group that share a packed block
+inline constexpr int kItemRows = 128;     // padded rows of all KV heads of one item
 
 struct Tile {
   int32_t request;
@@ -51,11 +56,15 @@ class Plan {
   const std::vector<Tile>& tiles() const { return tiles_; }
   const std::vector<Merge>& merges() const { return merges_; }
   int64_t partial_rows() const { return partial_rows_; }  // per KV head
+  int heads_per_item() const { return heads_per_item_; }
 
  private:
   void add_tile(int request, int q_begin, int q_count, int kv_end, bool cut);
 
+  void choose_heads_per_item(int max_rows);
+
   PlanShape shape_;
+  int heads_per_item_ = 1;
   std::vector<Tile> tiles_;
   std::vector<Merge> merges_;
   int64_t partial_rows_ = 0;

@@ -54,7 +54,7 @@ LayerShape::LayerShape(const KernelSet& set, const ForwardBatch& forward_batch,
 }
 
 void TileRunner::reserve(const LayerShape& shape) {
-  const int rows = round_up(std::max(kTileRows, shape.group), 2 * kRowPadding);
+  const int rows = std::max(kItemRows, padded_rows(shape.group));
   const size_t q = static_cast<size_t>(rows) * shape.depth;
   const size_t k = static_cast<size_t>(shape.depth) * kBlockTokens;
   const size_t v = static_cast<size_t>(kBlockTokens) * shape.padded_v_dim;
@@ -79,21 +79,29 @@ void TileRunner::reserve(const LayerShape& shape) {
   for (std::vector<int>* list : {&first_, &last_, &block_first_, &block_last_}) list->resize(rows);
 }
 
-void TileRunner::load_queries(const LayerShape& shape, const Tile& tile, int kv_head) {
+RowState TileRunner::head_state(const LayerShape& shape, RowState all, int local_head) const {
+  const size_t row = static_cast<size_t>(local_head) * row_stride_;
+  return {all.m + row, all.l + row, all.o + row * shape.padded_v_dim};
+}
+
+void TileRunner::load_queries(const LayerShape& shape, const Tile& tile, HeadRange heads) {
   const AttentionCall& call = *shape.call;
   const int64_t token = shape.batch->q_indptr[tile.request] + tile.q_begin;
-  uint32_t* out = q_;
-  for (int i = 0; i < tile.q_count; ++i) {
-    const float* src = call.q + (token + i) * call.q_token_stride +
-                       int64_t{kv_head} * shape.group * call.head_dim;
-    for (int h = 0; h < shape.group; ++h, src += call.head_dim, out += shape.depth) {
-      shape.kernels->pack_query({src, call.head_dim, shape.padded_dim, call.scale, out});
+  for (int head = heads.begin; head < heads.end; ++head) {
+    uint32_t* out = q_ + static_cast<size_t>(head - heads.begin) * row_stride_ * shape.depth;
+    for (int i = 0; i < tile.q_count; ++i) {
+      const float* src = call.q + (token + i) * call.q_token_stride +
+                         int64_t{head} * shape.group * call.head_dim;
+      for (int h = 0; h < shape.group; ++h, src += call.head_dim, out += shape.depth) {
+        shape.kernels->pack_query({src, call.head_dim, shape.padded_dim, call.scale, out});
+      }
     }
   }
 }
 
 void TileRunner::set_row_ranges(const LayerShape& shape, const Tile& tile) {
   rows_ = tile.q_count * shape.group;
+  row_stride_ = padded_rows(rows_);
   for (int i = 0, row = 0; i < tile.q_count; ++i) {
     const int position = tile.kv_end - tile.q_count + i;
     const int window_left = shape.call->window_left;
@@ -105,20 +113,20 @@ void TileRunner::set_row_ranges(const LayerShape& shape, const Tile& tile) {
   }
 }
 
-void TileRunner::find_rows(const LayerShape& shape, int request, int kv_head, Range tokens, int slot) {
+void TileRunner::find_rows(const LayerShape& shape, int request, Range tokens, int slot) {
   const KvPoolView& k = shape.call->k;
   const KvPoolView& v = shape.call->v;
   const int page_size = shape.batch->page_size;
   const int32_t* pages = shape.batch->pages_of(request);
   const int64_t k_bytes = dtype_info(k.dtype).block_bytes, v_bytes = dtype_info(v.dtype).block_bytes;
-  const char* k_base = static_cast<const char*>(k.data) + kv_head * k.head_stride * k_bytes;
-  const char* v_base = static_cast<const char*>(v.data) + kv_head * v.head_stride * v_bytes;
   int page = tokens.first / page_size, offset = tokens.first % page_size;
   const int count = row_count_[slot] = std::max(0, tokens.last - tokens.first);
   for (int i = 0; i < count;) {
     const int run = std::min(count - i, page_size - offset);
-    const char* k_row = k_base + (pages[page] * k.page_stride + offset * k.token_stride) * k_bytes;
-    const char* v_row = v_base + (pages[page] * v.page_stride + offset * v.token_stride) * v_bytes;
+    const char* k_row = static_cast<const char*>(k.data) +
+                        (pages[page] * k.page_stride + offset * k.token_stride) * k_bytes;
+    const char* v_row = static_cast<const char*>(v.data) +
+                        (pages[page] * v.page_stride + offset * v.token_stride) * v_bytes;
     for (int t = 0; t < run; ++t, ++i) {
       k_rows_[slot][i] = k_row;
       v_rows_[slot][i] = v_row;
@@ -130,93 +138,118 @@ void TileRunner::find_rows(const LayerShape& shape, int request, int kv_head, Ra
   }
 }
 
-// One block: scores, softmax, weighted values into chunk_. `first`: chunk_.o is not yet set.
-void TileRunner::run_block(const LayerShape& shape, int block, int count, bool first) {
+// One block and head: scores, softmax, weighted values into chunk_. `first`: o is not yet set.
+void TileRunner::run_block(const LayerShape& shape, int block, int kv_head, int local_head,
+                           bool first) {
   const KernelSet& kernels = *shape.kernels;
-  const int slot = block & 1;
   const AttentionCall& call = *shape.call;
-  kernels.pack_k({k_rows_[slot], count, call.head_dim, shape.padded_dim, element_of(call.k.dtype),
-                  k_rows_[slot ^ 1], row_count_[slot ^ 1], k_});
+  const RowState state = head_state(shape, chunk_, local_head);
+  const int slot = block & 1, next = slot ^ 1, count = row_count_[slot];
+  const int64_t k_head = kv_head * call.k.head_stride * dtype_info(call.k.dtype).block_bytes;
+  const int64_t v_head = kv_head * call.v.head_stride * dtype_info(call.v.dtype).block_bytes;
+
+  kernels.pack_k({k_rows_[slot], k_head, count, call.head_dim, shape.padded_dim,
+                  element_of(call.k.dtype), k_rows_[next], row_count_[next], k_});
   const int cols = round_up(count, kTokenPadding);
   const int real_depth = shape.pairs ? (call.head_dim + 1) / 2 : call.head_dim;
-  kernels.gemm({q_, shape.depth, k_, kBlockTokens, s_, kBlockTokens, rows_, cols,
+  const uint32_t* q = q_ + static_cast<size_t>(local_head) * row_stride_ * shape.depth;
+  kernels.gemm({q, shape.depth, k_, kBlockTokens, s_, kBlockTokens, rows_, cols,
                 round_up(real_depth, kernels.depth_step), nullptr});
-  const int begin = block * kBlockTokens;
-  for (int row = 0; row < rows_; ++row) {
-    block_first_[row] = std::clamp(first_[row] - begin, 0, count);
-    block_last_[row] = std::clamp(last_[row] - begin, 0, count);
-  }
   kernels.softmax({s_, shape.pairs ? p_ : nullptr, rows_, cols, block_first_.data(),
-                   block_last_.data(), call.logit_softcap, chunk_.m, chunk_.l, rescale_});
-  kernels.pack_v({v_rows_[slot], count, call.v_head_dim, shape.padded_v_dim,
-                  element_of(call.v.dtype), v_rows_[slot ^ 1], row_count_[slot ^ 1], v_});
+                   block_last_.data(), call.logit_softcap, state.m, state.l, rescale_});
+  kernels.pack_v({v_rows_[slot], v_head, count, call.v_head_dim, shape.padded_v_dim,
+                  element_of(call.v.dtype), v_rows_[next], row_count_[next], v_});
   const uint32_t* p = shape.pairs ? p_ : reinterpret_cast<const uint32_t*>(s_);
   const int tokens = shape.pairs ? (count + 1) / 2 : count;
-  kernels.gemm({p, shape.pairs ? kBlockTokens / 2 : kBlockTokens, v_, shape.padded_v_dim, chunk_.o,
+  kernels.gemm({p, shape.pairs ? kBlockTokens / 2 : kBlockTokens, v_, shape.padded_v_dim, state.o,
                 shape.padded_v_dim, rows_, shape.padded_v_dim,
                 round_up(tokens, kernels.depth_step), first ? nullptr : rescale_});
 }
 
 // The blocks of one chunk that any row of the tile sees. While one block is computed, the rows of
 // the next are prefetched.
-void TileRunner::run_chunk(const LayerShape& shape, const Tile& tile, int kv_head, Range range) {
-  std::fill_n(chunk_.m, rows_, kNegativeInfinity);
-  std::fill_n(chunk_.l, rows_, 0.0f);
+void TileRunner::run_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads, Range range) {
+  const size_t rows = static_cast<size_t>(heads.end - heads.begin) * row_stride_;
+  std::fill_n(chunk_.m, rows, kNegativeInfinity);
+  std::fill_n(chunk_.l, rows, 0.0f);
   const int first_block = range.first / kBlockTokens;
   const int end_block = (range.last + kBlockTokens - 1) / kBlockTokens;
   auto tokens_of = [&](int block) {
     return Range{block * kBlockTokens, std::min(range.last, (block + 1) * kBlockTokens)};
   };
-  find_rows(shape, tile.request, kv_head, tokens_of(first_block), first_block & 1);
+  find_rows(shape, tile.request, tokens_of(first_block), first_block & 1);
   for (int block = first_block; block < end_block; ++block) {
     const int next = block + 1;
     if (next < end_block) {
-      find_rows(shape, tile.request, kv_head, tokens_of(next), next & 1);
+      find_rows(shape, tile.request, tokens_of(next), next & 1);
     } else {
       row_count_[next & 1] = 0;
     }
-    run_block(shape, block, row_count_[block & 1], block == first_block);
+    const int begin = block * kBlockTokens, count = row_count_[block & 1];
+    for (int row = 0; row < rows_; ++row) {
+      block_first_[row] = std::clamp(first_[row] - begin, 0, count);
+      block_last_[row] = std::clamp(last_[row] - begin, 0, count);
+    }
+    for (int head = heads.begin; head < heads.end; ++head) {
+      run_block(shape, block, head, head - heads.begin, block == first_block);
+    }
   }
 }
 
-void TileRunner::run(const LayerShape& shape, const Tile& tile, int kv_head, RowState partial) {
+void TileRunner::finish_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads,
+                              const Partials& partials) {
+  for (int head = heads.begin; head < heads.end; ++head) {
+    const RowState chunk = head_state(shape, chunk_, head - heads.begin);
+    if (tile.chunk >= 0) {
+      const RowState partial = partials.at(head, tile.partial_row);
+      std::copy_n(chunk.m, rows_, partial.m);
+      std::copy_n(chunk.l, rows_, partial.l);
+      std::copy_n(chunk.o, static_cast<size_t>(rows_) * shape.padded_v_dim, partial.o);
+    } else {
+      const RowState total = head_state(shape, total_, head - heads.begin);
+      shape.kernels->merge(
+          {rows_, shape.padded_v_dim, total.m, total.l, total.o, chunk.m, chunk.l, chunk.o});
+    }
+  }
+}
+
+void TileRunner::run(const LayerShape& shape, const Tile& tile, HeadRange heads,
+                     const Partials& partials) {
   set_row_ranges(shape, tile);
   const int kv_first = first_[0];  // rows are in position order: the first sees furthest back
   const bool cut = tile.chunk >= 0;
   const int first_chunk = cut ? tile.chunk : kv_first / kChunkTokens;
   const int end_chunk = cut ? tile.chunk + 1 : (tile.kv_end + kChunkTokens - 1) / kChunkTokens;
   if (cut && (tile.chunk + 1) * kChunkTokens <= kv_first) {
-    std::fill_n(partial.m, rows_, kNegativeInfinity);  // outside of the window: merge skips it
+    for (int head = heads.begin; head < heads.end; ++head) {
+      // Outside of the window: merge skips it.
+      std::fill_n(partials.at(head, tile.partial_row).m, rows_, kNegativeInfinity);
+    }
     return;
   }
-  load_queries(shape, tile, kv_head);
-  clear(total_, rows_, shape.padded_v_dim);
+  load_queries(shape, tile, heads);
+  if (!cut) clear(total_, (heads.end - heads.begin) * row_stride_, shape.padded_v_dim);
   for (int chunk = first_chunk; chunk < end_chunk; ++chunk) {
-    run_chunk(shape, tile, kv_head,
+    run_chunk(shape, tile, heads,
               {std::max(kv_first, chunk * kChunkTokens),
                std::min(tile.kv_end, (chunk + 1) * kChunkTokens)});
-    if (cut) {
-      std::copy_n(chunk_.m, rows_, partial.m);
-      std::copy_n(chunk_.l, rows_, partial.l);
-      std::copy_n(chunk_.o, static_cast<size_t>(rows_) * shape.padded_v_dim, partial.o);
-    } else {
-      shape.kernels->merge({rows_, shape.padded_v_dim, total_.m, total_.l, total_.o, chunk_.m,
-                            chunk_.l, chunk_.o});
-    }
+    finish_chunk(shape, tile, heads, partials);
   }
-  if (!cut) write_rows(shape, tile, kv_head, total_);
+  for (int head = heads.begin; head < heads.end && !cut; ++head) {
+    write_rows(shape, tile, head, head_state(shape, total_, head - heads.begin));
+  }
 }
 
-void TileRunner::merge(const LayerShape& shape, const Merge& merge, int kv_head, RowState parts) {
+void TileRunner::merge(const LayerShape& shape, const Merge& merge, int kv_head,
+                       const Partials& partials) {
   rows_ = merge.q_count * shape.group;
   clear(total_, rows_, shape.padded_v_dim);
   for (int chunk = 0; chunk < merge.chunks; ++chunk) {
-    const size_t row = static_cast<size_t>(chunk) * rows_;
-    shape.kernels->merge({rows_, shape.padded_v_dim, total_.m, total_.l, total_.o, parts.m + row,
-                          parts.l + row, parts.o + row * shape.padded_v_dim});
+    const RowState part = partials.at(kv_head, merge.partial_row + chunk * rows_);
+    shape.kernels->merge(
+        {rows_, shape.padded_v_dim, total_.m, total_.l, total_.o, part.m, part.l, part.o});
   }
-  const Tile tile = {merge.request, merge.q_begin, merge.q_count, -1, 0, 0};
-  write_rows(shape, tile, kv_head, total_);
+  write_rows(shape, {merge.request, merge.q_begin, merge.q_count, -1, 0, 0}, kv_head, total_);
 }
 
 // Normalises, with the head's sink in the denominator. The LSE is that of the whole denominator.

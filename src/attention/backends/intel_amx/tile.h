@@ -43,25 +43,43 @@ struct RowState {
   float* o;
 };
 
+struct HeadRange { int begin, end; };
+
+// The partial results of a forward's cut tiles, rows of one head together.
+struct Partials {
+  float* base = nullptr;   // every o, then every m, then every l
+  int64_t rows_per_head = 0;
+  int heads = 0;
+  int v_dim = 0;
+
+  RowState at(int kv_head, int row) const {
+    const int64_t rows = rows_per_head * heads, index = rows_per_head * kv_head + row;
+    return {base + rows * v_dim + index, base + rows * (v_dim + 1) + index, base + index * v_dim};
+  }
+};
+
 // Scratch and code of one thread.
 class TileRunner {
  public:
   void reserve(const LayerShape& shape);
 
-  // Computes the tile for one KV head: a whole tile is written to call.out, a cut one to `partial`.
-  void run(const LayerShape& shape, const Tile& tile, int kv_head, RowState partial);
+  // Computes the tile for some KV heads: a whole tile is written to call.out, a cut one to partials.
+  void run(const LayerShape& shape, const Tile& tile, HeadRange heads, const Partials& partials);
   // Merges the parts of a cut tile and writes its rows to call.out.
-  void merge(const LayerShape& shape, const Merge& merge, int kv_head, RowState parts);
+  void merge(const LayerShape& shape, const Merge& merge, int kv_head, const Partials& partials);
 
  private:
   struct Range { int first, last; };  // KV tokens [first, last)
 
-  void load_queries(const LayerShape& shape, const Tile& tile, int kv_head);
+  void load_queries(const LayerShape& shape, const Tile& tile, HeadRange heads);
   void set_row_ranges(const LayerShape& shape, const Tile& tile);
-  void run_chunk(const LayerShape& shape, const Tile& tile, int kv_head, Range range);
-  void run_block(const LayerShape& shape, int block, int count, bool first);
-  void find_rows(const LayerShape& shape, int request, int kv_head, Range tokens, int slot);
+  void run_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads, Range range);
+  void run_block(const LayerShape& shape, int block, int kv_head, int local_head, bool first);
+  void find_rows(const LayerShape& shape, int request, Range tokens, int slot);
+  void finish_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads,
+                    const Partials& partials);
   void write_rows(const LayerShape& shape, const Tile& tile, int kv_head, RowState state);
+  RowState head_state(const LayerShape& shape, RowState all, int local_head) const;
 
   AlignedBuffer buffer_;
   uint32_t *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *p_ = nullptr;
@@ -69,7 +87,8 @@ class TileRunner {
   RowState chunk_{}, total_{};
   std::vector<int> first_, last_;              // visible KV range of each row, absolute
   std::vector<int> block_first_, block_last_;  // the same within the current block
-  int rows_ = 0;
+  int rows_ = 0;         // of the tile, per KV head
+  int row_stride_ = 0;   // rows from one KV head to the next in q_, chunk_ and total_
   // Addresses of the tokens of this block and of the next, by turns.
   const char* k_rows_[2][kBlockTokens];
   const char* v_rows_[2][kBlockTokens];

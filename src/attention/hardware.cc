@@ -1,0 +1,69 @@
+// Hardware as facts: the machine at hand, and well-known ones by name.
+#include <fmt/format.h>
+
+#include "attention/select.h"
+#include "device/cpu/cpu_info.h"
+
+namespace warpweave {
+namespace {
+
+struct NamedHardware {
+  std::string_view key;
+  std::string_view name;
+  DeviceArch arch;
+  int cuda_version;
+};
+
+constexpr int kCuda = 12080;  // the version assumed for a described NVIDIA device
+
+constexpr NamedHardware kNamed[] = {
+    {"h100", "NVIDIA H100", DeviceArch::sm_90, kCuda},
+    {"h200", "NVIDIA H200", DeviceArch::sm_90, kCuda},
+    {"b200", "NVIDIA B200", DeviceArch::sm_100, kCuda},
+    {"b300", "NVIDIA B300", DeviceArch::sm_103, kCuda},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", DeviceArch::sm_120, kCuda},
+    {"a100", "NVIDIA A100", DeviceArch::sm_80, kCuda},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", DeviceArch::sm_86, kCuda},
+    {"l40s", "NVIDIA L40S", DeviceArch::sm_89, kCuda},
+    {"t4", "NVIDIA T4", DeviceArch::sm_75, kCuda},
+    {"mi250x", "AMD Instinct MI250X", DeviceArch::gfx90a, 0},
+    {"mi300x", "AMD Instinct MI300X", DeviceArch::gfx942, 0},
+    {"intel-gpu", "Intel GPU", DeviceArch::intel_xe, 0},
+    {"ascend", "Ascend NPU", DeviceArch::ascend_npu, 0},
+    {"xeon", "x86-64 CPU, AMX", DeviceArch::cpu_x86_64, 0},
+    {"cpu", "x86-64 CPU", DeviceArch::cpu_x86_64, 0},
+};
+
+}  // namespace
+
+HardwareFacts cpu_hardware_facts() {
+  const CpuInfo& cpu = cpu_info();
+  HardwareFacts facts;
+  facts.name = fmt::format("{} ({})", cpu.model_name, cpu_tier_name(cpu.tier));
+#if defined(__x86_64__)
+  facts.arch = DeviceArch::cpu_x86_64;
+#else
+  facts.arch = DeviceArch::cpu_other;
+#endif
+  return facts;
+}
+
+Result<HardwareFacts> named_hardware(std::string_view name) {
+  std::string names;
+  for (const NamedHardware& hardware : kNamed) {
+    if (hardware.key == name) {
+      return HardwareFacts{std::string(hardware.name), hardware.arch, hardware.cuda_version};
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", hardware.key);
+  }
+  return Status::not_found(fmt::format("unknown hardware \"{}\"; known: {}", name, names),
+                           "--hardware");
+}
+
+std::vector<std::string> named_hardware_list() {
+  std::vector<std::string> names;
+  for (const NamedHardware& hardware : kNamed) names.emplace_back(hardware.key);
+  return names;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,96 @@
+#include "attention/hybrid.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "attention/registry.h"
+#include "attention/select.h"
+#include "base/threads.h"
+
+namespace warpweave {
+namespace {
+
+constexpr Caps kFakeCaps = {.name = "fake", .deterministic = true};
+
+// Writes down which function of which child ran.
+class Recorder : public AttentionBackend {
+ public:
+  Recorder(std::string name, std::string* log) : name_(std::move(name)), log_(log) {}
+  const Caps& caps() const override { return kFakeCaps; }
+  Status init_forward_metadata(const ForwardBatch&) override { return note("plan"); }
+  void forward_extend(const ForwardBatch&, const AttentionCall&) override { (void)note("extend"); }
+  void forward_decode(const ForwardBatch&, const AttentionCall&) override { (void)note("decode"); }
+
+ private:
+  Status note(const std::string& what) {
+    *log_ += name_ + "." + what + " ";
+    return {};
+  }
+  std::string name_;
+  std::string* log_;
+};
+
+std::string run(ForwardMode mode, bool verify_with_decode) {
+  std::string log;
+  HybridAttnBackend hybrid(std::make_unique<Recorder>("p", &log), std::make_unique<Recorder>("d", &log),
+                           verify_with_decode);
+  ForwardBatch batch;
+  batch.mode = mode;
+  EXPECT_TRUE(hybrid.init_forward_metadata(batch).ok());
+  if (mode == ForwardMode::decode || mode == ForwardMode::idle) {
+    hybrid.forward_decode(batch, {});
+  } else {
+    hybrid.forward_extend(batch, {});
+  }
+  return log;
+}
+
+TEST(Hybrid, DispatchesByForwardMode) {
+  EXPECT_EQ(run(ForwardMode::extend, false), "p.plan p.extend ");
+  EXPECT_EQ(run(ForwardMode::mixed, true), "p.plan p.extend ");
+  EXPECT_EQ(run(ForwardMode::decode, false), "d.plan d.decode ");
+  EXPECT_EQ(run(ForwardMode::idle, false), "d.plan d.decode ");
+  EXPECT_EQ(run(ForwardMode::target_verify, false), "p.plan p.extend ");
+  EXPECT_EQ(run(ForwardMode::target_verify, true), "d.plan d.extend ");
+  EXPECT_EQ(run(ForwardMode::draft_extend, true), "d.plan d.extend ");
+}
+
+TEST(Hybrid, DoesNotClaimDeterminism) {
+  std::string log;
+  const HybridAttnBackend hybrid(std::make_unique<Recorder>("p", &log),
+                                 std::make_unique<Recorder>("d", &log));
+  EXPECT_FALSE(hybrid.caps().deterministic);
+}
+
+TEST(Hybrid, RefusesGraphsThatTheChildDoesNotCapture) {
+  std::string log;
+  HybridAttnBackend hybrid(std::make_unique<Recorder>("p", &log), std::make_unique<Recorder>("d", &log));
+  EXPECT_EQ(hybrid.init_cuda_graph_state({}).code(), StatusCode::unsupported);
+}
+
+TEST(Registry, CreatesWhatIsBuiltAndExplainsTheRest) {
+  ThreadTeam team(1);
+  const BackendContext context = {&team, 0, 1};
+  for (const char* name : {"reference", "torch_native", "intel_amx"}) {
+    auto backend = create_backend(name, context);
+    ASSERT_TRUE(backend.ok()) << name;
+    EXPECT_EQ((*backend)->caps().name, name);
+  }
+  EXPECT_EQ(create_backend("fa3", context).status().code(), StatusCode::unsupported);
+  const auto unknown = create_backend("intel_axm", context);
+  EXPECT_EQ(unknown.status().code(), StatusCode::not_found);
+  EXPECT_NE(unknown.status().message().find("intel_amx"), std::string::npos);
+}
+
+TEST(Registry, ResolvedPairBecomesAHybrid) {
+  ThreadTeam team(1);
+  Resolved resolved;
+  resolved.prefill = resolved.decode = "intel_amx";
+  EXPECT_EQ((*create_resolved_backend(resolved, {&team, 0, 1}))->caps().name, "intel_amx");
+  resolved.prefill = "torch_native";
+  EXPECT_EQ((*create_resolved_backend(resolved, {&team, 0, 1}))->caps().name, "hybrid");
+}
+
+}  // namespace
+}  // namespace warpweave

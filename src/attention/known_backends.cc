@@ -1,0 +1,188 @@
+// The names users may write. For a backend built here the Caps are its own; for the others they are
+// declared below from the field's documentation: the floor that an implementation must reach.
+#include <algorithm>
+#include <vector>
+
+#include "attention/registry.h"
+
+namespace warpweave {
+namespace {
+
+using A = DeviceArch;
+using K = AttentionKind;
+using F = KvFormat;
+
+constexpr EnumSet<AttentionPhase> kBothPhases = {AttentionPhase::prefill, AttentionPhase::decode};
+constexpr EnumSet<ModelDType> k16Bit = {ModelDType::bf16, ModelDType::f16};
+constexpr EnumSet<A> kAmpereUp = {A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,
+                                  A::sm_100, A::sm_103, A::sm_120, A::sm_121};
+constexpr EnumSet<A> kNvidia = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,
+                                A::sm_100, A::sm_103, A::sm_120, A::sm_121};
+constexpr EnumSet<A> kAmd = {A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<A> kTileDevices = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,
+                                     A::sm_90,  A::sm_100, A::sm_103, A::sm_120,
+                                     A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<F> k16BitKv = {F::bf16, F::f16};
+constexpr EnumSet<F> kFp8Kv = {F::bf16, F::f16, F::fp8_e4m3, F::fp8_e5m2};
+constexpr EnumSet<F> kFp8Fp4Kv = {F::bf16, F::f16, F::fp8_e4m3, F::fp8_e5m2, F::fp4_e2m1};
+constexpr EnumSet<F> kFp4Kv = {F::bf16, F::f16, F::fp4_e2m1};
+constexpr IntChoice kAnyPage = IntChoice::any_up_to();
+constexpr IntChoice kMlaDims = IntChoice::of({512, 576});
+
+constexpr Caps kDeclared[] = {
+    {.name = "flashinfer", .summary = "plan/run over ragged page tables, sm_80 and up",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
+     .kv_formats = kFp8Kv, .head_dims = IntChoice::of({64, 128, 256}), .page_sizes = kAnyPage,
+     .spec = SpecSupport::tree, .spec_paged = SpecSupport::tree, .sliding_window = true,
+     .softcap = true, .custom_mask = true, .chunked_prefix = true, .graph_capture = true,
+     .deterministic = true},
+    {.name = "fa3", .summary = "Hopper: TMA and WGMMA, split-KV decode",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::sm_90}, .min_cuda_version = 12030,
+     .dtypes = k16Bit, .kv_formats = kFp8Kv, .head_dims = IntChoice::of({64, 96, 128, 192, 256}),
+     .page_sizes = kAnyPage, .spec = SpecSupport::tree, .spec_paged = SpecSupport::chain,
+     .sliding_window = true, .sinks = true, .softcap = true, .custom_mask = true,
+     .chunked_prefix = true, .graph_capture = true, .deterministic = true},
+    {.name = "fa4", .summary = "polynomial exp2 and lazy rescale, sm_90 and sm_100, page 128",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100, A::sm_103},
+     .dtypes = k16Bit, .kv_formats = kFp4Kv, .head_dims = IntChoice::of({64, 96, 128}),
+     .page_sizes = IntChoice::of({128}), .sliding_window = true, .sinks = true, .softcap = true,
+     .chunked_prefix = true, .graph_capture = true, .deterministic = true},
+    {.name = "triton", .summary = "the portable tile kernels, on every GPU",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = kTileDevices, .dtypes = k16Bit,
+     .kv_formats = kFp8Fp4Kv, .head_dims = IntChoice::any_up_to(512),
+     .page_sizes = IntChoice::of({1}), .expands_pages = true, .spec = SpecSupport::tree,
+     .spec_paged = SpecSupport::chain, .sliding_window = true, .sinks = true, .softcap = true,
+     .custom_mask = true, .chunked_prefix = true, .graph_capture = true, .deterministic = true},
+    {.name = "torch_native", .summary = "per-sequence attention over gathered K and V",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::cpu_x86_64, A::cpu_other},
+     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::any_up_to(512),
+     .page_sizes = IntChoice::of({1}), .expands_pages = true, .chunked_prefix = true},
+    {.name = "flex_attention", .summary = "user score and mask modifiers, block-sparse",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
+     .kv_formats = kFp4Kv, .head_dims = IntChoice::any_up_to(256),
+     .page_sizes = IntChoice::of({1}), .expands_pages = true, .custom_mask = true,
+     .chunked_prefix = true},
+    {.name = "trtllm_mha", .summary = "swap-AB decode; prefill too on Blackwell",
+     .kinds = {K::mha}, .phases = kBothPhases,
+     .archs = {A::sm_90, A::sm_100, A::sm_103, A::sm_120},
+     .prefill_archs = {A::sm_100, A::sm_103, A::sm_120}, .dtypes = k16Bit,
+     .kv_formats = kFp8Fp4Kv, .head_dims = IntChoice::of({64, 128, 256}),
+     .page_sizes = IntChoice::of({16, 32, 64, 128}), .spec = SpecSupport::chain,
+     .spec_paged = SpecSupport::chain, .sliding_window = true, .sinks = true,
+     .chunked_prefix = true, .graph_capture = true},
+    {.name = "dual_chunk_flash_attn", .summary = "dual chunk attention of Qwen2.5-1M",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::sm_80, A::sm_89, A::sm_90},
+     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::of({128}),
+     .page_sizes = kAnyPage, .chunked_prefix = true},
+    {.name = "aiter", .summary = "ROCm kernels (MFMA)",
+     .kinds = {K::mha, K::mla}, .phases = kBothPhases, .archs = {A::gfx942, A::gfx950},
+     .dtypes = k16Bit, .kv_formats = kFp8Kv, .head_dims = IntChoice::any_up_to(576),
+     .page_sizes = kAnyPage, .spec = SpecSupport::tree, .spec_paged = SpecSupport::tree,
+     .sliding_window = true, .softcap = true, .custom_mask = true, .chunked_prefix = true,
+     .graph_capture = true},
+    {.name = "wave", .summary = "ROCm kernels, the smaller set",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = kAmd, .dtypes = k16Bit,
+     .kv_formats = k16BitKv, .head_dims = IntChoice::of({64, 128}), .page_sizes = kAnyPage,
+     .chunked_prefix = true, .graph_capture = true},
+    {.name = "ascend", .summary = "Ascend NPU, page 128",
+     .kinds = {K::mha, K::mla}, .phases = kBothPhases, .archs = {A::ascend_npu},
+     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::any_up_to(576),
+     .page_sizes = IntChoice::of({128}), .spec = SpecSupport::chain,
+     .spec_paged = SpecSupport::chain, .sliding_window = true, .chunked_prefix = true,
+     .graph_capture = true},
+    {.name = "intel_xpu", .summary = "Intel GPU: OpenCL subgroups",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::intel_xe}, .dtypes = k16Bit,
+     .kv_formats = k16BitKv, .head_dims = IntChoice::of({64, 96, 128, 192, 256}),
+     .page_sizes = IntChoice::of({32, 64, 128}), .sliding_window = true, .chunked_prefix = true},
+    {.name = "intel_amx", .summary = "CPU kernels, the tier chosen at run time",
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::cpu_x86_64},
+     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::any_up_to(256),
+     .page_sizes = IntChoice::of({1}), .expands_pages = true, .chunked_prefix = true},
+    // MLA: the same names where a backend has MLA kernels, with their own limits.
+    {.name = "flashinfer", .summary = "MLA over ragged page tables, page 1",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
+     .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
+     .spec = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true},
+    {.name = "flashmla", .summary = "MLA, page 64",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100}, .dtypes = k16Bit,
+     .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({64}),
+     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true,
+     .graph_capture = true},
+    {.name = "cutlass_mla", .summary = "MLA on Blackwell, page 128",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
+     .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({128}),
+     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true,
+     .graph_capture = true},
+    {.name = "trtllm_mla", .summary = "MLA on Blackwell, pages 32 and 64",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
+     .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({32, 64}),
+     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true,
+     .graph_capture = true},
+    {.name = "fa3", .summary = "MLA on Hopper",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_90}, .min_cuda_version = 12030,
+     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = kMlaDims,
+     .page_sizes = IntChoice::of({1}), .expands_pages = true, .spec = SpecSupport::tree,
+     .spec_paged = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true,
+     .deterministic = true},
+    {.name = "triton", .summary = "MLA by portable tile kernels",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = kTileDevices, .dtypes = k16Bit,
+     .kv_formats = k16BitKv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
+     .expands_pages = true, .spec = SpecSupport::tree, .spec_paged = SpecSupport::chain,
+     .graph_capture = true, .deterministic = true},
+    {.name = "fa4", .summary = "MLA, page 1",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
+     .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
+     .chunked_prefix = true, .graph_capture = true},
+    {.name = "nsa", .summary = "DeepSeek sparse attention (DSA), top-k 2048, page 64",
+     .kinds = {K::sparse}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100, A::sm_103},
+     .dtypes = {ModelDType::bf16}, .kv_formats = {F::bf16, F::fp8_e4m3}, .head_dims = kMlaDims,
+     .page_sizes = IntChoice::of({64}), .spec = SpecSupport::chain,
+     .spec_paged = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true},
+};
+
+std::vector<KnownBackend> list_known_backends() {
+  std::vector<KnownBackend> known;
+  for (const Caps& declared : kDeclared) {
+    KnownBackend entry = {&declared, false};
+    for (const BackendRegistration& built : built_backends()) {
+      if (built.caps->name == declared.name && (built.caps->kinds.bits & declared.kinds.bits)) {
+        entry = {built.caps, true};
+      }
+    }
+    known.push_back(entry);
+  }
+  return known;
+}
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::span<const KnownBackend> known_backends() {
+  static const std::vector<KnownBackend> known = list_known_backends();
+  return known;
+}
+
+std::string_view nearest_backend_name(std::string_view name) {
+  name = name.substr(0, 64);  // a bound on the work: no name is longer
+  std::string_view best = kDeclared[0].name;
+  for (const Caps& caps : kDeclared) {
+    if (edit_distance(name, caps.name) < edit_distance(name, best)) best = caps.name;
+  }
+  return best;
+}
+
+}  // namespace warpweave

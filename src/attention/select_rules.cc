@@ -1,0 +1,184 @@
+#include "attention/select_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace warpweave {
+namespace {
+
+constexpr EnumSet<DeviceArch> kBlackwell = {DeviceArch::sm_100, DeviceArch::sm_103,
+                                            DeviceArch::sm_120, DeviceArch::sm_121};
+constexpr EnumSet<DeviceArch> kBlackwellDatacentre = {DeviceArch::sm_100, DeviceArch::sm_103};
+constexpr EnumSet<DeviceArch> kAmd = {DeviceArch::gfx90a, DeviceArch::gfx942, DeviceArch::gfx950};
+constexpr EnumSet<DeviceArch> kCpu = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+
+std::string_view phase_name(AttentionPhase phase) {
+  return phase == AttentionPhase::prefill ? "prefill" : "decode";
+}
+
+std::string cuda_version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::optional<BrokenRule> check_device(const SelectionInput& input, const KnownBackend& backend,
+                                       AttentionPhase phase) {
+  const Caps& caps = *backend.caps;
+  const HardwareFacts& hardware = *input.hardware;
+  if (!caps.archs.has(hardware.arch)) {
+    return BrokenRule{fmt::format("has no kernels for {}", arch_name(hardware.arch)), ""};
+  }
+  if (phase == AttentionPhase::prefill && caps.prefill_archs.bits != 0 &&
+      !caps.prefill_archs.has(hardware.arch)) {
+    return BrokenRule{fmt::format("runs only decode on {}", arch_name(hardware.arch)), ""};
+  }
+  if (hardware.cuda_version < caps.min_cuda_version) {
+    return BrokenRule{fmt::format("needs CUDA {} or later; this is {}",
+                                  cuda_version_text(caps.min_cuda_version),
+                                  cuda_version_text(hardware.cuda_version)), ""};
+  }
+  if (!backend.built) return BrokenRule{"is not built into this program", ""};
+  return std::nullopt;
+}
+
+std::optional<BrokenRule> check_model(const SelectionInput& input, const Caps& caps) {
+  const ModelFacts& model = *input.model;
+  const int v_dim = model.v_head_dim ? model.v_head_dim : model.head_dim;
+  if (!caps.dtypes.has(model.dtype)) return BrokenRule{"does not take this model's dtype", "--dtype"};
+  for (int dim : {model.head_dim, v_dim}) {
+    if (!caps.head_dims.accepts(dim)) {
+      return BrokenRule{fmt::format("does not take head dim {}", dim), ""};
+    }
+  }
+  if (model.sliding_window && !caps.sliding_window) {
+    return BrokenRule{"has no sliding window, which this model's layers use", ""};
+  }
+  if (model.sinks && !caps.sinks) return BrokenRule{"has no attention sinks, which this model uses", ""};
+  if (model.softcap && !caps.softcap) {
+    return BrokenRule{"has no logit softcap, which this model uses", ""};
+  }
+  if (!model.dual_chunk && caps.name == "dual_chunk_flash_attn") {
+    return BrokenRule{"needs a model with a dual-chunk attention config", ""};
+  }
+  const DeviceArch arch = input.hardware->arch;
+  if (model.linear_layers && kBlackwell.has(arch) && caps.name != "triton" &&
+      caps.name != "trtllm_mha" && caps.name != "fa4") {
+    return BrokenRule{"does not run the full-attention layers of a hybrid linear model on Blackwell; "
+                      "triton, trtllm_mha and fa4 do", ""};
+  }
+  return std::nullopt;
+}
+
+// Speculation needs the backend that drafts (decode) and the one that verifies.
+std::optional<BrokenRule> check_speculation(const SelectionInput& input, const Caps& caps,
+                                            AttentionPhase phase) {
+  if (input.topk == 0) return std::nullopt;
+  if (phase == AttentionPhase::prefill && input.verify_with_decode) return std::nullopt;
+  if (caps.spec == SpecSupport::none) {
+    return BrokenRule{"does not run speculative decoding", "--speculative-algorithm"};
+  }
+  if (input.topk > 1 && caps.spec == SpecSupport::chain) {
+    return BrokenRule{fmt::format("verifies chains only (topk 1); topk is {}", input.topk),
+                      "--speculative-eagle-topk"};
+  }
+  const int page_size = input.page_size.value_or(1);
+  if (page_size > 1 && input.topk > 1 && caps.spec_paged != SpecSupport::tree) {
+    return BrokenRule{fmt::format("verifies trees (topk {}) with page size 1 only; page size is {}",
+                                  input.topk, page_size), "--page-size"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string page_sizes_text(const Caps& caps) {
+  if (caps.page_sizes.any) return "any";
+  std::string text;
+  for (int size : caps.page_sizes.values) {
+    if (size != 0) text += fmt::format("{}{}", text.empty() ? "" : "/", size);
+  }
+  return text;
+}
+
+std::optional<BrokenRule> check_backend(const SelectionInput& input, const KnownBackend& backend,
+                                        AttentionPhase phase) {
+  const Caps& caps = *backend.caps;
+  if (!caps.kinds.has(input.model->kind)) {
+    return BrokenRule{fmt::format("has no {} kernels", kind_name(input.model->kind)), ""};
+  }
+  if (!caps.phases.has(phase)) return BrokenRule{fmt::format("does not run {}", phase_name(phase)), ""};
+  if (auto broken = check_device(input, backend, phase)) return broken;
+  if (auto broken = check_model(input, caps)) return broken;
+  if (!caps.kv_formats.has(input.kv_format)) {
+    return BrokenRule{fmt::format("does not read {} KV", kv_format_name(input.kv_format)),
+                      "--kv-cache-dtype"};
+  }
+  if (input.page_size && !caps.page_sizes.accepts(*input.page_size) && !caps.expands_pages) {
+    return BrokenRule{fmt::format("needs page size {}; --page-size is {}", page_sizes_text(caps),
+                                  *input.page_size), "--page-size"};
+  }
+  if (auto broken = check_speculation(input, caps, phase)) return broken;
+  if (input.deterministic && !caps.deterministic) {
+    return BrokenRule{"does not claim bitwise determinism", "--enable-deterministic-inference"};
+  }
+  return std::nullopt;
+}
+
+std::optional<BrokenRule> check_pair(const SelectionInput& input, const Caps& prefill,
+                                     const Caps& decode) {
+  if (input.kv_format == KvFormat::fp4_e2m1 && prefill.name == "fa4" &&
+      (decode.name == "fa4" || decode.name == "trtllm_mha")) {
+    return BrokenRule{"fp4_e2m1 KV with fa4 prefill needs another decode backend that reads fp4, and "
+                      "not trtllm_mha", "--decode-attention-backend"};
+  }
+  if (input.deterministic && prefill.name != decode.name) {
+    return BrokenRule{fmt::format("{} and {} round differently, so prefill and decode cannot be "
+                                  "bitwise equal", prefill.name, decode.name),
+                      "--enable-deterministic-inference"};
+  }
+  return std::nullopt;
+}
+
+std::optional<int> common_page_size(const SelectionInput& input, const Caps& prefill,
+                                    const Caps& decode) {
+  auto runs = [](const Caps& caps, int size) {
+    return caps.page_sizes.accepts(size) || caps.expands_pages;
+  };
+  if (input.page_size) {
+    const int size = *input.page_size;
+    return runs(prefill, size) && runs(decode, size) ? input.page_size : std::nullopt;
+  }
+  const bool tree = input.topk > 1;
+  for (int size : {1, 64, 128, 32, 16, 256}) {
+    if (size > 1 && tree && (prefill.spec_paged != SpecSupport::tree ||
+                             decode.spec_paged != SpecSupport::tree)) {
+      continue;
+    }
+    if (runs(prefill, size) && runs(decode, size)) return size;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> preferred_backends(const SelectionInput& input) {
+  const DeviceArch arch = input.hardware->arch;
+  const bool mla = input.model->kind == AttentionKind::mla;
+  if (input.model->kind == AttentionKind::sparse) return {"nsa"};
+  if (input.model->dual_chunk) return {"dual_chunk_flash_attn"};
+  if (kCpu.has(arch)) return {"intel_amx", "torch_native"};
+  if (kAmd.has(arch)) {
+    // For hybrid linear models triton is the advised one on AMD.
+    if (input.model->linear_layers) return {"triton", "aiter", "wave"};
+    return {"aiter", "wave", "triton"};
+  }
+  if (arch == DeviceArch::intel_xe) return {"intel_xpu"};
+  if (arch == DeviceArch::ascend_npu) return {"ascend"};
+  if (mla && arch == DeviceArch::sm_90) return {"fa3", "triton"};
+  if (mla && kBlackwellDatacentre.has(arch)) return {"trtllm_mla", "triton"};
+  if (mla) return {"triton"};
+  if (arch == DeviceArch::sm_90) return {"fa3", "flashinfer", "triton"};
+  if (kBlackwellDatacentre.has(arch)) return {"trtllm_mha", "flashinfer", "triton"};
+  if (arch == DeviceArch::sm_75) return {"triton"};
+  return {"flashinfer", "triton"};
+}
+
+}  // namespace warpweave

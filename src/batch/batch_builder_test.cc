@@ -1,0 +1,104 @@
+#include "batch/batch_builder.h"
+
+#include <gtest/gtest.h>
+
+namespace warpweave {
+namespace {
+
+using Ints = std::vector<int32_t>;
+
+Ints to_vector(std::span<const int32_t> values) { return {values.begin(), values.end()}; }
+
+StepRow make_row(RequestId id, int start, const Ints& tokens, const Ints& pages) {
+  StepRow row;
+  row.id = id;
+  row.start = start;
+  row.num_tokens = static_cast<int>(tokens.size());
+  row.input_ids = tokens.data();
+  row.pages = pages.data();
+  row.num_pages = static_cast<int>(pages.size());
+  row.pages_version = 1;
+  return row;
+}
+
+TEST(BatchBuilder, LaysOutAMixedStep) {
+  const Ints prompt = {10, 11, 12}, unused = {0};
+  const Ints pages_a = {7, 2}, pages_b = {5};
+  Step step;
+  step.rows.push_back(make_row(1, 3, prompt, pages_a));  // positions 3..5, pages of 4
+  step.rows[0].prefill = true;
+  step.rows[0].num_logits = 2;
+  step.rows[0].sample_slot = 0;
+  step.rows.push_back(make_row(2, 2, unused, pages_b));
+  step.rows[1].input_ids = nullptr;
+  step.rows[1].future_slot = 1;
+  step.rows[1].num_logits = 1;
+  step.rows[1].sample_slot = 1;
+  step.num_tokens = 4;
+  step.num_samples = 2;
+
+  BatchBuilder builder(4);
+  const ForwardBatch& batch = builder.build(step);
+  EXPECT_EQ(batch.mode, ForwardMode::mixed);
+  EXPECT_EQ(batch.num_reqs, 2);
+  EXPECT_EQ(batch.num_tokens, 4);
+  EXPECT_EQ(batch.max_q_len, 3);
+  EXPECT_EQ(batch.max_kv_len, 6);
+  EXPECT_EQ(to_vector(batch.positions), (Ints{3, 4, 5, 2}));
+  EXPECT_EQ(to_vector(batch.kv_slots), (Ints{31, 8, 9, 22}));
+  EXPECT_EQ(to_vector(batch.q_indptr), (Ints{0, 3, 4}));
+  EXPECT_EQ(to_vector(batch.kv_lens), (Ints{6, 3}));
+  EXPECT_EQ(to_vector(batch.logits_rows), (Ints{1, 2, 3}));
+  EXPECT_EQ(to_vector(builder.sample_rows()), (Ints{1, 2}));
+  EXPECT_EQ(batch.pages_of(0)[0], 7);
+  EXPECT_EQ(batch.pages_of(0)[1], 2);
+  EXPECT_EQ(batch.pages_of(1)[0], 5);
+  ASSERT_EQ(builder.futures().size(), 1u);
+  builder.patch_futures(Ints{98, 99});
+  EXPECT_EQ(to_vector(batch.input_ids), (Ints{10, 11, 12, 99}));
+}
+
+TEST(BatchBuilder, NamesTheMode) {
+  BatchBuilder builder(2);
+  EXPECT_EQ(builder.build(Step{}).mode, ForwardMode::idle);
+  const Ints one = {1}, two = {1, 2}, pages = {0, 1};
+  Step step;
+  step.rows.push_back(make_row(1, 0, two, pages));
+  step.rows[0].prefill = true;
+  step.num_tokens = 2;
+  EXPECT_EQ(builder.build(step).mode, ForwardMode::extend);
+  step.rows[0] = make_row(1, 2, one, pages);
+  step.num_tokens = 1;
+  EXPECT_EQ(builder.build(step).mode, ForwardMode::decode);
+}
+
+TEST(BatchBuilder, KeepsTableRowsRightWhenRequestsMoveGrowAndChangePages) {
+  const Ints token = {1};
+  BatchBuilder builder(1);
+  const auto build = [&](std::vector<StepRow> rows) {
+    Step step;
+    step.rows = std::move(rows);
+    step.num_tokens = static_cast<int>(step.rows.size());
+    const ForwardBatch& batch = builder.build(step);
+    for (int r = 0; r < batch.num_reqs; ++r) {
+      const StepRow& row = step.rows[r];
+      EXPECT_EQ(Ints(batch.pages_of(r), batch.pages_of(r) + row.num_pages),
+                Ints(row.pages, row.pages + row.num_pages));
+    }
+  };
+  Ints a = {3, 4}, b = {5, 6, 7};
+  build({make_row(1, 1, token, a), make_row(2, 2, token, b)});
+  a.push_back(8);
+  build({make_row(1, 2, token, a), make_row(2, 2, token, b)});  // grows
+  build({make_row(2, 2, token, b), make_row(1, 2, token, a)});  // rows swap
+  a[0] = 9;                                                     // pages displaced
+  StepRow changed = make_row(1, 2, token, a);
+  changed.pages_version = 2;
+  build({make_row(2, 2, token, b), changed});
+  b.assign(500, 11);                                            // the stride grows
+  build({make_row(2, 499, token, b), changed});
+  build({changed});
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,43 @@
+// From flags to a running engine: opens the model, selects attention, packs weights, sizes the
+// KV pool, starts the threads. Everything that can be refused is refused before weights are read.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "attention/select.h"
+#include "flags/server_args.h"
+#include "model/model_bundle.h"
+#include "warpweave/engine.h"
+
+namespace warpweave {
+
+// What `explain` shares with `serve`: the model's and the flags' side of attention selection.
+ModelFacts attention_model_facts(const ModelConfig& config, DType dtype);
+AttentionFlags attention_flags(const ServerArgs& args);
+
+// --dtype for this checkpoint: f32, bf16 or f16.
+Result<DType> resolve_dtype(const std::string& flag, DType checkpoint);
+
+// Opens what --model-path names (`path` is the resolved folder or file).
+Result<ModelBundle> open_served_model(const ServerArgs& args, const std::string& path);
+
+struct EngineOptions {
+  ServerArgs args;
+  std::string model_path;                      // resolved
+  std::function<void(int done, int all)> on_weights_progress;  // layers; may be empty
+};
+
+// The engine with the parts of the model that the server reads too.
+struct ServedModel {
+  std::unique_ptr<Tokenizer> tokenizer;        // outlives the engine; null without one
+  std::string chat_template;
+  GenerationDefaults generation;
+  Resolved attention;
+  std::unique_ptr<Engine> engine;              // destroyed first
+};
+
+Result<ServedModel> create_engine(const EngineOptions& options);
+
+}  // namespace warpweave

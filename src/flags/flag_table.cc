@@ -1,0 +1,236 @@
+#include "flags/flag_table.h"
+
+#include <algorithm>
+
+namespace warpweave {
+namespace {
+
+using A = ServerArgs;
+using G = FlagGroup;
+
+constexpr double kMaxInt = std::numeric_limits<int>::max();
+
+std::vector<FlagSpec> model_flags() {
+  return {
+      {.names = {"--model-path", "--model"}, .group = G::model, .target = &A::model_path,
+       .value_name = "PATH", .help = "Model folder in Hugging Face layout, or a GGUF file",
+       .default_text = "the embedded tale-llama", .common = true},
+      {.names = {"--tokenizer-path"}, .group = G::model, .target = &A::tokenizer_path,
+       .value_name = "PATH", .help = "Folder that holds tokenizer.json",
+       .default_text = "the model's"},
+      {.names = {"--skip-tokenizer-init"}, .group = G::model, .target = &A::skip_tokenizer_init,
+       .help = "Serve token ids only: requests carry input_ids, answers output_ids"},
+      {.names = {"--load-format"}, .group = G::model, .target = &A::load_format,
+       .value_name = "FORMAT", .help = "Where weights come from; dummy makes random ones from config.json",
+       .choices = {"auto", "safetensors", "gguf", "dummy"}},
+      {.names = {"--trust-remote-code"}, .group = G::model, .target = &A::trust_remote_code,
+       .help = "Accepted for compatibility; code in model folders is never run",
+       .notice = "--trust-remote-code: accepted, and no code of the model folder is run"},
+      {.names = {"--served-model-name"}, .group = G::model, .target = &A::served_model_name,
+       .value_name = "NAME", .help = "The name in /v1/models and in answers",
+       .default_text = "the model path", .common = true},
+      {.names = {"--chat-template"}, .group = G::model, .target = &A::chat_template,
+       .value_name = "FILE", .help = "Jinja chat template: a file, or the text itself",
+       .default_text = "the model's"},
+      {.names = {"--context-length"}, .group = G::model, .target = &A::context_length,
+       .value_name = "TOKENS", .help = "Longest prompt plus answer", .default_text = "the model's",
+       .min = 1, .max = kMaxInt, .common = true},
+      {.names = {"--sampling-defaults"}, .group = G::model, .target = &A::sampling_defaults,
+       .value_name = "SOURCE",
+       .help = "Sampling values a request leaves out: generation_config.json or OpenAI's",
+       .choices = {"model", "openai"}},
+  };
+}
+
+std::vector<FlagSpec> number_flags() {
+  return {
+      {.names = {"--dtype"}, .group = G::numbers, .target = &A::dtype, .value_name = "DTYPE",
+       .help = "Type of weights and activations; auto keeps the checkpoint's",
+       .choices = {"auto", "half", "float16", "bfloat16", "float", "float32"}, .common = true},
+      {.names = {"--kv-cache-dtype"}, .group = G::numbers, .target = &A::kv_cache_dtype,
+       .value_name = "DTYPE", .help = "Type of the KV pool; auto follows --dtype",
+       .choices = {"auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1"}},
+      {.names = {"--device"}, .group = G::numbers, .target = &A::device, .value_name = "DEVICE",
+       .help = "auto or cpu; explain also takes hardware by name (h200, b200, mi300x, xeon, ...)"},
+      {.names = {"--tensor-parallel-size", "--tp-size", "--tp"}, .group = G::numbers,
+       .target = &A::tp_size, .value_name = "N",
+       .help = "Tensor parallelism: 1 on the CPU, where --threads spreads the work", .min = 1,
+       .max = kMaxInt},
+      {.names = {"--threads"}, .group = G::numbers, .target = &A::threads, .value_name = "N",
+       .help = "Compute threads", .default_text = "one per usable CPU", .min = 1, .max = 1024,
+       .common = true},
+      {.names = {"--random-seed"}, .group = G::numbers, .target = &A::random_seed,
+       .value_name = "SEED", .help = "Seed of requests that bring none", .default_text = "random",
+       .min = 0, .max = 9007199254740992.0},
+  };
+}
+
+std::vector<FlagSpec> http_flags() {
+  return {
+      {.names = {"--host"}, .group = G::http, .target = &A::host, .value_name = "ADDRESS",
+       .help = "Address to listen on; 0.0.0.0 for every interface", .common = true},
+      {.names = {"--port"}, .group = G::http, .target = &A::port, .value_name = "PORT",
+       .help = "Port to listen on; 0 takes a free one", .min = 0, .max = 65535, .common = true},
+      {.names = {"--api-key"}, .group = G::http, .target = &A::api_key, .value_name = "KEY",
+       .help = "Requests must send 'Authorization: Bearer KEY'", .default_text = "no key needed",
+       .common = true, .secret = true},
+      {.names = {"--admin-api-key"}, .group = G::http, .target = &A::admin_api_key,
+       .value_name = "KEY", .help = "Key of routes that change the server, such as /flush_cache",
+       .default_text = "--api-key opens them too", .secret = true},
+      {.names = {"--skip-server-warmup"}, .group = G::http, .target = &A::skip_server_warmup,
+       .help = "Be ready without a first request of our own"},
+      {.names = {"--drain-timeout"}, .group = G::http, .target = &A::drain_timeout_s,
+       .value_name = "SECONDS", .help = "How long running requests may go on after SIGTERM",
+       .min = 0, .max = 86400},
+      {.names = {"--max-connections"}, .group = G::http, .target = &A::max_connections,
+       .value_name = "N", .help = "Open connections; more get 503", .min = 1, .max = 1000000},
+      {.names = {"--max-body-bytes"}, .group = G::http, .target = &A::max_body_bytes,
+       .value_name = "BYTES", .help = "Largest request body; a larger one gets 413", .min = 1024,
+       .max = 1 << 30},
+      {.names = {"--http-timeout"}, .group = G::http, .target = &A::http_timeout_s,
+       .value_name = "SECONDS",
+       .help = "For a request to arrive whole, a reader to take its answer, an idle connection",
+       .min = 0.1, .max = 86400},
+  };
+}
+
+std::vector<FlagSpec> memory_flags() {
+  return {
+      {.names = {"--mem-fraction-static"}, .group = G::memory, .target = &A::mem_fraction_static,
+       .value_name = "FRACTION", .help = "Share of memory for weights and KV pool",
+       .default_text = "sized to the model", .min = 0.01, .max = 1, .common = true},
+      {.names = {"--max-total-tokens"}, .group = G::memory, .target = &A::max_total_tokens,
+       .value_name = "TOKENS", .help = "KV pool size", .default_text = "from memory", .min = 1,
+       .max = 1e12, .common = true},
+      {.names = {"--max-running-requests"}, .group = G::memory, .target = &A::max_running_requests,
+       .value_name = "N", .help = "Requests in one batch", .default_text = "from the pool",
+       .min = 1, .max = kMaxInt, .common = true},
+      {.names = {"--max-queued-requests"}, .group = G::memory, .target = &A::max_queued_requests,
+       .value_name = "N", .help = "Requests that may wait; more get 429 or 503",
+       .default_text = "4096", .min = 1, .max = kMaxInt},
+      {.names = {"--max-prefill-tokens"}, .group = G::memory, .target = &A::max_prefill_tokens,
+       .value_name = "TOKENS", .help = "Prompt tokens of one prefill batch", .min = 1,
+       .max = kMaxInt},
+      {.names = {"--chunked-prefill-size"}, .group = G::memory, .target = &A::chunked_prefill_size,
+       .value_name = "TOKENS", .help = "Longer prompts are prefilled in chunks; -1 never splits",
+       .default_text = "2048", .min = -1, .max = kMaxInt},
+      {.names = {"--enable-mixed-chunk"}, .group = G::memory, .target = &A::enable_mixed_chunk,
+       .help = "Put prefill chunks and decodes into one batch"},
+      {.names = {"--schedule-policy"}, .group = G::memory, .target = &A::schedule_policy,
+       .value_name = "POLICY",
+       .help = "Order of the queue: arrival, longest cached prefix first, or by priority",
+       .choices = {"fcfs", "lpm", "priority"}},
+      {.names = {"--schedule-conservativeness"}, .group = G::memory,
+       .target = &A::schedule_conservativeness, .value_name = "X",
+       .help = "Above 1 admits less and retracts less", .min = 0.01, .max = 100},
+      {.names = {"--page-size"}, .group = G::memory, .target = &A::page_size,
+       .value_name = "TOKENS", .help = "Tokens per KV page", .default_text = "1", .min = 1,
+       .max = 4096},
+      {.names = {"--prefix-match"}, .group = G::memory, .target = &A::prefix_match,
+       .value_name = "UNIT", .help = "Reuse cached prefixes by the token or by whole pages",
+       .choices = {"token", "page"}},
+      {.names = {"--disable-radix-cache"}, .group = G::memory, .target = &A::disable_radix_cache,
+       .help = "Keep no prefixes after their requests end"},
+      {.names = {"--radix-eviction-policy"}, .group = G::memory,
+       .target = &A::radix_eviction_policy, .value_name = "POLICY",
+       .help = "Which cached prefix goes first", .choices = {"lru"}},
+      {.names = {"--disable-overlap-schedule"}, .group = G::memory,
+       .target = &A::disable_overlap_schedule,
+       .help = "Prepare each step only after the one before has ended"},
+      {.names = {"--stream-interval"}, .group = G::memory, .target = &A::stream_interval,
+       .value_name = "TOKENS", .help = "Tokens per streamed piece", .min = 1, .max = 4096},
+  };
+}
+
+std::vector<FlagSpec> attention_flags() {
+  return {
+      {.names = {"--attention-backend"}, .group = G::attention, .target = &A::attention_backend,
+       .value_name = "NAME", .help = "Attention backend of both phases; see `warpweave backends`",
+       .default_text = "chosen and explained", .common = true},
+      {.names = {"--prefill-attention-backend"}, .group = G::attention,
+       .target = &A::prefill_attention_backend, .value_name = "NAME",
+       .help = "Attention backend of prefill", .default_text = "--attention-backend"},
+      {.names = {"--decode-attention-backend"}, .group = G::attention,
+       .target = &A::decode_attention_backend, .value_name = "NAME",
+       .help = "Attention backend of decode", .default_text = "--attention-backend"},
+      {.names = {"--enable-deterministic-inference"}, .group = G::attention,
+       .target = &A::enable_deterministic_inference,
+       .help = "Same output for any batch, chunking and cache state"},
+      {.names = {"--speculative-algorithm"}, .group = G::speculative,
+       .target = &A::speculative_algorithm, .value_name = "NAME", .help = "Speculative decoding",
+       .default_text = "none", .choices = {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"},
+       .explain_only = true},
+      {.names = {"--speculative-num-steps"}, .group = G::speculative,
+       .target = &A::speculative_num_steps, .value_name = "N", .help = "Draft steps",
+       .default_text = "by model", .min = 1, .max = 64, .explain_only = true},
+      {.names = {"--speculative-eagle-topk"}, .group = G::speculative,
+       .target = &A::speculative_eagle_topk, .value_name = "N", .help = "Branches per draft step",
+       .default_text = "by model", .min = 1, .max = 64, .explain_only = true},
+      {.names = {"--speculative-num-draft-tokens"}, .group = G::speculative,
+       .target = &A::speculative_num_draft_tokens, .value_name = "N",
+       .help = "Draft tokens verified at once", .default_text = "by model", .min = 1, .max = 1024,
+       .explain_only = true},
+      {.names = {"--speculative-attention-mode"}, .group = G::speculative,
+       .target = &A::speculative_attention_mode, .value_name = "PHASE",
+       .help = "Which phase's backend verifies drafts", .choices = {"prefill", "decode"},
+       .explain_only = true},
+  };
+}
+
+std::vector<FlagSpec> observation_flags() {
+  return {
+      {.names = {"--log-level"}, .group = G::observation, .target = &A::log_level,
+       .value_name = "LEVEL", .help = "How much is logged",
+       .choices = {"debug", "info", "warning", "error"}, .common = true},
+      {.names = {"--log-requests"}, .group = G::observation, .target = &A::log_requests,
+       .help = "Log each request's route, status and token counts; never its text"},
+      {.names = {"--enable-metrics"}, .group = G::observation, .target = &A::enable_metrics,
+       .help = "Prometheus metrics at /metrics", .common = true},
+      {.names = {"--metrics-compat"}, .group = G::observation, .target = &A::metrics_compat,
+       .value_name = "NAMES", .help = "Emit each metric under its sglang: name too",
+       .choices = {"none", "sglang"}},
+      {.names = {"--enable-cache-report"}, .group = G::observation,
+       .target = &A::enable_cache_report, .help = "Report cached prompt tokens in usage"},
+      {.names = {"--log-interval"}, .group = G::observation, .target = &A::decode_log_interval_s,
+       .value_name = "SECONDS", .help = "Between status lines while requests run; 0 for none",
+       .min = 0, .max = 86400},
+      {.names = {"--json"}, .group = G::observation, .target = &A::json,
+       .help = "Print the explanation as JSON", .explain_only = true},
+  };
+}
+
+}  // namespace
+
+std::string_view flag_group_title(FlagGroup group) {
+  switch (group) {
+    case G::model: return "Model and tokenizer";
+    case G::numbers: return "Numbers and device";
+    case G::http: return "HTTP server";
+    case G::memory: return "Memory and scheduling";
+    case G::attention: return "Attention";
+    case G::speculative: return "Speculative decoding (explain only)";
+    case G::observation: return "Logs and metrics";
+  }
+  return {};
+}
+
+std::span<const FlagSpec> flag_table() {
+  static const std::vector<FlagSpec> table = [] {
+    std::vector<FlagSpec> all;
+    for (auto part : {model_flags, number_flags, http_flags, memory_flags, attention_flags,
+                      observation_flags}) {
+      for (FlagSpec& spec : part()) all.push_back(std::move(spec));
+    }
+    return all;
+  }();
+  return table;
+}
+
+const FlagSpec* find_flag(std::string_view name) {
+  for (const FlagSpec& spec : flag_table()) {
+    if (std::find(spec.names.begin(), spec.names.end(), name) != spec.names.end()) return &spec;
+  }
+  return nullptr;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,26 @@
+// Weights by name to a DecoderModel: finds every tensor the family needs, checks its shape, packs it.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/threads.h"
+#include "model/decoder.h"
+#include "model/weight_source.h"
+
+namespace warpweave {
+
+struct BuildOptions {
+  DType dtype = DType::bf16;   // --dtype resolved: f32, bf16 or f16
+  int max_positions = 0;       // rope tables reach this far: the context length served
+  std::function<void(int done_layers, int all_layers)> progress;  // may be empty
+};
+
+// f32 checkpoints are converted when `dtype` is smaller; bf16 and f16 checkpoints under f32 keep
+// their stored dtype (widening in registers is exact). `source` may be let go afterwards unless the
+// embedding stays in it (untied models keep a reference).
+Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
+                                                    std::shared_ptr<WeightSource> source,
+                                                    const BuildOptions& options, ThreadTeam& team);
+
+}  // namespace warpweave

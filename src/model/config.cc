@@ -1,0 +1,205 @@
+#include "model/config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "model/config_reader.h"
+
+namespace warpweave {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMaxDim = 1 << 24;
+
+Result<json> parse_object(std::string_view text, const char* file) {
+  constexpr size_t kMaxConfigBytes = 16 << 20;
+  if (text.size() > kMaxConfigBytes) {
+    return Status::data_loss(std::string(file) + " is larger than 16 MiB", file);
+  }
+  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded() || !parsed.is_object()) {
+    return Status::data_loss(std::string(file) + " is not a JSON object", file);
+  }
+  return parsed;
+}
+
+RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
+  RopeConfig rope;
+  rope.theta = theta;
+  rope.partial_rotary_factor = config.number("partial_rotary_factor", 1.0, 0.0, 1.0);
+  if (section == nullptr || !section->is_object()) return rope;
+  ConfigReader r(*section, "config.json: rope");
+  rope.theta = r.number("rope_theta", rope.theta, 1.0, 1e12);
+  rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 0.0, 1.0);
+  const std::string type = r.text("rope_type", r.text("type", "default"));
+  if (type == "default") {
+    rope.type = RopeConfig::Type::plain;
+  } else if (type == "linear") {
+    rope.type = RopeConfig::Type::linear;
+  } else if (type == "llama3") {
+    rope.type = RopeConfig::Type::llama3;
+  } else if (type == "yarn") {
+    rope.type = RopeConfig::Type::yarn;
+  } else {
+    r.fail("rope_type", "is '" + type + "'; supported are default, linear, llama3 and yarn");
+  }
+  rope.factor = r.number("factor", 1.0, 1e-6, 1e6);
+  rope.low_freq_factor = r.number("low_freq_factor", 1.0, 1e-6, 1e6);
+  rope.high_freq_factor = r.number("high_freq_factor", 4.0, 1e-6, 1e6);
+  rope.original_max_positions = r.integer("original_max_position_embeddings", 0, 0, 1 << 28);
+  rope.beta_fast = r.number("beta_fast", 32.0, 1e-6, 1e6);
+  rope.beta_slow = r.number("beta_slow", 1.0, 1e-6, 1e6);
+  if (r.has("attention_factor")) rope.attention_factor = r.number("attention_factor", 1.0, 0, 1e6);
+  if (r.has("mscale")) rope.mscale = r.number("mscale", 1.0, 0, 1e6);
+  if (r.has("mscale_all_dim")) rope.mscale_all_dim = r.number("mscale_all_dim", 0.0, 0, 1e6);
+  rope.truncate = r.boolean("truncate", true);
+  if (!r.status().ok()) config.fail("rope_scaling", r.status().message());
+  return rope;
+}
+
+// Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
+void read_ropes(ConfigReader& config, ModelConfig& out) {
+  const double theta = config.number("rope_theta", 10000.0, 1.0, 1e12);
+  const json* parameters = config.find("rope_parameters");
+  if (parameters != nullptr && parameters->is_object() && parameters->contains("full_attention")) {
+    out.rope = read_rope(config, &(*parameters)["full_attention"], theta);
+    if (parameters->contains("sliding_attention")) {
+      out.local_rope = read_rope(config, &(*parameters)["sliding_attention"], theta);
+    }
+    return;
+  }
+  out.rope = read_rope(config, parameters != nullptr ? parameters : config.find("rope_scaling"), theta);
+  if (config.has("rope_local_base_freq")) {
+    out.local_rope = RopeConfig{};
+    out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, 1.0, 1e12);
+  }
+}
+
+void read_layer_types(ConfigReader& config, ModelConfig& out) {
+  const json* types = config.find("layer_types");
+  if (types == nullptr) return;
+  if (!types->is_array() || static_cast<int>(types->size()) != out.num_layers) {
+    return config.fail("layer_types", "must list one type per layer");
+  }
+  out.sliding_layers.clear();
+  for (const json& type : *types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      return config.fail("layer_types", "may hold full_attention and sliding_attention here");
+    }
+    out.sliding_layers.push_back(type == "sliding_attention");
+  }
+}
+
+// Which layers slide, for files without layer_types.
+void read_window(ConfigReader& config, ModelConfig& out) {
+  out.sliding_window = config.integer("sliding_window", 0, 0, 1 << 28);
+  const std::string& type = out.model_type;
+  if (out.sliding_window > 0) {
+    out.sliding_layers.assign(out.num_layers, false);
+    if (type == "mistral" || type == "gpt_oss" || type == "gemma2" || type == "gemma3_text" || type == "gemma3") {
+      const int default_pattern = type == "mistral" ? 0 : type.starts_with("gemma3") ? 6 : 2;
+      const int pattern = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", default_pattern, 0, 1 << 20), 0, 1 << 20);
+      for (int i = 0; i < out.num_layers; ++i) {
+        out.sliding_layers[i] = pattern == 0 || (i + 1) % pattern != 0;
+      }
+    } else if (config.boolean("use_sliding_window", false)) {  // Qwen: the upper layers
+      const int first = config.integer("max_window_layers", out.num_layers, 0, 1 << 20);
+      for (int i = first; i < out.num_layers; ++i) out.sliding_layers[i] = true;
+    }
+  }
+  read_layer_types(config, out);
+  if (out.sliding_window == 0) out.sliding_layers.clear();
+}
+
+void read_moe(ConfigReader& config, ModelConfig& out) {
+  out.num_experts = config.integer("num_experts", config.integer("num_local_experts", 0, 0, 4096), 0, 4096);
+  if (out.num_experts == 0) return;
+  out.experts_per_token = config.integer("num_experts_per_tok", 1, 1, 64);
+  if (out.experts_per_token > out.num_experts) {
+    config.fail("num_experts_per_tok", "must be at most num_experts");
+  }
+  out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
+  out.norm_topk_prob = config.boolean("norm_topk_prob", false);
+  out.decoder_sparse_step = config.integer("decoder_sparse_step", 1, 1, 1 << 20);
+  for (int32_t layer : config.token_ids("mlp_only_layers")) out.mlp_only_layers.push_back(layer);
+}
+
+void read_shape(ConfigReader& config, ModelConfig& out) {
+  out.vocab_size = config.required_integer("vocab_size", 1, 1 << 24);
+  out.hidden_size = config.required_integer("hidden_size", 1, kMaxDim);
+  out.intermediate_size = config.required_integer("intermediate_size", 1, kMaxDim);
+  out.num_layers = config.required_integer("num_hidden_layers", 1, 4096);
+  out.num_q_heads = config.required_integer("num_attention_heads", 1, 65536);
+  out.num_kv_heads = config.integer("num_key_value_heads", out.num_q_heads, 1, 65536);
+  out.head_dim = config.integer("head_dim", std::max(1, out.hidden_size / out.num_q_heads), 1, 4096);
+  if (out.num_q_heads % out.num_kv_heads != 0) {
+    config.fail("num_key_value_heads", "must divide num_attention_heads");
+  }
+  if (out.head_dim % 2 != 0) config.fail("head_dim", "must be even");
+  out.max_position_embeddings = config.integer("max_position_embeddings", 2048, 1, 1 << 28);
+  out.norm_eps = config.number("rms_norm_eps", 1e-6, 0, 1);
+  out.hidden_act = config.text("hidden_act", config.text("hidden_activation", "silu"));
+  if (config.has("hidden_activation")) out.hidden_act = config.text("hidden_activation", "silu");
+  out.tie_word_embeddings = config.boolean("tie_word_embeddings", out.model_type.starts_with("gemma"));
+  out.attention_bias = config.boolean("attention_bias", false);
+  out.mlp_bias = config.boolean("mlp_bias", false);
+  out.attention_softcap = config.number("attn_logit_softcapping", 0, 0, 1e9);
+  out.final_softcap = config.number("final_logit_softcapping", 0, 0, 1e9);
+  out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, 0, 1e9);
+  const json* dual = config.find("dual_chunk_attention_config");
+  out.dual_chunk = dual != nullptr && dual->is_object();
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_config_json(std::string_view text) {
+  WW_ASSIGN_OR_RETURN(const json parsed, parse_object(text, "config.json"));
+  ModelConfig out;
+  const json& names = parsed.contains("architectures") ? parsed["architectures"] : json();
+  if (!names.is_array() || names.empty() || !names[0].is_string()) {
+    return Status::invalid_argument("config.json: architectures must name the model class, "
+                                    "e.g. [\"LlamaForCausalLM\"]", "architectures");
+  }
+  out.architecture = names[0].get<std::string>();
+  // Multimodal wrappers keep the language model's numbers in a section of their own.
+  const bool nested = parsed.contains("text_config") && parsed["text_config"].is_object() &&
+                      !parsed.contains("hidden_size");
+  const json& object = nested ? parsed["text_config"] : parsed;
+  ConfigReader config(object, "config.json");
+  out.model_type = config.text("model_type", "");
+  const std::string dtype = config.text("dtype", config.text("torch_dtype", "bfloat16"));
+  if (const auto known = parse_dtype(dtype)) {
+    out.dtype = *known;
+  } else {
+    config.fail("dtype", "is '" + dtype.substr(0, 40) + "'; supported are float32, bfloat16 and float16");
+  }
+  read_shape(config, out);
+  read_moe(config, out);
+  read_ropes(config, out);
+  if (config.status().ok()) read_window(config, out);
+  const std::vector<int32_t> bos = config.token_ids("bos_token_id");
+  if (!bos.empty()) out.bos_token_id = bos[0];
+  out.eos_token_ids = config.token_ids("eos_token_id");
+  if (!config.status().ok()) return config.status();
+  return out;
+}
+
+Result<GenerationDefaults> parse_generation_config_json(std::string_view text) {
+  WW_ASSIGN_OR_RETURN(const json parsed, parse_object(text, "generation_config.json"));
+  ConfigReader config(parsed, "generation_config.json");
+  GenerationDefaults out;
+  out.eos_token_ids = config.token_ids("eos_token_id");
+  if (config.has("temperature")) out.temperature = config.number("temperature", 1, 0, 100);
+  if (config.has("top_p")) out.top_p = config.number("top_p", 1, 0, 1);
+  if (config.has("top_k")) out.top_k = config.integer("top_k", 0, -1, 1 << 24);
+  if (config.has("min_p")) out.min_p = config.number("min_p", 0, 0, 1);
+  if (config.has("repetition_penalty")) {
+    out.repetition_penalty = config.number("repetition_penalty", 1, 1e-6, 1e6);
+  }
+  if (!config.status().ok()) return config.status();
+  // A model that says "do not sample" is greedy unless the request says otherwise.
+  if (parsed.contains("do_sample") && parsed["do_sample"] == false) out.temperature = 0;
+  return out;
+}
+
+}  // namespace warpweave

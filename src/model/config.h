@@ -1,0 +1,89 @@
+// ModelConfig: the facts of a model's config.json (or GGUF metadata), checked and in one shape.
+//
+// Parsing knows every key that some supported family uses; a family file then reads what concerns
+// it. Errors name the file's key, the value, the rule: `invalid_argument` for a wrong value,
+// `unsupported` for an architecture or rope type that is known to be missing here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "warpweave/status.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave {
+
+struct RopeConfig {
+  enum class Type { none, plain, linear, llama3, yarn };
+  Type type = Type::plain;
+  double theta = 10000.0;
+  double partial_rotary_factor = 1.0;
+  double factor = 1.0;                    // linear, llama3, yarn
+  double low_freq_factor = 1.0;           // llama3
+  double high_freq_factor = 4.0;
+  int original_max_positions = 0;         // llama3, yarn
+  double beta_fast = 32.0;                // yarn
+  double beta_slow = 1.0;
+  std::optional<double> attention_factor;
+  std::optional<double> mscale;
+  std::optional<double> mscale_all_dim;
+  bool truncate = true;
+};
+
+struct ModelConfig {
+  std::string architecture;               // "LlamaForCausalLM"
+  std::string model_type;                 // "llama"
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_layers = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int max_position_embeddings = 0;        // the context length
+  double norm_eps = 1e-6;
+  std::string hidden_act = "silu";
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  bool mlp_bias = false;
+  DType dtype = DType::bf16;              // of the checkpoint, as declared
+
+  RopeConfig rope;                        // of full-attention layers
+  std::optional<RopeConfig> local_rope;   // of sliding-window layers, where it differs (Gemma-3)
+
+  int sliding_window = 0;                 // tokens, the row's own among them; 0: none
+  std::vector<bool> sliding_layers;       // [num_layers]; empty: none
+
+  double attention_softcap = 0;           // 0: off
+  double final_softcap = 0;
+  double query_pre_attn_scalar = 0;       // 0: head_dim
+
+  int num_experts = 0;                    // 0: dense
+  int experts_per_token = 0;
+  int moe_intermediate_size = 0;
+  bool norm_topk_prob = true;
+  int decoder_sparse_step = 1;            // layer i has experts if (i + 1) % step == 0
+  std::vector<int> mlp_only_layers;       // dense although the step says experts
+  bool dual_chunk = false;                // has a dual-chunk attention section
+
+  std::optional<int32_t> bos_token_id;
+  std::vector<int32_t> eos_token_ids;
+};
+
+Result<ModelConfig> parse_config_json(std::string_view json);
+
+// generation_config.json: what a request gets when it says nothing.
+struct GenerationDefaults {
+  std::vector<int32_t> eos_token_ids;
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int> top_k;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+};
+Result<GenerationDefaults> parse_generation_config_json(std::string_view json);
+
+}  // namespace warpweave

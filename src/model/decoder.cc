@@ -1,0 +1,189 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace warpweave {
+
+size_t DecoderWeights::size_bytes() const {
+  size_t bytes = lm_head.size_bytes() + (embedding.data ? embedding.size_bytes() : 0);
+  for (const DecoderLayer& layer : layers) {
+    bytes += layer.qkv.size_bytes() + layer.o.size_bytes() + layer.gate_up.size_bytes() +
+             layer.down.size_bytes() + layer.router.size_bytes();
+    for (const MoeExpert& expert : layer.experts) {
+      bytes += expert.gate_up.size_bytes() + expert.down.size_bytes();
+    }
+  }
+  for (const RopeTable& rope : ropes) bytes += (rope.cos.size() + rope.sin.size()) * sizeof(float);
+  return bytes;
+}
+
+DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights weights)
+    : config_(std::move(config)), spec_(spec), weights_(std::move(weights)) {}
+
+void DecoderModel::reserve(int64_t rows) {
+  if (rows <= reserved_rows_) return;
+  reserved_rows_ = rows;
+  int64_t ffn = 0;
+  for (const DecoderLayer& layer : weights_.layers) ffn = std::max(ffn, layer.down.in_features());
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  x_.resize(rows * spec_.hidden_size);
+  h_.resize(rows * spec_.hidden_size);
+  branch_.resize(rows * spec_.hidden_size);
+  qkv_.resize(rows * (q_dim + 2 * kv_dim));
+  attention_out_.resize(rows * q_dim);
+  act_.resize(rows * ffn);
+}
+
+LinearInput DecoderModel::normed(const std::vector<float>& weight, const PackedLinear& next,
+                                 int64_t rows, ThreadTeam& team) {
+  const int64_t cols = spec_.hidden_size;
+  const DType dtype = next.preferred_input();
+  rms_norm({.x = x_.data(), .rows = rows, .cols = cols, .x_stride = cols, .weight = weight.data(),
+            .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = h_.data(),
+            .out_dtype = dtype, .out_stride = cols},
+           team);
+  return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
+}
+
+void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache, ThreadTeam& team) {
+  const DecoderLayer& weights = weights_.layers[layer];
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  const int64_t stride = q_dim + 2 * kv_dim;
+  const auto target = [](const KvPoolView& view) {
+    return KvWriteTarget{const_cast<void*>(view.data), view.dtype, view.page_stride,
+                         view.token_stride, view.head_stride};
+  };
+  QkvRowsCall call;
+  call.rows = batch.num_tokens;
+  call.num_q_heads = spec_.num_q_heads;
+  call.num_kv_heads = spec_.num_kv_heads;
+  call.head_dim = call.v_head_dim = spec_.head_dim;
+  call.q = qkv_.data();
+  call.k = qkv_.data() + q_dim;
+  call.v = qkv_.data() + q_dim + kv_dim;
+  call.q_stride = call.k_stride = call.v_stride = stride;
+  call.q_norm = weights.q_norm.empty() ? nullptr : weights.q_norm.data();
+  call.k_norm = weights.k_norm.empty() ? nullptr : weights.k_norm.data();
+  call.norm_weight_offset = spec_.norm_weight_offset;
+  call.norm_eps = spec_.norm_eps;
+  call.rope = weights_.ropes.empty() ? nullptr : &weights_.ropes[weights.rope_index];
+  call.positions = batch.positions.data();
+  call.kv_slots = batch.kv_slots.data();
+  call.page_size = batch.page_size;
+  call.k_out = target(cache.k(layer));
+  call.v_out = target(cache.v(layer));
+  norm_rope_write_kv(call, team);
+}
+
+void DecoderModel::attend(int layer, const ForwardBatch& batch, KvCache& cache,
+                          AttentionBackend& attention) {
+  const DecoderLayer& weights = weights_.layers[layer];
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  AttentionCall call;
+  call.layer = layer;
+  call.num_q_heads = spec_.num_q_heads;
+  call.num_kv_heads = spec_.num_kv_heads;
+  call.head_dim = call.v_head_dim = spec_.head_dim;
+  call.scale = spec_.attention_scale;
+  call.window_left = weights.window_left;
+  call.logit_softcap = spec_.attention_softcap;
+  call.sinks = weights.sinks.empty() ? nullptr : weights.sinks.data();
+  call.q = qkv_.data();
+  call.q_token_stride = q_dim + 2 * int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  call.k = cache.k(layer);
+  call.v = cache.v(layer);
+  call.out = attention_out_.data();
+  call.out_token_stride = q_dim;
+  if (batch.mode == ForwardMode::decode) {
+    attention.forward_decode(batch, call);
+  } else {
+    attention.forward_extend(batch, call);
+  }
+}
+
+// x += linear(input), through the branch's own norm where the family has one.
+void DecoderModel::add_branch(const PackedLinear& linear, const LinearInput& input,
+                              const std::vector<float>& out_norm, ThreadTeam& team) {
+  const int64_t cols = spec_.hidden_size;
+  if (out_norm.empty()) {
+    linear.forward(input, {.data = x_.data(), .row_stride = cols, .accumulate = true}, team);
+    return;
+  }
+  linear.forward(input, {.data = branch_.data(), .row_stride = cols}, team);
+  rms_norm({.x = branch_.data(), .rows = input.rows, .cols = cols, .x_stride = cols,
+            .weight = out_norm.data(), .weight_offset = spec_.norm_weight_offset,
+            .eps = spec_.norm_eps, .out = x_.data(), .out_stride = cols, .accumulate = true},
+           team);
+}
+
+void DecoderModel::mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team) {
+  if (!layer.experts.empty()) {
+    // The router multiplies in f32, so its input is the f32 norm that the experts share.
+    normed(layer.mlp_norm, layer.router, rows, team);
+    moe_forward({.x = h_.data(), .rows = rows, .x_stride = spec_.hidden_size, .router = &layer.router,
+                 .experts = layer.experts, .experts_per_token = spec_.experts_per_token,
+                 .norm = spec_.router_norm, .y = x_.data(), .y_stride = spec_.hidden_size},
+                team);
+    return;
+  }
+  const LinearInput input = normed(layer.mlp_norm, layer.gate_up, rows, team);
+  const int64_t ffn = layer.down.in_features();
+  const DType dtype = layer.down.preferred_input();
+  layer.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = ffn}, team);
+  add_branch(layer.down, {.data = act_.data(), .dtype = dtype, .rows = rows, .row_stride = ffn},
+             layer.mlp_out_norm, team);
+}
+
+// After the last attention only the rows with wanted logits go on.
+void DecoderModel::keep_rows(std::span<const int32_t> rows) {
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == static_cast<int32_t>(i)) continue;  // rows ascend, so sources lie ahead
+    std::memcpy(&x_[i * hidden], &x_[rows[i] * hidden], hidden * sizeof(float));
+    std::memcpy(&attention_out_[i * q_dim], &attention_out_[rows[i] * q_dim], q_dim * sizeof(float));
+  }
+}
+
+Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
+                             ThreadTeam& team, float* logits) {
+  int64_t rows = batch.num_tokens;
+  if (rows == 0) return {};
+  reserve(rows);
+  if (weights_.embedding.data != nullptr) {
+    embedding_gather(weights_.embedding, batch.input_ids.data(), rows, spec_.embedding_scale,
+                     x_.data(), team);
+  } else {
+    embedding_gather(weights_.lm_head, batch.input_ids.data(), rows, spec_.embedding_scale,
+                     x_.data(), team);
+  }
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const int num_layers = static_cast<int>(weights_.layers.size());
+  for (int i = 0; i < num_layers; ++i) {
+    const DecoderLayer& layer = weights_.layers[i];
+    const LinearInput input = normed(layer.input_norm, layer.qkv, rows, team);
+    layer.qkv.forward(input, {.data = qkv_.data(), .row_stride = layer.qkv.out_features()}, team);
+    write_kv(i, batch, cache, team);
+    if (i == num_layers - 1 && batch.logits_rows.empty()) return {};
+    attend(i, batch, cache, attention);
+    if (i == num_layers - 1) {
+      keep_rows(batch.logits_rows);
+      rows = static_cast<int64_t>(batch.logits_rows.size());
+    }
+    add_branch(layer.o,
+               {.data = attention_out_.data(), .dtype = DType::f32, .rows = rows, .row_stride = q_dim},
+               layer.attention_out_norm, team);
+    mlp(layer, rows, team);
+  }
+  const LinearInput last = normed(weights_.final_norm, weights_.lm_head, rows, team);
+  weights_.lm_head.forward(last, {.data = logits, .row_stride = spec_.vocab_size}, team);
+  if (spec_.final_softcap > 0) {
+    softcap_inplace(logits, spec_.final_softcap, rows * spec_.vocab_size, team);
+  }
+  return {};
+}
+
+}  // namespace warpweave

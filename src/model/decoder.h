@@ -1,0 +1,111 @@
+// The decoder-only transformer that every family here is a setting of: its numbers (DecoderSpec),
+// its packed weights (DecoderWeights), and one forward over a ForwardBatch.
+//
+// A family file fills both; nothing in this file knows a family's name. Activations are f32 between
+// operations; linears that multiply in bf16 get bf16 inputs straight from the norm before them.
+// forward() runs on the device thread; it allocates only when a batch is larger than any before.
+// Architecture: Vaswani et al. 2017 with RMSNorm, rotary embedding and gated MLP (Llama, 2023).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/backend.h"
+#include "base/threads.h"
+#include "batch/forward_batch.h"
+#include "kv/kv_cache.h"
+#include "model/config.h"
+#include "ops/aligned_buffer.h"
+#include "ops/elementwise.h"
+#include "ops/linear.h"
+#include "ops/moe.h"
+#include "ops/rope.h"
+
+namespace warpweave {
+
+struct DecoderSpec {
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  float attention_scale = 0;        // on q.k
+  float attention_softcap = 0;      // 0: off
+  float final_softcap = 0;          // on the logits
+  float embedding_scale = 1;
+  float norm_eps = 1e-6f;
+  float norm_weight_offset = 0;     // 1 for Gemma: norms multiply by (1 + weight)
+  int experts_per_token = 0;
+  RouterNorm router_norm = RouterNorm::softmax_all_renorm;
+};
+
+struct DecoderLayer {
+  int window_left = -1;             // -1: full attention
+  int rope_index = 0;               // into DecoderWeights::ropes
+  std::vector<float> input_norm;    // [hidden]
+  PackedLinear qkv;
+  std::vector<float> q_norm;        // [head_dim], or empty
+  std::vector<float> k_norm;
+  std::vector<float> sinks;         // [num_q_heads], or empty
+  PackedLinear o;
+  std::vector<float> attention_out_norm;  // Gemma: on the branch, before it joins; or empty
+  std::vector<float> mlp_norm;
+  PackedLinear gate_up;             // GLU; empty in expert layers
+  PackedLinear down;
+  std::vector<float> mlp_out_norm;  // Gemma, as above
+  PackedLinear router;              // empty in dense layers
+  std::vector<MoeExpert> experts;
+};
+
+struct DecoderWeights {
+  TensorView embedding;             // [vocab, hidden]; data == nullptr: rows of lm_head (tied)
+  std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
+  PackedLinear lm_head;
+  std::vector<float> final_norm;
+  std::vector<RopeTable> ropes;
+  std::vector<DecoderLayer> layers;
+
+  size_t size_bytes() const;        // held in memory for weights
+};
+
+class DecoderModel {
+ public:
+  DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights weights);
+
+  const ModelConfig& config() const { return config_; }
+  const DecoderSpec& spec() const { return spec_; }
+  size_t weight_bytes() const { return weights_.size_bytes(); }
+
+  // Writes K/V of all rows to `cache` and the raw logits of batch.logits_rows to
+  // `logits` [logits_rows, vocab]. `attention` has had init_forward_metadata(batch).
+  Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
+                 ThreadTeam& team, float* logits);
+
+ private:
+  void reserve(int64_t rows);
+  LinearInput normed(const std::vector<float>& weight, const PackedLinear& next, int64_t rows,
+                     ThreadTeam& team);
+  void attend(int layer, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention);
+  void write_kv(int layer, const ForwardBatch& batch, KvCache& cache, ThreadTeam& team);
+  void add_branch(const PackedLinear& linear, const LinearInput& input,
+                  const std::vector<float>& out_norm, ThreadTeam& team);
+  void mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team);
+  void keep_rows(std::span<const int32_t> rows);
+
+  ModelConfig config_;
+  DecoderSpec spec_;
+  DecoderWeights weights_;
+
+  // Workspace, [reserved_rows_, ...] each.
+  int64_t reserved_rows_ = 0;
+  std::vector<float> x_;            // residual stream [hidden]
+  std::vector<float> h_;            // normed input, f32 or bf16 [hidden]
+  std::vector<float> qkv_;          // [q | k | v]
+  std::vector<float> attention_out_;  // [q heads * head_dim]
+  std::vector<float> branch_;       // [hidden]
+  std::vector<float> act_;          // MLP intermediate, f32 or bf16
+};
+
+}  // namespace warpweave

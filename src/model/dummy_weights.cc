@@ -1,0 +1,80 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "base/float16.h"
+#include "model/weight_source.h"
+
+namespace warpweave {
+namespace {
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+uint64_t hash_name(std::string_view name, uint64_t seed) {
+  uint64_t h = seed ^ 0xcbf29ce484222325ull;
+  for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return mix(h);
+}
+
+class DummyWeights : public WeightSource {
+ public:
+  DummyWeights(DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
+
+  bool has(std::string_view name) const override { return !name.ends_with("bias") && !name.ends_with("sinks"); }
+
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    TensorView view;
+    view.dtype = dtype_;
+    view.rank = static_cast<int>(shape.size());
+    std::copy(shape.begin(), shape.end(), view.shape.begin());
+    auto buffer = std::make_unique<std::byte[]>(view.size_bytes());
+    fill(name, view, buffer.get());
+    view.data = buffer.get();
+    std::lock_guard lock(mutex_);
+    buffers_.push_back(std::move(buffer));
+    return view;
+  }
+
+  void release(const TensorView& view) const override {
+    std::lock_guard lock(mutex_);
+    std::erase_if(buffers_, [&](const auto& buffer) { return buffer.get() == view.data; });
+  }
+
+ private:
+  void fill(std::string_view name, const TensorView& view, std::byte* out) const {
+    const bool is_norm = view.rank == 1 && name.find("norm") != name.npos;
+    const float centre = is_norm ? 1.0f : 0.0f;
+    // Uniform in +-scale; sqrt(3) gives unit variance times 1/sqrt(columns).
+    const float scale = is_norm ? 0.05f : std::sqrt(3.0f / static_cast<float>(view.shape[view.rank - 1]));
+    const uint64_t base = hash_name(name, seed_);
+    const int64_t count = view.elements();
+    for (int64_t i = 0; i < count; ++i) {
+      const float unit = static_cast<float>(mix(base + static_cast<uint64_t>(i)) >> 40) * 0x1.0p-24f;
+      const float value = centre + scale * (2 * unit - 1);
+      if (dtype_ == DType::f32) {
+        std::memcpy(out + i * 4, &value, 4);
+      } else {
+        const uint16_t bits = dtype_ == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+        std::memcpy(out + i * 2, &bits, 2);
+      }
+    }
+  }
+
+  DType dtype_;
+  uint64_t seed_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<std::byte[]>> buffers_;
+};
+
+}  // namespace
+
+std::shared_ptr<WeightSource> make_dummy_weights(DType dtype, uint64_t seed) {
+  return std::make_shared<DummyWeights>(dtype, seed);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,46 @@
+// What one model family adds to the common decoder, as data. A family is one file here with one
+// function ModelConfig -> FamilyTraits, and one line in registry.cc.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/decoder.h"
+
+namespace warpweave {
+
+struct FamilyTraits {
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;               // RMS norm per head on q and k, before rope
+  bool sinks = false;
+  bool branch_norms = false;          // Gemma: a norm on each branch before it joins the residual
+  bool fused_experts = false;         // gpt-oss: one transposed tensor for all experts
+  float norm_weight_offset = 0;
+  float embedding_scale = 1;
+  float attention_scale = 0;          // 0: 1/sqrt(head_dim)
+  GluActivation activation = GluActivation::silu;
+  RouterNorm router_norm = RouterNorm::softmax_all_renorm;
+};
+
+struct Family {
+  std::string_view architecture;      // as in config.json
+  FamilyTraits (*traits)(const ModelConfig& config);
+};
+
+std::span<const Family> all_families();
+// `unsupported`, listing what is supported, for an unknown architecture.
+Result<Family> find_family(std::string_view architecture);
+
+FamilyTraits llama_traits(const ModelConfig& config);
+FamilyTraits mistral_traits(const ModelConfig& config);
+FamilyTraits qwen2_traits(const ModelConfig& config);
+FamilyTraits qwen3_traits(const ModelConfig& config);
+FamilyTraits qwen3_moe_traits(const ModelConfig& config);
+FamilyTraits gemma2_traits(const ModelConfig& config);
+FamilyTraits gemma3_traits(const ModelConfig& config);
+FamilyTraits gpt_oss_traits(const ModelConfig& config);
+
+}  // namespace warpweave

@@ -1,0 +1,13 @@
+// Qwen3-MoE: Qwen3's attention; the MLP is a mixture of experts.
+#include "model/families/family.h"
+
+namespace warpweave {
+
+FamilyTraits qwen3_moe_traits(const ModelConfig& config) {
+  FamilyTraits traits = qwen3_traits(config);
+  traits.router_norm =
+      config.norm_topk_prob ? RouterNorm::softmax_all_renorm : RouterNorm::softmax_all;
+  return traits;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,29 @@
+#include <string>
+
+#include "model/families/family.h"
+
+namespace warpweave {
+namespace {
+
+constexpr Family kFamilies[] = {
+    {"LlamaForCausalLM", llama_traits},       {"MistralForCausalLM", mistral_traits},
+    {"Qwen2ForCausalLM", qwen2_traits},       {"Qwen3ForCausalLM", qwen3_traits},
+    {"Qwen3MoeForCausalLM", qwen3_moe_traits}, {"Gemma2ForCausalLM", gemma2_traits},
+    {"Gemma3ForCausalLM", gemma3_traits},     {"GptOssForCausalLM", gpt_oss_traits},
+};
+
+}  // namespace
+
+std::span<const Family> all_families() { return kFamilies; }
+
+Result<Family> find_family(std::string_view architecture) {
+  std::string supported;
+  for (const Family& family : kFamilies) {
+    if (family.architecture == architecture) return family;
+    supported += (supported.empty() ? "" : ", ") + std::string(family.architecture);
+  }
+  return Status::unsupported("config.json: the architecture '" + std::string(architecture.substr(0, 80)) +
+                             "' is not supported; supported are " + supported, "architectures");
+}
+
+}  // namespace warpweave

@@ -1,0 +1,163 @@
+// Every family against what transformers computes from the same tiny random weights
+// (tests/golden/families, made by tools/make_family_goldens.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/families/family.h"
+#include "model/testing/paged_run.h"
+
+namespace warpweave {
+namespace {
+
+constexpr float kTolerance = 2e-4f;  // the goldens are rounded to 1e-5; logits reach about 10
+
+struct Golden {
+  std::vector<int32_t> ids;         // the prompt, then the greedy continuation
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> greedy;
+  std::vector<float> logits;        // [ids, vocab]
+};
+
+std::string golden_folder(const std::string& name) { return "tests/golden/families/" + name; }
+
+Golden read_golden(const std::string& name) {
+  const auto json = nlohmann::json::parse(std::ifstream(golden_folder(name) + "/golden.json"));
+  Golden out;
+  out.prompt = json.at("input_ids").get<std::vector<int32_t>>();
+  out.greedy = json.at("greedy_ids").get<std::vector<int32_t>>();
+  out.ids = out.prompt;
+  out.ids.insert(out.ids.end(), out.greedy.begin(), out.greedy.end());
+  for (const auto& row : json.at("logits")) {
+    for (const auto& value : row) out.logits.push_back(value.get<float>());
+  }
+  return out;
+}
+
+float max_difference(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  float worst = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float d = std::fabs(a[i] - b[i]);
+    worst = d <= worst ? worst : d;  // NaN wins
+    if (std::isnan(d)) return d;
+  }
+  return worst;
+}
+
+std::unique_ptr<PagedRun> open_or_fail(const std::string& path, const PagedRunOptions& options = {}) {
+  auto run = PagedRun::open(path, options);
+  EXPECT_TRUE(run.ok()) << run.status().message();
+  return run.ok() ? std::move(run).value() : nullptr;
+}
+
+class FamilyTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(FamilyTest, WholePrefillGivesTheSameLogits) {
+  const Golden golden = read_golden(GetParam());
+  auto run = open_or_fail(golden_folder(GetParam()));
+  ASSERT_NE(run, nullptr);
+  auto logits = run->feed(golden.ids);
+  ASSERT_TRUE(logits.ok()) << logits.status().message();
+  EXPECT_LE(max_difference(*logits, golden.logits), kTolerance);
+}
+
+TEST_P(FamilyTest, ChunksAndDecodeStepsGiveTheSameLogits) {
+  const Golden golden = read_golden(GetParam());
+  auto run = open_or_fail(golden_folder(GetParam()));
+  ASSERT_NE(run, nullptr);
+  const std::span<const int32_t> ids(golden.ids);
+  std::vector<float> all;
+  size_t done = 0;
+  for (size_t chunk : {size_t{7}, size_t{1}, size_t{13}, size_t{2}}) {
+    auto logits = run->feed(ids.subspan(done, chunk));
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    all.insert(all.end(), logits->begin(), logits->end());
+    done += chunk;
+  }
+  for (; done < ids.size(); ++done) {
+    auto logits = run->feed(ids.subspan(done, 1));
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    all.insert(all.end(), logits->begin(), logits->end());
+  }
+  EXPECT_LE(max_difference(all, golden.logits), kTolerance);
+}
+
+TEST_P(FamilyTest, GreedyContinuationIsTheSame) {
+  const Golden golden = read_golden(GetParam());
+  auto run = open_or_fail(golden_folder(GetParam()), {.page_size = 1});
+  ASSERT_NE(run, nullptr);
+  auto ids = run->greedy(golden.prompt, static_cast<int>(golden.greedy.size()));
+  ASSERT_TRUE(ids.ok()) << ids.status().message();
+  EXPECT_EQ(*ids, golden.greedy);
+}
+
+// Logits of some rows only take the shortcut of the last layer: the same numbers, bit for bit.
+TEST_P(FamilyTest, LogitsOfTheLastRowsAreThoseOfAllRows) {
+  const Golden golden = read_golden(GetParam());
+  auto run = open_or_fail(golden_folder(GetParam()));
+  ASSERT_NE(run, nullptr);
+  auto all = run->feed(golden.ids);
+  ASSERT_TRUE(all.ok());
+  for (int rows : {1, 3}) {
+    run->restart();
+    auto some = run->feed(golden.ids, rows);
+    ASSERT_TRUE(some.ok());
+    EXPECT_EQ(max_difference(*some, std::span(*all).last(some->size())), 0) << rows << " rows";
+  }
+}
+
+TEST_P(FamilyTest, Bfloat16StaysClose) {
+  const Golden golden = read_golden(GetParam());
+  auto run = open_or_fail(golden_folder(GetParam()), {.dtype = DType::bf16, .kv_dtype = DType::bf16});
+  ASSERT_NE(run, nullptr);
+  auto logits = run->feed(golden.ids);
+  ASSERT_TRUE(logits.ok()) << logits.status().message();
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < golden.logits.size(); ++i) {
+    error += std::pow((*logits)[i] - golden.logits[i], 2);
+    norm += std::pow(golden.logits[i], 2);
+  }
+  EXPECT_LT(std::sqrt(error / norm), 0.08);  // a wrong weight or bias gives more than 0.3
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
+                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe",
+                                         "gemma2", "gemma3", "gpt-oss"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
+  const auto family = find_family("MambaForCausalLM");
+  ASSERT_FALSE(family.ok());
+  EXPECT_EQ(family.status().code(), StatusCode::unsupported);
+  EXPECT_NE(family.status().message().find("MambaForCausalLM"), std::string::npos);
+  EXPECT_NE(family.status().message().find("LlamaForCausalLM"), std::string::npos);
+}
+
+TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
+  for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2",
+                           "gemma3", "gpt-oss"}) {
+    auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
+    ASSERT_NE(run, nullptr) << name;
+    const int32_t ids[] = {5, 6, 7, 8};
+    auto logits = run->feed(ids);
+    ASSERT_TRUE(logits.ok()) << name << logits.status().message();
+    double sum = 0;
+    for (float x : *logits) {
+      ASSERT_TRUE(std::isfinite(x)) << name;
+      sum += x * x;
+    }
+    const double rms = std::sqrt(sum / logits->size());
+    EXPECT_GT(rms, 0.05) << name;
+    EXPECT_LT(rms, 30) << name;
+  }
+}
+
+}  // namespace
+}  // namespace warpweave

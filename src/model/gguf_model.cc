@@ -1,0 +1,328 @@
+#include "model/gguf_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+
+#include "base/mapped_file.h"
+#include "model/gguf.h"
+
+namespace warpweave {
+namespace {
+
+// One supported architecture of GGUF files.
+struct GgufArch {
+  std::string_view name;           // general.architecture
+  const char* model_type;
+  const char* architecture;
+  bool permuted_qk = false;        // rows stored for interleaved rope pairs
+  bool norms_plus_one = false;     // Gemma's (1 + w) already added
+  bool branch_norms = false;
+};
+
+constexpr GgufArch kArchs[] = {
+    {"llama", "llama", "LlamaForCausalLM", true},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM"},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"gemma2", "gemma2", "Gemma2ForCausalLM", false, true, true},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, true, true},
+};
+
+// Reads "<arch>.<key>" with a range; the first error sticks.
+class Metadata {
+ public:
+  Metadata(const GgufContents& file, std::string arch) : file_(file), arch_(std::move(arch)) {}
+  const Status& status() const { return status_; }
+
+  int integer(const std::string& key, int fallback, int min, int max) {
+    const int64_t* value = file_.get<int64_t>(arch_ + "." + key);
+    if (value == nullptr) return fallback;
+    if (*value < min || *value > max) {
+      fail(key, "must be from " + std::to_string(min) + " to " + std::to_string(max) + ", got " + std::to_string(*value));
+      return fallback;
+    }
+    return static_cast<int>(*value);
+  }
+  int required(const std::string& key, int max) {
+    if (file_.get<int64_t>(arch_ + "." + key) == nullptr) fail(key, "is missing");
+    return integer(key, 1, 1, max);
+  }
+  double number(const std::string& key, double fallback) {
+    const double* value = file_.get<double>(arch_ + "." + key);
+    return value != nullptr ? *value : fallback;
+  }
+  const std::string* text(const std::string& key) { return file_.get<std::string>(arch_ + "." + key); }
+  void fail(const std::string& key, const std::string& rule) {
+    if (status_.ok()) status_ = Status::data_loss("metadata " + arch_ + "." + key + " " + rule);
+  }
+
+ private:
+  const GgufContents& file_;
+  std::string arch_;
+  Status status_;
+};
+
+void read_gguf_rope(Metadata& meta, ModelConfig& out) {
+  out.rope.theta = meta.number("rope.freq_base", 10000.0);
+  if (!(out.rope.theta > 1 && out.rope.theta < 1e12)) meta.fail("rope.freq_base", "is not a sensible base");
+  const std::string* scaling = meta.text("rope.scaling.type");
+  if (scaling == nullptr || *scaling == "none") return;
+  out.rope.factor = meta.number("rope.scaling.factor", 1.0);
+  out.rope.original_max_positions = meta.integer("rope.scaling.original_context_length", 0, 0, 1 << 28);
+  if (*scaling == "linear") {
+    out.rope.type = RopeConfig::Type::linear;
+  } else if (*scaling == "yarn") {
+    out.rope.type = RopeConfig::Type::yarn;
+  } else {
+    meta.fail("rope.scaling.type", "'" + scaling->substr(0, 40) + "' is not supported");
+  }
+}
+
+void read_gguf_window(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
+  out.sliding_window = meta.integer("attention.sliding_window", 0, 0, 1 << 28);
+  if (out.sliding_window == 0) return;
+  const int pattern = arch.name == "gemma2" ? 2 : arch.name == "gemma3" ? 6 : 0;
+  for (int i = 0; i < out.num_layers; ++i) {
+    out.sliding_layers.push_back(pattern == 0 || (i + 1) % pattern != 0);
+  }
+  if (arch.name == "gemma3") {
+    out.local_rope = RopeConfig{};  // 10000, unscaled
+  }
+}
+
+Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) {
+  Metadata meta(file, std::string(arch.name));
+  ModelConfig out;
+  out.model_type = arch.model_type;
+  out.architecture = arch.architecture;
+  out.hidden_size = meta.required("embedding_length", 1 << 24);
+  out.num_layers = meta.required("block_count", 4096);
+  out.num_q_heads = meta.required("attention.head_count", 65536);
+  out.num_kv_heads = meta.integer("attention.head_count_kv", out.num_q_heads, 1, 65536);
+  out.head_dim = meta.integer("attention.key_length", std::max(2, out.hidden_size / out.num_q_heads), 2, 4096);
+  out.intermediate_size = meta.integer("feed_forward_length", 1, 1, 1 << 24);
+  out.max_position_embeddings = meta.required("context_length", 1 << 28);
+  out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", 1e-6);
+  out.attention_softcap = meta.number("attn_logit_softcapping", 0);
+  out.final_softcap = meta.number("final_logit_softcapping", 0);
+  out.num_experts = meta.integer("expert_count", 0, 0, 4096);
+  out.experts_per_token = meta.integer("expert_used_count", 0, 0, 64);
+  out.moe_intermediate_size = meta.integer("expert_feed_forward_length", out.intermediate_size, 1, 1 << 24);
+  out.hidden_act = arch.branch_norms ? "gelu_pytorch_tanh" : "silu";
+  if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
+  if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");
+  if (out.experts_per_token > out.num_experts) meta.fail("expert_used_count", "must be at most expert_count");
+  read_gguf_rope(meta, out);
+  read_gguf_window(meta, arch, out);
+  if (!meta.status().ok()) return meta.status();
+  const auto embedding = file.tensors.find("token_embd.weight");
+  if (embedding == file.tensors.end() || embedding->second.rank != 2) {
+    return Status::data_loss("tensor token_embd.weight is missing");
+  }
+  out.vocab_size = static_cast<int>(std::min<int64_t>(embedding->second.shape[0], 1 << 24));
+  out.tie_word_embeddings = !file.tensors.contains("output.weight");
+  const auto projection = file.tensors.find("blk.0.attn_q.weight");
+  if (projection != file.tensors.end()) out.dtype = projection->second.dtype;
+  if (const int64_t* id = file.get<int64_t>("tokenizer.ggml.bos_token_id")) out.bos_token_id = static_cast<int32_t>(*id);
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    const int64_t* id = file.get<int64_t>(key);
+    if (id != nullptr && *id >= 0 && *id < out.vocab_size) out.eos_token_ids.push_back(static_cast<int32_t>(*id));
+  }
+  return out;
+}
+
+// "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight"; empty when there is none.
+std::string gguf_name(std::string_view name, bool branch_norms) {
+  if (name == "model.embed_tokens.weight") return "token_embd.weight";
+  if (name == "model.norm.weight") return "output_norm.weight";
+  if (name == "lm_head.weight") return "output.weight";
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return {};
+  name.remove_prefix(kPrefix.size());
+  const size_t dot = name.find('.');
+  if (dot == name.npos) return {};
+  const std::string layer(name.substr(0, dot));
+  const std::string_view rest = name.substr(dot + 1);
+  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"input_layernorm", "attn_norm"},       {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},         {"self_attn.v_proj", "attn_v"},
+      {"self_attn.o_proj", "attn_output"},    {"self_attn.q_norm", "attn_q_norm"},
+      {"self_attn.k_norm", "attn_k_norm"},    {"pre_feedforward_layernorm", "ffn_norm"},
+      {"post_feedforward_layernorm", "post_ffw_norm"},
+      {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"},          {"mlp.gate", "ffn_gate_inp"},
+  };
+  const size_t suffix = rest.rfind('.');
+  const std::string_view stem = rest.substr(0, suffix), kind = rest.substr(suffix);
+  if (stem == "post_attention_layernorm") {
+    return "blk." + layer + (branch_norms ? ".post_attention_norm" : ".ffn_norm") + std::string(kind);
+  }
+  for (const auto& [from, to] : kNames) {
+    if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
+  }
+  return {};
+}
+
+class GgufSource : public WeightSource {
+ public:
+  GgufSource(MappedFile file, GgufContents contents, const GgufArch& arch, const ModelConfig& config)
+      : file_(std::move(file)), contents_(std::move(contents)), arch_(arch),
+        num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads) {}
+
+  bool has(std::string_view name) const override { return lookup(name).data != nullptr; }
+
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    TensorView view = lookup(name);
+    if (view.data == nullptr) return Status::data_loss("tensor " + std::string(name) + " is not in the GGUF file");
+    WW_RETURN_IF_ERROR(check_shape(name, view, shape));
+    if (arch_.permuted_qk && name.find("self_attn.q_proj") != name.npos) return unpermuted(view, num_q_heads_);
+    if (arch_.permuted_qk && name.find("self_attn.k_proj") != name.npos) return unpermuted(view, num_kv_heads_);
+    if (arch_.norms_plus_one && name.find("norm") != name.npos && view.dtype == DType::f32) return minus_one(view);
+    return view;
+  }
+
+  void release(const TensorView& view) const override {
+    std::lock_guard lock(mutex_);
+    if (std::erase_if(owned_, [&](const auto& buffer) { return buffer.get() == view.data; }) == 0) {
+      MappedFile::release_pages(view.data, view.size_bytes());
+    }
+  }
+
+ private:
+  TensorView lookup(std::string_view name) const {
+    // mlp.experts.<e>.gate_proj.weight is one slice of blk.N.ffn_gate_exps.weight.
+    const size_t experts = name.find("mlp.experts.");
+    if (experts != name.npos) return expert_slice(name, experts);
+    const auto it = contents_.tensors.find(gguf_name(name, arch_.branch_norms));
+    return it == contents_.tensors.end() ? TensorView{} : it->second;
+  }
+
+  TensorView expert_slice(std::string_view name, size_t experts) const {
+    const std::string_view rest = name.substr(experts + std::string_view("mlp.experts.").size());
+    const size_t dot = rest.find('.');
+    const int64_t expert = std::strtol(std::string(rest.substr(0, dot)).c_str(), nullptr, 10);
+    std::string stacked = gguf_name(std::string(name.substr(0, experts)) + "mlp." + std::string(rest.substr(dot + 1)),
+                                    arch_.branch_norms);
+    const size_t kind = stacked.rfind('.');
+    if (kind == stacked.npos) return {};
+    stacked.insert(kind, "_exps");
+    const auto it = contents_.tensors.find(stacked);
+    if (it == contents_.tensors.end() || it->second.rank != 3 || expert >= it->second.shape[0]) return {};
+    TensorView view = it->second;
+    view.rank = 2;
+    view.shape = {it->second.shape[1], it->second.shape[2]};
+    view.data = static_cast<const std::byte*>(it->second.data) + expert * view.size_bytes();
+    return view;
+  }
+
+  std::byte* own(size_t bytes) const {
+    std::lock_guard lock(mutex_);
+    owned_.push_back(std::make_unique<std::byte[]>(bytes));
+    return owned_.back().get();
+  }
+
+  // llama.cpp stores a head's rows as (0, d/2, 1, d/2 + 1, ...); we want halves in order.
+  TensorView unpermuted(const TensorView& view, int heads) const {
+    const int64_t rows = view.shape[0], head_rows = rows / heads, half = head_rows / 2;
+    const size_t row_bytes = view.size_bytes() / rows;
+    std::byte* out = own(view.size_bytes());
+    const auto* in = static_cast<const std::byte*>(view.data);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t head = r / head_rows, i = r % head_rows;
+      const int64_t from = head * head_rows + (i < half ? 2 * i : 2 * (i - half) + 1);
+      std::memcpy(out + r * row_bytes, in + from * row_bytes, row_bytes);
+    }
+    TensorView result = view;
+    result.data = out;
+    return result;
+  }
+
+  TensorView minus_one(const TensorView& view) const {
+    std::byte* out = own(view.size_bytes());
+    const auto* in = static_cast<const std::byte*>(view.data);
+    for (int64_t i = 0; i < view.elements(); ++i) {
+      float value;
+      std::memcpy(&value, in + i * sizeof value, sizeof value);
+      value -= 1;
+      std::memcpy(out + i * sizeof value, &value, sizeof value);
+    }
+    TensorView result = view;
+    result.data = out;
+    return result;
+  }
+
+  MappedFile file_;
+  GgufContents contents_;
+  const GgufArch arch_;
+  const int num_q_heads_;
+  const int num_kv_heads_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<std::byte[]>> owned_;
+};
+
+std::optional<int32_t> optional_id(const GgufContents& file, const char* key) {
+  const int64_t* id = file.get<int64_t>(key);
+  if (id == nullptr || *id < 0 || *id > INT32_MAX) return std::nullopt;
+  return static_cast<int32_t>(*id);
+}
+
+std::optional<bool> optional_bool(const GgufContents& file, const char* key) {
+  const bool* value = file.get<bool>(key);
+  return value != nullptr ? std::optional(*value) : std::nullopt;
+}
+
+GgufTokenizerFields read_tokenizer(const GgufContents& file) {
+  GgufTokenizerFields out;
+  const auto copy = [&](const char* key, auto& to) {
+    if (const auto* value = file.get<std::decay_t<decltype(to)>>(key)) to = *value;
+  };
+  copy("tokenizer.ggml.model", out.model);
+  copy("tokenizer.ggml.pre", out.pre);
+  copy("tokenizer.ggml.tokens", out.tokens);
+  copy("tokenizer.ggml.merges", out.merges);
+  if (const auto* scores = file.get<std::vector<double>>("tokenizer.ggml.scores")) {
+    out.scores.assign(scores->begin(), scores->end());
+  }
+  if (const auto* types = file.get<std::vector<int64_t>>("tokenizer.ggml.token_type")) {
+    out.token_types.assign(types->begin(), types->end());
+  }
+  out.bos_token_id = optional_id(file, "tokenizer.ggml.bos_token_id");
+  out.eos_token_id = optional_id(file, "tokenizer.ggml.eos_token_id");
+  out.unknown_token_id = optional_id(file, "tokenizer.ggml.unknown_token_id");
+  out.padding_token_id = optional_id(file, "tokenizer.ggml.padding_token_id");
+  out.add_bos_token = optional_bool(file, "tokenizer.ggml.add_bos_token");
+  out.add_eos_token = optional_bool(file, "tokenizer.ggml.add_eos_token");
+  out.add_space_prefix = optional_bool(file, "tokenizer.ggml.add_space_prefix");
+  return out;
+}
+
+}  // namespace
+
+Result<GgufModel> load_gguf_model(const std::string& path) {
+  WW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  const std::string name = std::filesystem::path(path).filename();
+  WW_ASSIGN_OR_RETURN(GgufContents contents, parse_gguf(file.text(), name));
+  const std::string* arch_name = contents.get<std::string>("general.architecture");
+  const GgufArch* arch = nullptr;
+  std::string supported;
+  for (const GgufArch& known : kArchs) {
+    if (arch_name != nullptr && *arch_name == known.name) arch = &known;
+    supported += (supported.empty() ? "" : ", ") + std::string(known.name);
+  }
+  if (arch == nullptr) {
+    return Status::unsupported(name + ": the architecture '" + (arch_name ? arch_name->substr(0, 40) : "") +
+                               "' is not supported; supported in GGUF files are " + supported);
+  }
+  GgufModel out;
+  auto config = read_config(contents, *arch);
+  if (!config.ok()) return config.status().with_context(name);
+  out.config = std::move(config).value();
+  out.tokenizer = read_tokenizer(contents);
+  if (const auto* text = contents.get<std::string>("tokenizer.chat_template")) out.chat_template = *text;
+  out.weights = std::make_shared<GgufSource>(std::move(file), std::move(contents), *arch, out.config);
+  return out;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,134 @@
+#include "model/model_bundle.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/mapped_file.h"
+#include "model/gguf_model.h"
+
+namespace warpweave {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<std::string> optional_text(const std::string& path) {
+  if (!fs::exists(path)) return std::string();
+  return read_text_file(path);
+}
+
+// chat_template.jinja, else the template in tokenizer_config.json (a string, or a list of named ones).
+Result<std::string> find_chat_template(const std::string& folder, const std::string& tokenizer_config) {
+  WW_ASSIGN_OR_RETURN(std::string own_file, optional_text(folder + "/chat_template.jinja"));
+  if (!own_file.empty()) return own_file;
+  const auto config = nlohmann::json::parse(tokenizer_config, nullptr, false);
+  if (!config.is_object() || !config.contains("chat_template")) return std::string();
+  const auto& found = config["chat_template"];
+  if (found.is_string()) return found.get<std::string>();
+  if (found.is_array()) {
+    for (const auto& entry : found) {
+      if (entry.is_object() && entry.value("name", "") == "default" && entry.contains("template") &&
+          entry["template"].is_string()) {
+        return entry["template"].get<std::string>();
+      }
+    }
+  }
+  return std::string();
+}
+
+Status open_tokenizer(const std::string& folder, ModelBundle& out) {
+  const std::string file = folder + "/tokenizer.json";
+  if (!fs::exists(file)) {
+    return Status::not_found(folder + ": no tokenizer.json; give --tokenizer-path, or serve token ids with "
+                             "--skip-tokenizer-init", "--tokenizer-path");
+  }
+  WW_ASSIGN_OR_RETURN(const std::string tokenizer, read_text_file(file));
+  WW_ASSIGN_OR_RETURN(const std::string config, optional_text(folder + "/tokenizer_config.json"));
+  auto loaded = load_hf_tokenizer(tokenizer, config);
+  if (!loaded.ok()) return loaded.status().with_context(file);
+  out.tokenizer = std::move(loaded).value();
+  WW_ASSIGN_OR_RETURN(out.chat_template, find_chat_template(folder, config));
+  return {};
+}
+
+void merge_eos(ModelBundle& bundle) {
+  for (const auto* ids : {&bundle.config.eos_token_ids, &bundle.generation.eos_token_ids}) {
+    for (int32_t id : *ids) {
+      auto& all = bundle.eos_token_ids;
+      if (std::find(all.begin(), all.end(), id) == all.end()) all.push_back(id);
+    }
+  }
+}
+
+// The one .gguf file of a folder, or empty.
+std::string gguf_in_folder(const std::string& folder) {
+  std::string found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".gguf") {
+      if (!found.empty()) return {};
+      found = entry.path();
+    }
+  }
+  return found;
+}
+
+Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleOptions& options) {
+  WW_ASSIGN_OR_RETURN(GgufModel gguf, load_gguf_model(file));
+  ModelBundle out;
+  out.config = std::move(gguf.config);
+  out.weights = std::move(gguf.weights);
+  if (!options.skip_tokenizer) {
+    if (options.tokenizer_path.empty()) {
+      WW_ASSIGN_OR_RETURN(out.tokenizer, build_gguf_tokenizer(gguf.tokenizer));
+      out.chat_template = std::move(gguf.chat_template);
+    } else {
+      WW_RETURN_IF_ERROR(open_tokenizer(options.tokenizer_path, out));
+    }
+  }
+  merge_eos(out);
+  return out;
+}
+
+}  // namespace
+
+Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options) {
+  if (!fs::exists(path)) {
+    return Status::not_found("--model-path '" + path + "' does not exist; give a model folder or a .gguf file",
+                             "--model-path");
+  }
+  const bool is_folder = fs::is_directory(path);
+  if (!is_folder || options.load_format == "gguf") {
+    const std::string file = is_folder ? gguf_in_folder(path) : path;
+    if (file.empty()) {
+      return Status::invalid_argument(path + ": --load-format gguf needs exactly one .gguf file in the folder",
+                                      "--load-format");
+    }
+    return open_gguf_bundle(file, options);
+  }
+  if (!fs::exists(path + "/config.json")) {
+    const std::string file = gguf_in_folder(path);
+    if (!file.empty() && options.load_format == "auto") return open_gguf_bundle(file, options);
+    return Status::not_found(path + ": no config.json; a model folder has config.json, *.safetensors and "
+                             "tokenizer.json, or one .gguf file", "--model-path");
+  }
+  ModelBundle out;
+  WW_ASSIGN_OR_RETURN(const std::string config, read_text_file(path + "/config.json"));
+  WW_ASSIGN_OR_RETURN(out.config, parse_config_json(config));
+  WW_ASSIGN_OR_RETURN(const std::string generation, optional_text(path + "/generation_config.json"));
+  if (!generation.empty()) {
+    WW_ASSIGN_OR_RETURN(out.generation, parse_generation_config_json(generation));
+  }
+  if (options.load_format == "dummy") {
+    out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
+  } else {
+    WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
+  }
+  if (!options.skip_tokenizer) {
+    WW_RETURN_IF_ERROR(open_tokenizer(options.tokenizer_path.empty() ? path : options.tokenizer_path, out));
+  }
+  merge_eos(out);
+  return out;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,34 @@
+// A model folder (or .gguf file) opened: its configuration, where its weights are, its tokenizer
+// and chat template. Nothing is packed yet: build_decoder() does that after the attention backend
+// has been chosen. Errors name the file and the cause.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/config.h"
+#include "model/weight_source.h"
+#include "text/tokenizer.h"
+
+namespace warpweave {
+
+struct ModelBundleOptions {
+  std::string load_format = "auto";     // auto, safetensors, gguf, dummy
+  std::string tokenizer_path;           // empty: the model's own
+  bool skip_tokenizer = false;
+  DType dummy_dtype = DType::bf16;      // of --load-format dummy
+  uint64_t dummy_seed = 0;
+};
+
+struct ModelBundle {
+  ModelConfig config;
+  GenerationDefaults generation;
+  std::shared_ptr<WeightSource> weights;
+  std::unique_ptr<Tokenizer> tokenizer;  // null with skip_tokenizer
+  std::string chat_template;             // empty: the model has none
+  std::vector<int32_t> eos_token_ids;    // of config and generation config, without repeats
+};
+
+Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options);
+
+}  // namespace warpweave

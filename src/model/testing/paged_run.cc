@@ -1,0 +1,88 @@
+#include "model/testing/paged_run.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "attention/registry.h"
+#include "model/build_decoder.h"
+
+namespace warpweave {
+
+Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const PagedRunOptions& options) {
+  std::unique_ptr<PagedRun> run(new PagedRun(options));
+  WW_ASSIGN_OR_RETURN(run->bundle_, open_model_bundle(path, {.load_format = options.load_format,
+                                                             .tokenizer_path = {},
+                                                             .skip_tokenizer = true}));
+  const ModelConfig& config = run->bundle_.config;
+  WW_ASSIGN_OR_RETURN(run->model_, build_decoder(config, run->bundle_.weights,
+                                                 {.dtype = options.dtype,
+                                                  .max_positions = options.max_tokens,
+                                                  .progress = {}},
+                                                 run->team_));
+  for (const BackendRegistration& backend : built_backends()) {
+    if (backend.caps->name == options.backend) {
+      run->attention_ = backend.create({.team = &run->team_,
+                                        .max_context_len = options.max_tokens,
+                                        .page_size = options.page_size});
+    }
+  }
+  if (run->attention_ == nullptr) return Status::not_found("no backend " + options.backend);
+  const int pages = (options.max_tokens + options.page_size - 1) / options.page_size;
+  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create({.num_layers = config.num_layers,
+                                                      .num_pages = pages + 3,
+                                                      .page_size = options.page_size,
+                                                      .num_kv_heads = config.num_kv_heads,
+                                                      .k_head_dim = config.head_dim,
+                                                      .v_head_dim = config.head_dim,
+                                                      .dtype = options.kv_dtype}));
+  run->cache_ = std::make_unique<KvCache>(std::move(cache));
+  run->pages_.resize(pages + 3);
+  std::iota(run->pages_.begin(), run->pages_.end(), 0);
+  std::shuffle(run->pages_.begin(), run->pages_.end(), std::mt19937(5));
+  return run;
+}
+
+Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int wanted_rows) {
+  const int count = static_cast<int>(ids.size());
+  const int wanted = wanted_rows < 0 ? count : wanted_rows;
+  std::vector<int32_t> positions(count), slots(count), rows(wanted);
+  for (int i = 0; i < count; ++i) {
+    positions[i] = length_ + i;
+    slots[i] = pages_[positions[i] / options_.page_size] * options_.page_size +
+               positions[i] % options_.page_size;
+  }
+  std::iota(rows.begin(), rows.end(), count - wanted);
+  length_ += count;
+  const int32_t q_indptr[] = {0, count}, kv_lens[] = {length_};
+  ForwardBatch batch;
+  batch.mode = count == 1 ? ForwardMode::decode : ForwardMode::extend;
+  batch.num_reqs = 1;
+  batch.num_tokens = batch.max_q_len = count;
+  batch.max_kv_len = length_;
+  batch.page_size = options_.page_size;
+  batch.input_ids = ids;
+  batch.positions = positions;
+  batch.kv_slots = slots;
+  batch.q_indptr = q_indptr;
+  batch.kv_lens = kv_lens;
+  batch.page_table = pages_;
+  batch.page_table_stride = static_cast<int>(pages_.size());
+  batch.logits_rows = rows;
+  std::vector<float> logits(static_cast<size_t>(wanted) * vocab_size(), -12345.0f);
+  WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
+  WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_, logits.data()));
+  return logits;
+}
+
+Result<std::vector<int32_t>> PagedRun::greedy(std::span<const int32_t> prompt, int count) {
+  std::vector<int32_t> out;
+  WW_ASSIGN_OR_RETURN(std::vector<float> logits, feed(prompt, 1));
+  while (static_cast<int>(out.size()) < count) {
+    out.push_back(static_cast<int32_t>(argmax(logits.data(), logits.size())));
+    WW_ASSIGN_OR_RETURN(logits, feed(std::span(&out.back(), 1)));
+  }
+  return out;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,46 @@
+// Where a model's tensors come from: a set of names, each with a view into memory it owns.
+//
+// find() is thread-safe. A view lives as long as the source; release(view) says that the caller
+// has copied what it needs, so that mapped pages leave resident memory.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "warpweave/status.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual bool has(std::string_view name) const = 0;
+  // `data_loss`, naming the tensor, when it is missing or has another shape.
+  virtual Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const = 0;
+  virtual void release(const TensorView&) const {}
+};
+
+// The check that every source of files makes: `data_loss` names both shapes.
+Status check_shape(std::string_view name, const TensorView& view, std::span<const int64_t> shape);
+
+// model.safetensors, or the shards that model.safetensors.index.json lists, in `folder`.
+// Format: https://github.com/huggingface/safetensors
+Result<std::shared_ptr<WeightSource>> open_safetensors(const std::string& folder);
+
+// The tensors of one safetensors file in memory: checks every offset before any is used.
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+};
+Result<std::vector<NamedTensor>> parse_safetensors(std::string_view file, const std::string& file_name);
+
+// Random weights for any name, of the shape asked for: --load-format dummy. `dtype` is f32, bf16
+// or f16; the same seed gives the same weights on every machine. Matrices are scaled by
+// 1/sqrt(columns), norms are near 1. Optional tensors are absent (no biases).
+std::shared_ptr<WeightSource> make_dummy_weights(DType dtype, uint64_t seed);
+
+}  // namespace warpweave

@@ -1,0 +1,179 @@
+#include "ops/elementwise.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "base/float16.h"
+#include "ops/elementwise_dispatch.h"
+#include "ops/gguf_blocks.h"
+
+namespace warpweave {
+namespace {
+
+// Fewer elements than this are done before another thread has woken up.
+constexpr int64_t kSerialElements = 16 * 1024;
+
+// Runs body(begin, end) over rows, on the caller alone when the work is small.
+void over_rows(ThreadTeam& team, int64_t rows, int64_t cols,
+               FunctionRef<void(int64_t, int64_t)> body) {
+  if (rows * cols <= kSerialElements) {
+    body(0, rows);
+    return;
+  }
+  team.parallel_for(rows, std::max<int64_t>(1, kSerialElements / 2 / std::max<int64_t>(1, cols)),
+                    body);
+}
+
+const ElementwiseKernels& kernels() {
+  static const ElementwiseKernels& chosen = elementwise_kernels_of(cpu_info().tier);
+  return chosen;
+}
+
+}  // namespace
+
+const ElementwiseKernels& elementwise_kernels_of(CpuTier tier) {
+#if defined(__x86_64__)
+  if (tier >= CpuTier::avx512) return kElementwiseAvx512;
+  if (tier == CpuTier::avx2) return kElementwiseAvx2;
+#endif
+  return kElementwiseScalar;
+}
+
+void rms_norm(const RmsNormCall& call, ThreadTeam& team) {
+  assert(call.out_dtype == DType::f32 || (call.out_dtype == DType::bf16 && !call.accumulate));
+  const bool bf16 = call.out_dtype == DType::bf16;
+  over_rows(team, call.rows, call.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      kernels().rms_norm({.x = call.x + r * call.x_stride,
+                          .weight = call.weight,
+                          .cols = call.cols,
+                          .weight_offset = call.weight_offset,
+                          .eps = call.eps,
+                          .out = static_cast<char*>(call.out) + r * call.out_stride * (bf16 ? 2 : 4),
+                          .out_is_bf16 = bf16,
+                          .accumulate = call.accumulate});
+    }
+  });
+}
+
+void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count, float scale,
+                      float* out, ThreadTeam& team) {
+  assert(table.rank == 2);
+  const int64_t cols = table.shape[1];
+  const DTypeInfo& info = dtype_info(table.dtype);
+  const int64_t row_bytes = cols / info.block_elements * info.block_bytes;
+  over_rows(team, count, cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      assert(ids[i] >= 0 && ids[i] < table.shape[0]);
+      dequantize_row(table.dtype, static_cast<const char*>(table.data) + ids[i] * row_bytes, cols,
+                     out + i * cols);
+      if (scale != 1.0f) kernels().scale(out + i * cols, scale, cols);
+    }
+  });
+}
+
+void embedding_gather(const PackedLinear& table, const int32_t* ids, int64_t count, float scale,
+                      float* out, ThreadTeam& team) {
+  const int64_t cols = table.in_features();
+  over_rows(team, count, cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      table.weight_row(ids[i], out + i * cols);
+      if (scale != 1.0f) kernels().scale(out + i * cols, scale, cols);
+    }
+  });
+}
+
+void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t cols, void* out,
+         DType out_dtype, ThreadTeam& team) {
+  assert(activation != GluActivation::none);
+  const bool bf16 = out_dtype == DType::bf16;
+  over_rows(team, rows, cols * 4, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* gate = gate_up + r * 2 * cols;
+      kernels().glu(activation, gate, gate + cols, cols,
+                    static_cast<char*>(out) + r * cols * (bf16 ? 2 : 4), bf16);
+    }
+  });
+}
+
+void add_inplace(float* x, const float* y, int64_t count) { kernels().add(x, y, count); }
+void add_scaled_inplace(float* x, const float* y, float scale, int64_t count) {
+  kernels().add_scaled(x, y, scale, count);
+}
+void scale_inplace(float* x, float scale, int64_t count) { kernels().scale(x, scale, count); }
+
+void softcap_inplace(float* x, float cap, int64_t count, ThreadTeam& team) {
+  constexpr int64_t kChunk = 4096;
+  const int64_t chunks = (count + kChunk - 1) / kChunk;
+  over_rows(team, chunks, kChunk * 4, [&](int64_t begin, int64_t end) {
+    kernels().softcap(x + begin * kChunk, cap, std::min(count, end * kChunk) - begin * kChunk);
+  });
+}
+
+int64_t argmax(const float* x, int64_t n) { return kernels().argmax(x, n); }
+
+float log_sum_exp(const float* x, int64_t n) {
+  const float shift = kernels().max(x, n);
+  return shift + std::log(kernels().sum_exp(x, shift, n));
+}
+
+double exp_row(const float* x, int64_t n, float shift, float scale, float* out) {
+  kernels().exp_scaled(x, shift, scale, n, out);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += out[i];
+  return sum;
+}
+
+float log_softmax(const float* x, int64_t n, float* out) {
+  const float total = log_sum_exp(x, n);
+  kernels().subtract(x, total, n, out);
+  return total;
+}
+
+void softmax_topk(const TopkCall& call) {
+  constexpr int kMaxChosen = 64;
+  assert(call.k >= 1 && call.k <= call.experts && call.k <= kMaxChosen);
+  for (int64_t r = 0; r < call.rows; ++r) {
+    const float* logits = call.logits + r * call.experts;
+    int32_t* chosen = call.experts_out + r * call.k;
+    float* weights = call.weights_out + r * call.k;
+    int found = 0;
+    for (int e = 0; e < call.experts; ++e) {  // insertion into a sorted list of k
+      int at = found;
+      while (at > 0 && logits[e] > logits[chosen[at - 1]]) --at;
+      if (at == call.k) continue;
+      found = std::min(found + 1, call.k);
+      for (int j = found - 1; j > at; --j) chosen[j] = chosen[j - 1];
+      chosen[at] = e;
+    }
+    const float top = logits[chosen[0]];
+    float sum = 0;
+    for (int j = 0; j < call.k; ++j) {
+      weights[j] = std::exp(logits[chosen[j]] - top);
+      sum += weights[j];
+    }
+    if (call.norm == RouterNorm::softmax_all) {
+      sum = 0;
+      for (int e = 0; e < call.experts; ++e) sum += std::exp(logits[e] - top);
+    }
+    for (int j = 0; j < call.k; ++j) weights[j] /= sum;
+  }
+}
+
+void f32_to_bf16_row(const float* x, int64_t n, uint16_t* out) { kernels().f32_to_bf16(x, n, out); }
+void bf16_to_f32_row(const uint16_t* x, int64_t n, float* out) { kernels().bf16_to_f32(x, n, out); }
+void f32_to_f16_row(const float* x, int64_t n, uint16_t* out) { kernels().f32_to_f16(x, n, out); }
+void f16_to_f32_row(const uint16_t* x, int64_t n, float* out) { kernels().f16_to_f32(x, n, out); }
+
+void dequantize_row(DType dtype, const void* x, int64_t n, float* out) {
+  switch (dtype) {
+    case DType::f32: std::memcpy(out, x, n * sizeof(float)); break;
+    case DType::bf16: bf16_to_f32_row(static_cast<const uint16_t*>(x), n, out); break;
+    case DType::f16: f16_to_f32_row(static_cast<const uint16_t*>(x), n, out); break;
+    default: dequantize_row_reference(dtype, x, n, out);
+  }
+}
+
+}  // namespace warpweave

@@ -1,0 +1,98 @@
+#include "ops/gguf_blocks.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "base/float16.h"
+
+namespace warpweave {
+
+template <typename Block>
+Block read_block(const void* data, int64_t index) {
+  Block block;
+  std::memcpy(&block, static_cast<const char*>(data) + index * sizeof(Block), sizeof block);
+  return block;
+}
+template BlockQ8_0 read_block<BlockQ8_0>(const void*, int64_t);
+template BlockQ4_0 read_block<BlockQ4_0>(const void*, int64_t);
+template BlockQ4_1 read_block<BlockQ4_1>(const void*, int64_t);
+template BlockQ4K read_block<BlockQ4K>(const void*, int64_t);
+template BlockQ6K read_block<BlockQ6K>(const void*, int64_t);
+
+namespace {
+
+int nibble_of(const uint8_t* codes, int i, int half) {
+  return i < half ? codes[i] & 15 : codes[i - half] >> 4;
+}
+
+template <typename Block, typename Value>
+void each_block(const void* data, int64_t n, float* out, Value value) {
+  assert(n % Block::kElements == 0);
+  for (int64_t b = 0; b < n / Block::kElements; ++b) {
+    const Block block = read_block<Block>(data, b);
+    for (int i = 0; i < Block::kElements; ++i) out[b * Block::kElements + i] = value(block, i);
+  }
+}
+
+}  // namespace
+
+int block_code(const BlockQ8_0& block, int i) { return block.codes[i]; }
+int block_code(const BlockQ4_0& block, int i) { return nibble_of(block.codes, i, 16); }
+int block_code(const BlockQ4_1& block, int i) { return nibble_of(block.codes, i, 16); }
+int block_code(const BlockQ4K& block, int i) {
+  return nibble_of(block.codes + i / 64 * 32, i % 64, 32);
+}
+int block_code(const BlockQ6K& block, int i) {
+  // Each half of 128 elements: four runs of 32 share 64 low bytes and 32 high bytes.
+  const int half = i / 128, run = i % 128 / 32, l = i % 32;
+  const uint8_t low = block.low[half * 64 + (run % 2) * 32 + l];
+  const uint8_t high = block.high[half * 32 + l];
+  return (run < 2 ? low & 15 : low >> 4) | (high >> (2 * run) & 3) << 4;
+}
+
+void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min) {
+  const uint8_t* s = block.scales;
+  if (g < 4) {
+    *scale = s[g] & 63;
+    *min = s[g + 4] & 63;
+  } else {
+    *scale = (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+    *min = (s[g + 4] >> 4) | (s[g] >> 6) << 4;
+  }
+}
+
+void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* out) {
+  switch (dtype) {
+    case DType::q8_0:
+      each_block<BlockQ8_0>(data, n, out, [](const BlockQ8_0& b, int i) {
+        return f16_to_f32(b.d) * block_code(b, i);
+      });
+      break;
+    case DType::q4_0:
+      each_block<BlockQ4_0>(data, n, out, [](const BlockQ4_0& b, int i) {
+        return f16_to_f32(b.d) * (block_code(b, i) - 8);
+      });
+      break;
+    case DType::q4_1:
+      each_block<BlockQ4_1>(data, n, out, [](const BlockQ4_1& b, int i) {
+        return f16_to_f32(b.d) * block_code(b, i) + f16_to_f32(b.m);
+      });
+      break;
+    case DType::q4_k:
+      each_block<BlockQ4K>(data, n, out, [](const BlockQ4K& b, int i) {
+        int scale, min;
+        block_scale_min(b, i / 32, &scale, &min);
+        return f16_to_f32(b.d) * scale * block_code(b, i) - f16_to_f32(b.dmin) * min;
+      });
+      break;
+    case DType::q6_k:
+      each_block<BlockQ6K>(data, n, out, [](const BlockQ6K& b, int i) {
+        return f16_to_f32(b.d) * b.scales[i / 16] * (block_code(b, i) - 32);
+      });
+      break;
+    default:
+      assert(false && "not a block format");
+  }
+}
+
+}  // namespace warpweave

@@ -1,0 +1,7 @@
+#if defined(__x86_64__)
+#include "ops/kernels/elementwise_rows.h"
+
+namespace warpweave {
+const ElementwiseKernels kElementwiseAvx512 = elementwise_kernels();
+}  // namespace warpweave
+#endif

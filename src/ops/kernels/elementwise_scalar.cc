@@ -1,0 +1,5 @@
+#include "ops/kernels/elementwise_rows.h"
+
+namespace warpweave {
+const ElementwiseKernels kElementwiseScalar = elementwise_kernels();
+}  // namespace warpweave

@@ -1,0 +1,7 @@
+#if defined(__x86_64__)
+#include "ops/kernels/linear_tile.h"
+
+namespace warpweave {
+const LinearKernels kLinearAvx2 = linear_kernels(nullptr);
+}  // namespace warpweave
+#endif

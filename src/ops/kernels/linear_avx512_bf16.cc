@@ -1,0 +1,93 @@
+// bf16 x bf16 products with vdpbf16ps: two values of k per instruction and lane.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#include "ops/kernels/linear_kernels.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kPrefetchBytes = 1024;
+
+inline __attribute__((always_inline)) __m512bh broadcast_pair(const uint16_t* p) {
+  int32_t pair;
+  memcpy(&pair, p, sizeof pair);
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
+template <int kRows, int kPanels>
+void register_tile(const GemmTile& t, int first_row, int first_panel) {
+  const uint16_t* x[kRows];
+  const unsigned char* w[kPanels];
+  __m512 acc[kRows][kPanels];
+  float* const acc_out = t.acc + first_row * t.acc_stride + first_panel * kPanelCols;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = static_cast<const uint16_t*>(t.x) + (first_row + r) * t.x_stride;
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      acc[r][p] = t.load_acc ? _mm512_loadu_ps(acc_out + r * t.acc_stride + p * kPanelCols)
+                             : _mm512_setzero_ps();
+    }
+  }
+#pragma GCC unroll 16
+  for (int p = 0; p < kPanels; ++p) w[p] = t.weights + (first_panel + p) * t.panel_bytes;
+  for (int64_t k = 0; k < t.k; k += 2) {
+    __m512bh b[kPanels];
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      const unsigned char* at = w[p] + k * 32;
+      _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetchBytes), _MM_HINT_T0);
+      b[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const __m512bh broadcast = broadcast_pair(x[r] + k);
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) acc[r][p] = _mm512_dpbf16_ps(acc[r][p], broadcast, b[p]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      _mm512_storeu_ps(acc_out + r * t.acc_stride + p * kPanelCols, acc[r][p]);
+    }
+  }
+}
+
+template <int kRows>
+void row_group(const GemmTile& t, int first_row) {
+  constexpr int kWide = kRows > 6 ? 3 : 4;
+  int p = 0;
+  for (; p + kWide <= t.panels; p += kWide) register_tile<kRows, kWide>(t, first_row, p);
+  if (p + 2 <= t.panels) {
+    register_tile<kRows, 2>(t, first_row, p);
+    p += 2;
+  }
+  if (p < t.panels) register_tile<kRows, 1>(t, first_row, p);
+}
+
+}  // namespace
+
+void gemm_bf16_dot_avx512(const GemmTile& t) {
+  const int groups = t.rows <= 8 ? 1 : (t.rows + 5) / 6;
+  for (int g = 0, row = 0; g < groups; ++g) {
+    const int rows = (t.rows - row + groups - g - 1) / (groups - g);
+    switch (rows) {
+      case 1: row_group<1>(t, row); break;
+      case 2: row_group<2>(t, row); break;
+      case 3: row_group<3>(t, row); break;
+      case 4: row_group<4>(t, row); break;
+      case 5: row_group<5>(t, row); break;
+      case 6: row_group<6>(t, row); break;
+      case 7: row_group<7>(t, row); break;
+      case 8: row_group<8>(t, row); break;
+    }
+    row += rows;
+  }
+}
+
+}  // namespace warpweave
+#endif

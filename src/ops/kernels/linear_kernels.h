@@ -1,0 +1,77 @@
+// What a CPU tier provides to PackedLinear: plain structs and function pointers, no STL, so that
+// tier files may include it.
+#pragma once
+
+#include <stdint.h>
+
+#include "ops/compute_types.h"
+
+namespace warpweave {
+
+inline constexpr int kPanelCols = 16;     // output features of one panel
+inline constexpr int kMaxTilePanels = 4;  // panels of one tile at most
+
+// acc[rows, panels * 16] = (load_acc ? acc : 0) + x[rows, k] * panels^T, each element one chain of
+// sums over ascending k.
+struct GemmTile {
+  const void* x = nullptr;               // f32, or bf16 for bf16_dot
+  int64_t x_stride = 0;                  // in elements
+  int rows = 0;
+  int k = 0;                             // a multiple of 32 for bf16_dot
+  const unsigned char* weights = nullptr;  // the first panel, at the tile's first k
+  int64_t panel_bytes = 0;               // from one panel to the next
+  int panels = 0;                        // 1..kMaxTilePanels
+  float* acc = nullptr;
+  int64_t acc_stride = 0;
+  bool load_acc = false;
+};
+
+// y = activation(acc + bias), converted and cut to `cols`.
+struct FinishTile {
+  const float* acc = nullptr;
+  int64_t acc_stride = 0;
+  int rows = 0;
+  const float* bias = nullptr;           // panels * 16, or null
+  GluActivation glu = GluActivation::none;
+  void* y = nullptr;                     // the tile's first element
+  int64_t y_stride = 0;                  // in elements
+  bool y_is_bf16 = false;
+  bool accumulate = false;               // f32 only
+  int cols = 0;                          // columns of y in this tile
+};
+
+// One k range of one compressed panel, widened to the layout of a plain panel.
+// k_begin and k are multiples of the format's block.
+using DequantizeFn = void (*)(const unsigned char* panel, int64_t k_begin, int k, void* out);
+
+struct DequantizeKernels {
+  DequantizeFn q8_0, q4_0, q4_1, q4_k, q6_k;
+};
+
+using GemmTileFn = void (*)(const GemmTile&);
+
+struct LinearKernels {
+  GemmTileFn f32;        // x f32, weights f32
+  GemmTileFn bf16;       // x f32, weights bf16 pairs, widened
+  GemmTileFn f16;        // x f32, weights f16, widened
+  GemmTileFn bf16_dot;   // x bf16, weights bf16 pairs; null: the tier has no bf16 unit
+  void (*finish)(const FinishTile&);
+  DequantizeKernels to_f32;    // [k][16] f32
+  DequantizeKernels to_bf16;   // [k/2][16][2] bf16
+  int tile_panels;             // preferred panels of a tile
+  int max_rows;                // rows that one pass over the weights keeps in registers
+};
+
+extern const LinearKernels kLinearScalar;
+#if defined(__x86_64__)
+extern const LinearKernels kLinearAvx2;
+extern const LinearKernels kLinearAvx512;
+extern const LinearKernels kLinearAvx512Bf16;
+extern const LinearKernels kLinearAmxBf16;
+
+// bf16_dot alone, for the tiers that add a bf16 unit to the avx512 kernels.
+void gemm_bf16_dot_avx512(const GemmTile& tile);
+void gemm_bf16_dot_amx(const GemmTile& tile);
+#endif
+
+}  // namespace warpweave

@@ -1,0 +1,5 @@
+#include "ops/kernels/linear_tile.h"
+
+namespace warpweave {
+const LinearKernels kLinearScalar = linear_kernels(nullptr);
+}  // namespace warpweave

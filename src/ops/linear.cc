@@ -1,0 +1,356 @@
+#include "ops/linear.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/float16.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/linear_kernels.h"
+#include "ops/linear_pack.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int64_t kMaxFeatures = int64_t{1} << 24;
+constexpr int64_t kBf16KUnit = 32;
+// Below this many multiply-adds a product costs less than waking the team for it.
+constexpr int64_t kSerialWork = 96 * 1024;
+// One block of a panel group (k range x 64 columns of f32) stays in L1/L2 while rows go by.
+constexpr int64_t kBlockBytesPerPanel = 16 * 1024;
+constexpr int64_t kBlockRows = 512;     // rows of one job: its f32 tile stays in L2
+constexpr int64_t kStreamedRows = 8;    // up to here one pass over the weights serves all rows
+
+const LinearKernels& kernels_of(CpuTier tier) {
+#if defined(__x86_64__)
+  switch (tier) {
+    case CpuTier::amx_bf16: return kLinearAmxBf16;
+    case CpuTier::avx512_bf16: return kLinearAvx512Bf16;
+    case CpuTier::avx512: return kLinearAvx512;
+    case CpuTier::avx2: return kLinearAvx2;
+    case CpuTier::scalar: break;
+  }
+#endif
+  return kLinearScalar;
+}
+
+bool can_pack(DType dtype) {
+  switch (dtype) {
+    case DType::f32: case DType::bf16: case DType::f16: case DType::q8_0: case DType::q4_0:
+    case DType::q4_1: case DType::q4_k: case DType::q6_k: return true;
+    default: return false;
+  }
+}
+
+int64_t part_rows(const LinearPart& part) {
+  if (part.rows >= 0) return part.rows;
+  return (part.weight.shape[0] - part.first_row + part.row_step - 1) / part.row_step;
+}
+
+Status check_part(const LinearPart& part, const LinearPart& first) {
+  const TensorView& w = part.weight;
+  if (w.rank != 2 || w.shape[0] < 1 || w.shape[1] < 1 || w.shape[0] > kMaxFeatures ||
+      w.shape[1] > kMaxFeatures) {
+    return Status::invalid_argument("a linear weight must be [out, in] with 1 to 2^24 of each");
+  }
+  if (!w.data || !can_pack(w.dtype)) {
+    return Status::unsupported("a linear weight of dtype " + std::string(dtype_info(w.dtype).name) +
+                               " has no kernel; use f32, bf16, f16, q8_0, q4_0, q4_1, q4_k or q6_k");
+  }
+  if (w.dtype != first.weight.dtype || w.shape[1] != first.weight.shape[1]) {
+    return Status::invalid_argument("stacked linear weights must agree in dtype and in_features");
+  }
+  if (w.shape[1] % dtype_info(w.dtype).block_elements != 0) {
+    return Status::invalid_argument("in_features " + std::to_string(w.shape[1]) +
+                                    " is not a multiple of the block of dtype " +
+                                    std::string(dtype_info(w.dtype).name));
+  }
+  const int64_t rows = part_rows(part);
+  if (part.first_row < 0 || part.row_step < 1 || rows < 1 || part.row_step > kMaxFeatures ||
+      rows > w.shape[0] || part.first_row + (rows - 1) * part.row_step >= w.shape[0]) {
+    return Status::invalid_argument("a linear part reaches outside its weight's " +
+                                    std::to_string(w.shape[0]) + " rows");
+  }
+  if (part.bias.data && (part.bias.rank != 1 || part.bias.shape[0] != w.shape[0] ||
+                         is_quantized(part.bias.dtype))) {
+    return Status::invalid_argument("a linear bias must be a plain vector of out_features values");
+  }
+  return {};
+}
+
+// Where a weight row comes from: row `index` counted over all parts.
+struct RowSource {
+  std::span<const LinearPart> parts;
+  int64_t row_bytes;
+
+  const void* weight(int64_t index, const LinearPart** part_out, int64_t* row_out) const {
+    for (const LinearPart& part : parts) {
+      const int64_t rows = part_rows(part);
+      if (index < rows) {
+        *part_out = &part;
+        *row_out = part.first_row + index * part.row_step;
+        return static_cast<const char*>(part.weight.data) + *row_out * row_bytes;
+      }
+      index -= rows;
+    }
+    return nullptr;
+  }
+};
+
+// The thread's own grow-only memory: nothing is allocated in a steady decode loop.
+std::byte* thread_scratch(int which, size_t bytes) {
+  thread_local std::array<AlignedBuffer, 3> buffers;
+  AlignedBuffer& buffer = buffers[which];
+  if (buffer.size() < bytes) buffer = AlignedBuffer::allocate(std::max(bytes, buffer.size() * 3 / 2));
+  return buffer.data();
+}
+constexpr int kInputScratch = 0, kAccScratch = 1, kWeightScratch = 2;
+
+}  // namespace
+
+struct PackedLinear::Plan {
+  const LinearKernels* kernels;
+  const void* x;
+  bool x_is_bf16;
+  int64_t x_stride;
+  int64_t k;               // of the kernel: padded for bf16 products
+  int64_t rows;
+  int64_t tile_panels;
+  int64_t row_blocks;
+  LinearOutput y;
+};
+
+// ---- packing ----
+
+Result<PackedLinear> PackedLinear::pack(std::span<const LinearPart> parts,
+                                        const LinearOptions& options, ThreadTeam& team) {
+  if (parts.empty()) return Status::invalid_argument("a linear needs at least one weight");
+  int64_t rows = 0;
+  for (const LinearPart& part : parts) {
+    WW_RETURN_IF_ERROR(check_part(part, parts[0]));
+    rows += part_rows(part);
+  }
+  const bool glu = options.glu != GluActivation::none;
+  if (glu && (parts.size() != 2 || part_rows(parts[0]) != part_rows(parts[1]))) {
+    return Status::invalid_argument("a gated linear needs a gate and an up weight of equal rows");
+  }
+  PackedLinear linear;
+  linear.dtype_ = parts[0].weight.dtype;
+  linear.tier_ = std::min(options.tier, cpu_info().tier);
+  linear.glu_ = options.glu;
+  linear.in_features_ = parts[0].weight.shape[1];
+  linear.part_rows_ = glu ? rows / 2 : rows;
+  linear.out_features_ = linear.part_rows_;
+  linear.panels_ = (linear.part_rows_ + kPanelCols - 1) / kPanelCols * (glu ? 2 : 1);
+  linear.panel_bytes_ = panel_size_bytes(linear.dtype_, linear.in_features_);
+  linear.uses_bf16_ = options.compute == ComputeMode::bf16 &&
+                      (linear.dtype_ == DType::bf16 || is_quantized(linear.dtype_)) &&
+                      kernels_of(linear.tier_).bf16_dot != nullptr;
+  linear.weights_ = AlignedBuffer::allocate(linear.panel_bytes_ * linear.panels_);
+  const bool has_bias =
+      std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return p.bias.data; });
+  if (has_bias) linear.bias_ = AlignedBuffer::allocate(linear.panels_ * kPanelCols * sizeof(float));
+  if (!linear.weights_.data() || (has_bias && !linear.bias_.data())) {
+    return Status::resource_exhausted("no memory for " +
+                                      std::to_string(linear.panel_bytes_ * linear.panels_) +
+                                      " bytes of packed weights");
+  }
+  const RowSource source{parts, static_cast<int64_t>(linear.in_features_ /
+                                                     dtype_info(linear.dtype_).block_elements *
+                                                     dtype_info(linear.dtype_).block_bytes)};
+  float* const bias = reinterpret_cast<float*>(linear.bias_.data());
+  team.parallel_for(linear.panels_, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      std::array<const void*, kPanelCols> sources{};
+      for (int lane = 0; lane < kPanelCols; ++lane) {
+        const int64_t row = (glu ? panel / 2 : panel) * kPanelCols + lane;
+        if (row >= linear.part_rows_) break;
+        const LinearPart* part = nullptr;
+        int64_t part_row = 0;
+        sources[lane] = source.weight(row + (glu && panel % 2 ? linear.part_rows_ : 0), &part,
+                                      &part_row);
+        if (part->bias.data) {
+          const size_t element_bytes = dtype_info(part->bias.dtype).block_bytes;
+          dequantize_row(part->bias.dtype,
+                         static_cast<const char*>(part->bias.data) + part_row * element_bytes, 1,
+                         bias + panel * kPanelCols + lane);
+        }
+      }
+      pack_panel(linear.dtype_, sources, linear.in_features_,
+                 reinterpret_cast<unsigned char*>(linear.weights_.data()) +
+                     panel * linear.panel_bytes_);
+    }
+  });
+  return linear;
+}
+
+void PackedLinear::weight_row(int64_t index, float* out) const {
+  const bool glu = glu_ != GluActivation::none;
+  assert(index >= 0 && index < part_rows_ * (glu ? 2 : 1));
+  const int64_t row = index % part_rows_;
+  const int64_t panel =
+      glu ? row / kPanelCols * 2 + index / part_rows_ : row / kPanelCols;
+  unpack_panel_row(dtype_,
+                   reinterpret_cast<const unsigned char*>(weights_.data()) + panel * panel_bytes_,
+                   static_cast<int>(row % kPanelCols), in_features_, out);
+}
+
+// ---- forward ----
+
+namespace {
+
+// x in the kernel's dtype, with bf16 rows padded to `k`; converted rows live in the caller's
+// scratch until its next forward.
+const void* prepare_input(const LinearInput& x, int64_t in_features, int64_t k, bool want_bf16,
+                          int64_t* stride, ThreadTeam& team) {
+  if ((x.dtype == DType::bf16) == want_bf16 && (!want_bf16 || k == in_features)) {
+    *stride = x.row_stride;
+    return x.data;
+  }
+  const size_t element_bytes = want_bf16 ? 2 : 4;
+  std::byte* const out = thread_scratch(kInputScratch, x.rows * k * element_bytes);
+  *stride = k;
+  const auto convert = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      std::byte* to = out + r * k * element_bytes;
+      if (!want_bf16) {
+        bf16_to_f32_row(static_cast<const uint16_t*>(x.data) + r * x.row_stride, in_features,
+                        reinterpret_cast<float*>(to));
+        continue;
+      }
+      uint16_t* const row = reinterpret_cast<uint16_t*>(to);
+      if (x.dtype == DType::bf16) {
+        std::memcpy(row, static_cast<const uint16_t*>(x.data) + r * x.row_stride, in_features * 2);
+      } else {
+        f32_to_bf16_row(static_cast<const float*>(x.data) + r * x.row_stride, in_features, row);
+      }
+      std::fill(row + in_features, row + k, uint16_t{0});
+    }
+  };
+  const int64_t grain = std::max<int64_t>(1, (64 << 10) / in_features);
+  team.parallel_for(x.rows, grain, convert);
+  return out;
+}
+
+DequantizeFn dequantizer(const DequantizeKernels& kernels, DType dtype) {
+  switch (dtype) {
+    case DType::q8_0: return kernels.q8_0;
+    case DType::q4_0: return kernels.q4_0;
+    case DType::q4_1: return kernels.q4_1;
+    case DType::q4_k: return kernels.q4_k;
+    case DType::q6_k: return kernels.q6_k;
+    default: return nullptr;
+  }
+}
+
+GemmTileFn tile_kernel(const LinearKernels& kernels, DType dtype, bool bf16_products) {
+  if (bf16_products) return kernels.bf16_dot;
+  if (dtype == DType::bf16) return kernels.bf16;
+  if (dtype == DType::f16) return kernels.f16;
+  return kernels.f32;
+}
+
+}  // namespace
+
+void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const {
+  assert(x.dtype == DType::f32 || x.dtype == DType::bf16);
+  assert(y.dtype == DType::f32 || (y.dtype == DType::bf16 && !y.accumulate));
+  if (x.rows == 0 || empty()) return;
+  Plan plan{};
+  plan.kernels = &kernels_of(tier_);
+  plan.x_is_bf16 = uses_bf16_;
+  plan.rows = x.rows;
+  plan.y = y;
+  plan.k = uses_bf16_ ? (in_features_ + kBf16KUnit - 1) / kBf16KUnit * kBf16KUnit : in_features_;
+  plan.x = prepare_input(x, in_features_, plan.k, uses_bf16_, &plan.x_stride, team);
+  plan.row_blocks = (x.rows + kBlockRows - 1) / kBlockRows;
+
+  // Narrower tiles when there are too few to keep every member busy to the end.
+  const int64_t unit = glu_ == GluActivation::none ? 1 : 2;
+  plan.tile_panels = std::max<int64_t>(unit, plan.kernels->tile_panels);
+  while (plan.tile_panels > unit &&
+         panels_ / plan.tile_panels * plan.row_blocks < 4 * team.size()) {
+    plan.tile_panels /= 2;
+  }
+  const int64_t jobs = (panels_ + plan.tile_panels - 1) / plan.tile_panels * plan.row_blocks;
+  if (x.rows * in_features_ * panels_ * kPanelCols <= kSerialWork) {
+    for (int64_t job = 0; job < jobs; ++job) run_job(plan, job);
+    return;
+  }
+  team.parallel_for(jobs, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t job = begin; job < end; ++job) run_job(plan, job);
+  });
+}
+
+void PackedLinear::run_job(const Plan& plan, int64_t job) const {
+  const int64_t first_panel = job / plan.row_blocks * plan.tile_panels;
+  const int64_t first_row = job % plan.row_blocks * kBlockRows;
+  const int panels = static_cast<int>(std::min(plan.tile_panels, panels_ - first_panel));
+  const int rows = static_cast<int>(std::min(kBlockRows, plan.rows - first_row));
+  const int64_t x_bytes = plan.x_is_bf16 ? 2 : 4;
+  const unsigned char* const weights =
+      reinterpret_cast<const unsigned char*>(weights_.data()) + first_panel * panel_bytes_;
+
+  GemmTile tile;
+  tile.x_stride = plan.x_stride;
+  tile.rows = rows;
+  tile.panels = panels;
+  tile.acc_stride = panels * kPanelCols;
+  tile.acc = reinterpret_cast<float*>(
+      thread_scratch(kAccScratch, rows * tile.acc_stride * sizeof(float)));
+
+  const bool compressed = is_quantized(dtype_);
+  const int64_t expanded_bytes = plan.x_is_bf16 || dtype_ == DType::f16 || dtype_ == DType::bf16 ? 2 : 4;
+  const int64_t block_k =
+      rows <= kStreamedRows && !compressed
+          ? plan.k
+          : std::min(plan.k, kBlockBytesPerPanel / (expanded_bytes * kPanelCols));
+  const DequantizeFn dequantize = dequantizer(
+      plan.x_is_bf16 ? plan.kernels->to_bf16 : plan.kernels->to_f32, dtype_);
+  const GemmTileFn multiply = tile_kernel(*plan.kernels, dtype_, plan.x_is_bf16);
+  unsigned char* const expanded =
+      compressed ? reinterpret_cast<unsigned char*>(thread_scratch(
+                       kWeightScratch, panels * block_k * kPanelCols * expanded_bytes))
+                 : nullptr;
+
+  for (int64_t k = 0; k < plan.k; k += block_k) {
+    tile.k = static_cast<int>(std::min(block_k, plan.k - k));
+    tile.x = static_cast<const char*>(plan.x) + (first_row * plan.x_stride + k) * x_bytes;
+    tile.load_acc = k > 0;
+    if (compressed) {
+      tile.panel_bytes = tile.k * kPanelCols * expanded_bytes;
+      tile.weights = expanded;
+      for (int p = 0; p < panels; ++p) {
+        dequantize(weights + p * panel_bytes_, k, tile.k, expanded + p * tile.panel_bytes);
+      }
+    } else {
+      tile.panel_bytes = static_cast<int64_t>(panel_bytes_);
+      tile.weights = weights + panel_offset_bytes(dtype_, k);
+    }
+    multiply(tile);
+  }
+
+  const int sources = glu_ == GluActivation::none ? 1 : 2;
+  const int64_t first_col = first_panel / sources * kPanelCols;
+  FinishTile finish;
+  finish.acc = tile.acc;
+  finish.acc_stride = tile.acc_stride;
+  finish.rows = rows;
+  finish.bias = bias_.data()
+                    ? reinterpret_cast<const float*>(bias_.data()) + first_panel * kPanelCols
+                    : nullptr;
+  finish.glu = glu_;
+  finish.y_is_bf16 = plan.y.dtype == DType::bf16;
+  finish.y_stride = plan.y.row_stride;
+  finish.y = static_cast<char*>(plan.y.data) +
+             (first_row * plan.y.row_stride + first_col) * (finish.y_is_bf16 ? 2 : 4);
+  finish.accumulate = plan.y.accumulate;
+  finish.cols = static_cast<int>(
+      std::min<int64_t>(panels / sources * kPanelCols, out_features_ - first_col));
+  plan.kernels->finish(finish);
+}
+
+}  // namespace warpweave

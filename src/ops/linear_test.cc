@@ -1,0 +1,387 @@
+// PackedLinear against a scalar f64 reference, for every tier this CPU can run.
+#include "ops/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/float16.h"
+#include "ops/gguf_blocks.h"
+
+namespace warpweave {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<CpuTier> tiers() {
+  std::vector<CpuTier> all;
+  for (int t = 0; t <= static_cast<int>(cpu_info().tier); ++t) all.push_back(static_cast<CpuTier>(t));
+  return all;
+}
+
+// A random weight of any dtype: its bytes and its values.
+struct Weight {
+  DType dtype;
+  int64_t rows, cols;
+  std::vector<unsigned char> bytes;
+  std::vector<float> values;
+
+  TensorView view() const {
+    TensorView v;
+    v.data = bytes.data();
+    v.dtype = dtype;
+    v.rank = 2;
+    v.shape = {rows, cols};
+    return v;
+  }
+};
+
+void put_half(unsigned char* at, float value) {
+  const uint16_t bits = f32_to_f16(value);
+  std::memcpy(at, &bits, 2);
+}
+
+// Random codes, with sane scales where the format keeps its f16 fields.
+void fill_blocks(Weight& w, std::mt19937& rng) {
+  const DTypeInfo& info = dtype_info(w.dtype);
+  for (unsigned char& b : w.bytes) b = static_cast<unsigned char>(rng());
+  std::uniform_real_distribution<float> scale(0.001f, 0.01f);
+  for (size_t at = 0; at < w.bytes.size(); at += info.block_bytes) {
+    unsigned char* block = &w.bytes[at];
+    switch (w.dtype) {
+      case DType::q4_1: put_half(block + 2, -8 * scale(rng)); [[fallthrough]];
+      case DType::q8_0:
+      case DType::q4_0: put_half(block, scale(rng)); break;
+      case DType::q4_k:
+        put_half(block, scale(rng) / 16);
+        put_half(block + 2, scale(rng) / 16);
+        break;
+      case DType::q6_k: put_half(block + 208, scale(rng) / 64); break;
+      default: break;
+    }
+  }
+}
+
+Weight make_weight(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, 0.05f);
+  const DTypeInfo& info = dtype_info(dtype);
+  Weight w{dtype, rows, cols, {}, std::vector<float>(rows * cols)};
+  w.bytes.resize(rows * cols / info.block_elements * info.block_bytes);
+  if (is_quantized(dtype)) {
+    fill_blocks(w, rng);
+    dequantize_row_reference(dtype, w.bytes.data(), rows * cols, w.values.data());
+    return w;
+  }
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    float value = normal(rng);
+    if (dtype == DType::f32) {
+      std::memcpy(&w.bytes[i * 4], &value, 4);
+    } else {
+      const uint16_t bits = dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+      std::memcpy(&w.bytes[i * 2], &bits, 2);
+      value = dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+    }
+    w.values[i] = value;
+  }
+  return w;
+}
+
+// Rows of x stand in NaN so that a read past a row's end shows.
+struct Activations {
+  int64_t rows, cols, stride;
+  std::vector<float> f32;
+  std::vector<uint16_t> bf16;
+
+  Activations(int64_t rows, int64_t cols, unsigned seed)
+      : rows(rows), cols(cols), stride(cols + 3),
+        f32(rows * stride + 64, kNan), bf16(rows * stride + 64, 0x7fc0) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal(0, 1);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        bf16[r * stride + c] = f32_to_bf16(f32[r * stride + c] = normal(rng));
+      }
+    }
+  }
+  LinearInput input(DType dtype) const {
+    LinearInput in;
+    in.data = dtype == DType::f32 ? static_cast<const void*>(f32.data()) : bf16.data();
+    in.dtype = dtype;
+    in.rows = rows;
+    in.row_stride = stride;
+    return in;
+  }
+  double at(DType dtype, int64_t r, int64_t c) const {
+    const int64_t i = r * stride + c;
+    return dtype == DType::f32 ? f32[i] : bf16_to_f32(bf16[i]);
+  }
+};
+
+// Sum and sum of magnitudes: the error bound is relative to the latter.
+struct Dot {
+  double sum = 0, magnitude = 0;
+};
+Dot reference_dot(const Activations& x, DType x_dtype, int64_t r, const Weight& w, int64_t n) {
+  Dot dot;
+  for (int64_t c = 0; c < w.cols; ++c) {
+    const double product = x.at(x_dtype, r, c) * w.values[n * w.cols + c];
+    dot.sum += product;
+    dot.magnitude += std::abs(product);
+  }
+  return dot;
+}
+
+// f32 sums of exact products, or of operands rounded to bf16 (8 bits each, errors averaging out).
+double tolerance(const Dot& dot, bool rounded_x, bool rounded_w) {
+  return dot.magnitude * (1e-6 + (rounded_x ? 1.0 / 256 : 0) + (rounded_w ? 1.0 / 256 : 0)) + 1e-7;
+}
+
+PackedLinear packed(const Weight& w, ComputeMode compute, CpuTier tier, ThreadTeam& team) {
+  LinearPart part;
+  part.weight = w.view();
+  auto linear = PackedLinear::pack({&part, 1}, {.compute = compute, .tier = tier}, team);
+  EXPECT_TRUE(linear.ok()) << linear.status().message();
+  return std::move(linear).value();
+}
+
+void expect_product(const PackedLinear& linear, const Weight& w, const Activations& x,
+                    DType x_dtype, ThreadTeam& team) {
+  const int64_t stride = w.rows + 5;
+  std::vector<float> y(x.rows * stride + 1, kNan);
+  linear.forward(x.input(x_dtype), {.data = y.data(), .row_stride = stride}, team);
+  const bool bf16 = linear.preferred_input() == DType::bf16;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const int64_t row_step = x.rows > 64 ? 37 : 1;  // the f64 reference is slow
+    for (int64_t n = r % row_step; n < w.rows; n += row_step) {
+      const Dot want = reference_dot(x, x_dtype, r, w, n);
+      ASSERT_NEAR(y[r * stride + n], want.sum,
+                  tolerance(want, bf16 && x_dtype == DType::f32, bf16 && is_quantized(w.dtype)))
+          << "row " << r << " of " << x.rows << ", feature " << n << " of " << w.rows << ", k "
+          << w.cols;
+    }
+    for (int64_t n = w.rows; n < stride; ++n) ASSERT_TRUE(std::isnan(y[r * stride + n]));
+  }
+}
+
+struct Shape {
+  int64_t n, k;
+};
+const int64_t kRows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 33, 63, 519};
+
+class PlainDtype : public testing::TestWithParam<DType> {};
+
+TEST_P(PlainDtype, MatchesReferenceOnOddShapes) {
+  ThreadTeam team(3);
+  for (const Shape shape : {Shape{1, 1}, {7, 3}, {16, 32}, {17, 33}, {100, 97}, {64, 256},
+                            {130, 640}}) {
+    const Weight w = make_weight(GetParam(), shape.n, shape.k, 7);
+    for (const CpuTier tier : tiers()) {
+      SCOPED_TRACE(testing::Message() << "tier " << cpu_tier_name(tier));
+      for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
+        const PackedLinear linear = packed(w, mode, tier, team);
+        for (const int64_t rows : kRows) {
+          const Activations x(rows, shape.k, 11);
+          for (const DType in : {DType::f32, DType::bf16}) {
+            ASSERT_NO_FATAL_FAILURE(expect_product(linear, w, x, in, team));
+          }
+        }
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, PlainDtype, testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& info) { return std::string(dtype_info(info.param).name); });
+
+class BlockDtype : public testing::TestWithParam<DType> {};
+
+TEST_P(BlockDtype, MatchesReference) {
+  ThreadTeam team(2);
+  const int64_t block = dtype_info(GetParam()).block_elements;
+  for (const Shape shape : {Shape{1, block}, {17, 3 * block}, {70, 768}}) {
+    const Weight w = make_weight(GetParam(), shape.n, shape.k, 5);
+    for (const CpuTier tier : tiers()) {
+      SCOPED_TRACE(testing::Message() << "tier " << cpu_tier_name(tier));
+      for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
+        const PackedLinear linear = packed(w, mode, tier, team);
+        for (const int64_t rows : {1, 2, 8, 9, 37}) {
+          const Activations x(rows, shape.k, 3);
+          ASSERT_NO_FATAL_FAILURE(expect_product(linear, w, x, DType::f32, team));
+          ASSERT_NO_FATAL_FAILURE(expect_product(linear, w, x, DType::bf16, team));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BlockDtype, WeightRowsComeBackExactly) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(GetParam(), 19, 512, 5);
+  const PackedLinear linear = packed(w, ComputeMode::f32, CpuTier::scalar, team);
+  std::vector<float> row(w.cols);
+  for (int64_t r = 0; r < w.rows; ++r) {
+    linear.weight_row(r, row.data());
+    EXPECT_EQ(0, std::memcmp(row.data(), &w.values[r * w.cols], w.cols * sizeof(float)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
+                         testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
+                                         DType::q6_k),
+                         [](const auto& info) { return std::string(dtype_info(info.param).name); });
+
+// The bits of a row do not depend on the batch around it, nor on the number of threads.
+TEST(PackedLinear, IsBatchInvariant) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_k}) {
+    const Weight w = make_weight(dtype, 150, 768, 9);
+    for (const CpuTier tier : tiers()) {
+      for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
+        ThreadTeam team(1), wide_team(5);
+        const PackedLinear linear = packed(w, mode, tier, team);
+        const Activations x(530, w.cols, 2);
+        std::vector<float> all(x.rows * w.rows);
+        linear.forward(x.input(DType::f32), {.data = all.data(), .row_stride = w.rows}, wide_team);
+        for (const int64_t count : {1, 2, 3, 5, 6, 7, 8, 9, 16, 17, 37}) {
+          const int64_t first = 530 - count;
+          LinearInput part = x.input(DType::f32);
+          part.data = x.f32.data() + first * x.stride;
+          part.rows = count;
+          std::vector<float> some(count * w.rows);
+          linear.forward(part, {.data = some.data(), .row_stride = w.rows}, team);
+          ASSERT_EQ(0, std::memcmp(some.data(), &all[first * w.rows], some.size() * 4))
+              << dtype_info(dtype).name << " " << cpu_tier_name(tier) << " rows " << count;
+        }
+      }
+    }
+  }
+}
+
+double gated(GluActivation glu, double gate, double up) {
+  switch (glu) {
+    case GluActivation::silu: return gate / (1 + std::exp(-gate)) * up;
+    case GluActivation::gelu_tanh:
+      return 0.5 * gate *
+             (1 + std::tanh(std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
+    case GluActivation::swiglu_oai: {
+      gate = std::min(gate, 7.0);
+      up = std::clamp(up, -7.0, 7.0);
+      return (up + 1) * gate / (1 + std::exp(-1.702 * gate));
+    }
+    case GluActivation::none: break;
+  }
+  return gate;
+}
+
+TEST(PackedLinear, FusesGatedActivationsWithBias) {
+  ThreadTeam team(2);
+  const int64_t ffn = 41, k = 96;
+  const Weight w = make_weight(DType::f32, 2 * ffn, k, 4);  // gate and up rows alternate
+  std::vector<float> bias(2 * ffn);
+  for (int64_t i = 0; i < 2 * ffn; ++i) bias[i] = static_cast<float>(i % 7) * 2.5f - 7;
+  LinearPart gate, up;
+  gate.weight = w.view();
+  gate.bias = {.data = bias.data(), .dtype = DType::f32, .rank = 1, .shape = {2 * ffn}};
+  gate.row_step = 2;
+  up = gate;
+  up.first_row = 1;
+  const LinearPart parts[] = {gate, up};
+  for (const CpuTier tier : tiers()) {
+    for (const auto glu :
+         {GluActivation::silu, GluActivation::gelu_tanh, GluActivation::swiglu_oai}) {
+      auto linear = PackedLinear::pack(parts, {.glu = glu, .tier = tier}, team);
+      ASSERT_TRUE(linear.ok()) << linear.status().message();
+      ASSERT_EQ(linear->out_features(), ffn);
+      for (const int64_t rows : {1, 9}) {
+        const Activations x(rows, k, 6);
+        std::vector<float> y(rows * ffn, kNan);
+        std::vector<uint16_t> y16(rows * ffn + 1, 0x7fc0);
+        linear->forward(x.input(DType::f32), {.data = y.data(), .row_stride = ffn}, team);
+        linear->forward(x.input(DType::f32),
+                        {.data = y16.data(), .dtype = DType::bf16, .row_stride = ffn}, team);
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t n = 0; n < ffn; ++n) {
+            const double g = reference_dot(x, DType::f32, r, w, 2 * n).sum + bias[2 * n];
+            const double u = reference_dot(x, DType::f32, r, w, 2 * n + 1).sum + bias[2 * n + 1];
+            const double want = gated(glu, g, u);
+            ASSERT_NEAR(y[r * ffn + n], want, 2e-5 * (1 + std::abs(want)));
+            ASSERT_EQ(y16[r * ffn + n], f32_to_bf16(y[r * ffn + n]));
+          }
+        }
+        ASSERT_EQ(y16[rows * ffn], 0x7fc0);
+      }
+    }
+  }
+}
+
+TEST(PackedLinear, StacksPartsAndAccumulates) {
+  ThreadTeam team(2);
+  const Weight a = make_weight(DType::bf16, 20, 64, 1), b = make_weight(DType::bf16, 9, 64, 2);
+  LinearPart parts[2];
+  parts[0].weight = a.view();
+  parts[1].weight = b.view();
+  const uint16_t bias[9] = {0x3f80, 0, 0, 0, 0, 0, 0, 0, 0xc000};  // 1, 0, ..., -2 in bf16
+  parts[1].bias = {.data = bias, .dtype = DType::bf16, .rank = 1, .shape = {9}};
+  for (const CpuTier tier : tiers()) {
+    auto linear = PackedLinear::pack(parts, {.tier = tier}, team);
+    ASSERT_TRUE(linear.ok());
+    const Activations x(3, 64, 8);
+    std::vector<float> y(3 * 29, 10.0f);
+    linear->forward(x.input(DType::f32), {.data = y.data(), .row_stride = 29, .accumulate = true},
+                    team);
+    for (int64_t r = 0; r < 3; ++r) {
+      for (int64_t n = 0; n < 29; ++n) {
+        const Dot dot = n < 20 ? reference_dot(x, DType::f32, r, a, n)
+                               : reference_dot(x, DType::f32, r, b, n - 20);
+        const double extra = n == 20 ? 1 : n == 28 ? -2 : 0;
+        ASSERT_NEAR(y[r * 29 + n], 10 + extra + dot.sum, 1e-5);
+      }
+    }
+    std::vector<float> row(64);
+    linear->weight_row(21, row.data());
+    EXPECT_EQ(0, std::memcmp(row.data(), &b.values[64], 64 * sizeof(float)));
+  }
+}
+
+TEST(PackedLinear, ReadsUnalignedTensors) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(DType::f32, 18, 40, 3);
+  std::vector<unsigned char> shifted(w.bytes.size() + 1);
+  std::memcpy(shifted.data() + 1, w.bytes.data(), w.bytes.size());
+  LinearPart part;
+  part.weight = w.view();
+  part.weight.data = shifted.data() + 1;
+  auto linear = PackedLinear::pack({&part, 1}, {}, team);
+  ASSERT_TRUE(linear.ok());
+  expect_product(*linear, w, Activations(2, 40, 1), DType::f32, team);
+}
+
+TEST(PackedLinear, RefusesWeightsThatDoNotFit) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(DType::f32, 8, 32, 3), other = make_weight(DType::f32, 8, 16, 3);
+  const auto code = [&](std::vector<LinearPart> parts, LinearOptions options = {}) {
+    return PackedLinear::pack(parts, options, team).status().code();
+  };
+  LinearPart good, narrow, fp8, outside, block, bias;
+  good.weight = outside.weight = bias.weight = w.view();
+  narrow.weight = other.view();
+  fp8.weight = w.view();
+  fp8.weight.dtype = DType::fp8_e4m3;
+  outside.rows = 9;
+  block.weight = w.view();
+  block.weight.dtype = DType::q4_k;
+  bias.bias = {.data = w.bytes.data(), .dtype = DType::f32, .rank = 1, .shape = {7}};
+  EXPECT_EQ(code({}), StatusCode::invalid_argument);
+  EXPECT_EQ(code({good, narrow}), StatusCode::invalid_argument);
+  EXPECT_EQ(code({fp8}), StatusCode::unsupported);
+  EXPECT_EQ(code({outside}), StatusCode::invalid_argument);
+  EXPECT_EQ(code({block}), StatusCode::invalid_argument);
+  EXPECT_EQ(code({bias}), StatusCode::invalid_argument);
+  EXPECT_EQ(code({good}, {.glu = GluActivation::silu}), StatusCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace warpweave

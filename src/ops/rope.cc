@@ -1,0 +1,111 @@
+#include "ops/rope.h"
+
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "ops/elementwise_dispatch.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int64_t kSerialElements = 16 * 1024;
+
+struct HeadPass {
+  const ElementwiseKernels* kernels;
+  const QkvRowsCall* call;
+
+  void norm_and_rotate(float* head, const float* norm, int32_t position) const {
+    if (norm) {
+      kernels->rms_norm({.x = head,
+                         .weight = norm,
+                         .cols = call->head_dim,
+                         .weight_offset = call->norm_weight_offset,
+                         .eps = call->norm_eps,
+                         .out = head,
+                         .out_is_bf16 = false,
+                         .accumulate = false});
+    }
+    if (const RopeTable* rope = call->rope) {
+      assert(position >= 0 && position < rope->positions);
+      const int half = rope->rotary_dim / 2;
+      kernels->rope(head, rope->cos.data() + int64_t{position} * half,
+                    rope->sin.data() + int64_t{position} * half, half, rope->interleaved);
+    }
+  }
+
+  void write(const KvWriteTarget& to, int32_t slot, const float* heads, int dim) const {
+    const int64_t base = slot / call->page_size * to.page_stride +
+                         slot % call->page_size * to.token_stride;
+    for (int h = 0; h < call->num_kv_heads; ++h) {
+      const int64_t at = base + h * to.head_stride;
+      const float* from = heads + int64_t{h} * dim;
+      switch (to.dtype) {
+        case DType::f32:
+          std::memcpy(static_cast<float*>(to.data) + at, from, dim * sizeof(float));
+          break;
+        case DType::bf16:
+          kernels->f32_to_bf16(from, dim, static_cast<uint16_t*>(to.data) + at);
+          break;
+        case DType::f16:
+          kernels->f32_to_f16(from, dim, static_cast<uint16_t*>(to.data) + at);
+          break;
+        default: assert(false && "KV pools are f32, bf16 or f16");
+      }
+    }
+  }
+
+  void row(int64_t r) const {
+    const int32_t position = call->positions ? call->positions[r] : 0;
+    float* const q = call->q + r * call->q_stride;
+    float* const k = call->k + r * call->k_stride;
+    for (int h = 0; h < call->num_q_heads; ++h) {
+      norm_and_rotate(q + int64_t{h} * call->head_dim, call->q_norm, position);
+    }
+    for (int h = 0; h < call->num_kv_heads; ++h) {
+      norm_and_rotate(k + int64_t{h} * call->head_dim, call->k_norm, position);
+    }
+    if (!call->k_out.data || call->kv_slots[r] < 0) return;
+    write(call->k_out, call->kv_slots[r], k, call->head_dim);
+    write(call->v_out, call->kv_slots[r], call->v + r * call->v_stride, call->v_head_dim);
+  }
+};
+
+}  // namespace
+
+RopeTable RopeTable::make(const std::vector<double>& inv_freq, int64_t positions, bool interleaved,
+                          double attention_factor) {
+  RopeTable table;
+  const int64_t half = static_cast<int64_t>(inv_freq.size());
+  table.rotary_dim = static_cast<int>(2 * half);
+  table.interleaved = interleaved;
+  table.positions = positions;
+  table.cos.resize(positions * half);
+  table.sin.resize(positions * half);
+  for (int64_t p = 0; p < positions; ++p) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(p) * inv_freq[i];
+      table.cos[p * half + i] = static_cast<float>(std::cos(angle) * attention_factor);
+      table.sin[p * half + i] = static_cast<float>(std::sin(angle) * attention_factor);
+    }
+  }
+  return table;
+}
+
+void norm_rope_write_kv(const QkvRowsCall& call, ThreadTeam& team) {
+  assert(!call.rope || (call.rope->rotary_dim <= call.head_dim && call.positions));
+  const HeadPass pass{&elementwise_kernels_of(cpu_info().tier), &call};
+  const int64_t row_elements =
+      int64_t{call.num_q_heads + call.num_kv_heads} * call.head_dim +
+      int64_t{call.num_kv_heads} * call.v_head_dim;
+  const auto rows = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) pass.row(r);
+  };
+  if (call.rows * row_elements <= kSerialElements) {
+    rows(0, call.rows);
+  } else {
+    team.parallel_for(call.rows, 4, rows);
+  }
+}
+
+}  // namespace warpweave

@@ -1,0 +1,60 @@
+#include <algorithm>
+#include <string>
+
+#include "sched/request.h"
+#include "sched/scheduler.h"
+
+namespace warpweave {
+
+Status Scheduler::audit() const {
+  std::vector<int> refs(pool_.num_pages(), 0);
+  if (const std::string broken = tree_.audit([&](int32_t page) { ++refs[page]; });
+      !broken.empty()) {
+    return Status::internal("radix tree: " + broken);
+  }
+  size_t waiting = 0, running = 0, draining = 0;
+  for (const auto& [id, request] : requests_) {
+    for (const int32_t page : request->pages) ++refs[page];
+    const bool idle = request->pages.empty() && request->node == nullptr;
+    switch (request->state) {
+      case Request::State::waiting:
+        ++waiting;
+        if (!idle) return Status::internal("a waiting request holds pages");
+        break;
+      case Request::State::prefilling:
+      case Request::State::running: ++running; break;
+      case Request::State::ended:
+        ++draining;
+        if (request->uncommitted_steps == 0) {
+          return Status::internal("an ended request was not released");
+        }
+        break;
+    }
+  }
+  if (waiting != waiting_.size() || running != running_.size() || draining != draining_.size()) {
+    return Status::internal("a request is in the wrong list");
+  }
+  int copy_sources = 0;
+  for (const DeferredPage& deferred : deferred_) {
+    ++refs[deferred.page];
+    copy_sources += deferred.copy_source;
+  }
+  if (copy_sources != copy_source_pages_) return Status::internal("copy sources are miscounted");
+  for (int32_t page = 0; page < pool_.num_pages(); ++page) {
+    if (refs[page] != pool_.refs(page)) {
+      return Status::internal("page " + std::to_string(page) + " has " +
+                              std::to_string(pool_.refs(page)) + " references, its holders " +
+                              std::to_string(refs[page]));
+    }
+  }
+  if (std::count(refs.begin(), refs.end(), 0) != pool_.num_free()) {
+    return Status::internal("the free list is wrong");
+  }
+  if (in_flight_.empty() && !deferred_.empty()) return Status::internal("a page was not given back");
+  if (requests_.empty() && tree_.locked_pages() != 0) {
+    return Status::internal("a lock was not given back");
+  }
+  return {};
+}
+
+}  // namespace warpweave

@@ -1,0 +1,115 @@
+// The decode rows of a step, and retraction when their next tokens do not fit.
+#include <algorithm>
+#include <cassert>
+
+#include "sched/request.h"
+#include "sched/scheduler.h"
+
+namespace warpweave {
+
+// Its next token's position may be scheduled now: not the last token, and not in this step yet.
+bool Scheduler::can_decode(const Request& request) const {
+  return request.state == Request::State::running && !request.retracting &&
+         request.last_step != totals_.steps_total + 1 &&
+         request.num_output_scheduled() < request.spec.max_new_tokens;
+}
+
+bool Scheduler::needs_page(const Request& request) const {
+  return request.scheduled == static_cast<int>(request.pages.size()) * pool_.page_size();
+}
+
+void Scheduler::add_decode_rows(Step& step) {
+  if (pages_needed_for_decode() > available_pages()) make_room();
+  for (Request* request : running_) {
+    if (!can_decode(*request)) continue;
+    if (needs_page(*request)) {
+      const int32_t page = alloc_page();
+      if (page == kNoPage) continue;  // next step: pages are about to come free
+      request->pages.push_back(page);
+    }
+    fill_row(*request, 1, /*prefill=*/false, step);
+  }
+}
+
+int Scheduler::pages_needed_for_decode() const {
+  int pages = 0;
+  for (const Request* request : running_) pages += can_decode(*request) && needs_page(*request);
+  return pages;
+}
+
+// Retracts requests, the latest first, until the next tokens of the others fit. One is always
+// left; it fits once everybody else's pages are free. Victims with a row in an uncommitted step
+// give their pages back when it is committed; until then rows without a page sit out.
+void Scheduler::make_room() {
+  int coming = pages_about_to_free();
+  if (pages_needed_for_decode() <= available_pages() + coming) return;
+  const int headroom = pool_.pages_for(kRetractHeadroomSteps);
+  for (;;) {
+    const int staying =
+        std::count_if(running_.begin(), running_.end(), [&](auto* r) { return can_decode(*r); });
+    if (staying < 2) break;
+    const int wanted = pages_needed_for_decode() + staying * headroom;
+    if (wanted <= available_pages() + coming) break;
+    Request& victim = *pick_victim();
+    if (victim.uncommitted_steps == 0) {
+      retract(victim);
+    } else {
+      victim.retracting = true;
+      coming += releasable_pages(victim);
+    }
+  }
+  int64_t decoded = 0, max_new = 0;
+  for (const Request* request : running_) {
+    if (request->retracting) continue;
+    decoded += request->num_output() + kRetractHeadroomSteps;
+    max_new += request->spec.max_new_tokens;
+  }
+  new_token_ratio_.on_retraction(decoded, max_new);
+}
+
+Scheduler::Request* Scheduler::pick_victim() const {
+  Request* victim = nullptr;
+  for (Request* request : running_) {
+    if (!can_decode(*request)) continue;
+    if (victim == nullptr || request->rank > victim->rank ||
+        (request->rank == victim->rank && request->sequence > victim->sequence)) {
+      victim = request;
+    }
+  }
+  return victim;
+}
+
+// About how many pages come free when the request gives its own up: those that nobody but it, or
+// it and the tree, holds.
+int Scheduler::releasable_pages(const Request& request) const {
+  return std::count_if(request.pages.begin(), request.pages.end(),
+                       [&](int32_t page) { return pool_.refs(page) <= 2; });
+}
+
+int Scheduler::pages_about_to_free() const {
+  if (in_flight_.empty()) return 0;
+  int pages = static_cast<int>(deferred_.size());
+  for (const Request* request : draining_) pages += releasable_pages(*request);
+  for (const Request* request : running_) {
+    const bool last_token_in_flight =
+        request->uncommitted_samples > 0 &&
+        request->num_output_scheduled() >= request->spec.max_new_tokens;
+    if (request->retracting || last_token_in_flight) pages += releasable_pages(*request);
+  }
+  return pages;
+}
+
+// Back to the front of the queue with all its tokens; their K/V stays cached while there is room.
+void Scheduler::retract(Request& request) {
+  leave_running(request);
+  release_pages(request);
+  request.state = Request::State::waiting;
+  request.retracted = true;
+  request.retracting = false;
+  ++request.retractions;
+  ++totals_.retracted_reqs_total;
+  request.match_version = std::numeric_limits<uint64_t>::max();
+  waiting_.insert(&request);
+}
+
+}  // namespace warpweave

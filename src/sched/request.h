@@ -1,0 +1,55 @@
+// Scheduler::Request: what the scheduler knows about one request. Private to this folder.
+#pragma once
+
+#include <limits>
+
+#include "sched/scheduler.h"
+
+namespace warpweave {
+
+inline constexpr int kNoLogits = std::numeric_limits<int>::max();
+
+struct Scheduler::Request {
+  enum class State { waiting, prefilling, running, ended };
+
+  ScheduledRequestSpec spec;        // input_ids moved to `tokens`
+  std::vector<int32_t> tokens;      // prompt and output as far as known
+  int prompt_len = 0;
+  State state = State::waiting;
+  uint64_t sequence = 0;            // order of arrival
+  int64_t rank = 0;                 // smaller goes first: -priority under that policy, else 0
+  bool retracted = false;
+  bool retracting = false;          // is retracted as soon as its uncommitted step is committed
+
+  // K/V. Positions [0, written) are committed, [written, scheduled) in uncommitted steps.
+  RadixTree::Node* node = nullptr;  // where it stands in the tree; null: not admitted, or no cache
+  std::vector<int32_t> pages;       // page table, one reference each
+  uint32_t pages_version = 0;
+  int written = 0;
+  int scheduled = 0;
+  int prefill_len = 0;              // tokens to prefill since the last admission
+  bool kv_shared = false;           // the prefill since the last admission is in the tree
+  bool prompt_cached = false;       // the prompt was in the tree once
+
+  uint64_t last_step = 0;           // number of the newest step with a row of it
+  int sample_slot = -1;             // of that row
+  int uncommitted_steps = 0;
+  int uncommitted_samples = 0;
+
+  int logits_from = kNoLogits;      // first prompt position whose logits are still owed
+  int cached_tokens = -1;           // at the first admission; -1: never admitted
+  int retractions = 0;
+
+  int match_len = 0;                // cached prefix, valid while match_version is the tree's
+  uint64_t match_version = std::numeric_limits<uint64_t>::max();
+  int overtaken = 0;                // admissions of others while it was first in the queue
+  int share_waits = 0;              // requests it has waited for to share their prefix
+  RequestId share_waited_for = kNoRequest;
+
+  int num_tokens() const { return static_cast<int>(tokens.size()); }
+  int num_output() const { return num_tokens() - prompt_len; }
+  // Output tokens, those being sampled in uncommitted steps included.
+  int num_output_scheduled() const { return num_output() + uncommitted_samples; }
+};
+
+}  // namespace warpweave

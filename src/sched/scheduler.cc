@@ -1,0 +1,369 @@
+#include "sched/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "sched/request.h"
+
+namespace warpweave {
+
+bool Scheduler::QueueOrder::operator()(const Request* a, const Request* b) const {
+  if (a->rank != b->rank) return a->rank < b->rank;
+  if (a->retracted != b->retracted) return a->retracted;
+  return a->sequence < b->sequence;
+}
+
+Status Scheduler::validate(const SchedulerConfig& config) {
+  const auto at_least = [](int value, int minimum, const char* flag) {
+    if (value >= minimum) return Status();
+    return Status::invalid_argument(std::string(flag) + " is " + std::to_string(value) +
+                                        "; it must be at least " + std::to_string(minimum),
+                                    flag);
+  };
+  WW_RETURN_IF_ERROR(at_least(config.page_size, 1, "--page-size"));
+  WW_RETURN_IF_ERROR(at_least(config.num_pages, 1, "--max-total-tokens"));
+  WW_RETURN_IF_ERROR(at_least(config.context_len, 1, "--context-length"));
+  WW_RETURN_IF_ERROR(at_least(config.max_running_requests, 1, "--max-running-requests"));
+  WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
+  if (config.max_queued_requests != -1) {
+    WW_RETURN_IF_ERROR(at_least(config.max_queued_requests, 1, "--max-queued-requests"));
+  }
+  if (config.chunked_prefill_size != -1) {
+    WW_RETURN_IF_ERROR(at_least(config.chunked_prefill_size, 1, "--chunked-prefill-size"));
+  }
+  if (!(config.schedule_conservativeness > 0)) {
+    return Status::invalid_argument("--schedule-conservativeness must be above 0; 1.0 is usual",
+                                    "--schedule-conservativeness");
+  }
+  if (config.overlap_depth != 0 && config.overlap_depth != 1) {
+    return Status::internal("overlap_depth must be 0 or 1");
+  }
+  return {};
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config)
+    : config_(config),
+      pool_(config.num_pages, config.page_size),
+      tree_(pool_, config.prefix_match),
+      new_token_ratio_(config.schedule_conservativeness) {}
+
+Scheduler::~Scheduler() = default;
+
+Status Scheduler::add(ScheduledRequestSpec spec) {
+  const int64_t input_len = static_cast<int64_t>(spec.input_ids.size());
+  const int64_t total = input_len + spec.max_new_tokens;
+  if (spec.id == kNoRequest || requests_.contains(spec.id)) {
+    return Status::internal("request id " + std::to_string(spec.id) + " is not unique");
+  }
+  if (input_len == 0) return Status::invalid_argument("input_ids is empty", "input_ids");
+  if (spec.max_new_tokens < 0) {
+    return Status::invalid_argument(
+        "max_new_tokens is " + std::to_string(spec.max_new_tokens) + "; it must be at least 0",
+        "max_new_tokens");
+  }
+  const std::string asked = std::to_string(input_len) + " prompt tokens + max_new_tokens " +
+                            std::to_string(spec.max_new_tokens) + " = " + std::to_string(total) +
+                            " tokens";
+  if (total > config_.context_len) {
+    return Status::invalid_argument(asked + " are more than the context length of " +
+                                        std::to_string(config_.context_len) +
+                                        "; shorten the prompt or lower max_new_tokens",
+                                    "max_new_tokens");
+  }
+  // The last sampled token is never fed back, so it takes no slot.
+  const int64_t slots = std::max(input_len, total - 1);
+  if (pool_.pages_for(slots) > pool_.num_pages()) {
+    const int64_t pool_tokens = int64_t{pool_.num_pages()} * pool_.page_size();
+    return Status::invalid_argument(
+        asked + " do not fit in the KV pool of " + std::to_string(pool_tokens) +
+            " tokens; lower max_new_tokens or start with a larger --max-total-tokens",
+        "max_new_tokens");
+  }
+  if (config_.max_queued_requests >= 0 &&
+      static_cast<int>(waiting_.size()) >= config_.max_queued_requests) {
+    return Status::resource_exhausted("the queue is full (--max-queued-requests " +
+                                      std::to_string(config_.max_queued_requests) +
+                                      "); try again later");
+  }
+
+  auto request = std::make_unique<Request>();
+  request->tokens = std::move(spec.input_ids);
+  request->prompt_len = request->num_tokens();
+  request->sequence = next_sequence_++;
+  if (config_.schedule_policy == SchedulePolicy::priority) request->rank = -int64_t{spec.priority};
+  if (const auto leader = requests_.find(spec.wait_for_prefix_of); leader != requests_.end()) {
+    // Never in front of the one it waits for: a window full of such could not move.
+    request->rank = std::max(request->rank, leader->second->rank);
+  }
+  if (spec.logprob_start_len >= 0) {
+    // The logprob of a token comes from the logits one position before it.
+    request->logits_from = std::max(spec.logprob_start_len - 1, 0);
+  }
+  request->spec = std::move(spec);
+  waiting_.insert(request.get());
+  const RequestId id = request->spec.id;
+  requests_.emplace(id, std::move(request));
+  return {};
+}
+
+bool Scheduler::finish(RequestId id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || it->second->state == Request::State::ended) return false;
+  end(*it->second);
+  return true;
+}
+
+const Step& Scheduler::schedule() {
+  assert(uncommitted_steps() <= config_.overlap_depth);
+  Step& step = scratch_;
+  step.number = totals_.steps_total + 1;
+  step.copies.clear();
+  step.rows.clear();
+  step.num_tokens = 0;
+  step.num_samples = 0;
+  if (running_.empty()) new_token_ratio_.on_idle();
+  add_prefill_rows(step);
+  if (step.empty()) {
+    add_decode_rows(step);
+    if (!step.empty()) new_token_ratio_.on_decode_step();
+  } else if (config_.enable_mixed_chunk) {
+    add_decode_rows(step);
+  }
+  if (step.empty()) return step;
+  ++totals_.steps_total;
+  in_flight_.push_back(std::move(scratch_));
+  return in_flight_.back();
+}
+
+const std::vector<StepEvent>& Scheduler::commit(const Step& step,
+                                                std::span<const int32_t> sampled) {
+  assert(!in_flight_.empty() && in_flight_.front().number == step.number);
+  assert(static_cast<int>(sampled.size()) == step.num_samples);
+  events_.clear();
+  for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) apply_row(step.rows[i], i, sampled);
+  release_deferred(step.number);
+  scratch_ = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  return events_;
+}
+
+std::vector<RequestId> Scheduler::fail_uncommitted() {
+  std::vector<RequestId> ids;
+  for (const Step& step : in_flight_) {
+    for (const StepRow& row : step.rows) {
+      Request& request = *requests_.at(row.id);
+      --request.uncommitted_steps;
+      request.uncommitted_samples -= row.sample_slot >= 0;
+    }
+  }
+  for (const Step& step : in_flight_) {
+    for (const StepRow& row : step.rows) {
+      const auto it = requests_.find(row.id);
+      if (it == requests_.end()) continue;  // had a row in the step before, too
+      if (it->second->state == Request::State::ended) {
+        release(*it->second);
+      } else {
+        ids.push_back(row.id);
+        end(*it->second);
+      }
+    }
+  }
+  in_flight_.clear();
+  release_deferred(totals_.steps_total);
+  return ids;
+}
+
+std::vector<void*> Scheduler::take_released() { return std::exchange(released_, {}); }
+
+bool Scheduler::flush_cache() {
+  if (!running_.empty() || !in_flight_.empty()) return false;
+  tree_.clear();
+  return true;
+}
+
+int Scheduler::max_tokens_per_step() const {
+  const int prefill = config_.chunked_prefill_size > 0
+                          ? config_.chunked_prefill_size
+                          : std::max(config_.max_prefill_tokens, config_.context_len);
+  return prefill + config_.max_running_requests;
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = totals_;
+  stats.running_reqs = static_cast<int>(running_.size());
+  stats.queued_reqs = static_cast<int>(waiting_.size());
+  stats.used_tokens = int64_t{pool_.num_used() - tree_.evictable_pages()} * pool_.page_size();
+  stats.evictable_tokens = tree_.evictable_tokens();
+  stats.evicted_tokens_total = tree_.evicted_tokens_total();
+  stats.new_token_ratio = new_token_ratio_.value();
+  return stats;
+}
+
+// Pages that alloc_page() can surely give: free, or evictable and not the source of a pending copy.
+int Scheduler::available_pages() const {
+  return pool_.num_free() + tree_.evictable_pages() - copy_source_pages_;
+}
+
+int32_t Scheduler::alloc_page() {
+  if (pool_.num_free() == 0) tree_.evict(1);
+  return pool_.alloc();
+}
+
+void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& step) {
+  StepRow& row = step.rows.emplace_back();
+  row.id = request.spec.id;
+  row.user = request.spec.user;
+  row.start = request.scheduled;
+  row.num_tokens = num_tokens;
+  row.prefill = prefill;
+  row.first_scheduled = prefill && request.last_step == 0;
+  const int end = row.start + num_tokens;
+  if (row.start < request.num_tokens()) {
+    row.input_ids = request.tokens.data() + row.start;
+  } else {
+    assert(num_tokens == 1 && request.last_step + 1 == step.number);
+    row.future_slot = request.sample_slot;
+  }
+  row.pages = request.pages.data();
+  row.num_pages = pool_.pages_for(end);
+  row.pages_version = request.pages_version;
+  const bool samples =
+      request.spec.max_new_tokens > 0 && (!prefill || end == request.prefill_len);
+  row.num_logits = samples;
+  if (request.logits_from < request.prompt_len && end > request.logits_from) {
+    row.num_logits = end - std::max(row.start, request.logits_from);
+  }
+  if (samples) {
+    row.sample_slot = step.num_samples++;
+    ++request.uncommitted_samples;
+  }
+  request.sample_slot = row.sample_slot;
+  request.scheduled = end;
+  request.last_step = step.number;
+  ++request.uncommitted_steps;
+  step.num_tokens += num_tokens;
+}
+
+void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> sampled) {
+  Request& request = *requests_.at(row.id);
+  --request.uncommitted_steps;
+  request.uncommitted_samples -= row.sample_slot >= 0;
+  request.written = row.start + row.num_tokens;
+  if (request.state == Request::State::ended) {  // a wasted row
+    if (request.uncommitted_steps == 0) release(request);
+    return;
+  }
+  if (request.logits_from < request.prompt_len) {
+    request.logits_from = std::max(request.logits_from, request.written);
+  }
+  const bool prefill_done = row.prefill && request.written == request.prefill_len;
+  const bool prefill_only = prefill_done && row.sample_slot < 0;
+  StepEvent event{.id = row.id, .user = row.user, .row = row_index};
+  event.cached_tokens = request.cached_tokens;
+  event.retractions = request.retractions;
+  if (row.sample_slot >= 0) {
+    event.has_token = true;
+    event.token = sampled[row.sample_slot];
+    accept_token(request, event);
+  } else if (prefill_only) {
+    event.finish = StepEvent::Finish::length;
+  }
+  if (event.has_token || prefill_only) events_.push_back(event);
+  if (event.finish != StepEvent::Finish::none) {
+    end(request);
+    return;
+  }
+  if (prefill_done) cache_prompt(request);
+  if (request.retracting && request.uncommitted_steps == 0) retract(request);
+}
+
+void Scheduler::accept_token(Request& request, StepEvent& event) {
+  request.tokens.push_back(event.token);
+  const auto is_in = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), event.token) != ids.end();
+  };
+  const ScheduledRequestSpec& spec = request.spec;
+  if (request.num_output() >= spec.min_new_tokens &&
+      ((!spec.ignore_eos && is_in(config_.eos_token_ids)) || is_in(spec.stop_token_ids))) {
+    event.finish = StepEvent::Finish::stop;
+  } else if (request.num_output() >= spec.max_new_tokens) {
+    event.finish = StepEvent::Finish::length;
+  }
+}
+
+// The prefill is committed: others may share it from now on.
+void Scheduler::cache_prompt(Request& request) {
+  request.kv_shared = true;
+  request.prompt_cached = true;
+  if (config_.disable_radix_cache) return;
+  const int pages = pool_.pages_for(request.written);
+  request.node = tree_.insert(request.node, std::span(request.tokens).first(request.written),
+                              std::span(request.pages).first(pages), displaced_);
+  if (displaced_.empty()) return;
+  // An uncommitted step may read the displaced pages.
+  for (const int32_t page : displaced_) {
+    deferred_.push_back({in_flight_.back().number, page, /*copy_source=*/false});
+  }
+  displaced_.clear();
+  ++request.pages_version;
+}
+
+void Scheduler::leave_running(Request& request) {
+  running_.erase(std::find(running_.begin(), running_.end(), &request));
+  if (chunked_ == &request) chunked_ = nullptr;
+}
+
+void Scheduler::end(Request& request) {
+  if (request.state == Request::State::waiting) {
+    waiting_.erase(&request);
+  } else {
+    leave_running(request);
+  }
+  request.state = Request::State::ended;
+  if (request.uncommitted_steps == 0) {
+    release(request);
+  } else {
+    draining_.push_back(&request);
+  }
+}
+
+// Gives the pages up; what is computed and known stays in the tree.
+void Scheduler::release_pages(Request& request) {
+  if (request.node != nullptr) {
+    // A wasted row may have written the K/V of a token that was never committed.
+    const int tokens = std::min(request.written, request.num_tokens());
+    const auto pages = std::span(request.pages).first(pool_.pages_for(tokens));
+    request.node =
+        tree_.insert(request.node, std::span(request.tokens).first(tokens), pages, displaced_);
+    for (const int32_t page : displaced_) pool_.unref(page);
+    displaced_.clear();
+    tree_.unlock(request.node);
+    request.node = nullptr;
+  }
+  for (const int32_t page : request.pages) pool_.unref(page);
+  request.pages.clear();
+  ++request.pages_version;
+  request.written = request.scheduled = 0;
+  request.kv_shared = false;
+}
+
+void Scheduler::release(Request& request) {
+  assert(request.uncommitted_steps == 0);
+  std::erase(draining_, &request);
+  release_pages(request);
+  released_.push_back(request.spec.user);
+  requests_.erase(requests_.find(request.spec.id));
+}
+
+void Scheduler::release_deferred(uint64_t committed_step) {
+  std::erase_if(deferred_, [&](const DeferredPage& deferred) {
+    if (deferred.step > committed_step) return false;
+    copy_source_pages_ -= deferred.copy_source;
+    pool_.unref(deferred.page);
+    return true;
+  });
+}
+
+}  // namespace warpweave

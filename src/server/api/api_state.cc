@@ -1,0 +1,60 @@
+#include "server/api/api_state.h"
+
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/limits.h"
+
+namespace warpweave::server {
+
+Status Api::require_tokenizer(std::string_view field) const {
+  if (context_.tokenizer) return {};
+  return Status::unsupported(
+      fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init; send "
+                  "input_ids to /generate.",
+                  field),
+      std::string(field));
+}
+
+Status Api::check_model(FieldReader* reader) const {
+  std::string name;
+  if (!reader->get("model", TextLimit{4096}, &name)) return reader->status();
+  const EngineInfo& info = this->info();
+  if (name == info.served_model_name || name == info.model_path || name == "default") return {};
+  return Status::not_found(fmt::format("The model \"{}\" is not served here; this server has \"{}\".",
+                                       name.substr(0, 200), info.served_model_name),
+                           "model");
+}
+
+bool Api::add_group(const std::string& group_rid, std::vector<std::string> rids) {
+  std::lock_guard lock(mutex_);
+  return groups_.emplace(group_rid, std::move(rids)).second;
+}
+
+void Api::remove_group(const std::string& group_rid) {
+  std::lock_guard lock(mutex_);
+  groups_.erase(group_rid);
+}
+
+void Api::abort(const std::string& rid) {
+  std::vector<std::string> rids{rid};
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto it = groups_.find(rid); it != groups_.end()) rids = it->second;
+  }
+  for (const std::string& one : rids) engine().abort(one);
+}
+
+std::string random_id(std::string_view prefix) {
+  thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  const uint64_t high = generator();
+  return fmt::format("{}{:016x}{:016x}", prefix, high, generator());
+}
+
+}  // namespace warpweave::server

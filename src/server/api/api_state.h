@@ -1,0 +1,51 @@
+// What all handlers share: the context, the live groups of sequences, ids and the model check.
+// Thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "server/api/api.h"
+#include "server/api/sampling_fields.h"
+
+namespace warpweave::server {
+
+class Api {
+ public:
+  explicit Api(ApiContext context) : context_(std::move(context)) {}
+
+  Engine& engine() const { return context_.engine; }
+  const EngineInfo& info() const { return context_.engine.info(); }
+  const ApiContext& context() const { return context_; }
+  const Tokenizer* tokenizer() const { return context_.tokenizer; }
+  ServerMetrics* metrics() const { return context_.metrics; }
+  bool is_ready() const { return !context_.is_ready || context_.is_ready(); }
+  ModelLimits limits() const {
+    return {info().vocab_size, info().context_len, context_.tokenizer != nullptr};
+  }
+
+  // `unsupported` for `field` when the server runs without a tokenizer.
+  Status require_tokenizer(std::string_view field) const;
+  // The `model` field: absent, "default", the served name or the model's path; else not_found.
+  Status check_model(FieldReader* reader) const;
+
+  // A group of more than one sequence is known by one rid while it lives. False: the rid is taken.
+  bool add_group(const std::string& group_rid, std::vector<std::string> rids);
+  void remove_group(const std::string& group_rid);
+  // Aborts a group or a single sequence; an unknown rid is ignored.
+  void abort(const std::string& rid);
+
+ private:
+  const ApiContext context_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::vector<std::string>> groups_;
+};
+
+// `prefix` and 32 random hexadecimal digits.
+std::string random_id(std::string_view prefix);
+
+}  // namespace warpweave::server

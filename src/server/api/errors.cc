@@ -1,0 +1,69 @@
+#include "server/api/errors.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/api/json_write.h"
+
+namespace warpweave::server {
+namespace {
+
+struct ErrorKind {
+  int http_status;
+  std::string_view type;
+  std::string_view code;  // empty: null
+};
+
+ErrorKind error_kind(StatusCode code) {
+  switch (code) {
+    case StatusCode::invalid_argument: return {400, "invalid_request_error", ""};
+    case StatusCode::unsupported: return {400, "invalid_request_error", "unsupported"};
+    case StatusCode::not_found: return {404, "invalid_request_error", "not_found"};
+    case StatusCode::resource_exhausted: return {429, "rate_limit_error", "queue_full"};
+    case StatusCode::unavailable: return {503, "service_unavailable", "not_ready"};
+    case StatusCode::cancelled: return {499, "request_cancelled", "aborted"};
+    case StatusCode::ok:
+    case StatusCode::data_loss:
+    case StatusCode::internal: break;
+  }
+  return {500, "server_error", "internal"};
+}
+
+}  // namespace
+
+int http_status(StatusCode code) { return error_kind(code).http_status; }
+
+std::string error_json(const Status& status) {
+  ErrorKind kind = error_kind(status.code());
+  if (status.code() == StatusCode::not_found && status.field() == "model") {
+    kind.code = "model_not_found";
+  }
+  std::string out = "{\"error\":{\"message\":";
+  append_json_string(status.message(), &out);
+  out += ",\"type\":";
+  append_json_string(kind.type, &out);
+  out += ",\"param\":";
+  if (status.field().empty()) {
+    out += "null";
+  } else {
+    append_json_string(status.field(), &out);
+  }
+  out += ",\"code\":";
+  if (kind.code.empty()) {
+    out += "null";
+  } else {
+    append_json_string(kind.code, &out);
+  }
+  out += "}}";
+  return out;
+}
+
+void send_error(ResponseWriter& writer, const Status& status) {
+  const int code = http_status(status.code());
+  std::vector<std::pair<std::string, std::string>> headers;
+  if (code == 429 || code == 503) headers.emplace_back("Retry-After", "1");
+  writer.send(code, "application/json", error_json(status), std::move(headers));
+}
+
+}  // namespace warpweave::server

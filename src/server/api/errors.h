@@ -1,0 +1,21 @@
+// Failures as answers: {"error": {"message", "type", "param", "code"}}, the shape OpenAI's clients
+// read, for every endpoint.
+#pragma once
+
+#include <string>
+
+#include "server/http.h"
+#include "warpweave/status.h"
+
+namespace warpweave::server {
+
+// 400, 404, 429, 499, 500 or 503. `unsupported` is the caller's to change: 400.
+int http_status(StatusCode code);
+
+// `status.field()` becomes `param`.
+std::string error_json(const Status& status);
+
+// Sends it; 429 and 503 carry Retry-After.
+void send_error(ResponseWriter& writer, const Status& status);
+
+}  // namespace warpweave::server

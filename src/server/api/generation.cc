@@ -1,0 +1,192 @@
+#include "server/api/generation.h"
+
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/errors.h"
+
+namespace warpweave::server {
+namespace {
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(std::shared_ptr<Api> api, GenerationJob job, std::vector<std::string> rids,
+             std::shared_ptr<ResponseWriter> writer)
+      : api_(std::move(api)),
+        writer_(std::move(writer)),
+        builder_(std::move(job.builder)),
+        stream_(job.stream),
+        group_rid_(std::move(job.group_rid)),
+        rids_(std::move(rids)),
+        last_delta_s_(rids_.size(), 0),
+        remaining_(rids_.size()) {}
+
+  ~Generation() {
+    if (in_groups_) api_->remove_group(group_rid_);
+  }
+
+  void start(std::vector<GenerateRequest> requests) {
+    if (rids_.size() > 1) {
+      in_groups_ = api_->add_group(group_rid_, rids_);
+      if (!in_groups_) {
+        return send_error(*writer_, Status::invalid_argument(
+                                        fmt::format("rid \"{}\" is running already.", group_rid_),
+                                        "rid"));
+      }
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Status status =
+          api_->engine().submit(std::move(requests[i]), [self = shared_from_this(), i](
+                                                            OutputDelta delta) {
+            self->on_delta(i, std::move(delta));
+          });
+      if (!status.ok()) return refuse(status, i);
+    }
+    writer_->on_disconnect([api = api_, rids = rids_] {
+      for (const std::string& rid : rids) api->engine().abort(rid);
+    });
+    open_gate();
+  }
+
+ private:
+  // The engine refused sequence `submitted`: the ones before it go, and the error is the answer.
+  void refuse(const Status& status, size_t submitted) {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+      early_.clear();
+    }
+    for (size_t i = 0; i < submitted; ++i) api_->engine().abort(rids_[i]);
+    send_error(*writer_, status);
+  }
+
+  // Until all sequences are accepted nothing is written, so that a refusal is still a plain error.
+  void open_gate() {
+    std::unique_lock lock(mutex_);
+    open_ = true;
+    std::vector<std::pair<size_t, OutputDelta>> early = std::move(early_);
+    bool failed = false;
+    for (auto& [index, delta] : early) failed |= take(index, delta);
+    lock.unlock();
+    if (failed) abort_all();
+  }
+
+  void on_delta(size_t index, OutputDelta delta) {
+    std::unique_lock lock(mutex_);
+    if (!open_) {
+      if (!closed_) early_.emplace_back(index, std::move(delta));
+      return;
+    }
+    const bool failed = take(index, delta);
+    lock.unlock();
+    if (failed) abort_all();
+  }
+
+  void abort_all() {
+    for (const std::string& rid : rids_) api_->engine().abort(rid);
+  }
+
+  // True when this delta made the whole request fail.
+  bool take(size_t index, const OutputDelta& delta) {
+    if (closed_) return false;
+    measure(index, delta);
+    if (delta.finish && delta.finish->type == FinishReason::Type::abort &&
+        !delta.finish->error.ok() && delta.finish->error.code() != StatusCode::cancelled) {
+      fail(delta.finish->error);
+      return remaining_ > 1;
+    }
+    if (delta.finish) --remaining_;
+    if (stream_) {
+      stream_delta(index, delta);
+    } else {
+      builder_->add(index, delta, nullptr);
+      if (remaining_ == 0) {
+        closed_ = true;
+        writer_->send(200, "application/json", builder_->body());
+      }
+    }
+    return false;
+  }
+
+  void stream_delta(size_t index, const OutputDelta& delta) {
+    std::string events;
+    builder_->add(index, delta, &events);
+    if (remaining_ == 0) {
+      builder_->append_last_events(&events);
+      events += "data: [DONE]\n\n";
+    }
+    begin_stream();
+    if (!events.empty()) writer_->write(std::move(events));
+    if (remaining_ == 0) {
+      closed_ = true;
+      writer_->end();
+    }
+  }
+
+  void begin_stream() {
+    if (stream_begun_) return;
+    stream_begun_ = true;
+    writer_->begin_stream(200, "text/event-stream");
+  }
+
+  void fail(const Status& error) {
+    closed_ = true;
+    if (!stream_begun_) return send_error(*writer_, error);
+    writer_->write("data: " + error_json(error) + "\n\ndata: [DONE]\n\n");
+    writer_->end();
+  }
+
+  void measure(size_t index, const OutputDelta& delta) {
+    ServerMetrics* metrics = api_->metrics();
+    if (!metrics) return;
+    const int new_tokens = static_cast<int>(delta.token_ids.size());
+    double& last_s = last_delta_s_[index];
+    if (new_tokens > 0 && delta.completion_tokens == new_tokens) {
+      metrics->observe_first_token(delta.e2e_latency_s);
+    } else if (new_tokens > 0) {
+      metrics->observe_inter_token(delta.e2e_latency_s - last_s, new_tokens);
+    }
+    last_s = delta.e2e_latency_s;
+    if (delta.finish) {
+      metrics->observe_request_end(delta.e2e_latency_s, delta.queue_time_s,
+                                   delta.completion_tokens);
+    }
+  }
+
+  const std::shared_ptr<Api> api_;
+  const std::shared_ptr<ResponseWriter> writer_;
+  const std::unique_ptr<ResponseBuilder> builder_;
+  const bool stream_;
+  const std::string group_rid_;
+  const std::vector<std::string> rids_;
+  bool in_groups_ = false;
+
+  std::mutex mutex_;  // guards what follows
+  bool open_ = false;
+  bool closed_ = false;
+  bool stream_begun_ = false;
+  std::vector<std::pair<size_t, OutputDelta>> early_;
+  std::vector<double> last_delta_s_;
+  size_t remaining_;
+};
+
+}  // namespace
+
+void start_generation(std::shared_ptr<Api> api, GenerationJob job,
+                      std::shared_ptr<ResponseWriter> writer) {
+  std::vector<GenerateRequest> requests = std::move(job.requests);
+  std::vector<std::string> rids;
+  rids.reserve(requests.size());
+  for (const GenerateRequest& request : requests) rids.push_back(request.rid);
+  const auto generation = std::make_shared<Generation>(std::move(api), std::move(job),
+                                                       std::move(rids), std::move(writer));
+  generation->start(std::move(requests));
+}
+
+std::string sequence_rid(const std::string& group_rid, size_t index, size_t count) {
+  return count == 1 ? group_rid : fmt::format("{}-{}", group_rid, index);
+}
+
+}  // namespace warpweave::server

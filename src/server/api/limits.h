@@ -1,0 +1,23 @@
+// What one request may ask for: caps that keep any single request from costing the server much.
+#pragma once
+
+#include <cstddef>
+
+namespace warpweave::server {
+
+inline constexpr int kMaxChoices = 128;               // n
+inline constexpr size_t kMaxSequences = 4096;         // prompts x n of one request
+inline constexpr size_t kMaxMessages = 16384;         // of a chat
+inline constexpr size_t kMaxContentParts = 16384;     // of one message
+inline constexpr size_t kMaxTools = 1024;
+inline constexpr size_t kMaxStopStrings = 64;
+inline constexpr size_t kMaxStopBytes = 1024;         // of one stop string
+inline constexpr size_t kMaxStopTokenIds = 1024;
+inline constexpr size_t kMaxRidBytes = 256;
+inline constexpr size_t kMaxSaltBytes = 1024;
+inline constexpr int kMaxChatTopLogprobs = 20;        // OpenAI's bound
+inline constexpr int kMaxTopLogprobs = 128;           // /generate and /v1/completions
+inline constexpr size_t kMaxTokenIdsLogprob = 1024;
+inline constexpr size_t kMaxTextBytes = size_t{1} << 30;  // texts are bounded by the body's limit
+
+}  // namespace warpweave::server

@@ -1,0 +1,190 @@
+#include "server/api/openai_common.h"
+
+#include <ctime>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "server/api/json_write.h"
+#include "server/api/limits.h"
+
+namespace warpweave::server {
+namespace {
+
+std::string frame_text(const OpenAiOptions& options, const OpenAiBuilder::Frame& frame) {
+  std::string out = "\"id\":";
+  append_json_string(options.rid, &out);
+  out += ",\"object\":";
+  append_json_string(options.stream ? frame.chunk_object : frame.object, &out);
+  out += ",\"created\":";
+  append_json_int(std::time(nullptr), &out);
+  out += ",\"model\":";
+  append_json_string(frame.model, &out);
+  return out;
+}
+
+void read_stream_options(FieldReader* reader, OpenAiOptions* out) {
+  const Json* options = reader->find("stream_options");
+  if (!options) return;
+  if (!options->is_object()) {
+    return reader->fail(wrong_type("stream_options", "an object", *options));
+  }
+  FieldReader fields(*options, "stream_options.");
+  fields.get("include_usage", &out->include_usage);
+  fields.get("continuous_usage_stats", &out->continuous_usage_stats);
+  reader->fail(fields.status());
+}
+
+void check_response_format(FieldReader* reader) {
+  const Json* format = reader->find("response_format");
+  if (!format) return;
+  if (!format->is_object()) {
+    return reader->fail(wrong_type("response_format", "an object", *format));
+  }
+  FieldReader fields(*format, "response_format.");
+  std::string type = "text";
+  fields.get("type", TextLimit{256}, &type);
+  reader->fail(fields.status());
+  if (type == "text") return;
+  reader->fail(Status::unsupported(
+      fmt::format("response_format.type is \"{}\", but only \"text\" is supported: constrained "
+                  "output is not available; describe the format in the prompt instead.",
+                  type),
+      "response_format"));
+}
+
+}  // namespace
+
+Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
+                           OpenAiOptions* out) {
+  WW_RETURN_IF_ERROR(api.check_model(reader));
+  out->sampling.params = api.context().default_sampling;
+  read_sampling(reader, Dialect::openai, api.limits(), &out->sampling);
+  reader->get("stream", &out->stream);
+  read_stream_options(reader, out);
+  check_response_format(reader);
+  constexpr IntRange kPriority{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
+  reader->get("priority", kPriority, &out->priority);
+  reader->get("cache_salt", TextLimit{kMaxSaltBytes}, &out->cache_salt);
+  std::string extra_key;
+  reader->get("extra_key", TextLimit{kMaxSaltBytes}, &extra_key);
+  out->cache_salt += extra_key;
+  reader->get("rid", TextLimit{kMaxRidBytes}, &out->rid);
+  if (out->rid.empty()) out->rid = random_id(id_prefix);
+  return reader->status();
+}
+
+GenerateRequest make_request(const OpenAiOptions& options, const SamplingParams& params,
+                             int choice) {
+  GenerateRequest request;
+  request.sampling = params;
+  if (params.seed) request.sampling.seed = *params.seed + static_cast<uint64_t>(choice);
+  request.priority = options.priority;
+  request.cache_salt = options.cache_salt;
+  return request;
+}
+
+void append_finish(const FinishReason* finish, std::string* out) {
+  *out += "\"finish_reason\":";
+  if (!finish) {
+    *out += "null,\"matched_stop\":null";
+    return;
+  }
+  switch (finish->type) {
+    case FinishReason::Type::stop: *out += "\"stop\""; break;
+    case FinishReason::Type::length: *out += "\"length\""; break;
+    case FinishReason::Type::abort: *out += "\"abort\""; break;
+  }
+  *out += ",\"matched_stop\":";
+  if (!finish->matched_string.empty()) {
+    append_json_string(finish->matched_string, out);
+  } else if (finish->matched_token >= 0) {
+    append_json_int(finish->matched_token, out);
+  } else {
+    *out += "null";
+  }
+}
+
+OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, const Frame& frame)
+    : frame_(frame_text(options, frame)),
+      include_usage_(options.include_usage),
+      continuous_usage_stats_(options.continuous_usage_stats),
+      choices_per_prompt_(static_cast<size_t>(options.sampling.n)),
+      tokens_(frame.sequences) {}
+
+void OpenAiBuilder::add(size_t index, const OutputDelta& delta, std::string* events) {
+  tokens_[index] = {delta.prompt_tokens, delta.completion_tokens, delta.cached_tokens};
+  if (events) {
+    append_choice_events(index, delta, events);
+  } else {
+    collect(index, delta);
+  }
+}
+
+void OpenAiBuilder::append_last_events(std::string* events) {
+  if (!include_usage_) return;
+  *events += "data: {";
+  *events += frame_;
+  *events += ",\"choices\":[],\"usage\":";
+  append_usage(events);
+  *events += "}\n\n";
+}
+
+std::string OpenAiBuilder::body() {
+  std::string out = "{";
+  out += frame_;
+  out += ",\"choices\":[";
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    if (i > 0) out += ',';
+    append_choice(i, &out);
+  }
+  out += "],\"usage\":";
+  append_usage(&out);
+  out += ",\"metadata\":{\"weight_version\":\"default\"}}";
+  return out;
+}
+
+void OpenAiBuilder::begin_chunk(size_t index, std::string* out) const {
+  *out += "data: {";
+  *out += frame_;
+  *out += ",\"choices\":[{\"index\":";
+  append_json_int(static_cast<int64_t>(index), out);
+  *out += ',';
+}
+
+void OpenAiBuilder::end_chunk(const FinishReason* finish, std::string* out) const {
+  *out += ',';
+  append_finish(finish, out);
+  *out += "}]";
+  if (continuous_usage_stats_) {
+    *out += ",\"usage\":";
+    append_usage(out);
+  } else if (include_usage_) {
+    *out += ",\"usage\":null";
+  }
+  *out += "}\n\n";
+}
+
+// A prompt counts once, however many choices were made from it.
+void OpenAiBuilder::append_usage(std::string* out) const {
+  int64_t prompt = 0;
+  int64_t completion = 0;
+  int64_t cached = 0;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    completion += tokens_[i].completion;
+    if (i % choices_per_prompt_ != 0) continue;
+    prompt += tokens_[i].prompt;
+    cached += tokens_[i].cached;
+  }
+  *out += "{\"prompt_tokens\":";
+  append_json_int(prompt, out);
+  *out += ",\"completion_tokens\":";
+  append_json_int(completion, out);
+  *out += ",\"total_tokens\":";
+  append_json_int(prompt + completion, out);
+  *out += ",\"prompt_tokens_details\":{\"cached_tokens\":";
+  append_json_int(cached, out);
+  *out += "}}";
+}
+
+}  // namespace warpweave::server

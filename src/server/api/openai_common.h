@@ -1,0 +1,75 @@
+// What /v1/completions and /v1/chat/completions share: the common fields, the frame of answers and
+// stream chunks, usage, finish reasons.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/api/generation.h"
+
+namespace warpweave::server {
+
+struct OpenAiOptions {
+  SamplingFields sampling;
+  bool stream = false;
+  bool include_usage = false;           // stream_options: a last chunk with the usage
+  bool continuous_usage_stats = false;  // stream_options: usage in every chunk
+  int priority = 0;
+  std::string rid;                      // becomes the answer's id
+  std::string cache_salt;
+};
+
+// Reads the shared fields and checks `model`. `id_prefix` starts an id where the client gave none.
+Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
+                           OpenAiOptions* out);
+
+// A request with the shared fields filled in; `choice` is its number among the n of one prompt.
+GenerateRequest make_request(const OpenAiOptions& options, const SamplingParams& params,
+                             int choice);
+
+// The frame of both answers; the two builders fill in their choices.
+class OpenAiBuilder : public ResponseBuilder {
+ public:
+  struct Frame {
+    std::string_view object;        // "chat.completion"
+    std::string_view chunk_object;  // "chat.completion.chunk"
+    std::string model;
+    size_t sequences = 1;
+  };
+  OpenAiBuilder(const OpenAiOptions& options, const Frame& frame);
+
+  void add(size_t index, const OutputDelta& delta, std::string* events) override;
+  void append_last_events(std::string* events) override;
+  std::string body() override;
+
+ protected:
+  virtual void append_choice_events(size_t index, const OutputDelta& delta,
+                                    std::string* events) = 0;
+  virtual void collect(size_t index, const OutputDelta& delta) = 0;
+  virtual void append_choice(size_t index, std::string* out) = 0;
+
+  // `data: {... "choices":[{"index":3,` and, after the choice's own members without a comma at
+  // the end, the finish members, the usage and the end of the event.
+  void begin_chunk(size_t index, std::string* out) const;
+  void end_chunk(const FinishReason* finish, std::string* out) const;
+
+ private:
+  struct Tokens {
+    int prompt = 0;
+    int completion = 0;
+    int cached = 0;
+  };
+  void append_usage(std::string* out) const;
+
+  const std::string frame_;         // "id":...,"object":...,"created":...,"model":...
+  const bool include_usage_;
+  const bool continuous_usage_stats_;
+  const size_t choices_per_prompt_;
+  std::vector<Tokens> tokens_;      // of each sequence
+};
+
+// "finish_reason":"stop","matched_stop":2
+void append_finish(const FinishReason* finish, std::string* out);
+
+}  // namespace warpweave::server

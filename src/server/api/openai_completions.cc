@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/json_write.h"
+#include "server/api/limits.h"
+#include "server/api/openai_common.h"
+#include "server/api/openai_logprobs.h"
+#include "server/api/requests.h"
+
+namespace warpweave::server {
+namespace {
+
+constexpr int kDefaultMaxTokens = 16;  // OpenAI's
+
+struct Prompt {
+  std::string text;  // for echo
+  std::vector<int32_t> ids;
+};
+
+struct CompletionOptions : OpenAiOptions {
+  bool echo = false;
+  std::optional<int> logprobs;
+};
+
+class CompletionBuilder final : public OpenAiBuilder {
+ public:
+  // `echoes`: the text that goes before each sequence's own, or empty.
+  CompletionBuilder(const Api& api, const CompletionOptions& options,
+                    std::vector<std::string> echoes)
+      : OpenAiBuilder(options, {"text_completion", "text_completion", api.info().served_model_name,
+                                echoes.size()}),
+        tokenizer_(*api.tokenizer()),
+        with_logprobs_(options.logprobs.has_value()),
+        choices_(echoes.size()) {
+    for (size_t i = 0; i < echoes.size(); ++i) choices_[i].text = std::move(echoes[i]);
+  }
+
+ private:
+  struct Choice {
+    std::string text;  // stream: only what has yet to go out
+    CompletionLogprobs logprobs;
+    std::optional<FinishReason> finish;
+  };
+
+  void collect(size_t index, const OutputDelta& delta) override {
+    Choice& choice = choices_[index];
+    choice.text += delta.text;
+    if (with_logprobs_) {
+      choice.logprobs.add(delta.input_logprobs, tokenizer_);
+      choice.logprobs.add(delta.output_logprobs, tokenizer_);
+    }
+    if (delta.finish) choice.finish = delta.finish;
+  }
+
+  void append_choice_events(size_t index, const OutputDelta& delta, std::string* events) override {
+    Choice& choice = choices_[index];
+    collect(index, delta);
+    if (choice.text.empty() && !with_logprobs_ && !choice.finish) return;
+    begin_chunk(index, events);
+    append_members(choice, events);
+    end_chunk(choice.finish ? &*choice.finish : nullptr, events);
+    choice.text.clear();
+    choice.logprobs.clear();
+  }
+
+  void append_choice(size_t index, std::string* out) override {
+    const Choice& choice = choices_[index];
+    *out += "{\"index\":";
+    append_json_int(static_cast<int64_t>(index), out);
+    *out += ',';
+    append_members(choice, out);
+    *out += ',';
+    append_finish(choice.finish ? &*choice.finish : nullptr, out);
+    *out += '}';
+  }
+
+  void append_members(const Choice& choice, std::string* out) const {
+    *out += "\"text\":";
+    append_json_string(choice.text, out);
+    *out += ",\"logprobs\":";
+    if (with_logprobs_) {
+      choice.logprobs.append_json(out);
+    } else {
+      *out += "null";
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  const bool with_logprobs_;
+  std::vector<Choice> choices_;
+};
+
+// prompt: "text", ["text", ...], [1, 2, ...] or [[1, 2], ...].
+Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& reader) {
+  const Json* value = reader.find("prompt");
+  if (!value) {
+    return Status::invalid_argument("prompt is missing; send a string or a list of token ids.",
+                                    "prompt");
+  }
+  const auto read_one = [&api](const Json& item, const std::string& field) -> Result<Prompt> {
+    Prompt prompt;
+    if (item.is_string()) {
+      prompt.text = item.get<std::string>();
+      WW_ASSIGN_OR_RETURN(prompt.ids, encode_prompt(api, prompt.text, field));
+      return prompt;
+    }
+    if (!item.is_array()) return wrong_type(field, "a string or a list of token ids", item);
+    WW_RETURN_IF_ERROR(
+        read_token_ids(item, field, api.info().vocab_size, item.size(), &prompt.ids));
+    prompt.text = api.tokenizer()->decode(prompt.ids, /*skip_special_tokens=*/true);
+    return prompt;
+  };
+  std::vector<Prompt> prompts;
+  const bool is_batch = value->is_array() && !value->empty() &&
+                        (value->front().is_string() || value->front().is_array());
+  if (!is_batch) {
+    WW_ASSIGN_OR_RETURN(prompts.emplace_back(), read_one(*value, "prompt"));
+    return prompts;
+  }
+  if (value->size() > kMaxSequences) {
+    return Status::invalid_argument(
+        fmt::format("prompt has {} items, but at most {} are allowed.", value->size(),
+                    kMaxSequences),
+        "prompt");
+  }
+  for (const Json& item : *value) {
+    WW_ASSIGN_OR_RETURN(prompts.emplace_back(),
+                        read_one(item, fmt::format("prompt[{}]", prompts.size() - 1)));
+  }
+  return prompts;
+}
+
+Status read_options(const Api& api, FieldReader* reader, CompletionOptions* out) {
+  WW_RETURN_IF_ERROR(read_openai_options(api, reader, "cmpl-", out));
+  out->sampling.default_new_tokens = kDefaultMaxTokens;
+  reader->get("echo", &out->echo);
+  int logprobs = 0;
+  if (reader->get("logprobs", IntRange{0, kMaxTopLogprobs}, &logprobs)) out->logprobs = logprobs;
+  int best_of = out->sampling.n;
+  reader->get("best_of", IntRange{1, kMaxChoices}, &best_of);
+  if (best_of != out->sampling.n) {
+    reader->fail(Status::unsupported(
+        fmt::format("best_of is {} and n is {}, but they must be equal: choices are not ranked "
+                    "here; leave best_of out.",
+                    best_of, out->sampling.n),
+        "best_of"));
+  }
+  return reader->status();
+}
+
+}  // namespace
+
+Result<GenerationJob> parse_completion(const Api& api, std::string_view body) {
+  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/completions"));
+  FieldReader reader(json);
+  CompletionOptions options;
+  WW_RETURN_IF_ERROR(read_options(api, &reader, &options));
+  WW_ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, read_prompts(api, reader));
+
+  const int n = options.sampling.n;
+  const size_t sequences = prompts.size() * static_cast<size_t>(n);
+  if (sequences > kMaxSequences) {
+    return Status::invalid_argument(
+        fmt::format("{} prompts with n = {} make {} sequences, but at most {} are allowed.",
+                    prompts.size(), n, sequences, kMaxSequences),
+        "n");
+  }
+  GenerationJob job;
+  std::vector<std::string> echoes;
+  for (const Prompt& prompt : prompts) {
+    WW_ASSIGN_OR_RETURN(const SamplingParams params,
+                        fit_to_context(options.sampling, prompt.ids.size(), api.info().context_len,
+                                       Dialect::openai));
+    for (int choice = 0; choice < n; ++choice) {
+      GenerateRequest request = make_request(options, params, choice);
+      request.rid = sequence_rid(options.rid, job.requests.size(), sequences);
+      request.input_ids = prompt.ids;
+      request.return_logprob = options.logprobs.has_value();
+      request.top_logprobs_num = options.logprobs.value_or(0);
+      if (options.echo) request.logprob_start_len = 0;
+      job.requests.push_back(std::move(request));
+      echoes.push_back(options.echo ? prompt.text : std::string());
+    }
+  }
+  job.stream = options.stream;
+  job.group_rid = options.rid;
+  job.builder = std::make_unique<CompletionBuilder>(api, options, std::move(echoes));
+  return job;
+}
+
+}  // namespace warpweave::server

@@ -1,0 +1,21 @@
+// Request bodies to generation jobs: the three parsers, apart from HTTP so that they can be fuzzed.
+//
+// Each returns everything the answer needs, or the Status to answer with. Tokenizing happens here.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "server/api/generation.h"
+
+namespace warpweave::server {
+
+Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body);
+Result<GenerationJob> parse_completion(const Api& api, std::string_view body);
+Result<GenerationJob> parse_chat(const Api& api, std::string_view body);
+
+// The prompts of `text` or `prompt` style fields, tokenized, special tokens added.
+Result<std::vector<int32_t>> encode_prompt(const Api& api, std::string_view text,
+                                           std::string_view field);
+
+}  // namespace warpweave::server

@@ -1,0 +1,43 @@
+// The sampling fields of request bodies: one table of names, types and ranges for both dialects,
+// and one of the fields that would change the answer but are not supported here.
+#pragma once
+
+#include <optional>
+
+#include "server/api/field_reader.h"
+#include "warpweave/engine.h"
+
+namespace warpweave::server {
+
+enum class Dialect {
+  native,  // sampling_params of /generate: max_new_tokens, min_new_tokens, sampling_seed
+  openai,  // max_tokens or max_completion_tokens, min_tokens, seed
+};
+
+struct SamplingFields {
+  SamplingParams params;
+  std::optional<int> max_new_tokens;  // as asked; see fit_to_context
+  int default_new_tokens = 128;       // when nothing is asked; shrinks to the context
+  int n = 1;
+};
+
+// What the model and server bring to the checks.
+struct ModelLimits {
+  int vocab_size = 0;
+  int context_len = 0;
+  bool has_tokenizer = true;  // stop strings need it
+};
+
+// Reads into `out`, which holds the defaults. Failures are in reader->status().
+void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limits,
+                   SamplingFields* out);
+
+// Refuses fields that mean something elsewhere and would be ignored here.
+void refuse_unsupported(FieldReader* reader);
+
+// Sets max_new_tokens in fields.params for a prompt: what was asked, or the default, cut to the
+// room the context leaves. A request that cannot fit is refused with both numbers.
+Result<SamplingParams> fit_to_context(const SamplingFields& fields, size_t prompt_tokens,
+                                      int context_len, Dialect dialect);
+
+}  // namespace warpweave::server

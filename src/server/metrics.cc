@@ -1,0 +1,175 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <vector>
+
+namespace warpweave::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+const prometheus::Histogram::BucketBoundaries kFirstTokenSeconds = {
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400};
+const prometheus::Histogram::BucketBoundaries kInterTokenSeconds = {
+    0.0005, 0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03,
+    0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.8, 1.5, 3};
+const prometheus::Histogram::BucketBoundaries kRequestSeconds = {
+    0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240, 480, 960, 1920};
+const prometheus::Histogram::BucketBoundaries kQueueSeconds = {
+    0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300};
+
+constexpr std::string_view kPrefix = "warpweave:";
+
+struct EngineMetric {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double value;
+};
+
+std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineInfo& info) {
+  const double total = static_cast<double>(stats.max_total_tokens);
+  const double used = static_cast<double>(stats.used_tokens);
+  const double evictable = static_cast<double>(stats.evictable_tokens);
+  const double prompts = static_cast<double>(stats.prompt_tokens_total);
+  const double cached = static_cast<double>(stats.cached_tokens_total);
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  const auto gauge = MetricType::Gauge;
+  const auto counter = MetricType::Counter;
+  return {
+      {"num_running_reqs", "Requests being decoded or prefilled", gauge,
+       static_cast<double>(stats.running_reqs)},
+      {"num_queue_reqs", "Requests waiting", gauge, static_cast<double>(stats.queued_reqs)},
+      {"num_used_tokens", "KV pool tokens owned by running requests", gauge, used},
+      {"kv_used_tokens", "KV pool tokens owned by running requests", gauge, used},
+      {"kv_evictable_tokens", "KV pool tokens cached and owned by nobody", gauge, evictable},
+      {"kv_available_tokens", "KV pool tokens free", gauge, total - used - evictable},
+      {"max_total_num_tokens", "KV pool size in tokens", gauge, total},
+      {"token_usage", "Share of the KV pool owned by running requests", gauge,
+       total > 0 ? used / total : 0},
+      {"gen_throughput", "Generated tokens per second, last interval", gauge,
+       stats.gen_throughput_tokens_per_s},
+      {"cache_hit_rate", "Share of all prompt tokens found in the prefix cache", gauge,
+       prompts > 0 ? cached / prompts : 0},
+      {"prompt_tokens_total", "Prompt tokens", counter, prompts},
+      {"cached_tokens_total", "Prompt tokens found in the prefix cache", counter, cached},
+      {"generation_tokens_total", "Generated tokens", counter,
+       static_cast<double>(stats.generation_tokens_total)},
+      {"num_requests_total", "Requests", counter, static_cast<double>(stats.requests_total)},
+      {"num_aborted_requests_total", "Requests aborted", counter,
+       static_cast<double>(stats.aborted_requests_total)},
+      {"num_retracted_reqs", "Requests sent back to the queue for want of KV pool tokens", gauge,
+       static_cast<double>(stats.retracted_reqs_total)},
+      {"evicted_tokens_total", "Cached tokens dropped to make room", counter,
+       static_cast<double>(stats.evicted_tokens_total)},
+      {"page_size", "Tokens per KV page", gauge, static_cast<double>(info.page_size)},
+      {"num_pages", "KV pages", gauge, static_cast<double>(info.num_pages)},
+      {"context_len", "Longest request in tokens", gauge, static_cast<double>(info.context_len)},
+      {"kv_cache_memory_usage_gb", "KV pool in GiB", gauge,
+       static_cast<double>(info.kv_cache_bytes) / kGiB},
+      {"weight_memory_usage_gb", "Weights in GiB", gauge,
+       static_cast<double>(info.weight_bytes) / kGiB},
+      {"startup_time_seconds", "Time to load the model", gauge, info.load_seconds},
+  };
+}
+
+}  // namespace
+
+struct ServerMetrics::Impl {
+  explicit Impl(MetricsOptions metrics_options)
+      : options(std::move(metrics_options)),
+        labels{{"model_name", options.model_name}},
+        first_token(histogram("time_to_first_token_seconds", "Arrival to first token",
+                              kFirstTokenSeconds)),
+        inter_token(histogram("inter_token_latency_seconds", "Time between tokens",
+                              kInterTokenSeconds)),
+        per_output_token(histogram("request_time_per_output_token_seconds",
+                                   "Request time divided by its tokens", kInterTokenSeconds)),
+        e2e(histogram("e2e_request_latency_seconds", "Arrival to last token", kRequestSeconds)),
+        queue(histogram("queue_time_seconds", "Arrival to first scheduling", kQueueSeconds)),
+        requests(prometheus::BuildCounter()
+                     .Name(name("http_requests_total"))
+                     .Help("HTTP requests by route")
+                     .Register(registry)),
+        responses(prometheus::BuildCounter()
+                      .Name(name("http_responses_total"))
+                      .Help("HTTP answers by route and status")
+                      .Register(registry)) {}
+
+  static std::string name(std::string_view metric) {
+    return std::string(kPrefix).append(metric);
+  }
+  prometheus::Histogram& histogram(std::string_view metric, const char* help,
+                                   const prometheus::Histogram::BucketBoundaries& buckets) {
+    return prometheus::BuildHistogram().Name(name(metric)).Help(help).Register(registry).Add(
+        labels, buckets);
+  }
+
+  const MetricsOptions options;
+  const prometheus::Labels labels;
+  prometheus::Registry registry;
+  prometheus::Histogram& first_token;
+  prometheus::Histogram& inter_token;
+  prometheus::Histogram& per_output_token;
+  prometheus::Histogram& e2e;
+  prometheus::Histogram& queue;
+  prometheus::Family<prometheus::Counter>& requests;
+  prometheus::Family<prometheus::Counter>& responses;
+};
+
+ServerMetrics::ServerMetrics(MetricsOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::observe_first_token(double seconds) { impl_->first_token.Observe(seconds); }
+
+void ServerMetrics::observe_inter_token(double seconds, int tokens) {
+  for (int i = 0; i < tokens; ++i) impl_->inter_token.Observe(seconds / tokens);
+}
+
+void ServerMetrics::observe_request_end(double e2e_seconds, double queue_seconds,
+                                        int completion_tokens) {
+  impl_->e2e.Observe(e2e_seconds);
+  impl_->queue.Observe(queue_seconds);
+  if (completion_tokens > 0) impl_->per_output_token.Observe(e2e_seconds / completion_tokens);
+}
+
+void ServerMetrics::count_http(std::string_view route, int status) {
+  const std::string path(route);
+  impl_->requests.Add({{"endpoint", path}}).Increment();
+  impl_->responses.Add({{"endpoint", path}, {"status_code", std::to_string(status)}}).Increment();
+}
+
+std::string ServerMetrics::render(const Engine* engine) const {
+  std::vector<MetricFamily> families = impl_->registry.Collect();
+  if (engine != nullptr) {
+    std::vector<ClientMetric::Label> labels;
+    for (const auto& [key, value] : impl_->labels) labels.push_back({key, value});
+    for (const EngineMetric& metric : engine_metrics(engine->stats(), engine->info())) {
+      ClientMetric value;
+      value.label = labels;
+      value.gauge.value = metric.value;
+      value.counter.value = metric.value;
+      families.push_back({Impl::name(metric.name), metric.help, metric.type, {value}});
+    }
+  }
+  if (impl_->options.sglang_names) {
+    const size_t own = families.size();
+    for (size_t i = 0; i < own; ++i) {
+      MetricFamily copy = families[i];
+      copy.name = "sglang:" + copy.name.substr(kPrefix.size());
+      families.push_back(std::move(copy));
+    }
+  }
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace warpweave::server

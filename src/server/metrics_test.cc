@@ -1,0 +1,54 @@
+#include "server/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include "server/testing/fake_engine.h"
+
+namespace warpweave::server {
+namespace {
+
+bool has_line(const std::string& page, const std::string& line) {
+  return ("\n" + page).find("\n" + line + "\n") != std::string::npos;
+}
+
+TEST(ServerMetrics, RendersRequestHistograms) {
+  ServerMetrics metrics({.model_name = "tale"});
+  metrics.observe_first_token(0.02);
+  metrics.observe_inter_token(0.03, 3);
+  metrics.observe_request_end(0.5, 0.001, 4);
+  const std::string page = metrics.render(nullptr);
+  EXPECT_TRUE(has_line(page, "warpweave:time_to_first_token_seconds_count{model_name=\"tale\"} 1"));
+  EXPECT_TRUE(has_line(page, "warpweave:inter_token_latency_seconds_count{model_name=\"tale\"} 3"));
+  EXPECT_TRUE(
+      has_line(page, "warpweave:e2e_request_latency_seconds_sum{model_name=\"tale\"} 0.5"));
+  EXPECT_TRUE(has_line(
+      page, "warpweave:request_time_per_output_token_seconds_sum{model_name=\"tale\"} 0.125"));
+  EXPECT_EQ(page.find("sglang:"), std::string::npos);
+}
+
+TEST(ServerMetrics, CountsHttpByRouteAndStatus) {
+  ServerMetrics metrics({.model_name = "tale"});
+  metrics.count_http("/generate", 200);
+  metrics.count_http("/generate", 200);
+  metrics.count_http("/generate", 400);
+  const std::string page = metrics.render(nullptr);
+  EXPECT_TRUE(has_line(page, "warpweave:http_requests_total{endpoint=\"/generate\"} 3"));
+  EXPECT_TRUE(has_line(
+      page, "warpweave:http_responses_total{endpoint=\"/generate\",status_code=\"400\"} 1"));
+}
+
+TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
+  testing::FakeEngine engine({.info = {.page_size = 16, .max_total_tokens = 1000}});
+  ServerMetrics metrics({.model_name = "m\"x", .sglang_names = true});
+  metrics.count_http("/health", 200);
+  const std::string page = metrics.render(&engine);
+  for (const std::string prefix : {"warpweave:", "sglang:"}) {
+    EXPECT_TRUE(has_line(page, prefix + "page_size{model_name=\"m\\\"x\"} 16")) << page;
+    EXPECT_TRUE(has_line(page, prefix + "max_total_num_tokens{model_name=\"m\\\"x\"} 1000"));
+    EXPECT_TRUE(has_line(page, "# TYPE " + prefix + "num_requests_total counter"));
+    EXPECT_TRUE(has_line(page, prefix + "http_requests_total{endpoint=\"/health\"} 1"));
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::server

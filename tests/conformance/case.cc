@@ -1,0 +1,88 @@
+#include "case.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace warpweave::conformance {
+namespace {
+
+[[noreturn]] void fail(const std::string& where, const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", where.c_str(), what.c_str());
+  std::abort();
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+void set(Case& c, const std::string& key, const std::string& value, const std::string& where) {
+  if (key == "reqs") {
+    for (const std::string& part : split(value, ',')) {
+      Case::Request request;
+      int times = 1;
+      if (std::sscanf(part.c_str(), "%d:%dx%d", &request.q_len, &request.kv_len, &times) < 2) {
+        fail(where, "reqs needs Q:KV, has " + part);
+      }
+      c.requests.insert(c.requests.end(), times, request);
+    }
+  } else if (key == "heads") {
+    if (std::sscanf(value.c_str(), "%d/%d", &c.q_heads, &c.kv_heads) != 2) fail(where, "heads=Q/KV");
+  } else if (key == "d") {
+    c.head_dim = c.v_head_dim = std::stoi(value);
+  } else if (key == "dv") {
+    c.v_head_dim = std::stoi(value);
+  } else if (key == "page") {
+    c.page_size = std::stoi(value);
+  } else if (key == "kv") {
+    for (const std::string& name : split(value, ',')) c.kv_dtypes.push_back(parse_dtype(name).value());
+  } else if (key == "mode") {
+    c.decode = value == "decode";
+  } else if (key == "window") {
+    c.window = std::stoi(value);
+  } else if (key == "softcap") {
+    c.softcap = std::stof(value);
+  } else if (key == "sinks") {
+    c.sinks = value == "1";
+  } else if (key == "data") {
+    c.data = value == "descending"  ? Data::descending
+             : value == "ascending" ? Data::ascending
+             : value == "constant"  ? Data::constant
+                                    : Data::normal;
+  } else if (key == "gap") {
+    c.gap = std::stoi(value);
+  } else if (key == "far") {
+    c.far = value == "1";
+  } else {
+    fail(where, "unknown key " + key);
+  }
+}
+
+}  // namespace
+
+std::vector<Case> read_cases(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) fail(path, "cannot be opened (run from the source root)");
+  std::vector<Case> cases;
+  int line_number = 0;
+  for (std::string line; std::getline(file, line);) {
+    const std::string where = path + ":" + std::to_string(++line_number);
+    std::stringstream stream(line);
+    Case c;
+    if (!(stream >> c.name) || c.name[0] == '#') continue;
+    for (std::string word; stream >> word;) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos) fail(where, "expected key=value, has " + word);
+      set(c, word.substr(0, equals), word.substr(equals + 1), where);
+    }
+    if (c.kv_dtypes.empty()) c.kv_dtypes = {DType::f32, DType::bf16, DType::f16};
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+}  // namespace warpweave::conformance

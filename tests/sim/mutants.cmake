@@ -1,0 +1,75 @@
+# Planted bugs: proof that the simulation can fail. Each mutant is a copy of one source file with
+# one change, linked in front of the library; its test passes when a random schedule finds the bug.
+function(sim_mutant NAME FILE FROM TO)
+  set(source ${PROJECT_SOURCE_DIR}/src/${FILE})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(READ ${source} text)
+  string(FIND "${text}" "${FROM}" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "tests/sim/mutants.cmake: mutant ${NAME} no longer finds its line in ${FILE}")
+  endif()
+  string(REPLACE "${FROM}" "${TO}" text "${text}")
+  set(mutated ${CMAKE_CURRENT_BINARY_DIR}/mutants/${NAME}.cc)
+  file(CONFIGURE OUTPUT ${mutated} CONTENT "${text}" @ONLY)
+  add_executable(sim_mutant_${NAME} ${mutated})
+  target_compile_options(sim_mutant_${NAME} PRIVATE -O0)
+  target_link_libraries(sim_mutant_${NAME} PRIVATE sim_objects)
+  add_test(NAME sim_mutant_${NAME} COMMAND sim_mutant_${NAME} --schedules 20000 --expect-failure)
+  set_tests_properties(sim_mutant_${NAME} PROPERTIES TIMEOUT 120)
+endfunction()
+
+sim_mutant(pages_freed_while_in_flight sched/scheduler.cc
+  [[draining_.push_back(&request);]]
+  [[draining_.push_back(&request), release_pages(request);]])
+sim_mutant(displaced_page_freed_at_once sched/scheduler.cc
+  [[deferred_.push_back({in_flight_.back().number, page,]]
+  [[deferred_.push_back({0, page,]])
+sim_mutant(token_cached_before_its_kv sched/scheduler.cc
+  [[std::min(request.written, request.num_tokens())]]
+  [[std::min(static_cast<int>(request.pages.size()) * pool_.page_size(), request.num_tokens())]])
+sim_mutant(wrong_future_token sched/scheduler.cc
+  [[row.future_slot = request.sample_slot;]]
+  [[row.future_slot = 0;]])
+sim_mutant(abort_before_prefill_leaks sched/scheduler.cc
+  [[  release_pages(request);
+  released_]]
+  [[  if (request.written > 0) release_pages(request);
+  released_]])
+sim_mutant(tail_page_shared_not_copied sched/admission.cc
+  [[step.copies.push_back({match.tail_page, request.pages[shared_pages], match.tail_tokens});]]
+  [[pool_.ref(match.tail_page), pool_.unref(request.pages[shared_pages]),
+        request.pages[shared_pages] = match.tail_page;]])
+sim_mutant(copy_source_not_held sched/admission.cc
+  [[deferred_.push_back({step.number, match.tail_page,]]
+  [[deferred_.push_back({0, match.tail_page,]])
+sim_mutant(prompt_logits_skipped sched/admission.cc
+  [[return std::min(request.num_tokens() - 1, request.logits_from);]]
+  [[return request.num_tokens() - 1;]])
+sim_mutant(waits_for_one_that_is_gone sched/admission.cc
+  [[leader != requests_.end() && !leader->second->prompt_cached]]
+  [[leader == requests_.end() || !leader->second->prompt_cached]])
+sim_mutant(step_over_its_token_bound sched/admission.cc
+  [[if (exceeds_budget(shared_pages * pool_.page_size())) return false;]]
+  [[]])
+sim_mutant(retraction_forgets_a_token sched/decode.cc
+  [[  leave_running(request);
+  release_pages(request);]]
+  [[  leave_running(request);
+  request.tokens.pop_back();
+  release_pages(request);]])
+sim_mutant(match_one_token_too_long kv/radix_tree.cc
+  [[at.tail_tokens = tail_tokens;]]
+  [[at.tail_tokens = tail_tokens + 1;]])
+sim_mutant(salt_ignored kv/radix_tree.cc
+  [[walk(root_for(salt), tokens)]]
+  [[walk(root_for(std::string()), tokens)]])
+sim_mutant(split_forgets_locks kv/radix_tree.cc
+  [[upper->locks = node->locks;]]
+  [[upper->locks = 0;]])
+sim_mutant(eviction_skips_unref kv/radix_tree.cc
+  [[for (const int32_t page : leaf->pages) pool_.unref(page);
+  delete leaf;]]
+  [[delete leaf;]])
+sim_mutant(stale_page_table_row batch/batch_builder.cc
+  [[known.id == row.id && known.pages_version == row.pages_version]]
+  [[known.id == row.id]])

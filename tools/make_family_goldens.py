@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Tiny random models of every family, with what transformers computes from them.
+
+Writes tests/golden/families/<name>/: config.json, model.safetensors (or model.gguf) and golden.json
+(token ids, float32 logits of every position, a greedy continuation). The same seed gives the same
+files. Needs: torch, transformers, safetensors, gguf, numpy.
+
+    python3 tools/make_family_goldens.py [name ...]
+"""
+import json
+import math
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Quant
+from transformers import AutoConfig, AutoModelForCausalLM
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
+VOCAB = 96
+PROMPT_TOKENS = 30
+GREEDY_TOKENS = 12
+
+BASE = dict(
+    vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
+    rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=0,
+)
+
+
+def rope(kind, theta=10000.0, **more):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+YARN = rope("yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
+
+# name -> (model_type, config keys beside BASE, dtype of the saved weights)
+FAMILIES = {
+    "llama": ("llama", rope("llama3", theta=500000.0, factor=8.0, low_freq_factor=1.0,
+                            high_freq_factor=4.0, original_max_position_embeddings=32), "float32"),
+    "llama-bias": ("llama", dict(rope("linear", factor=2.0), attention_bias=True, mlp_bias=True,
+                                 tie_word_embeddings=True), "bfloat16"),
+    "mistral": ("mistral", dict(rope("default"), sliding_window=8), "bfloat16"),
+    "qwen2": ("qwen2", dict(rope("default", theta=1e6), use_sliding_window=True, sliding_window=8,
+                            max_window_layers=1, tie_word_embeddings=True), "float16"),
+    "qwen3": ("qwen3", dict(YARN), "bfloat16"),
+    "qwen3-moe": ("qwen3_moe", dict(rope("default"), num_hidden_layers=3, num_experts=6,
+                                    num_experts_per_tok=2, moe_intermediate_size=24,
+                                    norm_topk_prob=True, mlp_only_layers=[1]), "bfloat16"),
+    "gemma2": ("gemma2", dict(rope("default"), sliding_window=8, query_pre_attn_scalar=24,
+                              attn_logit_softcapping=3.0, final_logit_softcapping=5.0,
+                              tie_word_embeddings=True), "bfloat16"),
+    "gemma3": ("gemma3_text", dict(num_hidden_layers=3, sliding_window=8, query_pre_attn_scalar=24,
+                                   layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                                   rope_parameters={
+                                       "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                       "full_attention": {"rope_type": "linear", "factor": 8.0,
+                                                          "rope_theta": 1e6}},
+                                   tie_word_embeddings=True), "bfloat16"),
+    "gpt-oss": ("gpt_oss", dict(rope("yarn", theta=150000.0, factor=32.0, truncate=False,
+                                     original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0),
+                                sliding_window=8, num_local_experts=4, num_experts_per_tok=2,
+                                intermediate_size=24), "bfloat16"),
+}
+
+
+def randomize(model, generator):
+    """Weights under which every part of the model shows in the logits."""
+    zero_is_one = "Gemma" in type(model).__name__
+    for name, weight in model.named_parameters():
+        noise = torch.randn(weight.shape, generator=generator)
+        if name.endswith("norm.weight") or "layernorm" in name:
+            value = noise * 0.2 + (0.0 if zero_is_one else 1.0)
+        elif weight.dim() == 1 or name.endswith("_bias"):
+            value = noise * 0.4
+        elif "embed_tokens" in name:
+            value = noise * (1.0 / math.sqrt(weight.shape[1]) if model.config.tie_word_embeddings else 1.0)
+            if model.config.tie_word_embeddings and not zero_is_one:
+                value = value * 3.0
+        else:
+            fan_in = weight.shape[1]
+            value = noise * (1.6 / math.sqrt(fan_in))
+        weight.data.copy_(value)
+
+
+def golden(model, seed):
+    rng = np.random.default_rng(seed)
+    ids = [int(i) for i in rng.integers(2, model.config.vocab_size, PROMPT_TOKENS)]
+    greedy, smallest_gap = [], math.inf
+    with torch.no_grad():
+        for _ in range(GREEDY_TOKENS):
+            logits = model(torch.tensor([ids + greedy])).logits[0]
+            best = torch.topk(logits[-1], 2)
+            smallest_gap = min(smallest_gap, float(best.values[0] - best.values[1]))
+            greedy.append(int(best.indices[0]))
+        logits = model(torch.tensor([ids + greedy])).logits[0]
+    return {
+        "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, float32",
+        "input_ids": ids,
+        "greedy_ids": greedy,
+        "smallest_greedy_margin": round(smallest_gap, 6),
+        "logits": [[round(float(x), 5) for x in row] for row in logits],
+    }
+
+
+def write_golden(folder, value):
+    rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value.pop("logits"))
+    head = json.dumps(value)[:-1]
+    (folder / "golden.json").write_text(head + ', "logits": [\n' + rows + "\n]}\n")
+
+
+def make_family(name):
+    model_type, changes, dtype = FAMILIES[name]
+    config = AutoConfig.for_model(model_type, **{**BASE, **changes})
+    config._attn_implementation = "eager"
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    for seed in range(1, 50):  # a seed whose greedy path has no near tie
+        randomize(model, torch.Generator().manual_seed(seed))
+        model = model.to(getattr(torch, dtype)).float()  # the values as they will be saved
+        value = golden(model, seed)
+        if value["smallest_greedy_margin"] > 0.02:
+            break
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = model.to(getattr(torch, dtype))
+    saved.config.dtype = getattr(torch, dtype)
+    saved.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+    write_golden(folder, value)
+
+
+def random_k_blocks(shape, quant, rng):
+    """Valid super-blocks with random quants and small scales: the gguf package packs none itself."""
+    block, size = gguf.GGML_QUANT_SIZES[quant]
+    blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
+    scale = (rng.uniform(0.5, 1.5, len(blocks)) / math.sqrt(shape[1])).astype(np.float32)
+    if quant == Quant.Q4_K:  # d, dmin, 12 bytes of 6-bit scales and mins, 128 of quants
+        blocks[:, 0:2] = (scale / 150).astype(np.float16).view(np.uint8).reshape(-1, 2)
+        blocks[:, 2:4] = (scale / 20).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    else:  # Q6_K: 128 low bits, 64 high bits, 16 int8 scales, d
+        blocks[:, 208:210] = (scale / 1400).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(shape[0], -1)
+
+
+def llama_cpp_permuted(rows, heads):
+    """The row order that llama.cpp's converter gives q and k of Llama models."""
+    shape = rows.shape
+    return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def make_gguf():
+    """A Llama of one layer in which every supported tensor type occurs."""
+    rng = np.random.default_rng(3)
+    hidden, ffn, heads, kv_heads, head_dim, vocab = 256, 128, 2, 1, 32, 64
+    config = AutoConfig.for_model(
+        "llama", vocab_size=vocab, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=1,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
+        max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        bos_token_id=0, eos_token_id=1)
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    folder = OUT / "gguf"
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
+    writer.add_name("tiny random llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(ffn)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    letters = [chr(c) for c in range(ord("!"), ord("!") + vocab - 4)]
+    writer.add_token_list(["<s>", "</s>"] + letters + ["!\"", "#$"])
+    writer.add_token_types([3, 3] + [1] * (vocab - 2))
+    writer.add_token_merges(["! \"", "# $"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+
+    state = model.state_dict()
+    layer = "model.layers.0."
+    tensors = [
+        ("token_embd.weight", "model.embed_tokens.weight", Quant.F16, 0),
+        ("output_norm.weight", "model.norm.weight", Quant.F32, 0),
+        ("output.weight", "lm_head.weight", Quant.Q8_0, 0),
+        ("blk.0.attn_norm.weight", layer + "input_layernorm.weight", Quant.F32, 0),
+        ("blk.0.attn_q.weight", layer + "self_attn.q_proj.weight", Quant.Q4_1, heads),
+        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", Quant.Q4_1, kv_heads),
+        ("blk.0.attn_v.weight", layer + "self_attn.v_proj.weight", Quant.Q6_K, 0),
+        ("blk.0.attn_output.weight", layer + "self_attn.o_proj.weight", Quant.BF16, 0),
+        ("blk.0.ffn_norm.weight", layer + "post_attention_layernorm.weight", Quant.F32, 0),
+        ("blk.0.ffn_gate.weight", layer + "mlp.gate_proj.weight", Quant.Q4_K, 0),
+        ("blk.0.ffn_up.weight", layer + "mlp.up_proj.weight", Quant.Q4_K, 0),
+        ("blk.0.ffn_down.weight", layer + "mlp.down_proj.weight", Quant.Q4_0, 0),
+    ]
+    for gguf_name, name, quant, permuted_heads in tensors:
+        shape = tuple(state[name].shape)
+        if quant in (Quant.Q4_K, Quant.Q6_K):
+            data = random_k_blocks(shape, quant, rng)
+        else:
+            values = rng.standard_normal(shape).astype(np.float32)
+            values = 1 + 0.2 * values if len(shape) == 1 else values * 1.6 / math.sqrt(shape[1])
+            data = gguf.quantize(values, quant)
+        values = gguf.dequantize(data, quant).reshape(shape)
+        assert values.std() > 1e-3 and np.isfinite(values).all(), name
+        if permuted_heads:  # `data` is in llama.cpp's order: undo it for transformers
+            order = llama_cpp_permuted(np.arange(shape[0]), permuted_heads)
+            original = np.empty_like(values)
+            original[order] = values
+            values = original
+        state[name].copy_(torch.from_numpy(values))
+        writer.add_tensor(gguf_name, data, raw_dtype=quant)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    value = golden(model, 11)
+    # A few values of every tensor, so that a wrong dequantisation is named as such.
+    value["tensors"] = {name: {"sum": round(float(state[name].double().sum()), 5),
+                               "first": [round(float(x), 6) for x in state[name].flatten()[:8]]}
+                        for _, name, _, _ in tensors}
+    write_golden(folder, value)
+
+
+def main():
+    names = sys.argv[1:] or [*FAMILIES, "gguf"]
+    for name in names:
+        make_gguf() if name == "gguf" else make_family(name)
+        folder = OUT / name
+        sizes = {f.name: f.stat().st_size for f in sorted(folder.iterdir())}
+        print(name, sizes)
+
+
+if __name__ == "__main__":
+    main()
