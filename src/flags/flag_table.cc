@@ -113,7 +113,7 @@ std::vector<FlagSpec> memory_flags() {
        .max = kMaxInt},
       {.names = {"--chunked-prefill-size"}, .group = G::memory, .target = &A::chunked_prefill_size,
        .value_name = "TOKENS", .help = "Longer prompts are prefilled in chunks; -1 never splits",
-       .default_text = "2048", .min = -1, .max = kMaxInt},
+       .default_text = "512", .min = -1, .max = kMaxInt},
       {.names = {"--enable-mixed-chunk"}, .group = G::memory, .target = &A::enable_mixed_chunk,
        .help = "Put prefill chunks and decodes into one batch"},
       {.names = {"--schedule-policy"}, .group = G::memory, .target = &A::schedule_policy,

@@ -224,9 +224,6 @@ class Parser {
       return split_error(argv, e);
     }
     if (parsed_.help || parsed_.help_all) return std::move(parsed_);
-    if (const auto extras = app_.remaining(); !extras.empty()) {
-      return unknown_flag(command_, extras[0]);
-    }
     for (size_t i = 0; i < known_.size(); ++i) {
       if (known_[i].option->count() == 0) continue;
       WW_RETURN_IF_ERROR(check_known(command_, known_flags()[i], known_[i].value, parsed_));
@@ -234,6 +231,9 @@ class Parser {
     for (size_t i = 0; i < specs_.size(); ++i) {
       if (specs_[i].option->count() == 0) continue;
       WW_RETURN_IF_ERROR(assign(flag_table()[i], specs_[i].value));
+    }
+    if (const auto extras = app_.remaining(); !extras.empty()) {
+      return unknown_flag(command_, extras[0]);
     }
     WW_RETURN_IF_ERROR(check_together(command_, parsed_.args));
     return std::move(parsed_);

@@ -133,10 +133,16 @@ Status Builder::attention(const std::string& prefix, int index, DecoderLayer& la
   const auto part = [&](const char* name, int64_t rows, bool bias) {
     return PartName{prefix + name + ".weight", rows, bias ? prefix + name + ".bias" : ""};
   };
-  WW_ASSIGN_OR_RETURN(layer.qkv, linear({part("q_proj", q_rows, traits_.qkv_bias),
-                                         part("k_proj", kv_rows, traits_.qkv_bias),
-                                         part("v_proj", kv_rows, traits_.qkv_bias)},
-                                        config_.hidden_size));
+  const std::vector<PartName> qkv = {part("q_proj", q_rows, traits_.qkv_bias),
+                                     part("k_proj", kv_rows, traits_.qkv_bias),
+                                     part("v_proj", kv_rows, traits_.qkv_bias)};
+  // One product where the formats agree; GGUF files often keep v in a finer one.
+  for (size_t begin = 0, end = 0; begin < qkv.size(); begin = end) {
+    const DType format = source_->dtype(qkv[begin].weight);
+    while (end < qkv.size() && source_->dtype(qkv[end].weight) == format) ++end;
+    WW_ASSIGN_OR_RETURN(layer.qkv.emplace_back(),
+                        linear({qkv.begin() + begin, qkv.begin() + end}, config_.hidden_size));
+  }
   WW_ASSIGN_OR_RETURN(layer.o, linear({part("o_proj", config_.hidden_size, traits_.o_bias)}, q_rows));
   if (traits_.qk_norm) {
     WW_ASSIGN_OR_RETURN(layer.q_norm, vector(prefix + "q_norm.weight", config_.head_dim));

@@ -8,8 +8,9 @@ namespace warpweave {
 size_t DecoderWeights::size_bytes() const {
   size_t bytes = lm_head.size_bytes() + (embedding.data ? embedding.size_bytes() : 0);
   for (const DecoderLayer& layer : layers) {
-    bytes += layer.qkv.size_bytes() + layer.o.size_bytes() + layer.gate_up.size_bytes() +
-             layer.down.size_bytes() + layer.router.size_bytes();
+    for (const PackedLinear& part : layer.qkv) bytes += part.size_bytes();
+    bytes += layer.o.size_bytes() + layer.gate_up.size_bytes() + layer.down.size_bytes() +
+             layer.router.size_bytes();
     for (const MoeExpert& expert : layer.experts) {
       bytes += expert.gate_up.size_bytes() + expert.down.size_bytes();
     }
@@ -161,11 +162,16 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
                      x_.data(), team);
   }
   const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const int64_t qkv_dim = q_dim + 2 * int64_t{spec_.num_kv_heads} * spec_.head_dim;
   const int num_layers = static_cast<int>(weights_.layers.size());
   for (int i = 0; i < num_layers; ++i) {
     const DecoderLayer& layer = weights_.layers[i];
-    const LinearInput input = normed(layer.input_norm, layer.qkv, rows, team);
-    layer.qkv.forward(input, {.data = qkv_.data(), .row_stride = layer.qkv.out_features()}, team);
+    const LinearInput input = normed(layer.input_norm, layer.qkv.front(), rows, team);
+    float* columns = qkv_.data();
+    for (const PackedLinear& part : layer.qkv) {
+      part.forward(input, {.data = columns, .row_stride = qkv_dim}, team);
+      columns += part.out_features();
+    }
     write_kv(i, batch, cache, team);
     if (i == num_layers - 1 && batch.logits_rows.empty()) return {};
     attend(i, batch, cache, attention);

@@ -45,7 +45,7 @@ struct DecoderLayer {
   int window_left = -1;             // -1: full attention
   int rope_index = 0;               // into DecoderWeights::ropes
   std::vector<float> input_norm;    // [hidden]
-  PackedLinear qkv;
+  std::vector<PackedLinear> qkv;    // q|k|v side by side: one product, more where formats differ
   std::vector<float> q_norm;        // [head_dim], or empty
   std::vector<float> k_norm;
   std::vector<float> sinks;         // [num_q_heads], or empty

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "base/float16.h"
+#include "base/threads.h"
 #include "model/weight_source.h"
 
 namespace warpweave {
@@ -25,14 +26,19 @@ class DummyWeights : public WeightSource {
  public:
   DummyWeights(DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
 
-  bool has(std::string_view name) const override { return !name.ends_with("bias") && !name.ends_with("sinks"); }
+  // What a checkpoint may leave out is left out; nothing is in a quantised layout ("_blocks").
+  bool has(std::string_view name) const override {
+    return !name.ends_with("bias") && !name.ends_with("sinks") && !name.ends_with("_blocks");
+  }
+
+  DType dtype(std::string_view) const override { return dtype_; }
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     TensorView view;
     view.dtype = dtype_;
     view.rank = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), view.shape.begin());
-    auto buffer = std::make_unique<std::byte[]>(view.size_bytes());
+    auto buffer = std::make_unique_for_overwrite<std::byte[]>(view.size_bytes());
     fill(name, view, buffer.get());
     view.data = buffer.get();
     std::lock_guard lock(mutex_);
@@ -52,8 +58,15 @@ class DummyWeights : public WeightSource {
     // Uniform in +-scale; sqrt(3) gives unit variance times 1/sqrt(columns).
     const float scale = is_norm ? 0.05f : std::sqrt(3.0f / static_cast<float>(view.shape[view.rank - 1]));
     const uint64_t base = hash_name(name, seed_);
-    const int64_t count = view.elements();
-    for (int64_t i = 0; i < count; ++i) {
+    std::lock_guard lock(mutex_);
+    team_.parallel_for(view.elements(), 1 << 16, [&](int64_t begin, int64_t end) {
+      fill_range(base, centre, scale, begin, end, out);
+    });
+  }
+
+  void fill_range(uint64_t base, float centre, float scale, int64_t begin, int64_t end,
+                  std::byte* out) const {
+    for (int64_t i = begin; i < end; ++i) {
       const float unit = static_cast<float>(mix(base + static_cast<uint64_t>(i)) >> 40) * 0x1.0p-24f;
       const float value = centre + scale * (2 * unit - 1);
       if (dtype_ == DType::f32) {
@@ -68,6 +81,7 @@ class DummyWeights : public WeightSource {
   DType dtype_;
   uint64_t seed_;
   mutable std::mutex mutex_;
+  mutable ThreadTeam team_{available_cpus()};
   mutable std::vector<std::unique_ptr<std::byte[]>> buffers_;
 };
 

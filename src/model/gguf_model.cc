@@ -172,6 +172,7 @@ class GgufSource : public WeightSource {
         num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads) {}
 
   bool has(std::string_view name) const override { return lookup(name).data != nullptr; }
+  DType dtype(std::string_view name) const override { return lookup(name).dtype; }
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     TensorView view = lookup(name);

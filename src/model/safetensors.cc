@@ -91,6 +91,10 @@ class SafetensorsSource : public WeightSource {
   }
 
   bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  DType dtype(std::string_view name) const override {
+    const auto it = tensors_.find(name);
+    return it == tensors_.end() ? DType::f32 : it->second.dtype;
+  }
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     const auto it = tensors_.find(name);
     if (it == tensors_.end()) {

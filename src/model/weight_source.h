@@ -19,6 +19,7 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual bool has(std::string_view name) const = 0;
+  virtual DType dtype(std::string_view name) const = 0;  // f32 when there is no such tensor
   // `data_loss`, naming the tensor, when it is missing or has another shape.
   virtual Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const = 0;
   virtual void release(const TensorView&) const {}

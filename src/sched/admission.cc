@@ -197,8 +197,10 @@ bool Scheduler::take_pages(Request& request, bool allow_tail, Step& step) {
     if (match.node != nullptr) tree_.unlock(match.node);
     return false;
   }
+  const int missing_pages = total_pages - shared_pages - pool_.num_free();
+  if (missing_pages > 0) tree_.evict(missing_pages);
   while (static_cast<int>(request.pages.size()) < total_pages) {
-    request.pages.push_back(alloc_page());
+    request.pages.push_back(pool_.alloc());
     assert(request.pages.back() != kNoPage);
   }
   if (match.tail_tokens > 0) {

@@ -23,8 +23,8 @@ namespace warpweave::server {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 30000;                           // 0: any free one, see port()
-  std::string api_key;                        // empty: no key needed
-  std::string admin_api_key;
+  std::string api_key{};                       // empty: no key needed
+  std::string admin_api_key{};
   int worker_threads = 2;
   int max_connections = 4096;
   size_t max_header_bytes = 16 << 10;
@@ -36,7 +36,7 @@ struct ServerOptions {
   double idle_timeout_s = 60;                 // keep-alive without a request
   double write_timeout_s = 60;                // a stalled reader
   // Called for every answered request, on the I/O thread: the matched route's path or "unmatched".
-  std::function<void(const std::string& route, int status)> on_response;
+  std::function<void(const std::string& route, int status)> on_response{};
 };
 
 class HttpServer {

@@ -1,0 +1,607 @@
+// The transport from outside: raw bytes into a socket, raw bytes out.
+#include "server/http_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "server/http_wire.h"
+#include "server/route_table.h"
+
+namespace warpweave::server {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kPatience = 10s;  // a bound for hangs, not a speed
+
+class Client {
+ public:
+  explicit Client(int port, int receive_buffer_bytes = 0) {
+    fd_ = socket(AF_INET, SOCK_STREAM, 0);
+    if (receive_buffer_bytes > 0) {
+      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
+    }
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~Client() { close(); }
+  Client(const Client&) = delete;
+
+  bool connected() const { return connected_; }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return;
+      bytes.remove_prefix(n);
+    }
+  }
+  // Reads until `enough` holds or the server closes or patience ends.
+  template <typename F>
+  std::string read_until(F enough) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!enough(received_) && std::chrono::steady_clock::now() < end) {
+      pollfd waiting{fd_, POLLIN, 0};
+      if (poll(&waiting, 1, 100) <= 0) continue;
+      char buffer[65536];
+      const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+      if (n <= 0) {
+        closed_ = true;
+        break;
+      }
+      received_.append(buffer, n);
+    }
+    return received_;
+  }
+  std::string read_all() { return read_until([](const std::string&) { return false; }); }
+  std::string read_until_text(std::string_view text) {
+    return read_until([&](const std::string& got) { return got.find(text) != std::string::npos; });
+  }
+  bool closed() const { return closed_; }
+  void forget() { received_.clear(); }
+
+ private:
+  int fd_ = -1;
+  bool connected_ = false;
+  bool closed_ = false;
+  std::string received_;
+};
+
+int count(const std::string& text, std::string_view part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+std::string get(std::string_view path, std::string_view extra = "") {
+  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: x\r\n" + std::string(extra) + "\r\n";
+}
+std::string post(std::string_view path, std::string_view body, std::string_view extra = "") {
+  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n" + std::string(extra) + "\r\n" + std::string(body);
+}
+
+// What the test routes share with the tests.
+struct Events {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int disconnects = 0;
+  std::vector<std::shared_ptr<ResponseWriter>> held;  // streams kept open
+
+  void disconnected() {
+    std::lock_guard lock(mutex);
+    ++disconnects;
+    changed.notify_all();
+  }
+  bool wait_disconnects(int n) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, kPatience, [&] { return disconnects >= n; });
+  }
+  bool wait_held(size_t n) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, kPatience, [&] { return held.size() >= n; });
+  }
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  ~HttpServerTest() override {
+    release_held();
+    server_.reset();
+  }
+
+  void release_held() {
+    std::vector<std::shared_ptr<ResponseWriter>> held;
+    std::lock_guard lock(events_->mutex);
+    held.swap(events_->held);
+  }
+
+  Router make_router() {
+    Router router;
+    auto events = events_;
+    router.add({"GET", "/ping", AuthLevel::open, [](auto, auto writer) {
+                  writer->send(200, "text/plain", "pong");
+                }});
+    router.add({"POST", "/echo", AuthLevel::api_key, [](auto request, auto writer) {
+                  writer->send(200, "text/plain", request->path + "|" + request->query + "|" +
+                                                      request->body);
+                }});
+    router.add({"GET", "/models/*", AuthLevel::api_key, [](auto request, auto writer) {
+                  writer->send(200, "text/plain", request->path);
+                }});
+    router.add({"POST", "/admin", AuthLevel::admin, [](auto, auto writer) {
+                  writer->send(200, "text/plain", "done", {{"X-Odd", "a\r\nInjected: yes"}});
+                }});
+    router.add({"GET", "/stream", AuthLevel::open, [](auto, auto writer) {
+                  writer->begin_stream(200, "text/event-stream");
+                  for (int i = 0; i < 3; ++i) writer->write("data: " + std::to_string(i) + "\n\n");
+                  writer->end();
+                }});
+    router.add({"GET", "/hold", AuthLevel::open, [events](auto, auto writer) {
+                  writer->begin_stream(200, "text/event-stream");
+                  writer->write(": open\n\n");
+                  writer->on_disconnect([events] { events->disconnected(); });
+                  std::lock_guard lock(events->mutex);
+                  events->held.push_back(writer);
+                  events->changed.notify_all();
+                }});
+    router.add({"POST", "/think", AuthLevel::open, [events](auto, auto writer) {
+                  writer->on_disconnect([events] { events->disconnected(); });
+                  std::lock_guard lock(events->mutex);
+                  events->held.push_back(writer);
+                  events->changed.notify_all();
+                }});
+    router.add({"GET", "/throws", AuthLevel::open, [](auto, auto) {
+                  throw std::runtime_error("a secret path");
+                }});
+    router.add({"GET", "/drops", AuthLevel::open, [](auto, auto) {}});
+    router.add({"GET", "/drops-stream", AuthLevel::open, [](auto, auto writer) {
+                  writer->begin_stream(200, "text/plain");
+                  writer->write("half");
+                }});
+    return router;
+  }
+
+  void start(ServerOptions options = {}) {
+    options.port = 0;
+    server_ = std::make_unique<HttpServer>(std::move(options), make_router());
+    const Status status = server_->start();
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  // One request on a connection of its own.
+  std::string ask(std::string request) {
+    const size_t line_end = request.find("\r\n");
+    request.insert(line_end, "\r\nConnection: close");
+    Client client(server_->port());
+    client.send(request);
+    return client.read_all();
+  }
+
+  std::shared_ptr<Events> events_ = std::make_shared<Events>();
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersAndKeepsTheConnection) {
+  start();
+  Client client(server_->port());
+  for (int i = 0; i < 3; ++i) {
+    client.forget();
+    client.send(get("/ping"));
+    const std::string answer = client.read_until_text("pong");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+    EXPECT_NE(answer.find("Content-Length: 4\r\n"), std::string::npos);
+  }
+  EXPECT_FALSE(client.closed());
+}
+
+TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  start();
+  Client client(server_->port());
+  std::string all;
+  for (int i = 0; i < 50; ++i) all += post("/echo?n=" + std::to_string(i), "body");
+  client.send(all + get("/stream") + get("/ping"));
+  const std::string answer = client.read_until_text("pong");
+  size_t at = 0;
+  for (int i = 0; i < 50; ++i) {
+    at = answer.find("/echo|n=" + std::to_string(i) + "|body", at);
+    ASSERT_NE(at, std::string::npos) << i;
+  }
+  EXPECT_NE(answer.find("data: 2", at), std::string::npos);
+  EXPECT_EQ(count(answer, "HTTP/1.1 200"), 52);
+}
+
+TEST_F(HttpServerTest, ManyPipelinedBytesWhileARequestRunsAreNotReadWithoutBound) {
+  start();
+  Client client(server_->port());
+  client.send(post("/think", "x"));
+  ASSERT_TRUE(events_->wait_held(1));
+  std::thread sender([&] {
+    std::string all;
+    for (int i = 0; i < 2000; ++i) all += get("/ping");
+    client.send(all);
+  });
+  {
+    std::lock_guard lock(events_->mutex);
+    events_->held[0]->send(200, "text/plain", "thought");
+  }
+  const std::string answer =
+      client.read_until([](const std::string& got) { return count(got, "pong") == 2000; });
+  sender.join();
+  EXPECT_EQ(count(answer, "HTTP/1.1 200"), 2001);
+}
+
+TEST_F(HttpServerTest, RequestArrivingByteByByte) {
+  start();
+  Client client(server_->port());
+  for (char c : post("/echo", "slow")) client.send({&c, 1});
+  EXPECT_NE(client.read_until_text("slow").find("/echo||slow"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, ChunkedRequestBody) {
+  start();
+  const std::string answer = ask(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n");
+  EXPECT_NE(answer.find("abcdefg"), std::string::npos) << answer;
+}
+
+TEST_F(HttpServerTest, StreamsChunksToHttp11AndRawToHttp10) {
+  start();
+  const std::string chunked = ask(get("/stream"));
+  EXPECT_NE(chunked.find("Transfer-Encoding: chunked"), std::string::npos);
+  EXPECT_NE(chunked.find("9\r\ndata: 0\n\n\r\n"), std::string::npos) << chunked;
+  EXPECT_TRUE(chunked.ends_with("0\r\n\r\n")) << chunked;
+  Client old(server_->port());
+  old.send("GET /stream HTTP/1.0\r\n\r\n");
+  const std::string raw = old.read_all();
+  EXPECT_EQ(raw.find("chunked"), std::string::npos);
+  EXPECT_TRUE(raw.ends_with("data: 0\n\ndata: 1\n\ndata: 2\n\n")) << raw;
+}
+
+struct Malformed {
+  std::string request;
+  std::string status;
+};
+
+TEST_F(HttpServerTest, MalformedRequestsGetOpenAiShapedErrors) {
+  start({.max_header_bytes = 4096, .max_body_bytes = 1000});
+  const std::string big(5000, 'a');
+  const std::vector<Malformed> cases = {
+      {"GARBAGE\r\n\r\n", "400"},
+      {"GET /ping HTTP/1.1\r\n\r\n", "400"},  // no Host
+      {"GET /ping HTTP/3.7\r\nHost: x\r\n\r\n", "505"},
+      {"GET /pi%zzng HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
+      {"GET /ping%00 HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
+      {"GET ping HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
+      {"GET /ping HTTP/1.1\r\nHost: x\r\nA: " + big + "\r\n\r\n", "431"},
+      {"GET /" + big + " HTTP/1.1\r\nHost: x\r\n\r\n", "431"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", "400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n", "400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n", "413"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
+       "0\r\n\r\n", "400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nabc\r\n", "400"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
+           std::string(2000, 'b') + "\r\n0\r\n\r\n", "413"},
+      {"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", "404"},
+      {"GET /pingg HTTP/1.1\r\nHost: x\r\n\r\n", "404"},
+      {"DELETE /ping HTTP/1.1\r\nHost: x\r\n\r\n", "405"},
+      {"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n", "405"},
+  };
+  for (const Malformed& c : cases) {
+    Client client(server_->port());
+    client.send(c.request);
+    const std::string answer = client.read_until_text("}}");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + c.status)) << c.request << "\n" << answer;
+    EXPECT_NE(answer.find("{\"error\":{\"message\":"), std::string::npos) << answer;
+  }
+  EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, ARefusedLargeUploadStillGetsItsAnswer) {
+  start({.max_body_bytes = 1000});
+  Client client(server_->port());
+  std::thread sender([&] { client.send(post("/echo", std::string(4 << 20, 'x'))); });
+  const std::string answer = client.read_until_text("}}");
+  sender.join();
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 413")) << answer;
+}
+
+TEST_F(HttpServerTest, ExpectContinue) {
+  start({.max_body_bytes = 1000});
+  Client client(server_->port());
+  client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_TRUE(client.read_until_text("\r\n\r\n").starts_with("HTTP/1.1 100 Continue"));
+  client.forget();
+  client.send("hello");
+  EXPECT_NE(client.read_until_text("hello").find("/echo||hello"), std::string::npos);
+  Client refused(server_->port());
+  refused.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_TRUE(refused.read_until_text("}}").starts_with("HTTP/1.1 413"));
+}
+
+TEST_F(HttpServerTest, HeadAndOptions) {
+  start();
+  const std::string head = ask("HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(head.find("Content-Length: 4\r\n"), std::string::npos);
+  EXPECT_TRUE(head.ends_with("\r\n\r\n")) << head;
+  const std::string options = ask("OPTIONS /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(options.starts_with("HTTP/1.1 204")) << options;
+  EXPECT_NE(options.find("Access-Control-Allow-Methods: POST, OPTIONS"), std::string::npos);
+  EXPECT_EQ(ask(post("/admin", "")).find("Access-Control-Allow-Origin"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, HandlersCannotInjectHeadersOrLeakExceptions) {
+  start();
+  EXPECT_EQ(ask(post("/admin", "")).find("\r\nInjected"), std::string::npos);
+  const std::string thrown = ask(get("/throws"));
+  EXPECT_TRUE(thrown.starts_with("HTTP/1.1 500")) << thrown;
+  EXPECT_EQ(thrown.find("secret"), std::string::npos);
+  EXPECT_TRUE(ask(get("/drops")).starts_with("HTTP/1.1 500"));
+  const std::string cut = ask(get("/drops-stream"));
+  EXPECT_FALSE(cut.ends_with("0\r\n\r\n")) << cut;
+}
+
+TEST_F(HttpServerTest, KeysAreNeededWhereDeclared) {
+  start({.api_key = "user", .admin_api_key = "root"});
+  const auto with = [](std::string_view key) {
+    return "Authorization: Bearer " + std::string(key) + "\r\n";
+  };
+  EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+  EXPECT_TRUE(ask(post("/echo", "a")).starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(ask(post("/echo", "a", with("use"))).starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(ask(post("/echo", "a", with("userr"))).starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(ask(post("/echo", "a", with(""))).starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(ask(post("/echo", "a", with("user"))).starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(ask(post("/echo", "a", with("root"))).starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(ask(post("/admin", "", with("user"))).starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(ask(post("/admin", "", with("root"))).starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(ask(get("/models/a%2Fb", with("user"))).ends_with("/models/a/b"));
+  EXPECT_TRUE(ask(get("/models/a")).starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(ask("GET http://h/models/a HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 401"));
+}
+
+TEST_F(HttpServerTest, DisconnectIsSeenWhileARequestRuns) {
+  start();
+  Client thinking(server_->port());
+  thinking.send(post("/think", "x"));
+  Client streaming(server_->port());
+  streaming.send(get("/hold"));
+  streaming.read_until_text(": open");
+  ASSERT_TRUE(events_->wait_held(2));
+  EXPECT_EQ(server_->active_requests(), 2);
+  thinking.close();
+  streaming.close();
+  EXPECT_TRUE(events_->wait_disconnects(2));
+}
+
+TEST_F(HttpServerTest, DisconnectIsSeenBehindPipelinedBytes) {
+  start();
+  Client client(server_->port());
+  client.send(post("/think", "x") + get("/ping"));
+  ASSERT_TRUE(events_->wait_held(1));
+  client.close();
+  EXPECT_TRUE(events_->wait_disconnects(1));
+}
+
+TEST_F(HttpServerTest, AReaderSlowerThanItsStreamIsCutOff) {
+  start({.max_write_buffer_bytes = 64 << 10});
+  Client client(server_->port(), 4096);
+  client.send(get("/hold"));
+  ASSERT_TRUE(events_->wait_held(1));
+  std::shared_ptr<ResponseWriter> writer = events_->held[0];
+  for (int i = 0; i < 20000; ++i) writer->write(std::string(1024, 'x'));  // 20 MB, nobody reads
+  EXPECT_TRUE(events_->wait_disconnects(1));
+}
+
+TEST_F(HttpServerTest, AStalledReaderTimesOut) {
+  start({.max_write_buffer_bytes = 64 << 20, .write_timeout_s = 0.2});
+  Client client(server_->port(), 4096);
+  client.send(get("/hold"));
+  ASSERT_TRUE(events_->wait_held(1));
+  events_->held[0]->write(std::string(20 << 20, 'x'));
+  EXPECT_TRUE(events_->wait_disconnects(1));
+}
+
+TEST_F(HttpServerTest, SlowHeadersGet408AndIdleConnectionsClose) {
+  start({.read_timeout_s = 0.2, .idle_timeout_s = 0.2});
+  Client slow(server_->port());
+  slow.send("GET /ping HTTP/1.1\r\nHo");
+  EXPECT_TRUE(slow.read_all().starts_with("HTTP/1.1 408"));
+  Client body(server_->port());
+  body.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc");
+  EXPECT_TRUE(body.read_all().starts_with("HTTP/1.1 408"));
+  Client idle(server_->port());
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_TRUE(idle.closed());
+}
+
+TEST_F(HttpServerTest, OpenStreamsDoNotTimeOut) {
+  start({.read_timeout_s = 0.1, .idle_timeout_s = 0.1, .write_timeout_s = 0.1});
+  Client client(server_->port());
+  client.send(get("/hold"));
+  ASSERT_TRUE(events_->wait_held(1));
+  std::this_thread::sleep_for(500ms);
+  events_->held[0]->write("still here");
+  EXPECT_NE(client.read_until_text("still here").find("still here"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, ConnectionsPastTheCapGet503) {
+  start({.max_connections = 2});
+  Client a(server_->port()), b(server_->port());
+  a.send(get("/ping"));
+  b.send(get("/ping"));
+  a.read_until_text("pong");
+  b.read_until_text("pong");
+  Client c(server_->port());
+  EXPECT_TRUE(c.read_all().starts_with("HTTP/1.1 503"));
+  a.close();
+  std::string answer;
+  for (int i = 0; i < 100 && answer.find("pong") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(10ms);
+    answer = ask(get("/ping"));
+  }
+  EXPECT_NE(answer.find("pong"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, AllBodiesTogetherHaveACap) {
+  start({.max_body_bytes = 1000, .max_total_body_bytes = 1500});
+  Client first(server_->port());
+  first.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc");
+  std::string answer;
+  for (int i = 0; i < 500 && !answer.starts_with("HTTP/1.1 503"); ++i) {
+    answer = ask(post("/echo", std::string(900, 'x')));
+  }
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 503")) << answer;
+  first.close();
+  for (int i = 0; i < 500 && !answer.starts_with("HTTP/1.1 200"); ++i) {
+    answer = ask(post("/echo", std::string(900, 'x')));
+  }
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+}
+
+TEST_F(HttpServerTest, DrainRefusesNewWorkAndFinishesOld) {
+  start();
+  Client running(server_->port());
+  running.send(get("/hold"));
+  running.read_until_text(": open");
+  server_->begin_drain();
+  const std::string refused = ask(post("/echo", "a"));
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503")) << refused;
+  EXPECT_NE(refused.find("Retry-After: "), std::string::npos);
+  EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+  {
+    std::lock_guard lock(events_->mutex);
+    events_->held[0]->write("last words");
+    events_->held[0]->end();
+  }
+  EXPECT_NE(running.read_all().find("last words"), std::string::npos);
+  EXPECT_TRUE(running.closed());
+}
+
+TEST_F(HttpServerTest, StopDisconnectsWhatRunsAndFreesThePort) {
+  start();
+  Client client(server_->port());
+  client.send(get("/hold"));
+  ASSERT_TRUE(events_->wait_held(1));
+  const int port = server_->port();
+  std::shared_ptr<ResponseWriter> writer = events_->held[0];
+  server_->stop();
+  EXPECT_EQ(events_->disconnects, 1);
+  bool told_at_once = false;
+  writer->on_disconnect([&] { told_at_once = true; });
+  EXPECT_TRUE(told_at_once);
+  server_.reset();
+  writer->write("into the void");
+  writer->end();
+  ServerOptions options;
+  options.port = port;
+  server_ = std::make_unique<HttpServer>(options, make_router());
+  EXPECT_TRUE(server_->start().ok());
+}
+
+TEST_F(HttpServerTest, StartErrorsNameTheFlag) {
+  start();
+  ServerOptions options;
+  options.port = server_->port();
+  const Status in_use = HttpServer(options, make_router()).start();
+  EXPECT_EQ(in_use.field(), "--port");
+  EXPECT_NE(in_use.message().find("--port " + std::to_string(options.port + 1)), std::string::npos);
+  options.host = "203.0.113.7";
+  EXPECT_EQ(HttpServer(options, make_router()).start().field(), "--host");
+}
+
+TEST_F(HttpServerTest, ThousandIdleStreamsAndStillResponsive) {
+  start();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 1000; ++i) {
+    clients.push_back(std::make_unique<Client>(server_->port()));
+    if (!clients.back()->connected()) GTEST_SKIP() << "too few file descriptors here";
+    clients.back()->send(get("/hold"));
+  }
+  ASSERT_TRUE(events_->wait_held(1000));
+  EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+  {
+    std::lock_guard lock(events_->mutex);
+    for (auto& writer : events_->held) writer->write("data: tick\n\n");
+  }
+  for (auto& client : clients) {
+    ASSERT_NE(client->read_until_text("tick").find("tick"), std::string::npos);
+  }
+  clients.clear();
+  EXPECT_TRUE(events_->wait_disconnects(1000));
+}
+
+TEST_F(HttpServerTest, StreamsWrittenFromManyThreadsStayWhole) {
+  start();
+  constexpr int kStreams = 16, kPieces = 500;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < kStreams; ++i) {
+    clients.push_back(std::make_unique<Client>(server_->port()));
+    clients.back()->send(get("/hold", "Connection: close\r\n"));
+  }
+  ASSERT_TRUE(events_->wait_held(kStreams));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kStreams; ++i) {
+    threads.emplace_back([writer = events_->held[i]] {
+      for (int piece = 0; piece < kPieces; ++piece) writer->write("[piece]");
+      writer->end();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (auto& client : clients) {
+    const std::string answer = client->read_all();
+    EXPECT_EQ(count(answer, "7\r\n[piece]\r\n"), kPieces);
+    EXPECT_TRUE(answer.ends_with("0\r\n\r\n"));
+  }
+}
+
+TEST(Authorized, EveryLevelAndEveryKeySetting) {
+  const ApiKeys none{}, user{"u", ""}, admin{"", "a"}, both{"u", "a"};
+  for (const ApiKeys& keys : {none, user, admin, both}) {
+    EXPECT_TRUE(authorized(AuthLevel::open, "", keys));
+  }
+  EXPECT_TRUE(authorized(AuthLevel::api_key, "", none));
+  EXPECT_FALSE(authorized(AuthLevel::api_key, "", user));
+  EXPECT_TRUE(authorized(AuthLevel::api_key, "bearer u", user));
+  EXPECT_FALSE(authorized(AuthLevel::api_key, "Basic u", user));
+  EXPECT_FALSE(authorized(AuthLevel::api_key, "u", user));
+  EXPECT_TRUE(authorized(AuthLevel::api_key, "", admin));
+  EXPECT_TRUE(authorized(AuthLevel::admin, "Bearer a", admin));
+  EXPECT_FALSE(authorized(AuthLevel::admin, "", admin));
+  EXPECT_FALSE(authorized(AuthLevel::admin, "", user));
+  EXPECT_TRUE(authorized(AuthLevel::admin, "Bearer u", user));
+  EXPECT_FALSE(authorized(AuthLevel::admin, "Bearer u", both));
+  EXPECT_TRUE(authorized(AuthLevel::admin, "Bearer a", both));
+  EXPECT_TRUE(authorized(AuthLevel::admin, "", none));
+}
+
+TEST(ConstantTimeEqual, ComparesLikeEquals) {
+  EXPECT_TRUE(constant_time_equal("abc", "abc"));
+  EXPECT_FALSE(constant_time_equal("abc", "abd"));
+  EXPECT_FALSE(constant_time_equal("abcabc", "abc"));
+  EXPECT_FALSE(constant_time_equal("ab", "abc"));
+  EXPECT_FALSE(constant_time_equal("", "abc"));
+  EXPECT_FALSE(constant_time_equal("abc", ""));
+  EXPECT_TRUE(constant_time_equal("", ""));
+}
+
+}  // namespace
+}  // namespace warpweave::server

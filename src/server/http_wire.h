@@ -23,8 +23,8 @@ using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
 struct ResponseHead {
   int status = 200;
-  std::string_view content_type;             // empty: no body
-  std::optional<size_t> content_length;      // unset: chunked, or until the connection closes
+  std::string_view content_type{};           // empty: no body
+  std::optional<size_t> content_length{};    // unset: chunked, or until the connection closes
   bool chunked = false;
   bool keep_alive = true;
   bool cors = false;                         // any web page may read the answer

@@ -38,7 +38,10 @@ TEST(ServerMetrics, CountsHttpByRouteAndStatus) {
 }
 
 TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
-  testing::FakeEngine engine({.info = {.page_size = 16, .max_total_tokens = 1000}});
+  testing::FakeEngineOptions options;
+  options.info.page_size = 16;
+  options.info.max_total_tokens = 1000;
+  testing::FakeEngine engine(options);
   ServerMetrics metrics({.model_name = "m\"x", .sglang_names = true});
   metrics.count_http("/health", 200);
   const std::string page = metrics.render(&engine);

@@ -40,6 +40,18 @@ std::string word_body() {
          "\\p{Pc}";
 }
 
+// Outside brackets Oniguruma's \w has six numbers of Latin-1 on top.
+std::string lone_word_body() { return word_body() + R"(\xB2\xB3\xB9\xBC-\xBE)"; }
+
+// Alphabetic of Unicode 16: the marks that Unicode 14 does not count among it are listed.
+std::string alphabetic_body() {
+  return "\\p{Alphabetic}" + category_body("L") +
+         R"(\x{363}-\x{36F}\x{C04}\x{F82}\x{F83}\x{1DD3}-\x{1DE6}\x{11080}\x{11081})"
+         R"(\x{897}\x{CF3}\x{10D69}\x{10EFC}\x{11241}\x{113B8}-\x{113C0}\x{113C2}\x{113C5})"
+         R"(\x{113C7}-\x{113CA}\x{113CC}-\x{113CD}\x{11F00}-\x{11F01}\x{11F03})"
+         R"(\x{11F34}-\x{11F3A}\x{11F3E}-\x{11F40}\x{1611E}-\x{1612E}\x{1E08F})";
+}
+
 std::string loose_name(std::string_view name) {
   std::string loose;
   for (char c : name) {
@@ -257,8 +269,8 @@ class Translator {
       case 'S': ++pos_; return atom("[^" + std::string(kSpaceBody) + "]");
       case 'd': ++pos_; return atom("[" + category_body("Nd") + "]");
       case 'D': ++pos_; return atom("[^" + category_body("Nd") + "]");
-      case 'w': ++pos_; return atom("[" + word_body() + "]");
-      case 'W': ++pos_; return atom("[^" + word_body() + "]");
+      case 'w': ++pos_; return atom("[" + lone_word_body() + "]");
+      case 'W': ++pos_; return atom("[^" + lone_word_body() + "]");
       case 'h': ++pos_; return atom("[" + std::string(kHexDigitBody) + "]");
       case 'H': ++pos_; return atom("[^" + std::string(kHexDigitBody) + "]");
       case 'R': ++pos_; return atom("\\R");
@@ -271,7 +283,7 @@ class Translator {
       case 'p': case 'P': {
         ++pos_;
         ClassSet set;
-        property(c == 'P', &set);
+        property(c == 'P', false, &set);
         return class_atom(set);
       }
       default:
@@ -281,7 +293,7 @@ class Translator {
   }
 
   void word_border(bool negated) {
-    const std::string w = "[" + word_body() + "]";
+    const std::string w = "[" + lone_word_body() + "]";
     out_ += negated ? "(?:(?<=" + w + ")(?=" + w + ")|(?<!" + w + ")(?!" + w + "))"
                     : "(?:(?<=" + w + ")(?!" + w + ")|(?<!" + w + ")(?=" + w + "))";
     has_atom_ = false;
@@ -367,7 +379,7 @@ class Translator {
   }
 
   // After \p or \P: {Name} or {^Name}.
-  void property(bool negated, ClassSet* set) {
+  void property(bool negated, bool in_brackets, ClassSet* set) {
     if (!take("{")) return fail("\\p without {");
     if (take("^")) negated = !negated;
     const size_t end = in_.find('}', pos_);
@@ -381,11 +393,13 @@ class Translator {
     } else if (loose == "space" || loose == "whitespace") {
       body = kSpaceBody;
     } else if (loose == "word") {
-      body = word_body();
+      body = in_brackets ? word_body() : lone_word_body();
     } else if (loose == "any") {
       body = "\\x{0}-\\x{10FFFF}";
-    } else if (loose == "alpha" || loose == "alphabetic" || loose == "uppercase" ||
-               loose == "lowercase" || loose == "emoji" || loose == "extendedpictographic") {
+    } else if (loose == "alpha" || loose == "alphabetic") {
+      body = alphabetic_body();
+    } else if (loose == "uppercase" || loose == "lowercase" || loose == "emoji" ||
+               loose == "extendedpictographic") {
       body = "\\p{" + loose + "}";
     } else {
       for (char c : loose) {
@@ -473,7 +487,7 @@ class Translator {
       case 'h': case 'H': body = kHexDigitBody; break;
       case 'p': case 'P':
         ++pos_;
-        property(c == 'P', set);
+        property(c == 'P', true, set);
         return true;
       case 'b': ++pos_; class_range(set, U'\b'); return true;
       default: return false;
@@ -515,9 +529,9 @@ class Translator {
     const bool negated = !name.empty() && name[0] == '^';
     if (negated) name.remove_prefix(1);
     std::string body;
-    if (name == "alpha") body = "\\p{Alphabetic}" + category_body("L");
+    if (name == "alpha") body = alphabetic_body();
     if (name == "digit") body = category_body("Nd");
-    if (name == "alnum") body = "\\p{Alphabetic}" + category_body("L") + category_body("Nd");
+    if (name == "alnum") body = alphabetic_body() + category_body("Nd");
     if (name == "space") body = kSpaceBody;
     if (name == "upper") body = "\\p{Uppercase}";
     if (name == "lower") body = "\\p{Lowercase}";

@@ -56,6 +56,16 @@ void run_alone(Client& client, const Scenario& scenario) {
   }
 }
 
+// Most requests are possible, many of them only just.
+void fit_to_pool(ScheduledRequestSpec& spec, const SchedulerConfig& config) {
+  const int limit = std::min(config.context_len, config.num_pages * config.page_size);
+  const int prompt = std::min(static_cast<int>(spec.input_ids.size()), std::max(1, limit - 1));
+  spec.input_ids.resize(prompt);
+  spec.max_new_tokens = std::clamp(limit - prompt, 0, spec.max_new_tokens);
+  spec.min_new_tokens = std::min(spec.min_new_tokens, spec.max_new_tokens);
+  spec.logprob_start_len = std::min(spec.logprob_start_len, prompt);
+}
+
 Client make_client(Rng& rng, const Scenario& scenario, bool roomy,
                    const std::vector<std::vector<int32_t>>& bases) {
   Client client;
@@ -98,6 +108,7 @@ Client make_client(Rng& rng, const Scenario& scenario, bool roomy,
       client.salt = leader.salt;
     }
   }
+  if (rng.chance(85)) fit_to_pool(client.spec, scenario.config);
   run_alone(client, scenario);
   return client;
 }

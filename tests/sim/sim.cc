@@ -162,7 +162,7 @@ class World {
   void launch(const Step& step) {
     ++outcome_.steps;
     outcome_.copies += static_cast<int64_t>(step.copies.size());
-    CHECK_SIM(step.num_tokens <= scheduler_.max_tokens_per_step(), "step too large");
+    check_size(step);
     CHECK_SIM(static_cast<int>(step.rows.size()) <= scenario_.config.max_running_requests,
               "too many rows");
     next_builder_ ^= 1;
@@ -171,6 +171,20 @@ class World {
     pending_.push_back({&step, next_builder_});
     if (trace_) print_step(step);
     check_ownership();
+  }
+
+  void check_size(const Step& step) {
+    const SchedulerConfig& config = scenario_.config;
+    int prefill_rows = 0, prefill_tokens = 0;
+    for (const StepRow& row : step.rows) {
+      prefill_rows += row.prefill;
+      if (row.prefill) prefill_tokens += row.num_tokens;
+    }
+    CHECK_SIM(step.num_tokens <= scheduler_.max_tokens_per_step(), "step too large");
+    CHECK_SIM(config.chunked_prefill_size < 0 || prefill_tokens <= config.chunked_prefill_size,
+              "chunk too large");
+    CHECK_SIM(prefill_rows <= 1 || prefill_tokens <= config.max_prefill_tokens,
+              "more than max_prefill_tokens");
   }
 
   // No page that an uncommitted step writes for one request is seen by another.

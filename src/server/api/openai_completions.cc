@@ -127,7 +127,7 @@ Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& read
   }
   for (const Json& item : *value) {
     WW_ASSIGN_OR_RETURN(prompts.emplace_back(),
-                        read_one(item, fmt::format("prompt[{}]", prompts.size() - 1)));
+                        read_one(item, fmt::format("prompt[{}]", prompts.size())));
   }
   return prompts;
 }

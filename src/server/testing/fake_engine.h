@@ -21,9 +21,9 @@ struct FakeEngineOptions {
   std::vector<std::string> script = {"Once", " upon", " a", " time"};
   std::chrono::milliseconds token_delay{0};
   bool never_finish = false;             // repeat the script until aborted
-  Status submit_error;                   // returned by submit() when not ok
+  Status submit_error{};                 // returned by submit() when not ok
   int max_queued = 1 << 20;
-  EngineInfo info;
+  EngineInfo info{};
 };
 
 class FakeEngine : public Engine {

@@ -98,7 +98,19 @@ void gemm_tiles(const GemmArgs& g) {
 }  // namespace
 
 const KernelSet kAmxBf16Kernels = {
-    "amx_bf16", true,          16,         pack_query_pairs, pack_k_pairs,     pack_v_pairs,
-    gemm_tiles, softmax_pairs, merge<Vec>, finish_row,       load_tile_config, release_tiles};
+    "amx_bf16",
+    true,
+    16,
+    pack_query_pairs,
+    pack_k<Vec, LoadPairs>,
+    pack_v<Vec, LoadPairs>,
+    gemm_tiles,
+    nullptr,  // tiles round in their own way: every row must go through them
+    nullptr,
+    softmax_pairs,
+    merge<Vec>,
+    finish_row,
+    load_tile_config,
+    release_tiles};
 
 }  // namespace warpweave::intel_amx

@@ -65,7 +65,7 @@ struct Vec {
     if (element == Element::f16) return {_mm256_cvtph_ps(bits)};
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
   }
-  static void transpose_store(const Vec* rows, float* out, int stride) {
+  static void transpose(Vec* rows) {
     __m256 a[8], b[8];
     for (int i = 0; i < 8; i += 2) {
       a[i] = _mm256_unpacklo_ps(rows[i].v, rows[i + 1].v);
@@ -78,8 +78,8 @@ struct Vec {
       b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
     for (int i = 0; i < 4; ++i) {
-      _mm256_storeu_ps(out + i * stride, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
-      _mm256_storeu_ps(out + (i + 4) * stride, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+      rows[i].v = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+      rows[i + 4].v = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }
   }
 };
@@ -96,7 +96,19 @@ void softmax_f32(const SoftmaxArgs& args) { softmax<Vec>(args, nullptr); }
 }  // namespace
 
 const KernelSet kAvx2Kernels = {
-    "avx2", false, 1, pack_query_f32<Vec>, pack_k_f32<Vec>, pack_v_f32<Vec>, gemm<Vec, MacF32, 2>,
-    softmax_f32, merge<Vec>, finish_row, no_thread_state, no_thread_state};
+    "avx2",
+    false,
+    1,
+    pack_query_f32<Vec>,
+    pack_k<Vec, LoadF32<Vec>>,
+    pack_v<Vec, LoadF32<Vec>>,
+    gemm<Vec, MacF32, 2>,
+    direct_scores<Vec, MacF32, LoadF32<Vec>>,
+    direct_values<Vec, MacF32, LoadF32<Vec>>,
+    softmax_f32,
+    merge<Vec>,
+    finish_row,
+    no_thread_state,
+    no_thread_state};
 
 }  // namespace warpweave::intel_amx

@@ -16,7 +16,19 @@ void softmax_f32(const SoftmaxArgs& args) { softmax<Vec>(args, nullptr); }
 }  // namespace
 
 const KernelSet kAvx512Kernels = {
-    "avx512", false, 1, pack_query_f32<Vec>, pack_k_f32<Vec>, pack_v_f32<Vec>, gemm<Vec, MacF32, 4>,
-    softmax_f32, merge<Vec>, finish_row, no_thread_state, no_thread_state};
+    "avx512",
+    false,
+    1,
+    pack_query_f32<Vec>,
+    pack_k<Vec, LoadF32<Vec>>,
+    pack_v<Vec, LoadF32<Vec>>,
+    gemm<Vec, MacF32, 4>,
+    direct_scores<Vec, MacF32, LoadF32<Vec>>,
+    direct_values<Vec, MacF32, LoadF32<Vec>>,
+    softmax_f32,
+    merge<Vec>,
+    finish_row,
+    no_thread_state,
+    no_thread_state};
 
 }  // namespace warpweave::intel_amx

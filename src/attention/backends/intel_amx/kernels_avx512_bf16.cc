@@ -16,7 +16,19 @@ struct MacPairs {
 }  // namespace
 
 const KernelSet kAvx512Bf16Kernels = {
-    "avx512_bf16", true, 1, pack_query_pairs, pack_k_pairs, pack_v_pairs, gemm<Vec, MacPairs, 4>,
-    softmax_pairs, merge<Vec>, finish_row, no_thread_state, no_thread_state};
+    "avx512_bf16",
+    true,
+    1,
+    pack_query_pairs,
+    pack_k<Vec, LoadPairs>,
+    pack_v<Vec, LoadPairs>,
+    gemm<Vec, MacPairs, 4>,
+    direct_scores<Vec, MacPairs, LoadPairs>,
+    direct_values<Vec, MacPairs, LoadPairs>,
+    softmax_pairs,
+    merge<Vec>,
+    finish_row,
+    no_thread_state,
+    no_thread_state};
 
 }  // namespace warpweave::intel_amx

@@ -15,27 +15,34 @@ constexpr float kNegativeInfinity = -__builtin_huge_valf();
 
 inline int element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
 
-inline void prefetch_row(const char* row, int bytes) {
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+inline int padded_tokens(int count) {
+  return (count + kTokenPadding - 1) / kTokenPadding * kTokenPadding;
 }
 
-inline const char* row_of(const PackArgs& args, int token) {
-  return args.rows[token] + args.head_offset;
+inline const char* row_of(const BlockRows& block, int token) {
+  return block.rows[token] + block.head_offset;
 }
 
-// Part `part` of `parts` of the next block's rows.
-inline void prefetch_share(const PackArgs& args, int part, int parts) {
-  const int bytes = args.dim * element_bytes(args.element);
-  const int begin = args.next_count * part / parts, end = args.next_count * (part + 1) / parts;
-  for (int t = begin; t < end; ++t) prefetch_row(args.next_rows[t] + args.head_offset, bytes);
+// Step `step` of `steps` of prefetching the next block: spread over the work on this one, so that
+// the misses do not queue up.
+inline void prefetch_next(const BlockRows& block, int step, int steps) {
+  const int bytes = block.dim * element_bytes(block.element);
+  const int end = block.next_count * (step + 1) / steps;
+  for (int t = block.next_count * step / steps; t < end; ++t) {
+    const char* row = block.next_rows[t] + block.head_offset;
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+  }
 }
 
-// The first `count` elements of a row as f32, zeros after: the part of a row shorter than V.
+// V::kWidth elements of a row as f32 from element d on; zeros past the row's or the block's end.
 template <typename V>
-V load_tail(Element element, const char* src, int count) {
+V load_row(const BlockRows& block, int token, int d) {
+  if (token >= block.count || d >= block.dim) return V::zero();
+  const char* src = row_of(block, token) + d * element_bytes(block.element);
+  if (d + V::kWidth <= block.dim) return V::load_as(block.element, src);
   alignas(64) char copy[V::kWidth * 4] = {};
-  memcpy(copy, src, static_cast<size_t>(count) * element_bytes(element));
-  return V::load_as(element, copy);
+  memcpy(copy, src, static_cast<size_t>(block.dim - d) * element_bytes(block.element));
+  return V::load_as(block.element, copy);
 }
 
 template <typename V>
@@ -45,50 +52,49 @@ void pack_query_f32(const QueryArgs& args) {
   for (int i = args.dim; i < args.padded_dim; ++i) out[i] = 0;
 }
 
-// Transposes kWidth tokens x kWidth dims at a time.
+// How f32 operands are read: one unit is one element, one token.
 template <typename V>
-void pack_k_f32(const PackArgs& args) {
+struct LoadF32 {
+  static constexpr int kElementsPerUnit = 1;
+  static constexpr int kValueVectors = 1;  // vectors that one load of V rows fills
+  static int units(const BlockRows& block) { return block.padded_dim; }
+  static V k_units(const BlockRows& block, int token, int unit) {
+    return load_row<V>(block, token, unit);
+  }
+  static void v_units(const BlockRows& block, int token, int d, V* out) {
+    out[0] = load_row<V>(block, token, d);
+  }
+};
+
+// Transposes kWidth tokens x kWidth units at a time.
+template <typename V, typename Load>
+void pack_k(const BlockRows& block, uint32_t* packed) {
   constexpr int W = V::kWidth;
-  float* out = reinterpret_cast<float*>(args.out);
-  const int step = element_bytes(args.element);
-  const int padded = (args.count + kTokenPadding - 1) / kTokenPadding * kTokenPadding;
-  for (int t = 0; t < padded; t += W) {
-    prefetch_share(args, t / W, padded / W);
-    for (int d = 0; d < args.padded_dim; d += W) {
+  float* out = reinterpret_cast<float*>(packed);
+  const int tokens = padded_tokens(block.count), units = Load::units(block);
+  for (int t = 0; t < tokens; t += W) {
+    prefetch_next(block, t / W, tokens / W);
+    for (int u = 0; u < units; u += W) {
       V rows[W];
-      for (int i = 0; i < W; ++i) {
-        if (t + i >= args.count || d >= args.dim) {
-          rows[i] = V::zero();
-        } else if (d + W <= args.dim) {
-          rows[i] = V::load_as(args.element, row_of(args, t + i) + d * step);
-        } else {
-          rows[i] = load_tail<V>(args.element, row_of(args, t + i) + d * step, args.dim - d);
-        }
-      }
-      V::transpose_store(rows, out + d * kBlockTokens + t, kBlockTokens);
+      for (int i = 0; i < W; ++i) rows[i] = Load::k_units(block, t + i, u);
+      V::transpose(rows);
+      for (int i = 0; i < W; ++i) V::store(out + (u + i) * kBlockTokens + t, rows[i]);
     }
   }
 }
 
-template <typename V>
-void pack_v_f32(const PackArgs& args) {
-  constexpr int W = V::kWidth;
-  float* out = reinterpret_cast<float*>(args.out);
-  const int step = element_bytes(args.element);
-  const int padded = (args.count + kTokenPadding - 1) / kTokenPadding * kTokenPadding;
-  for (int t = 0; t < padded; ++t, out += args.padded_dim) {
-    if (t % 8 == 0) prefetch_share(args, t / 8, padded / 8);
-    int d = 0;
-    if (t < args.count) {
-      for (; d + W <= args.dim; d += W) {
-        V::store(out + d, V::load_as(args.element, row_of(args, t) + d * step));
-      }
-      if (d < args.dim) {
-        V::store(out + d, load_tail<V>(args.element, row_of(args, t) + d * step, args.dim - d));
-        d += W;
-      }
+template <typename V, typename Load>
+void pack_v(const BlockRows& block, uint32_t* packed) {
+  constexpr int W = V::kWidth, N = Load::kValueVectors;
+  float* out = reinterpret_cast<float*>(packed);
+  const int units = padded_tokens(block.count) / Load::kElementsPerUnit;
+  for (int t = 0; t < units; ++t, out += block.padded_dim) {
+    prefetch_next(block, t, units);
+    for (int d = 0; d < block.padded_dim; d += N * W) {
+      V row[N];
+      Load::v_units(block, t, d, row);
+      for (int i = 0; i < N; ++i) V::store(out + d + i * W, row[i]);
     }
-    for (; d < args.padded_dim; d += W) V::store(out + d, V::zero());
   }
 }
 
@@ -144,6 +150,102 @@ void gemm(const GemmArgs& g) {
     for (; col + 2 * W <= g.n; col += 2 * W) gemm_columns<V, Mac, 2>(g, col);
   }
   for (; col + W <= g.n; col += W) gemm_columns<V, Mac, 1>(g, col);
+}
+
+template <typename V, typename Mac, typename Load, int R>
+void direct_scores_rows(const DirectArgs& args) {
+  constexpr int W = V::kWidth;
+  const BlockRows& block = *args.block;
+  const int tokens = padded_tokens(block.count), units = Load::units(block);
+  const int unit_steps = units / W, steps = tokens / W * unit_steps;
+  for (int t = 0; t < tokens; t += W) {
+    V acc[R];
+    for (int r = 0; r < R; ++r) acc[r] = V::zero();
+    for (int u = 0; u < units; u += W) {
+      prefetch_next(block, t / W * unit_steps + u / W, steps);
+      V rows[W];
+      for (int i = 0; i < W; ++i) rows[i] = Load::k_units(block, t + i, u);
+      V::transpose(rows);
+      for (int i = 0; i < W; ++i) {
+        for (int r = 0; r < R; ++r) {
+          acc[r] = Mac::mac(Mac::broadcast(args.a + r * args.lda + u + i), rows[i], acc[r]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) V::store(args.c + r * args.ldc + t, acc[r]);
+  }
+}
+
+// kVectors vectors of v_dim at a time, in registers over all tokens.
+template <typename V, typename Mac, typename Load, int kVectors, int R>
+void direct_values_panel(const DirectArgs& args, int d, int step, int steps) {
+  constexpr int W = V::kWidth, N = Load::kValueVectors;
+  const BlockRows& block = *args.block;
+  V acc[R][kVectors];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kVectors; ++c) {
+      acc[r][c] = args.row_scale ? V::load(args.c + r * args.ldc + d + c * W) *
+                                       V::set1(args.row_scale[r])
+                                 : V::zero();
+    }
+  }
+  const int units = (block.count + Load::kElementsPerUnit - 1) / Load::kElementsPerUnit;
+  for (int t = 0; t < units; ++t) {
+    prefetch_next(block, step * units + t, steps * units);
+    V row[kVectors];
+    for (int c = 0; c < kVectors; c += N) Load::v_units(block, t, d + c * W, row + c);
+    for (int r = 0; r < R; ++r) {
+      const V weight = Mac::broadcast(args.a + r * args.lda + t);
+      for (int c = 0; c < kVectors; ++c) acc[r][c] = Mac::mac(weight, row[c], acc[r][c]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kVectors; ++c) V::store(args.c + r * args.ldc + d + c * W, acc[r][c]);
+  }
+}
+
+template <typename V, typename Mac, typename Load, int kVectors, int R>
+void direct_values_rows(const DirectArgs& args) {
+  constexpr int W = V::kWidth, kStep = kVectors * W;
+  const int dim = args.block->padded_dim;
+  const int wide = dim / kStep, narrow = dim % kStep / (2 * W), steps = wide + narrow;
+  for (int i = 0; i < wide; ++i) {
+    direct_values_panel<V, Mac, Load, kVectors, R>(args, i * kStep, i, steps);
+  }
+  for (int i = 0; i < narrow; ++i) {
+    direct_values_panel<V, Mac, Load, 2, R>(args, wide * kStep + i * 2 * W, wide + i, steps);
+  }
+}
+
+template <typename V, typename Mac, typename Load>
+void direct_scores(const DirectArgs& args) {
+  static_assert(kDirectRows == 8);
+  switch (args.m) {
+    case 1: return direct_scores_rows<V, Mac, Load, 1>(args);
+    case 2: return direct_scores_rows<V, Mac, Load, 2>(args);
+    case 3: return direct_scores_rows<V, Mac, Load, 3>(args);
+    case 4: return direct_scores_rows<V, Mac, Load, 4>(args);
+    case 5: return direct_scores_rows<V, Mac, Load, 5>(args);
+    case 6: return direct_scores_rows<V, Mac, Load, 6>(args);
+    case 7: return direct_scores_rows<V, Mac, Load, 7>(args);
+    default: return direct_scores_rows<V, Mac, Load, 8>(args);
+  }
+}
+
+// Wide panels for few rows: as many accumulators as the registers hold.
+template <typename V, typename Mac, typename Load>
+void direct_values(const DirectArgs& args) {
+  constexpr int kWide = V::kWidth == 16 ? 4 : 2;
+  switch (args.m) {
+    case 1: return direct_values_rows<V, Mac, Load, 2 * kWide, 1>(args);
+    case 2: return direct_values_rows<V, Mac, Load, 2 * kWide, 2>(args);
+    case 3: return direct_values_rows<V, Mac, Load, kWide, 3>(args);
+    case 4: return direct_values_rows<V, Mac, Load, kWide, 4>(args);
+    case 5: return direct_values_rows<V, Mac, Load, kWide, 5>(args);
+    case 6: return direct_values_rows<V, Mac, Load, kWide, 6>(args);
+    case 7: return direct_values_rows<V, Mac, Load, 2, 7>(args);
+    default: return direct_values_rows<V, Mac, Load, 2, 8>(args);
+  }
 }
 
 // cap * tanh(s / cap). Near 0 an odd polynomial, else 1 - 2 / (exp(2y) + 1): both keep the relative

@@ -65,9 +65,13 @@ struct Vec {
     }
     return r;
   }
-  static void transpose_store(const Vec* rows, float* out, int stride) {
+  static void transpose(Vec* rows) {
     for (int i = 0; i < 4; ++i) {
-      for (int j = 0; j < 4; ++j) out[i * stride + j] = rows[j].v[i];
+      for (int j = 0; j < i; ++j) {
+        const float kept = rows[i].v[j];
+        rows[i].v[j] = rows[j].v[i];
+        rows[j].v[i] = kept;
+      }
     }
   }
 };
@@ -86,7 +90,19 @@ void softmax_f32(const SoftmaxArgs& args) { softmax<Vec>(args, nullptr); }
 }  // namespace
 
 const KernelSet kScalarKernels = {
-    "scalar", false, 1, pack_query_f32<Vec>, pack_k_f32<Vec>, pack_v_f32<Vec>, gemm<Vec, MacF32, 2>,
-    softmax_f32, merge<Vec>, finish_row, no_thread_state, no_thread_state};
+    "scalar",
+    false,
+    1,
+    pack_query_f32<Vec>,
+    pack_k<Vec, LoadF32<Vec>>,
+    pack_v<Vec, LoadF32<Vec>>,
+    gemm<Vec, MacF32, 2>,
+    direct_scores<Vec, MacF32, LoadF32<Vec>>,
+    direct_values<Vec, MacF32, LoadF32<Vec>>,
+    softmax_f32,
+    merge<Vec>,
+    finish_row,
+    no_thread_state,
+    no_thread_state};
 
 }  // namespace warpweave::intel_amx

@@ -24,45 +24,33 @@ inline void pack_query_pairs(const QueryArgs& args) {
   }
 }
 
-inline __m512i load_pairs(const PackArgs& args, int token, int d) {
-  const int left = args.dim - d;
-  if (token >= args.count || left <= 0) return _mm512_setzero_si512();
-  const char* src = row_of(args, token) + d * 2;
+inline __m512i load_pairs(const BlockRows& block, int token, int d) {
+  const int left = block.dim - d;
+  if (token >= block.count || left <= 0) return _mm512_setzero_si512();
+  const char* src = row_of(block, token) + d * 2;
   if (left >= 32) return _mm512_loadu_si512(src);
   return _mm512_maskz_loadu_epi16((1u << left) - 1, src);
 }
 
-inline void pack_k_pairs(const PackArgs& args) {
-  float* out = reinterpret_cast<float*>(args.out);
-  const int padded = (args.count + kTokenPadding - 1) / kTokenPadding * kTokenPadding;
-  for (int t = 0; t < padded; t += 16) {
-    prefetch_share(args, t / 16, padded / 16);
-    for (int d = 0; d < args.padded_dim; d += 32) {
-      Vec rows[16];
-      for (int i = 0; i < 16; ++i) rows[i].v = _mm512_castsi512_ps(load_pairs(args, t + i, d));
-      Vec::transpose_store(rows, out + d / 2 * kBlockTokens + t, kBlockTokens);
-    }
+// Of K a unit is two dims of one token, of V two tokens of one dim.
+struct LoadPairs {
+  static constexpr int kElementsPerUnit = 2;
+  static constexpr int kValueVectors = 2;
+  static int units(const BlockRows& block) { return block.padded_dim / 2; }
+  static Vec k_units(const BlockRows& block, int token, int unit) {
+    return {_mm512_castsi512_ps(load_pairs(block, token, 2 * unit))};
   }
-}
-
-// out[pair][d] = tokens 2 * pair (low half) and 2 * pair + 1 (high half) of dim d.
-inline void pack_v_pairs(const PackArgs& args) {
-  alignas(64) static const uint16_t kLow[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,
-                                                37, 6, 38, 7, 39, 8,  40, 9,  41, 10, 42,
-                                                11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-  const __m512i low = _mm512_load_si512(kLow);
-  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  const int padded = (args.count + kTokenPadding - 1) / kTokenPadding * kTokenPadding;
-  uint32_t* out = args.out;
-  for (int t = 0; t < padded; t += 2, out += args.padded_dim) {
-    if (t % 8 == 0) prefetch_share(args, t / 8, padded / 8);
-    for (int d = 0; d < args.padded_dim; d += 32) {
-      const __m512i even = load_pairs(args, t, d), odd = load_pairs(args, t + 1, d);
-      _mm512_storeu_si512(out + d, _mm512_permutex2var_epi16(even, low, odd));
-      _mm512_storeu_si512(out + d + 16, _mm512_permutex2var_epi16(even, high, odd));
-    }
+  static void v_units(const BlockRows& block, int pair, int d, Vec* out) {
+    alignas(64) static const uint16_t kInterleave[32] = {
+        0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i low = _mm512_load_si512(kInterleave);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i even = load_pairs(block, 2 * pair, d), odd = load_pairs(block, 2 * pair + 1, d);
+    out[0].v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, low, odd));
+    out[1].v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, high, odd));
   }
-}
+};
 
 inline void store_probability_pairs(const float* s, uint32_t* p, int cols) {
   for (int c = 0; c < cols; c += 32) {

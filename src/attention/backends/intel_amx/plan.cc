@@ -7,7 +7,7 @@
 namespace warpweave::intel_amx {
 namespace {
 
-constexpr int kTilesPerThread = 4;           // enough for the last ones to even out
+constexpr int kItemsPerThread = 4;           // enough for the last ones to even out
 constexpr int64_t kMaxPartialRows = 1 << 15;  // bounds the partial buffer
 
 int64_t tile_work(const Tile& tile) {
@@ -16,32 +16,41 @@ int64_t tile_work(const Tile& tile) {
 
 }  // namespace
 
+void Plan::choose_heads_per_item(const ForwardBatch& batch) {
+  int max_q_len = 1;
+  for (int r = 0; r < batch.num_reqs; ++r) max_q_len = std::max(max_q_len, batch.q_len(r));
+  const int tile_tokens = std::max(1, kTileRows / shape_.group);
+  const int rows = padded_rows(std::min(max_q_len, tile_tokens) * shape_.group);
+  heads_per_item_ = std::clamp(kItemRows / rows, 1, shape_.kv_heads);
+}
+
 void Plan::init(const ForwardBatch& batch, const PlanShape& shape) {
   shape_ = shape;
   tiles_.clear();
   merges_.clear();
   partial_rows_ = 0;
+  choose_heads_per_item(batch);
 
   int64_t total_work = 0;
   for (int r = 0; r < batch.num_reqs; ++r) total_work += int64_t{batch.q_len(r)} * batch.kv_lens[r];
-  total_work *= shape.kv_heads;
-  const int64_t share = total_work / (int64_t{shape.threads} * kTilesPerThread);
+  const int64_t wanted_items = shape.threads == 1 ? 1 : int64_t{shape.threads} * kItemsPerThread;
+  const int64_t share = total_work * head_items() / wanted_items;
 
   const int tile_tokens = std::max(1, kTileRows / shape.group);
-  int max_q_len = 1;
   for (int r = 0; r < batch.num_reqs; ++r) {
     const int q_len = batch.q_len(r), cached = batch.kv_lens[r] - q_len;
-    max_q_len = std::max(max_q_len, q_len);
     if (q_len == 0 || batch.kv_lens[r] == 0) continue;
     for (int q = (q_len - 1) / tile_tokens * tile_tokens; q >= 0; q -= tile_tokens) {
       const int count = std::min(tile_tokens, q_len - q);
       const int kv_end = cached + q + count;
-      const bool cut = shape.threads > 1 && kv_end > kChunkTokens &&
-                       int64_t{count} * kv_end > share && q_len <= tile_tokens;
+      const bool cut = q_len <= tile_tokens && kv_end > kChunkTokens &&
+                       int64_t{count} * kv_end > share;
       add_tile(r, q, count, kv_end, cut);
     }
   }
-  choose_heads_per_item(std::min(max_q_len, tile_tokens) * shape.group);
+  while (heads_per_item_ > 1 && static_cast<int64_t>(tiles_.size()) * head_items() < wanted_items) {
+    heads_per_item_ = (heads_per_item_ + 1) / 2;
+  }
   if (batch.num_reqs > 1) {
     std::sort(tiles_.begin(), tiles_.end(), [](const Tile& a, const Tile& b) {
       const int64_t work_a = tile_work(a), work_b = tile_work(b);
@@ -49,16 +58,6 @@ void Plan::init(const ForwardBatch& batch, const PlanShape& shape) {
       return a.request != b.request ? a.request < b.request : a.kv_end > b.kv_end;
     });
   }
-}
-
-void Plan::choose_heads_per_item(int max_rows) {
-  const int64_t wanted_items = int64_t{shape_.threads} * kTilesPerThread;
-  heads_per_item_ = std::clamp(kItemRows / padded_rows(max_rows), 1, shape_.kv_heads);
-  auto items = [&] {
-    return static_cast<int64_t>(tiles_.size()) *
-           ((shape_.kv_heads + heads_per_item_ - 1) / heads_per_item_);
-  };
-  while (heads_per_item_ > 1 && items() < wanted_items) heads_per_item_ = (heads_per_item_ + 1) / 2;
 }
 
 void Plan::add_tile(int request, int q_begin, int q_count, int kv_end, bool cut) {

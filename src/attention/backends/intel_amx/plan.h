@@ -61,7 +61,8 @@ class Plan {
  private:
   void add_tile(int request, int q_begin, int q_count, int kv_end, bool cut);
 
-  void choose_heads_per_item(int max_rows);
+  int64_t head_items() const { return (shape_.kv_heads + heads_per_item_ - 1) / heads_per_item_; }
+  void choose_heads_per_item(const ForwardBatch& batch);
 
   PlanShape shape_;
   int heads_per_item_ = 1;

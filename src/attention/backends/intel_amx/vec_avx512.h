@@ -58,7 +58,7 @@ struct Vec {
   }
 
   // 16 x 16 units of 32 bits.
-  static void transpose_store(const Vec* rows, float* out, int stride) {
+  static void transpose(Vec* rows) {
     __m512 a[16], b[16];
     for (int i = 0; i < 16; i += 2) {
       a[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
@@ -76,10 +76,10 @@ struct Vec {
       const __m512 odd_low = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xdd);      // lanes 1, 3
       const __m512 even_high = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0x88);
       const __m512 odd_high = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0xdd);
-      _mm512_storeu_ps(out + j * stride, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
-      _mm512_storeu_ps(out + (4 + j) * stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
-      _mm512_storeu_ps(out + (8 + j) * stride, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
-      _mm512_storeu_ps(out + (12 + j) * stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+      rows[j].v = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+      rows[4 + j].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+      rows[8 + j].v = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+      rows[12 + j].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
     }
   }
 };

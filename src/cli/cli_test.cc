@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "cli/embedded_model.h"
+#include "cli/model_search.h"
+
+namespace warpweave {
+namespace {
+
+namespace fs = std::filesystem;
+using Argv = std::vector<std::string>;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "ww-cli-test-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+TEST(EmbeddedModel, HoldsTheFilesOfTheModelFolder) {
+  ASSERT_EQ(embedded_model().size(), 5u);
+  for (const EmbeddedFile& file : embedded_model()) {
+    EXPECT_EQ(file.bytes, read_file(fs::path("models/tale-llama") / file.name)) << file.name;
+  }
+}
+
+TEST(EmbeddedModel, ExtractedFilesGoAwayWithTheirOwner) {
+  std::string folder;
+  {
+    Result<ModelSource> source = extract_embedded_model();
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    folder = source->path();
+    EXPECT_TRUE(source->embedded());
+    EXPECT_EQ(read_file(fs::path(folder) / "config.json"),
+              read_file("models/tale-llama/config.json"));
+    EXPECT_EQ(fs::status(folder).permissions() & fs::perms::others_all, fs::perms::none);
+  }
+  EXPECT_FALSE(fs::exists(folder));
+}
+
+TEST(FindModel, TakesPathsThenNamesInTheModelFolders) {
+  TemporaryFolder models;
+  fs::create_directory(models.path() / "my-model");
+  std::ofstream(models.path() / "my-model" / "config.json") << "{}";
+  setenv("WARPWEAVE_MODELS", models.path().c_str(), 1);
+  const std::string expected = (models.path() / "my-model").string();
+  for (const std::string& name : {expected, std::string("my-model")}) {
+    Result<ModelSource> found = find_model(name);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found->path(), expected);
+  }
+  const Result<ModelSource> missing = find_model("meta-llama/Llama-9");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.status().code(), StatusCode::not_found);
+  EXPECT_EQ(missing.status().field(), "--model-path");
+  EXPECT_NE(missing.status().message().find(expected), std::string::npos);
+  unsetenv("WARPWEAVE_MODELS");
+  Result<ModelSource> standard = find_model("");
+  ASSERT_TRUE(standard.ok());
+  EXPECT_TRUE(standard->path().ends_with("models/tale-llama")) << standard->path();
+}
+
+TEST(Commands, ExitCodes) {
+  EXPECT_EQ(serve_command(Argv{"--help"}), 0);
+  EXPECT_EQ(serve_command(Argv{"--no-such-flag"}), kExitUsage);
+  EXPECT_EQ(serve_command(Argv{"--model-path", "/nonexistent"}), kExitFailed);
+  EXPECT_EQ(docs_command(Argv{"flags"}), 0);
+  EXPECT_EQ(docs_command(Argv{"nonsense"}), kExitUsage);
+  EXPECT_EQ(doctor_command(Argv{}), 0);
+  EXPECT_EQ(backends_command(Argv{}), 0);
+}
+
+TEST(Explain, ResolvesOrRefusesWithCode3) {
+  EXPECT_EQ(explain_command(Argv{}), 0);
+  EXPECT_EQ(explain_command(Argv{"--device", "h200", "--json"}), 0);
+  EXPECT_EQ(explain_command(Argv{"--attention-backend", "no_such_backend"}), kExitRefused);
+  EXPECT_EQ(explain_command(Argv{"--attention-backend", "trtllm_mla", "--json"}), kExitRefused);
+  EXPECT_EQ(explain_command(Argv{"--device", "abacus"}), kExitUsage);
+  EXPECT_EQ(explain_command(Argv{"--model-path", "/nonexistent"}), kExitFailed);
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/commands.h"
+#include "cli/embedded_model.h"
+#include "cli/model_search.h"
+#include "device/cpu/cpu_info.h"
+
+namespace warpweave {
+namespace {
+
+// A line of /proc/meminfo in GiB; 0 when it is not there.
+double meminfo_gib(std::string_view wanted) {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  double kib = 0;
+  while (file >> key >> kib) {
+    std::getline(file, unit);
+    if (key == wanted) return kib / (1024 * 1024);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int doctor_command(std::span<const std::string> argv) {
+  if (!argv.empty()) {
+    return fail(Status::invalid_argument("warpweave doctor takes no arguments"), kExitUsage);
+  }
+  const CpuInfo& cpu = cpu_info();
+  std::printf("%s\n", version_text().c_str());
+  std::printf("CPU: %s, kernel tier %s\n", cpu.model_name.c_str(),
+              std::string(cpu_tier_name(cpu.tier)).c_str());
+  if (cpu.tier == CpuTier::scalar) {
+    std::printf("  slow: no AVX2 here, every kernel runs its portable version\n");
+  }
+  std::printf("Compute threads: %d (--threads)\n", cpu.cpus);
+  std::printf("Memory: %.1f GB, %.1f GB available\n", meminfo_gib("MemTotal:"),
+              meminfo_gib("MemAvailable:"));
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  std::printf("Open files: %llu (one per connection)\n",
+              static_cast<unsigned long long>(files.rlim_cur));
+  std::printf("Models:\n");
+  for (const std::string& folder : model_folders()) {
+    std::error_code error;
+    const bool exists = std::filesystem::is_directory(folder, error);
+    std::printf("  %s%s\n", folder.c_str(), exists ? "" : " (not there)");
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      if (std::filesystem::exists(entry.path() / "config.json", error)) {
+        std::printf("    %s\n", entry.path().filename().c_str());
+      }
+    }
+  }
+  size_t embedded_bytes = 0;
+  for (const EmbeddedFile& file : embedded_model()) embedded_bytes += file.bytes.size();
+  std::printf("  %s inside this program, %.1f MB\n", kDefaultModel, embedded_bytes / 1e6);
+  return 0;
+}
+
+}  // namespace warpweave

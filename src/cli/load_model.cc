@@ -1,0 +1,86 @@
+#include "cli/load_model.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "cli/model_search.h"
+
+namespace warpweave {
+namespace {
+
+class WeightsProgress {
+ public:
+  void operator()(int done, int all) {
+    const int quarter = all > 0 ? done * 4 / all : 4;
+    if (isatty(STDERR_FILENO) != 0) {
+      const int filled = all > 0 ? done * 30 / all : 30;
+      std::fprintf(stderr, "\rweights [%s%s] %d/%d layers%s", std::string(filled, '#').c_str(),
+                   std::string(30 - filled, ' ').c_str(), done, all, done == all ? "\n" : "");
+    } else if (quarter > printed_quarters_) {
+      std::fprintf(stderr, "weights: %d/%d layers\n", done, all);
+    }
+    printed_quarters_ = std::max(printed_quarters_, quarter);
+  }
+
+ private:
+  int printed_quarters_ = 0;
+};
+
+// --chat-template is a file's name or the template itself.
+Result<std::string> read_chat_template(const std::string& flag) {
+  if (flag.find("{%") != std::string::npos || flag.find("{{") != std::string::npos) return flag;
+  std::ifstream file(flag, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    return Status::not_found(fmt::format("--chat-template {}: no such file, and no template text; "
+                                         "try: --chat-template ./template.jinja, or leave it out",
+                                         flag),
+                             "--chat-template");
+  }
+  return text.str();
+}
+
+SamplingParams sampling_defaults(const ServerArgs& args, const GenerationDefaults& generation) {
+  SamplingParams sampling;
+  if (args.sampling_defaults != "model") return sampling;
+  if (generation.temperature) sampling.temperature = static_cast<float>(*generation.temperature);
+  if (generation.top_p) sampling.top_p = static_cast<float>(*generation.top_p);
+  if (generation.top_k) sampling.top_k = *generation.top_k;
+  if (generation.min_p) sampling.min_p = static_cast<float>(*generation.min_p);
+  if (generation.repetition_penalty) {
+    sampling.repetition_penalty = static_cast<float>(*generation.repetition_penalty);
+  }
+  return sampling;
+}
+
+}  // namespace
+
+Result<LoadedModel> load_model(const ServerArgs& args) {
+  // Read before the weights, so that a wrong name costs no wait.
+  std::string template_text;
+  if (!args.chat_template.empty()) {
+    WW_ASSIGN_OR_RETURN(template_text, read_chat_template(args.chat_template));
+  }
+  WW_ASSIGN_OR_RETURN(const ModelSource source, find_model(args.model_path));
+  EngineOptions options;
+  options.args = args;
+  options.model_path = source.path();
+  options.on_weights_progress = WeightsProgress();
+  WW_ASSIGN_OR_RETURN(ServedModel served, create_engine(options));
+
+  LoadedModel loaded;
+  if (template_text.empty()) template_text = served.chat_template;
+  if (!template_text.empty()) {
+    WW_ASSIGN_OR_RETURN(loaded.chat_template, ChatTemplate::parse(template_text));
+  }
+  loaded.default_sampling = sampling_defaults(args, served.generation);
+  loaded.served = std::move(served);
+  return loaded;
+}
+
+}  // namespace warpweave

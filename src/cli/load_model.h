@@ -1,0 +1,23 @@
+// What `serve` and `run` share: finding and loading the model with progress on the terminal, and
+// the sampling values a request leaves out.
+#pragma once
+
+#include <optional>
+
+#include "engine/engine_impl.h"
+#include "flags/server_args.h"
+#include "text/chat_template.h"
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+struct LoadedModel {
+  ServedModel served;
+  std::optional<ChatTemplate> chat_template;  // none: the model has no template
+  SamplingParams default_sampling;
+};
+
+// Prints progress to stderr: a bar on a terminal, else a line per quarter.
+Result<LoadedModel> load_model(const ServerArgs& args);
+
+}  // namespace warpweave

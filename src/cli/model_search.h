@@ -1,0 +1,43 @@
+// Where the model comes from: --model-path, a model shipped beside the program, or the copy of
+// tale-llama inside the program itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "flags/server_args.h"
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+inline constexpr char kDefaultModel[] = "tale-llama";
+
+// A model's folder or GGUF file. When it was written from the program's own copy the files are
+// removed with the last ModelSource: load first (mapped files live on), then let go.
+class ModelSource {
+ public:
+  explicit ModelSource(std::string path) : path_(std::move(path)) {}
+  ModelSource(ModelSource&& other) noexcept;
+  ModelSource& operator=(ModelSource&&) = delete;
+  ~ModelSource();
+
+  const std::string& path() const { return path_; }
+  bool embedded() const { return embedded_; }
+
+ private:
+  friend Result<ModelSource> extract_embedded_model();
+  std::string path_;
+  bool embedded_ = false;
+};
+
+// Folders that hold models by name, in the order they are searched: $WARPWEAVE_MODELS, models/
+// beside the program's folder, models/ in the working directory.
+std::vector<std::string> model_folders();
+
+// `not_found`, field --model-path, with what can be used instead.
+Result<ModelSource> find_model(const std::string& model_path);
+
+// Writes the program's own model into a private temporary folder.
+Result<ModelSource> extract_embedded_model();
+
+}  // namespace warpweave

@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/load_model.h"
+#include "server/api/api.h"
+#include "server/http_server.h"
+#include "server/metrics.h"
+
+namespace warpweave {
+namespace {
+
+using namespace server;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr double kWarmupSeconds = 60;
+
+// SIGTERM and SIGINT as something to wait for. Made before any thread, so that all inherit the
+// mask.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  void wait() {
+    int signal = 0;
+    sigwait(&set_, &signal);
+  }
+  // A second signal ends the process at once.
+  void allow_kill() { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
+
+ private:
+  sigset_t set_;
+};
+
+void print_model(const EngineInfo& info) {
+  std::printf("Device: %s\n", info.device.c_str());
+  std::printf("Model: %s (%s), %s, weights %.3f GB, loaded in %.2f s\n", info.model_path.c_str(),
+              info.architecture.c_str(), info.dtype.c_str(), info.weight_bytes / kGiB,
+              info.load_seconds);
+  std::printf("KV pool: %lld tokens in %d pages of %d, %s, %.3f GB; context %d tokens\n",
+              static_cast<long long>(info.max_total_tokens), info.num_pages, info.page_size,
+              info.kv_cache_dtype.c_str(), info.kv_cache_bytes / kGiB, info.context_len);
+  std::printf("Attention: prefill %s, decode %s\n", info.prefill_attention_backend.c_str(),
+              info.decode_attention_backend.c_str());
+  for (const std::string& reason : info.attention_reasons) std::printf("  %s\n", reason.c_str());
+}
+
+std::string url_of(const ServerArgs& args, int port) {
+  const bool any = args.host == "0.0.0.0" || args.host == "::";
+  const bool v6 = args.host.find(':') != std::string::npos;
+  const std::string host = any ? "127.0.0.1" : v6 ? "[" + args.host + "]" : args.host;
+  return fmt::format("http://{}:{}", host, port);
+}
+
+void print_ready(const ServerArgs& args, const EngineInfo& info, int port) {
+  const std::string url = url_of(args, port);
+  std::printf("The server is fired up and ready to roll!\n  Chat page: %s/\n", url.c_str());
+  const std::string key = args.api_key.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'";
+  const std::string body =
+      info.has_tokenizer ? R"({"text": "Once upon a time", "sampling_params": {"max_new_tokens": 64}})"
+                         : R"({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 64}})";
+  std::printf("  Try: curl %s/generate%s -H 'Content-Type: application/json' -d '%s'\n", url.c_str(),
+              key.c_str(), body.c_str());
+}
+
+// One request through the whole engine, so that the first user pays for no first touch.
+void warm_up(Engine& engine) {
+  struct Done {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  const auto done = std::make_shared<Done>();  // a late delta may outlive the wait
+  GenerateRequest request;
+  request.rid = "warmup";
+  request.input_ids.assign(std::max(1, std::min(16, engine.info().context_len - 4)), 1);
+  request.sampling.max_new_tokens = 2;
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  request.cache_salt = "warmup";
+  const Status status = engine.submit(std::move(request), [done](OutputDelta delta) {
+    if (!delta.finish) return;
+    std::lock_guard lock(done->mutex);
+    done->done = true;
+    done->changed.notify_all();
+  });
+  if (!status.ok()) {
+    LOG_WARN("warm-up: {}", status.message());
+    return;
+  }
+  std::unique_lock lock(done->mutex);
+  done->changed.wait_for(lock, std::chrono::duration<double>(kWarmupSeconds),
+                         [&] { return done->done; });
+}
+
+ServerOptions server_options(const ServerArgs& args, ServerMetrics& metrics) {
+  ServerOptions options;
+  options.host = args.host;
+  options.port = args.port;
+  options.api_key = args.api_key;
+  options.admin_api_key = args.admin_api_key;
+  options.max_connections = args.max_connections;
+  options.max_body_bytes = static_cast<size_t>(args.max_body_bytes);
+  options.read_timeout_s = options.idle_timeout_s = options.write_timeout_s = args.http_timeout_s;
+  options.on_response = [&metrics, log = args.log_requests](const std::string& route, int status) {
+    metrics.count_http(route, status);
+    if (log) LOG_INFO("{} {}", route, status);
+  };
+  return options;
+}
+
+void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics,
+                       const Engine& engine) {
+  if (!args.enable_metrics) return;
+  router.add({"GET", "/metrics", AuthLevel::api_key, [&metrics, &engine](auto, auto writer) {
+                writer->send(200, kMetricsContentType, metrics.render(&engine));
+              }});
+}
+
+// Lets running requests end, up to --drain-timeout, and their last bytes reach the clients.
+void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
+  std::printf("Stopping: new requests get 503, running ones have %g s; a second signal stops at "
+              "once.\n", args.drain_timeout_s);
+  server.begin_drain();
+  engine.drain(args.drain_timeout_s);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (server.active_requests() > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  server.stop();
+}
+
+int serve(const ServerArgs& args) {
+  StopSignals signals;
+  std::printf("%s\n", version_text().c_str());
+  Result<LoadedModel> loaded = load_model(args);
+  if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
+  Engine& engine = *loaded->served.engine;
+  print_model(engine.info());
+
+  ServerMetrics metrics({.model_name = engine.info().served_model_name,
+                         .sglang_names = args.metrics_compat == "sglang"});
+  std::atomic<bool> ready{false};
+  Router router;
+  register_api(router, {.engine = engine,
+                        .args = args,
+                        .tokenizer = loaded->served.tokenizer.get(),
+                        .chat_template = loaded->chat_template ? &*loaded->chat_template : nullptr,
+                        .metrics = &metrics,
+                        .default_sampling = loaded->default_sampling,
+                        .is_ready = [&ready] { return ready.load(); }});
+  add_metrics_route(router, args, metrics, engine);
+  HttpServer server(server_options(args, metrics), std::move(router));
+  if (Status status = server.start(); !status.ok()) return fail(status, kExitFailed);
+  if (!args.skip_server_warmup) warm_up(engine);
+  ready = true;
+  print_ready(args, engine.info(), server.port());
+
+  signals.wait();
+  signals.allow_kill();
+  ready = false;
+  drain(args, server, engine);
+  return 0;
+}
+
+}  // namespace
+
+int serve_command(std::span<const std::string> argv) {
+  const Started started = start_command(Command::serve, argv);
+  return started.exit_code ? *started.exit_code : serve(started.args);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,142 @@
+#include "server/api/api.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/errors.h"
+#include "server/api/native.h"
+#include "server/api/requests.h"
+#include "server/ui/chat_page.h"
+
+namespace warpweave::server {
+namespace {
+
+using Request = std::shared_ptr<const HttpRequest>;
+using Writer = std::shared_ptr<ResponseWriter>;
+using ApiPtr = std::shared_ptr<Api>;
+
+constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kText = "text/plain; charset=utf-8";
+
+void send_json(ResponseWriter& writer, Result<std::string> body) {
+  if (!body.ok()) return send_error(writer, body.status());
+  writer.send(200, kJson, std::move(body).value());
+}
+
+using Parser = Result<GenerationJob> (*)(const Api&, std::string_view);
+
+Handler generation_handler(ApiPtr api, Parser parse) {
+  return [api = std::move(api), parse](Request request, Writer writer) {
+    Result<GenerationJob> job = parse(*api, request->body);
+    if (!job.ok()) return send_error(*writer, job.status());
+    start_generation(api, std::move(job).value(), std::move(writer));
+  };
+}
+
+using BodyAnswer = Result<std::string> (*)(const Api&, std::string_view);
+
+Handler body_handler(ApiPtr api, BodyAnswer answer) {
+  return [api = std::move(api), answer](Request request, Writer writer) {
+    send_json(*writer, answer(*api, request->body));
+  };
+}
+
+using InfoAnswer = std::string (*)(const Api&);
+
+Handler info_handler(ApiPtr api, InfoAnswer answer) {
+  return [api = std::move(api), answer](Request, Writer writer) {
+    writer->send(200, kJson, answer(*api));
+  };
+}
+
+Handler health_handler(ApiPtr api) {
+  return [api = std::move(api)](Request, Writer writer) {
+    if (!api->is_ready()) {
+      return send_error(*writer, Status::unavailable("The server is not ready."));
+    }
+    writer->send(200, kJson, "{\"status\":\"ok\"}");
+  };
+}
+
+void flush_cache(Api& api, ResponseWriter& writer) {
+  if (api.engine().flush_cache()) return writer.send(200, kText, "Cache flushed.\n");
+  send_error(writer, Status::invalid_argument(
+                         "The cache was not flushed: requests are running; try again when "
+                         "num_running_reqs and num_queue_reqs in /get_server_info are 0."));
+}
+
+void send_metrics(const Api& api, ResponseWriter& writer) {
+  if (!api.metrics() || !api.context().args.enable_metrics) {
+    return send_error(writer, Status::not_found("Metrics are off; start with --enable-metrics."));
+  }
+  writer.send(200, kMetricsContentType, api.metrics()->render(&api.engine()));
+}
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+void add_openai_routes(Router& router, const ApiPtr& api) {
+  router.add({"POST", "/v1/completions", AuthLevel::api_key,
+              generation_handler(api, parse_completion)});
+  router.add({"POST", "/v1/chat/completions", AuthLevel::api_key,
+              generation_handler(api, parse_chat)});
+  router.add({"GET", "/v1/models", AuthLevel::api_key, info_handler(api, model_list_json)});
+  router.add({"GET", "/v1/models/*", AuthLevel::api_key, [api](Request request, Writer writer) {
+                send_json(*writer,
+                          model_card_json(*api, std::string_view(request->path)
+                                                    .substr(kModelPrefix.size())));
+              }});
+}
+
+void add_native_routes(Router& router, const ApiPtr& api) {
+  for (const char* method : {"POST", "PUT"}) {
+    router.add({method, "/generate", AuthLevel::api_key,
+                generation_handler(api, parse_native_generate)});
+  }
+  for (const char* path : {"/tokenize", "/v1/tokenize"}) {
+    router.add({"POST", path, AuthLevel::api_key, body_handler(api, tokenize)});
+  }
+  for (const char* path : {"/detokenize", "/v1/detokenize"}) {
+    router.add({"POST", path, AuthLevel::api_key, body_handler(api, detokenize)});
+  }
+  for (const char* path : {"/get_model_info", "/model_info"}) {
+    router.add({"GET", path, AuthLevel::api_key, info_handler(api, model_info_json)});
+  }
+  for (const char* path : {"/get_server_info", "/server_info"}) {
+    router.add({"GET", path, AuthLevel::api_key, info_handler(api, server_info_json)});
+  }
+  router.add({"POST", "/abort_request", AuthLevel::admin, [api](Request request, Writer writer) {
+                const Status status = abort_request(*api, request->body);
+                if (!status.ok()) return send_error(*writer, status);
+                writer->send(200, kJson, "{\"status\":\"ok\"}");
+              }});
+  for (const char* method : {"GET", "POST"}) {
+    router.add({method, "/flush_cache", AuthLevel::admin,
+                [api](Request, Writer writer) { flush_cache(*api, *writer); }});
+  }
+}
+
+void add_open_routes(Router& router, const ApiPtr& api) {
+  for (const char* path : {"/health", "/ready", "/ping"}) {
+    router.add({"GET", path, AuthLevel::open, health_handler(api)});
+  }
+  // It costs a run of the model, so it is not for anyone.
+  router.add({"GET", "/health_generate", AuthLevel::api_key,
+              [api](Request, Writer writer) { health_generate(api, std::move(writer)); }});
+  router.add({"GET", "/metrics", AuthLevel::open,
+              [api](Request, Writer writer) { send_metrics(*api, *writer); }});
+  router.add({"GET", "/", AuthLevel::open, [](Request, Writer writer) {
+                writer->send(200, "text/html; charset=utf-8", std::string(chat_page_html()));
+              }});
+}
+
+}  // namespace
+
+void register_api(Router& router, ApiContext context) {
+  const auto api = std::make_shared<Api>(std::move(context));
+  add_openai_routes(router, api);
+  add_native_routes(router, api);
+  add_open_routes(router, api);
+}
+
+}  // namespace warpweave::server

@@ -1,0 +1,28 @@
+// The small native endpoints: bodies in, answers out; routes are in api.cc. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/api/api_state.h"
+
+namespace warpweave::server {
+
+// {"prompt": "..." or [...], "add_special_tokens": true} -> {"tokens", "count", "max_model_len"}
+Result<std::string> tokenize(const Api& api, std::string_view body);
+// {"tokens": [...] or [[...]], "skip_special_tokens": true} -> {"text"}
+Result<std::string> detokenize(const Api& api, std::string_view body);
+
+std::string model_info_json(const Api& api);    // /get_model_info
+std::string server_info_json(const Api& api);   // /get_server_info: resolved flags, state
+std::string model_list_json(const Api& api);    // /v1/models
+Result<std::string> model_card_json(const Api& api, std::string_view id);  // /v1/models/{id}
+
+// {"rid": "...", "abort_all": false}
+Status abort_request(Api& api, std::string_view body);
+
+// Answers 200 when a run of one token comes to its end.
+void health_generate(const std::shared_ptr<Api>& api, std::shared_ptr<ResponseWriter> writer);
+
+}  // namespace warpweave::server

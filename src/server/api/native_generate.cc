@@ -1,0 +1,460 @@
+#include <limits>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/json_write.h"
+#include "server/api/limits.h"
+#include "server/api/requests.h"
+
+namespace warpweave::server {
+namespace {
+
+// Replies of /generate. As in SGLang a stream repeats the text, ids and log-probabilities so far in
+// each event; they are kept as JSON text, so that an event is a few copies.
+class NativeBuilder final : public ResponseBuilder {
+ public:
+  struct Options {
+    bool as_list = false;            // the request was a batch or n > 1
+    bool return_text_in_logprobs = false;
+  };
+
+  NativeBuilder(const Api& api, const Options& options, std::span<const GenerateRequest> requests)
+      : tokenizer_(api.tokenizer()), options_(options), sequences_(requests.size()) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      sequences_[i].return_logprob = requests[i].return_logprob;
+      sequences_[i].top = requests[i].top_logprobs_num > 0;
+      sequences_[i].token_ids = !requests[i].token_ids_logprob.empty();
+    }
+  }
+
+  void add(size_t index, const OutputDelta& delta, std::string* events) override {
+    Sequence& sequence = sequences_[index];
+    append_json_escaped(delta.text, &sequence.text);
+    for (const int32_t id : delta.token_ids) {
+      if (!sequence.ids.empty()) sequence.ids += ',';
+      append_json_int(id, &sequence.ids);
+    }
+    if (sequence.return_logprob) {
+      for (const auto& position : delta.input_logprobs) add_position(position, &sequence.input);
+      for (const auto& position : delta.output_logprobs) add_position(position, &sequence.output);
+    }
+    if (!events) {
+      if (delta.finish) append_reply(index, delta, &sequence.reply);
+      return;
+    }
+    *events += "data: ";
+    append_reply(index, delta, events);
+    *events += "\n\n";
+  }
+
+  std::string body() override {
+    if (!options_.as_list) return std::move(sequences_[0].reply);
+    std::string out = "[";
+    for (Sequence& sequence : sequences_) {
+      if (out.size() > 1) out += ',';
+      out += sequence.reply;
+    }
+    return out += ']';
+  }
+
+ private:
+  struct LogprobLists {
+    std::string chosen;
+    std::string top;
+    std::string token_ids;
+  };
+  struct Sequence {
+    std::string text;  // escaped
+    std::string ids;
+    LogprobLists input;
+    LogprobLists output;
+    bool return_logprob = false;
+    bool top = false;
+    bool token_ids = false;
+    std::string reply;
+  };
+
+  // [logprob, id, text or null]
+  void append_token(const TokenLogprob& token, std::string* out) const {
+    *out += '[';
+    append_json_logprob(token.logprob, out);
+    *out += ',';
+    append_json_int(token.token_id, out);
+    *out += ',';
+    if (options_.return_text_in_logprobs && tokenizer_) {
+      append_json_string(tokenizer_->token_bytes(token.token_id), out);
+    } else {
+      *out += "null";
+    }
+    *out += ']';
+  }
+
+  void append_tokens(const std::vector<TokenLogprob>& tokens, std::string* list) const {
+    if (!list->empty()) *list += ',';
+    if (tokens.empty()) {  // a position without a distribution: the first of a prompt
+      *list += "null";
+      return;
+    }
+    *list += '[';
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i > 0) *list += ',';
+      append_token(tokens[i], list);
+    }
+    *list += ']';
+  }
+
+  void add_position(const PositionLogprobs& position, LogprobLists* lists) const {
+    if (!lists->chosen.empty()) lists->chosen += ',';
+    append_token(position.chosen, &lists->chosen);
+    append_tokens(position.top, &lists->top);
+    append_tokens(position.token_ids, &lists->token_ids);
+  }
+
+  static void append_finish_reason(const OutputDelta& delta, std::string* out) {
+    *out += "\"finish_reason\":";
+    if (!delta.finish) {
+      *out += "null";
+      return;
+    }
+    const FinishReason& finish = *delta.finish;
+    switch (finish.type) {
+      case FinishReason::Type::length:
+        *out += "{\"type\":\"length\",\"length\":";
+        append_json_int(delta.completion_tokens, out);
+        break;
+      case FinishReason::Type::stop:
+        *out += "{\"type\":\"stop\",\"matched\":";
+        if (!finish.matched_string.empty()) {
+          append_json_string(finish.matched_string, out);
+        } else if (finish.matched_token >= 0) {
+          append_json_int(finish.matched_token, out);
+        } else {
+          *out += "null";
+        }
+        break;
+      case FinishReason::Type::abort:
+        *out += "{\"type\":\"abort\",\"message\":";
+        append_json_string(finish.error.message(), out);
+        break;
+    }
+    *out += '}';
+  }
+
+  void append_logprobs(const Sequence& sequence, std::string* out) const {
+    const auto list = [out](std::string_view name, const std::string& items) {
+      *out += ",\"";
+      *out += name;
+      *out += "\":[";
+      *out += items;
+      *out += ']';
+    };
+    list("input_token_logprobs", sequence.input.chosen);
+    list("output_token_logprobs", sequence.output.chosen);
+    if (sequence.top) {
+      list("input_top_logprobs", sequence.input.top);
+      list("output_top_logprobs", sequence.output.top);
+    }
+    if (sequence.token_ids) {
+      list("input_token_ids_logprobs", sequence.input.token_ids);
+      list("output_token_ids_logprobs", sequence.output.token_ids);
+    }
+  }
+
+  void append_reply(size_t index, const OutputDelta& delta, std::string* out) const {
+    const Sequence& sequence = sequences_[index];
+    out->reserve(out->size() + sequence.text.size() + sequence.ids.size() + 512);
+    *out += "{\"text\":\"";
+    *out += sequence.text;
+    *out += "\",\"output_ids\":[";
+    *out += sequence.ids;
+    *out += "],\"meta_info\":{\"id\":";
+    append_json_string(delta.rid, out);
+    *out += ',';
+    append_finish_reason(delta, out);
+    *out += ",\"prompt_tokens\":";
+    append_json_int(delta.prompt_tokens, out);
+    *out += ",\"weight_version\":\"default\",\"total_retractions\":";
+    append_json_int(delta.total_retractions, out);
+    if (sequence.return_logprob) append_logprobs(sequence, out);
+    *out += ",\"completion_tokens\":";
+    append_json_int(delta.completion_tokens, out);
+    *out += ",\"cached_tokens\":";
+    append_json_int(delta.cached_tokens, out);
+    if (delta.finish) {
+      *out += ",\"e2e_latency\":";
+      append_json_double(delta.e2e_latency_s, out);
+    }
+    *out += '}';
+    if (options_.as_list) {
+      *out += ",\"index\":";
+      append_json_int(static_cast<int64_t>(index), out);
+    }
+    *out += '}';
+  }
+
+  const Tokenizer* tokenizer_;
+  const Options options_;
+  std::vector<Sequence> sequences_;
+};
+
+// A field that holds one value for all prompts of a batch, or a list with one for each.
+class PerPrompt {
+ public:
+  // `value_is_list`: the values themselves are lists, so a list of lists is needed to differ.
+  PerPrompt(FieldReader* reader, std::string_view name, size_t prompts, bool value_is_list = false)
+      : field_(name), value_(reader->find(name)) {
+    if (!value_ || !value_->is_array()) return;
+    is_list_ = !value_is_list || (!value_->empty() && value_->front().is_array());
+    if (is_list_ && value_->size() != prompts) {
+      reader->fail(Status::invalid_argument(
+          fmt::format("{} has {} items, but the request has {} prompts; send one for each.", name,
+                      value_->size(), prompts),
+          field_));
+      value_ = nullptr;
+    }
+  }
+
+  // Null when there is none.
+  const Json* at(size_t prompt) const {
+    if (!value_) return nullptr;
+    const Json* value = is_list_ ? &(*value_)[prompt] : value_;
+    return value->is_null() ? nullptr : value;
+  }
+  std::string path(size_t prompt) const {
+    return is_list_ ? fmt::format("{}[{}]", field_, prompt) : field_;
+  }
+
+ private:
+  std::string field_;
+  const Json* value_;
+  bool is_list_ = false;
+};
+
+struct Prompts {
+  std::vector<std::vector<int32_t>> ids;
+  bool is_batch = false;
+};
+
+Result<Prompts> read_texts(const Api& api, const Json& value) {
+  Prompts prompts;
+  prompts.is_batch = value.is_array();
+  if (!prompts.is_batch) {
+    if (!value.is_string()) return wrong_type("text", "a string or a list of strings", value);
+    WW_ASSIGN_OR_RETURN(prompts.ids.emplace_back(),
+                        encode_prompt(api, value.get_ref<const std::string&>(), "text"));
+    return prompts;
+  }
+  for (const Json& item : value) {
+    const std::string field = fmt::format("text[{}]", prompts.ids.size());
+    if (!item.is_string()) return wrong_type(field, "a string", item);
+    WW_ASSIGN_OR_RETURN(prompts.ids.emplace_back(),
+                        encode_prompt(api, item.get_ref<const std::string&>(), field));
+  }
+  return prompts;
+}
+
+Result<Prompts> read_input_ids(const Api& api, const Json& value) {
+  Prompts prompts;
+  prompts.is_batch = value.is_array() && !value.empty() && value.front().is_array();
+  const int vocab_size = api.info().vocab_size;
+  if (!prompts.is_batch) {
+    WW_RETURN_IF_ERROR(read_token_ids(value, "input_ids", vocab_size,
+                                      std::numeric_limits<int32_t>::max(),
+                                      &prompts.ids.emplace_back()));
+    return prompts;
+  }
+  for (const Json& item : value) {
+    const std::string field = fmt::format("input_ids[{}]", prompts.ids.size());
+    WW_RETURN_IF_ERROR(read_token_ids(item, field, vocab_size, std::numeric_limits<int32_t>::max(),
+                                      &prompts.ids.emplace_back()));
+  }
+  return prompts;
+}
+
+Result<Prompts> read_prompts(const Api& api, FieldReader* reader) {
+  const Json* text = reader->find("text");
+  const Json* ids = reader->find("input_ids");
+  if (!text == !ids) {
+    return Status::invalid_argument(
+        text ? "text and input_ids are both given; send one of them."
+             : "The prompt is missing; send text or input_ids.",
+        "text");
+  }
+  const Json& value = text ? *text : *ids;
+  const std::string_view field = text ? "text" : "input_ids";
+  if (value.is_array() && value.empty()) {
+    return Status::invalid_argument(fmt::format("{} is empty; it needs at least one item.", field),
+                                    std::string(field));
+  }
+  const bool many = value.is_array() && !value.front().is_number();
+  if (many && value.size() > kMaxSequences) {
+    return Status::invalid_argument(
+        fmt::format("{} has {} items, but at most {} are allowed.", field, value.size(),
+                    kMaxSequences),
+        std::string(field));
+  }
+  return text ? read_texts(api, value) : read_input_ids(api, value);
+}
+
+// Reads a native request; one instance for one body.
+class NativeParser {
+ public:
+  NativeParser(const Api& api, const Json& body) : api_(api), reader_(body) {}
+
+  Result<GenerationJob> parse() {
+    WW_ASSIGN_OR_RETURN(Prompts prompts, read_prompts(api_, &reader_));
+    refuse_unsupported(&reader_);
+    const size_t count = prompts.ids.size();
+    WW_RETURN_IF_ERROR(read_sampling_params(count));
+    // n is one number for the whole batch: the replies of a prompt stand side by side.
+    n_ = sampling_[0].n;
+    for (size_t i = 1; i < count; ++i) {
+      if (sampling_[i].n != n_) {
+        return Status::invalid_argument("sampling_params.n must be the same for all prompts.",
+                                        "sampling_params");
+      }
+    }
+    if (count * static_cast<size_t>(n_) > kMaxSequences) {
+      return Status::invalid_argument(
+          fmt::format("{} prompts with n = {} make more than {} sequences.", count, n_,
+                      kMaxSequences),
+          "sampling_params.n");
+    }
+    WW_RETURN_IF_ERROR(read_request_fields(std::move(prompts.ids)));
+    return finish(prompts.is_batch);
+  }
+
+ private:
+  Status read_sampling_params(size_t count) {
+    const PerPrompt params(&reader_, "sampling_params", count);
+    WW_RETURN_IF_ERROR(reader_.status());
+    sampling_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      const Json* object = params.at(i);
+      if (!object) continue;
+      if (!object->is_object()) return wrong_type(params.path(i), "an object", *object);
+      FieldReader reader(*object, params.path(i) + ".");
+      read_sampling(&reader, Dialect::native, api_.limits(), &sampling_[i]);
+      WW_RETURN_IF_ERROR(reader.status());
+    }
+    return {};
+  }
+
+  Status read_request_fields(std::vector<std::vector<int32_t>> prompts) {
+    const size_t count = prompts.size();
+    const PerPrompt return_logprob(&reader_, "return_logprob", count);
+    const PerPrompt start_len(&reader_, "logprob_start_len", count);
+    const PerPrompt top_num(&reader_, "top_logprobs_num", count);
+    const PerPrompt token_ids(&reader_, "token_ids_logprob", count, /*value_is_list=*/true);
+    const PerPrompt rid(&reader_, "rid", count);
+    const PerPrompt priority(&reader_, "priority", count);
+    const PerPrompt cache_salt(&reader_, "cache_salt", count);
+    const PerPrompt extra_key(&reader_, "extra_key", count);
+    WW_RETURN_IF_ERROR(reader_.status());
+    const std::string group_rid = random_id("");
+    for (size_t i = 0; i < count; ++i) {
+      GenerateRequest request;
+      WW_ASSIGN_OR_RETURN(request.sampling,
+                          fit_to_context(sampling_[i], prompts[i].size(), api_.info().context_len,
+                                         Dialect::native));
+      request.input_ids = std::move(prompts[i]);
+      request.rid = sequence_rid(group_rid, i, count);
+      if (const Json* value = rid.at(i)) {
+        WW_RETURN_IF_ERROR(read_string(*value, rid.path(i), kMaxRidBytes, &request.rid));
+        if (request.rid.empty()) request.rid = sequence_rid(group_rid, i, count);
+        else if (count > 1 && rid.path(i) == "rid") request.rid += fmt::format("-{}", i);
+      }
+      WW_RETURN_IF_ERROR(read_salts(cache_salt, extra_key, i, &request));
+      if (const Json* value = priority.at(i)) {
+        const IntRange range{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
+        int64_t number = 0;
+        WW_RETURN_IF_ERROR(read_int(*value, priority.path(i), range, &number));
+        request.priority = static_cast<int>(number);
+      }
+      if (const Json* value = return_logprob.at(i)) {
+        WW_RETURN_IF_ERROR(read_bool(*value, return_logprob.path(i), &request.return_logprob));
+      }
+      const IntRange starts{-1, static_cast<int64_t>(request.input_ids.size()) - 1,
+                            "-1 leaves the prompt out"};
+      WW_RETURN_IF_ERROR(read_logprob_int(start_len, i, starts, &request.logprob_start_len));
+      WW_RETURN_IF_ERROR(
+          read_logprob_int(top_num, i, {0, kMaxTopLogprobs}, &request.top_logprobs_num));
+      if (const Json* value = token_ids.at(i)) {
+        WW_RETURN_IF_ERROR(read_token_ids(*value, token_ids.path(i), api_.info().vocab_size,
+                                          kMaxTokenIdsLogprob, &request.token_ids_logprob));
+      }
+      requests_.push_back(std::move(request));
+    }
+    return {};
+  }
+
+  static Status read_salts(const PerPrompt& cache_salt, const PerPrompt& extra_key, size_t prompt,
+                           GenerateRequest* request) {
+    for (const PerPrompt* field : {&cache_salt, &extra_key}) {
+      const Json* value = field->at(prompt);
+      if (!value) continue;
+      std::string text;
+      WW_RETURN_IF_ERROR(read_string(*value, field->path(prompt), kMaxSaltBytes, &text));
+      request->cache_salt += text;
+    }
+    return {};
+  }
+
+  static Status read_logprob_int(const PerPrompt& field, size_t prompt, const IntRange& range,
+                                 int* out) {
+    const Json* value = field.at(prompt);
+    if (!value) return {};
+    int64_t number = 0;
+    WW_RETURN_IF_ERROR(read_int(*value, field.path(prompt), range, &number));
+    *out = static_cast<int>(number);
+    return {};
+  }
+
+  Result<GenerationJob> finish(bool is_batch) {
+    GenerationJob job;
+    NativeBuilder::Options options;
+    options.as_list = is_batch || n_ > 1;
+    reader_.get("return_text_in_logprobs", &options.return_text_in_logprobs);
+    reader_.get("stream", &job.stream);
+    WW_RETURN_IF_ERROR(reader_.status());
+    job.group_rid = requests_.size() == 1 ? requests_[0].rid : random_id("");
+    if (const Json* rid = reader_.find("rid"); rid && rid->is_string()) job.group_rid = *rid;
+    if (job.group_rid.empty()) job.group_rid = random_id("");
+    for (const GenerateRequest& request : requests_) {
+      for (int choice = 0; choice < n_; ++choice) {
+        GenerateRequest& copy = job.requests.emplace_back(request);
+        copy.rid = sequence_rid(request.rid, static_cast<size_t>(choice), static_cast<size_t>(n_));
+        if (copy.sampling.seed) *copy.sampling.seed += static_cast<uint64_t>(choice);
+      }
+    }
+    job.builder = std::make_unique<NativeBuilder>(api_, options, job.requests);
+    return job;
+  }
+
+  const Api& api_;
+  FieldReader reader_;
+  std::vector<SamplingFields> sampling_;  // of each prompt
+  std::vector<GenerateRequest> requests_; // of each prompt
+  int n_ = 1;
+};
+
+}  // namespace
+
+Result<std::vector<int32_t>> encode_prompt(const Api& api, std::string_view text,
+                                           std::string_view field) {
+  WW_RETURN_IF_ERROR(api.require_tokenizer(field));
+  if (text.empty()) {
+    return Status::invalid_argument(fmt::format("{} is empty; send at least one token.", field),
+                                    std::string(field));
+  }
+  return api.tokenizer()->encode(text, /*add_special_tokens=*/true);
+}
+
+Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body) {
+  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  return NativeParser(api, json).parse();
+}
+
+}  // namespace warpweave::server

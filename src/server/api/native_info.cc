@@ -1,0 +1,167 @@
+// Health, model and server information, /flush_cache's relatives.
+#include <ctime>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/errors.h"
+#include "server/api/limits.h"
+#include "server/api/native.h"
+
+namespace warpweave::server {
+namespace {
+
+// Names and paths come from flags and files and may be no UTF-8.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json model_card(const EngineInfo& info) {
+  static const int64_t started = std::time(nullptr);
+  return {{"id", info.served_model_name},
+          {"object", "model"},
+          {"created", started},
+          {"owned_by", "warpweave"},
+          {"root", info.model_path},
+          {"parent", nullptr},
+          {"max_model_len", info.context_len}};
+}
+
+Json attention_json(const EngineInfo& info) {
+  return {{"prefill", info.prefill_attention_backend},
+          {"decode", info.decode_attention_backend},
+          {"reasons", info.attention_reasons}};
+}
+
+Json state_json(const EngineStats& stats) {
+  const auto total = static_cast<double>(stats.max_total_tokens);
+  const auto prompt = static_cast<double>(stats.prompt_tokens_total);
+  return {{"num_running_reqs", stats.running_reqs},
+          {"num_queue_reqs", stats.queued_reqs},
+          {"num_used_tokens", stats.used_tokens},
+          {"num_evictable_tokens", stats.evictable_tokens},
+          {"token_usage", total > 0 ? static_cast<double>(stats.used_tokens) / total : 0.0},
+          {"last_gen_throughput", stats.gen_throughput_tokens_per_s},
+          {"prompt_tokens_total", stats.prompt_tokens_total},
+          {"cached_tokens_total", stats.cached_tokens_total},
+          {"cache_hit_rate",
+           prompt > 0 ? static_cast<double>(stats.cached_tokens_total) / prompt : 0.0},
+          {"generation_tokens_total", stats.generation_tokens_total},
+          {"num_requests_total", stats.requests_total},
+          {"num_aborted_requests_total", stats.aborted_requests_total},
+          {"num_retracted_reqs", stats.retracted_reqs_total},
+          {"evicted_tokens_total", stats.evicted_tokens_total},
+          {"steps_total", stats.steps_total},
+          {"step_overhead_us", stats.step_overhead_us}};
+}
+
+}  // namespace
+
+std::string model_info_json(const Api& api) {
+  const EngineInfo& info = api.info();
+  const ServerArgs& args = api.context().args;
+  return dump({{"model_path", info.model_path},
+               {"tokenizer_path",
+                args.tokenizer_path.empty() ? info.model_path : args.tokenizer_path},
+               {"served_model_name", info.served_model_name},
+               {"is_generation", true},
+               {"preferred_sampling_params", nullptr},
+               {"weight_version", "default"},
+               {"has_image_understanding", false},
+               {"has_audio_understanding", false},
+               {"model_type", info.model_type},
+               {"architectures", Json::array({info.architecture})},
+               {"dtype", info.dtype},
+               {"context_length", info.context_len},
+               {"vocab_size", info.vocab_size}});
+}
+
+// SGLang's shape: the flags at the top level, then what was resolved, then the running state.
+std::string server_info_json(const Api& api) {
+  const EngineInfo& info = api.info();
+  Json json = server_args_json(api.context().args);
+  const Json resolved = {{"model_path", info.model_path},
+                         {"served_model_name", info.served_model_name},
+                         {"dtype", info.dtype},
+                         {"kv_cache_dtype", info.kv_cache_dtype},
+                         {"device", info.device},
+                         {"page_size", info.page_size},
+                         {"num_pages", info.num_pages},
+                         {"context_length", info.context_len},
+                         {"max_total_num_tokens", info.max_total_tokens},
+                         {"max_running_requests", info.max_running_requests},
+                         {"chunked_prefill_size", info.chunked_prefill_size},
+                         {"prefill_attention_backend", info.prefill_attention_backend},
+                         {"decode_attention_backend", info.decode_attention_backend},
+                         {"attention", attention_json(info)},
+                         {"eos_token_ids", info.eos_token_ids},
+                         {"weight_bytes", info.weight_bytes},
+                         {"kv_cache_bytes", info.kv_cache_bytes},
+                         {"load_seconds", info.load_seconds},
+                         {"status", api.is_ready() ? "ready" : "not_ready"}};
+  for (const auto& [name, value] : resolved.items()) json[name] = value;
+  json["internal_states"] = Json::array({state_json(api.engine().stats())});
+  json["version"] = WARPWEAVE_VERSION;
+  return dump(json);
+}
+
+std::string model_list_json(const Api& api) {
+  return dump({{"object", "list"}, {"data", Json::array({model_card(api.info())})}});
+}
+
+Result<std::string> model_card_json(const Api& api, std::string_view id) {
+  const EngineInfo& info = api.info();
+  if (id != info.served_model_name && id != info.model_path) {
+    return Status::not_found(fmt::format("The model \"{}\" is not served here; this server has "
+                                         "\"{}\".",
+                                         id.substr(0, 200), info.served_model_name),
+                             "model");
+  }
+  return dump(model_card(info));
+}
+
+Status abort_request(Api& api, std::string_view body) {
+  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  FieldReader reader(json);
+  std::string rid;
+  bool abort_all = false;
+  reader.get("rid", TextLimit{kMaxRidBytes}, &rid);
+  reader.get("abort_all", &abort_all);
+  WW_RETURN_IF_ERROR(reader.status());
+  if (abort_all) {
+    api.engine().abort("");
+    return {};
+  }
+  if (rid.empty()) {  // for the engine it would mean all of them
+    return Status::invalid_argument("rid is missing; send the request's rid or abort_all: true.",
+                                    "rid");
+  }
+  api.abort(rid);
+  return {};
+}
+
+void health_generate(const std::shared_ptr<Api>& api, std::shared_ptr<ResponseWriter> writer) {
+  if (!api->is_ready()) {
+    return send_error(*writer, Status::unavailable("The server is not ready."));
+  }
+  GenerateRequest request;
+  request.rid = random_id("HEALTH_CHECK_");
+  request.input_ids = {0};
+  request.sampling.max_new_tokens = 1;
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  const std::string rid = request.rid;
+  const Status status = api->engine().submit(std::move(request), [writer](OutputDelta delta) {
+    if (!delta.finish) return;
+    if (delta.finish->type == FinishReason::Type::abort) {
+      return send_error(*writer, delta.finish->error.ok()
+                                     ? Status::unavailable("The check was aborted.")
+                                     : delta.finish->error);
+    }
+    writer->send(200, "application/json", "{\"status\":\"ok\"}");
+  });
+  if (!status.ok()) return send_error(*writer, status);
+  writer->on_disconnect([api, rid] { api->engine().abort(rid); });
+}
+
+}  // namespace warpweave::server
