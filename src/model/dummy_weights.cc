@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <new>
+#include <string>
 
 #include "base/float16.h"
 #include "base/threads.h"
@@ -38,7 +40,11 @@ class DummyWeights : public WeightSource {
     view.dtype = dtype_;
     view.rank = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), view.shape.begin());
-    auto buffer = std::make_unique_for_overwrite<std::byte[]>(view.size_bytes());
+    std::unique_ptr<std::byte[]> buffer(new (std::nothrow) std::byte[view.size_bytes()]);
+    if (buffer == nullptr) {
+      return Status::resource_exhausted("tensor " + std::string(name) + " needs " +
+                                        std::to_string(view.size_bytes()) + " bytes of memory");
+    }
     fill(name, view, buffer.get());
     view.data = buffer.get();
     std::lock_guard lock(mutex_);

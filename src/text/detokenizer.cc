@@ -8,28 +8,6 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-enum class CharState { whole, unfinished, broken };
-
-// Looks at the character that `bytes` (not empty) begins with. *length: its bytes; for a broken
-// one those of the maximal part that could have been a character (at least 1).
-CharState first_char(std::string_view bytes, size_t* length) {
-  const auto lead = static_cast<unsigned char>(bytes[0]);
-  *length = 1;
-  if (lead < 0x80) return CharState::whole;
-  if (lead < 0xC2 || lead > 0xF4) return CharState::broken;
-  const size_t wanted = utf8_length(lead);
-  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-  for (; *length < wanted; ++*length) {
-    if (*length == bytes.size()) return CharState::unfinished;
-    const auto byte = static_cast<unsigned char>(bytes[*length]);
-    if (byte < low || byte > high) return CharState::broken;
-    low = 0x80;
-    high = 0xBF;
-  }
-  return CharState::whole;
-}
-
 }  // namespace
 
 IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer& tokenizer,
@@ -82,9 +60,9 @@ void IncrementalDetokenizer::append_bytes(std::string_view bytes, std::string* o
   std::string text;
   while (!bytes.empty()) {
     size_t length = 0;
-    const CharState state = first_char(bytes, &length);
-    if (state == CharState::unfinished) break;
-    text += state == CharState::whole ? bytes.substr(0, length) : kReplacement;
+    const Utf8State state = first_utf8(bytes, &length);
+    if (state == Utf8State::unfinished) break;
+    text += state == Utf8State::whole ? bytes.substr(0, length) : kReplacement;
     bytes.remove_prefix(length);
   }
   pending_ = bytes;
@@ -95,9 +73,9 @@ void IncrementalDetokenizer::append_byte_token(char byte, std::string* out) {
   if (run_is_broken_) return emit(kReplacement, out);
   pending_ += byte;
   size_t length = 0;
-  const CharState state = first_char(std::string_view(pending_).substr(whole_bytes_), &length);
-  if (state == CharState::whole) whole_bytes_ = pending_.size();
-  if (state == CharState::broken) {
+  const Utf8State state = first_utf8(std::string_view(pending_).substr(whole_bytes_), &length);
+  if (state == Utf8State::whole) whole_bytes_ = pending_.size();
+  if (state == Utf8State::broken) {
     run_is_broken_ = true;
     return replace_pending(out);
   }

@@ -41,25 +41,28 @@ std::vector<UnicodeAddition> unicode_additions(std::string_view category) {
   return found;
 }
 
+Utf8State first_utf8(std::string_view bytes, size_t* length) {
+  const auto lead = static_cast<unsigned char>(bytes[0]);
+  *length = 1;
+  if (lead < 0x80) return Utf8State::whole;
+  if (lead < 0xC2 || lead > 0xF4) return Utf8State::broken;
+  const size_t wanted = utf8_length(lead);
+  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (; *length < wanted; ++*length) {
+    if (*length == bytes.size()) return Utf8State::unfinished;
+    const auto byte = static_cast<unsigned char>(bytes[*length]);
+    if (byte < low || byte > high) return Utf8State::broken;
+    low = 0x80;
+    high = 0xBF;
+  }
+  return Utf8State::whole;
+}
+
 size_t find_invalid_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    if (lead < 0xC2 || lead > 0xF4) return i;
-    const size_t length = utf8_length(lead);
-    if (i + length > text.size()) return i;
-    for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return i;
-    }
-    const auto second = static_cast<unsigned char>(text[i + 1]);
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
-        (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
-      return i;
-    }
+  for (size_t i = 0; i < text.size();) {
+    size_t length = 0;
+    if (first_utf8(text.substr(i), &length) != Utf8State::whole) return i;
     i += length;
   }
   return std::string_view::npos;
@@ -95,6 +98,7 @@ bool is_white_space(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)
 
 bool is_numeric(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
+  if ((c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6)) return true;  // Unicode 17
   return has_category(c, U_GC_N_MASK, 'N');
 }
 
@@ -103,7 +107,11 @@ bool is_punctuation(char32_t c) {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
            (c >= '{' && c <= '~');
   }
-  return has_category(c, U_GC_P_MASK, 'P');
+  if (c == 0x166D || c == 0x111C9) return true;
+  const auto code = static_cast<UChar32>(c);
+  UVersionInfo since;
+  u_charAge(code, since);
+  return (U_GET_GC_MASK(code) & U_GC_P_MASK) != 0 && since[0] <= 8;
 }
 
 bool is_word_char(char32_t c) {

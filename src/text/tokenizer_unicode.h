@@ -21,6 +21,12 @@ struct UnicodeAddition {
 // The additions whose category begins with `category` ("L", "Lu").
 std::vector<UnicodeAddition> unicode_additions(std::string_view category);
 
+enum class Utf8State { whole, unfinished, broken };
+
+// Looks at the character that `bytes` (not empty) begins with. *length: its bytes; for a broken
+// one those of the maximal part that could have been a character (at least 1).
+Utf8State first_utf8(std::string_view bytes, size_t* length);
+
 // Offset of the first byte that is no valid UTF-8; npos when all is.
 size_t find_invalid_utf8(std::string_view text);
 
@@ -58,7 +64,7 @@ int hex_digit_value(char c);  // -1 when it is none
 
 bool is_white_space(char32_t c);    // White_Space
 bool is_numeric(char32_t c);        // Nd, Nl, No
-bool is_punctuation(char32_t c);    // ASCII punctuation or P*
+bool is_punctuation(char32_t c);    // ASCII punctuation, or P* of Unicode 8: the library's table
 bool is_word_char(char32_t c);      // Alphabetic, M*, Nd, Pc, Join_Control
 char32_t to_lower_simple(char32_t c);
 

@@ -66,13 +66,6 @@ void flush_cache(Api& api, ResponseWriter& writer) {
                          "num_running_reqs and num_queue_reqs in /get_server_info are 0."));
 }
 
-void send_metrics(const Api& api, ResponseWriter& writer) {
-  if (!api.metrics() || !api.context().args.enable_metrics) {
-    return send_error(writer, Status::not_found("Metrics are off; start with --enable-metrics."));
-  }
-  writer.send(200, kMetricsContentType, api.metrics()->render(&api.engine()));
-}
-
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
 void add_openai_routes(Router& router, const ApiPtr& api) {
@@ -123,8 +116,6 @@ void add_open_routes(Router& router, const ApiPtr& api) {
   // It costs a run of the model, so it is not for anyone.
   router.add({"GET", "/health_generate", AuthLevel::api_key,
               [api](Request, Writer writer) { health_generate(api, std::move(writer)); }});
-  router.add({"GET", "/metrics", AuthLevel::open,
-              [api](Request, Writer writer) { send_metrics(*api, *writer); }});
   router.add({"GET", "/", AuthLevel::open, [](Request, Writer writer) {
                 writer->send(200, "text/html; charset=utf-8", std::string(chat_page_html()));
               }});

@@ -14,12 +14,16 @@ namespace {
 // Keeps the last of equal keys. Members are appended unchecked while parsing, because looking each
 // one up in an ordered object would make a large object quadratic.
 void drop_overwritten_members(Json::object_t& object) {
+  const size_t count = object.size();
+  auto* members = object.data();  // the object's own operator[] looks up keys
   std::map<std::string_view, size_t> last;
-  for (size_t i = 0; i < object.size(); ++i) last[object[i].first] = i;
-  if (last.size() == object.size()) return;
+  for (size_t i = 0; i < count; ++i) last[members[i].first] = i;
+  if (last.size() == count) return;
   Json::object_t kept;
-  for (size_t i = 0; i < object.size(); ++i) {
-    if (last[object[i].first] == i) kept.emplace_back(object[i].first, std::move(object[i].second));
+  for (size_t i = 0; i < count; ++i) {
+    if (last[members[i].first] == i) {
+      kept.emplace_back(members[i].first, std::move(members[i].second));
+    }
   }
   object = std::move(kept);
 }

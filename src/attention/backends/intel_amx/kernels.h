@@ -24,7 +24,6 @@ namespace warpweave::intel_amx {
 constexpr int kBlockTokens = 64;
 constexpr int kTokenPadding = 32;   // packed tokens are zero-filled up to a multiple of this
 constexpr int kHeadDimPadding = 32; // head dims likewise
-constexpr int kDirectRows = 8;      // up to here packing costs more than it saves
 constexpr int kRowPadding = 16;     // row buffers are allocated up to padded_rows(rows)
 
 // AMX works on 16 rows, or on 32 where there are more: rows beyond the real ones hold anything.
@@ -35,6 +34,20 @@ constexpr int padded_rows(int rows) {
 
 enum class Element : uint8_t { f32, bf16, f16 };
 
+// The rows of the next block, K then V, fetched towards L2 a row at a time during the work on this
+// one: spread out, because a burst of misses stalls the core.
+struct Prefetch {
+  struct Rows {
+    const char* const* tokens;
+    int64_t head_offset;
+    int bytes;
+  };
+  Rows rows[2];
+  int count;     // tokens
+  int list;      // the next row to fetch
+  int token;
+};
+
 // The K or V rows of a block: `dim` elements at arbitrary addresses, never read past `dim` or `count`.
 struct BlockRows {
   const char* const* rows;        // [count] the tokens
@@ -43,8 +56,7 @@ struct BlockRows {
   int dim;
   int padded_dim;
   Element element;
-  const char* const* next_rows;   // [next_count] tokens of the next block, to be prefetched
-  int next_count;
+  Prefetch* prefetch;
 };
 
 struct QueryArgs {
@@ -65,18 +77,7 @@ struct GemmArgs {
   int ldc;
   int m, n, k;
   const float* row_scale;
-};
-
-// The same products straight from the pool, for at most kDirectRows rows: no packed copy is written.
-// Scores: c[m][tokens] = a[m][depth] * K^T. Values: c[m][v_dim] (+)= a[m][tokens] * V.
-struct DirectArgs {
-  const BlockRows* block;
-  const uint32_t* a;
-  int lda;
-  float* c;
-  int ldc;
-  int m;
-  const float* row_scale;   // of values, as in GemmArgs
+  Prefetch* prefetch;
 };
 
 // Online softmax of one block: scores -> exp(score - max), running max m, running sum l, and the
@@ -117,8 +118,6 @@ struct KernelSet {
   void (*pack_k)(const BlockRows& block, uint32_t* out);
   void (*pack_v)(const BlockRows& block, uint32_t* out);
   void (*gemm)(const GemmArgs& args);
-  void (*direct_scores)(const DirectArgs& args);  // null: always pack
-  void (*direct_values)(const DirectArgs& args);
   void (*softmax)(const SoftmaxArgs& args);
   void (*merge)(const MergeArgs& args);
   void (*finish)(const FinishArgs& args);

@@ -105,8 +105,6 @@ const KernelSet kAmxBf16Kernels = {
     pack_k<Vec, LoadPairs>,
     pack_v<Vec, LoadPairs>,
     gemm_tiles,
-    nullptr,  // tiles round in their own way: every row must go through them
-    nullptr,
     softmax_pairs,
     merge<Vec>,
     finish_row,

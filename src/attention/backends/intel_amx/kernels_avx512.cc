@@ -23,8 +23,6 @@ const KernelSet kAvx512Kernels = {
     pack_k<Vec, LoadF32<Vec>>,
     pack_v<Vec, LoadF32<Vec>>,
     gemm<Vec, MacF32, 4>,
-    direct_scores<Vec, MacF32, LoadF32<Vec>>,
-    direct_values<Vec, MacF32, LoadF32<Vec>>,
     softmax_f32,
     merge<Vec>,
     finish_row,

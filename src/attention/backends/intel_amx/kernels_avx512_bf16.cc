@@ -23,8 +23,6 @@ const KernelSet kAvx512Bf16Kernels = {
     pack_k<Vec, LoadPairs>,
     pack_v<Vec, LoadPairs>,
     gemm<Vec, MacPairs, 4>,
-    direct_scores<Vec, MacPairs, LoadPairs>,
-    direct_values<Vec, MacPairs, LoadPairs>,
     softmax_pairs,
     merge<Vec>,
     finish_row,

@@ -23,14 +23,14 @@ inline const char* row_of(const BlockRows& block, int token) {
   return block.rows[token] + block.head_offset;
 }
 
-// Step `step` of `steps` of prefetching the next block: spread over the work on this one, so that
-// the misses do not queue up.
-inline void prefetch_next(const BlockRows& block, int step, int steps) {
-  const int bytes = block.dim * element_bytes(block.element);
-  const int end = block.next_count * (step + 1) / steps;
-  for (int t = block.next_count * step / steps; t < end; ++t) {
-    const char* row = block.next_rows[t] + block.head_offset;
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+inline void prefetch_row(Prefetch& prefetch) {
+  if (prefetch.list > 1) return;
+  const Prefetch::Rows& rows = prefetch.rows[prefetch.list];
+  const char* row = rows.tokens[prefetch.token] + rows.head_offset;
+  for (int i = 0; i < rows.bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+  if (++prefetch.token >= prefetch.count) {
+    prefetch.token = 0;
+    ++prefetch.list;
   }
 }
 
@@ -73,8 +73,9 @@ void pack_k(const BlockRows& block, uint32_t* packed) {
   float* out = reinterpret_cast<float*>(packed);
   const int tokens = padded_tokens(block.count), units = Load::units(block);
   for (int t = 0; t < tokens; t += W) {
-    prefetch_next(block, t / W, tokens / W);
     for (int u = 0; u < units; u += W) {
+      prefetch_row(*block.prefetch);
+      prefetch_row(*block.prefetch);
       V rows[W];
       for (int i = 0; i < W; ++i) rows[i] = Load::k_units(block, t + i, u);
       V::transpose(rows);
@@ -89,7 +90,7 @@ void pack_v(const BlockRows& block, uint32_t* packed) {
   float* out = reinterpret_cast<float*>(packed);
   const int units = padded_tokens(block.count) / Load::kElementsPerUnit;
   for (int t = 0; t < units; ++t, out += block.padded_dim) {
-    prefetch_next(block, t, units);
+    prefetch_row(*block.prefetch);
     for (int d = 0; d < block.padded_dim; d += N * W) {
       V row[N];
       Load::v_units(block, t, d, row);
@@ -112,6 +113,7 @@ void gemm_tile(const GemmArgs& g, int row, int col) {
   const uint32_t* a = g.a + row * g.lda;
   const float* b = reinterpret_cast<const float*>(g.b) + col;
   for (int k = 0; k < g.k; ++k, b += g.ldb) {
+    if (k % 2 == 0) prefetch_row(*g.prefetch);
     V column[C];
     for (int c = 0; c < C; ++c) column[c] = V::load(b + c * W);
     for (int r = 0; r < R; ++r) {
@@ -150,102 +152,6 @@ void gemm(const GemmArgs& g) {
     for (; col + 2 * W <= g.n; col += 2 * W) gemm_columns<V, Mac, 2>(g, col);
   }
   for (; col + W <= g.n; col += W) gemm_columns<V, Mac, 1>(g, col);
-}
-
-template <typename V, typename Mac, typename Load, int R>
-void direct_scores_rows(const DirectArgs& args) {
-  constexpr int W = V::kWidth;
-  const BlockRows& block = *args.block;
-  const int tokens = padded_tokens(block.count), units = Load::units(block);
-  const int unit_steps = units / W, steps = tokens / W * unit_steps;
-  for (int t = 0; t < tokens; t += W) {
-    V acc[R];
-    for (int r = 0; r < R; ++r) acc[r] = V::zero();
-    for (int u = 0; u < units; u += W) {
-      prefetch_next(block, t / W * unit_steps + u / W, steps);
-      V rows[W];
-      for (int i = 0; i < W; ++i) rows[i] = Load::k_units(block, t + i, u);
-      V::transpose(rows);
-      for (int i = 0; i < W; ++i) {
-        for (int r = 0; r < R; ++r) {
-          acc[r] = Mac::mac(Mac::broadcast(args.a + r * args.lda + u + i), rows[i], acc[r]);
-        }
-      }
-    }
-    for (int r = 0; r < R; ++r) V::store(args.c + r * args.ldc + t, acc[r]);
-  }
-}
-
-// kVectors vectors of v_dim at a time, in registers over all tokens.
-template <typename V, typename Mac, typename Load, int kVectors, int R>
-void direct_values_panel(const DirectArgs& args, int d, int step, int steps) {
-  constexpr int W = V::kWidth, N = Load::kValueVectors;
-  const BlockRows& block = *args.block;
-  V acc[R][kVectors];
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < kVectors; ++c) {
-      acc[r][c] = args.row_scale ? V::load(args.c + r * args.ldc + d + c * W) *
-                                       V::set1(args.row_scale[r])
-                                 : V::zero();
-    }
-  }
-  const int units = (block.count + Load::kElementsPerUnit - 1) / Load::kElementsPerUnit;
-  for (int t = 0; t < units; ++t) {
-    prefetch_next(block, step * units + t, steps * units);
-    V row[kVectors];
-    for (int c = 0; c < kVectors; c += N) Load::v_units(block, t, d + c * W, row + c);
-    for (int r = 0; r < R; ++r) {
-      const V weight = Mac::broadcast(args.a + r * args.lda + t);
-      for (int c = 0; c < kVectors; ++c) acc[r][c] = Mac::mac(weight, row[c], acc[r][c]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < kVectors; ++c) V::store(args.c + r * args.ldc + d + c * W, acc[r][c]);
-  }
-}
-
-template <typename V, typename Mac, typename Load, int kVectors, int R>
-void direct_values_rows(const DirectArgs& args) {
-  constexpr int W = V::kWidth, kStep = kVectors * W;
-  const int dim = args.block->padded_dim;
-  const int wide = dim / kStep, narrow = dim % kStep / (2 * W), steps = wide + narrow;
-  for (int i = 0; i < wide; ++i) {
-    direct_values_panel<V, Mac, Load, kVectors, R>(args, i * kStep, i, steps);
-  }
-  for (int i = 0; i < narrow; ++i) {
-    direct_values_panel<V, Mac, Load, 2, R>(args, wide * kStep + i * 2 * W, wide + i, steps);
-  }
-}
-
-template <typename V, typename Mac, typename Load>
-void direct_scores(const DirectArgs& args) {
-  static_assert(kDirectRows == 8);
-  switch (args.m) {
-    case 1: return direct_scores_rows<V, Mac, Load, 1>(args);
-    case 2: return direct_scores_rows<V, Mac, Load, 2>(args);
-    case 3: return direct_scores_rows<V, Mac, Load, 3>(args);
-    case 4: return direct_scores_rows<V, Mac, Load, 4>(args);
-    case 5: return direct_scores_rows<V, Mac, Load, 5>(args);
-    case 6: return direct_scores_rows<V, Mac, Load, 6>(args);
-    case 7: return direct_scores_rows<V, Mac, Load, 7>(args);
-    default: return direct_scores_rows<V, Mac, Load, 8>(args);
-  }
-}
-
-// Wide panels for few rows: as many accumulators as the registers hold.
-template <typename V, typename Mac, typename Load>
-void direct_values(const DirectArgs& args) {
-  constexpr int kWide = V::kWidth == 16 ? 4 : 2;
-  switch (args.m) {
-    case 1: return direct_values_rows<V, Mac, Load, 2 * kWide, 1>(args);
-    case 2: return direct_values_rows<V, Mac, Load, 2 * kWide, 2>(args);
-    case 3: return direct_values_rows<V, Mac, Load, kWide, 3>(args);
-    case 4: return direct_values_rows<V, Mac, Load, kWide, 4>(args);
-    case 5: return direct_values_rows<V, Mac, Load, kWide, 5>(args);
-    case 6: return direct_values_rows<V, Mac, Load, kWide, 6>(args);
-    case 7: return direct_values_rows<V, Mac, Load, 2, 7>(args);
-    default: return direct_values_rows<V, Mac, Load, 2, 8>(args);
-  }
 }
 
 // cap * tanh(s / cap). Near 0 an odd polynomial, else 1 - 2 / (exp(2y) + 1): both keep the relative

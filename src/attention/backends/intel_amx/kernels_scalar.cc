@@ -97,8 +97,6 @@ const KernelSet kScalarKernels = {
     pack_k<Vec, LoadF32<Vec>>,
     pack_v<Vec, LoadF32<Vec>>,
     gemm<Vec, MacF32, 2>,
-    direct_scores<Vec, MacF32, LoadF32<Vec>>,
-    direct_values<Vec, MacF32, LoadF32<Vec>>,
     softmax_f32,
     merge<Vec>,
     finish_row,

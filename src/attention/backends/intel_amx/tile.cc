@@ -145,38 +145,33 @@ void TileRunner::run_block(const LayerShape& shape, int block, int kv_head, int 
   const AttentionCall& call = *shape.call;
   const RowState state = head_state(shape, chunk_, local_head);
   const int slot = block & 1, next = slot ^ 1, count = row_count_[slot];
-  auto rows_of = [&](const KvPoolView& pool, const char* const (&rows)[2][kBlockTokens], int dim,
-                     int padded_dim) {
-    const int64_t offset = kv_head * pool.head_stride * dtype_info(pool.dtype).block_bytes;
-    return BlockRows{rows[slot], offset,     count, dim, padded_dim, element_of(pool.dtype),
-                     rows[next], row_count_[next]};
-  };
-  const BlockRows k = rows_of(call.k, k_rows_, call.head_dim, shape.padded_dim);
-  const BlockRows v = rows_of(call.v, v_rows_, call.v_head_dim, shape.padded_v_dim);
+  const Element k_element = element_of(call.k.dtype), v_element = element_of(call.v.dtype);
+  const int k_bytes = dtype_info(call.k.dtype).block_bytes;
+  const int v_bytes = dtype_info(call.v.dtype).block_bytes;
+  const int64_t k_head = kv_head * call.k.head_stride * k_bytes;
+  const int64_t v_head = kv_head * call.v.head_stride * v_bytes;
+  Prefetch prefetch = {{{k_rows_[next], k_head, call.head_dim * k_bytes},
+                        {v_rows_[next], v_head, call.v_head_dim * v_bytes}},
+                       row_count_[next], row_count_[next] > 0 ? 0 : 2, 0};
+  const BlockRows k = {k_rows_[slot], k_head,    count, call.head_dim, shape.padded_dim,
+                       k_element,     &prefetch};
+  const BlockRows v = {v_rows_[slot], v_head,    count, call.v_head_dim, shape.padded_v_dim,
+                       v_element,     &prefetch};
   const int cols = round_up(count, kTokenPadding);
   const uint32_t* q = q_ + static_cast<size_t>(local_head) * row_stride_ * shape.depth;
-  const bool direct = rows_ <= kDirectRows && kernels.direct_scores != nullptr;
-  if (direct) {
-    kernels.direct_scores({&k, q, shape.depth, s_, kBlockTokens, rows_, nullptr});
-  } else {
-    const int depth = shape.pairs ? (call.head_dim + 1) / 2 : call.head_dim;
-    kernels.pack_k(k, k_);
-    kernels.gemm({q, shape.depth, k_, kBlockTokens, s_, kBlockTokens, rows_, cols,
-                  round_up(depth, kernels.depth_step), nullptr});
-  }
+  const int depth = shape.pairs ? (call.head_dim + 1) / 2 : call.head_dim;
+  kernels.pack_k(k, k_);
+  kernels.gemm({q, shape.depth, k_, kBlockTokens, s_, kBlockTokens, rows_, cols,
+                round_up(depth, kernels.depth_step), nullptr, &prefetch});
   kernels.softmax({s_, shape.pairs ? p_ : nullptr, rows_, cols, block_first_.data(),
                    block_last_.data(), call.logit_softcap, state.m, state.l, rescale_});
   const uint32_t* p = shape.pairs ? p_ : reinterpret_cast<const uint32_t*>(s_);
-  const int p_stride = shape.pairs ? kBlockTokens / 2 : kBlockTokens;
-  const float* rescale = first ? nullptr : rescale_;
-  if (direct) {
-    kernels.direct_values({&v, p, p_stride, state.o, shape.padded_v_dim, rows_, rescale});
-  } else {
-    const int tokens = shape.pairs ? (count + 1) / 2 : count;
-    kernels.pack_v(v, v_);
-    kernels.gemm({p, p_stride, v_, shape.padded_v_dim, state.o, shape.padded_v_dim, rows_,
-                  shape.padded_v_dim, round_up(tokens, kernels.depth_step), rescale});
-  }
+  const int tokens = shape.pairs ? (count + 1) / 2 : count;
+  kernels.pack_v(v, v_);
+  kernels.gemm({p, shape.pairs ? kBlockTokens / 2 : kBlockTokens, v_, shape.padded_v_dim, state.o,
+                shape.padded_v_dim, rows_, shape.padded_v_dim,
+                round_up(tokens, kernels.depth_step), first ? nullptr : rescale_,
+                &prefetch});
 }
 
 // The blocks of one chunk that any row of the tile sees. While one block is computed, the rows of

@@ -1,0 +1,226 @@
+// Broken model folders are refused with the cause; sharded ones and older spellings load.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/gguf.h"
+#include "model/model_bundle.h"
+#include "model/rope_frequencies.h"
+#include "model/testing/paged_run.h"
+
+namespace warpweave {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+void write_file(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+std::string safetensors(const std::string& header, size_t data_bytes) {
+  const uint64_t size = header.size();
+  std::string out(reinterpret_cast<const char*>(&size), sizeof size);
+  return out + header + std::string(data_bytes, '\0');
+}
+
+// Expects a refusal whose message holds every one of `words`.
+template <typename T>
+void expect_refusal(const Result<T>& result, StatusCode code, std::initializer_list<const char*> words) {
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), code) << result.status().message();
+  for (const char* word : words) {
+    EXPECT_NE(result.status().message().find(word), std::string::npos)
+        << "no '" << word << "' in: " << result.status().message();
+  }
+}
+
+// A copy of a golden model's folder that a test may break.
+class LoaderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("ww_loader_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::copy("tests/golden/families/llama", folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  Result<std::unique_ptr<PagedRun>> open() { return PagedRun::open(folder_, {}); }
+  void edit_config(const std::function<void(json&)>& edit) {
+    json config = json::parse(read_file(folder_ / "config.json"));
+    edit(config);
+    write_file(folder_ / "config.json", config.dump());
+  }
+  // Moves every other tensor of model.safetensors to a second shard.
+  void make_shards();
+
+  fs::path folder_;
+};
+
+void LoaderTest::make_shards() {
+  const std::string file = read_file(folder_ / "model.safetensors");
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const json header = json::parse(file.substr(8, header_bytes));
+  json parts[2] = {json::object(), json::object()}, weight_map = json::object();
+  std::string data[2];
+  int i = 0;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    const int shard = i++ % 2;
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    parts[shard][name] = entry;
+    parts[shard][name]["data_offsets"] = {data[shard].size(), data[shard].size() + end - begin};
+    data[shard] += file.substr(8 + header_bytes + begin, end - begin);
+    weight_map[name] = "part-" + std::to_string(shard) + ".safetensors";
+  }
+  for (int s : {0, 1}) {
+    write_file(folder_ / ("part-" + std::to_string(s) + ".safetensors"),
+               safetensors(parts[s].dump(), 0) + data[s]);
+  }
+  write_file(folder_ / "model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
+  fs::remove(folder_ / "model.safetensors");
+}
+
+TEST_F(LoaderTest, ShardsGiveTheSameModelAsOneFile) {
+  const int32_t ids[] = {3, 4, 5};
+  auto whole = open();
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  make_shards();
+  auto sharded = open();
+  ASSERT_TRUE(sharded.ok()) << sharded.status().message();
+  EXPECT_EQ(*(*whole)->feed(ids), *(*sharded)->feed(ids));
+}
+
+TEST_F(LoaderTest, MissingShardIsNamed) {
+  make_shards();
+  fs::remove(folder_ / "part-1.safetensors");
+  expect_refusal(open(), StatusCode::data_loss, {"part-1.safetensors", "missing"});
+}
+
+TEST_F(LoaderTest, ShardOutsideTheFolderIsRefused) {
+  write_file(folder_ / "model.safetensors.index.json", R"({"weight_map": {"a": "../../etc/passwd"}})");
+  expect_refusal(open(), StatusCode::data_loss, {"same folder"});
+}
+
+TEST_F(LoaderTest, TruncatedWeightsNameTheFileAndTensor) {
+  const std::string file = read_file(folder_ / "model.safetensors");
+  write_file(folder_ / "model.safetensors", file.substr(0, file.size() - 100));
+  expect_refusal(open(), StatusCode::data_loss, {"model.safetensors", "tensor ", "cut"});
+}
+
+TEST_F(LoaderTest, MissingTensorAndWrongShapeNameTheTensor) {
+  edit_config([](json& config) { config["num_hidden_layers"] = 3; });
+  expect_refusal(open(), StatusCode::data_loss, {"model.layers.2.", "model.safetensors"});
+  edit_config([](json& config) {
+    config["num_hidden_layers"] = 2;
+    config["intermediate_size"] = 64;
+  });
+  expect_refusal(open(), StatusCode::data_loss, {"mlp.gate_proj.weight", "[48, 32]", "[64, 32]"});
+}
+
+TEST_F(LoaderTest, BadConfigNamesKeyValueAndRule) {
+  edit_config([](json& config) { config["num_attention_heads"] = -4; });
+  expect_refusal(open(), StatusCode::invalid_argument, {"config.json", "num_attention_heads", "-4"});
+  edit_config([](json& config) {
+    config["num_attention_heads"] = 4;
+    config["num_key_value_heads"] = 3;
+  });
+  expect_refusal(open(), StatusCode::invalid_argument, {"num_key_value_heads"});
+  edit_config([](json& config) {
+    config["num_key_value_heads"] = 2;
+    config["architectures"] = {"RwkvForCausalLM"};
+  });
+  expect_refusal(open(), StatusCode::unsupported, {"RwkvForCausalLM", "Qwen3MoeForCausalLM"});
+  write_file(folder_ / "config.json", "{\"architectures\":");
+  expect_refusal(open(), StatusCode::data_loss, {"config.json"});
+}
+
+TEST_F(LoaderTest, EmptyFolderSaysWhatIsNeeded) {
+  fs::remove(folder_ / "config.json");
+  expect_refusal(open(), StatusCode::not_found, {"config.json"});
+  expect_refusal(PagedRun::open(folder_ / "nowhere", {}), StatusCode::not_found, {"does not exist"});
+}
+
+TEST_F(LoaderTest, DummyWeightsTooLargeForMemoryAreRefused) {
+  edit_config([](json& config) {
+    config["hidden_size"] = 1 << 24;
+    config["vocab_size"] = 1 << 24;
+  });
+  auto run = PagedRun::open(folder_, {.load_format = "dummy"});
+  expect_refusal(run, StatusCode::resource_exhausted, {"tensor"});
+}
+
+TEST(Safetensors, LyingHeadersAreRefused) {
+  const std::string ok = R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})";
+  ASSERT_TRUE(parse_safetensors(safetensors(ok, 16), "f").ok());
+  const auto refused = [](const std::string& file, const char* word) {
+    expect_refusal(parse_safetensors(file, "f"), StatusCode::data_loss, {"f: ", word});
+  };
+  refused("1234", "too short");
+  refused(safetensors(ok, 0), "outside the file");
+  refused(std::string(8, '\xff') + ok, "header says");
+  refused(safetensors("[]", 0), "JSON object");
+  refused(safetensors(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,16]}})", 16), "its shape needs 24");
+  refused(safetensors(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 16),
+          "impossible shape");
+  refused(safetensors(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 16), "impossible shape");
+  refused(safetensors(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                      R"("b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}})", 16), "overlap");
+}
+
+TEST(Gguf, EveryTruncationIsRefused) {
+  const std::string file = read_file("tests/golden/families/gguf/model.gguf");
+  ASSERT_TRUE(parse_gguf(file, "f").ok());
+  for (size_t size = 0; size < file.size(); size += size < 4096 ? 1 : 997) {
+    const std::string cut = file.substr(0, size);  // its own memory, so that over-reads are caught
+    EXPECT_FALSE(parse_gguf(cut, "f").ok()) << size << " bytes";
+  }
+}
+
+json tiny_config() {
+  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", 96},
+          {"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 4},
+          {"num_attention_heads", 4}, {"max_position_embeddings", 128}};
+}
+
+TEST(Config, OlderRopeSpellingsMeanTheSame) {
+  json config = tiny_config();
+  config["rope_theta"] = 500000.0;
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  const auto parsed = parse_config_json(config.dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->rope.type, RopeConfig::Type::linear);
+  EXPECT_EQ(parsed->rope.theta, 500000.0);
+  EXPECT_EQ(parsed->rope.factor, 4.0);
+  EXPECT_EQ(parsed->num_kv_heads, 4);
+  EXPECT_EQ(parsed->head_dim, 8);
+}
+
+TEST(Config, WindowsWithoutLayerTypes) {
+  json config = tiny_config();
+  config["sliding_window"] = 16;
+  const auto slides = [&](const char* type, json more) {
+    config["model_type"] = type;
+    json merged = config;
+    merged.update(more);
+    const auto parsed = parse_config_json(merged.dump());
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    return parsed->sliding_layers;
+  };
+  EXPECT_EQ(slides("mistral", json::object()), (std::vector<bool>{1, 1, 1, 1}));
+  EXPECT_EQ(slides("gemma2", json::object()), (std::vector<bool>{1, 0, 1, 0}));
+  EXPECT_EQ(slides("gemma3_text", {{"sliding_window_pattern", 3}}), (std::vector<bool>{1, 1, 0, 1}));
+  EXPECT_EQ(slides("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 3}}),
+            (std::vector<bool>{0, 0, 0, 1}));
+  EXPECT_EQ(slides("qwen2", {{"use_sliding_window", false}}), (std::vector<bool>{0, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace warpweave

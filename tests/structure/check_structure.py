@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""The rules of the tree that a machine can check: includes go one way, folders explain themselves.
+
+    check_structure.py ROOT     exit 1 with one line per broken rule
+"""
+import os
+import re
+import sys
+
+# A folder of src/ may include itself and what stands before it.
+ORDER = ["base", "device", "flags", "text", "kv", "sched", "batch", "attention", "ops", "model",
+         "sample", "engine", "server", "cli"]
+# The transport and the API know the engine only by its public header.
+FORBIDDEN = {"server": {"engine", "model", "ops", "attention", "sample", "batch", "sched", "kv"}}
+MAX_README_LINES = 15
+
+
+def included(path):
+    with open(path, encoding="utf-8") as f:
+        return re.findall(r'^#include "([^"]+)"', f.read(), re.M)
+
+
+def main():
+    root = sys.argv[1]
+    broken = []
+    src = os.path.join(root, "src")
+    for folder, _, files in sorted(os.walk(src)):
+        part = os.path.relpath(folder, src).split(os.sep)[0]
+        for name in files:
+            if not name.endswith((".h", ".cc")):
+                continue
+            path = os.path.join(folder, name)
+            for target in included(path):
+                other = target.split("/")[0]
+                if part not in ORDER:
+                    broken.append(f"{path}: src/{part} has no place in the order of includes")
+                elif other in ORDER and ORDER.index(other) > ORDER.index(part):
+                    broken.append(f"{path} includes {target}: src/{part} stands before src/{other}")
+                elif other in FORBIDDEN.get(part, ()) and not name.endswith("_test.cc"):
+                    broken.append(f"{path} includes {target}: src/{part} may not know src/{other}")
+    for part in ORDER + ["../tests", "../bench"]:
+        readme = os.path.join(src, part, "README.md")
+        if not os.path.exists(readme):
+            broken.append(f"{readme} is missing")
+            continue
+        with open(readme, encoding="utf-8") as f:
+            lines = len(f.readlines())
+        if lines > MAX_README_LINES:
+            broken.append(f"{readme} has {lines} lines, at most {MAX_README_LINES} are allowed")
+    print("\n".join(broken) or "structure: every rule holds")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
