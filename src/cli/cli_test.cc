@@ -51,7 +51,7 @@ TEST(EmbeddedModel, ExtractedFilesGoAwayWithTheirOwner) {
     EXPECT_TRUE(source->embedded());
     EXPECT_EQ(read_file(fs::path(folder) / "config.json"),
               read_file("models/tale-llama/config.json"));
-    EXPECT_EQ(fs::status(folder).permissions() & fs::perms::others_all, fs::perms::none);
+    EXPECT_EQ(fs::status(fs::path(folder).parent_path()).permissions() & fs::perms::others_all, fs::perms::none);
   }
   EXPECT_FALSE(fs::exists(folder));
 }
@@ -90,7 +90,7 @@ TEST(Commands, ExitCodes) {
 
 TEST(Explain, ResolvesOrRefusesWithCode3) {
   EXPECT_EQ(explain_command(Argv{}), 0);
-  EXPECT_EQ(explain_command(Argv{"--device", "h200", "--json"}), 0);
+  EXPECT_EQ(explain_command(Argv{"--device", "xeon", "--json"}), 0);
   EXPECT_EQ(explain_command(Argv{"--attention-backend", "no_such_backend"}), kExitRefused);
   EXPECT_EQ(explain_command(Argv{"--attention-backend", "trtllm_mla", "--json"}), kExitRefused);
   EXPECT_EQ(explain_command(Argv{"--device", "abacus"}), kExitUsage);

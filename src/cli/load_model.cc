@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -13,9 +14,11 @@
 namespace warpweave {
 namespace {
 
+// Silent for the first moments: a small model is there before a bar could be read.
 class WeightsProgress {
  public:
   void operator()(int done, int all) {
+    if (std::chrono::steady_clock::now() - start_ < std::chrono::milliseconds(500)) return;
     const int quarter = all > 0 ? done * 4 / all : 4;
     if (isatty(STDERR_FILENO) != 0) {
       const int filled = all > 0 ? done * 30 / all : 30;
@@ -28,6 +31,7 @@ class WeightsProgress {
   }
 
  private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   int printed_quarters_ = 0;
 };
 

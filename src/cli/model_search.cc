@@ -43,11 +43,11 @@ Status write_file(const fs::path& path, std::string_view bytes) {
 }  // namespace
 
 ModelSource::ModelSource(ModelSource&& other) noexcept
-    : path_(std::move(other.path_)), embedded_(std::exchange(other.embedded_, false)) {}
+    : path_(std::move(other.path_)), private_folder_(std::exchange(other.private_folder_, {})) {}
 
 ModelSource::~ModelSource() {
   std::error_code ignored;
-  if (embedded_) fs::remove_all(path_, ignored);
+  if (embedded()) fs::remove_all(private_folder_, ignored);
 }
 
 std::vector<std::string> model_folders() {
@@ -95,10 +95,11 @@ Result<ModelSource> extract_embedded_model() {
                                            "writable one, or give --model-path",
                                            fs::path(folder).parent_path().string()));
   }
-  ModelSource source(folder);
-  source.embedded_ = true;
+  ModelSource source((fs::path(folder) / kDefaultModel).string());
+  source.private_folder_ = folder;
+  fs::create_directory(source.path(), error);
   for (const EmbeddedFile& file : embedded_model()) {
-    WW_RETURN_IF_ERROR(write_file(fs::path(folder) / file.name, file.bytes));
+    WW_RETURN_IF_ERROR(write_file(fs::path(source.path()) / file.name, file.bytes));
   }
   return source;
 }

@@ -22,12 +22,12 @@ class ModelSource {
   ~ModelSource();
 
   const std::string& path() const { return path_; }
-  bool embedded() const { return embedded_; }
+  bool embedded() const { return !private_folder_.empty(); }
 
  private:
   friend Result<ModelSource> extract_embedded_model();
   std::string path_;
-  bool embedded_ = false;
+  std::string private_folder_;  // removed at the end; empty: the files are not ours
 };
 
 // Folders that hold models by name, in the order they are searched: $WARPWEAVE_MODELS, models/

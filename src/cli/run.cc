@@ -20,14 +20,22 @@ namespace {
 
 std::atomic<bool> interrupted{false};
 
-// Ctrl-C stops an answer; while waiting for a line it ends the program (the read is cut short).
 void on_interrupt(int) { interrupted = true; }
 
-void install_interrupt() {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
-}
+// While this lives Ctrl-C stops the answer; at the prompt it ends the program.
+class InterruptStopsAnswer {
+ public:
+  InterruptStopsAnswer() {
+    interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = on_interrupt;
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptStopsAnswer() { sigaction(SIGINT, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ {};
+};
 
 struct Answer {
   std::string text;
@@ -103,6 +111,7 @@ class Chat {
     std::condition_variable changed;
     bool finished = false;
     const std::string rid = request.rid;
+    const InterruptStopsAnswer interrupt;
     const Status submitted = engine.submit(std::move(request), [&](OutputDelta delta) {
       std::lock_guard lock(mutex);
       std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
@@ -140,7 +149,6 @@ int chat(const ServerArgs& args) {
   }
   Result<LoadedModel> loaded = load_model(args);
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
-  install_interrupt();
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) {
     std::printf("%s, %s%s\n/exit ends, /clear forgets, Ctrl-C stops an answer\n",
@@ -154,7 +162,7 @@ int chat(const ServerArgs& args) {
       std::printf("> ");
       std::fflush(stdout);
     }
-    if (!std::getline(std::cin, line) || interrupted || line == "/exit") break;
+    if (!std::getline(std::cin, line) || line == "/exit") break;
     if (line == "/clear") {
       conversation.clear();
     } else if (!line.empty()) {

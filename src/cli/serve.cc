@@ -1,12 +1,13 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -25,25 +26,43 @@ using namespace server;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kWarmupSeconds = 60;
 
-// SIGTERM and SIGINT as something to wait for. Made before any thread, so that all inherit the
-// mask.
+// SIGTERM and SIGINT, taken by a thread of their own. While the model loads either ends the process;
+// later the first one starts the drain and the second ends the process.
 class StopSignals {
  public:
+  // Before any other thread, so that all inherit the mask.
   StopSignals() {
     sigemptyset(&set_);
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    std::thread([this] { take_signals(); }).detach();
   }
+
+  // From now on the first signal is waited for.
   void wait() {
-    int signal = 0;
-    sigwait(&set_, &signal);
+    std::unique_lock lock(mutex_);
+    waiting_ = true;
+    changed_.wait(lock, [&] { return stopping_; });
   }
-  // A second signal ends the process at once.
-  void allow_kill() { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
 
  private:
+  void take_signals() {
+    while (true) {
+      int signal = 0;
+      sigwait(&set_, &signal);
+      std::lock_guard lock(mutex_);
+      if (!waiting_ || stopping_) _exit(128 + signal);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+  }
+
   sigset_t set_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool waiting_ = false;
+  bool stopping_ = false;
 };
 
 void print_model(const EngineInfo& info) {
@@ -145,7 +164,7 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
 }
 
 int serve(const ServerArgs& args) {
-  StopSignals signals;
+  static StopSignals signals;  // its thread outlives this function
   std::printf("%s\n", version_text().c_str());
   Result<LoadedModel> loaded = load_model(args);
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
@@ -171,7 +190,6 @@ int serve(const ServerArgs& args) {
   print_ready(args, engine.info(), server.port());
 
   signals.wait();
-  signals.allow_kill();
   ready = false;
   drain(args, server, engine);
   return 0;

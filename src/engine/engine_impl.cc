@@ -201,7 +201,7 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   WW_ASSIGN_OR_RETURN(Resolved attention,
                       select_attention(cpu_hardware_facts(), attention_model_facts(bundle.config, dtype),
                                        attention_flags(args)));
-  for (const std::string& line : explain_lines(attention)) LOG_INFO("{}", line);
+  for (const std::string& line : explain_lines(attention)) LOG_DEBUG("{}", line);
 
   const int threads = args.threads.value_or(cpu_info().cpus);
   DeviceParts parts;

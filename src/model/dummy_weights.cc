@@ -40,7 +40,9 @@ class DummyWeights : public WeightSource {
     view.dtype = dtype_;
     view.rank = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), view.shape.begin());
-    std::unique_ptr<std::byte[]> buffer(new (std::nothrow) std::byte[view.size_bytes()]);
+    constexpr size_t kMaxTensorBytes = size_t{256} << 30;
+    std::unique_ptr<std::byte[]> buffer;
+    if (view.size_bytes() <= kMaxTensorBytes) buffer.reset(new (std::nothrow) std::byte[view.size_bytes()]);
     if (buffer == nullptr) {
       return Status::resource_exhausted("tensor " + std::string(name) + " needs " +
                                         std::to_string(view.size_bytes()) + " bytes of memory");

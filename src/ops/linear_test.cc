@@ -150,18 +150,30 @@ PackedLinear packed(const Weight& w, ComputeMode compute, CpuTier tier, ThreadTe
   return std::move(linear).value();
 }
 
+// Every feature of a few rows, or a sample of the features of many rows: f64 sums are slow.
+std::vector<Dot> reference_product(const Weight& w, const Activations& x, DType x_dtype) {
+  std::vector<Dot> dots(x.rows * w.rows);
+  const int64_t step = x.rows > 64 ? 37 : 1;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t n = r % step; n < w.rows; n += step) {
+      dots[r * w.rows + n] = reference_dot(x, x_dtype, r, w, n);
+    }
+  }
+  return dots;
+}
+
 void expect_product(const PackedLinear& linear, const Weight& w, const Activations& x,
-                    DType x_dtype, ThreadTeam& team) {
+                    DType x_dtype, const std::vector<Dot>& want, ThreadTeam& team) {
   const int64_t stride = w.rows + 5;
   std::vector<float> y(x.rows * stride + 1, kNan);
   linear.forward(x.input(x_dtype), {.data = y.data(), .row_stride = stride}, team);
   const bool bf16 = linear.preferred_input() == DType::bf16;
+  const int64_t step = x.rows > 64 ? 37 : 1;
   for (int64_t r = 0; r < x.rows; ++r) {
-    const int64_t row_step = x.rows > 64 ? 37 : 1;  // the f64 reference is slow
-    for (int64_t n = r % row_step; n < w.rows; n += row_step) {
-      const Dot want = reference_dot(x, x_dtype, r, w, n);
-      ASSERT_NEAR(y[r * stride + n], want.sum,
-                  tolerance(want, bf16 && x_dtype == DType::f32, bf16 && is_quantized(w.dtype)))
+    for (int64_t n = r % step; n < w.rows; n += step) {
+      const Dot& dot = want[r * w.rows + n];
+      ASSERT_NEAR(y[r * stride + n], dot.sum,
+                  tolerance(dot, bf16 && x_dtype == DType::f32, bf16 && is_quantized(w.dtype)))
           << "row " << r << " of " << x.rows << ", feature " << n << " of " << w.rows << ", k "
           << w.cols;
     }
@@ -169,30 +181,39 @@ void expect_product(const PackedLinear& linear, const Weight& w, const Activatio
   }
 }
 
+// The product of every tier and mode with each row count and input dtype.
+void expect_products(const Weight& w, std::span<const int64_t> row_counts, ThreadTeam& team) {
+  std::vector<PackedLinear> linears;
+  for (const CpuTier tier : tiers()) {
+    for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
+      linears.push_back(packed(w, mode, tier, team));
+    }
+  }
+  for (const int64_t rows : row_counts) {
+    const Activations x(rows, w.cols, 11);
+    for (const DType in : {DType::f32, DType::bf16}) {
+      const std::vector<Dot> want = reference_product(w, x, in);
+      for (size_t i = 0; i < linears.size(); ++i) {
+        SCOPED_TRACE(testing::Message() << "tier " << i / 2 << ", mode " << i % 2);
+        ASSERT_NO_FATAL_FAILURE(expect_product(linears[i], w, x, in, want, team));
+      }
+    }
+  }
+}
+
 struct Shape {
   int64_t n, k;
 };
-const int64_t kRows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 33, 63, 519};
 
 class PlainDtype : public testing::TestWithParam<DType> {};
 
 TEST_P(PlainDtype, MatchesReferenceOnOddShapes) {
   ThreadTeam team(3);
+  const int64_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 33, 63, 519};
   for (const Shape shape : {Shape{1, 1}, {7, 3}, {16, 32}, {17, 33}, {100, 97}, {64, 256},
                             {130, 640}}) {
-    const Weight w = make_weight(GetParam(), shape.n, shape.k, 7);
-    for (const CpuTier tier : tiers()) {
-      SCOPED_TRACE(testing::Message() << "tier " << cpu_tier_name(tier));
-      for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
-        const PackedLinear linear = packed(w, mode, tier, team);
-        for (const int64_t rows : kRows) {
-          const Activations x(rows, shape.k, 11);
-          for (const DType in : {DType::f32, DType::bf16}) {
-            ASSERT_NO_FATAL_FAILURE(expect_product(linear, w, x, in, team));
-          }
-        }
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(
+        expect_products(make_weight(GetParam(), shape.n, shape.k, 7), rows, team));
   }
 }
 INSTANTIATE_TEST_SUITE_P(All, PlainDtype, testing::Values(DType::f32, DType::bf16, DType::f16),
@@ -203,19 +224,10 @@ class BlockDtype : public testing::TestWithParam<DType> {};
 TEST_P(BlockDtype, MatchesReference) {
   ThreadTeam team(2);
   const int64_t block = dtype_info(GetParam()).block_elements;
+  const int64_t rows[] = {1, 2, 8, 9, 37};
   for (const Shape shape : {Shape{1, block}, {17, 3 * block}, {70, 768}}) {
-    const Weight w = make_weight(GetParam(), shape.n, shape.k, 5);
-    for (const CpuTier tier : tiers()) {
-      SCOPED_TRACE(testing::Message() << "tier " << cpu_tier_name(tier));
-      for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
-        const PackedLinear linear = packed(w, mode, tier, team);
-        for (const int64_t rows : {1, 2, 8, 9, 37}) {
-          const Activations x(rows, shape.k, 3);
-          ASSERT_NO_FATAL_FAILURE(expect_product(linear, w, x, DType::f32, team));
-          ASSERT_NO_FATAL_FAILURE(expect_product(linear, w, x, DType::bf16, team));
-        }
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(
+        expect_products(make_weight(GetParam(), shape.n, shape.k, 5), rows, team));
   }
 }
 
@@ -356,7 +368,8 @@ TEST(PackedLinear, ReadsUnalignedTensors) {
   part.weight.data = shifted.data() + 1;
   auto linear = PackedLinear::pack({&part, 1}, {}, team);
   ASSERT_TRUE(linear.ok());
-  expect_product(*linear, w, Activations(2, 40, 1), DType::f32, team);
+  const Activations x(2, 40, 1);
+  expect_product(*linear, w, x, DType::f32, reference_product(w, x, DType::f32), team);
 }
 
 TEST(PackedLinear, RefusesWeightsThatDoNotFit) {

@@ -28,7 +28,8 @@ size_t pair_hash(uint64_t pair) {
 
 // Whether a character other than U+2581 stands right before a U+2581.
 bool meta_after_other(std::string_view text) {
-  for (size_t at = text.find(kMeta, 1); at != std::string_view::npos; at = text.find(kMeta, at + 1)) {
+  constexpr size_t kNone = std::string_view::npos;
+  for (size_t at = text.find(kMeta, 1); at != kNone; at = text.find(kMeta, at + 1)) {
     if (at < kMeta.size() || text.substr(at - kMeta.size(), kMeta.size()) != kMeta) return true;
   }
   return false;

@@ -45,7 +45,8 @@ std::vector<std::string> slow_bpe(const BpeSpec& spec, const std::string& word) 
     merged = false;
     for (size_t rank = 0; rank < spec.merges.size() && !merged; ++rank) {
       for (size_t i = 0; i + 1 < parts.size() && !merged; ++i) {
-        if (parts[i] != spec.merges[rank].first || parts[i + 1] != spec.merges[rank].second) continue;
+        const auto& [left, right] = spec.merges[rank];
+        if (parts[i] != left || parts[i + 1] != right) continue;
         parts[i] += parts[i + 1];
         parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(i) + 1);
         merged = true;

@@ -75,8 +75,8 @@ TEST(Detokenizer, LongByteRunsGoOutEarly) {
 }
 
 TEST(Detokenizer, NeverSplitsACharacterOfByteLevelTokens) {
-  const auto tokenizer = load(R"({"model":{"merges":[],"vocab":{"ð":0,"Ł":1,"ĺ":2,"Ģ":3,"a":4,"Ġ":5}},
-      "decoder":{"type":"ByteLevel"}})");
+  const auto tokenizer = load(R"({"model":{"merges":[],"vocab":
+      {"ð":0,"Ł":1,"ĺ":2,"Ģ":3,"a":4,"Ġ":5}},"decoder":{"type":"ByteLevel"}})");
   ASSERT_NE(tokenizer, nullptr);
   IncrementalDetokenizer detokenizer(*tokenizer, false);
   EXPECT_EQ(detokenizer.push(0), "");

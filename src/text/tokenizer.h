@@ -79,7 +79,7 @@ struct GgufTokenizerFields {
   std::optional<int32_t> padding_token_id;
   std::optional<bool> add_bos_token;    // unset: true for "llama" and for pre "llama-bpe"
   std::optional<bool> add_eos_token;    // unset: false
-  std::optional<bool> add_space_prefix; // of "llama"; unset: true
+  std::optional<bool> add_space_prefix;  // of "llama"; unset: true
 };
 
 Result<std::unique_ptr<Tokenizer>> build_gguf_tokenizer(const GgufTokenizerFields& fields);

@@ -66,7 +66,8 @@ Status get_pattern(const object& node, PatternSpec* pattern) {
 
 Status get_one_char(const object& node, std::string_view key, std::string* out) {
   const std::optional<std::string> text = get_string(node, key);
-  if (!text || text->empty() || utf8_length(static_cast<unsigned char>((*text)[0])) != text->size()) {
+  if (!text || text->empty() ||
+      utf8_length(static_cast<unsigned char>((*text)[0])) != text->size()) {
     return broken("\"" + std::string(key) + "\" must be one character", std::string(key));
   }
   *out = *text;
@@ -483,7 +484,7 @@ Status parse_object(simdjson::dom::parser* parser, std::string_view text, object
   }
   const simdjson::error_code error = parser->parse(text.data(), text.size()).get(*root);
   if (error == simdjson::SUCCESS) return {};
-  return broken(std::string("the file is not a JSON object: ") + simdjson::error_message(error), "");
+  return broken(std::string("not a JSON object: ") + simdjson::error_message(error), "");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kSpaceBody =
     R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr std::string_view kHexDigitBody = "0-9A-Fa-f";
-constexpr int kMaxGroupDepth = 200;
+constexpr size_t kMaxGroupDepth = 200;
 
 std::string hex_escape(char32_t c) {
   static const char* const digits = "0123456789ABCDEF";
@@ -172,7 +172,9 @@ class Translator {
   void interval() {
     size_t end = pos_;
     std::string low, high;
-    while (end < in_.size() && std::isdigit(static_cast<unsigned char>(in_[end]))) low += in_[end++];
+    while (end < in_.size() && std::isdigit(static_cast<unsigned char>(in_[end]))) {
+      low += in_[end++];
+    }
     const bool comma = end < in_.size() && in_[end] == ',';
     if (comma) {
       ++end;
@@ -196,7 +198,7 @@ class Translator {
   }
 
   void open_group() {
-    if (groups_.size() >= static_cast<size_t>(kMaxGroupDepth)) return fail("too many nested groups");
+    if (groups_.size() >= kMaxGroupDepth) return fail("too many nested groups");
     const size_t start = out_.size();
     if (peek() == '*') return fail("(*");
     if (take("?")) {

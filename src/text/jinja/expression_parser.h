@@ -1,6 +1,7 @@
 // Parses expressions with jinja2's precedence. Used by parser.cc alone.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
