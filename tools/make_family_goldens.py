@@ -159,7 +159,9 @@ def make_gguf():
         "llama", vocab_size=vocab, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=1,
         num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
         max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False,
-        bos_token_id=0, eos_token_id=1)
+        bos_token_id=0, eos_token_id=1,
+        **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=32))
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     folder = OUT / "gguf"
@@ -204,6 +206,10 @@ def make_gguf():
         ("blk.0.ffn_up.weight", layer + "mlp.up_proj.weight", Quant.Q4_K, 0),
         ("blk.0.ffn_down.weight", layer + "mlp.down_proj.weight", Quant.Q4_0, 0),
     ]
+    # llama.cpp's converter writes Llama 3 scaling as one divisor per frequency.
+    plain = 10000.0 ** -(np.arange(0, head_dim, 2) / head_dim)
+    scaled = model.model.rotary_emb.inv_freq.double().numpy()
+    writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32), raw_dtype=Quant.F32)
     for gguf_name, name, quant, permuted_heads in tensors:
         shape = tuple(state[name].shape)
         if quant in (Quant.Q4_K, Quant.Q6_K):

@@ -206,6 +206,8 @@ a {%- if t %} b {%- endif %} c {{- 1 -}} d {%+ if t %} e {%+ endif +%} f {# note
 {{ xs | join(5 }}
 {{ xs | no_such_filter }}
 {{ xs is no_such_test }}
+{% if n %}{{ xs | no_such_filter }}{% elif xs is no_such_test %}{% endif %}
+{% if n %}{{ xs | no_such_filter }}{{ xs is no_such_test }}{% else %}fine{% endif %}
 {% if x %}
 {% endfor %}
 {% for x in xs %}{% else %}

@@ -3,11 +3,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "cli/commands.h"
 #include "cli/embedded_model.h"
 #include "cli/model_search.h"
+#include "server/api/api.h"
+#include "server/testing/fake_engine.h"
 
 namespace warpweave {
 namespace {
@@ -51,7 +54,8 @@ TEST(EmbeddedModel, ExtractedFilesGoAwayWithTheirOwner) {
     EXPECT_TRUE(source->embedded());
     EXPECT_EQ(read_file(fs::path(folder) / "config.json"),
               read_file("models/tale-llama/config.json"));
-    EXPECT_EQ(fs::status(fs::path(folder).parent_path()).permissions() & fs::perms::others_all, fs::perms::none);
+    const fs::perms rights = fs::status(fs::path(folder).parent_path()).permissions();
+    EXPECT_EQ(rights & fs::perms::others_all, fs::perms::none);
   }
   EXPECT_FALSE(fs::exists(folder));
 }
@@ -76,6 +80,24 @@ TEST(FindModel, TakesPathsThenNamesInTheModelFolders) {
   Result<ModelSource> standard = find_model("");
   ASSERT_TRUE(standard.ok());
   EXPECT_TRUE(standard->path().ends_with("models/tale-llama")) << standard->path();
+}
+
+// A new route is closed until it is named here: who may call it is decided twice.
+TEST(Routes, OnlyTheseAreOpenOrForAdmins) {
+  server::testing::FakeEngine engine;
+  const ServerArgs args;
+  server::Router router;
+  server::register_api(router, {.engine = engine, .args = args});
+  std::set<std::string> open, admin;
+  for (const server::Route& route : router.routes()) {
+    const std::string name = route.method + " " + route.path;
+    if (route.auth == server::AuthLevel::open) open.insert(name);
+    if (route.auth == server::AuthLevel::admin) admin.insert(name);
+  }
+  EXPECT_EQ(open, (std::set<std::string>{"GET /", "GET /health", "GET /ping", "GET /ready"}));
+  EXPECT_EQ(admin, (std::set<std::string>{"GET /flush_cache", "POST /flush_cache",
+                                          "POST /abort_request"}));
+  EXPECT_GT(router.routes().size(), open.size() + admin.size() + 10);
 }
 
 TEST(Commands, ExitCodes) {

@@ -164,7 +164,7 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
 }
 
 int serve(const ServerArgs& args) {
-  static StopSignals signals;  // its thread outlives this function
+  StopSignals& signals = *new StopSignals;  // its thread lives to the process's end
   std::printf("%s\n", version_text().c_str());
   Result<LoadedModel> loaded = load_model(args);
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);

@@ -31,6 +31,7 @@ struct RopeConfig {
   std::optional<double> mscale;
   std::optional<double> mscale_all_dim;
   bool truncate = true;
+  std::vector<float> frequency_divisors;  // GGUF: one per frequency, on top of `type`; or empty
 };
 
 struct ModelConfig {

@@ -80,6 +80,24 @@ void read_gguf_rope(Metadata& meta, ModelConfig& out) {
   }
 }
 
+// How llama.cpp's converter writes Llama 3 scaling: a divisor for every frequency.
+Status read_rope_divisors(const GgufContents& file, ModelConfig& out) {
+  const auto it = file.tensors.find("rope_freqs.weight");
+  if (it == file.tensors.end()) return {};
+  const TensorView& view = it->second;
+  if (view.dtype != DType::f32 || view.rank != 1 || view.shape[0] != out.head_dim / 2) {
+    return Status::data_loss("tensor rope_freqs.weight must hold head_dim / 2 F32 values");
+  }
+  out.rope.frequency_divisors.resize(view.shape[0]);
+  std::memcpy(out.rope.frequency_divisors.data(), view.data, view.size_bytes());
+  for (float divisor : out.rope.frequency_divisors) {
+    if (!(divisor >= 1e-6f && divisor <= 1e6f)) {
+      return Status::data_loss("tensor rope_freqs.weight has a value outside 1e-6 to 1e6");
+    }
+  }
+  return {};
+}
+
 void read_gguf_window(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   out.sliding_window = meta.integer("attention.sliding_window", 0, 0, 1 << 28);
   if (out.sliding_window == 0) return;
@@ -117,6 +135,7 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   read_gguf_rope(meta, out);
   read_gguf_window(meta, arch, out);
   if (!meta.status().ok()) return meta.status();
+  WW_RETURN_IF_ERROR(read_rope_divisors(file, out));
   const auto embedding = file.tensors.find("token_embd.weight");
   if (embedding == file.tensors.end() || embedding->second.rank != 2) {
     return Status::data_loss("tensor token_embd.weight is missing");

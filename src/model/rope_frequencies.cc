@@ -72,6 +72,8 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_p
       out.attention_factor = scale_yarn(rope, rotary_dim, max_positions, out.inv_freq);
       break;
   }
+  const size_t divided = std::min(out.inv_freq.size(), rope.frequency_divisors.size());
+  for (size_t i = 0; i < divided; ++i) out.inv_freq[i] /= rope.frequency_divisors[i];
   return out;
 }
 

@@ -267,7 +267,7 @@ bool Connection::check_access(std::string_view method, const RouteTable::Match& 
            {{"WWW-Authenticate", "Bearer"}});
     return false;
   }
-  if (shared_.draining && route_->auth != AuthLevel::open && route_->method == "POST") {
+  if (shared_.draining && route_->auth != AuthLevel::open && route_->method != "GET") {
     reject(503, "the server is shutting down; send this request to another one",
            {{"Retry-After", "5"}});
     return false;

@@ -49,8 +49,8 @@ class HttpServer {
   Status start();
   int port() const;
 
-  // From now on new work (POST to any route above `open`) gets 503 with Retry-After; what runs goes
-  // on. Connections close after their current answer.
+  // From now on new work (anything but GET on a route above `open`) gets 503 with Retry-After; what
+  // runs goes on. Connections close after their current answer.
   void begin_drain();
   // Requests whose answer has not ended.
   int active_requests() const;

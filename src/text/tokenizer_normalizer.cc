@@ -3,7 +3,9 @@
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
+#include <unicode/uniset.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "text/pretokenizer.h"
@@ -23,15 +25,32 @@ const icu::Normalizer2* unicode_form(Kind kind, UErrorCode* error) {
   }
 }
 
+// The characters that the `tokenizers` library normalizes: its tables are those of Unicode 9.
+// Never freed, as ICU's own instances.
+const icu::UnicodeSet& normalized_characters(UErrorCode* error) {
+  static UErrorCode build_error = U_ZERO_ERROR;
+  static const icu::UnicodeSet* const set = [] {
+    auto* built = new icu::UnicodeSet(u"[:age=9.0:]", build_error);
+    built->freeze();
+    return built;
+  }();
+  if (U_FAILURE(build_error)) *error = build_error;
+  return *set;
+}
+
 Status to_unicode_form(Kind kind, std::string* text) {
+  const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (std::all_of(text->begin(), text->end(), is_ascii)) return {};
   UErrorCode error = U_ZERO_ERROR;
-  const icu::Normalizer2* form = unicode_form(kind, &error);
+  const icu::UnicodeSet& characters = normalized_characters(&error);
+  const icu::Normalizer2* whole_form = unicode_form(kind, &error);
   std::string out;
   out.reserve(text->size());
   icu::StringByteSink<std::string> sink(&out);
   if (U_SUCCESS(error)) {
-    form->normalizeUTF8(0, icu::StringPiece(text->data(), static_cast<int32_t>(text->size())), sink,
-                        nullptr, error);
+    const icu::FilteredNormalizer2 form(*whole_form, characters);
+    form.normalizeUTF8(0, icu::StringPiece(text->data(), static_cast<int32_t>(text->size())), sink,
+                       nullptr, error);
   }
   if (U_FAILURE(error)) {
     return Status::internal(std::string("Unicode normalization failed: ") + u_errorName(error));

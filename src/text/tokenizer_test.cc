@@ -267,6 +267,15 @@ TEST(Tokenizer, ConfigAddsTokensAndFlags) {
   EXPECT_EQ((*tokenizer)->token_bytes(4), "");
 }
 
+TEST(Tokenizer, NormalizesNoCharacterNewerThanTheOriginalsTables) {
+  const std::string json = R"({"normalizer":{"type":"NFKC"},"model":{"unk_token":"?",
+      "vocab":{"a":0,"?":1,"\u0430":2},"merges":[]},"decoder":{"type":"Fuse"}})";
+  auto tokenizer = load_hf_tokenizer(json, "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ(encode(**tokenizer, "\uFF41\u1D43"), (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(encode(**tokenizer, "\U0001E030"), (std::vector<int32_t>{1}));  // of Unicode 15
+}
+
 TEST(Tokenizer, ManyThreadsGetTheSameIds) {
   const auto tokenizer = load(kGoldens / "llama3" / "tokenizer.json");
   ASSERT_NE(tokenizer, nullptr);

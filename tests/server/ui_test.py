@@ -1,8 +1,10 @@
-"""The chat page in a real browser, against a stand-in for the server's API."""
+"""The chat page in a real browser: against a stand-in for the server's API, then the real server."""
 import http.server
 import json
 import os
 import pathlib
+import re
+import subprocess
 import threading
 import time
 
@@ -11,7 +13,9 @@ import pytest
 from browser import Browser, find_chromium
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="no chromium here")
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "src/server/ui/index.html"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "src/server/ui/index.html"
+PROGRAM = pathlib.Path(os.environ.get("WARPWEAVE_BIN", ROOT / "build/warpweave"))
 SCREENSHOTS = os.environ.get("UI_TEST_SCREENSHOTS")
 
 
@@ -220,3 +224,40 @@ def test_every_control_has_a_name(page):
     assert unnamed == 0
     assert page.js("document.documentElement.lang") == "en"
     assert page.console == []
+
+
+@pytest.fixture
+def real_server():
+    if not PROGRAM.exists():
+        pytest.skip(f"no program at {PROGRAM}")
+    server = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--model-path", ROOT / "models/tale-llama",
+                               "--max-total-tokens", "8192"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    address = None
+    for line in server.stdout:
+        lines.append(line)
+        if address := re.search(r"http://127\.0\.0\.1:\d+/", line):
+            break
+    assert address, "".join(lines)
+    # Nobody reads on: a full pipe would stop the server's log.
+    threading.Thread(target=server.stdout.read, daemon=True).start()
+    yield address.group()
+    server.terminate()
+    assert server.wait(30) == 0
+
+
+def test_against_the_real_server(shared_browser, real_server):
+    shared_browser.size(1280, 800)
+    shared_browser.console.clear()
+    shared_browser.open(real_server)
+    shared_browser.wait("byId('state').className === 'up'")
+    for answers, text in enumerate(("Tell me a tale of a fox.", "And then?"), 1):
+        ask(shared_browser, text)
+        shared_browser.wait(f"document.querySelectorAll('.facts').length === {answers}", 60)
+    assert shared_browser.js("[...document.querySelectorAll('.assistant .body')].every(e => e.textContent)")
+    assert shared_browser.js("document.querySelector('.message.error')") is None
+    # The second question repeats the first turn, which the prefix cache holds.
+    assert int(shared_browser.text("#cached-tokens").split()[0]) > 0
+    assert "because" in shared_browser.text("#attention")
+    assert shared_browser.console == []

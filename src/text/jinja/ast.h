@@ -57,7 +57,7 @@ struct Expr {
   std::vector<ExprPtr> children;
   std::vector<std::string> ops;
   ArgExprs args;
-  FilterFunction filter = nullptr;
+  FilterFunction filter = nullptr;  // null: unknown, an error when it is reached
   TestFunction test = nullptr;
 };
 

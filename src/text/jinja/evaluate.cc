@@ -40,6 +40,7 @@ Value Interpreter::evaluate(const Expr& expr) {
     case Expr::Kind::filter: return evaluate_filter(expr);
     case Expr::Kind::test: {
       const Value subject = child(0);
+      if (expr.test == nullptr) throw Error("there is no test named '" + expr.name + "'");
       return Value(expr.test(runtime_, subject, evaluate_args(expr.args)));
     }
     case Expr::Kind::negate: return negate(child(0));
@@ -140,6 +141,7 @@ Value Interpreter::evaluate_filter(const Expr& expr, const Value* innermost) {
   }
   const CallArgs args = evaluate_args(expr.args);
   runtime_.line = expr.line;
+  if (expr.filter == nullptr) throw Error("there is no filter named '" + expr.name + "'");
   return expr.filter(runtime_, subject, args);
 }
 

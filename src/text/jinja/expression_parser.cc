@@ -442,7 +442,7 @@ ExprPtr ExpressionParser::filter(ExprPtr subject) {
   ExprPtr expr = node(NodeKind::filter, current().line);
   expr->name = identifier();
   expr->filter = find_filter(expr->name);
-  if (expr->filter == nullptr) fail("there is no filter named '" + expr->name + "'", expr->line);
+  if (expr->filter == nullptr && conditions == 0) fail("there is no filter named '" + expr->name + "'", expr->line);
   adopt(*expr, std::move(subject));
   if (is_op("(")) adopt_args(*expr, call_args());
   return expr;
@@ -460,7 +460,7 @@ ExprPtr ExpressionParser::test(ExprPtr subject) {
   ExprPtr expr = node(NodeKind::test, line);
   expr->name = identifier();
   expr->test = find_test(expr->name);
-  if (expr->test == nullptr) fail("there is no test named '" + expr->name + "'", line);
+  if (expr->test == nullptr && conditions == 0) fail("there is no test named '" + expr->name + "'", line);
   adopt(*expr, std::move(subject));
   const Type type = current().type;
   const bool value_follows =

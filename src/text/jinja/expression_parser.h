@@ -12,7 +12,8 @@
 
 namespace warpweave::jinja {
 
-// Looked up while parsing, so that a misspelt filter fails when the model is loaded. Null: unknown.
+// Looked up while parsing, so that a misspelt filter fails when the model is loaded; inside an if,
+// where templates put what only some renderers have, it fails when it is reached. Null: unknown.
 FilterFunction find_filter(std::string_view name);
 TestFunction find_test(std::string_view name);
 
@@ -45,6 +46,7 @@ class ExpressionParser {
 
   // The macro whose body is being parsed, to note whether it asks for caller, varargs or kwargs.
   Macro* macro = nullptr;
+  int conditions = 0;  // ifs around the current place
 
   // Refuses deep nests; one object per level of recursion.
   class Level {

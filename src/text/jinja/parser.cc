@@ -110,6 +110,7 @@ class StatementParser {
 
   std::unique_ptr<Stmt> if_statement() {
     auto s = stmt(Stmt::Kind::if_);
+    ++in_.conditions;
     while (true) {
       in_.next();  // if or elif
       ExprPtr condition = in_.tuple(false);
@@ -122,6 +123,7 @@ class StatementParser {
       end_tag();
       s->else_body = body({"endif"});
     }
+    --in_.conditions;
     in_.next();
     end_tag();
     return s;
