@@ -26,14 +26,6 @@ endif()
 # ww_library(NAME SRCS a.cc ... DEPS other ...): target `ww_NAME`, includes from src/ and include/.
 function(ww_library NAME)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS;LIBS" ${ARGN})
-  foreach(f ${ARG_SRCS})  # TEMP-WIP
-    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${f})  # TEMP-WIP
-      list(REMOVE_ITEM ARG_SRCS ${f})  # TEMP-WIP
-    endif()  # TEMP-WIP
-  endforeach()  # TEMP-WIP
-  if(NOT ARG_SRCS)  # TEMP-WIP
-    set(ARG_SRCS ${PROJECT_SOURCE_DIR}/src/base/status.cc)  # TEMP-WIP
-  endif()  # TEMP-WIP
   add_library(ww_${NAME} STATIC ${ARG_SRCS})
   target_include_directories(ww_${NAME} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   list(TRANSFORM ARG_DEPS PREPEND ww_)
@@ -57,11 +49,6 @@ function(ww_test NAME)
     return()
   endif()
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LIBS" ${ARGN})
-  foreach(f ${ARG_SRCS})  # TEMP-WIP
-    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${f})  # TEMP-WIP
-      return()  # TEMP-WIP
-    endif()  # TEMP-WIP
-  endforeach()  # TEMP-WIP
   add_executable(${NAME} ${ARG_SRCS})
   list(TRANSFORM ARG_DEPS PREPEND ww_)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main)

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "attention/registry.h"
 #include "model/families/family.h"
 #include "model/testing/paged_run.h"
 
@@ -106,6 +107,25 @@ TEST_P(FamilyTest, LogitsOfTheLastRowsAreThoseOfAllRows) {
     auto some = run->feed(golden.ids, rows);
     ASSERT_TRUE(some.ok());
     EXPECT_EQ(max_difference(*some, std::span(*all).last(some->size())), 0) << rows << " rows";
+  }
+}
+
+TEST_P(FamilyTest, EveryBackendGivesTheSameLogits) {
+  const Golden golden = read_golden(GetParam());
+  const size_t prompt = golden.prompt.size();
+  for (const BackendRegistration& backend : built_backends()) {
+    const std::string name(backend.caps->name);
+    auto run = open_or_fail(golden_folder(GetParam()), {.backend = name, .page_size = 16});
+    ASSERT_NE(run, nullptr);
+    auto all = run->feed(golden.prompt);
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    for (int32_t id : golden.greedy) {
+      auto one = run->feed(std::span(&id, 1));
+      ASSERT_TRUE(one.ok()) << one.status().message();
+      all->insert(all->end(), one->begin(), one->end());
+    }
+    ASSERT_EQ(all->size(), (prompt + golden.greedy.size()) * run->vocab_size());
+    EXPECT_LE(max_difference(*all, golden.logits), kTolerance) << name;
   }
 }
 

@@ -5,6 +5,7 @@
 // far: pages lie more than 2^31 elements apart.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct Case {
   int gap = 0;
   bool far = false;
 };
+
+// Test reports show a case by its name.
+inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 // Aborts with file and line on a mistake in the file: cases are part of the program.
 std::vector<Case> read_cases(const std::string& path);

@@ -104,10 +104,14 @@ TEST(Generate, LogprobsAreTriples) {
   EXPECT_EQ(meta["input_top_logprobs"].size(), 3u);
   EXPECT_EQ(meta["output_token_ids_logprobs"], Json::parse("[[[-1.5, 3, null], [-1.5, 4, null]]]"));
 
-  const Json with_text = api.post("/generate", R"({"text": "Once", "return_logprob": true,
+  TestApiOptions options;
+  options.engine.script = {};  // the prompt's ids come back
+  TestApi echo(std::move(options));
+  const Json with_text = echo.post("/generate", R"({"text": "Once", "return_logprob": true,
       "return_text_in_logprobs": true, "sampling_params": {"max_new_tokens": 1}})").json();
-  EXPECT_EQ(with_text["meta_info"]["output_token_logprobs"][0][2],
-            std::string(api.tokenizer().token_bytes(100)));
+  const int32_t first_id = echo.engine().submitted().at(0).input_ids.at(0);
+  EXPECT_EQ(with_text["meta_info"]["output_token_logprobs"][0],
+            Json({-0.5, first_id, std::string(echo.tokenizer().token_bytes(first_id))}));
   EXPECT_EQ(with_text["meta_info"]["input_token_logprobs"], Json::array());
 }
 

@@ -83,9 +83,11 @@ TEST(Completions, StreamWithUsage) {
 }
 
 TEST(Completions, StreamedLogprobsGoOnWhereTheyWere) {
-  TestApi api;
-  const Reply reply =
-      api.post("/v1/completions", R"({"prompt": "Once", "stream": true, "logprobs": 1})");
+  TestApiOptions options;
+  options.engine.script = {};  // the prompt's ids come back
+  TestApi api(std::move(options));
+  const Reply reply = api.post("/v1/completions",
+                               R"({"prompt": "Once upon a time", "stream": true, "logprobs": 1})");
   int last_offset = -1;
   for (const std::string& event : reply.events()) {
     if (event == "[DONE]") break;

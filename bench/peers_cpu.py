@@ -1,0 +1,255 @@
+"""Driver of bench/peers_cpu: one worker process per peer, all loaded at once, asked in turn so
+that a noisy moment hits everyone; medians over --rounds.
+
+Per peer and batch size b it times b fresh random prompts of 512 tokens with 1 and with 128 new
+tokens (greedy, end of sequence ignored, no prefix reuse):
+  prefill tok/s = b * 512 / t(1)          decode tok/s = b * 127 / (t(128) - t(1))
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+
+import random_llama
+
+PROMPT_TOKENS, NEW_TOKENS, VOCAB = 512, 128, 32000
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as response:
+        return json.load(response)
+
+
+class HttpPeer:
+    """One request per prompt, all at once."""
+
+    def generate(self, prompts, new_tokens):
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            list(pool.map(lambda p: self.one(p, new_tokens), prompts))
+
+
+class LlamaCpp(HttpPeer):
+    def __init__(self, paths, dtype, threads):
+        import xllamacpp
+        params = xllamacpp.CommonParams()
+        params.model.path = str(paths["gguf"])
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = threads
+        params.n_ctx = 8 * 1024
+        params.n_parallel = 8
+        params.warmup = True
+        params.endpoint_metrics = False
+        self.server = xllamacpp.Server(params)
+
+    def one(self, prompt, new_tokens):
+        answer = self.server.handle_completions(json.dumps({
+            "prompt": prompt, "n_predict": new_tokens, "temperature": 0, "ignore_eos": True,
+            "cache_prompt": False, "stream": False}))
+        answer = json.loads(answer) if isinstance(answer, str) else answer
+        if answer["tokens_predicted"] != new_tokens:
+            raise RuntimeError(f"llama.cpp generated {answer['tokens_predicted']} tokens")
+
+
+class CTranslate2:
+    def __init__(self, paths, dtype, threads):
+        import ctranslate2
+        kind = {"f32": "float32", "bf16": "bfloat16"}[dtype]
+        if kind not in ctranslate2.get_supported_compute_types("cpu"):
+            raise RuntimeError(f"ctranslate2 has no {kind} on this CPU")
+        self.generator = ctranslate2.Generator(str(paths["ct2"]), device="cpu", compute_type=kind,
+                                               intra_threads=threads)
+
+    def generate(self, prompts, new_tokens):
+        tokens = [[f"w{t}" for t in p] for p in prompts]
+        results = self.generator.generate_batch(
+            tokens, max_length=new_tokens, min_length=new_tokens, sampling_topk=1, end_token=[],
+            include_prompt_in_result=False, max_batch_size=0)
+        if any(len(r.sequences_ids[0]) != new_tokens for r in results):
+            raise RuntimeError("ctranslate2 stopped early")
+
+
+class Torch:
+    def __init__(self, paths, dtype, threads):
+        import torch
+        import transformers
+        torch.set_num_threads(threads)
+        self.torch = torch
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            str(paths["hf"]), dtype={"f32": torch.float32, "bf16": torch.bfloat16}[dtype])
+        self.model.eval()
+
+    def generate(self, prompts, new_tokens):
+        torch = self.torch
+        with torch.inference_mode():
+            ids, cache = torch.tensor(prompts), None
+            for _ in range(new_tokens):
+                out = self.model(input_ids=ids, past_key_values=cache, use_cache=True,
+                                 logits_to_keep=1)
+                cache, ids = out.past_key_values, out.logits[:, -1].argmax(-1, keepdim=True)
+
+
+class Warpweave(HttpPeer):
+    def __init__(self, paths, dtype, threads):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        program = os.environ.get("WARPWEAVE", str(ROOT / "build" / "warpweave"))
+        self.process = subprocess.Popen(
+            [program, "serve", "--model-path", str(paths["hf"]), "--skip-tokenizer-init",
+             "--dtype", {"f32": "float32", "bf16": "bfloat16"}[dtype], "--threads", str(threads),
+             "--port", str(port), "--log-level", "error"], stdout=sys.stderr)
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(self.url + "/ready", timeout=1)
+                return
+            except OSError:
+                time.sleep(0.1)
+                if self.process.poll() is not None:
+                    raise RuntimeError(f"{program} exited with {self.process.returncode}")
+        raise RuntimeError("warpweave did not become ready in 60 s")
+
+    def one(self, prompt, new_tokens):
+        answer = post(self.url + "/generate", {
+            "input_ids": prompt, "sampling_params": {
+                "max_new_tokens": new_tokens, "temperature": 0, "ignore_eos": True}})
+        if answer["meta_info"]["completion_tokens"] != new_tokens:
+            raise RuntimeError("warpweave stopped early")
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+PEERS = {"llama.cpp": LlamaCpp, "ctranslate2": CTranslate2, "torch": Torch, "warpweave": Warpweave}
+
+
+def worker(args):
+    """Answers {"batch", "new_tokens", "seed"} lines with {"seconds"} lines."""
+    try:
+        peer = PEERS[args.worker](json.loads(args.paths), args.dtype, args.threads)
+    except Exception as error:  # the driver prints it and goes on without this peer
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        ask = json.loads(line)
+        rng = random.Random(ask["seed"])
+        prompts = [[rng.randrange(300, VOCAB) for _ in range(PROMPT_TOKENS)]
+                   for _ in range(ask["batch"])]
+        start = time.perf_counter()
+        peer.generate(prompts, ask["new_tokens"])
+        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+    if hasattr(peer, "close"):
+        peer.close()
+
+
+class Worker:
+    def __init__(self, name, paths, dtype, threads):
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", name, "--paths",
+             json.dumps({k: str(v) for k, v in paths.items()}), "--dtype", dtype, "--threads",
+             str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+        first = self.read()
+        self.error = first.get("error")
+
+    def read(self):
+        for line in self.process.stdout:  # libraries may print lines of their own
+            if line.startswith("{"):
+                return json.loads(line)
+        return {"error": f"worker exited with {self.process.wait()}"}
+
+    def seconds(self, batch, new_tokens, seed):
+        self.process.stdin.write(json.dumps(
+            {"batch": batch, "new_tokens": new_tokens, "seed": seed}) + "\n")
+        self.process.stdin.flush()
+        answer = self.read()
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["seconds"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(workers, rounds):
+    """{peer: {(batch, new_tokens): median seconds}}"""
+    samples = {name: {} for name in workers}
+    for round_index in range(-1, rounds):  # the first round warms up
+        for batch in (1, 8):
+            for new_tokens in (1, NEW_TOKENS):
+                for name, w in workers.items():
+                    s = w.seconds(batch, new_tokens, round_index * 1000 + batch * 10 + new_tokens)
+                    if round_index >= 0:
+                        samples[name].setdefault((batch, new_tokens), []).append(s)
+    return {name: {key: statistics.median(v) for key, v in kinds.items()}
+            for name, kinds in samples.items()}
+
+
+def report(dtype, times):
+    def rates(t):
+        return [PROMPT_TOKENS / t[1, 1]] + [
+            b * (NEW_TOKENS - 1) / (t[b, NEW_TOKENS] - t[b, 1]) for b in (1, 8)] + [
+            8 * NEW_TOKENS / t[8, NEW_TOKENS]]
+    table = {name: rates(t) for name, t in times.items()}
+    print(f"\n{dtype}: tokens/s      prefill b1   decode b1   decode b8   served, 8 at once")
+    for name, row in table.items():
+        print(f"  {name:14}" + "".join(f"{v:12.1f}" for v in row))
+    others = [row for name, row in table.items() if name != "warpweave"]
+    if "warpweave" in table and others:
+        best = [max(column) for column in zip(*others)]
+        print("  ours / best   " + "".join(
+            f"{ours / peer:12.2f}" for ours, peer in zip(table["warpweave"], best)))
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--work-dir", default=str(ROOT / "build" / "peers"))
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--paths", help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args)
+        return
+    with open("/proc/cpuinfo") as info:
+        cpu = next((l.split(":")[1].strip() for l in info if l.startswith("model name")), "?")
+    print(f"{cpu}, {args.threads} threads, prompt {PROMPT_TOKENS}, {NEW_TOKENS} new tokens, "
+          f"medians of {args.rounds}")
+    for dtype in args.dtypes.split(","):
+        name = {"f32": "float32", "bf16": "bfloat16"}[dtype]
+        paths = random_llama.write_all(pathlib.Path(args.work_dir) / dtype, name)
+        workers = {}
+        for peer in args.peers.split(","):
+            w = Worker(peer, paths, dtype, args.threads)
+            if w.error:
+                print(f"  {peer}: left out: {w.error}")
+            else:
+                workers[peer] = w
+        times = measure(workers, args.rounds)
+        for w in workers.values():
+            w.close()
+        report(dtype, times)
+
+
+if __name__ == "__main__":
+    main()
