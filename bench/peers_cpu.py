@@ -49,14 +49,13 @@ class LlamaCpp(HttpPeer):
         params.n_ctx = 8 * 1024
         params.n_parallel = 8
         params.warmup = True
-        params.endpoint_metrics = False
+        params.verbosity = 1
         self.server = xllamacpp.Server(params)
 
     def one(self, prompt, new_tokens):
-        answer = self.server.handle_completions(json.dumps({
+        answer = post(self.server.listening_address + "/completion", {
             "prompt": prompt, "n_predict": new_tokens, "temperature": 0, "ignore_eos": True,
-            "cache_prompt": False, "stream": False}))
-        answer = json.loads(answer) if isinstance(answer, str) else answer
+            "cache_prompt": False})
         if answer["tokens_predicted"] != new_tokens:
             raise RuntimeError(f"llama.cpp generated {answer['tokens_predicted']} tokens")
 

@@ -53,7 +53,8 @@ struct Refusal {
 TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
   using enum StatusCode;
   const std::vector<Refusal> cases = {
-      {{"--port", "70000"}, invalid_argument, "--port", "between 0 and 65535; try: warpweave serve --port 65535"},
+      {{"--port", "70000"}, invalid_argument, "--port",
+       "between 0 and 65535; try: warpweave serve --port 65535"},
       {{"--port", "-1"}, invalid_argument, "--port", "--port 0"},
       {{"--port", "abc"}, invalid_argument, "--port", "whole number"},
       {{"--port", "1e400"}, invalid_argument, "--port", "whole number"},

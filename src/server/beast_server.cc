@@ -87,6 +87,7 @@ struct Shared {
   std::array<char, 64 << 10> read_buffer;  // one for all: filled and parsed without suspending
   size_t body_bytes = 0;                   // announced by requests not yet answered
   std::atomic<bool> draining{false};
+  bool stopping = false;                   // of the I/O thread
   std::atomic<int> active_requests{0};
   WorkerPool workers;                      // last: its jobs use the rest
 };
@@ -486,7 +487,7 @@ Task sweep_deadlines(Shared& shared, Timer& timer) {
   const double shortest =
       std::min({options.read_timeout_s, options.idle_timeout_s, options.write_timeout_s});
   const auto period = seconds(std::clamp(shortest / 4, 0.01, 0.5));
-  while (true) {
+  while (!shared.stopping) {  // a cancel just after the timer ran out goes unnoticed
     timer.expires_after(period);
     error_code error;
     co_await timer.async_wait(asio::redirect_error(kAwait, error));
@@ -597,6 +598,7 @@ void HttpServer::stop() {
   if (!impl_->thread.joinable()) return;
   // With every socket closed and nothing new posted, the I/O thread runs out of work and returns.
   asio::post(impl_->io, [impl = impl_.get()] {
+    impl->shared.stopping = true;
     impl->shared.gate->close();
     error_code ignored;
     impl->acceptor.close(ignored);

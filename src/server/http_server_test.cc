@@ -12,6 +12,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -515,6 +517,31 @@ TEST_F(HttpServerTest, StopDisconnectsWhatRunsAndFreesThePort) {
   options.port = port;
   server_ = std::make_unique<HttpServer>(options, make_router());
   EXPECT_TRUE(server_->start().ok());
+}
+
+// The I/O thread is busy while the sweep's timer runs out and stop() asks to end: the cancel comes
+// too late, and the sweep must not wait once more.
+TEST_F(HttpServerTest, StopsAlthoughTheSweepTimerHasJustRunOut) {
+  std::promise<void> busy;
+  std::promise<void> stopping;
+  auto stopping_now = stopping.get_future().share();
+  ServerOptions options;
+  options.read_timeout_s = options.idle_timeout_s = options.write_timeout_s = 1;  // sweep: 0.25 s
+  options.on_response = [&busy, stopping_now](const std::string&, int) {
+    busy.set_value();
+    stopping_now.wait();
+    std::this_thread::sleep_for(400ms);
+  };
+  start(options);
+  Client client(server_->port());
+  client.send(get("/ping"));
+  busy.get_future().wait();
+  stopping.set_value();
+  auto stopped = std::async(std::launch::async, [this] { server_->stop(); });
+  if (stopped.wait_for(kPatience) != std::future_status::ready) {
+    ADD_FAILURE() << "stop() hangs";
+    std::_Exit(1);  // the thread inside stop() cannot be ended
+  }
 }
 
 TEST_F(HttpServerTest, StartErrorsNameTheFlag) {

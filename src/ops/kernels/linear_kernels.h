@@ -9,7 +9,6 @@
 namespace warpweave {
 
 inline constexpr int kPanelCols = 16;     // output features of one panel
-inline constexpr int kMaxTilePanels = 4;  // panels of one tile at most
 
 // acc[rows, panels * 16] = (load_acc ? acc : 0) + x[rows, k] * panels^T, each element one chain of
 // sums over ascending k.
@@ -20,7 +19,7 @@ struct GemmTile {
   int k = 0;                             // a multiple of 32 for bf16_dot
   const unsigned char* weights = nullptr;  // the first panel, at the tile's first k
   int64_t panel_bytes = 0;               // from one panel to the next
-  int panels = 0;                        // 1..kMaxTilePanels
+  int panels = 0;                        // >= 1
   float* acc = nullptr;
   int64_t acc_stride = 0;
   bool load_acc = false;
@@ -59,7 +58,6 @@ struct LinearKernels {
   DequantizeKernels to_f32;    // [k][16] f32
   DequantizeKernels to_bf16;   // [k/2][16][2] bf16
   int tile_panels;             // preferred panels of a tile
-  int max_rows;                // rows that one pass over the weights keeps in registers
 };
 
 extern const LinearKernels kLinearScalar;

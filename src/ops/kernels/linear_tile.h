@@ -285,10 +285,10 @@ constexpr DequantizeKernels dequantize_kernels() {
           dequantize_q4_k<Write>, dequantize_q6_k<Write>};
 }
 
-constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot) {
+constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot, int tile_panels = kTierPanels) {
   return {gemm_tile<WeightsF32>, gemm_tile<WeightsBf16>, gemm_tile<WeightsF16>, bf16_dot,
           finish_tile, dequantize_kernels<WriteF32>(), dequantize_kernels<WriteBf16>(),
-          kTierPanels, kTierRows};
+          tile_panels};
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ std::string with_hint(std::string message, std::string_view hint) {
 }
 
 std::string int_bounds(const IntRange& range) {
-  if (range.max == std::numeric_limits<int64_t>::max()) return fmt::format("at least {}", range.min);
   return fmt::format("between {} and {}", range.min, range.max);
 }
 

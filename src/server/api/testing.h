@@ -85,6 +85,8 @@ class TestApi {
 
   FakeEngine& engine() { return *engine_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
+  const ServerArgs& args() const { return options_.args; }
   const Router& router() const { return router_; }
 
  private:
