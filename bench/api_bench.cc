@@ -48,7 +48,8 @@ BENCHMARK_CAPTURE(stream_tokens, chat_usage_logprobs5, parse_chat,
                   R"({"messages": [{"role": "user", "content": "Hi"}], "stream": true,
                       "stream_options": {"continuous_usage_stats": true},
                       "logprobs": true, "top_logprobs": 5})");
-BENCHMARK_CAPTURE(stream_tokens, completion, parse_completion, R"({"prompt": "Hi", "stream": true})");
+BENCHMARK_CAPTURE(stream_tokens, completion, parse_completion,
+                  R"({"prompt": "Hi", "stream": true})");
 BENCHMARK_CAPTURE(stream_tokens, generate_of_512, parse_native_generate,
                   R"({"text": "Hi", "stream": true})");
 

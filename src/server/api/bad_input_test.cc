@@ -64,7 +64,8 @@ TEST(BadInput, SamplingFieldsOfAllBodies) {
   for (const BadField& field : kSamplingFields) {
     for (const char* value : field.values) {
       const std::string member = std::string("\"") + field.name + "\": " + value;
-      expect_refused(post(api, Body::generate, "\"sampling_params\": {" + member + "}"), member, "");
+      const std::string params = "\"sampling_params\": {" + member + "}";
+      expect_refused(post(api, Body::generate, params), member, "");
       expect_refused(post(api, Body::completion, member), member, "");
       expect_refused(post(api, Body::chat, member), member, "");
     }
@@ -131,16 +132,20 @@ TEST(BadInput, FieldsOfOneBody) {
 TEST(BadInput, Prompts) {
   TestApi api;
   for (const char* value : {"\"\"", "[]", "[[]]", "[\"\"]", "null", "5", "{}", "[1.5]", "[-1]",
-                            "[true]", "[4096]", "[\"a\", 5]", "[[1], \"a\", 5]", "[9223372036854775808]"}) {
-    expect_refused(api.post("/v1/completions", std::string("{\"prompt\": ") + value + "}"), value, "");
-    expect_refused(api.post("/generate", std::string("{\"input_ids\": ") + value + "}"), value, "");
+                            "[true]", "[4096]", "[\"a\", 5]", "[[1], \"a\", 5]",
+                            "[9223372036854775808]"}) {
+    const std::string text = value;
+    expect_refused(api.post("/v1/completions", "{\"prompt\": " + text + "}"), text, "");
+    expect_refused(api.post("/generate", "{\"input_ids\": " + text + "}"), text, "");
   }
   for (const char* value : {"\"\"", "[]", "[\"\"]", "null", "5", "{}", "[1]", "[\"a\", 5]"}) {
     expect_refused(api.post("/generate", std::string("{\"text\": ") + value + "}"), value, "");
   }
   for (const char* value : {"[]", "null", "5", "\"Hi\"", "[5]", "[{}]", R"([{"role": "user"}])",
-                            R"([{"role": 5, "content": "x"}])", R"([{"role": "king", "content": "x"}])",
-                            R"([{"role": "user", "content": 5}])", R"([{"role": "user", "content": [5]}])",
+                            R"([{"role": 5, "content": "x"}])",
+                            R"([{"role": "king", "content": "x"}])",
+                            R"([{"role": "user", "content": 5}])",
+                            R"([{"role": "user", "content": [5]}])",
                             R"([{"role": "user", "content": [{"type": "text"}]}])",
                             R"([{"role": "user", "content": [{"text": "x"}]}])"}) {
     expect_refused(api.post("/v1/chat/completions", std::string("{\"messages\": ") + value + "}"),
@@ -180,8 +185,8 @@ TEST(BadInput, Bodies) {
   TestApi api;
   std::string deep(100000, '[');
   for (const std::string& body :
-       {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("\xff"),
-        std::string("{\"text\": \"\xc3\x28\"}"), deep, "{\"text\":" + deep,
+       {std::string(), std::string("{"), std::string("[]"), std::string("null"),
+        std::string("\xff"), std::string("{\"text\": \"\xc3\x28\"}"), deep, "{\"text\":" + deep,
         std::string("{\"text\": NaN}"), std::string("{\"text\": 1e999}")}) {
     for (const char* path : {"/generate", "/v1/completions", "/v1/chat/completions", "/tokenize",
                              "/detokenize", "/abort_request"}) {
@@ -194,8 +199,8 @@ TEST(BadInput, FieldsThatAskForNothingAreFine) {
   TestApi api;
   for (const char* member :
        {R"("unknown": {"x": [1]})", R"("user": "u")", R"("regex": null)", R"("regex": "")",
-        R"("lora_path": null)", R"("return_hidden_states": false)", R"("response_format": {"type": "text"})",
-        R"("stop": null)", R"("stop": [])", R"("stop": "")", R"("temperature": 0)", R"("seed": -1)",
+        R"("lora_path": null)", R"("return_hidden_states": false)",
+        R"("response_format": {"type": "text"})", R"("stop": null)", R"("stop": [])", R"("stop": "")", R"("temperature": 0)", R"("seed": -1)",
         R"("max_tokens": null)", R"("logit_bias": null)", R"("top_k": -1)", R"("top_k": 0)",
         R"("stream_options": {})", R"("model": "default")", R"("store": true)",
         R"("n": 1.0)", R"("temperature": 1, "temperature": 0.5)"}) {

@@ -26,9 +26,9 @@ std::string number_bounds(const NumberRange& range) {
 
 Status out_of_range(std::string_view field, const Json& value, std::string_view bounds,
                     std::string_view hint) {
-  return Status::invalid_argument(
-      with_hint(fmt::format("{} is {}, but must be {}", field, describe_value(value), bounds), hint),
-      std::string(field));
+  std::string message =
+      fmt::format("{} is {}, but must be {}", field, describe_value(value), bounds);
+  return Status::invalid_argument(with_hint(std::move(message), hint), std::string(field));
 }
 
 }  // namespace

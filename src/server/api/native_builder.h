@@ -1,7 +1,7 @@
 // Replies of /generate in SGLang's shape: {"text", "output_ids", "meta_info": {...}}.
 //
-// As there, a stream repeats the text, ids and log-probabilities so far in each event; they are kept
-// as JSON text, so that an event is a few copies.
+// As there, a stream repeats the text, ids and log-probabilities so far in each event; they are
+// kept as JSON text, so that an event is a few copies.
 #pragma once
 
 #include <memory>

@@ -194,7 +194,8 @@ TEST(Generate, ARidInUseIsRefused) {
   options.engine.never_finish = true;
   options.engine.token_delay = std::chrono::milliseconds(1);
   TestApi api(std::move(options));
-  const std::string one = R"({"text": "a", "rid": "x", "sampling_params": {"max_new_tokens": 999}})";
+  const std::string one =
+      R"({"text": "a", "rid": "x", "sampling_params": {"max_new_tokens": 999}})";
   const std::string two =
       R"({"text": "a", "rid": "y", "sampling_params": {"max_new_tokens": 999, "n": 2}})";
   const auto first = api.begin("POST", "/generate", one);

@@ -198,12 +198,14 @@ TEST(Chat, ContinuesTheFinalMessage) {
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(api.tokenizer().decode(api.engine().submitted()[0].input_ids, false),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell");
-  EXPECT_EQ(api.post("/v1/chat/completions", chat(R"("continue_final_message": true)")).status, 400);
+  const std::string no_assistant = chat(R"("continue_final_message": true)");
+  EXPECT_EQ(api.post("/v1/chat/completions", no_assistant).status, 400);
 }
 
 TEST(Chat, GenerationPromptIsTheClientsChoice) {
   TestApi api;
-  api.post("/v1/chat/completions", chat(R"("chat_template_kwargs": {"add_generation_prompt": false})"));
+  api.post("/v1/chat/completions",
+           chat(R"("chat_template_kwargs": {"add_generation_prompt": false})"));
   EXPECT_EQ(api.tokenizer().decode(api.engine().submitted()[0].input_ids, false),
             "<|im_start|>user\nHi<|im_end|>\n");
 }

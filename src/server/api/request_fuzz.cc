@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                        "/tokenize",   "/detokenize",     "/abort_request"};
   if (size == 0) return 0;
   const char* path = kPaths[data[0] % 6];
-  const Reply reply = api.post(path, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
+  const std::string body(reinterpret_cast<const char*>(data + 1), size - 1);
+  const Reply reply = api.post(path, body);
   if (reply.status == 200 && reply.streamed) {
     if (reply.events().back() != "[DONE]") std::abort();
   } else if (reply.status == 200) {
