@@ -21,7 +21,8 @@ namespace warpweave {
 
 class ThreadTeam;
 
-// What one layer asks of the backend. q and out are f32 on the CPU.
+// What one layer asks of the backend. On the CPU q and out are f32; on a GPU they are the model's
+// dtype and all pointers are device pointers.
 struct AttentionCall {
   int layer = 0;
   int num_q_heads = 0;
@@ -32,13 +33,18 @@ struct AttentionCall {
   int window_left = -1;   // a row at position p sees kv positions >= p - window_left; -1: all
   float logit_softcap = 0;         // 0: off; s = cap * tanh(s / cap)
   const float* sinks = nullptr;    // [num_q_heads] extra logit per head in the softmax's sum
-  const float* q = nullptr;        // [num_tokens, num_q_heads, head_dim]
+  const void* q = nullptr;         // [num_tokens, num_q_heads, head_dim]
+  DType q_dtype = DType::f32;
   int64_t q_token_stride = 0;      // in elements
   KvPoolView k;
   KvPoolView v;
-  float* out = nullptr;            // [num_tokens, num_q_heads, v_head_dim]
+  void* out = nullptr;             // [num_tokens, num_q_heads, v_head_dim]
+  DType out_dtype = DType::f32;
   int64_t out_token_stride = 0;
   float* lse = nullptr;            // [num_tokens, num_q_heads] natural log, or null
+
+  const float* q_f32() const { return static_cast<const float*>(q); }
+  float* out_f32() const { return static_cast<float*>(out); }
 };
 
 struct GraphLimits {

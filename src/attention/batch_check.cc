@@ -33,7 +33,7 @@ void clear_empty_requests(const ForwardBatch& batch, const AttentionCall& call) 
   for (int r = 0; r < batch.num_reqs; ++r) {
     if (batch.kv_lens[r] != 0) continue;
     for (int64_t t = batch.q_indptr[r]; t < batch.q_indptr[r + 1]; ++t) {
-      std::fill_n(call.out + t * call.out_token_stride, call.num_q_heads * call.v_head_dim, 0.0f);
+      std::fill_n(call.out_f32() + t * call.out_token_stride, call.num_q_heads * call.v_head_dim, 0.0f);
       if (call.lse != nullptr) {
         std::fill_n(call.lse + t * call.num_q_heads, call.num_q_heads,
                     -std::numeric_limits<float>::infinity());

@@ -35,16 +35,4 @@ std::string_view kind_name(AttentionKind kind) {
   return "unknown";
 }
 
-std::string_view kv_format_name(KvFormat format) {
-  switch (format) {
-    case KvFormat::f32: return "f32";
-    case KvFormat::bf16: return "bf16";
-    case KvFormat::f16: return "f16";
-    case KvFormat::fp8_e4m3: return "fp8_e4m3";
-    case KvFormat::fp8_e5m2: return "fp8_e5m2";
-    case KvFormat::fp4_e2m1: return "fp4_e2m1";
-  }
-  return "unknown";
-}
-
 }  // namespace warpweave

@@ -12,6 +12,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "kv/kv_format.h"
+
 namespace warpweave {
 
 enum class AttentionKind : uint8_t { mha, mla, sparse, linear, mm };
@@ -23,12 +25,10 @@ enum class DeviceArch : uint8_t {
   intel_xe, ascend_npu,
 };
 enum class ModelDType : uint8_t { f32, bf16, f16 };
-enum class KvFormat : uint8_t { f32, bf16, f16, fp8_e4m3, fp8_e5m2, fp4_e2m1 };
 enum class SpecSupport : uint8_t { none, chain, tree };  // ordered: tree runs chains too
 
 std::string_view arch_name(DeviceArch arch);
 std::string_view kind_name(AttentionKind kind);
-std::string_view kv_format_name(KvFormat format);
 
 // A set of enum values.
 template <typename E>

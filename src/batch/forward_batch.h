@@ -15,6 +15,20 @@ namespace warpweave {
 
 enum class ForwardMode { extend, decode, mixed, idle, target_verify, draft_extend };
 
+// The arrays of the same names in the memory of the GPU that runs the forward, and its stream
+// (a CUstream); all null on the CPU. Work that a graph replays reads only these.
+struct DeviceBatchArrays {
+  void* stream = nullptr;
+  const int32_t* input_ids = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* kv_slots = nullptr;
+  const int32_t* q_indptr = nullptr;
+  const int32_t* kv_lens = nullptr;
+  const int32_t* page_table = nullptr;
+  const int32_t* logits_rows = nullptr;
+  const uint32_t* tree_mask = nullptr;
+};
+
 struct ForwardBatch {
   ForwardMode mode = ForwardMode::idle;
   int num_reqs = 0;
@@ -31,6 +45,15 @@ struct ForwardBatch {
   std::span<const int32_t> page_table;     // [num_reqs, page_table_stride] page ids
   int page_table_stride = 0;
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
+
+  // Tree attention (target verify of a draft tree), or empty: [num_tokens, tree_mask_words]. Bit j
+  // of row i says that row i of a request sees row j of the same request; all rows see the whole
+  // prefix kv_len - q_len. positions then hold each node's depth in the sequence, from which the
+  // prefix's side of a sliding window is counted; within the tree the mask alone decides.
+  std::span<const uint32_t> tree_mask;
+  int tree_mask_words = 0;                 // >= ceil(max_q_len / 32)
+
+  DeviceBatchArrays device;
 
   int q_len(int request) const { return q_indptr[request + 1] - q_indptr[request]; }
   const int32_t* pages_of(int request) const {

@@ -33,14 +33,6 @@ int64_t available_memory_bytes() {
   return int64_t{4} << 30;
 }
 
-DType kv_dtype(KvFormat format) {
-  switch (format) {
-    case KvFormat::f32: return DType::f32;
-    case KvFormat::f16: return DType::f16;
-    default: return DType::bf16;
-  }
-}
-
 ModelDType model_dtype(DType dtype) {
   return dtype == DType::f32 ? ModelDType::f32 : dtype == DType::f16 ? ModelDType::f16 : ModelDType::bf16;
 }
@@ -133,7 +125,7 @@ KvCacheShape cache_shape(const ModelConfig& config, const Resolved& attention) {
   shape.page_size = attention.page_size;
   shape.num_kv_heads = config.num_kv_heads;
   shape.k_head_dim = shape.v_head_dim = config.head_dim;
-  shape.dtype = kv_dtype(attention.kv_format);
+  shape.format = attention.kv_format;
   return shape;
 }
 

@@ -17,7 +17,7 @@ constexpr size_t kLayerAlignBytes = 64;
 size_t align_up(size_t bytes) { return (bytes + kLayerAlignBytes - 1) & ~(kLayerAlignBytes - 1); }
 
 size_t token_bytes(const KvCacheShape& shape, int head_dim) {
-  return static_cast<size_t>(shape.num_kv_heads) * head_dim * dtype_info(shape.dtype).block_bytes;
+  return static_cast<size_t>(shape.num_kv_heads) * head_dim * kv_format_bits(shape.format) / 8;
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ size_t KvCache::bytes_per_token(const KvCacheShape& shape) {
 }
 
 Result<KvCache> KvCache::create(const KvCacheShape& shape) {
-  if (shape.dtype != DType::f32 && shape.dtype != DType::f16 && shape.dtype != DType::bf16) {
-    return Status::unsupported("kv_cache_dtype " + std::string(dtype_info(shape.dtype).name) +
+  if (kv_format_bits(shape.format) < 16) {
+    return Status::unsupported("kv_cache_dtype " + std::string(kv_format_name(shape.format)) +
                                    " is not supported here; use auto, bf16, f16 or f32",
                                "--kv-cache-dtype");
   }
@@ -91,7 +91,7 @@ KvPoolView KvCache::view(int layer, size_t offset, int head_dim) const {
   assert(layer >= 0 && layer < shape_.num_layers);
   KvPoolView view;
   view.data = base_ + offset;
-  view.dtype = shape_.dtype;
+  view.format = shape_.format;
   view.head_stride = head_dim;
   view.token_stride = int64_t{shape_.num_kv_heads} * head_dim;
   view.page_stride = shape_.page_size * view.token_stride;

@@ -23,7 +23,7 @@ struct KvCacheShape {
   int num_kv_heads = 0;
   int k_head_dim = 0;
   int v_head_dim = 0;
-  DType dtype = DType::bf16;  // f32, f16 or bf16
+  KvFormat format = KvFormat::bf16;
 };
 
 class KvCache {

@@ -18,7 +18,7 @@ KvCacheShape small_shape() {
   shape.num_kv_heads = 2;
   shape.k_head_dim = 6;
   shape.v_head_dim = 4;
-  shape.dtype = DType::f32;
+  shape.format = KvFormat::f32;
   return shape;
 }
 
@@ -115,7 +115,7 @@ TEST(KvCache, MovesWithoutFreeing) {
 
 TEST(KvCache, RefusesShapesThatCannotBe) {
   KvCacheShape shape = small_shape();
-  shape.dtype = DType::q4_0;
+  shape.format = KvFormat::fp4_e2m1;
   EXPECT_EQ(KvCache::create(shape).status().code(), StatusCode::unsupported);
   shape = small_shape();
   shape.num_pages = 0;

@@ -53,10 +53,6 @@ void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache
   const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
   const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
   const int64_t stride = q_dim + 2 * kv_dim;
-  const auto target = [](const KvPoolView& view) {
-    return KvWriteTarget{const_cast<void*>(view.data), view.dtype, view.page_stride,
-                         view.token_stride, view.head_stride};
-  };
   QkvRowsCall call;
   call.rows = batch.num_tokens;
   call.num_q_heads = spec_.num_q_heads;
@@ -74,8 +70,8 @@ void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache
   call.positions = batch.positions.data();
   call.kv_slots = batch.kv_slots.data();
   call.page_size = batch.page_size;
-  call.k_out = target(cache.k(layer));
-  call.v_out = target(cache.v(layer));
+  call.k_out = cache.k(layer);
+  call.v_out = cache.v(layer);
   norm_rope_write_kv(call, team);
 }
 

@@ -131,7 +131,7 @@ TEST_P(FamilyTest, EveryBackendGivesTheSameLogits) {
 
 TEST_P(FamilyTest, Bfloat16StaysClose) {
   const Golden golden = read_golden(GetParam());
-  auto run = open_or_fail(golden_folder(GetParam()), {.dtype = DType::bf16, .kv_dtype = DType::bf16});
+  auto run = open_or_fail(golden_folder(GetParam()), {.dtype = DType::bf16, .kv_format = KvFormat::bf16});
   ASSERT_NE(run, nullptr);
   auto logits = run->feed(golden.ids);
   ASSERT_TRUE(logits.ok()) << logits.status().message();

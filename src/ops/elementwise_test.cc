@@ -374,8 +374,8 @@ TEST(Rope, NormsRotatesAndWritesTheKvPool) {
     const int64_t head = (f.kDim + 1) * f.kPage, page = f.kKvHeads * head;
     const size_t bytes = dtype_info(dtype).block_bytes;
     std::vector<unsigned char> k_pool(3 * page * bytes, 0xff), v_pool(3 * page * bytes, 0xff);
-    call.k_out = {k_pool.data(), dtype, page, f.kDim + 1, head};
-    call.v_out = {v_pool.data(), dtype, page, f.kDim + 1, head};
+    call.k_out = {k_pool.data(), kv_format_of(dtype).value(), page, f.kDim + 1, head, nullptr, nullptr};
+    call.v_out = {v_pool.data(), kv_format_of(dtype).value(), page, f.kDim + 1, head, nullptr, nullptr};
     norm_rope_write_kv(call, team);
     const auto pool_value = [&](const std::vector<unsigned char>& pool, int32_t slot, int h, int i) {
       float value;

@@ -34,21 +34,22 @@ struct HeadPass {
     }
   }
 
-  void write(const KvWriteTarget& to, int32_t slot, const float* heads, int dim) const {
+  void write(const KvPoolView& to, int32_t slot, const float* heads, int dim) const {
     const int64_t base = slot / call->page_size * to.page_stride +
                          slot % call->page_size * to.token_stride;
     for (int h = 0; h < call->num_kv_heads; ++h) {
       const int64_t at = base + h * to.head_stride;
       const float* from = heads + int64_t{h} * dim;
-      switch (to.dtype) {
-        case DType::f32:
-          std::memcpy(static_cast<float*>(to.data) + at, from, dim * sizeof(float));
+      void* const data = const_cast<void*>(to.data);  // the pool is written through its view
+      switch (to.format) {
+        case KvFormat::f32:
+          std::memcpy(static_cast<float*>(data) + at, from, dim * sizeof(float));
           break;
-        case DType::bf16:
-          kernels->f32_to_bf16(from, dim, static_cast<uint16_t*>(to.data) + at);
+        case KvFormat::bf16:
+          kernels->f32_to_bf16(from, dim, static_cast<uint16_t*>(data) + at);
           break;
-        case DType::f16:
-          kernels->f32_to_f16(from, dim, static_cast<uint16_t*>(to.data) + at);
+        case KvFormat::f16:
+          kernels->f32_to_f16(from, dim, static_cast<uint16_t*>(data) + at);
           break;
         default: assert(false && "KV pools are f32, bf16 or f16");
       }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "kv/kv_pool_view.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave {
@@ -25,16 +26,6 @@ struct RopeTable {
   // Angles are computed in f64, rounded once. inv_freq has rotary_dim / 2 entries.
   static RopeTable make(const std::vector<double>& inv_freq, int64_t positions,
                         bool interleaved = false, double attention_factor = 1.0);
-};
-
-// Where K or V rows go: element (page, offset, head, i) at
-// data + (page*page_stride + offset*token_stride + head*head_stride + i) * element bytes.
-struct KvWriteTarget {
-  void* data = nullptr;
-  DType dtype = DType::bf16;  // f32, bf16 or f16
-  int64_t page_stride = 0;    // strides in elements
-  int64_t token_stride = 0;
-  int64_t head_stride = 0;
 };
 
 struct QkvRowsCall {
@@ -57,8 +48,8 @@ struct QkvRowsCall {
   const int32_t* positions = nullptr; // [rows], each < rope->positions
   const int32_t* kv_slots = nullptr;  // [rows] page * page_size + offset, or -1: write nothing
   int page_size = 1;
-  KvWriteTarget k_out;                // data == nullptr: no write at all
-  KvWriteTarget v_out;
+  KvPoolView k_out;                   // pools to write; data == nullptr: no write at all
+  KvPoolView v_out;
 };
 void norm_rope_write_kv(const QkvRowsCall& call, ThreadTeam& team);
 

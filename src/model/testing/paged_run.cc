@@ -35,7 +35,7 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
                                                       .num_kv_heads = config.num_kv_heads,
                                                       .k_head_dim = config.head_dim,
                                                       .v_head_dim = config.head_dim,
-                                                      .dtype = options.kv_dtype}));
+                                                      .format = options.kv_format}));
   run->cache_ = std::make_unique<KvCache>(std::move(cache));
   run->pages_.resize(pages + 3);
   std::iota(run->pages_.begin(), run->pages_.end(), 0);

@@ -19,7 +19,7 @@ namespace warpweave {
 struct PagedRunOptions {
   std::string backend = "reference";
   DType dtype = DType::f32;       // of the compute mode and the KV pool
-  DType kv_dtype = DType::f32;
+  KvFormat kv_format = KvFormat::f32;
   int page_size = 4;
   int max_tokens = 128;
   int threads = 2;

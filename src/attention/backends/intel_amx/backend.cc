@@ -77,7 +77,7 @@ void IntelAmxBackend::plan_for(const ForwardBatch& batch, const LayerShape& shap
 }
 
 void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& call) {
-  const bool bf16 = call.k.dtype == DType::bf16 && call.v.dtype == DType::bf16;
+  const bool bf16 = call.k.format == KvFormat::bf16 && call.v.format == KvFormat::bf16;
   const LayerShape shape(bf16 ? *kernels_.bf16 : *kernels_.f32, batch, call);
   plan_for(batch, shape);
   clear_empty_requests(batch, call);

@@ -15,11 +15,11 @@ constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
-Element element_of(DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return Element::bf16;
-    case DType::f16: return Element::f16;
-    default: assert(dtype == DType::f32); return Element::f32;
+Element element_of(KvFormat format) {
+  switch (format) {
+    case KvFormat::bf16: return Element::bf16;
+    case KvFormat::f16: return Element::f16;
+    default: assert(format == KvFormat::f32); return Element::f32;
   }
 }
 
@@ -90,7 +90,7 @@ void TileRunner::load_queries(const LayerShape& shape, const Tile& tile, HeadRan
   for (int head = heads.begin; head < heads.end; ++head) {
     uint32_t* out = q_ + static_cast<size_t>(head - heads.begin) * row_stride_ * shape.depth;
     for (int i = 0; i < tile.q_count; ++i) {
-      const float* src = call.q + (token + i) * call.q_token_stride +
+      const float* src = call.q_f32() + (token + i) * call.q_token_stride +
                          int64_t{head} * shape.group * call.head_dim;
       for (int h = 0; h < shape.group; ++h, src += call.head_dim, out += shape.depth) {
         shape.kernels->pack_query({src, call.head_dim, shape.padded_dim, call.scale, out});
@@ -118,7 +118,7 @@ void TileRunner::find_rows(const LayerShape& shape, int request, Range tokens, i
   const KvPoolView& v = shape.call->v;
   const int page_size = shape.batch->page_size;
   const int32_t* pages = shape.batch->pages_of(request);
-  const int64_t k_bytes = dtype_info(k.dtype).block_bytes, v_bytes = dtype_info(v.dtype).block_bytes;
+  const int64_t k_bytes = kv_format_bits(k.format) / 8, v_bytes = kv_format_bits(v.format) / 8;
   int page = tokens.first / page_size, offset = tokens.first % page_size;
   const int count = row_count_[slot] = std::max(0, tokens.last - tokens.first);
   for (int i = 0; i < count;) {
@@ -145,9 +145,9 @@ void TileRunner::run_block(const LayerShape& shape, int block, int kv_head, int 
   const AttentionCall& call = *shape.call;
   const RowState state = head_state(shape, chunk_, local_head);
   const int slot = block & 1, next = slot ^ 1, count = row_count_[slot];
-  const Element k_element = element_of(call.k.dtype), v_element = element_of(call.v.dtype);
-  const int k_bytes = dtype_info(call.k.dtype).block_bytes;
-  const int v_bytes = dtype_info(call.v.dtype).block_bytes;
+  const Element k_element = element_of(call.k.format), v_element = element_of(call.v.format);
+  const int k_bytes = kv_format_bits(call.k.format) / 8;
+  const int v_bytes = kv_format_bits(call.v.format) / 8;
   const int64_t k_head = kv_head * call.k.head_stride * k_bytes;
   const int64_t v_head = kv_head * call.v.head_stride * v_bytes;
   Prefetch prefetch = {{{k_rows_[next], k_head, call.head_dim * k_bytes},
@@ -279,7 +279,7 @@ void TileRunner::write_rows(const LayerShape& shape, const Tile& tile, int kv_he
     }
     shape.kernels->finish({state.o + static_cast<size_t>(row) * shape.padded_v_dim, scale,
                            call.v_head_dim,
-                           call.out + t * call.out_token_stride + int64_t{head} * call.v_head_dim});
+                           call.out_f32() + t * call.out_token_stride + int64_t{head} * call.v_head_dim});
     if (call.lse != nullptr) call.lse[t * call.num_q_heads + head] = lse;
   }
 }

@@ -26,9 +26,9 @@ double half_to_double(uint16_t bits) {
 }
 
 double pool_element(const KvPoolView& pool, int64_t index) {
-  if (pool.dtype == DType::f32) return static_cast<const float*>(pool.data)[index];
+  if (pool.format == KvFormat::f32) return static_cast<const float*>(pool.data)[index];
   const uint16_t bits = static_cast<const uint16_t*>(pool.data)[index];
-  if (pool.dtype == DType::f16) return half_to_double(bits);
+  if (pool.format == KvFormat::f16) return half_to_double(bits);
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
   float value;
   std::memcpy(&value, &wide, 4);
@@ -69,8 +69,8 @@ class ReferenceBackend : public AttentionBackend {
 void ReferenceBackend::row(const ForwardBatch& batch, const AttentionCall& call, const Row& row) {
   const int64_t token = batch.q_indptr[row.request] + row.index;
   const int kv_head = row.head / (call.num_q_heads / call.num_kv_heads);
-  const float* q = call.q + token * call.q_token_stride + int64_t{row.head} * call.head_dim;
-  float* out = call.out + token * call.out_token_stride + int64_t{row.head} * call.v_head_dim;
+  const float* q = call.q_f32() + token * call.q_token_stride + int64_t{row.head} * call.head_dim;
+  float* out = call.out_f32() + token * call.out_token_stride + int64_t{row.head} * call.v_head_dim;
   const int first = call.window_left < 0 ? 0 : std::max(0, row.position - call.window_left);
   auto element = [&](const KvPoolView& pool, int kv, int i) {
     const int64_t page = batch.pages_of(row.request)[kv / batch.page_size];

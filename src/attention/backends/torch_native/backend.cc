@@ -31,13 +31,13 @@ void gather(const ForwardBatch& batch, const KvPoolView& pool, int request, int 
     const int64_t index = page * pool.page_stride + kv % batch.page_size * pool.token_stride +
                           head * pool.head_stride;
     float* row = out.data() + static_cast<size_t>(kv) * dim;
-    if (pool.dtype == DType::f32) {
+    if (pool.format == KvFormat::f32) {
       std::copy_n(static_cast<const float*>(pool.data) + index, dim, row);
       continue;
     }
     const uint16_t* src = static_cast<const uint16_t*>(pool.data) + index;
     for (int i = 0; i < dim; ++i) {
-      row[i] = pool.dtype == DType::bf16 ? bf16_to_f32(src[i]) : f16_to_f32(src[i]);
+      row[i] = pool.format == KvFormat::bf16 ? bf16_to_f32(src[i]) : f16_to_f32(src[i]);
     }
   }
 }
@@ -106,8 +106,8 @@ void TorchNativeBackend::row(const AttentionCall& call, int64_t token, int head,
                              Scratch& scratch) {
   const int first = call.window_left < 0 ? 0 : std::max(0, position - call.window_left);
   const int count = position + 1 - first;
-  const float* q = call.q + token * call.q_token_stride + int64_t{head} * call.head_dim;
-  float* out = call.out + token * call.out_token_stride + int64_t{head} * call.v_head_dim;
+  const float* q = call.q_f32() + token * call.q_token_stride + int64_t{head} * call.head_dim;
+  float* out = call.out_f32() + token * call.out_token_stride + int64_t{head} * call.v_head_dim;
   scratch.scores.resize(count);
   float* scores = scratch.scores.data();
   const float* k = scratch.k.data() + static_cast<size_t>(first) * call.head_dim;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "warpweave/tensor.h"
+#include "kv/kv_format.h"
 
 namespace warpweave::conformance {
 
@@ -22,7 +22,7 @@ struct Case {
   int q_heads = 1, kv_heads = 1;
   int head_dim = 64, v_head_dim = 64;
   int page_size = 16;
-  std::vector<DType> kv_dtypes;
+  std::vector<KvFormat> kv_formats;
   bool decode = false;
   int window = -1;
   float softcap = 0;

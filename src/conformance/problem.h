@@ -40,7 +40,7 @@ struct Slice {
 
 class Problem {
  public:
-  Problem(const Case& c, DType kv_dtype, uint64_t seed, int page_size);
+  Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size);
 
   // The whole case, or parts of it as one batch. Rows of the output stand in the order of `slices`.
   Output run(AttentionBackend& backend) const;
@@ -48,11 +48,11 @@ class Problem {
 
   std::vector<Slice> all() const;
   const Case& shape() const { return case_; }
-  DType kv_dtype() const { return kv_dtype_; }
+  KvFormat kv_format() const { return kv_format_; }
   const float* query(int request, int row, int head) const;
   const float* sinks() const { return case_.sinks ? sinks_.data() : nullptr; }
   float scale() const { return scale_; }
-  // The value a backend reads for K or V (already rounded to the pool's dtype).
+  // The value a backend reads for K or V (already rounded to the pool's format).
   float k_value(int request, int kv, int head, int i) const;
   float v_value(int request, int kv, int head, int i) const;
 
@@ -68,7 +68,7 @@ class Problem {
   int64_t offset_of(const KvPoolView& view, int request, int kv, int head) const;
 
   Case case_;
-  DType kv_dtype_;
+  KvFormat kv_format_;
   int page_size_;
   float scale_;
   std::vector<float> sinks_;

@@ -45,12 +45,12 @@ class Determinism : public testing::TestWithParam<Case> {};
 TEST_P(Determinism, SameBits) {
   const Case& c = GetParam();
   ThreadTeam team(2), alone(1), crowd(5);
-  for (DType dtype : c.kv_dtypes) {
-    const Problem problem(c, dtype, kSeed, c.page_size);
-    const Problem other_pages(c, dtype, kSeed, c.page_size == 1 ? 53 : 1);
+  for (KvFormat format : c.kv_formats) {
+    const Problem problem(c, format, kSeed, c.page_size);
+    const Problem other_pages(c, format, kSeed, c.page_size == 1 ? 53 : 1);
     for (const Variant& variant : all_variants()) {
       if (!variant.caps->deterministic) continue;
-      SCOPED_TRACE(c.name + " kv=" + std::string(dtype_info(dtype).name) + " " + variant.name);
+      SCOPED_TRACE(c.name + " kv=" + std::string(kv_format_name(format)) + " " + variant.name);
       const auto backend = variant.create({&team, 0, c.page_size});
       const Output expected = problem.run(*backend);
       for (int repeat = 0; repeat < 20; ++repeat) {
@@ -70,7 +70,7 @@ TEST_P(Determinism, SameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mha, Determinism,
-                         testing::ValuesIn(read_cases("tests/conformance/cases/determinism.txt")),
+                         testing::ValuesIn(read_cases("src/conformance/cases/determinism.txt")),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

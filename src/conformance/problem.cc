@@ -20,19 +20,19 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr int32_t kNowhere = 0x3fffffff;  // a page id that must not be followed
 constexpr int64_t kFarPageStride = int64_t{1} << 31;
 
-void put(void* data, DType dtype, int64_t index, float value) {
-  if (dtype == DType::f32) {
+void put(void* data, KvFormat format, int64_t index, float value) {
+  if (format == KvFormat::f32) {
     static_cast<float*>(data)[index] = value;
   } else {
     static_cast<uint16_t*>(data)[index] =
-        dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+        format == KvFormat::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
   }
 }
 
-float get(const void* data, DType dtype, int64_t index) {
-  if (dtype == DType::f32) return static_cast<const float*>(data)[index];
+float get(const void* data, KvFormat format, int64_t index) {
+  if (format == KvFormat::f32) return static_cast<const float*>(data)[index];
   const uint16_t bits = static_cast<const uint16_t*>(data)[index];
-  return dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  return format == KvFormat::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
 int64_t used_per_page(const Case& c, int page_size, const KvPoolView& view) {
@@ -50,8 +50,8 @@ SparseMemory::SparseMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
 
 SparseMemory::~SparseMemory() { munmap(data_, bytes_); }
 
-Problem::Problem(const Case& c, DType kv_dtype, uint64_t seed, int page_size)
-    : case_(c), kv_dtype_(kv_dtype), page_size_(page_size),
+Problem::Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size)
+    : case_(c), kv_format_(kv_format), page_size_(page_size),
       scale_(1 / std::sqrt(static_cast<float>(c.head_dim))) {
   place_pages(seed);
   k_ = make_pool(c.head_dim);
@@ -81,18 +81,18 @@ void Problem::place_pages(uint64_t seed) {
 Problem::Pool Problem::make_pool(int dim) const {
   Pool pool;
   KvPoolView& view = pool.view;
-  view.dtype = kv_dtype_;
+  view.format = kv_format_;
   view.head_stride = dim + case_.gap;
   view.token_stride = case_.kv_heads * view.head_stride + case_.gap;
   view.page_stride = case_.far ? kFarPageStride : page_size_ * view.token_stride + case_.gap;
   const int64_t per_page = used_per_page(case_, page_size_, view);
-  const int bytes = dtype_info(kv_dtype_).block_bytes;
+  const int bytes = kv_format_bits(kv_format_) / 8;
   pool.memory = std::make_unique<SparseMemory>(
       (view.page_stride * (num_pages_ - 1) + per_page + 64) * bytes);
   view.data = pool.memory->data();
   for (int page = 0; page < num_pages_; ++page) {
     for (int64_t i = 0; i < per_page; ++i) {
-      put(pool.memory->data(), kv_dtype_, page * view.page_stride + i, kNaN);
+      put(pool.memory->data(), kv_format_, page * view.page_stride + i, kNaN);
     }
   }
   return pool;
@@ -118,10 +118,10 @@ void Problem::fill(uint64_t seed) {
         const int64_t k = offset_of(k_.view, static_cast<int>(r), kv, h);
         const int64_t v = offset_of(v_.view, static_cast<int>(r), kv, h);
         for (int i = 0; i < case_.head_dim; ++i) {
-          put(k_.memory->data(), kv_dtype_, k + i, case_.data == Data::normal ? normal(random) : level);
+          put(k_.memory->data(), kv_format_, k + i, case_.data == Data::normal ? normal(random) : level);
         }
         for (int i = 0; i < case_.v_head_dim; ++i) {
-          put(v_.memory->data(), kv_dtype_, v + i, normal(random));
+          put(v_.memory->data(), kv_format_, v + i, normal(random));
         }
       }
     }
@@ -137,10 +137,10 @@ const float* Problem::query(int request, int row, int head) const {
   return queries_[request].data() + (int64_t{row} * case_.q_heads + head) * case_.head_dim;
 }
 float Problem::k_value(int request, int kv, int head, int i) const {
-  return get(k_.view.data, kv_dtype_, offset_of(k_.view, request, kv, head) + i);
+  return get(k_.view.data, kv_format_, offset_of(k_.view, request, kv, head) + i);
 }
 float Problem::v_value(int request, int kv, int head, int i) const {
-  return get(v_.view.data, kv_dtype_, offset_of(v_.view, request, kv, head) + i);
+  return get(v_.view.data, kv_format_, offset_of(v_.view, request, kv, head) + i);
 }
 
 std::vector<Slice> Problem::all() const {

@@ -1,4 +1,4 @@
-#include "case.h"
+#include "conformance/case.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +39,7 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
   } else if (key == "page") {
     c.page_size = std::stoi(value);
   } else if (key == "kv") {
-    for (const std::string& name : split(value, ',')) c.kv_dtypes.push_back(parse_dtype(name).value());
+    for (const std::string& name : split(value, ',')) c.kv_formats.push_back(kv_format_of(parse_dtype(name).value()).value());
   } else if (key == "mode") {
     c.decode = value == "decode";
   } else if (key == "window") {
@@ -79,7 +79,7 @@ std::vector<Case> read_cases(const std::string& path) {
       if (equals == std::string::npos) fail(where, "expected key=value, has " + word);
       set(c, word.substr(0, equals), word.substr(equals + 1), where);
     }
-    if (c.kv_dtypes.empty()) c.kv_dtypes = {DType::f32, DType::bf16, DType::f16};
+    if (c.kv_formats.empty()) c.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16};
     cases.push_back(c);
   }
   return cases;

@@ -1,4 +1,4 @@
-// Each case, for each KV dtype: the reference once, then every backend against it.
+// Each case, for each KV format: the reference once, then every backend against it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,9 +34,9 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
   return top;
 }
 
-// One rounding of a result in the pool's dtype.
-double unit_roundoff(DType dtype) {
-  return dtype == DType::bf16 ? 0x1p-9 : dtype == DType::f16 ? 0x1p-12 : 0x1p-22;
+// One rounding of a result in the pool's format.
+double unit_roundoff(KvFormat format) {
+  return format == KvFormat::bf16 ? 0x1p-9 : format == KvFormat::f16 ? 0x1p-12 : 0x1p-22;
 }
 
 class Conformance : public testing::TestWithParam<Case> {};
@@ -47,18 +47,18 @@ TEST_P(Conformance, MatchesReference) {
   const BackendContext context = {&team, 0, c.page_size};
   auto reference = create_backend("reference", context);
   ASSERT_TRUE(reference.ok());
-  for (DType dtype : c.kv_dtypes) {
-    const Problem problem(c, dtype, kSeed, c.page_size);
+  for (KvFormat format : c.kv_formats) {
+    const Problem problem(c, format, kSeed, c.page_size);
     const Output expected = problem.run(**reference);
     const Output naive = naive_attention(problem);
     ASSERT_TRUE(std::isfinite(max_difference(naive.out, expected.out)));
     const double factor = c.softcap > 0 ? 3 : 2;
     const double bound = factor * max_difference(naive.out, expected.out) +
-                         unit_roundoff(dtype) * max_abs(expected.out);
+                         unit_roundoff(format) * max_abs(expected.out);
     const double lse_bound = factor * max_difference(naive.lse, expected.lse) +
                              1e-6 * std::max(1.0, max_abs(expected.lse));
     for (const Variant& variant : all_variants()) {
-      SCOPED_TRACE(c.name + " kv=" + std::string(dtype_info(dtype).name) + " " + variant.name);
+      SCOPED_TRACE(c.name + " kv=" + std::string(kv_format_name(format)) + " " + variant.name);
       const auto backend = variant.create(context);
       const Output output = problem.run(*backend);
       EXPECT_LE(max_difference(output.out, expected.out), bound);
@@ -68,7 +68,7 @@ TEST_P(Conformance, MatchesReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mha, Conformance,
-                         testing::ValuesIn(read_cases("tests/conformance/cases/mha.txt")),
+                         testing::ValuesIn(read_cases("src/conformance/cases/mha.txt")),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -9,9 +9,9 @@
 namespace warpweave::conformance {
 namespace {
 
-float round_to(DType dtype, float value) {
-  if (dtype == DType::bf16) return bf16_to_f32(f32_to_bf16(value));
-  if (dtype == DType::f16) return f16_to_f32(f32_to_f16(value));
+float round_to(KvFormat format, float value) {
+  if (format == KvFormat::bf16) return bf16_to_f32(f32_to_bf16(value));
+  if (format == KvFormat::f16) return f16_to_f32(f32_to_f16(value));
   return value;
 }
 
@@ -38,7 +38,7 @@ void row(const Problem& problem, const Gathered& kv, int request, int index, int
   for (int j = first; j <= position; ++j) {
     float score = 0;
     for (int i = 0; i < c.head_dim; ++i) {
-      score += round_to(problem.kv_dtype(), q[i]) * kv.k[static_cast<size_t>(j) * c.head_dim + i];
+      score += round_to(problem.kv_format(), q[i]) * kv.k[static_cast<size_t>(j) * c.head_dim + i];
     }
     score *= problem.scale();
     if (c.softcap > 0) score = c.softcap * std::tanh(score / c.softcap);
@@ -57,7 +57,7 @@ void row(const Problem& problem, const Gathered& kv, int request, int index, int
   for (int d = 0; d < c.v_head_dim; ++d) {
     float value = 0;
     for (size_t j = 0; j < scores.size(); ++j) {
-      value += round_to(problem.kv_dtype(), scores[j]) * kv.v[(first + j) * c.v_head_dim + d];
+      value += round_to(problem.kv_format(), scores[j]) * kv.v[(first + j) * c.v_head_dim + d];
     }
     output.out.push_back(value / sum);
   }
