@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int kPromptTokens = 512, kNewTokens = 128, kRuns = 5;
+constexpr auto kSampleInterval = std::chrono::milliseconds(20);
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -52,12 +53,14 @@ RunTimes run(Engine& engine, int batch, int new_tokens, int salt) {
     request.sampling.temperature = 0;
     request.sampling.max_new_tokens = new_tokens;
     request.sampling.ignore_eos = true;
+    // Only a request's first and last token wake this thread: a consumer that ran on every token
+    // would take the cores that are being measured.
     const Status status = engine.submit(request, [&, first = true](const OutputDelta& delta) mutable {
+      if (!first && !delta.finish) return;
       std::lock_guard lock(mutex);
       if (first && ++started == batch) times.first_token_s = seconds_since(start);
       first = false;
-      if (delta.finish) ++finished;
-      changed.notify_one();
+      if (delta.finish && ++finished == batch) changed.notify_one();
     });
     if (!status.ok()) {
       std::fprintf(stderr, "%s\n", status.message().c_str());
@@ -66,7 +69,7 @@ RunTimes run(Engine& engine, int batch, int new_tokens, int salt) {
   }
   std::unique_lock lock(mutex);
   while (finished < batch) {
-    changed.wait(lock);
+    changed.wait_for(lock, kSampleInterval);
     lock.unlock();
     overheads.push_back(engine.stats().step_overhead_us);
     lock.lock();

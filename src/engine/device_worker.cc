@@ -64,6 +64,7 @@ void DeviceWorker::run(DeviceStep& step) {
   if (const size_t needed = batch.logits_rows.size() * vocab_size; logits_.size() < needed) {
     logits_.resize(needed);
   }
+  best_.resize(batch.logits_rows.size());
 
   const auto forward_start = SteadyClock::now();
   if (forward_end_ != SteadyClock::time_point{}) {
@@ -72,13 +73,13 @@ void DeviceWorker::run(DeviceStep& step) {
   step.status = parts_.attention->init_forward_metadata(batch);
   if (step.status.ok()) {
     step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team,
-                                        logits_.data());
+                                        {.values = logits_.data(), .best = best_.data()});
   }
   forward_end_ = SteadyClock::now();
 
   step.sampled.assign(step.sample_rows.size(), {});
   if (step.status.ok()) {
-    sampler_.sample(step.sample_rows, logits_, vocab_size, step.sampled);
+    sampler_.sample(step.sample_rows, {logits_, best_, vocab_size}, step.sampled);
     compute_input_logprobs(step);
   }
   step.sampled_ids.resize(step.sampled.size());

@@ -78,6 +78,7 @@ class DeviceWorker {
   DeviceParts parts_;
   Sampler sampler_;
   std::vector<float> logits_;
+  std::vector<RowBest> best_;          // argmax by logits row
   std::vector<int32_t> last_sampled_;  // of the step before, for its successor's unknown tokens
   SteadyClock::time_point forward_end_{};
 

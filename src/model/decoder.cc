@@ -145,8 +145,26 @@ void DecoderModel::keep_rows(std::span<const int32_t> rows) {
   }
 }
 
+void DecoderModel::compute_logits(int64_t rows, const LogitsOut& logits, ThreadTeam& team) {
+  const int64_t vocab = spec_.vocab_size;
+  const LinearInput last = normed(weights_.final_norm, weights_.lm_head, rows, team);
+  // A cap rounds near-equal logits to equal ones, so the best of a row is known only after it.
+  const bool capped = spec_.final_softcap > 0;
+  weights_.lm_head.forward(
+      last, {.data = logits.values, .row_stride = vocab, .best = capped ? nullptr : logits.best}, team);
+  if (!capped) return;
+  softcap_inplace(logits.values, spec_.final_softcap, rows * vocab, team);
+  if (logits.best == nullptr) return;
+  team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t column = argmax(logits.values + r * vocab, vocab);
+      logits.best[r] = {logits.values[r * vocab + column], static_cast<int32_t>(column)};
+    }
+  });
+}
+
 Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
-                             ThreadTeam& team, float* logits) {
+                             ThreadTeam& team, const LogitsOut& logits) {
   int64_t rows = batch.num_tokens;
   if (rows == 0) return {};
   reserve(rows);
@@ -180,11 +198,7 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
                layer.attention_out_norm, team);
     mlp(layer, rows, team);
   }
-  const LinearInput last = normed(weights_.final_norm, weights_.lm_head, rows, team);
-  weights_.lm_head.forward(last, {.data = logits, .row_stride = spec_.vocab_size}, team);
-  if (spec_.final_softcap > 0) {
-    softcap_inplace(logits, spec_.final_softcap, rows * spec_.vocab_size, team);
-  }
+  compute_logits(rows, logits, team);
   return {};
 }
 

@@ -41,23 +41,28 @@ struct DecoderSpec {
   RouterNorm router_norm = RouterNorm::softmax_all_renorm;
 };
 
-struct DecoderLayer {
+// The weights of a layer where `Linear` is a packed matrix and `Vector` a list of floats, in host
+// memory (below) or in a GPU's (gpu_decoder.h).
+template <typename Linear, typename Vector, typename Expert>
+struct DecoderLayerOf {
   int window_left = -1;             // -1: full attention
-  int rope_index = 0;               // into DecoderWeights::ropes
-  std::vector<float> input_norm;    // [hidden]
-  std::vector<PackedLinear> qkv;    // q|k|v side by side: one product, more where formats differ
-  std::vector<float> q_norm;        // [head_dim], or empty
-  std::vector<float> k_norm;
-  std::vector<float> sinks;         // [num_q_heads], or empty
-  PackedLinear o;
-  std::vector<float> attention_out_norm;  // Gemma: on the branch, before it joins; or empty
-  std::vector<float> mlp_norm;
-  PackedLinear gate_up;             // GLU; empty in expert layers
-  PackedLinear down;
-  std::vector<float> mlp_out_norm;  // Gemma, as above
-  PackedLinear router;              // empty in dense layers
-  std::vector<MoeExpert> experts;
+  int rope_index = 0;               // into the weights' ropes
+  Vector input_norm;                // [hidden]
+  std::vector<Linear> qkv;          // q|k|v side by side: one product, more where formats differ
+  Vector q_norm;                    // [head_dim], or empty
+  Vector k_norm;
+  Vector sinks;                     // [num_q_heads], or empty
+  Linear o;
+  Vector attention_out_norm;        // Gemma: on the branch, before it joins; or empty
+  Vector mlp_norm;
+  Linear gate_up;                   // GLU; empty in expert layers
+  Linear down;
+  Vector mlp_out_norm;              // Gemma, as above
+  Linear router;                    // empty in dense layers
+  std::vector<Expert> experts;
 };
+
+using DecoderLayer = DecoderLayerOf<PackedLinear, std::vector<float>, MoeExpert>;
 
 struct DecoderWeights {
   TensorView embedding;             // [vocab, hidden]; data == nullptr: rows of lm_head (tied)
@@ -70,6 +75,12 @@ struct DecoderWeights {
   size_t size_bytes() const;        // held in memory for weights
 };
 
+// Where the logits of a forward go, one row per entry of batch.logits_rows.
+struct LogitsOut {
+  float* values = nullptr;          // [logits_rows, vocab]
+  RowBest* best = nullptr;          // [logits_rows] each row's largest logit and its id, or null
+};
+
 class DecoderModel {
  public:
   DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights weights);
@@ -78,10 +89,10 @@ class DecoderModel {
   const DecoderSpec& spec() const { return spec_; }
   size_t weight_bytes() const { return weights_.size_bytes(); }
 
-  // Writes K/V of all rows to `cache` and the raw logits of batch.logits_rows to
-  // `logits` [logits_rows, vocab]. `attention` has had init_forward_metadata(batch).
+  // Writes K/V of all rows to `cache` and the raw logits of batch.logits_rows to `logits`.
+  // `attention` has had init_forward_metadata(batch).
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
-                 ThreadTeam& team, float* logits);
+                 ThreadTeam& team, const LogitsOut& logits);
 
  private:
   void reserve(int64_t rows);
@@ -93,6 +104,7 @@ class DecoderModel {
                   const std::vector<float>& out_norm, ThreadTeam& team);
   void mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team);
   void keep_rows(std::span<const int32_t> rows);
+  void compute_logits(int64_t rows, const LogitsOut& logits, ThreadTeam& team);
 
   ModelConfig config_;
   DecoderSpec spec_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cassert>
 #include <cstring>
 #include <string>
@@ -102,12 +103,12 @@ struct RowSource {
 
 // The thread's own grow-only memory: nothing is allocated in a steady decode loop.
 std::byte* thread_scratch(int which, size_t bytes) {
-  thread_local std::array<AlignedBuffer, 3> buffers;
+  thread_local std::array<AlignedBuffer, 4> buffers;
   AlignedBuffer& buffer = buffers[which];
   if (buffer.size() < bytes) buffer = AlignedBuffer::allocate(std::max(bytes, buffer.size() * 3 / 2));
   return buffer.data();
 }
-constexpr int kInputScratch = 0, kAccScratch = 1, kWeightScratch = 2;
+constexpr int kInputScratch = 0, kAccScratch = 1, kWeightScratch = 2, kBestScratch = 3;
 
 }  // namespace
 
@@ -258,6 +259,7 @@ GemmTileFn tile_kernel(const LinearKernels& kernels, DType dtype, bool bf16_prod
 void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const {
   assert(x.dtype == DType::f32 || x.dtype == DType::bf16);
   assert(y.dtype == DType::f32 || (y.dtype == DType::bf16 && !y.accumulate));
+  assert(y.best == nullptr || (y.dtype == DType::f32 && !y.accumulate));
   if (x.rows == 0 || empty()) return;
   Plan plan{};
   plan.kernels = &kernels_of(tier_);
@@ -276,16 +278,43 @@ void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTe
     plan.tile_panels /= 2;
   }
   const int64_t jobs = (panels_ + plan.tile_panels - 1) / plan.tile_panels * plan.row_blocks;
+  if (y.best != nullptr) return run_jobs_for_best(plan, jobs, team);
   if (x.rows * in_features_ * panels_ * kPanelCols <= kSerialWork) {
-    for (int64_t job = 0; job < jobs; ++job) run_job(plan, job);
+    for (int64_t job = 0; job < jobs; ++job) run_job(plan, job, nullptr);
     return;
   }
   team.parallel_for(jobs, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t job = begin; job < end; ++job) run_job(plan, job);
+    for (int64_t job = begin; job < end; ++job) run_job(plan, job, nullptr);
   });
 }
 
-void PackedLinear::run_job(const Plan& plan, int64_t job) const {
+// Every member takes its jobs in ascending order, so its own ties stay with the lower column.
+void PackedLinear::run_jobs_for_best(const Plan& plan, int64_t jobs, ThreadTeam& team) const {
+  const int members = team.size();
+  RowBest* const partial = reinterpret_cast<RowBest*>(
+      thread_scratch(kBestScratch, members * plan.rows * sizeof(RowBest)));
+  std::fill_n(partial, members * plan.rows, RowBest{});
+  std::atomic<int64_t> next{0};
+  team.run([&](int member, int) {
+    for (int64_t job; (job = next.fetch_add(1, std::memory_order_relaxed)) < jobs;) {
+      run_job(plan, job, partial + member * plan.rows);
+    }
+  });
+  for (int64_t r = 0; r < plan.rows; ++r) {
+    RowBest best;
+    for (int m = 0; m < members; ++m) {
+      const RowBest& candidate = partial[m * plan.rows + r];
+      if (candidate.value > best.value ||
+          (candidate.value == best.value && candidate.column < best.column)) {
+        best = candidate;
+      }
+    }
+    plan.y.best[r] = best;
+  }
+}
+
+// `best`: [plan.rows] of the running thread, or null.
+void PackedLinear::run_job(const Plan& plan, int64_t job, RowBest* best) const {
   const int64_t first_panel = job / plan.row_blocks * plan.tile_panels;
   const int64_t first_row = job % plan.row_blocks * kBlockRows;
   const int panels = static_cast<int>(std::min(plan.tile_panels, panels_ - first_panel));
@@ -350,6 +379,8 @@ void PackedLinear::run_job(const Plan& plan, int64_t job) const {
   finish.accumulate = plan.y.accumulate;
   finish.cols = static_cast<int>(
       std::min<int64_t>(panels / sources * kPanelCols, out_features_ - first_col));
+  finish.best = best != nullptr ? best + first_row : nullptr;
+  finish.first_col = static_cast<int>(first_col);
   plan.kernels->finish(finish);
 }
 

@@ -29,6 +29,7 @@
 #include "device/cpu/cpu_info.h"
 #include "ops/aligned_buffer.h"
 #include "ops/compute_types.h"
+#include "ops/kernels/linear_kernels.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
@@ -63,6 +64,10 @@ struct LinearOutput {
   DType dtype = DType::f32;    // f32 or bf16
   int64_t row_stride = 0;      // in elements, >= out_features
   bool accumulate = false;     // y += instead of y =; f32 only (the residual stream)
+  // [rows], or null; f32 without accumulate only. The argmax of each row, taken while its tiles are
+  // still in cache: greedy sampling then never reads the logits again. Ties go to the lower
+  // column; NaNs never win; all -inf or NaN leaves {-inf, 0}.
+  RowBest* best = nullptr;
 };
 
 class PackedLinear {
@@ -93,7 +98,8 @@ class PackedLinear {
  private:
   struct Plan;  // how one forward is cut into jobs
 
-  void run_job(const Plan& plan, int64_t job) const;
+  void run_jobs_for_best(const Plan& plan, int64_t jobs, ThreadTeam& team) const;
+  void run_job(const Plan& plan, int64_t job, RowBest* best) const;
 
   AlignedBuffer weights_;
   AlignedBuffer bias_;          // f32, padded to whole panels; empty: none

@@ -272,6 +272,40 @@ TEST(PackedLinear, IsBatchInvariant) {
   }
 }
 
+// Ties (equal weight rows), NaN rows and rows of -inf included, over jobs of several members.
+TEST(PackedLinear, FindsTheBestColumnOfEveryRow) {
+  for (const int64_t columns : {16, 77, 1000}) {
+    Weight w = make_weight(DType::f32, columns, 64, 21);
+    for (const int64_t copy : {columns - 1, columns / 2}) {
+      std::memcpy(&w.bytes[copy * 64 * 4], &w.bytes[3 * 64 * 4], 64 * 4);
+    }
+    for (const CpuTier tier : tiers()) {
+      ThreadTeam team(3);
+      const PackedLinear linear = packed(w, ComputeMode::f32, tier, team);
+      std::vector<float> x(600 * 64);
+      std::mt19937 rng(5);
+      for (float& v : x) v = std::normal_distribution<float>()(rng);
+      for (int i = 0; i < 64; ++i) {
+        x[7 * 64 + i] = reinterpret_cast<const float*>(w.bytes.data())[3 * 64 + i];  // best: row 3
+        x[8 * 64 + i] = kNan;
+      }
+      std::vector<float> y(600 * columns);
+      std::vector<RowBest> best(600);
+      linear.forward({.data = x.data(), .rows = 600, .row_stride = 64},
+                     {.data = y.data(), .row_stride = columns, .best = best.data()}, team);
+      EXPECT_EQ(best[7].column, 3);
+      EXPECT_EQ(best[8].column, 0);
+      for (int64_t r = 0; r < 600; ++r) {
+        if (r == 8) continue;
+        const auto row = y.begin() + r * columns;
+        const auto top = std::max_element(row, row + columns);
+        ASSERT_EQ(best[r].column, top - row) << cpu_tier_name(tier) << " row " << r;
+        ASSERT_EQ(best[r].value, *top);
+      }
+    }
+  }
+}
+
 double gated(GluActivation glu, double gate, double up) {
   switch (glu) {
     case GluActivation::silu: return gate / (1 + std::exp(-gate)) * up;

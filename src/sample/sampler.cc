@@ -25,19 +25,29 @@ void Sampler::sample_one(const SampleRow& row, std::span<const float> logits, Ro
   row.state->add_output(out.token_id);
 }
 
-void Sampler::sample(std::span<const SampleRow> rows, std::span<const float> logits, int vocab_size,
+void Sampler::sample(std::span<const SampleRow> rows, const SampleLogits& logits,
                      std::span<SampledRow> out) {
+  reading_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    SamplerState& state = *rows[i].state;
+    if (state.params().temperature != 0 || state.needs_logit_edit() || rows[i].want_logprobs) {
+      reading_.push_back(i);
+      continue;
+    }
+    out[i].token_id = logits.best[rows[i].logits_row].column;
+    state.add_output(out[i].token_id);
+  }
   const auto one = [&](size_t i, RowScratch& scratch) {
-    sample_one(rows[i], logits.subspan(size_t(rows[i].logits_row) * vocab_size, vocab_size), scratch,
-               out[i]);
+    const size_t first = static_cast<size_t>(rows[i].logits_row) * logits.vocab_size;
+    sample_one(rows[i], logits.values.subspan(first, logits.vocab_size), scratch, out[i]);
   };
-  if (rows.size() == 1 || team_.size() == 1) {
-    for (size_t i = 0; i < rows.size(); ++i) one(i, scratch_[0]);
+  if (reading_.size() <= 1 || team_.size() == 1) {
+    for (size_t i : reading_) one(i, scratch_[0]);
     return;
   }
   std::atomic<size_t> next{0};
   team_.run([&](int member, int) {
-    for (size_t i = next++; i < rows.size(); i = next++) one(i, scratch_[member]);
+    for (size_t n = next++; n < reading_.size(); n = next++) one(reading_[n], scratch_[member]);
   });
 }
 

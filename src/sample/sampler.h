@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "ops/linear.h"
 #include "sample/row_sampler.h"
 #include "sample/sampler_state.h"
 
@@ -26,12 +27,19 @@ struct SampledRow {
   PositionLogprobs logprobs;  // filled if asked
 };
 
+// What the forward says about its rows.
+struct SampleLogits {
+  std::span<const float> values;   // [rows, vocab], raw
+  std::span<const RowBest> best;   // [rows] argmax
+  int vocab_size = 0;
+};
+
 class Sampler {
  public:
   explicit Sampler(ThreadTeam& team) : team_(team), scratch_(team.size()) {}
 
-  // logits: [rows, vocab], raw. Results go to out[i] for rows[i]; each state learns its token.
-  void sample(std::span<const SampleRow> rows, std::span<const float> logits, int vocab_size,
+  // Results go to out[i] for rows[i]; each state learns its token.
+  void sample(std::span<const SampleRow> rows, const SampleLogits& logits,
               std::span<SampledRow> out);
 
  private:
@@ -40,6 +48,7 @@ class Sampler {
 
   ThreadTeam& team_;
   std::vector<RowScratch> scratch_;
+  std::vector<size_t> reading_;  // rows that need their logits
 };
 
 }  // namespace warpweave

@@ -139,20 +139,27 @@ TEST(Sampler, RowsDoNotDependOnTheBatch) {
   SamplingParams params;
   params.seed = 11;
   params.top_p = 0.9f;
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  std::vector<RowBest> best(kRows);
+  for (int r = 0; r < kRows; ++r) best[r].column = 100 + r;
+  // Every third row is greedy and takes what the forward found.
   const auto run = [&](std::vector<int> which) {
-    std::vector<SamplerState> states(which.size(), SamplerState(request_with(params), {}, 0));
+    std::vector<SamplerState> states;
     std::vector<SampleRow> rows;
+    for (int r : which) states.emplace_back(request_with(r % 3 ? params : greedy), std::vector<int32_t>{}, 0);
     for (size_t i = 0; i < which.size(); ++i) {
       rows.push_back({.state = &states[i], .logits_row = which[i], .position = 40, .logprob_ids = {}});
     }
     std::vector<SampledRow> out(rows.size());
-    sampler.sample(rows, logits, kVocab, out);
+    sampler.sample(rows, {logits, best, kVocab}, out);
     std::vector<int32_t> ids;
     for (const SampledRow& row : out) ids.push_back(row.token_id);
     return ids;
   };
   const auto all = run({0, 1, 2, 3, 4, 5, 6, 7, 8});
   for (int r = 0; r < kRows; ++r) EXPECT_EQ(run({r})[0], all[r]);
+  EXPECT_EQ(all[6], 106);
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ struct GemmTile {
   bool load_acc = false;
 };
 
+// The largest value of a row and its first column.
+struct RowBest {
+  float value = -__builtin_inff();
+  int32_t column = 0;
+};
+
 // y = activation(acc + bias), converted and cut to `cols`.
 struct FinishTile {
   const float* acc = nullptr;
@@ -37,6 +43,8 @@ struct FinishTile {
   bool y_is_bf16 = false;
   bool accumulate = false;               // f32 only
   int cols = 0;                          // columns of y in this tile
+  RowBest* best = nullptr;               // [rows], taught this tile's columns; f32 y only
+  int first_col = 0;                     // of the tile in y, for `best`
 };
 
 // One k range of one compressed panel, widened to the layout of a plain panel.

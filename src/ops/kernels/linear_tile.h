@@ -164,6 +164,23 @@ WW_INLINE void store_output(const FinishTile& t, int64_t at, Vec v, int cols) {
   }
 }
 
+// Rows seldom improve, so the common case is four loads, four maxima and one test.
+WW_INLINE void learn_best(const FinishTile& t, int row) {
+  const float* y = static_cast<const float*>(t.y) + row * t.y_stride;
+  const float lowest = -__builtin_inff();
+  Vec top = vset1(t.best[row].value);
+  for (int col = 0; col < t.cols; col += kPanelCols) {
+    const int cols = t.cols - col;
+    const Vec v = cols < kPanelCols ? vload_first(y + col, cols, lowest) : vload(y + col);
+    top = vmax(v, top);  // a NaN on the left gives the right
+  }
+  const float value = vreduce_max(top);
+  if (!(value > t.best[row].value)) return;
+  int col = 0;
+  while (y[col] != value) ++col;
+  t.best[row] = {value, t.first_col + col};
+}
+
 void finish_tile(const FinishTile& t) {
   const int sources = t.glu == GluActivation::none ? 1 : 2;  // panels read per panel written
   for (int r = 0; r < t.rows; ++r) {
@@ -180,6 +197,7 @@ void finish_tile(const FinishTile& t) {
       const int cols = t.cols - col < kPanelCols ? t.cols - col : kPanelCols;
       store_output(t, r * t.y_stride + col, v, cols);
     }
+    if (t.best) learn_best(t, r);
   }
 }
 
