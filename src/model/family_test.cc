@@ -24,6 +24,11 @@ struct Golden {
 
 std::string golden_folder(const std::string& name) { return "tests/golden/families/" + name; }
 
+// A GGUF file stands alone; a Hugging Face model is its folder.
+std::string model_path(const std::string& name) {
+  return golden_folder(name) + (name.starts_with("gguf-") ? "/model.gguf" : "");
+}
+
 Golden read_golden(const std::string& name) {
   const auto json = nlohmann::json::parse(std::ifstream(golden_folder(name) + "/golden.json"));
   Golden out;
@@ -58,7 +63,7 @@ class FamilyTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(FamilyTest, WholePrefillGivesTheSameLogits) {
   const Golden golden = read_golden(GetParam());
-  auto run = open_or_fail(golden_folder(GetParam()));
+  auto run = open_or_fail(model_path(GetParam()));
   ASSERT_NE(run, nullptr);
   auto logits = run->feed(golden.ids);
   ASSERT_TRUE(logits.ok()) << logits.status().message();
@@ -67,7 +72,7 @@ TEST_P(FamilyTest, WholePrefillGivesTheSameLogits) {
 
 TEST_P(FamilyTest, ChunksAndDecodeStepsGiveTheSameLogits) {
   const Golden golden = read_golden(GetParam());
-  auto run = open_or_fail(golden_folder(GetParam()));
+  auto run = open_or_fail(model_path(GetParam()));
   ASSERT_NE(run, nullptr);
   const std::span<const int32_t> ids(golden.ids);
   std::vector<float> all;
@@ -88,7 +93,7 @@ TEST_P(FamilyTest, ChunksAndDecodeStepsGiveTheSameLogits) {
 
 TEST_P(FamilyTest, GreedyContinuationIsTheSame) {
   const Golden golden = read_golden(GetParam());
-  auto run = open_or_fail(golden_folder(GetParam()), {.page_size = 1});
+  auto run = open_or_fail(model_path(GetParam()), {.page_size = 1});
   ASSERT_NE(run, nullptr);
   auto ids = run->greedy(golden.prompt, static_cast<int>(golden.greedy.size()));
   ASSERT_TRUE(ids.ok()) << ids.status().message();
@@ -98,7 +103,7 @@ TEST_P(FamilyTest, GreedyContinuationIsTheSame) {
 // Logits of some rows only take the shortcut of the last layer: the same numbers, bit for bit.
 TEST_P(FamilyTest, LogitsOfTheLastRowsAreThoseOfAllRows) {
   const Golden golden = read_golden(GetParam());
-  auto run = open_or_fail(golden_folder(GetParam()));
+  auto run = open_or_fail(model_path(GetParam()));
   ASSERT_NE(run, nullptr);
   auto all = run->feed(golden.ids);
   ASSERT_TRUE(all.ok());
@@ -115,7 +120,7 @@ TEST_P(FamilyTest, EveryBackendGivesTheSameLogits) {
   const size_t prompt = golden.prompt.size();
   for (const BackendRegistration& backend : built_backends()) {
     const std::string name(backend.caps->name);
-    auto run = open_or_fail(golden_folder(GetParam()), {.backend = name, .page_size = 16});
+    auto run = open_or_fail(model_path(GetParam()), {.backend = name, .page_size = 16});
     ASSERT_NE(run, nullptr);
     auto all = run->feed(golden.prompt);
     ASSERT_TRUE(all.ok()) << all.status().message();
@@ -131,7 +136,7 @@ TEST_P(FamilyTest, EveryBackendGivesTheSameLogits) {
 
 TEST_P(FamilyTest, Bfloat16StaysClose) {
   const Golden golden = read_golden(GetParam());
-  auto run = open_or_fail(golden_folder(GetParam()), {.dtype = DType::bf16, .kv_format = KvFormat::bf16});
+  auto run = open_or_fail(model_path(GetParam()), {.dtype = DType::bf16, .kv_format = KvFormat::bf16});
   ASSERT_NE(run, nullptr);
   auto logits = run->feed(golden.ids);
   ASSERT_TRUE(logits.ok()) << logits.status().message();
@@ -140,12 +145,15 @@ TEST_P(FamilyTest, Bfloat16StaysClose) {
     error += std::pow((*logits)[i] - golden.logits[i], 2);
     norm += std::pow(golden.logits[i], 2);
   }
-  EXPECT_LT(std::sqrt(error / norm), 0.08);  // a wrong weight or bias gives more than 0.3
+  // A wrong weight or bias gives more than 0.3. Rounding may send a token to another expert.
+  const bool experts = std::string(GetParam()).find("moe") != std::string::npos;
+  EXPECT_LT(std::sqrt(error / norm), experts ? 0.15 : 0.08);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                          testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe",
-                                         "gemma2", "gemma3", "gpt-oss"),
+                                         "gemma2", "gemma3", "gpt-oss", "gguf-qwen2", "gguf-qwen3",
+                                         "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
