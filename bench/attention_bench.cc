@@ -1,8 +1,10 @@
 // Attention of the CPU backend on large shapes: prefill in GFLOP/s, decode in GB/s of KV read and as
 // a share of the read bandwidth measured in the same run.
-//   attention_bench [--threads N] [--repeats N] [--backend NAME] [--only prefill|decode] [--page N]
-// One line per shape: name, median milliseconds, rate. bench/attention_torch.py times the same
-// shapes with torch's scaled_dot_product_attention.
+//   attention_bench [--threads N] [--repeats N] [--backend NAME] [--only prefill|decode|plan]
+//                   [--page N] [--kv bf16|fp8_e4m3]
+// One line per shape and KV format: name, median milliseconds, rate. The read bandwidth is measured
+// anew beside every decode line, since machines that are shared change from second to second.
+// bench/attention_torch.py times the same shapes with torch's scaled_dot_product_attention.
 
 #include <sys/mman.h>
 #include <algorithm>
@@ -18,6 +20,7 @@
 
 #include "attention/registry.h"
 #include "base/float16.h"
+#include "base/float8.h"
 #include "base/threads.h"
 #include "device/cpu/cpu_info.h"
 
@@ -31,6 +34,7 @@ struct Options {
   int repeats = 7;
   int page_size = 16;
   std::string backend = "intel_amx";
+  std::vector<KvFormat> kv = {KvFormat::bf16, KvFormat::fp8_e4m3};
   std::string only;
 };
 
@@ -82,11 +86,12 @@ uint64_t sum_range(const char* begin, const char* end) {
   return std::accumulate(sums, sums + 8, uint64_t{0});
 }
 
-double read_bandwidth(ThreadTeam& team) {
-  const Buffer buffer(size_t{1} << 30);
+// Reads 1 GB in order, each thread its part; the best of `rounds`.
+double read_bandwidth(ThreadTeam& team, int rounds) {
+  static const Buffer buffer(size_t{1} << 30);
   std::vector<uint64_t> sums(team.size() * 8);
   double best = 0;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < rounds; ++i) {
     const double start = now_s();
     team.run([&](int member, int members) {
       const char* data = static_cast<const char*>(buffer.data());
@@ -101,6 +106,7 @@ double read_bandwidth(ThreadTeam& team) {
 
 struct Setup {
   int batch_size, q_len, kv_len, page_size;
+  KvFormat kv = KvFormat::bf16;
 };
 
 // A pool with pages in random order, and the batch over it.
@@ -148,9 +154,8 @@ class Bench {
     call.q = q_.data();
     call.q_token_stride = call.out_token_stride = kQueryHeads * kHeadDim;
     call.out = out_.data();
-    const int64_t token = kKvHeads * kHeadDim;
-    call.k = {k_.data(), DType::bf16, token * setup_.page_size, token, kHeadDim};
-    call.v = {v_.data(), DType::bf16, token * setup_.page_size, token, kHeadDim};
+    call.k = view(k_);
+    call.v = view(v_);
     if (!backend.init_forward_metadata(batch_).ok()) std::abort();
     return median_seconds(repeats, [&] {
       if (setup_.q_len == 1) {
@@ -162,7 +167,7 @@ class Bench {
   }
 
   double kv_bytes() const {
-    return 2.0 * setup_.batch_size * setup_.kv_len * kKvHeads * kHeadDim * sizeof(uint16_t);
+    return 2.0 * setup_.batch_size * setup_.kv_len * kKvHeads * kHeadDim * kv_format_bits(setup_.kv) / 8;
   }
   double causal_flops() const {
     const double pairs = 0.5 * setup_.q_len * (2.0 * setup_.kv_len - setup_.q_len + 1);
@@ -172,15 +177,30 @@ class Bench {
 
  private:
   size_t pool_bytes() const {
-    return size_t{2} * pages_each_ * setup_.batch_size * setup_.page_size * kKvHeads * kHeadDim;
+    return size_t{1} * pages_each_ * setup_.batch_size * setup_.page_size * kKvHeads * kHeadDim *
+           kv_format_bits(setup_.kv) / 8;
+  }
+  KvPoolView view(const Buffer& buffer) const {
+    const int64_t token = kKvHeads * kHeadDim;
+    return {buffer.data(), setup_.kv, token * setup_.page_size, token, kHeadDim, nullptr, nullptr};
   }
   void fill(const Buffer& buffer, int seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    std::vector<uint16_t> sample(65537);
-    for (uint16_t& x : sample) x = f32_to_bf16(normal(random));
-    uint16_t* data = static_cast<uint16_t*>(buffer.data());
-    for (size_t i = 0; i < buffer.bytes() / 2; ++i) data[i] = sample[i % sample.size()];
+    std::vector<float> values(65537);
+    for (float& x : values) x = normal(random);
+    if (setup_.kv == KvFormat::bf16) {
+      repeat<uint16_t>(buffer, values, f32_to_bf16);
+    } else {
+      repeat<uint8_t>(buffer, values, f32_to_e4m3);
+    }
+  }
+  template <typename Code>
+  static void repeat(const Buffer& buffer, const std::vector<float>& values, Code (*encode)(float)) {
+    std::vector<Code> codes;
+    for (float x : values) codes.push_back(encode(x));
+    Code* data = static_cast<Code*>(buffer.data());
+    for (size_t i = 0; i < buffer.bytes() / sizeof(Code); ++i) data[i] = codes[i % codes.size()];
   }
 
   Setup setup_;
@@ -200,14 +220,22 @@ void bench_prefill(AttentionBackend& backend, const Options& options) {
   }
 }
 
-void bench_decode(AttentionBackend& backend, const Options& options, double bandwidth) {
+void bench_decode(AttentionBackend& backend, const Options& options, ThreadTeam& team) {
   for (int batch_size : {1, 16}) {
     for (int kv_len : {4096, 32768}) {
-      Bench bench({batch_size, 1, kv_len, options.page_size});
-      const double s = bench.seconds(backend, options.repeats);
-      const double rate = bench.kv_bytes() / s;
-      std::printf("decode  b%-2d kv %5d  %9.3f ms  %7.2f GB/s  %5.1f %% of read bandwidth\n",
-                  batch_size, kv_len, s * 1e3, rate / 1e9, 100 * rate / bandwidth);
+      double first = 0;  // seconds of the first format
+      for (KvFormat kv : options.kv) {
+        Bench bench({batch_size, 1, kv_len, options.page_size, kv});
+        const double before = read_bandwidth(team, 3);
+        const double s = bench.seconds(backend, options.repeats);
+        const double bandwidth = std::max(before, read_bandwidth(team, 3));
+        const double rate = bench.kv_bytes() / s;
+        if (first == 0) first = s;
+        std::printf("decode  b%-2d kv %5d %-9s %9.3f ms  %7.2f GB/s  %5.1f %% of %.2f GB/s read"
+                    "  %.2f x %s\n", batch_size, kv_len, std::string(kv_format_name(kv)).c_str(), s * 1e3,
+                    rate / 1e9, 100 * rate / bandwidth, bandwidth / 1e9, first / s,
+                    std::string(kv_format_name(options.kv[0])).c_str());
+      }
     }
   }
 }
@@ -232,6 +260,9 @@ int bench_main(int argc, char** argv) {
     if (flag == "--page") options.page_size = std::stoi(value);
     if (flag == "--backend") options.backend = value;
     if (flag == "--only") options.only = value;
+    if (flag == "--kv") {
+      options.kv = {value == "fp8_e4m3" ? KvFormat::fp8_e4m3 : KvFormat::bf16};
+    }
   }
   ThreadTeam team(options.threads, true);
   auto backend = create_backend(options.backend, {&team, 0, options.page_size});
@@ -239,12 +270,11 @@ int bench_main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", backend.status().message().c_str());
     return 1;
   }
-  const double bandwidth = read_bandwidth(team);
-  std::printf("%s, %s, %d threads, page %d, bf16 KV, heads %d/%d d %d; read bandwidth %.2f GB/s\n",
+  std::printf("%s, %s, %d threads, page %d, heads %d/%d d %d; read bandwidth %.2f GB/s\n",
               cpu_info().model_name.c_str(), options.backend.c_str(), team.size(), options.page_size,
-              kQueryHeads, kKvHeads, kHeadDim, bandwidth / 1e9);
-  if (options.only != "decode") bench_prefill(**backend, options);
-  if (options.only != "prefill") bench_decode(**backend, options, bandwidth);
+              kQueryHeads, kKvHeads, kHeadDim, read_bandwidth(team, 5) / 1e9);
+  if (options.only.empty() || options.only == "prefill") bench_prefill(**backend, options);
+  if (options.only.empty() || options.only == "decode") bench_decode(**backend, options, team);
   bench_plan(**backend, options);
   return 0;
 }

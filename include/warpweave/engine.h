@@ -120,6 +120,7 @@ struct EngineInfo {
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
   std::vector<std::string> attention_reasons;  // requested -> resolved, because ...
+  std::vector<std::string> attention_refused;  // "fa3: has no kernels for CPU (x86-64)"
   int context_len = 0;
   int vocab_size = 0;
   int page_size = 1;

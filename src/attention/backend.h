@@ -20,6 +20,20 @@
 namespace warpweave {
 
 class ThreadTeam;
+namespace mods {
+struct Modifiers;  // attention/mods/expression.h
+}
+
+// Dual chunk attention (An et al. 2024): positions are cut into chunks of chunk_len tokens. A row of
+// chunk n meets the keys of chunk n with AttentionCall::q, those of chunk n - 1 with q_succ, older ones
+// with q_inter; each is the same query, rotated for other positions. Keys are rotated for their
+// position within the chunk.
+struct DualChunkQueries {
+  const void* q_succ = nullptr;    // [num_tokens, num_q_heads, head_dim], the type of q
+  const void* q_inter = nullptr;
+  int64_t token_stride = 0;        // of both, in elements
+  int chunk_len = 0;
+};
 
 // What one layer asks of the backend. On the CPU q and out are f32; on a GPU they are the model's
 // dtype and all pointers are device pointers.
@@ -42,6 +56,7 @@ struct AttentionCall {
   DType out_dtype = DType::f32;
   int64_t out_token_stride = 0;
   float* lse = nullptr;            // [num_tokens, num_q_heads] natural log, or null
+  const DualChunkQueries* dual_chunk = nullptr;  // null: ordinary attention
 
   const float* q_f32() const { return static_cast<const float*>(q); }
   float* out_f32() const { return static_cast<float*>(out); }
@@ -67,6 +82,11 @@ class AttentionBackend {
   // Every request has exactly one row.
   virtual void forward_decode(const ForwardBatch& batch, const AttentionCall& call) = 0;
 
+  // Allocates what forward_* of such calls will need, so that they allocate nothing, for callers that
+  // must not allocate later; after init_forward_metadata. Pointers in `shape` are not followed. A
+  // backend may leave it out and allocate on first use.
+  virtual Status reserve(const ForwardBatch& batch, const AttentionCall& shape);
+
   // Graphs: backends without Caps::graph_capture keep these defaults, which refuse.
   virtual Status init_cuda_graph_state(const GraphLimits& limits);
   virtual Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch);
@@ -78,6 +98,7 @@ struct BackendContext {
   ThreadTeam* team = nullptr;  // not owned, outlives the backend
   int max_context_len = 0;
   int page_size = 1;
+  const mods::Modifiers* modifiers = nullptr;  // of flex_attention; copied; null: none
 };
 
 }  // namespace warpweave

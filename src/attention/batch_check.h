@@ -6,7 +6,8 @@
 namespace warpweave {
 
 // `invalid_argument` for a request with more query rows than visible tokens (unless it sees none),
-// or with a page table too short for its tokens.
+// or with a page table too short for its tokens; and for a tree mask that is too short or hides a row
+// from itself.
 Status check_batch(const ForwardBatch& batch);
 
 // out = 0 and lse = -inf for the rows of requests with kv_len 0.

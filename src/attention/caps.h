@@ -27,6 +27,8 @@ enum class DeviceArch : uint8_t {
 enum class ModelDType : uint8_t { f32, bf16, f16 };
 enum class SpecSupport : uint8_t { none, chain, tree };  // ordered: tree runs chains too
 
+inline constexpr int kNumDeviceArchs = static_cast<int>(DeviceArch::ascend_npu) + 1;
+
 std::string_view arch_name(DeviceArch arch);
 std::string_view kind_name(AttentionKind kind);
 
@@ -83,6 +85,7 @@ struct Caps {
   bool softcap = false;
   bool custom_mask = false;
   bool chunked_prefix = false;         // queries that start after a cached prefix
+  bool non_causal = false;             // ForwardBatch::causal == false
   bool graph_capture = false;
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats
   size_t workspace_bytes = 0;          // bound per thread, beside the plan, for max head dim

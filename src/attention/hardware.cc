@@ -30,8 +30,10 @@ constexpr NamedHardware kNamed[] = {
     {"mi300x", "AMD Instinct MI300X", DeviceArch::gfx942, 0},
     {"intel-gpu", "Intel GPU", DeviceArch::intel_xe, 0},
     {"ascend", "Ascend NPU", DeviceArch::ascend_npu, 0},
-    {"xeon", "x86-64 CPU, AMX", DeviceArch::cpu_x86_64, 0},
+    {"xeon", "x86-64 CPU with AMX", DeviceArch::cpu_x86_64, 0},
+    {"xeon-avx512", "x86-64 CPU with AVX-512, no AMX", DeviceArch::cpu_x86_64, 0},
     {"cpu", "x86-64 CPU", DeviceArch::cpu_x86_64, 0},
+    {"arm", "64-bit Arm CPU", DeviceArch::cpu_other, 0},
 };
 
 }  // namespace
@@ -46,6 +48,21 @@ HardwareFacts cpu_hardware_facts() {
   facts.arch = DeviceArch::cpu_other;
 #endif
   return facts;
+}
+
+std::optional<DeviceArch> arch_of_compute_capability(int compute_capability) {
+  switch (compute_capability) {
+    case 75: return DeviceArch::sm_75;
+    case 80: return DeviceArch::sm_80;
+    case 86: return DeviceArch::sm_86;
+    case 89: return DeviceArch::sm_89;
+    case 90: return DeviceArch::sm_90;
+    case 100: return DeviceArch::sm_100;
+    case 103: return DeviceArch::sm_103;
+    case 120: return DeviceArch::sm_120;
+    case 121: return DeviceArch::sm_121;
+    default: return std::nullopt;
+  }
 }
 
 Result<HardwareFacts> named_hardware(std::string_view name) {

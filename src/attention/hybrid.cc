@@ -25,6 +25,7 @@ Caps common_caps(const Caps& a, const Caps& b) {
   caps.softcap &= b.softcap;
   caps.custom_mask &= b.custom_mask;
   caps.chunked_prefix &= b.chunked_prefix;
+  caps.non_causal &= b.non_causal;
   caps.graph_capture &= b.graph_capture;
   // The two phases round differently, so a token's bits depend on the phase that computed it.
   caps.deterministic = false;
@@ -60,6 +61,9 @@ AttentionBackend& HybridAttnBackend::child_for(ForwardMode mode) {
 Status HybridAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
   return child_for(batch.mode).init_forward_metadata(batch);
 }
+Status HybridAttnBackend::reserve(const ForwardBatch& batch, const AttentionCall& shape) {
+  return child_for(batch.mode).reserve(batch, shape);
+}
 void HybridAttnBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   child_for(batch.mode).forward_extend(batch, call);
 }
@@ -81,9 +85,9 @@ Status HybridAttnBackend::init_forward_metadata_replay_cuda_graph(const ForwardB
 Result<std::unique_ptr<AttentionBackend>> create_resolved_backend(const Resolved& resolved,
                                                                   const BackendContext& context,
                                                                   bool verify_with_decode) {
-  WW_ASSIGN_OR_RETURN(auto prefill, create_backend(resolved.prefill, context));
-  if (resolved.decode == resolved.prefill) return prefill;
-  WW_ASSIGN_OR_RETURN(auto decode, create_backend(resolved.decode, context));
+  WW_ASSIGN_OR_RETURN(auto prefill, create_backend(*resolved.prefill_caps, context));
+  if (resolved.decode_caps == resolved.prefill_caps) return prefill;
+  WW_ASSIGN_OR_RETURN(auto decode, create_backend(*resolved.decode_caps, context));
   return std::unique_ptr<AttentionBackend>(std::make_unique<HybridAttnBackend>(
       std::move(prefill), std::move(decode), verify_with_decode));
 }

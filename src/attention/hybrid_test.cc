@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "attention/registry.h"
@@ -77,7 +78,7 @@ TEST(Registry, CreatesWhatIsBuiltAndExplainsTheRest) {
     ASSERT_TRUE(backend.ok()) << name;
     EXPECT_EQ((*backend)->caps().name, name);
   }
-  EXPECT_EQ(create_backend("fa3", context).status().code(), StatusCode::unsupported);
+  EXPECT_EQ(create_backend("wave", context).status().code(), StatusCode::unsupported);
   const auto unknown = create_backend("intel_axm", context);
   EXPECT_EQ(unknown.status().code(), StatusCode::not_found);
   EXPECT_NE(unknown.status().message().find("intel_amx"), std::string::npos);
@@ -86,10 +87,57 @@ TEST(Registry, CreatesWhatIsBuiltAndExplainsTheRest) {
 TEST(Registry, ResolvedPairBecomesAHybrid) {
   ThreadTeam team(1);
   Resolved resolved;
-  resolved.prefill = resolved.decode = "intel_amx";
+  auto caps_of = [](std::string_view name) {
+    for (const KnownBackend& backend : known_backends()) {
+      if (backend.caps->name == name && backend.built) return backend.caps;
+    }
+    return static_cast<const Caps*>(nullptr);
+  };
+  resolved.prefill_caps = resolved.decode_caps = caps_of("intel_amx");
   EXPECT_EQ((*create_resolved_backend(resolved, {&team, 0, 1}))->caps().name, "intel_amx");
-  resolved.prefill = "torch_native";
+  resolved.prefill_caps = caps_of("torch_native");
   EXPECT_EQ((*create_resolved_backend(resolved, {&team, 0, 1}))->caps().name, "hybrid");
+}
+
+constexpr Caps kAddedCaps = {.name = "added_in_test",
+                             .kinds = {AttentionKind::mha},
+                             .archs = {DeviceArch::cpu_x86_64}};
+constexpr Caps kFailsCaps = {.name = "fails_in_test",
+                             .kinds = {AttentionKind::mha},
+                             .archs = {DeviceArch::cpu_x86_64}};
+
+TEST(Registry, TakesBackendsFromOutside) {
+  static std::string log;
+  ASSERT_TRUE(add_backend({&kAddedCaps, [](const BackendContext&) {
+                             return std::make_unique<Recorder>("added", &log);
+                           }}).ok());
+  ASSERT_TRUE(add_backend({&kFailsCaps, [](const BackendContext&) {
+                             return std::unique_ptr<AttentionBackend>();
+                           }}).ok());
+  const Status twice = add_backend({&kAddedCaps, nullptr});
+  EXPECT_EQ(twice.code(), StatusCode::invalid_argument);
+  EXPECT_NE(twice.message().find("added_in_test"), std::string::npos);
+  ThreadTeam team(1);
+  EXPECT_TRUE(create_backend("added_in_test", {&team, 0, 1}).ok());
+  EXPECT_EQ(create_backend("fails_in_test", {&team, 0, 1}).status().code(), StatusCode::unavailable);
+  const auto known = known_backends();
+  EXPECT_TRUE(std::any_of(known.begin(), known.end(),
+                          [](const KnownBackend& b) { return b.caps == &kAddedCaps && b.built; }));
+  EXPECT_EQ(nearest_backend_name("added_in_tset"), "added_in_test");
+}
+
+TEST(Registry, NamesBuiltForSomeDevicesStayDeclaredForTheOthers) {
+  // torch_native is built for CPUs here, whatever else; the field runs it on GPUs too.
+  bool cpu = false, gpu = false;
+  for (const KnownBackend& backend : known_backends()) {
+    if (backend.caps->name != "torch_native") continue;
+    if (backend.caps->archs.has(DeviceArch::cpu_x86_64)) cpu = backend.built;
+    if (backend.caps->archs.has(DeviceArch::sm_80)) gpu = true;
+    EXPECT_EQ(backend.caps->archs.has(DeviceArch::sm_80) &&
+                  backend.caps->archs.has(DeviceArch::cpu_x86_64) && !backend.built, false);
+  }
+  EXPECT_TRUE(cpu);
+  EXPECT_TRUE(gpu);
 }
 
 }  // namespace

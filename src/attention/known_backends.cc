@@ -1,9 +1,12 @@
 // The names users may write. For a backend built here the Caps are its own; for the others they are
 // declared below from the field's documentation: the floor that an implementation must reach.
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <vector>
 
 #include "attention/registry.h"
+#include "flags/nearest_name.h"
 
 namespace warpweave {
 namespace {
@@ -38,8 +41,9 @@ constexpr Caps kDeclared[] = {
      .deterministic = true},
     {.name = "fa3", .summary = "Hopper: TMA and WGMMA, split-KV decode",
      .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::sm_90}, .min_cuda_version = 12030,
-     .dtypes = k16Bit, .kv_formats = kFp8Kv, .head_dims = IntChoice::of({64, 96, 128, 192, 256}),
-     .page_sizes = kAnyPage, .spec = SpecSupport::tree, .spec_paged = SpecSupport::chain,
+     .dtypes = k16Bit, .kv_formats = {F::bf16, F::f16, F::fp8_e4m3},
+     .head_dims = IntChoice::of({64, 96, 128, 192, 256}), .page_sizes = kAnyPage,
+     .spec = SpecSupport::tree, .spec_paged = SpecSupport::chain,
      .sliding_window = true, .sinks = true, .softcap = true, .custom_mask = true,
      .chunked_prefix = true, .graph_capture = true, .deterministic = true},
     {.name = "fa4", .summary = "polynomial exp2 and lazy rescale, sm_90 and sm_100, page 128",
@@ -54,8 +58,10 @@ constexpr Caps kDeclared[] = {
      .spec_paged = SpecSupport::chain, .sliding_window = true, .sinks = true, .softcap = true,
      .custom_mask = true, .chunked_prefix = true, .graph_capture = true, .deterministic = true},
     {.name = "torch_native", .summary = "per-sequence attention over gathered K and V",
-     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::cpu_x86_64, A::cpu_other},
-     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::any_up_to(512),
+     .kinds = {K::mha}, .phases = kBothPhases,
+     .archs = {A::cpu_x86_64, A::cpu_other, A::sm_75, A::sm_80, A::sm_86, A::sm_89, A::sm_90,
+               A::sm_100, A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950},
+     .dtypes = k16Bit, .kv_formats = kFp8Fp4Kv, .head_dims = IntChoice::any_up_to(512),
      .page_sizes = IntChoice::of({1}), .expands_pages = true, .chunked_prefix = true},
     {.name = "flex_attention", .summary = "user score and mask modifiers, block-sparse",
      .kinds = {K::mha}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
@@ -122,13 +128,13 @@ constexpr Caps kDeclared[] = {
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_90}, .min_cuda_version = 12030,
      .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = kMlaDims,
      .page_sizes = IntChoice::of({1}), .expands_pages = true, .spec = SpecSupport::tree,
-     .spec_paged = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true,
-     .deterministic = true},
+     .spec_paged = SpecSupport::chain, .custom_mask = true, .chunked_prefix = true,
+     .graph_capture = true, .deterministic = true},
     {.name = "triton", .summary = "MLA by portable tile kernels",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = kTileDevices, .dtypes = k16Bit,
      .kv_formats = k16BitKv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
      .expands_pages = true, .spec = SpecSupport::tree, .spec_paged = SpecSupport::chain,
-     .graph_capture = true, .deterministic = true},
+     .custom_mask = true, .graph_capture = true, .deterministic = true},
     {.name = "fa4", .summary = "MLA, page 1",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
      .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
@@ -140,47 +146,80 @@ constexpr Caps kDeclared[] = {
      .spec_paged = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true},
 };
 
-std::vector<KnownBackend> list_known_backends() {
-  std::vector<KnownBackend> known;
-  for (const Caps& declared : kDeclared) {
-    KnownBackend entry = {&declared, false};
-    for (const BackendRegistration& built : built_backends()) {
-      if (built.caps->name == declared.name && (built.caps->kinds.bits & declared.kinds.bits)) {
-        entry = {built.caps, true};
-      }
+// The kinds and devices of `declared` that no built backend of its name covers.
+EnumSet<A> uncovered_archs(const Caps& declared) {
+  EnumSet<A> archs = declared.archs;
+  for (const BackendRegistration& built : built_backends()) {
+    if (built.caps->name == declared.name && (built.caps->kinds.bits & declared.kinds.bits)) {
+      archs.bits &= ~built.caps->archs.bits;
     }
-    known.push_back(entry);
   }
-  return known;
+  return archs;
 }
 
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int substituted = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+std::vector<KnownBackend> list_known_backends() {
+  static std::deque<Caps> narrowed;  // declared Caps of the devices that are not built
+  std::vector<KnownBackend> known;
+  auto add_built = [&known](std::string_view name, EnumSet<K> kinds) {
+    for (const BackendRegistration& built : built_backends()) {
+      const bool listed = std::any_of(known.begin(), known.end(), [&](const KnownBackend& entry) {
+        return entry.caps == built.caps;
+      });
+      if (!listed && built.caps->selectable && built.caps->name == name &&
+          (built.caps->kinds.bits & kinds.bits)) {
+        known.push_back({built.caps, true, built.probe});
+      }
+    }
+  };
+  for (const Caps& declared : kDeclared) {
+    add_built(declared.name, declared.kinds);
+    const EnumSet<A> archs = uncovered_archs(declared);
+    if (archs.bits == declared.archs.bits) {
+      known.push_back({&declared, false});
+    } else if (archs.bits != 0) {
+      narrowed.push_back(declared);
+      narrowed.back().archs = archs;
+      known.push_back({&narrowed.back(), false});
     }
   }
-  return row[b.size()];
+  for (const BackendRegistration& built : built_backends()) {
+    add_built(built.caps->name, built.caps->kinds);
+  }
+  return known;
 }
 
 }  // namespace
 
 std::span<const KnownBackend> known_backends() {
-  static const std::vector<KnownBackend> known = list_known_backends();
+  static std::mutex mutex;
+  static std::vector<KnownBackend> known;
+  static size_t built_count = 0;
+  const std::lock_guard lock(mutex);
+  if (known.empty() || built_count != built_backends().size()) {
+    known = list_known_backends();
+    built_count = built_backends().size();
+  }
   return known;
+}
+
+std::span<const Caps> declared_backends() { return kDeclared; }
+
+std::vector<KnownBackend> known_backends_as_built() {
+  std::vector<KnownBackend> all(known_backends().begin(), known_backends().end());
+  for (KnownBackend& backend : all) {
+    backend.built = true;
+    backend.probe = nullptr;
+  }
+  return all;
 }
 
 std::string_view nearest_backend_name(std::string_view name) {
   name = name.substr(0, 64);  // a bound on the work: no name is longer
   std::string_view best = kDeclared[0].name;
-  for (const Caps& caps : kDeclared) {
-    if (edit_distance(name, caps.name) < edit_distance(name, best)) best = caps.name;
+  for (const KnownBackend& backend : known_backends()) {
+    if (edit_distance(name, backend.caps->name) < edit_distance(name, best)) {
+      best = backend.caps->name;
+    }
   }
   return best;
 }

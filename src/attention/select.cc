@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "attention/select_layers.h"
 #include "attention/select_rules.h"
+#include "attention/select_speculation.h"
+#include "attention/select_suggest.h"
+#include "attention/tuning.h"
 
 namespace warpweave {
 namespace {
@@ -44,10 +47,14 @@ class Selection {
   struct Named { std::string name, flag; };  // a backend the user named, and by which flag
 
   Status read_flags();
-  Status read_speculation();
+  Status read_kv_format();
   Named named_for(AttentionPhase phase) const;
   Result<const KnownBackend*> find_named(const Named& named, AttentionPhase phase);
+  std::optional<BrokenRule> check_with(const KnownBackend& backend, AttentionPhase phase,
+                                       const KnownBackend* other) const;
   Result<const KnownBackend*> find_default(AttentionPhase phase, const KnownBackend* other);
+  const KnownBackend* find_measured(AttentionPhase phase, const KnownBackend* other);
+  Status resolve_phases(const KnownBackend*& prefill, const KnownBackend*& decode);
   Status resolve_page_size(const Caps& prefill, const Caps& decode);
   void resolve_graphs(const Caps& prefill, const Caps& decode);
   void list_others();
@@ -60,61 +67,17 @@ class Selection {
   Resolved resolved_;
 };
 
-bool is_unset(const std::string& name) { return name.empty() || name == "auto"; }
-
-Status Selection::read_speculation() {
-  const std::string& algorithm = flags_.speculative_algorithm;
-  if (flags_.speculative_attention_mode != "prefill" &&
-      flags_.speculative_attention_mode != "decode") {
-    return Status::invalid_argument(
-        fmt::format("--speculative-attention-mode is \"{}\"; it must be prefill or decode",
-                    flags_.speculative_attention_mode),
-        "--speculative-attention-mode");
-  }
-  if (algorithm.empty()) {
-    if (flags_.speculative_eagle_topk || flags_.speculative_num_steps ||
-        flags_.speculative_num_draft_tokens) {
-      return Status::invalid_argument(
-          "--speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens need "
-          "--speculative-algorithm",
-          "--speculative-algorithm");
-    }
-    return {};
-  }
-  static constexpr std::array<std::string_view, 5> kAlgorithms = {"EAGLE", "EAGLE3", "NEXTN",
-                                                                  "STANDALONE", "NGRAM"};
-  if (std::find(kAlgorithms.begin(), kAlgorithms.end(), algorithm) == kAlgorithms.end()) {
-    return Status::invalid_argument(
-        fmt::format("--speculative-algorithm is \"{}\"; known: EAGLE, EAGLE3, NEXTN, STANDALONE, "
-                    "NGRAM", algorithm),
-        "--speculative-algorithm");
-  }
-  const bool wide = model_.architecture.starts_with("Llama") || model_.architecture.starts_with("Grok");
-  const int default_topk = algorithm == "NGRAM" ? 10 : wide ? 4 : 1;
-  input_.topk = flags_.speculative_eagle_topk.value_or(default_topk);
-  if (input_.topk < 1) {
-    return Status::invalid_argument(
-        fmt::format("--speculative-eagle-topk is {}; it must be at least 1", input_.topk),
-        "--speculative-eagle-topk");
-  }
-  input_.verify_with_decode = flags_.speculative_attention_mode == "decode";
-  resolved_.reasons.push_back(fmt::format("speculation: {} with topk {}{}", algorithm, input_.topk,
-                                          flags_.speculative_eagle_topk ? "" : " (its default here)"));
-  return {};
-}
-
-Status Selection::read_flags() {
-  WW_RETURN_IF_ERROR(read_speculation());
-  if (flags_.page_size && *flags_.page_size < 1) {
-    return Status::invalid_argument(
-        fmt::format("--page-size is {}; it must be at least 1", *flags_.page_size), "--page-size");
-  }
-  input_.page_size = flags_.page_size;
-  input_.deterministic = flags_.enable_deterministic_inference;
+Status Selection::read_kv_format() {
   input_.kv_format = model_kv_format(model_.dtype);
   if (flags_.kv_cache_dtype == "auto" || flags_.kv_cache_dtype.empty()) {
-    resolved_.reasons.push_back(fmt::format("kv-cache-dtype: auto -> {}, the model's dtype",
-                                            kv_format_name(input_.kv_format)));
+    std::string_view why = "the model's dtype";
+    if (model_.kind == AttentionKind::sparse && (hardware_.arch == DeviceArch::sm_100 ||
+                                                 hardware_.arch == DeviceArch::sm_103)) {
+      input_.kv_format = KvFormat::fp8_e4m3;
+      why = "the default of sparse attention on this device";
+    }
+    resolved_.reasons.push_back(fmt::format("kv-cache-dtype: auto -> {}, {}",
+                                            kv_format_name(input_.kv_format), why));
   } else {
     const auto* found = std::find_if(std::begin(kKvNames), std::end(kKvNames),
                                      [&](const KvName& k) { return k.name == flags_.kv_cache_dtype; });
@@ -126,8 +89,30 @@ Status Selection::read_flags() {
     }
     input_.kv_format = found->format;
   }
+  const int v_dim = model_.v_head_dim ? model_.v_head_dim : model_.head_dim;
+  if (input_.kv_format == KvFormat::fp4_e2m1 &&
+      (model_.head_dim % kFp4BlockElements != 0 || v_dim % kFp4BlockElements != 0)) {
+    return Status::unsupported(
+        fmt::format("--kv-cache-dtype fp4_e2m1 stores blocks of {} elements; this model's head dim is {}",
+                    kFp4BlockElements, model_.head_dim),
+        "--kv-cache-dtype");
+  }
   resolved_.kv_format = input_.kv_format;
   return {};
+}
+
+Status Selection::read_flags() {
+  WW_ASSIGN_OR_RETURN(resolved_.speculation,
+                      resolve_speculation(flags_, model_, resolved_.reasons));
+  input_.topk = resolved_.speculation.topk;
+  input_.verify_with_decode = input_.topk > 0 && flags_.speculative_attention_mode == "decode";
+  if (flags_.page_size && *flags_.page_size < 1) {
+    return Status::invalid_argument(
+        fmt::format("--page-size is {}; it must be at least 1", *flags_.page_size), "--page-size");
+  }
+  input_.page_size = flags_.page_size;
+  input_.deterministic = flags_.enable_deterministic_inference;
+  return read_kv_format();
 }
 
 Selection::Named Selection::named_for(AttentionPhase phase) const {
@@ -140,16 +125,8 @@ Selection::Named Selection::named_for(AttentionPhase phase) const {
   return {};
 }
 
-std::string_view phase_label(AttentionPhase phase) {
-  return phase == AttentionPhase::prefill ? "prefill" : "decode";
-}
-
 Result<const KnownBackend*> Selection::find_named(const Named& named, AttentionPhase phase) {
-  const KnownBackend* found = nullptr;
-  for (const KnownBackend& backend : backends_) {
-    if (backend.caps->name != named.name) continue;
-    if (found == nullptr || backend.caps->kinds.has(model_.kind)) found = &backend;
-  }
+  const KnownBackend* found = find_entry(input_, named.name, backends_);
   if (found == nullptr) {
     return Status::invalid_argument(
         fmt::format("{} is \"{}\", which is no attention backend; did you mean {}?", named.flag,
@@ -158,51 +135,93 @@ Result<const KnownBackend*> Selection::find_named(const Named& named, AttentionP
   }
   if (auto broken = check_backend(input_, *found, phase)) {
     const std::string text = fmt::format("{} {} cannot run {} on {}: it {}", named.flag, named.name,
-                                         phase_label(phase), hardware_.name, broken->text);
+                                         phase_name(phase), hardware_.name, broken->text);
     const std::string& flag = broken->flag.empty() ? named.flag : broken->flag;
     return Status::unsupported(text, flag);
   }
+  if (found->probe != nullptr) {
+    if (const Status status = found->probe(Probe::thorough); !status.ok()) {
+      return Status::unsupported(fmt::format("{} {} cannot run here: {}", named.flag, named.name,
+                                             status.message()), named.flag);
+    }
+  }
   resolved_.reasons.push_back(
-      fmt::format("{}: {} -> {}, as asked", phase_label(phase), named.flag, named.name));
+      fmt::format("{}: {} -> {}, as asked", phase_name(phase), named.flag, named.name));
   return found;
 }
 
-// `other`: the backend already chosen for the other phase, which a default must be able to join.
-Result<const KnownBackend*> Selection::find_default(AttentionPhase phase, const KnownBackend* other) {
+// The rules of this phase, and those of the pair. `other`: the backend already chosen for the other
+// phase; null while that is open, when the candidate must be able to join itself.
+std::optional<BrokenRule> Selection::check_with(const KnownBackend& backend, AttentionPhase phase,
+                                                const KnownBackend* other) const {
+  if (auto broken = check_backend(input_, backend, phase)) return broken;
+  const Caps& partner = other ? *other->caps : *backend.caps;
+  const bool prefill = phase == AttentionPhase::prefill;
+  const Caps& first = prefill ? *backend.caps : partner;
+  const Caps& second = prefill ? partner : *backend.caps;
+  if (auto broken = check_pair(input_, first, second)) return broken;
+  if (common_page_size(input_, first, second)) return std::nullopt;
+  return BrokenRule{fmt::format("has no page size in common with {}", partner.name), ""};
+}
+
+// The fastest by the tuning file, if --attention-backend auto has one that measured this.
+const KnownBackend* Selection::find_measured(AttentionPhase phase, const KnownBackend* other) {
+  if (flags_.tuning == nullptr) return nullptr;
+  const TuningShape shape = {model_.num_q_heads, model_.num_kv_heads, model_.head_dim,
+                             input_.kv_format};
+  std::string why_not;
+  for (const TuningTable::Ranked& ranked :
+       flags_.tuning->ranking(hardware_, shape, phase, why_not)) {
+    const KnownBackend* backend = find_entry(input_, ranked.backend, backends_);
+    if (backend == nullptr) continue;
+    if (const auto broken = check_with(*backend, phase, other)) {
+      why_not = fmt::format("{} {}", ranked.backend, broken->text);
+      continue;
+    }
+    resolved_.reasons.push_back(fmt::format("{}: auto -> {}, the fastest measured here ({})",
+                                            phase_name(phase), ranked.backend,
+                                            ranked.measurements));
+    return backend;
+  }
+  resolved_.reasons.push_back(fmt::format("{}: auto decides by rule, not by measurement: {}",
+                                          phase_name(phase), why_not));
+  return nullptr;
+}
+
+Result<const KnownBackend*> Selection::find_default(AttentionPhase phase,
+                                                    const KnownBackend* other) {
+  if (const KnownBackend* measured = find_measured(phase, other)) return measured;
   std::string refusals;
   for (std::string_view name : preferred_backends(input_)) {
-    for (const KnownBackend& backend : backends_) {
-      if (backend.caps->name != name || !backend.caps->kinds.has(model_.kind)) continue;
-      auto broken = check_backend(input_, backend, phase);
-      const Caps& partner = other ? *other->caps : *backend.caps;
-      if (!broken) {
-        const bool prefill = phase == AttentionPhase::prefill;
-        const Caps& first = prefill ? *backend.caps : partner;
-        const Caps& second = prefill ? partner : *backend.caps;
-        broken = check_pair(input_, first, second);
-        if (!broken && !common_page_size(input_, first, second)) {
-          broken = BrokenRule{fmt::format("has no page size in common with {}", partner.name), ""};
-        }
-      }
-      if (broken) {
-        refusals += fmt::format("{}{} {}", refusals.empty() ? "" : "; ", name, broken->text);
-        continue;
-      }
-      resolved_.reasons.push_back(fmt::format(
-          "{}: unset -> {}, because it is the first choice for {} on {} that passes every rule{}",
-          phase_label(phase), name, kind_name(model_.kind), arch_name(hardware_.arch),
-          refusals.empty() ? "" : " (" + refusals + ")"));
-      return &backend;
+    const KnownBackend* backend = find_entry(input_, name, backends_);
+    if (backend == nullptr || !backend->caps->kinds.has(model_.kind)) continue;
+    if (const auto broken = check_with(*backend, phase, other)) {
+      refusals += fmt::format("{}{} {}", refusals.empty() ? "" : "; ", name, broken->text);
+      continue;
     }
+    resolved_.reasons.push_back(fmt::format(
+        "{}: unset -> {}, because it is the first choice for {} on {} that passes every rule{}",
+        phase_name(phase), name, kind_name(model_.kind), arch_name(hardware_.arch),
+        refusals.empty() ? "" : " (" + refusals + ")"));
+    return backend;
   }
   return Status::unsupported(
-      fmt::format("no attention backend can run {} of this model on {}: {}", phase_label(phase),
+      fmt::format("no attention backend can run {} of this model on {}: {}", phase_name(phase),
                   hardware_.name, refusals.empty() ? "none is known for it" : refusals),
       "--attention-backend");
 }
 
 Status Selection::resolve_page_size(const Caps& prefill, const Caps& decode) {
   const std::optional<int> size = common_page_size(input_, prefill, decode);
+  SelectionInput without_speculation = input_;
+  without_speculation.topk = 0;
+  if (!size && common_page_size(without_speculation, prefill, decode)) {
+    return Status::unsupported(
+        fmt::format("prefill backend {} (page size {}) and decode backend {} (page size {}) share no "
+                    "page size at which both run topk {}", prefill.name, page_sizes_text(prefill),
+                    decode.name, page_sizes_text(decode), input_.topk),
+        "--speculative-eagle-topk");
+  }
   if (!size) {
     return Status::unsupported(
         fmt::format("prefill backend {} (page size {}) and decode backend {} (page size {}) share no "
@@ -216,9 +235,11 @@ Status Selection::resolve_page_size(const Caps& prefill, const Caps& decode) {
   } else if (*size == 1) {
     resolved_.reasons.push_back("page-size: unset -> 1, the default");
   } else {
-    resolved_.reasons.push_back(fmt::format("page-size: unset -> {}, because {} takes {} and {} takes {}",
-                                            *size, prefill.name, page_sizes_text(prefill), decode.name,
-                                            page_sizes_text(decode)));
+    std::string why = fmt::format("{} takes {}", prefill.name, page_sizes_text(prefill));
+    if (&prefill != &decode) {
+      why += fmt::format(" and {} takes {}", decode.name, page_sizes_text(decode));
+    }
+    resolved_.reasons.push_back(fmt::format("page-size: unset -> {}, because {}", *size, why));
   }
   for (const Caps* caps : {&prefill, &decode}) {
     if (caps->page_sizes.accepts(*size)) continue;
@@ -242,23 +263,17 @@ void Selection::resolve_graphs(const Caps& prefill, const Caps& decode) {
   }
 }
 
+// Each name once: the entry that fits this model and device best speaks for it.
 void Selection::list_others() {
   std::string usable;
   for (const KnownBackend& backend : backends_) {
     const std::string_view name = backend.caps->name;
     if (name == resolved_.prefill && name == resolved_.decode) continue;
-    const bool kind_elsewhere =
-        !backend.caps->kinds.has(model_.kind) &&
-        std::any_of(backends_.begin(), backends_.end(), [&](const KnownBackend& other) {
-          return other.caps->name == name && other.caps->kinds.has(model_.kind);
-        });
-    if (kind_elsewhere) continue;  // the other entry of this name speaks for it
+    if (find_entry(input_, name, backends_) != &backend) continue;
     auto broken = check_backend(input_, backend, AttentionPhase::prefill);
     if (!broken) broken = check_backend(input_, backend, AttentionPhase::decode);
     if (broken) {
-      const bool listed = std::any_of(resolved_.refused.begin(), resolved_.refused.end(),
-                                      [&](const RefusedCandidate& r) { return r.name == name; });
-      if (!listed) resolved_.refused.push_back({std::string(name), broken->text});
+      resolved_.refused.push_back({std::string(name), broken->text});
     } else {
       usable += fmt::format("{}{}", usable.empty() ? "" : ", ", name);
     }
@@ -266,12 +281,9 @@ void Selection::list_others() {
   if (!usable.empty()) resolved_.reasons.push_back("also possible here: " + usable);
 }
 
-Result<Resolved> Selection::run() {
-  WW_RETURN_IF_ERROR(read_flags());
+Status Selection::resolve_phases(const KnownBackend*& prefill, const KnownBackend*& decode) {
   const Named prefill_name = named_for(AttentionPhase::prefill);
   const Named decode_name = named_for(AttentionPhase::decode);
-  const KnownBackend* prefill = nullptr;
-  const KnownBackend* decode = nullptr;
   if (!prefill_name.name.empty()) {
     WW_ASSIGN_OR_RETURN(prefill, find_named(prefill_name, AttentionPhase::prefill));
   }
@@ -287,8 +299,18 @@ Result<Resolved> Selection::run() {
   if (auto broken = check_pair(input_, *prefill->caps, *decode->caps)) {
     return Status::unsupported(broken->text, broken->flag);
   }
+  resolved_.prefill_caps = prefill->caps;
+  resolved_.decode_caps = decode->caps;
   resolved_.prefill = prefill->caps->name;
   resolved_.decode = decode->caps->name;
+  return {};
+}
+
+Result<Resolved> Selection::run() {
+  WW_RETURN_IF_ERROR(read_flags());
+  const KnownBackend* prefill = nullptr;
+  const KnownBackend* decode = nullptr;
+  WW_RETURN_IF_ERROR(resolve_phases(prefill, decode));
   WW_RETURN_IF_ERROR(resolve_page_size(*prefill->caps, *decode->caps));
   if (resolved_.prefill != resolved_.decode) {
     resolved_.reasons.push_back(fmt::format("hybrid: prefill by {}, decode by {}, one KV pool",
@@ -300,77 +322,11 @@ Result<Resolved> Selection::run() {
                                             resolved_.target_verify, flags_.speculative_attention_mode));
   }
   resolve_graphs(*prefill->caps, *decode->caps);
+  WW_RETURN_IF_ERROR(resolve_sparse_layers(input_, flags_, resolved_));
+  WW_RETURN_IF_ERROR(resolve_linear_layers(input_, flags_, resolved_));
+  WW_RETURN_IF_ERROR(resolve_vision_tower(input_, flags_, resolved_));
   list_others();
   return std::move(resolved_);
-}
-
-// The attention flags as the user would write them.
-std::string flags_text(const AttentionFlags& flags) {
-  std::string text;
-  auto add = [&text](std::string_view flag, const std::string& value) {
-    if (!value.empty()) text += fmt::format("{}{} {}", text.empty() ? "" : " ", flag, value);
-  };
-  auto add_int = [&add](std::string_view flag, const std::optional<int>& value) {
-    if (value) add(flag, std::to_string(*value));
-  };
-  add("--attention-backend", flags.attention_backend);
-  add("--prefill-attention-backend", flags.prefill_attention_backend);
-  add("--decode-attention-backend", flags.decode_attention_backend);
-  add_int("--page-size", flags.page_size);
-  if (flags.kv_cache_dtype != "auto") add("--kv-cache-dtype", flags.kv_cache_dtype);
-  add("--speculative-algorithm", flags.speculative_algorithm);
-  add_int("--speculative-num-steps", flags.speculative_num_steps);
-  add_int("--speculative-eagle-topk", flags.speculative_eagle_topk);
-  add_int("--speculative-num-draft-tokens", flags.speculative_num_draft_tokens);
-  if (flags.speculative_attention_mode != "prefill") {
-    add("--speculative-attention-mode", flags.speculative_attention_mode);
-  }
-  if (flags.enable_deterministic_inference) {
-    text += fmt::format("{}--enable-deterministic-inference", text.empty() ? "" : " ");
-  }
-  return text.empty() ? "no attention flags" : text;
-}
-
-void clear_backends(AttentionFlags& flags) {
-  flags.attention_backend.clear();
-  flags.prefill_attention_backend.clear();
-  flags.decode_attention_backend.clear();
-}
-
-// Flags near the given ones, nearest first: one thing changed, then everything.
-std::vector<AttentionFlags> nearby_flags(const AttentionFlags& flags,
-                                         std::span<const KnownBackend> backends) {
-  std::vector<AttentionFlags> list;
-  auto with = [&](auto change) {
-    AttentionFlags changed = flags;
-    change(changed);
-    list.push_back(std::move(changed));
-  };
-  auto no_speculation = [](AttentionFlags& f) {
-    f.speculative_algorithm.clear();
-    f.speculative_num_steps.reset();
-    f.speculative_eagle_topk.reset();
-    f.speculative_num_draft_tokens.reset();
-  };
-  if (flags.page_size) with([](AttentionFlags& f) { f.page_size.reset(); });
-  if (flags.kv_cache_dtype != "auto") with([](AttentionFlags& f) { f.kv_cache_dtype = "auto"; });
-  if (!flags.speculative_algorithm.empty()) {
-    with([](AttentionFlags& f) { f.speculative_eagle_topk = 1; });
-  }
-  for (const KnownBackend& backend : backends) {
-    if (!backend.built) continue;
-    with([&](AttentionFlags& f) {
-      clear_backends(f);
-      f.attention_backend = backend.caps->name;
-    });
-  }
-  with([&](AttentionFlags& f) { no_speculation(f); });
-  with([](AttentionFlags& f) { f.speculative_attention_mode = "prefill"; });
-  with([](AttentionFlags& f) { f.enable_deterministic_inference = false; });
-  with([](AttentionFlags& f) { clear_backends(f); });
-  with([](AttentionFlags& f) { clear_backends(f); f.page_size.reset(); f.kv_cache_dtype = "auto"; });
-  list.push_back({});
-  return list;
 }
 
 }  // namespace
@@ -382,7 +338,10 @@ Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFact
   if (result.ok()) return result;
   constexpr size_t kMaxSuggestions = 3;
   std::vector<std::string> works;
-  for (const AttentionFlags& nearby : nearby_flags(flags, backends)) {
+  SelectionInput input;
+  input.hardware = &hardware;
+  input.model = &model;
+  for (const AttentionFlags& nearby : nearby_flags(flags, preferred_backends(input), backends)) {
     if (works.size() == kMaxSuggestions) break;
     if (!Selection(hardware, model, nearby, backends).run().ok()) continue;
     std::string text = flags_text(nearby);
@@ -405,6 +364,15 @@ std::vector<std::string> explain_lines(const Resolved& resolved) {
   lines.push_back("prefill attention: " + resolved.prefill);
   lines.push_back("decode attention: " + resolved.decode);
   if (!resolved.target_verify.empty()) lines.push_back("target verify: " + resolved.target_verify);
+  if (!resolved.nsa.prefill.empty()) {
+    lines.push_back("sparse prefill: " + resolved.nsa.prefill);
+    lines.push_back("sparse decode: " + resolved.nsa.decode);
+  }
+  if (!resolved.linear.prefill.empty()) {
+    lines.push_back("linear attention prefill: " + resolved.linear.prefill);
+    lines.push_back("linear attention decode: " + resolved.linear.decode);
+  }
+  if (!resolved.mm.empty()) lines.push_back("vision attention: " + resolved.mm);
   lines.push_back(fmt::format("page size: {}", resolved.page_size));
   lines.push_back(fmt::format("KV format: {}", kv_format_name(resolved.kv_format)));
   for (const std::string& reason : resolved.reasons) lines.push_back("because " + reason);

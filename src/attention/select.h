@@ -17,6 +17,8 @@
 
 namespace warpweave {
 
+class TuningTable;
+
 struct HardwareFacts {
   std::string name;                            // "NVIDIA H200", "AMD EPYC (avx512_bf16)"
   DeviceArch arch = DeviceArch::cpu_x86_64;
@@ -25,13 +27,17 @@ struct HardwareFacts {
 
 // The machine this program runs on, when it serves on the CPU.
 HardwareFacts cpu_hardware_facts();
+// The NVIDIA architecture of a compute capability (90: 9.0); nullopt for one that is not known here.
+std::optional<DeviceArch> arch_of_compute_capability(int compute_capability);
 // Described hardware for `--hardware NAME`: "h200", "rtx5090", "mi300x", "xeon", ...; `not_found`,
 // with the names there are, for another.
 Result<HardwareFacts> named_hardware(std::string_view name);
 std::vector<std::string> named_hardware_list();
 
+enum class LinearAttention : uint8_t { none, gdn, kda };
+
 struct ModelFacts {
-  std::string architecture;                    // "LlamaForCausalLM", for the texts only
+  std::string architecture;                    // "LlamaForCausalLM": texts, and speculation defaults
   AttentionKind kind = AttentionKind::mha;     // mha, mla, or sparse (DeepSeek sparse attention)
   ModelDType dtype = ModelDType::bf16;
   int num_q_heads = 0;
@@ -41,8 +47,10 @@ struct ModelFacts {
   bool sliding_window = false;                 // any layer
   bool softcap = false;
   bool sinks = false;
+  bool non_causal = false;                     // layers that attend both ways
   bool dual_chunk = false;                     // a dual-chunk attention config
-  bool linear_layers = false;                  // hybrid model: some layers are GDN/KDA
+  LinearAttention linear = LinearAttention::none;  // hybrid model: its other layers
+  bool vision = false;                         // has a vision tower
 };
 
 // Empty string / nullopt: the flag was not given.
@@ -50,6 +58,12 @@ struct AttentionFlags {
   std::string attention_backend;
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
+  std::string nsa_prefill_backend;
+  std::string nsa_decode_backend;
+  std::string linear_attn_backend;
+  std::string linear_attn_prefill_backend;
+  std::string linear_attn_decode_backend;
+  std::string mm_attention_backend;
   std::optional<int> page_size;
   std::string kv_cache_dtype = "auto";
   std::string speculative_algorithm;
@@ -59,6 +73,7 @@ struct AttentionFlags {
   std::string speculative_attention_mode = "prefill";
   bool enable_deterministic_inference = false;
   bool disable_cuda_graph = false;
+  const TuningTable* tuning = nullptr;         // measurements that `auto` decides by; not owned
 };
 
 struct RefusedCandidate {
@@ -66,10 +81,30 @@ struct RefusedCandidate {
   std::string rule;
 };
 
+struct Speculation {
+  std::string algorithm;                       // empty: none
+  int num_steps = 0;
+  int topk = 0;                                // branches per step; 1: a chain
+  int num_draft_tokens = 0;                    // verified at once, the last accepted one among them
+};
+
+// Sub-backends of the two phases; empty where the model has no such layers.
+struct PhasePair {
+  std::string prefill;
+  std::string decode;
+};
+
 struct Resolved {
   std::string prefill;                 // backend names
   std::string decode;
+  const Caps* prefill_caps = nullptr;  // of those very kernels; live as long as the program
+  const Caps* decode_caps = nullptr;
   std::string target_verify;           // empty without speculation
+  Speculation speculation;
+  PhasePair nsa;                       // sparse attention
+  PhasePair linear;                    // GDN or KDA layers of a hybrid model
+  std::string linear_verify;           // empty without speculation
+  std::string mm;                      // the vision tower; empty without one
   int page_size = 1;
   bool page_table_expanded = false;    // a chosen backend runs this page size slot by slot
   KvFormat kv_format = KvFormat::bf16;
@@ -79,12 +114,15 @@ struct Resolved {
   std::vector<RefusedCandidate> refused;
 };
 
-// `backends`: what may be chosen; tests pass the known ones as if they were built.
+// `backends`: what may be chosen; explain on described hardware passes all as if they were built.
 Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFacts& model,
                                   const AttentionFlags& flags,
                                   std::span<const KnownBackend> backends = known_backends());
 
 // For the log and `warpweave explain`: one line per phase, reason and refused candidate.
 std::vector<std::string> explain_lines(const Resolved& resolved);
+
+// DeepSeek sparse attention, flashmla_auto: which kernel a forward takes.
+std::string_view nsa_auto_choice(int64_t total_kv_tokens, int64_t total_q_tokens);
 
 }  // namespace warpweave

@@ -13,10 +13,6 @@ constexpr EnumSet<DeviceArch> kBlackwellDatacentre = {DeviceArch::sm_100, Device
 constexpr EnumSet<DeviceArch> kAmd = {DeviceArch::gfx90a, DeviceArch::gfx942, DeviceArch::gfx950};
 constexpr EnumSet<DeviceArch> kCpu = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
 
-std::string_view phase_name(AttentionPhase phase) {
-  return phase == AttentionPhase::prefill ? "prefill" : "decode";
-}
-
 std::string cuda_version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
@@ -38,6 +34,11 @@ std::optional<BrokenRule> check_device(const SelectionInput& input, const KnownB
                                   cuda_version_text(hardware.cuda_version)), ""};
   }
   if (!backend.built) return BrokenRule{"is not built into this program", ""};
+  if (backend.probe != nullptr) {
+    if (const Status status = backend.probe(Probe::quick); !status.ok()) {
+      return BrokenRule{"cannot run here: " + status.message(), ""};
+    }
+  }
   return std::nullopt;
 }
 
@@ -57,11 +58,16 @@ std::optional<BrokenRule> check_model(const SelectionInput& input, const Caps& c
   if (model.softcap && !caps.softcap) {
     return BrokenRule{"has no logit softcap, which this model uses", ""};
   }
-  if (!model.dual_chunk && caps.name == "dual_chunk_flash_attn") {
-    return BrokenRule{"needs a model with a dual-chunk attention config", ""};
+  if (model.non_causal && !caps.non_causal) {
+    return BrokenRule{"attends causally only; this model has layers that attend both ways", ""};
+  }
+  if (model.dual_chunk != (caps.name == "dual_chunk_flash_attn")) {
+    return BrokenRule{model.dual_chunk
+                          ? "does not compute dual-chunk attention, which this model's config asks for"
+                          : "needs a model with a dual-chunk attention config", ""};
   }
   const DeviceArch arch = input.hardware->arch;
-  if (model.linear_layers && kBlackwell.has(arch) && caps.name != "triton" &&
+  if (model.linear != LinearAttention::none && kBlackwell.has(arch) && caps.name != "triton" &&
       caps.name != "trtllm_mha" && caps.name != "fa4") {
     return BrokenRule{"does not run the full-attention layers of a hybrid linear model on Blackwell; "
                       "triton, trtllm_mha and fa4 do", ""};
@@ -81,15 +87,48 @@ std::optional<BrokenRule> check_speculation(const SelectionInput& input, const C
     return BrokenRule{fmt::format("verifies chains only (topk 1); topk is {}", input.topk),
                       "--speculative-eagle-topk"};
   }
+  if (input.topk > 1 && !caps.custom_mask) {
+    return BrokenRule{fmt::format("has no custom masks, which trees (topk {}) need", input.topk),
+                      "--speculative-eagle-topk"};
+  }
   const int page_size = input.page_size.value_or(1);
-  if (page_size > 1 && input.topk > 1 && caps.spec_paged != SpecSupport::tree) {
+  if (page_size == 1) return std::nullopt;
+  if (input.topk > 1 && caps.spec_paged != SpecSupport::tree) {
     return BrokenRule{fmt::format("verifies trees (topk {}) with page size 1 only; page size is {}",
                                   input.topk, page_size), "--page-size"};
+  }
+  if (caps.spec_paged == SpecSupport::none) {
+    return BrokenRule{fmt::format("speculates with page size 1 only; page size is {}", page_size),
+                      "--page-size"};
   }
   return std::nullopt;
 }
 
 }  // namespace
+
+std::string_view phase_name(AttentionPhase phase) {
+  return phase == AttentionPhase::prefill ? "prefill" : "decode";
+}
+
+bool is_unset(const std::string& backend_name) {
+  return backend_name.empty() || backend_name == "auto";
+}
+
+const KnownBackend* find_entry(const SelectionInput& input, std::string_view name,
+                               std::span<const KnownBackend> backends) {
+  const KnownBackend* best = nullptr;
+  int best_fit = -1;
+  for (const KnownBackend& backend : backends) {
+    if (backend.caps->name != name) continue;
+    const int fit = 2 * backend.caps->kinds.has(input.model->kind) +
+                    backend.caps->archs.has(input.hardware->arch);
+    if (fit > best_fit) {
+      best = &backend;
+      best_fit = fit;
+    }
+  }
+  return best;
+}
 
 std::string page_sizes_text(const Caps& caps) {
   if (caps.page_sizes.any) return "any";
@@ -148,10 +187,12 @@ std::optional<int> common_page_size(const SelectionInput& input, const Caps& pre
     const int size = *input.page_size;
     return runs(prefill, size) && runs(decode, size) ? input.page_size : std::nullopt;
   }
-  const bool tree = input.topk > 1;
+  const SpecSupport needed = input.topk > 1    ? SpecSupport::tree
+                             : input.topk == 1 ? SpecSupport::chain
+                                               : SpecSupport::none;
+  const bool prefill_speculates = input.topk > 0 && !input.verify_with_decode;
   for (int size : {1, 64, 128, 32, 16, 256}) {
-    if (size > 1 && tree && (prefill.spec_paged != SpecSupport::tree ||
-                             decode.spec_paged != SpecSupport::tree)) {
+    if (size > 1 && (decode.spec_paged < needed || (prefill_speculates && prefill.spec_paged < needed))) {
       continue;
     }
     if (runs(prefill, size) && runs(decode, size)) return size;
@@ -167,7 +208,7 @@ std::vector<std::string_view> preferred_backends(const SelectionInput& input) {
   if (kCpu.has(arch)) return {"intel_amx", "torch_native"};
   if (kAmd.has(arch)) {
     // For hybrid linear models triton is the advised one on AMD.
-    if (input.model->linear_layers) return {"triton", "aiter", "wave"};
+    if (input.model->linear != LinearAttention::none) return {"triton", "aiter", "wave"};
     return {"aiter", "wave", "triton"};
   }
   if (arch == DeviceArch::intel_xe) return {"intel_xpu"};

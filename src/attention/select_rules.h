@@ -42,6 +42,13 @@ std::optional<int> common_page_size(const SelectionInput& input, const Caps& pre
 // Names to try, best first, when no flag names a backend.
 std::vector<std::string_view> preferred_backends(const SelectionInput& input);
 
+// Of the entries of this name the one that fits the model's kind and the device best; null for an
+// unknown name.
+const KnownBackend* find_entry(const SelectionInput& input, std::string_view name,
+                               std::span<const KnownBackend> backends);
+
 std::string page_sizes_text(const Caps& caps);
+std::string_view phase_name(AttentionPhase phase);
+bool is_unset(const std::string& backend_name);  // "" or "auto"
 
 }  // namespace warpweave

@@ -3,96 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "attention/select_json.h"
+#include "attention/select_testing.h"
 
 namespace warpweave {
 namespace {
 
-// The known backends as if all were built: GPU rules are then testable here.
-std::vector<KnownBackend> all_built() {
-  std::vector<KnownBackend> all(known_backends().begin(), known_backends().end());
-  for (KnownBackend& backend : all) backend.built = true;
-  return all;
-}
-
-ModelFacts llama() {
-  ModelFacts model;
-  model.architecture = "LlamaForCausalLM";
-  model.num_q_heads = 32;
-  model.num_kv_heads = 8;
-  model.head_dim = 128;
-  return model;
-}
-
-ModelFacts deepseek() {
-  ModelFacts model = llama();
-  model.architecture = "DeepseekV3ForCausalLM";
-  model.kind = AttentionKind::mla;
-  model.head_dim = 576;
-  model.v_head_dim = 512;
-  return model;
-}
-
-Result<Resolved> select(std::string_view hardware, const ModelFacts& model,
-                        const AttentionFlags& flags = {}) {
-  const std::vector<KnownBackend> all = all_built();
-  return select_attention(named_hardware(hardware).value(), model, flags, all);
-}
-
-AttentionFlags backend_flag(const std::string& name) {
-  AttentionFlags flags;
-  flags.attention_backend = name;
-  return flags;
-}
-
-// Reads "--flag value ..." back, to check that what an error proposes works.
-AttentionFlags parse(const std::string& text) {
-  AttentionFlags flags;
-  if (text == "no attention flags") return flags;
-  std::stringstream words(text);
-  for (std::string flag, value; words >> flag;) {
-    if (flag == "--enable-deterministic-inference") {
-      flags.enable_deterministic_inference = true;
-      continue;
-    }
-    words >> value;
-    if (flag == "--attention-backend") flags.attention_backend = value;
-    else if (flag == "--prefill-attention-backend") flags.prefill_attention_backend = value;
-    else if (flag == "--decode-attention-backend") flags.decode_attention_backend = value;
-    else if (flag == "--page-size") flags.page_size = std::stoi(value);
-    else if (flag == "--kv-cache-dtype") flags.kv_cache_dtype = value;
-    else if (flag == "--speculative-algorithm") flags.speculative_algorithm = value;
-    else if (flag == "--speculative-num-steps") flags.speculative_num_steps = std::stoi(value);
-    else if (flag == "--speculative-eagle-topk") flags.speculative_eagle_topk = std::stoi(value);
-    else if (flag == "--speculative-num-draft-tokens")
-      flags.speculative_num_draft_tokens = std::stoi(value);
-    else if (flag == "--speculative-attention-mode") flags.speculative_attention_mode = value;
-    else ADD_FAILURE() << "unknown flag in a proposal: " << flag;
-  }
-  return flags;
-}
-
-std::vector<std::string> proposals(const Status& status) {
-  std::vector<std::string> list;
-  const size_t start = status.message().find("; works: ");
-  if (start == std::string::npos) return list;
-  std::string rest = status.message().substr(start + 9);
-  for (size_t bar; (bar = rest.find(" | ")) != std::string::npos; rest = rest.substr(bar + 3)) {
-    list.push_back(rest.substr(0, bar));
-  }
-  list.push_back(rest);
-  return list;
-}
+using namespace testing_selection;
 
 TEST(Select, DefaultPerDevice) {
   struct Row { const char* hardware; ModelFacts model; const char* backend; };
-  ModelFacts dual_chunk = llama();
-  dual_chunk.dual_chunk = true;
-  ModelFacts sparse = deepseek();
-  sparse.kind = AttentionKind::sparse;
   const Row rows[] = {
       {"h100", llama(), "fa3"},          {"h200", llama(), "fa3"},
       {"b200", llama(), "trtllm_mha"},   {"rtx5090", llama(), "flashinfer"},
@@ -102,7 +25,14 @@ TEST(Select, DefaultPerDevice) {
       {"ascend", llama(), "ascend"},     {"xeon", llama(), "intel_amx"},
       {"cpu", llama(), "intel_amx"},     {"h200", deepseek(), "fa3"},
       {"b200", deepseek(), "trtllm_mla"}, {"a100", deepseek(), "triton"},
-      {"h200", dual_chunk, "dual_chunk_flash_attn"}, {"h200", sparse, "nsa"},
+      {"mi300x", deepseek(), "aiter"},   {"ascend", deepseek(), "ascend"},
+      {"xeon-avx512", llama(), "intel_amx"}, {"arm", llama(), "torch_native"},
+      {"h200", dual_chunk_qwen(), "dual_chunk_flash_attn"}, {"h200", sparse_deepseek(), "nsa"},
+      // Models whose features rule the first choice out.
+      {"b200", gpt_oss(), "trtllm_mha"}, {"h100", gpt_oss(), "fa3"}, {"a100", gpt_oss(), "triton"},
+      {"b200", gemma2(), "flashinfer"},  {"h100", gemma2(), "fa3"},  {"mi250x", gemma2(), "triton"},
+      {"b200", qwen_next(), "trtllm_mha"}, {"rtx5090", qwen_next(), "triton"},
+      {"mi300x", qwen_next(), "triton"}, {"ascend", qwen_next(), "ascend"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(std::string(row.hardware) + " " + row.backend);
@@ -116,7 +46,7 @@ TEST(Select, DefaultPerDevice) {
 TEST(Select, OldCudaOnHopperFallsToFlashinfer) {
   HardwareFacts hardware = named_hardware("h100").value();
   hardware.cuda_version = 12020;
-  const auto all = all_built();
+  const auto all = known_backends_as_built();
   const auto resolved = select_attention(hardware, llama(), {}, all);
   ASSERT_TRUE(resolved.ok());
   EXPECT_EQ(resolved->prefill, "flashinfer");
@@ -129,6 +59,66 @@ TEST(Select, BlackwellTreeSpeculationLeavesTrtllm) {
   EXPECT_EQ(select("b200", llama(), flags)->prefill, "trtllm_mha");
   flags.speculative_eagle_topk = 4;
   EXPECT_EQ(select("b200", llama(), flags)->prefill, "flashinfer");
+}
+
+TEST(Select, SpeculationIsResolvedFirst) {
+  AttentionFlags flags;
+  flags.speculative_algorithm = "EAGLE";
+  // Llama's default is topk 4: the same as typed out, and a tree, which trtllm_mha does not run.
+  auto resolved = select("b200", llama(), flags);
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  EXPECT_EQ(resolved->prefill, "flashinfer");
+  EXPECT_EQ(resolved->speculation.num_steps, 5);
+  EXPECT_EQ(resolved->speculation.topk, 4);
+  EXPECT_EQ(resolved->speculation.num_draft_tokens, 8);
+  ModelFacts qwen = llama();
+  qwen.architecture = "Qwen3ForCausalLM";
+  resolved = select("b200", qwen, flags);
+  EXPECT_EQ(resolved->prefill, "trtllm_mha");
+  EXPECT_EQ(resolved->speculation.topk, 1);
+  EXPECT_EQ(resolved->speculation.num_draft_tokens, 4);
+  flags.speculative_num_steps = 6;
+  EXPECT_EQ(select("b200", qwen, flags)->speculation.num_draft_tokens, 7);
+  flags.speculative_algorithm = "NGRAM";
+  resolved = select("h200", qwen, flags);
+  EXPECT_EQ(resolved->speculation.topk, 10);
+  EXPECT_EQ(resolved->speculation.num_draft_tokens, 12);
+}
+
+TEST(Select, SpeculationThatContradictsItselfIsRefused) {
+  AttentionFlags flags;
+  flags.speculative_algorithm = "EAGLE";
+  flags.speculative_eagle_topk = 1;
+  flags.speculative_num_steps = 3;
+  flags.speculative_num_draft_tokens = 9;
+  expect_refused("h200", llama(), flags, "--speculative-num-draft-tokens", "verifies 4 tokens");
+  flags.speculative_eagle_topk = 2;
+  flags.speculative_num_draft_tokens = 12;
+  expect_refused("h200", llama(), flags, "--speculative-num-draft-tokens", "draft 11 at most");
+  flags.speculative_num_steps = 0;
+  expect_refused("h200", llama(), flags, "--speculative-num-steps", "at least 1");
+}
+
+TEST(Select, GraphsByPhase) {
+  AttentionFlags flags = backend_flag("fa3");
+  auto resolved = select("h200", llama(), flags);
+  EXPECT_TRUE(resolved->decode_graphs);
+  EXPECT_FALSE(resolved->prefill_graphs) << "prefill is captured only when it verifies";
+  flags.disable_cuda_graph = true;
+  EXPECT_FALSE(select("h200", llama(), flags)->decode_graphs);
+  EXPECT_FALSE(select("h200", llama(), backend_flag("torch_native"))->decode_graphs);
+}
+
+TEST(Select, Fp4Pairs) {
+  AttentionFlags flags;
+  flags.kv_cache_dtype = "fp4_e2m1";
+  flags.prefill_attention_backend = "fa4";
+  flags.decode_attention_backend = "triton";
+  const auto resolved = select("b200", llama(), flags);
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  EXPECT_EQ(resolved->page_size, 128);
+  flags.decode_attention_backend = "flashinfer";
+  expect_refused("b200", llama(), flags, "--kv-cache-dtype", "does not read fp4_e2m1");
 }
 
 TEST(Select, UnsetPhaseInheritsAttentionBackend) {
@@ -255,26 +245,41 @@ std::vector<Refusal> refusals() {
   model.sliding_window = true;
   rows.push_back({"mi300x", model, backend_flag("wave"), "--attention-backend", "sliding window"});
   model = llama();
-  model.linear_layers = true;
+  model.linear = LinearAttention::gdn;
   rows.push_back({"b200", model, backend_flag("flashinfer"), "--attention-backend", "hybrid linear"});
   rows.push_back({"h200", llama(), backend_flag("dual_chunk_flash_attn"), "--attention-backend",
                   "dual-chunk"});
+  rows.push_back({"h200", dual_chunk_qwen(), backend_flag("fa3"), "--attention-backend",
+                  "does not compute dual-chunk"});
+  flags = backend_flag("fa3");
+  flags.kv_cache_dtype = "fp8_e5m2";
+  rows.push_back({"h100", llama(), flags, "--kv-cache-dtype", "fp8_e5m2"});
+  for (const char* name : {"flashmla", "flashinfer"}) {  // the MLA draft runs chains only
+    flags = backend_flag(name);
+    flags.speculative_algorithm = "EAGLE";
+    flags.speculative_eagle_topk = 2;
+    flags.speculative_num_draft_tokens = 4;
+    rows.push_back({"h200", deepseek(), flags, "--speculative-eagle-topk", "chains only"});
+  }
+  rows.push_back({"h200", deepseek(), backend_flag("trtllm_mla"), "--attention-backend", "sm_90"});
+  rows.push_back({"t4", llama(), backend_flag("flashinfer"), "--attention-backend", "sm_75"});
+  flags = backend_flag("ascend");
+  flags.page_size = 64;
+  rows.push_back({"ascend", llama(), flags, "--page-size", "needs page size 128"});
+  flags = backend_flag("intel_xpu");
+  flags.page_size = 16;
+  rows.push_back({"intel-gpu", llama(), flags, "--page-size", "32/64/128"});
+  flags = {};
+  flags.prefill_attention_backend = "fa3";
+  flags.decode_attention_backend = "flashinfer";
+  flags.enable_deterministic_inference = true;
+  rows.push_back({"h200", llama(), flags, "--enable-deterministic-inference", "round differently"});
   return rows;
 }
 
 TEST(Select, RefusesByRuleAndProposesWhatWorks) {
   for (const Refusal& row : refusals()) {
-    const auto result = select(row.hardware, row.model, row.flags);
-    ASSERT_FALSE(result.ok()) << row.says;
-    const Status& status = result.status();
-    SCOPED_TRACE(status.message());
-    EXPECT_EQ(status.field(), row.field);
-    EXPECT_NE(status.message().find(row.says), std::string::npos) << row.says;
-    const std::vector<std::string> works = proposals(status);
-    EXPECT_FALSE(works.empty());
-    for (const std::string& text : works) {
-      EXPECT_TRUE(select(row.hardware, row.model, parse(text)).ok()) << text;
-    }
+    expect_refused(row.hardware, row.model, row.flags, row.field, row.says);
   }
 }
 
@@ -294,16 +299,21 @@ TEST(Select, ThisProgramOnACpu) {
   EXPECT_EQ(resolved->kv_format, KvFormat::bf16);
   for (const KnownBackend& backend : known_backends()) {
     const std::string name(backend.caps->name);
-    if (name == "intel_amx" || name == "torch_native") continue;
+    if (backend.built && backend.caps->archs.has(cpu.arch)) continue;
+    if (std::any_of(known_backends().begin(), known_backends().end(), [&](const KnownBackend& other) {
+          return other.caps->name == name && other.built && other.caps->archs.has(cpu.arch);
+        })) {
+      continue;  // the same name, built for CPUs
+    }
     const auto refused = select_attention(cpu, llama(), backend_flag(name));
     EXPECT_FALSE(refused.ok()) << name;
     const bool listed = std::any_of(resolved->refused.begin(), resolved->refused.end(),
                                     [&](const RefusedCandidate& r) { return r.name == name; });
     EXPECT_TRUE(listed) << name;
   }
-  const auto gpu = select_attention(named_hardware("h200").value(), llama(), backend_flag("fa3"));
-  ASSERT_FALSE(gpu.ok());
-  EXPECT_NE(gpu.status().message().find("not built"), std::string::npos);
+  const auto npu = select_attention(named_hardware("ascend").value(), llama(), backend_flag("ascend"));
+  ASSERT_FALSE(npu.ok());
+  EXPECT_NE(npu.status().message().find("not built"), std::string::npos);
 }
 
 TEST(Select, DeterminismNeedsOneBackend) {
@@ -336,6 +346,29 @@ TEST(Select, ExplainTextAndJsonAgree) {
   EXPECT_EQ(lines[1], "decode attention: intel_amx");
   const auto refused = select_attention(named_hardware("cpu").value(), llama(), backend_flag("fa3"));
   EXPECT_EQ(selection_error_json(refused.status())["error"]["flag"], "--attention-backend");
+}
+
+// A built backend whose driver is missing is refused in the driver's words, and never proposed.
+TEST(Select, ABackendThatCannotRunHereIsRefusedWithItsWords) {
+  std::vector<KnownBackend> backends(known_backends().begin(), known_backends().end());
+  for (KnownBackend& backend : backends) {
+    if (backend.caps->name != "torch_native") continue;
+    backend.probe = [](Probe probe) {
+      return Status::unsupported(probe == Probe::quick ? "no driver file" : "no driver");
+    };
+  }
+  const auto refused = select_attention(named_hardware("cpu").value(), llama(),
+                                        backend_flag("torch_native"), backends);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("no driver"), std::string::npos);
+  const auto resolved = select_attention(named_hardware("cpu").value(), llama(), {}, backends);
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  bool told = false;
+  for (const RefusedCandidate& candidate : resolved->refused) {
+    told |= candidate.name == "torch_native" &&
+            candidate.rule.find("no driver file") != std::string::npos;
+  }
+  EXPECT_TRUE(told);
 }
 
 TEST(Select, UnknownHardwareListsTheKnown) {

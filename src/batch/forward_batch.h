@@ -47,11 +47,18 @@ struct ForwardBatch {
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
 
   // Tree attention (target verify of a draft tree), or empty: [num_tokens, tree_mask_words]. Bit j
-  // of row i says that row i of a request sees row j of the same request; all rows see the whole
-  // prefix kv_len - q_len. positions then hold each node's depth in the sequence, from which the
-  // prefix's side of a sliding window is counted; within the tree the mask alone decides.
+  // (of word j / 32) of row i says that row i of a request sees row j of the same request, which may
+  // stand before or after it; a row sees itself, and bits from q_len on mean nothing. All rows see
+  // the whole prefix of kv_len - q_len tokens. positions then hold each node's depth in the sequence,
+  // from which the prefix's side of a sliding window is counted; within the tree the mask alone
+  // decides.
   std::span<const uint32_t> tree_mask;
   int tree_mask_words = 0;                 // >= ceil(max_q_len / 32)
+
+  // False: bidirectional attention (encoders, vision towers, cross attention). Every row then sees all
+  // kv_lens tokens of its request, which may have more rows than tokens; a window still bounds the
+  // left side. For backends that claim Caps::non_causal.
+  bool causal = true;
 
   DeviceBatchArrays device;
 

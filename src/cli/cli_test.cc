@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -112,11 +113,77 @@ TEST(Commands, ExitCodes) {
 
 TEST(Explain, ResolvesOrRefusesWithCode3) {
   EXPECT_EQ(explain_command(Argv{}), 0);
-  EXPECT_EQ(explain_command(Argv{"--device", "xeon", "--json"}), 0);
+  EXPECT_EQ(explain_command(Argv{"--hardware", "xeon", "--json"}), 0);
+  EXPECT_EQ(explain_command(Argv{"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B"}), 0);
+  EXPECT_EQ(explain_command(Argv{"--hardware", "h200", "--model-path", "deepseek-ai/DeepSeek-V3.2"}), 0);
   EXPECT_EQ(explain_command(Argv{"--attention-backend", "no_such_backend"}), kExitRefused);
   EXPECT_EQ(explain_command(Argv{"--attention-backend", "trtllm_mla", "--json"}), kExitRefused);
+  EXPECT_EQ(explain_command(Argv{"--hardware", "a100", "--attention-backend", "fa3"}), kExitRefused);
+  EXPECT_EQ(explain_command(Argv{"--hardware", "abacus"}), kExitUsage);
   EXPECT_EQ(explain_command(Argv{"--device", "abacus"}), kExitUsage);
   EXPECT_EQ(explain_command(Argv{"--model-path", "/nonexistent"}), kExitFailed);
+  EXPECT_EQ(explain_command(Argv{"--attention-tuning-file", "/nonexistent"}), kExitFailed);
+}
+
+TEST(Conformance, ExitCodes) {
+  EXPECT_EQ(conformance_command(Argv{"--case", "page_16", "--backend", "torch_native"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--list"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--help"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--case", "no_such_case"}), kExitUsage);
+  EXPECT_EQ(conformance_command(Argv{"--backend", "no_such_backend"}), kExitUsage);
+  EXPECT_EQ(conformance_command(Argv{"--device", "abacus"}), kExitUsage);
+  EXPECT_EQ(conformance_command(Argv{"--plugin", "/nonexistent.so"}), kExitUsage);
+  EXPECT_EQ(backends_command(Argv{"--matrix"}), 0);
+  EXPECT_EQ(docs_command(Argv{"matrix"}), 0);
+}
+
+TEST(Tune, WritesWhatAutoDecidesBy) {
+  TemporaryFolder folder;
+  const std::string file = (folder.path() / "tuning.json").string();
+  EXPECT_EQ(tune_command(Argv{"--output", file, "--batch-size", "1", "--kv-len", "32", "--q-len", "16",
+                              "--seconds", "0", "--backend", "torch_native"}), 0);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(explain_command(Argv{"--device", "cpu", "--attention-backend", "auto",
+                                 "--attention-tuning-file", file}), 0);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("decode: auto -> torch_native, the fastest measured here (b1 kv 32"),
+            std::string::npos) << text;
+  EXPECT_EQ(tune_command(Argv{"--backend", "no_such_backend"}), kExitFailed);
+  EXPECT_EQ(tune_command(Argv{"--batch-size", "0"}), kExitUsage);
+}
+
+TEST(Bench, PrintsARowPerBackendAndShape) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(bench_command(Argv{"attention", "--batch-size", "2", "--kv-len", "64", "--q-len", "32",
+                               "--seconds", "0", "--backend", "torch_native", "--kv-cache-dtype", "fp8_e4m3"}),
+            0);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("prefill b1 q 32 kv 32"), std::string::npos) << text;
+  EXPECT_NE(text.find("decode b2 kv 64"), std::string::npos) << text;
+  EXPECT_EQ(bench_command(Argv{}), kExitUsage);
+  EXPECT_EQ(bench_command(Argv{"attention", "--q-heads", "3", "--kv-heads", "2"}), kExitUsage);
+}
+
+std::string explained(const Argv& argv) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(explain_command(argv), 0);
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(Explain, SaysWhatThisProgramLacks) {
+  const std::string text = explained({"--hardware", "ascend", "--model-path", "Qwen/Qwen3-8B"});
+  EXPECT_NE(text.find("prefill attention: ascend"), std::string::npos) << text;
+  EXPECT_NE(text.find("note: ascend for Ascend NPU is not built into this program"),
+            std::string::npos) << text;
+  const auto json = nlohmann::json::parse(
+      explained({"--hardware", "ascend", "--model-path", "Qwen/Qwen3-8B", "--json"}));
+  EXPECT_EQ(json["page_size"], 128);
+  EXPECT_EQ(json["notes"].size(), 2u);
+  EXPECT_FALSE(json["refused"].empty());
+  EXPECT_FALSE(json["reasons"].empty());
+  EXPECT_EQ(json["model"]["num_key_value_heads"], 8);
+  const std::string here = explained({"--model-path", "Qwen/Qwen3-8B"});
+  EXPECT_EQ(here.find("note:"), std::string::npos) << here;
 }
 
 }  // namespace

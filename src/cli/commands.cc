@@ -1,8 +1,12 @@
 #include "cli/commands.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "attention/plugin.h"
 #include "base/log.h"
+#include "conformance/matrix.h"
+#include "conformance/plugin_check.h"
 
 #ifndef WARPWEAVE_VERSION
 #error "the build passes WARPWEAVE_VERSION"
@@ -17,6 +21,24 @@ int fail(const Status& status, int exit_code) {
   return exit_code;
 }
 
+namespace {
+
+// Loads --attention-backend-plugin, which then is the backend unless another is named. To explain needs
+// no proof of what it claims; to serve does.
+Status use_plugin(Command command, ServerArgs& args) {
+  if (args.attention_backend_plugin.empty()) return {};
+  const std::string& path = args.attention_backend_plugin;
+  WW_ASSIGN_OR_RETURN(const Caps* caps, command == Command::explain ? load_attention_plugin(path)
+                                                                    : conformance::load_checked_plugin(path));
+  if (args.attention_backend.empty() && args.prefill_attention_backend.empty() &&
+      args.decode_attention_backend.empty()) {
+    args.attention_backend = caps->name;
+  }
+  return {};
+}
+
+}  // namespace
+
 Started start_command(Command command, std::span<const std::string> argv) {
   Result<ParsedFlags> parsed = parse_flags(command, argv);
   if (!parsed.ok()) return {{}, fail(parsed.status(), kExitUsage)};
@@ -28,7 +50,22 @@ Started start_command(Command command, std::span<const std::string> argv) {
     return {{}, fail(status, kExitUsage)};
   }
   for (const std::string& notice : parsed->notices) std::fprintf(stderr, "note: %s\n", notice.c_str());
+  if (Status status = use_plugin(command, parsed->args); !status.ok()) return {{}, fail(status, kExitFailed)};
   return {std::move(parsed->args), std::nullopt};
+}
+
+std::optional<int> parse_command(CLI::App& app, std::span<const std::string> argv) {
+  std::vector<std::string> reversed(argv.rbegin(), argv.rend());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    return fail(Status::invalid_argument(std::string(e.what()) + "; see " + app.get_name() + " --help"),
+                kExitUsage);
+  }
+  return std::nullopt;
 }
 
 int docs_command(std::span<const std::string> argv) {
@@ -36,7 +73,13 @@ int docs_command(std::span<const std::string> argv) {
     std::fputs(flags_markdown().c_str(), stdout);
     return 0;
   }
-  return fail(Status::invalid_argument("usage: warpweave docs flags > docs/flags.md"), kExitUsage);
+  if (argv.size() == 1 && argv[0] == "matrix") {
+    std::fputs(conformance::matrix_markdown(conformance::committed_reports()).c_str(), stdout);
+    return 0;
+  }
+  return fail(Status::invalid_argument("usage: warpweave docs flags > docs/flags.md, or warpweave docs "
+                                       "matrix > docs/matrix.md"),
+              kExitUsage);
 }
 
 }  // namespace warpweave

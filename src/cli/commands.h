@@ -9,6 +9,10 @@
 #include "flags/server_args.h"
 #include "warpweave/status.h"
 
+namespace CLI {
+class App;
+}
+
 namespace warpweave {
 
 inline constexpr int kExitFailed = 1;
@@ -21,12 +25,19 @@ int explain_command(std::span<const std::string> argv);
 int backends_command(std::span<const std::string> argv);
 int doctor_command(std::span<const std::string> argv);
 int docs_command(std::span<const std::string> argv);
+int conformance_command(std::span<const std::string> argv);
+int bench_command(std::span<const std::string> argv);
+int tune_command(std::span<const std::string> argv);
+int replay_command(std::span<const std::string> argv);
 
 // "warpweave 0.1.0"
 std::string version_text();
 
 // Prints "error: ..." to stderr; returns `exit_code`.
 int fail(const Status& status, int exit_code);
+
+// For commands with flags of their own: an exit code when help was printed or the line is wrong.
+std::optional<int> parse_command(CLI::App& app, std::span<const std::string> argv);
 
 // Parses the flags, prints help or notices. An exit code when the command is over.
 struct Started {

@@ -9,6 +9,7 @@
 #include "cli/embedded_model.h"
 #include "cli/model_search.h"
 #include "device/cpu/cpu_info.h"
+#include "device/cuda/cuda_device.h"
 
 namespace warpweave {
 namespace {
@@ -23,6 +24,19 @@ double meminfo_gib(std::string_view wanted) {
     if (key == wanted) return kib / (1024 * 1024);
   }
   return 0;
+}
+
+void print_gpu() {
+  const Result<CudaDeviceInfo> gpu = probe_cuda_device();
+  if (!gpu.ok()) {
+    std::printf("GPU: none to serve on: %s\n", gpu.status().message().c_str());
+    return;
+  }
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  std::printf("GPU: %s, %.1f GB, %.1f GB free, compute capability %d.%d, driver for CUDA %d.%d\n",
+              gpu->name.c_str(), gpu->total_bytes / kGiB, gpu->free_bytes / kGiB,
+              gpu->compute_capability / 10, gpu->compute_capability % 10, gpu->driver_version / 1000,
+              gpu->driver_version % 1000 / 10);
 }
 
 }  // namespace
@@ -41,6 +55,7 @@ int doctor_command(std::span<const std::string> argv) {
   std::printf("Compute threads: %d (--threads)\n", cpu.cpus);
   std::printf("Memory: %.1f GB, %.1f GB available\n", meminfo_gib("MemTotal:"),
               meminfo_gib("MemAvailable:"));
+  print_gpu();
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   std::printf("Open files: %llu (one per connection)\n",

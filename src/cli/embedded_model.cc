@@ -1,20 +1,15 @@
 #include "cli/embedded_model.h"
 
-// The assembler copies each file into read-only data; WARPWEAVE_EMBED_DIR is its folder.
-#define WW_EMBED(symbol, file)                                              \
-  asm(".section .rodata\n.balign 64\n.global ww_" #symbol "\nww_" #symbol   \
-      ":\n.incbin \"" WARPWEAVE_EMBED_DIR "/" file "\"\n.global ww_" #symbol \
-      "_end\nww_" #symbol "_end:\n.byte 0\n.previous\n");                   \
-  extern "C" const char ww_##symbol[];                                      \
-  extern "C" const char ww_##symbol##_end[];
-#define WW_FILE(symbol, file) \
-  EmbeddedFile { file, {ww_##symbol, static_cast<size_t>(ww_##symbol##_end - ww_##symbol)} }
+#include "cli/embed.h"
 
-WW_EMBED(config, "config.json")
-WW_EMBED(generation_config, "generation_config.json")
-WW_EMBED(tokenizer, "tokenizer.json")
-WW_EMBED(tokenizer_config, "tokenizer_config.json")
-WW_EMBED(weights, "model.safetensors")
+// WARPWEAVE_EMBED_DIR is the model's folder.
+#define WW_FILE(symbol, file) EmbeddedFile { file, WW_EMBEDDED(symbol) }
+
+WW_EMBED(config, WARPWEAVE_EMBED_DIR "/config.json")
+WW_EMBED(generation_config, WARPWEAVE_EMBED_DIR "/generation_config.json")
+WW_EMBED(tokenizer, WARPWEAVE_EMBED_DIR "/tokenizer.json")
+WW_EMBED(tokenizer_config, WARPWEAVE_EMBED_DIR "/tokenizer_config.json")
+WW_EMBED(weights, WARPWEAVE_EMBED_DIR "/model.safetensors")
 
 namespace warpweave {
 

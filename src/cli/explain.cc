@@ -1,37 +1,76 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "attention/select_json.h"
 #include "cli/commands.h"
-#include "cli/model_search.h"
+#include "cli/model_facts.h"
+#include "conformance/matrix.h"
 #include "engine/engine_impl.h"
+#include "engine/start_device.h"
 
 namespace warpweave {
 namespace {
 
-Result<HardwareFacts> hardware_of(const std::string& device) {
-  if (device == "auto" || device == "cpu") return cpu_hardware_facts();
-  Result<HardwareFacts> named = named_hardware(device);
-  if (named.ok()) return named;
-  return Status::invalid_argument(
-      fmt::format("--device {}: {}; try: warpweave explain --device h200", device,
-                  named.status().message()),
-      "--device");
+struct Selector {
+  HardwareFacts hardware;
+  ModelFacts model;
+  AttentionFlags flags;
+  Result<Resolved> select(std::span<const KnownBackend> backends) const {
+    return select_attention(hardware, model, flags, backends);
+  }
+};
+
+Result<HardwareFacts> hardware_of(const ServerArgs& args) {
+  if (!args.hardware.empty()) return named_hardware(args.hardware);
+  WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
+  return gpu ? gpu->facts : cpu_hardware_facts();
 }
 
-// The model's side from its configuration alone: a folder with only config.json will do.
-Result<ModelFacts> model_facts(ServerArgs args) {
-  WW_ASSIGN_OR_RETURN(const ModelSource source, find_model(args.model_path));
-  args.skip_tokenizer_init = true;
-  if (std::filesystem::is_directory(source.path())) args.load_format = "dummy";
-  WW_ASSIGN_OR_RETURN(const ModelBundle bundle, open_served_model(args, source.path()));
-  WW_ASSIGN_OR_RETURN(const DType dtype, resolve_dtype(args.dtype, bundle.config.dtype));
-  return attention_model_facts(bundle.config, dtype);
+bool is_built(const Caps* caps) {
+  for (const KnownBackend& backend : known_backends()) {
+    if (backend.caps == caps) return backend.built;
+  }
+  return false;
+}
+
+std::string pair_text(const Resolved& resolved) {
+  if (resolved.prefill == resolved.decode) return resolved.prefill;
+  return fmt::format("prefill {}, decode {}", resolved.prefill, resolved.decode);
+}
+
+// A described machine is judged as if every backend were built; what this program lacks is said.
+std::vector<std::string> missing_notes(const Selector& selector, const Resolved& resolved) {
+  std::vector<std::string> notes;
+  for (const Caps* caps : {resolved.prefill_caps, resolved.decode_caps}) {
+    if (is_built(caps)) continue;
+    std::string note = fmt::format("{} for {} is not built into this program", caps->name,
+                                   arch_name(selector.hardware.arch));
+    if (notes.empty() || notes.back() != note) notes.push_back(std::move(note));
+  }
+  if (notes.empty()) return notes;
+  const Result<Resolved> here = selector.select(known_backends());
+  notes.push_back(here.ok() ? fmt::format("this program would run there: {}", pair_text(*here))
+                            : "this program would refuse to serve there");
+  return notes;
+}
+
+void print_json(const Selector& selector, const Resolved& resolved,
+                const std::vector<std::string>& notes) {
+  nlohmann::json json = to_json(resolved);
+  json["hardware"] = {{"name", selector.hardware.name},
+                      {"arch", std::string(arch_name(selector.hardware.arch))}};
+  json["model"] = {{"architecture", selector.model.architecture},
+                   {"kind", std::string(kind_name(selector.model.kind))},
+                   {"num_attention_heads", selector.model.num_q_heads},
+                   {"num_key_value_heads", selector.model.num_kv_heads},
+                   {"head_dim", selector.model.head_dim}};
+  json["notes"] = notes;
+  std::printf("%s\n", json.dump(2).c_str());
 }
 
 int refuse(const Status& status, bool json) {
@@ -55,27 +94,42 @@ int explain_command(std::span<const std::string> argv) {
   const Started started = start_command(Command::explain, argv);
   if (started.exit_code) return *started.exit_code;
   const ServerArgs& args = started.args;
-  const Result<HardwareFacts> hardware = hardware_of(args.device);
+  Result<HardwareFacts> hardware = hardware_of(args);
   if (!hardware.ok()) return fail(hardware.status(), kExitUsage);
-  const Result<ModelFacts> model = model_facts(args);
+  Result<ModelFacts> model = explain_model_facts(args);
   if (!model.ok()) return fail(model.status(), kExitFailed);
-  const Result<Resolved> resolved = select_attention(*hardware, *model, attention_flags(args));
+  const Result<std::optional<TuningTable>> tuning = attention_tuning(args);
+  if (!tuning.ok()) return fail(tuning.status(), kExitFailed);
+  Selector selector = {*std::move(hardware), *std::move(model), attention_flags(args)};
+  if (*tuning) selector.flags.tuning = &**tuning;
+
+  const std::vector<KnownBackend> as_built = known_backends_as_built();
+  const Result<Resolved> resolved =
+      selector.select(args.hardware.empty() ? known_backends() : std::span(as_built));
   if (!resolved.ok()) return refuse(resolved.status(), args.json);
+  const std::vector<std::string> notes = missing_notes(selector, *resolved);
   if (args.json) {
-    std::printf("%s\n", to_json(*resolved).dump(2).c_str());
+    print_json(selector, *resolved, notes);
     return 0;
   }
-  std::printf("%s on %s\n", model->architecture.c_str(), hardware->name.c_str());
+  std::printf("%s on %s\n", selector.model.architecture.c_str(), selector.hardware.name.c_str());
   for (const std::string& line : explain_lines(*resolved)) std::printf("%s\n", line.c_str());
+  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
   return 0;
 }
 
 int backends_command(std::span<const std::string> argv) {
-  if (!argv.empty()) {
-    return fail(Status::invalid_argument("warpweave backends takes no arguments"), kExitUsage);
+  bool matrix = false;
+  CLI::App app("Lists the attention backends by the names of the flags.", "warpweave backends");
+  app.add_flag("--matrix", matrix, "What is proven of each, on which device, and what is refused");
+  if (const auto exit_code = parse_command(app, argv)) return *exit_code;
+  if (matrix) {
+    std::fputs(conformance::matrix_markdown(conformance::committed_reports(),
+                                            cpu_hardware_facts().name).c_str(), stdout);
+    return 0;
   }
   for (const KnownBackend& backend : known_backends()) {
-    std::printf("%-20s %-9s %.*s\n%30s devices: %s\n", std::string(backend.caps->name).c_str(),
+    std::printf("%-22s %-9s %.*s\n%32s devices: %s\n", std::string(backend.caps->name).c_str(),
                 backend.built ? "built in" : "not here",
                 static_cast<int>(backend.caps->summary.size()), backend.caps->summary.data(), "",
                 devices_of(*backend.caps).c_str());

@@ -22,16 +22,20 @@ constexpr CommandEntry kCommands[] = {
     {"explain", explain_command, "Say which attention backends would run, and why"},
     {"backends", backends_command, "List the attention backends"},
     {"doctor", doctor_command, "Check this machine: CPU, memory, models"},
-    {"docs", docs_command, "Write generated documentation: docs flags"},
+    {"conformance", conformance_command, "Test the attention backends against the reference"},
+    {"replay", replay_command, "Run a recorded batch through a backend again and compare"},
+    {"bench", bench_command, "Time the attention backends: bench attention"},
+    {"tune", tune_command, "Measure which backend is fastest for a model on this machine"},
+    {"docs", docs_command, "Write generated documentation: docs flags, docs matrix"},
 };
 
 void print_overview() {
   std::printf("%s\n\nUsage: warpweave <command> [flags]\n\n", version_text().c_str());
   for (const CommandEntry& entry : kCommands) {
-    std::printf("  %-10s %.*s\n", std::string(entry.name).c_str(),
+    std::printf("  %-12s %.*s\n", std::string(entry.name).c_str(),
                 static_cast<int>(entry.summary.size()), entry.summary.data());
   }
-  std::printf("  %-10s Print the version\n\nFlags of a command: warpweave <command> --help\n",
+  std::printf("  %-12s Print the version\n\nFlags of a command: warpweave <command> --help\n",
               "version");
 }
 

@@ -76,6 +76,9 @@ void print_model(const EngineInfo& info) {
   std::printf("Attention: prefill %s, decode %s\n", info.prefill_attention_backend.c_str(),
               info.decode_attention_backend.c_str());
   for (const std::string& reason : info.attention_reasons) std::printf("  %s\n", reason.c_str());
+  for (const std::string& refused : info.attention_refused) {
+    std::printf("  refused %s\n", refused.c_str());
+  }
 }
 
 std::string url_of(const ServerArgs& args, int port) {

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 namespace warpweave::conformance {
@@ -38,8 +39,13 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
     c.v_head_dim = std::stoi(value);
   } else if (key == "page") {
     c.page_size = std::stoi(value);
+    c.any_page = false;
   } else if (key == "kv") {
-    for (const std::string& name : split(value, ',')) c.kv_formats.push_back(kv_format_of(parse_dtype(name).value()).value());
+    for (const std::string& name : split(value, ',')) {
+      const std::optional<KvFormat> format = parse_kv_format(name);
+      if (!format) fail(where, "unknown KV format " + name);
+      c.kv_formats.push_back(*format);
+    }
   } else if (key == "mode") {
     c.decode = value == "decode";
   } else if (key == "window") {
@@ -53,6 +59,16 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
              : value == "ascending" ? Data::ascending
              : value == "constant"  ? Data::constant
                                     : Data::normal;
+  } else if (key == "causal") {
+    c.causal = value == "1";
+  } else if (key == "dual") {
+    c.dual_chunk_len = std::stoi(value);
+  } else if (key == "tree") {
+    c.tree = value == "chain" ? Tree::chain : value == "full" ? Tree::full : Tree::random;
+  } else if (key == "shared") {
+    c.shared = std::stoi(value);
+  } else if (key == "scales") {
+    c.head_scales = value != "none";
   } else if (key == "gap") {
     c.gap = std::stoi(value);
   } else if (key == "far") {
@@ -62,15 +78,34 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
   }
 }
 
+bool fits_fp4(const Case& c) {
+  return c.head_dim % kFp4BlockElements == 0 && c.v_head_dim % kFp4BlockElements == 0;
+}
+
+std::vector<KvFormat> formats_of(const Case& c) {
+  std::vector<KvFormat> formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
+                                   KvFormat::fp8_e5m2};
+  if (fits_fp4(c)) formats.push_back(KvFormat::fp4_e2m1);
+  return formats;
+}
+
+void check(const Case& c, const std::string& where) {
+  if (c.shared > 0 && (c.requests.empty() || c.shared > c.requests[0].kv_len)) {
+    fail(where, "the first request is shorter than the shared tokens");
+  }
+  for (const KvFormat format : c.kv_formats) {
+    if (format == KvFormat::fp4_e2m1 && !fits_fp4(c)) fail(where, "fp4_e2m1 needs head dims of 16n");
+  }
+}
+
 }  // namespace
 
-std::vector<Case> read_cases(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) fail(path, "cannot be opened (run from the source root)");
+std::vector<Case> parse_cases(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
   std::vector<Case> cases;
   int line_number = 0;
-  for (std::string line; std::getline(file, line);) {
-    const std::string where = path + ":" + std::to_string(++line_number);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string where = name + ":" + std::to_string(++line_number);
     std::stringstream stream(line);
     Case c;
     if (!(stream >> c.name) || c.name[0] == '#') continue;
@@ -79,10 +114,26 @@ std::vector<Case> read_cases(const std::string& path) {
       if (equals == std::string::npos) fail(where, "expected key=value, has " + word);
       set(c, word.substr(0, equals), word.substr(equals + 1), where);
     }
-    if (c.kv_formats.empty()) c.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16};
+    if (c.kv_formats.empty()) c.kv_formats = formats_of(c);
+    check(c, where);
     cases.push_back(c);
   }
   return cases;
+}
+
+std::vector<Case> read_cases(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) fail(path, "cannot be opened (run from the source root)");
+  std::stringstream text;
+  text << file.rdbuf();
+  return parse_cases(text.str(), path);
+}
+
+const std::vector<CaseFile>& embedded_case_files() {
+  static const std::vector<CaseFile> files = {
+#include "case_files.inc"
+  };
+  return files;
 }
 
 }  // namespace warpweave::conformance

@@ -9,10 +9,11 @@
 namespace warpweave::conformance {
 namespace {
 
+// fp8 and fp4 values are exact in bf16, in which kernels compute with them.
 float round_to(KvFormat format, float value) {
-  if (format == KvFormat::bf16) return bf16_to_f32(f32_to_bf16(value));
+  if (format == KvFormat::f32) return value;
   if (format == KvFormat::f16) return f16_to_f32(f32_to_f16(value));
-  return value;
+  return bf16_to_f32(f32_to_bf16(value));
 }
 
 // K and V of one request and head, gathered.
@@ -20,29 +21,35 @@ struct Gathered {
   std::vector<float> k, v;
   Gathered(const Problem& problem, int request, int head) {
     const Case& c = problem.shape();
-    for (int kv = 0; kv < c.requests[request].kv_len; ++kv) {
-      for (int i = 0; i < c.head_dim; ++i) k.push_back(problem.k_value(request, kv, head, i));
-      for (int i = 0; i < c.v_head_dim; ++i) v.push_back(problem.v_value(request, kv, head, i));
+    const size_t kv_len = c.requests[request].kv_len;
+    k.resize(kv_len * c.head_dim);
+    v.resize(kv_len * c.v_head_dim);
+    for (size_t kv = 0; kv < kv_len; ++kv) {
+      problem.read_k(request, static_cast<int>(kv), head, k.data() + kv * c.head_dim);
+      problem.read_v(request, static_cast<int>(kv), head, v.data() + kv * c.v_head_dim);
     }
   }
 };
 
 void row(const Problem& problem, const Gathered& kv, int request, int index, int head, Output& output) {
   const Case& c = problem.shape();
-  const auto [q_len, kv_len] = c.requests[request];
-  const int position = kv_len == 0 ? -1 : kv_len - q_len + index;
-  const int first = c.window < 0 ? 0 : std::max(0, position - c.window);
-  const float* q = problem.query(request, index, head);
+  const float* form = nullptr;
+  std::vector<float> q(c.head_dim);  // `form`, rounded
   std::vector<float> scores;
+  std::vector<int> visible;
   float top = -std::numeric_limits<float>::infinity();
-  for (int j = first; j <= position; ++j) {
-    float score = 0;
-    for (int i = 0; i < c.head_dim; ++i) {
-      score += round_to(problem.kv_format(), q[i]) * kv.k[static_cast<size_t>(j) * c.head_dim + i];
+  for (int j = 0; j < c.requests[request].kv_len; ++j) {
+    if (!problem.sees(request, index, j)) continue;
+    if (const float* wanted = problem.query_for(request, index, head, j); wanted != form) {
+      form = wanted;
+      for (int i = 0; i < c.head_dim; ++i) q[i] = round_to(problem.kv_format(), form[i]);
     }
+    float score = 0;
+    for (int i = 0; i < c.head_dim; ++i) score += q[i] * kv.k[static_cast<size_t>(j) * c.head_dim + i];
     score *= problem.scale();
     if (c.softcap > 0) score = c.softcap * std::tanh(score / c.softcap);
     scores.push_back(score);
+    visible.push_back(j);
     top = std::max(top, score);
   }
   if (scores.empty()) {
@@ -53,14 +60,15 @@ void row(const Problem& problem, const Gathered& kv, int request, int index, int
   const float* sinks = problem.sinks();
   if (sinks) top = std::max(top, sinks[head]);
   float sum = sinks ? std::exp(sinks[head] - top) : 0;
-  for (float& score : scores) sum += score = std::exp(score - top);
-  for (int d = 0; d < c.v_head_dim; ++d) {
-    float value = 0;
-    for (size_t j = 0; j < scores.size(); ++j) {
-      value += round_to(problem.kv_format(), scores[j]) * kv.v[(first + j) * c.v_head_dim + d];
-    }
-    output.out.push_back(value / sum);
+  std::vector<float> value(c.v_head_dim, 0.0f);
+  for (size_t j = 0; j < scores.size(); ++j) {
+    const float weight = std::exp(scores[j] - top);
+    sum += weight;
+    const float rounded = round_to(problem.kv_format(), weight);
+    const float* v = kv.v.data() + static_cast<size_t>(visible[j]) * c.v_head_dim;
+    for (int d = 0; d < c.v_head_dim; ++d) value[d] += rounded * v[d];
   }
+  for (const float component : value) output.out.push_back(component / sum);
   output.lse.push_back(top + std::log(sum));
 }
 

@@ -25,7 +25,7 @@ void DeviceWorker::launch(DeviceStep* step) {
   launched_.notify_one();
 }
 
-void DeviceWorker::wait(const DeviceStep* step) {
+void DeviceWorker::wait(DeviceStep* step) {
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return step->done; });
 }

@@ -7,11 +7,11 @@
 
 namespace warpweave {
 
-EngineCore::EngineCore(EngineCoreOptions options, DeviceParts parts)
+EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> runner)
     : options_(std::move(options)),
       next_seed_(options_.random_seed),
       scheduler_(options_.scheduler),
-      worker_(std::move(parts)) {
+      runner_(std::move(runner)) {
   for (auto& device_step : device_steps_) {
     device_step = std::make_unique<DeviceStep>(options_.scheduler.page_size);
   }
@@ -35,13 +35,13 @@ void EngineCore::loop() {
   while (take_inbox(/*wait=*/running == nullptr && scheduler_.idle())) {
     const Step& step = scheduler_.schedule();
     DeviceStep* launched = step.empty() ? nullptr : prepare(step);
-    if (launched != nullptr) worker_.launch(launched);
+    if (launched != nullptr) runner_->launch(launched);
     DeviceStep* finished = overlap ? running : launched;
     running = overlap ? launched : nullptr;
     if (finished != nullptr) {
-      worker_.wait(finished);
+      runner_->wait(finished);
       if (!finished->status.ok()) {
-        if (running != nullptr) worker_.wait(running);
+        if (running != nullptr) runner_->wait(running);
         fail_steps(finished->status);
         running = nullptr;
       } else {

@@ -17,7 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "engine/device_worker.h"
+#include "engine/device_runner.h"
 #include "engine/live_request.h"
 #include "sched/scheduler.h"
 #include "text/tokenizer.h"
@@ -36,7 +36,7 @@ struct EngineCoreOptions {
 
 class EngineCore : public Engine {
  public:
-  EngineCore(EngineCoreOptions options, DeviceParts parts);
+  EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> runner);
   ~EngineCore() override;
 
   const EngineInfo& info() const override { return options_.info; }
@@ -98,7 +98,7 @@ class EngineCore : public Engine {
   uint64_t generated_at_last_log_ = 0;
   double throughput_ = 0;
 
-  DeviceWorker worker_;
+  std::unique_ptr<DeviceRunner> runner_;
   std::thread thread_;  // last: it starts when everything above is there
 };
 

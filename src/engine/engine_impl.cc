@@ -8,17 +8,25 @@
 #include "attention/hybrid.h"
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
+#include "engine/attention_modifiers.h"
+#include "engine/device_worker.h"
 #include "engine/engine_core.h"
+#include "engine/kv_self_check.h"
+#include "engine/start_device.h"
 #include "model/build_decoder.h"
+#include "model/kv_scales.h"
+#include "replay/recording_backend.h"
 
 namespace warpweave {
 namespace {
 
 constexpr int kDefaultMaxRunningRequests = 256;
+constexpr int kDefaultMaxRunningRequestsGpu = 512;
 constexpr int kDefaultMaxQueuedRequests = 4096;
 // A CPU computes some thousand prompt tokens a second: longer chunks would stall the requests that
 // are decoding, shorter ones no longer fill the matrix kernels.
 constexpr int kDefaultChunkedPrefillTokens = 512;
+constexpr int kDefaultChunkedPrefillTokensGpu = 8192;
 // Of the memory that is free at start; the rest is for weights of other programs and the page cache.
 constexpr double kDefaultMemFraction = 0.6;
 
@@ -49,14 +57,16 @@ Result<int> resolve_context(const ServerArgs& args, const ModelConfig& config) {
   return *args.context_length;
 }
 
-Result<SchedulerConfig> scheduler_config(const ServerArgs& args, int page_size, int context_len,
-                                         std::vector<int32_t> eos_token_ids) {
+SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int context_len,
+                                 std::vector<int32_t> eos_token_ids, bool gpu) {
   SchedulerConfig out;
   out.page_size = page_size;
   out.context_len = context_len;
-  out.max_running_requests = args.max_running_requests.value_or(kDefaultMaxRunningRequests);
+  out.max_running_requests = args.max_running_requests.value_or(
+      gpu ? kDefaultMaxRunningRequestsGpu : kDefaultMaxRunningRequests);
   out.max_queued_requests = args.max_queued_requests.value_or(kDefaultMaxQueuedRequests);
-  out.chunked_prefill_size = args.chunked_prefill_size.value_or(kDefaultChunkedPrefillTokens);
+  out.chunked_prefill_size = args.chunked_prefill_size.value_or(
+      gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
   out.max_prefill_tokens = args.max_prefill_tokens;
   out.enable_mixed_chunk = args.enable_mixed_chunk;
   out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
@@ -70,34 +80,8 @@ Result<SchedulerConfig> scheduler_config(const ServerArgs& args, int page_size, 
   return out;
 }
 
-// Tokens of the KV pool: --max-total-tokens, or a share of the free memory, never more than all
-// running requests could use.
-Result<int64_t> pool_tokens(const ServerArgs& args, const SchedulerConfig& scheduler, size_t bytes_per_token,
-                            size_t weight_bytes) {
-  const int64_t useful = int64_t{scheduler.max_running_requests} * scheduler.context_len;
-  int64_t tokens = 0;
-  if (args.max_total_tokens) {
-    tokens = *args.max_total_tokens;
-  } else {
-    const double share = args.mem_fraction_static.value_or(kDefaultMemFraction);
-    const double bytes = static_cast<double>(available_memory_bytes()) * share -
-                         (args.mem_fraction_static ? static_cast<double>(weight_bytes) : 0.0);
-    tokens = std::min(useful, static_cast<int64_t>(bytes / static_cast<double>(bytes_per_token)));
-  }
-  const int64_t pages = tokens / scheduler.page_size;
-  if (pages < 1) {
-    return Status::invalid_argument("the KV pool would have no page of " + std::to_string(scheduler.page_size) +
-                                    " tokens; give --max-total-tokens " + std::to_string(scheduler.page_size) +
-                                    " or more, or raise --mem-fraction-static", "--max-total-tokens");
-  }
-  if (pages > INT32_MAX / scheduler.page_size) return Status::invalid_argument(
-      "--max-total-tokens " + std::to_string(tokens) + " is more than 2147483647", "--max-total-tokens");
-  return pages * scheduler.page_size;
-}
-
 EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, const Resolved& attention,
-                    DType dtype, int threads) {
-  const CpuInfo& cpu = cpu_info();
+                    DType dtype) {
   EngineInfo info;
   info.model_path = options.model_path;
   info.served_model_name = options.args.served_model_name.empty()
@@ -107,26 +91,17 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
   info.architecture = bundle.config.architecture;
   info.dtype = dtype_info(dtype).name;
   info.kv_cache_dtype = kv_format_name(attention.kv_format);
-  info.device = "cpu: " + cpu.model_name + ", " + std::string(cpu_tier_name(cpu.tier)) + ", " +
-                std::to_string(threads) + " threads";
   info.prefill_attention_backend = attention.prefill;
   info.decode_attention_backend = attention.decode;
   info.attention_reasons = attention.reasons;
+  for (const RefusedCandidate& refused : attention.refused) {
+    info.attention_refused.push_back(refused.name + ": " + refused.rule);
+  }
   info.vocab_size = bundle.config.vocab_size;
   info.page_size = attention.page_size;
   info.eos_token_ids = bundle.eos_token_ids;
   info.has_tokenizer = bundle.tokenizer != nullptr;
   return info;
-}
-
-KvCacheShape cache_shape(const ModelConfig& config, const Resolved& attention) {
-  KvCacheShape shape;
-  shape.num_layers = config.num_layers;
-  shape.page_size = attention.page_size;
-  shape.num_kv_heads = config.num_kv_heads;
-  shape.k_head_dim = shape.v_head_dim = config.head_dim;
-  shape.format = attention.kv_format;
-  return shape;
 }
 
 }  // namespace
@@ -142,7 +117,7 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
                          config.sliding_layers.end();
   facts.softcap = config.attention_softcap > 0;
   facts.sinks = config.model_type == "gpt_oss";
-  facts.dual_chunk = config.dual_chunk;
+  facts.dual_chunk = config.dual_chunk.has_value();
   return facts;
 }
 
@@ -151,6 +126,12 @@ AttentionFlags attention_flags(const ServerArgs& args) {
   flags.attention_backend = args.attention_backend;
   flags.prefill_attention_backend = args.prefill_attention_backend;
   flags.decode_attention_backend = args.decode_attention_backend;
+  flags.nsa_prefill_backend = args.nsa_prefill_backend;
+  flags.nsa_decode_backend = args.nsa_decode_backend;
+  flags.linear_attn_backend = args.linear_attn_backend;
+  flags.linear_attn_prefill_backend = args.linear_attn_prefill_backend;
+  flags.linear_attn_decode_backend = args.linear_attn_decode_backend;
+  flags.mm_attention_backend = args.mm_attention_backend;
   flags.page_size = args.page_size;
   flags.kv_cache_dtype = args.kv_cache_dtype;
   flags.speculative_algorithm = args.speculative_algorithm;
@@ -159,7 +140,14 @@ AttentionFlags attention_flags(const ServerArgs& args) {
   flags.speculative_num_draft_tokens = args.speculative_num_draft_tokens;
   flags.speculative_attention_mode = args.speculative_attention_mode;
   flags.enable_deterministic_inference = args.enable_deterministic_inference;
+  flags.disable_cuda_graph = args.disable_cuda_graph;
   return flags;
+}
+
+Result<std::optional<TuningTable>> attention_tuning(const ServerArgs& args) {
+  if (args.attention_tuning_file.empty()) return std::optional<TuningTable>();
+  WW_ASSIGN_OR_RETURN(TuningTable table, TuningTable::read(args.attention_tuning_file));
+  return std::optional<TuningTable>(std::move(table));
 }
 
 Result<DType> resolve_dtype(const std::string& flag, DType checkpoint) {
@@ -184,45 +172,134 @@ Result<ModelBundle> open_served_model(const ServerArgs& args, const std::string&
   return open_model_bundle(path, options);
 }
 
-Result<ServedModel> create_engine(const EngineOptions& options) {
-  const auto started = std::chrono::steady_clock::now();
-  const ServerArgs& args = options.args;
-  WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, options.model_path));
-  WW_ASSIGN_OR_RETURN(const DType dtype, resolve_dtype(args.dtype, bundle.config.dtype));
-  WW_ASSIGN_OR_RETURN(const int context_len, resolve_context(args, bundle.config));
-  WW_ASSIGN_OR_RETURN(Resolved attention,
-                      select_attention(cpu_hardware_facts(), attention_model_facts(bundle.config, dtype),
-                                       attention_flags(args)));
-  for (const std::string& line : explain_lines(attention)) LOG_DEBUG("{}", line);
+Result<std::optional<GpuChoice>> resolve_device(const std::string& flag) {
+  if (flag == "cpu") return std::optional<GpuChoice>();
+  Result<CudaDeviceInfo> info = probe_cuda_device();
+  if (!info.ok()) {
+    if (flag == "cuda") return info.status();
+    LOG_DEBUG("no GPU: {}", info.status().message());
+    return std::optional<GpuChoice>();
+  }
+  GpuChoice gpu;
+  gpu.info = *std::move(info);
+  const std::optional<DeviceArch> arch = arch_of_compute_capability(gpu.info.compute_capability);
+  if (!arch) {
+    if (flag == "cuda") {
+      return Status::unsupported(gpu.info.name + " has compute capability " +
+                                     std::to_string(gpu.info.compute_capability) +
+                                     ", which is not known here; use --device cpu", "--device");
+    }
+    return std::optional<GpuChoice>();
+  }
+  gpu.facts = {gpu.info.name, *arch, gpu.info.driver_version};
+  return std::optional<GpuChoice>(std::move(gpu));
+}
 
-  const int threads = args.threads.value_or(cpu_info().cpus);
+Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
+                       size_t bytes_per_token) {
+  const int64_t useful = int64_t{scheduler.max_running_requests} * scheduler.context_len;
+  const int64_t tokens = args.max_total_tokens.value_or(
+      std::min(useful, static_cast<int64_t>(pool_bytes / static_cast<double>(bytes_per_token))));
+  const int64_t pages = tokens / scheduler.page_size;
+  if (pages < 1) {
+    return Status::invalid_argument("the KV pool would have no page of " + std::to_string(scheduler.page_size) +
+                                    " tokens; give --max-total-tokens " + std::to_string(scheduler.page_size) +
+                                    " or more, or raise --mem-fraction-static", "--max-total-tokens");
+  }
+  if (pages > INT32_MAX / scheduler.page_size) return Status::invalid_argument(
+      "--max-total-tokens " + std::to_string(tokens) + " is more than 2147483647", "--max-total-tokens");
+  return static_cast<int>(pages);
+}
+
+KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
+  const ModelConfig& config = setup.bundle.config;
+  KvCacheShape shape;
+  shape.num_layers = config.num_layers;
+  shape.num_pages = setup.scheduler.num_pages;
+  shape.page_size = setup.attention.page_size;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.k_head_dim = shape.v_head_dim = config.head_dim;
+  shape.format = setup.attention.kv_format;
+  return shape;
+}
+
+Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
+  const ServerArgs& args = setup.options.args;
+  const ModelConfig& config = setup.bundle.config;
+  const KvFormat kv_format = setup.attention.kv_format;
+  const CpuInfo& cpu = cpu_info();
+  const int threads = args.threads.value_or(cpu.cpus);
   DeviceParts parts;
   parts.team = std::make_unique<ThreadTeam>(threads);
   WW_ASSIGN_OR_RETURN(parts.attention,
-                      create_resolved_backend(attention, {.team = parts.team.get(),
-                                                          .max_context_len = context_len,
-                                                          .page_size = attention.page_size}));
-  WW_ASSIGN_OR_RETURN(parts.model, build_decoder(bundle.config, std::move(bundle.weights),
-                                                 {.dtype = dtype, .max_positions = context_len,
-                                                  .progress = options.on_weights_progress},
+                      create_resolved_backend(setup.attention, {.team = parts.team.get(),
+                                                                .max_context_len = setup.context_len,
+                                                                .page_size = setup.attention.page_size,
+                                                                .modifiers = &setup.modifiers}));
+  if (args.dump_batch) {
+    parts.attention = record_forward(std::move(parts.attention), {.forward = *args.dump_batch,
+                                                                  .layer = args.dump_batch_layer,
+                                                                  .num_layers = config.num_layers,
+                                                                  .path = args.dump_batch_file});
+  }
+  WW_ASSIGN_OR_RETURN(KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
+  WW_ASSIGN_OR_RETURN(parts.model, build_decoder(config, std::move(setup.bundle.weights),
+                                                 {.dtype = setup.dtype, .max_positions = setup.context_len,
+                                                  .progress = setup.options.on_weights_progress},
                                                  *parts.team));
-
-  EngineCoreOptions core;
-  core.info = describe(options, bundle, attention, dtype, threads);
-  core.info.context_len = context_len;
-  core.info.weight_bytes = parts.model->weight_bytes();
-  WW_ASSIGN_OR_RETURN(core.scheduler, scheduler_config(args, attention.page_size, context_len, bundle.eos_token_ids));
-  KvCacheShape shape = cache_shape(bundle.config, attention);
-  WW_ASSIGN_OR_RETURN(const int64_t max_total_tokens,
-                      pool_tokens(args, core.scheduler, KvCache::bytes_per_token(shape), core.info.weight_bytes));
-  shape.num_pages = core.scheduler.num_pages = static_cast<int>(max_total_tokens / attention.page_size);
-  WW_RETURN_IF_ERROR(Scheduler::validate(core.scheduler));
-  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(shape));
+  if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {
+    WW_ASSIGN_OR_RETURN(const KvSelfCheck check,
+                        check_kv_format(*parts.model, kv_format, setup.context_len, *parts.team));
+    LOG_WARN("{}", kv_self_check_text(check, kv_format));
+  }
+  StartedDevice out;
+  out.description = "cpu: " + cpu.model_name + ", " + std::string(cpu_tier_name(cpu.tier)) + ", " +
+                    std::to_string(threads) + " threads";
+  out.weight_bytes = parts.model->weight_bytes();
+  const double share = args.mem_fraction_static.value_or(kDefaultMemFraction);
+  const double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
+                            (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
+  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
+                      pool_pages(args, setup.scheduler, pool_bytes, KvCache::bytes_per_token(kv_cache_shape(setup))));
+  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
+  out.kv_cache_bytes = parts.cache->size_bytes();
+  out.runner = std::make_unique<DeviceWorker>(std::move(parts));
+  return out;
+}
 
-  core.info.kv_cache_bytes = parts.cache->size_bytes();
-  core.info.num_pages = shape.num_pages;
-  core.info.max_total_tokens = max_total_tokens;
+Result<ServedModel> create_engine(const EngineOptions& options) {
+  const auto started = std::chrono::steady_clock::now();
+  const ServerArgs& args = options.args;
+  WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
+  if (gpu && args.dump_batch) {
+    return Status::unsupported("--dump-batch records forwards of the CPU only; add --device cpu", "--dump-batch");
+  }
+  WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, options.model_path));
+  WW_ASSIGN_OR_RETURN(const DType dtype, resolve_dtype(args.dtype, bundle.config.dtype));
+  WW_ASSIGN_OR_RETURN(const int context_len, resolve_context(args, bundle.config));
+  WW_ASSIGN_OR_RETURN(const std::optional<TuningTable> tuning, attention_tuning(args));
+  AttentionFlags flags = attention_flags(args);
+  flags.tuning = tuning ? &*tuning : nullptr;
+  WW_ASSIGN_OR_RETURN(Resolved attention,
+                      select_attention(gpu ? gpu->facts : cpu_hardware_facts(),
+                                       attention_model_facts(bundle.config, dtype), flags));
+  for (const std::string& line : explain_lines(attention)) LOG_DEBUG("{}", line);
+
+  WW_ASSIGN_OR_RETURN(const mods::Modifiers modifiers, attention_modifiers(args, attention));
+  EngineCoreOptions core;
+  core.scheduler = scheduler_config(args, attention.page_size, context_len, bundle.eos_token_ids, gpu.has_value());
+  const DeviceSetup setup = {options, bundle, dtype, context_len, attention, modifiers, core.scheduler};
+  WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
+  WW_RETURN_IF_ERROR(Scheduler::validate(core.scheduler));
+
+  core.info = describe(options, bundle, attention, dtype);
+  core.info.device = std::move(device.description);
+  core.info.context_len = context_len;
+  core.info.weight_bytes = device.weight_bytes;
+  core.info.kv_cache_bytes = device.kv_cache_bytes;
+  core.info.num_pages = core.scheduler.num_pages;
+  core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * attention.page_size;
   core.info.max_running_requests = core.scheduler.max_running_requests;
   core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -237,7 +314,7 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   served.chat_template = std::move(bundle.chat_template);
   served.generation = std::move(bundle.generation);
   served.attention = std::move(attention);
-  served.engine = std::make_unique<EngineCore>(std::move(core), std::move(parts));
+  served.engine = std::make_unique<EngineCore>(std::move(core), std::move(device.runner));
   return served;
 }
 

@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "attention/select.h"
+#include "attention/tuning.h"
 #include "flags/server_args.h"
 #include "model/model_bundle.h"
 #include "warpweave/engine.h"
@@ -16,6 +18,8 @@ namespace warpweave {
 // What `explain` shares with `serve`: the model's and the flags' side of attention selection.
 ModelFacts attention_model_facts(const ModelConfig& config, DType dtype);
 AttentionFlags attention_flags(const ServerArgs& args);
+// What --attention-tuning-file holds; empty when it was not given.
+Result<std::optional<TuningTable>> attention_tuning(const ServerArgs& args);
 
 // --dtype for this checkpoint: f32, bf16 or f16.
 Result<DType> resolve_dtype(const std::string& flag, DType checkpoint);

@@ -179,14 +179,13 @@ Status check_together(Command command, const ServerArgs& args) {
     return bad_value(command, "--chunked-prefill-size", "0",
                      "must be -1 (never split) or at least 1", "--chunked-prefill-size 2048");
   }
-  if (command == Command::explain) return {};
-  if (args.device != "auto" && args.device != "cpu") {
+  if (args.device != "auto" && args.device != "cpu" && args.device != "cuda") {
     return not_here(command, "--device",
-                    fmt::format("'{}' is not served by this build", args.device),
-                    fmt::format("try: {} --device cpu, or see what it would run with warpweave "
-                                "explain --device {}",
-                                command_line(command), args.device));
+                    fmt::format("'{}' is not a device; there are auto, cpu and cuda", args.device),
+                    fmt::format("try: {} --device auto, or see what another machine would run with "
+                                "warpweave explain --hardware NAME", command_line(command)));
   }
+  if (command == Command::explain) return {};
   if (args.tp_size != 1) {
     return not_here(command, "--tp-size",
                     fmt::format("{}: tensor parallelism needs several GPUs", args.tp_size),
@@ -258,8 +257,8 @@ class Parser {
     }
     if (spec.explain_only && command_ != Command::explain) {
       return not_here(command_, spec.names[0],
-                      spec.names[0] == "--json" ? "only warpweave explain prints JSON"
-                                                : "speculative decoding is not served yet",
+                      spec.group == FlagGroup::speculative ? "speculative decoding is not served yet"
+                                                           : "a flag of warpweave explain",
                       "try: warpweave explain with the same flags");
     }
     WW_RETURN_IF_ERROR(std::visit(Assign{command_, spec, value, parsed_.args}, spec.target));

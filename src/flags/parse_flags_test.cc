@@ -76,12 +76,13 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
       {{"--zzzzzzzzzz"}, invalid_argument, "--zzzzzzzzzz", "unknown flag"},
       {{"model"}, invalid_argument, "model", "--model-path model"},
       {{"--tp-size", "2"}, unsupported, "--tp-size", "--tp-size 1"},
-      {{"--device", "cuda"}, unsupported, "--device", "--device cpu"},
+      {{"--device", "tpu"}, unsupported, "--device", "auto, cpu and cuda"},
       {{"--dp-size", "2"}, unsupported, "--dp-size", "only --dp-size 1 works"},
       {{"--quantization", "fp8"}, unsupported, "--quantization", "GGUF"},
       {{"--enable-torch-compile"}, unsupported, "--enable-torch-compile", "known, not supported"},
       {{"--speculative-algorithm", "EAGLE"}, unsupported, "--speculative-algorithm", "explain"},
       {{"--json"}, unsupported, "--json", "explain"},
+      {{"--hardware", "h200"}, unsupported, "--hardware", "explain"},
   };
   for (const Refusal& c : cases) {
     const auto parsed = parse_flags(Command::serve, c.argv);
@@ -95,17 +96,17 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
 
 TEST(ParseFlags, AcceptsTheDefaultsOfOtherSetupsAndSaysSo) {
   const auto parsed = parse_flags(
-      Command::serve, Argv{"--dp-size", "1", "--disable-cuda-graph", "--nnodes=1"});
+      Command::serve, Argv{"--dp-size", "1", "--disable-custom-all-reduce", "--nnodes=1"});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->notices.size(), 3u);
 }
 
 TEST(ParseFlags, ExplainTakesHardwareAndSpeculation) {
   const auto parsed = parse_flags(
-      Command::explain, Argv{"--device", "h200", "--tp", "8", "--speculative-algorithm", "EAGLE",
+      Command::explain, Argv{"--hardware", "h200", "--tp", "8", "--speculative-algorithm", "EAGLE",
                              "--speculative-eagle-topk", "4", "--json"});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-  EXPECT_EQ(parsed->args.device, "h200");
+  EXPECT_EQ(parsed->args.hardware, "h200");
   EXPECT_EQ(parsed->args.speculative_eagle_topk, 4);
   EXPECT_TRUE(parsed->args.json);
 }

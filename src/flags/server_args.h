@@ -34,7 +34,7 @@ struct ServerArgs {
   // Numbers: dtype and device
   std::string dtype = "auto";                // auto, half, float16, bfloat16, float, float32
   std::string kv_cache_dtype = "auto";
-  std::string device = "auto";               // auto, cpu; `explain` also takes named hardware
+  std::string device = "auto";               // auto, cpu, cuda
   int tp_size = 1;
   std::optional<int> threads;                // compute threads; unset: one per usable CPU
   std::optional<int64_t> random_seed;
@@ -71,7 +71,21 @@ struct ServerArgs {
   std::string attention_backend;
   std::string prefill_attention_backend;
   std::string decode_attention_backend;
+  std::string flex_attention_score_mod;      // expressions, docs/flex-attention.md
+  std::string flex_attention_mask_mod;
+  std::string flex_attention_params;         // "name=number, ..."
+  std::string attention_backend_plugin;      // a shared library with a backend
+  std::string attention_tuning_file;         // measurements of `warpweave tune`
+  std::string nsa_prefill_backend;
+  std::string nsa_decode_backend;
+  std::string linear_attn_backend;
+  std::string linear_attn_prefill_backend;
+  std::string linear_attn_decode_backend;
+  std::string mm_attention_backend;
   bool enable_deterministic_inference = false;
+  bool disable_cuda_graph = false;
+  std::optional<int> cuda_graph_max_bs;
+  std::string cuda_graph_bs;                 // "1,2,4,8"
 
   // Speculative decoding: `explain` only
   std::string speculative_algorithm;
@@ -81,6 +95,9 @@ struct ServerArgs {
   std::string speculative_attention_mode = "prefill";
 
   // Observation
+  std::optional<int> dump_batch;             // the forward that is written to a file, from 1
+  std::string dump_batch_file = "warpweave-batch.wwb";
+  std::optional<int> dump_batch_layer;       // unset: every layer
   std::string log_level = "info";            // debug, info, warning, error
   bool log_requests = false;
   bool enable_metrics = false;
@@ -88,7 +105,9 @@ struct ServerArgs {
   bool enable_cache_report = false;
   double decode_log_interval_s = 10;
 
-  bool json = false;                         // `explain` only
+  // `explain` only
+  std::string hardware;                      // a described machine; empty: this one
+  bool json = false;
 };
 
 enum class Command { serve, run, explain };

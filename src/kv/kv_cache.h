@@ -3,7 +3,9 @@
 // Which page belongs to whom is PagePool's business; this class only stores. Memory is reserved at
 // create() and committed by the kernel when a page is first written, so resident memory grows with
 // use. Not synchronised: writers of different slots may run in parallel, a slot has one writer.
-// Errors: create() refuses zero or overflowing shapes, quantised dtypes and failed reservations.
+// Under fp4_e2m1 a token has block scales beside its values, in a region of their own per layer.
+// Errors: create() refuses zero or overflowing shapes, head dims that fp4_e2m1 cannot block, scales
+// that are not positive numbers or do not fit the shape, and failed reservations.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +28,19 @@ struct KvCacheShape {
   KvFormat format = KvFormat::bf16;
 };
 
+// The head scales of the fp8 and fp4 formats (kv_pool_view.h), [num_layers, num_kv_heads] each, or
+// empty: all 1. A scale per tensor is the same value for all heads of a layer.
+struct KvHeadScales {
+  std::vector<float> k;
+  std::vector<float> v;
+};
+
 class KvCache {
  public:
-  static Result<KvCache> create(const KvCacheShape& shape);
-  // Bytes that one token takes over all layers; what sizing a pool by memory needs.
+  // `scales` are left out of the views of the 16- and 32-bit formats.
+  static Result<KvCache> create(const KvCacheShape& shape, KvHeadScales scales = {});
+  // Bytes that one token takes over all layers, block scales included; what sizing a pool by memory
+  // needs.
   static size_t bytes_per_token(const KvCacheShape& shape);
 
   KvCache(KvCache&& other) noexcept;
@@ -39,35 +50,37 @@ class KvCache {
   const KvCacheShape& shape() const { return shape_; }
   size_t size_bytes() const { return size_bytes_; }
 
-  KvPoolView k(int layer) const { return view(layer, k_offset(layer), shape_.k_head_dim); }
-  KvPoolView v(int layer) const { return view(layer, v_offset(layer), shape_.v_head_dim); }
-
-  // First element of a slot (page * page_size + offset), all kv heads contiguous: where write_kv
-  // puts a token's K or V.
-  void* k_slot(int layer, int64_t slot) {
-    return base_ + k_offset(layer) + static_cast<size_t>(slot) * k_token_bytes_;
-  }
-  void* v_slot(int layer, int64_t slot) {
-    return base_ + v_offset(layer) + static_cast<size_t>(slot) * v_token_bytes_;
-  }
+  // Layers are dense: a page's tokens, their kv heads and a head's elements stand side by side, in
+  // the values and in the block scales.
+  KvPoolView k(int layer) const { return view(layer, k_, scales_.k); }
+  KvPoolView v(int layer) const { return view(layer, v_, scales_.v); }
 
   // Copies `num_tokens` consecutive slots of every layer (copy-on-write of a shared tail page).
   // Both runs stay within one page and do not overlap.
   void copy_tokens(int64_t src_slot, int64_t dst_slot, int num_tokens);
 
  private:
-  KvCache(const KvCacheShape& shape, std::byte* base, size_t size_bytes);
-  size_t k_offset(int layer) const { return static_cast<size_t>(layer) * layer_bytes_; }
-  size_t v_offset(int layer) const { return k_offset(layer) + k_layer_bytes_; }
-  KvPoolView view(int layer, size_t offset, int head_dim) const;
+  // Where K or V of each layer stand: `offset` is layer 0's, the next layers follow at layer_bytes_.
+  struct Side {
+    int head_dim = 0;
+    size_t token_bytes = 0;        // of values
+    size_t token_scale_bytes = 0;  // of block scales
+    size_t offset = 0;
+    size_t scale_offset = 0;
+  };
+
+  KvCache(const KvCacheShape& shape, KvHeadScales scales);
+  Status reserve();
+  KvPoolView view(int layer, const Side& side, const std::vector<float>& scales) const;
+  void copy(const Side& side, int64_t src_slot, int64_t dst_slot, int num_tokens);
 
   KvCacheShape shape_;
+  KvHeadScales scales_;
   std::byte* base_ = nullptr;
   size_t size_bytes_ = 0;
-  size_t k_token_bytes_ = 0;
-  size_t v_token_bytes_ = 0;
-  size_t k_layer_bytes_ = 0;
   size_t layer_bytes_ = 0;
+  Side k_;
+  Side v_;
 };
 
 }  // namespace warpweave

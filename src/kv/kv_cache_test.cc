@@ -3,23 +3,38 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
+#include <random>
+
+#include "kv/kv_codec.h"
 
 namespace warpweave {
 namespace {
 
-KvCacheShape small_shape() {
+constexpr KvFormat kAllFormats[] = {KvFormat::f32,      KvFormat::bf16,     KvFormat::f16,
+                                    KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
+
+KvCacheShape small_shape(KvFormat format = KvFormat::f32) {
   KvCacheShape shape;
   shape.num_layers = 3;
   shape.num_pages = 7;
   shape.page_size = 5;
   shape.num_kv_heads = 2;
-  shape.k_head_dim = 6;
-  shape.v_head_dim = 4;
-  shape.format = KvFormat::f32;
+  shape.k_head_dim = 48;
+  shape.v_head_dim = 32;
+  shape.format = format;
   return shape;
+}
+
+KvHeadScales some_scales(const KvCacheShape& shape) {
+  KvHeadScales scales;
+  for (int i = 0; i < shape.num_layers * shape.num_kv_heads; ++i) {
+    scales.k.push_back(0.5f + 0.25f * i);
+    scales.v.push_back(2.0f - 0.125f * i);
+  }
+  return scales;
 }
 
 size_t resident_bytes() {
@@ -30,62 +45,143 @@ size_t resident_bytes() {
   return static_cast<size_t>(resident) * sysconf(_SC_PAGESIZE);
 }
 
-TEST(KvCache, SlotsAreDistinctAndMatchTheView) {
-  Result<KvCache> cache = KvCache::create(small_shape());
-  ASSERT_TRUE(cache.ok()) << cache.status().message();
-  const KvCacheShape& shape = cache->shape();
-  float next = 1;
+int64_t index_of(const KvCache& cache, const KvPoolView& view, int slot, int head) {
+  const int page_size = cache.shape().page_size;
+  return slot / page_size * view.page_stride + slot % page_size * view.token_stride +
+         head * view.head_stride;
+}
+
+using Values = std::vector<float>;
+
+Values read(const KvCache& cache, int layer, bool is_v, int slot, int head) {
+  const KvPoolView view = is_v ? cache.v(layer) : cache.k(layer);
+  Values out(is_v ? cache.shape().v_head_dim : cache.shape().k_head_dim);
+  kv_decode_run(view, head, index_of(cache, view, slot, head), static_cast<int>(out.size()), out.data());
+  return out;
+}
+
+void write(KvCache& cache, int layer, bool is_v, int slot, int head, const Values& values) {
+  const KvPoolView view = is_v ? cache.v(layer) : cache.k(layer);
+  kv_encode_run(view, head, index_of(cache, view, slot, head), static_cast<int>(values.size()),
+                values.data());
+}
+
+// Everything the cache holds, in one order.
+std::vector<Values> snapshot(const KvCache& cache) {
+  std::vector<Values> all;
+  const KvCacheShape& shape = cache.shape();
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     for (int slot = 0; slot < shape.num_pages * shape.page_size; ++slot) {
-      auto* k = static_cast<float*>(cache->k_slot(layer, slot));
-      for (int i = 0; i < shape.num_kv_heads * shape.k_head_dim; ++i) k[i] = next++;
-      auto* v = static_cast<float*>(cache->v_slot(layer, slot));
-      for (int i = 0; i < shape.num_kv_heads * shape.v_head_dim; ++i) v[i] = next++;
+      for (int head = 0; head < shape.num_kv_heads; ++head) {
+        for (const bool is_v : {false, true}) all.push_back(read(cache, layer, is_v, slot, head));
+      }
     }
   }
-  next = 1;
-  const auto at = [](const KvPoolView& view, int page, int offset, int head, int i) {
-    return static_cast<const float*>(view.data)[page * view.page_stride +
-                                                offset * view.token_stride +
-                                                head * view.head_stride + i];
-  };
+  return all;
+}
+
+// Random values in every slot, written through the views; returns what was written.
+std::vector<Values> fill(KvCache& cache) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<Values> all;
+  const KvCacheShape& shape = cache.shape();
   for (int layer = 0; layer < shape.num_layers; ++layer) {
-    const KvPoolView k = cache->k(layer), v = cache->v(layer);
-    for (int page = 0; page < shape.num_pages; ++page) {
-      for (int offset = 0; offset < shape.page_size; ++offset) {
-        for (int head = 0; head < shape.num_kv_heads; ++head) {
-          for (int i = 0; i < shape.k_head_dim; ++i) {
-            ASSERT_EQ(at(k, page, offset, head, i), next++);
-          }
+    for (int slot = 0; slot < shape.num_pages * shape.page_size; ++slot) {
+      for (int head = 0; head < shape.num_kv_heads; ++head) {
+        for (const bool is_v : {false, true}) {
+          Values& values = all.emplace_back(is_v ? shape.v_head_dim : shape.k_head_dim);
+          for (float& value : values) value = normal(random);
+          write(cache, layer, is_v, slot, head, values);
         }
-        for (int head = 0; head < shape.num_kv_heads; ++head) {
-          for (int i = 0; i < shape.v_head_dim; ++i) {
-            ASSERT_EQ(at(v, page, offset, head, i), next++);
-          }
-        }
+      }
+    }
+  }
+  return all;
+}
+
+class EachFormat : public testing::TestWithParam<KvFormat> {};
+INSTANTIATE_TEST_SUITE_P(All, EachFormat, testing::ValuesIn(kAllFormats), [](const auto& info) {
+  return std::string(kv_format_name(info.param));
+});
+
+// Were two slots, heads, sides or block scales to overlap, the later write would change the earlier.
+TEST_P(EachFormat, SlotsAreDistinct) {
+  const KvCacheShape shape = small_shape(GetParam());
+  Result<KvCache> cache = KvCache::create(shape, some_scales(shape));
+  ASSERT_TRUE(cache.ok()) << cache.status().message();
+  const std::vector<Values> written = fill(*cache), stored = snapshot(*cache);
+  ASSERT_EQ(stored.size(), written.size());
+  // Half a step of the format, relative to the value or to the block's largest one.
+  const double step = GetParam() == KvFormat::f32        ? 0
+                      : GetParam() == KvFormat::bf16     ? 0x1p-8
+                      : GetParam() == KvFormat::f16      ? 0x1p-11
+                      : GetParam() == KvFormat::fp8_e4m3 ? 0x1p-4
+                      : GetParam() == KvFormat::fp8_e5m2 ? 0x1p-3
+                                                         : 0.25;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    for (size_t j = 0; j < stored[i].size(); ++j) {
+      float top = std::fabs(written[i][j]);
+      if (GetParam() == KvFormat::fp4_e2m1) {
+        for (size_t b = j / 16 * 16; b < j / 16 * 16 + 16; ++b) top = std::max(top, std::fabs(written[i][b]));
+      }
+      ASSERT_NEAR(stored[i][j], written[i][j], step * top + 0.004 * (step > 0)) << i << " " << j;
+    }
+  }
+}
+
+TEST_P(EachFormat, CopiesTokensInAllLayersAndNothingElse) {
+  const KvCacheShape shape = small_shape(GetParam());
+  Result<KvCache> cache = KvCache::create(shape, some_scales(shape));
+  ASSERT_TRUE(cache.ok());
+  fill(*cache);
+  const std::vector<Values> before = snapshot(*cache);
+  cache->copy_tokens(1 * shape.page_size, 4 * shape.page_size, 3);
+  const std::vector<Values> after = snapshot(*cache);
+  const int runs = 2 * shape.num_kv_heads;  // snapshot entries of one slot
+  const int slots = shape.num_pages * shape.page_size;
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    for (int slot = 0; slot < slots; ++slot) {
+      const int from = slot >= 20 && slot < 23 ? slot - 15 : slot;
+      for (int run = 0; run < runs; ++run) {
+        ASSERT_EQ(after[(layer * slots + slot) * runs + run], before[(layer * slots + from) * runs + run])
+            << "layer " << layer << " slot " << slot;
       }
     }
   }
 }
 
-TEST(KvCache, CopiesTokensInAllLayersAndNothingElse) {
-  Result<KvCache> cache = KvCache::create(small_shape());
+TEST_P(EachFormat, CountsItsBytes) {
+  KvCacheShape shape = small_shape(GetParam());
+  const size_t elements = 3 * 2 * (48 + 32);
+  const size_t block_scales = GetParam() == KvFormat::fp4_e2m1 ? elements / 16 : 0;
+  EXPECT_EQ(KvCache::bytes_per_token(shape), elements * kv_format_bits(GetParam()) / 8 + block_scales);
+  shape.num_pages = 1024;
+  Result<KvCache> cache = KvCache::create(shape);
   ASSERT_TRUE(cache.ok());
-  const int page_size = cache->shape().page_size;
-  for (int layer = 0; layer < 3; ++layer) {
-    for (int slot = 0; slot < 7 * page_size; ++slot) {
-      *static_cast<float*>(cache->k_slot(layer, slot)) = 100.f * layer + slot;
-      *static_cast<float*>(cache->v_slot(layer, slot)) = -100.f * layer - slot;
+  const size_t tokens = 1024 * 5, padding = 3 * 4 * 64;
+  EXPECT_GE(cache->size_bytes(), tokens * KvCache::bytes_per_token(shape));
+  EXPECT_LE(cache->size_bytes(), tokens * KvCache::bytes_per_token(shape) + padding);
+}
+
+TEST_P(EachFormat, ShowsScalesInTheViewsOfScaledFormatsAlone) {
+  const KvCacheShape shape = small_shape(GetParam());
+  const KvHeadScales scales = some_scales(shape);
+  Result<KvCache> cache = KvCache::create(shape, scales);
+  ASSERT_TRUE(cache.ok());
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    const KvPoolView k = cache->k(layer), v = cache->v(layer);
+    EXPECT_EQ(k.block_scales != nullptr, GetParam() == KvFormat::fp4_e2m1);
+    EXPECT_EQ(v.block_scales != nullptr, GetParam() == KvFormat::fp4_e2m1);
+    EXPECT_EQ(k.head_scales != nullptr, kv_format_is_scaled(GetParam()));
+    for (int head = 0; k.head_scales != nullptr && head < shape.num_kv_heads; ++head) {
+      EXPECT_EQ(k.head_scales[head], scales.k[layer * shape.num_kv_heads + head]);
+      EXPECT_EQ(v.head_scales[head], scales.v[layer * shape.num_kv_heads + head]);
     }
   }
-  cache->copy_tokens(1 * page_size, 4 * page_size, 3);
-  for (int layer = 0; layer < 3; ++layer) {
-    for (int slot = 0; slot < 7 * page_size; ++slot) {
-      const int from = slot >= 20 && slot < 23 ? slot - 15 : slot;
-      EXPECT_EQ(*static_cast<float*>(cache->k_slot(layer, slot)), 100.f * layer + from);
-      EXPECT_EQ(*static_cast<float*>(cache->v_slot(layer, slot)), -100.f * layer - from);
-    }
-  }
+  Result<KvCache> plain = KvCache::create(shape);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->k(0).head_scales, nullptr);
 }
 
 TEST(KvCache, CommitsMemoryOnlyWhenWritten) {
@@ -99,30 +195,55 @@ TEST(KvCache, CommitsMemoryOnlyWhenWritten) {
   Result<KvCache> cache = KvCache::create(shape);
   ASSERT_TRUE(cache.ok()) << cache.status().message();
   EXPECT_GE(cache->size_bytes(), size_t{4} << 30);
-  EXPECT_EQ(cache->size_bytes() / (int64_t{shape.num_pages} * shape.page_size),
-            KvCache::bytes_per_token(shape));
   EXPECT_LT(resident_bytes(), before + (64 << 20));
 }
 
 TEST(KvCache, MovesWithoutFreeing) {
-  Result<KvCache> created = KvCache::create(small_shape());
+  const KvCacheShape shape = small_shape(KvFormat::fp8_e4m3);
+  Result<KvCache> created = KvCache::create(shape, some_scales(shape));
   ASSERT_TRUE(created.ok());
   KvCache first = std::move(created).value();
-  *static_cast<float*>(first.k_slot(1, 3)) = 42;
+  write(first, 1, false, 3, 0, Values(48, 1.0f));
   KvCache second = std::move(first);
-  EXPECT_EQ(*static_cast<float*>(second.k_slot(1, 3)), 42);
+  EXPECT_EQ(read(second, 1, false, 3, 0), Values(48, 1.0f));
 }
 
 TEST(KvCache, RefusesShapesThatCannotBe) {
-  KvCacheShape shape = small_shape();
-  shape.format = KvFormat::fp4_e2m1;
-  EXPECT_EQ(KvCache::create(shape).status().code(), StatusCode::unsupported);
+  KvCacheShape shape = small_shape(KvFormat::fp4_e2m1);
+  shape.v_head_dim = 40;
+  const Status status = KvCache::create(shape).status();
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_EQ(status.field(), "--kv-cache-dtype");
+  EXPECT_NE(status.message().find("40"), std::string::npos) << status.message();
+  shape.format = KvFormat::fp8_e4m3;
+  EXPECT_TRUE(KvCache::create(shape).ok());
   shape = small_shape();
   shape.num_pages = 0;
   EXPECT_EQ(KvCache::create(shape).status().code(), StatusCode::invalid_argument);
   shape = small_shape();
   shape.num_pages = shape.page_size = std::numeric_limits<int>::max();
   EXPECT_EQ(KvCache::create(shape).status().code(), StatusCode::invalid_argument);
+}
+
+TEST(KvCache, RefusesScalesThatCannotBe) {
+  const KvCacheShape shape = small_shape(KvFormat::fp8_e5m2);
+  KvHeadScales scales = some_scales(shape);
+  scales.v.pop_back();
+  EXPECT_EQ(KvCache::create(shape, scales).status().code(), StatusCode::invalid_argument);
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN(), 1e-40f}) {
+    scales = some_scales(shape);
+    scales.k[2] = bad;
+    EXPECT_EQ(KvCache::create(shape, scales).status().code(), StatusCode::invalid_argument) << bad;
+  }
+}
+
+TEST(KvFormat, ParsesItsNames) {
+  for (const KvFormat format : kAllFormats) EXPECT_EQ(parse_kv_format(kv_format_name(format)), format);
+  EXPECT_EQ(parse_kv_format("bfloat16"), KvFormat::bf16);
+  EXPECT_EQ(parse_kv_format("float32"), KvFormat::f32);
+  EXPECT_EQ(parse_kv_format("int3"), std::nullopt);
+  EXPECT_EQ(parse_kv_format("q4_0"), std::nullopt);
 }
 
 }  // namespace

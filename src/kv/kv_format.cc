@@ -14,6 +14,15 @@ std::string_view kv_format_name(KvFormat format) {
   return "unknown";
 }
 
+std::optional<KvFormat> parse_kv_format(std::string_view name) {
+  for (KvFormat format : {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
+                          KvFormat::fp8_e5m2, KvFormat::fp4_e2m1}) {
+    if (name == kv_format_name(format)) return format;
+  }
+  const std::optional<DType> dtype = parse_dtype(name);
+  return dtype ? kv_format_of(*dtype) : std::nullopt;
+}
+
 std::optional<KvFormat> kv_format_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return KvFormat::f32;

@@ -1,5 +1,6 @@
 // How K and V are stored in the pool. fp4_e2m1 is the NVFP4 layout: two values a byte (the even
 // element in the low four bits) and one e4m3 scale per 16 elements along the head dim.
+// docs/kv-formats.md describes layouts, scales and measured quality.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,9 @@ enum class KvFormat : uint8_t { f32, bf16, f16, fp8_e4m3, fp8_e5m2, fp4_e2m1 };
 inline constexpr int kFp4BlockElements = 16;
 
 std::string_view kv_format_name(KvFormat format);
+// The names of --kv-cache-dtype, "auto" excepted: those of kv_format_name, and the long ones
+// ("bfloat16", "float16", "float32").
+std::optional<KvFormat> parse_kv_format(std::string_view name);
 // The format that stores a plain model dtype as it is; nullopt for block formats and integers.
 std::optional<KvFormat> kv_format_of(DType dtype);
 
@@ -27,6 +31,22 @@ constexpr int kv_format_bits(KvFormat format) {
     case KvFormat::fp8_e4m3:
     case KvFormat::fp8_e5m2: return 8;
     case KvFormat::fp4_e2m1: return 4;
+  }
+  return 0;
+}
+
+// Formats whose stored values are multiplied by scales.
+constexpr bool kv_format_is_scaled(KvFormat format) { return kv_format_bits(format) <= 8; }
+
+// The largest magnitude that the format holds under a head scale of 1.
+constexpr float kv_format_max(KvFormat format) {
+  switch (format) {
+    case KvFormat::f32:
+    case KvFormat::bf16: return 3.3895313e38f;
+    case KvFormat::f16: return 65504.0f;
+    case KvFormat::fp8_e4m3: return 448.0f;
+    case KvFormat::fp8_e5m2: return 57344.0f;
+    case KvFormat::fp4_e2m1: return 6.0f * 448.0f;
   }
   return 0;
 }

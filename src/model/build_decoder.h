@@ -16,6 +16,12 @@ struct BuildOptions {
   std::function<void(int done_layers, int all_layers)> progress;  // may be empty
 };
 
+// What every decoder is built from, on the CPU and on a GPU: the family's settings, `unsupported` for
+// an architecture or activation that is missing here, and the numbers that follow from them.
+struct FamilyTraits;
+Result<FamilyTraits> family_traits(const ModelConfig& config);
+DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits);
+
 // f32 checkpoints are converted when `dtype` is smaller; bf16 and f16 checkpoints under f32 keep
 // their stored dtype (widening in registers is exact). `source` may be let go afterwards unless the
 // embedding stays in it (untied models keep a reference).

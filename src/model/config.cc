@@ -124,6 +124,24 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
   for (int32_t layer : config.token_ids("mlp_only_layers")) out.mlp_only_layers.push_back(layer);
 }
 
+void read_dual_chunk(ConfigReader& config, ModelConfig& out) {
+  const char* const key = "dual_chunk_attention_config";
+  const json* section = config.find(key);
+  if (section == nullptr) return;
+  if (!section->is_object()) return config.fail(key, "must be an object");
+  ConfigReader dual(*section, std::string("config.json: ") + key);
+  DualChunkConfig& read = out.dual_chunk.emplace();
+  read.chunk_size = dual.integer("chunk_size", 8192, 2, 1 << 28);
+  read.local_size = dual.integer("local_size", 1024, 0, 1 << 28);
+  read.original_max_positions = dual.integer("original_max_position_embeddings", 0, 0, 1 << 28);
+  if (read.local_size >= read.chunk_size) dual.fail("local_size", "must be smaller than chunk_size");
+  if (dual.boolean("sparse_attention_enabled", dual.has("sparse_attention_config"))) {
+    dual.fail("sparse_attention_enabled", "asks for vertical and slash sparse attention, which is not "
+                                          "supported; set it to false to attend to all tokens");
+  }
+  if (!dual.status().ok()) config.fail(dual.status());
+}
+
 void read_shape(ConfigReader& config, ModelConfig& out) {
   out.vocab_size = config.required_integer("vocab_size", 1, 1 << 24);
   out.hidden_size = config.required_integer("hidden_size", 1, kMaxDim);
@@ -146,8 +164,7 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.attention_softcap = config.number("attn_logit_softcapping", 0, 0, 1e9);
   out.final_softcap = config.number("final_logit_softcapping", 0, 0, 1e9);
   out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, 0, 1e9);
-  const json* dual = config.find("dual_chunk_attention_config");
-  out.dual_chunk = dual != nullptr && dual->is_object();
+  read_dual_chunk(config, out);
 }
 
 }  // namespace

@@ -34,6 +34,13 @@ struct RopeConfig {
   std::vector<float> frequency_divisors;  // GGUF: one per frequency, on top of `type`; or empty
 };
 
+// Dual chunk attention (model/dual_chunk.h), in tokens.
+struct DualChunkConfig {
+  int chunk_size = 0;
+  int local_size = 0;                     // < chunk_size
+  int original_max_positions = 0;         // 0: queries are never scaled
+};
+
 struct ModelConfig {
   std::string architecture;               // "LlamaForCausalLM"
   std::string model_type;                 // "llama"
@@ -68,7 +75,7 @@ struct ModelConfig {
   bool norm_topk_prob = true;
   int decoder_sparse_step = 1;            // layer i has experts if (i + 1) % step == 0
   std::vector<int> mlp_only_layers;       // dense although the step says experts
-  bool dual_chunk = false;                // has a dual-chunk attention section
+  std::optional<DualChunkConfig> dual_chunk;
 
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;

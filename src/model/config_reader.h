@@ -20,6 +20,9 @@ class ConfigReader {
   const Status& status() const { return status_; }
   bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
   const nlohmann::json* find(const char* key) const { return has(key) ? &object_[key] : nullptr; }
+  void fail(Status status) {  // of a section read by another reader
+    if (status_.ok()) status_ = std::move(status);
+  }
   void fail(const std::string& key, const std::string& rule) {
     if (status_.ok()) status_ = Status::invalid_argument(file_ + ": " + key + " " + rule, key);
   }

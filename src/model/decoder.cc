@@ -20,7 +20,9 @@ size_t DecoderWeights::size_bytes() const {
 }
 
 DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights weights)
-    : config_(std::move(config)), spec_(spec), weights_(std::move(weights)) {}
+    : config_(std::move(config)), spec_(spec), weights_(std::move(weights)) {
+  if (spec_.dual_chunk) dual_chunk_.emplace(*spec_.dual_chunk);
+}
 
 void DecoderModel::reserve(int64_t rows) {
   if (rows <= reserved_rows_) return;
@@ -72,7 +74,9 @@ void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache
   call.page_size = batch.page_size;
   call.k_out = cache.k(layer);
   call.v_out = cache.v(layer);
-  norm_rope_write_kv(call, team);
+  if (!dual_chunk_) return norm_rope_write_kv(call, team);
+  call.positions = dual_chunk_->positions();
+  dual_chunk_queries_ = dual_chunk_->norm_rope_write_kv(call, team);
 }
 
 void DecoderModel::attend(int layer, const ForwardBatch& batch, KvCache& cache,
@@ -94,6 +98,7 @@ void DecoderModel::attend(int layer, const ForwardBatch& batch, KvCache& cache,
   call.v = cache.v(layer);
   call.out = attention_out_.data();
   call.out_token_stride = q_dim;
+  call.dual_chunk = dual_chunk_queries_;
   if (batch.mode == ForwardMode::decode) {
     attention.forward_decode(batch, call);
   } else {
@@ -168,6 +173,7 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
   int64_t rows = batch.num_tokens;
   if (rows == 0) return {};
   reserve(rows);
+  if (dual_chunk_) dual_chunk_->start(batch);
   if (weights_.embedding.data != nullptr) {
     embedding_gather(weights_.embedding, batch.input_ids.data(), rows, spec_.embedding_scale,
                      x_.data(), team);

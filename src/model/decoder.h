@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "batch/forward_batch.h"
 #include "kv/kv_cache.h"
 #include "model/config.h"
+#include "model/dual_chunk.h"
 #include "ops/aligned_buffer.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
@@ -39,6 +41,7 @@ struct DecoderSpec {
   float norm_weight_offset = 0;     // 1 for Gemma: norms multiply by (1 + weight)
   int experts_per_token = 0;
   RouterNorm router_norm = RouterNorm::softmax_all_renorm;
+  std::optional<DualChunkConfig> dual_chunk;  // where contexts are longer than one chunk
 };
 
 // The weights of a layer where `Linear` is a packed matrix and `Vector` a list of floats, in host
@@ -109,6 +112,8 @@ class DecoderModel {
   ModelConfig config_;
   DecoderSpec spec_;
   DecoderWeights weights_;
+  std::optional<DualChunkRope> dual_chunk_;
+  const DualChunkQueries* dual_chunk_queries_ = nullptr;  // of the layer at hand
 
   // Workspace, [reserved_rows_, ...] each.
   int64_t reserved_rows_ = 0;

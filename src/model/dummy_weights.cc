@@ -30,7 +30,8 @@ class DummyWeights : public WeightSource {
 
   // What a checkpoint may leave out is left out; nothing is in a quantised layout ("_blocks").
   bool has(std::string_view name) const override {
-    return !name.ends_with("bias") && !name.ends_with("sinks") && !name.ends_with("_blocks");
+    return !name.ends_with("bias") && !name.ends_with("sinks") && !name.ends_with("_blocks") &&
+           !name.ends_with("_scale");
   }
 
   DType dtype(std::string_view) const override { return dtype_; }

@@ -48,7 +48,8 @@ struct QkvRowsCall {
   const int32_t* positions = nullptr; // [rows], each < rope->positions
   const int32_t* kv_slots = nullptr;  // [rows] page * page_size + offset, or -1: write nothing
   int page_size = 1;
-  KvPoolView k_out;                   // pools to write; data == nullptr: no write at all
+  KvPoolView k_out;                   // pools to write, in any format, as kv/kv_codec.h defines
+                                      // it; data == nullptr: no write at all
   KvPoolView v_out;
 };
 void norm_rope_write_kv(const QkvRowsCall& call, ThreadTeam& team);

@@ -5,7 +5,9 @@
 #include <random>
 
 #include "attention/registry.h"
+#include "attention/select.h"
 #include "model/build_decoder.h"
+#include "model/kv_scales.h"
 
 namespace warpweave {
 
@@ -15,13 +17,14 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
                                                              .tokenizer_path = {},
                                                              .skip_tokenizer = true}));
   const ModelConfig& config = run->bundle_.config;
+  WW_ASSIGN_OR_RETURN(KvHeadScales scales, load_kv_scales(*run->bundle_.weights, config));
   WW_ASSIGN_OR_RETURN(run->model_, build_decoder(config, run->bundle_.weights,
                                                  {.dtype = options.dtype,
                                                   .max_positions = options.max_tokens,
                                                   .progress = {}},
                                                  run->team_));
   for (const BackendRegistration& backend : built_backends()) {
-    if (backend.caps->name == options.backend) {
+    if (backend.caps->name == options.backend && backend.caps->archs.has(cpu_hardware_facts().arch)) {
       run->attention_ = backend.create({.team = &run->team_,
                                         .max_context_len = options.max_tokens,
                                         .page_size = options.page_size});
@@ -35,7 +38,8 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
                                                       .num_kv_heads = config.num_kv_heads,
                                                       .k_head_dim = config.head_dim,
                                                       .v_head_dim = config.head_dim,
-                                                      .format = options.kv_format}));
+                                                      .format = options.kv_format},
+                                                     std::move(scales)));
   run->cache_ = std::make_unique<KvCache>(std::move(cache));
   run->pages_.resize(pages + 3);
   std::iota(run->pages_.begin(), run->pages_.end(), 0);

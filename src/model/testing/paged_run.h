@@ -43,6 +43,7 @@ class PagedRun {
   KvCache& cache() { return *cache_; }
   AttentionBackend& attention() { return *attention_; }
   ThreadTeam& team() { return team_; }
+  const ModelConfig& config() const { return bundle_.config; }
   int vocab_size() const { return bundle_.config.vocab_size; }
   std::span<const int32_t> pages() const { return pages_; }
 

@@ -40,6 +40,11 @@ struct ElementwiseKernels {
   void (*bf16_to_f32)(const uint16_t* x, int64_t n, float* out);
   void (*f32_to_f16)(const float* x, int64_t n, uint16_t* out);
   void (*f16_to_f32)(const uint16_t* x, int64_t n, float* out);
+  // The KV cache's formats, as kv/kv_codec.h writes them: x * inverse_scale in one code each, and
+  // x / head_scale in 16-value blocks (n a multiple of 16): n / 2 bytes, n / 16 scales.
+  void (*f32_to_e4m3)(const float* x, float inverse_scale, int64_t n, uint8_t* out);
+  void (*f32_to_e5m2)(const float* x, float inverse_scale, int64_t n, uint8_t* out);
+  void (*f32_to_fp4)(const float* x, float head_scale, int64_t n, uint8_t* out, uint8_t* block_scales);
 };
 
 extern const ElementwiseKernels kElementwiseScalar;

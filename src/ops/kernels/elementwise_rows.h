@@ -33,6 +33,12 @@ WW_INLINE void store_run_bf16(uint16_t* p, Vec v, int count) {
   for (int i = 0; i < count; ++i) p[i] = lanes[i];
 }
 
+}  // namespace
+
+#include "ops/kernels/quantize_rows.h"
+
+namespace {
+
 void rms_norm_row(const RmsNormRow& row) {
   Vec sums[2] = {vzero(), vzero()};
   int64_t i = 0;
@@ -225,7 +231,8 @@ void f16_to_f32(const uint16_t* x, int64_t n, float* out) {
 
 constexpr ElementwiseKernels elementwise_kernels() {
   return {rms_norm_row, glu, add_row, add_scaled_row, scale_row, softcap_row, argmax_row, max_row,
-          sum_exp_row, exp_scaled_row, subtract_row, rope_head, f32_to_bf16, bf16_to_f32, f32_to_f16, f16_to_f32};
+          sum_exp_row, exp_scaled_row, subtract_row, rope_head, f32_to_bf16, bf16_to_f32, f32_to_f16,
+          f16_to_f32, quantize_fp8<3, 7, 0x7e>, quantize_fp8<2, 15, 0x7b>, quantize_fp4};
 }
 
 }  // namespace

@@ -96,6 +96,13 @@ WW_INLINE void istore_u16(uint16_t* p, IVec v) {
   const __m256i packed = _mm256_packus_epi32(v.lo, v.hi);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
+// Lanes hold values below 256.
+WW_INLINE void istore_u8(uint8_t* p, IVec v) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(v.lo, v.hi), 0xd8);
+  const __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
 #define WW_BINARY(name, op) \
   WW_INLINE IVec name(IVec a, IVec b) { return {op(a.lo, b.lo), op(a.hi, b.hi)}; }
 WW_BINARY(iadd, _mm256_add_epi32)

@@ -56,6 +56,10 @@ WW_INLINE void istore(void* p, IVec v) { _mm512_storeu_si512(p, v); }
 WW_INLINE void istore_u16(uint16_t* p, IVec v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
 }
+// Lanes hold values below 256.
+WW_INLINE void istore_u8(uint8_t* p, IVec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+}
 WW_INLINE IVec iadd(IVec a, IVec b) { return _mm512_add_epi32(a, b); }
 WW_INLINE IVec isub(IVec a, IVec b) { return _mm512_sub_epi32(a, b); }
 WW_INLINE IVec iand(IVec a, IVec b) { return _mm512_and_si512(a, b); }

@@ -86,6 +86,10 @@ WW_INLINE IVec iload_u16(const uint16_t* p) {
 WW_INLINE void istore_u16(uint16_t* p, IVec v) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(v.v[i]);
 }
+// Lanes hold values below 256.
+WW_INLINE void istore_u8(uint8_t* p, IVec v) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(v.v[i]);
+}
 WW_INLINE IVec iadd(IVec a, IVec b) { return {a.v + b.v}; }
 WW_INLINE IVec isub(IVec a, IVec b) { return {a.v - b.v}; }
 WW_INLINE IVec iand(IVec a, IVec b) { return {a.v & b.v}; }

@@ -30,7 +30,8 @@ Json model_card(const EngineInfo& info) {
 Json attention_json(const EngineInfo& info) {
   return {{"prefill", info.prefill_attention_backend},
           {"decode", info.decode_attention_backend},
-          {"reasons", info.attention_reasons}};
+          {"reasons", info.attention_reasons},
+          {"refused", info.attention_refused}};
 }
 
 Json state_json(const EngineStats& stats) {

@@ -242,6 +242,7 @@ TEST(Info, ModelAndServer) {
   options.engine.info.served_model_name = "tale";
   options.engine.info.decode_attention_backend = "intel_amx";
   options.engine.info.attention_reasons = {"decode: auto -> intel_amx, because ..."};
+  options.engine.info.attention_refused = {"fa3: has no kernels for CPU (x86-64)"};
   TestApi api(std::move(options));
   for (const char* path : {"/get_model_info", "/model_info"}) {
     const Json json = api.get(path).json();
@@ -253,6 +254,7 @@ TEST(Info, ModelAndServer) {
     EXPECT_EQ(json["schedule_policy"], "fcfs");
     EXPECT_EQ(json["attention"]["decode"], "intel_amx");
     EXPECT_EQ(json["attention"]["reasons"].size(), 1u);
+    EXPECT_EQ(json["attention"]["refused"].size(), 1u);
     EXPECT_EQ(json["internal_states"][0]["num_running_reqs"], 0);
     EXPECT_TRUE(json["version"].is_string());
   }

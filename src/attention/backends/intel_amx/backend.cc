@@ -18,11 +18,13 @@ namespace {
 
 struct TierKernels {
   const KernelSet* f32;   // any pool format
-  const KernelSet* bf16;  // bf16 K and V
+  const KernelSet* bf16;  // formats whose values are exact in bf16
 };
 
 TierKernels kernels_of(CpuTier tier) {
 #if defined(__x86_64__)
+  // The bf16 kernels look fp8 up by VBMI, which one CPU with AVX512-BF16 lacks (Cooper Lake).
+  if (tier >= CpuTier::avx512_bf16 && !__builtin_cpu_supports("avx512vbmi")) tier = CpuTier::avx512;
   switch (tier) {
     case CpuTier::amx_bf16: return {&kAvx512Kernels, &kAmxBf16Kernels};
     case CpuTier::avx512_bf16: return {&kAvx512Kernels, &kAvx512Bf16Kernels};
@@ -49,6 +51,13 @@ class IntelAmxBackend : public AttentionBackend {
     return {};
   }
 
+  Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override {
+    const LayerShape layer = layer_shape(batch, shape);
+    plan_for(batch, layer);
+    for (TileRunner& runner : runners_) runner.reserve(layer);
+    return {};
+  }
+
   void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     forward(batch, call);
   }
@@ -57,12 +66,16 @@ class IntelAmxBackend : public AttentionBackend {
   }
 
  private:
+  LayerShape layer_shape(const ForwardBatch& batch, const AttentionCall& call) const {
+    const bool exact_in_bf16 = call.k.format != KvFormat::f32 && call.k.format != KvFormat::f16;
+    return {exact_in_bf16 ? *kernels_.bf16 : *kernels_.f32, batch, call};
+  }
   void forward(const ForwardBatch& batch, const AttentionCall& call);
   void plan_for(const ForwardBatch& batch, const LayerShape& shape);
 
   ThreadTeam* team_;
   TierKernels kernels_;
-  PlanShape shape_;  // head counts as of the last call: layers of one model rarely differ
+  PlanShape shape_;  // as of the last call: layers of one model rarely differ
   Plan plan_;
   std::vector<TileRunner> runners_;
   AlignedBuffer partials_;
@@ -71,32 +84,29 @@ class IntelAmxBackend : public AttentionBackend {
 void IntelAmxBackend::plan_for(const ForwardBatch& batch, const LayerShape& shape) {
   shape_.group = shape.group;
   shape_.kv_heads = shape.call->num_kv_heads;
+  shape_.tile_rows = shape.kernels->tile_rows;
+  shape_.group_rows = shape.kernels->group_rows;
   if (plan_.shape() != shape_) plan_.init(batch, shape_);
   const size_t rows = static_cast<size_t>(plan_.partial_rows()) * shape_.kv_heads;
   partials_.reserve(rows * (shape.padded_v_dim + 2));
 }
 
 void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& call) {
-  const bool bf16 = call.k.format == KvFormat::bf16 && call.v.format == KvFormat::bf16;
-  const LayerShape shape(bf16 ? *kernels_.bf16 : *kernels_.f32, batch, call);
+  const LayerShape shape = layer_shape(batch, call);
   plan_for(batch, shape);
   clear_empty_requests(batch, call);
 
-  const int kv_heads = call.num_kv_heads, heads_each = plan_.heads_per_item();
-  const int head_items = (kv_heads + heads_each - 1) / heads_each;
-  const int64_t items = static_cast<int64_t>(plan_.tiles().size()) * head_items;
+  const int64_t items = static_cast<int64_t>(plan_.items().size());
   if (items == 0) return;
+  const int kv_heads = call.num_kv_heads;
   const Partials partials = {partials_.floats(), plan_.partial_rows(), kv_heads, shape.padded_v_dim};
-  // Heads vary fastest: threads work on neighbouring heads of the same pages.
   std::atomic<int64_t> next{0};
   team_->run([&](int member, int) {
     TileRunner& runner = runners_[member];
     runner.reserve(shape);
     shape.kernels->enter();
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
-      const int head = static_cast<int>(i % head_items) * heads_each;
-      runner.run(shape, plan_.tiles()[i / head_items],
-                 {head, std::min(kv_heads, head + heads_each)}, partials);
+      runner.run(shape, plan_, plan_.items()[i], partials);
     }
     shape.kernels->leave();
   });

@@ -1,8 +1,10 @@
 // The plan as data: coverage, order and bounds. Results are the conformance suite's matter.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "attention/backends/intel_amx/kernels.h"
@@ -13,93 +15,153 @@ namespace warpweave::intel_amx {
 namespace {
 
 struct TestBatch {
-  std::vector<int32_t> q_indptr = {0}, kv_lens;
+  std::vector<int32_t> q_indptr = {0}, kv_lens, pages;
   ForwardBatch batch;
 
+  // Every request has pages of its own, of one token each.
   explicit TestBatch(const std::vector<std::pair<int, int>>& requests) {
+    int longest = 1;
+    for (auto [q_len, kv_len] : requests) longest = std::max(longest, kv_len);
     for (auto [q_len, kv_len] : requests) {
       q_indptr.push_back(q_indptr.back() + q_len);
       kv_lens.push_back(kv_len);
     }
+    pages.resize(requests.size() * longest);
+    std::iota(pages.begin(), pages.end(), 0);
     batch.num_reqs = static_cast<int>(requests.size());
     batch.num_tokens = q_indptr.back();
     batch.page_size = 1;
-    batch.page_table_stride = 1 << 20;
+    batch.page_table_stride = longest;
     batch.q_indptr = q_indptr;
     batch.kv_lens = kv_lens;
+    batch.page_table = pages;
+  }
+
+  void share(int from, int to, int tokens) {
+    std::copy_n(pages.data() + int64_t{from} * batch.page_table_stride, tokens,
+                pages.data() + int64_t{to} * batch.page_table_stride);
   }
 };
 
 const std::vector<std::pair<int, int>> kRequests = {{1, 20000}, {300, 300}, {64, 4096}, {1, 1},
                                                     {0, 7},     {1, 0},     {17, 600},  {1, 513}};
 
+int chunks_of(int tokens) { return (tokens + kChunkTokens - 1) / kChunkTokens; }
+
+// (request, query row, chunk) -> how many tiles compute it.
+std::map<std::tuple<int, int, int>, int> covered(const Plan& plan) {
+  std::map<std::tuple<int, int, int>, int> times;
+  for (const Tile& tile : plan.tiles()) {
+    for (int i = 0; i < tile.num_members; ++i) {
+      const TileMember& member = plan.members()[tile.first_member + i];
+      for (int q = 0; q < member.q_count; ++q) {
+        for (int c = tile.chunk_begin; c < tile.chunk_end; ++c) {
+          ++times[{member.request, member.q_begin + q, c}];
+        }
+      }
+    }
+  }
+  return times;
+}
+
+void expect_everything_once(const TestBatch& test, const Plan& plan) {
+  const auto times = covered(plan);
+  size_t expected = 0;
+  for (int r = 0; r < test.batch.num_reqs; ++r) {
+    const int q_len = test.batch.q_len(r), kv_len = test.kv_lens[r];
+    if (kv_len == 0) continue;
+    for (int q = 0; q < q_len; ++q) {
+      for (int c = 0; c < chunks_of(kv_len - q_len + q + 1); ++c, ++expected) {
+        const auto found = times.find({r, q, c});
+        ASSERT_TRUE(found != times.end()) << "request " << r << " row " << q << " chunk " << c;
+        EXPECT_EQ(found->second, 1);
+      }
+    }
+  }
+  for (const auto& [key, count] : times) EXPECT_EQ(count, 1);
+  EXPECT_GE(times.size(), expected);
+}
+
 TEST(Plan, CoversEveryRowAndChunkOnce) {
   for (int threads : {1, 2, 16, 64}) {
     const TestBatch test(kRequests);
-    const PlanShape shape = {4, 8, threads};
     Plan plan;
-    plan.init(test.batch, shape);
-    std::map<std::pair<int, int>, int> chunks_of_row;  // (request, row) -> chunks computed
-    for (const Tile& tile : plan.tiles()) {
-      const int chunks = (tile.kv_end + kChunkTokens - 1) / kChunkTokens;
-      for (int i = 0; i < tile.q_count; ++i) {
-        chunks_of_row[{tile.request, tile.q_begin + i}] += tile.chunk < 0 ? chunks : 1;
-      }
+    plan.init(test.batch, {4, 8, threads});
+    expect_everything_once(test, plan);
+    std::map<std::pair<int, int>, int> heads;  // (tile, head) -> items
+    for (const Item& item : plan.items()) {
+      for (int head = item.head_begin; head < item.head_end; ++head) ++heads[{item.tile, head}];
     }
-    size_t rows = 0;
-    for (size_t r = 0; r < kRequests.size(); ++r) {
-      const auto [q_len, kv_len] = kRequests[r];
-      if (kv_len == 0) continue;
-      for (int i = 0; i < q_len; ++i, ++rows) {
-        const int tile_tokens = kTileRows / shape.group;
-        const int last_row = std::min(q_len, (i / tile_tokens + 1) * tile_tokens);
-        const int kv_end = kv_len - q_len + last_row;
-        EXPECT_EQ((chunks_of_row[{static_cast<int>(r), i}]), (kv_end + kChunkTokens - 1) / kChunkTokens);
-      }
-    }
-    EXPECT_EQ(chunks_of_row.size(), rows);
+    EXPECT_EQ(heads.size(), plan.tiles().size() * 8);
+    for (const auto& [key, count] : heads) EXPECT_EQ(count, 1);
   }
 }
 
 TEST(Plan, PartialRowsDoNotOverlap) {
-  const TestBatch test(kRequests);
+  TestBatch test(kRequests);
+  test.share(0, 7, 512);
   Plan plan;
   plan.init(test.batch, {4, 8, 64});
   std::vector<int> used(plan.partial_rows());
   size_t cut = 0;
   for (const Tile& tile : plan.tiles()) {
-    if (tile.chunk < 0) continue;
+    if (!tile.cut) continue;
     ++cut;
-    for (int row = 0; row < tile.q_count * 4; ++row) ++used.at(tile.partial_row + row);
+    for (int i = 0; i < tile.num_members; ++i) {
+      const TileMember& member = plan.members()[tile.first_member + i];
+      for (int c = tile.chunk_begin; c < tile.chunk_end; ++c) {
+        for (int row = 0; row < member.q_count * 4; ++row) {
+          ++used.at(member.partial_row + c * member.q_count * 4 + row);
+        }
+      }
+    }
   }
   EXPECT_GT(cut, 0u);
   for (int count : used) EXPECT_EQ(count, 1);
 }
 
-TEST(Plan, LongestTilesComeFirst) {
+TEST(Plan, LongestItemsComeFirst) {
   const TestBatch test({{1, 100}, {512, 512}, {1, 50}});
   Plan plan;
   plan.init(test.batch, {1, 1, 2});
   int64_t last = INT64_MAX;
-  for (const Tile& tile : plan.tiles()) {
-    const int64_t work = int64_t{tile.q_count} * tile.kv_end;
+  for (const Item& item : plan.items()) {
+    const Tile& tile = plan.tiles()[item.tile];
+    const int64_t work = int64_t{tile.rows} * tile.kv_end;
     EXPECT_LE(work, last);
     last = work;
   }
 }
 
 TEST(Plan, DecodeTakesManyHeadsAtATimeAndPrefillOne) {
-  std::vector<std::pair<int, int>> many(64, {1, 1000});
-  const TestBatch decode(many), prefill({{512, 512}});
+  const std::vector<std::pair<int, int>> many(64, {1, 1000});
+  const TestBatch decode(many), mixed({{1, 100}, {64, 64}});
   Plan plan;
   plan.init(decode.batch, {4, 8, 2});
-  EXPECT_EQ(plan.heads_per_item(), 8);
-  plan.init(prefill.batch, {4, 8, 2});
-  EXPECT_LE(plan.heads_per_item() * padded_rows(kTileRows), kItemRows);
-  // max_q_len is advice of the batch builder; the row buffers must not depend on it.
-  const TestBatch mixed({{1, 100}, {64, 64}});
+  for (const Item& item : plan.items()) EXPECT_EQ(item.head_end - item.head_begin, 8);
   plan.init(mixed.batch, {4, 8, 1});
-  EXPECT_LE(plan.heads_per_item() * padded_rows(kTileRows), kItemRows);
+  for (const Item& item : plan.items()) {
+    const int rows = plan.tiles()[item.tile].rows, heads = item.head_end - item.head_begin;
+    EXPECT_TRUE(heads == 1 || (rows + 15) / 16 * 16 * heads <= kItemRows);
+  }
+}
+
+TEST(Plan, SharedPrefixIsComputedOnceForAllOfItsRows) {
+  TestBatch test({{1, 1200}, {1, 2000}, {3, 1100}, {1, 1500}, {1, 600}});
+  test.share(0, 1, 1100);  // two chunks and a bit
+  test.share(0, 2, 1050);
+  test.share(0, 4, 300);   // less than a chunk: not worth it
+  Plan plan;
+  plan.init(test.batch, {4, 8, 2});
+  expect_everything_once(test, plan);
+  const Tile* shared = nullptr;
+  for (const Tile& tile : plan.tiles()) {
+    if (tile.num_members > 1) shared = &tile;
+  }
+  ASSERT_NE(shared, nullptr);
+  EXPECT_EQ(shared->num_members, 3);
+  EXPECT_EQ(shared->rows, (1 + 1 + 3) * 4);
+  EXPECT_LE(shared->chunk_end, 2);
 }
 
 TEST(BatchCheck, NamesTheRequestThatBreaksARule) {

@@ -1,103 +1,132 @@
-// The kernels of kernels.h written once over a vector type V. Each tier's file defines its V (lane
-// arithmetic, exp, transposition) in an unnamed namespace, so that every tier keeps its own copy of
-// these templates. Mac says how two packed units are multiplied: f32, or a pair of bf16.
+// The kernels of kernels.h written once over a vector type V and a loader of pool elements. Each
+// tier's file defines its V (lane arithmetic, transposition) in an unnamed namespace, so that every
+// tier keeps its own copy of these templates. Mac says how two packed units are multiplied: f32, or a
+// pair of bf16.
+//
+// A loader reads what a row stores and widens it to units; with kFull it need not look where the row or
+// the block ends.
+//   k_words<kFull>(block, token, unit, words)   32-bit words of kWidth tokens, transposed: words[i] holds
+//                                        each token's word i, which is kUnitsPerWord units; i < kWords
+//   K(block, token, unit)                a decoder of such words
+//   .expand(word, i, out)                its kUnitsPerWord units, in order
+//   v_units<kFull>(block, unit, d, out)  kUnitRows rows of units x kVectors vectors of columns
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
 
 #include "attention/backends/intel_amx/kernels.h"
+#include "attention/backends/intel_amx/softmax_generic.h"
 
 namespace warpweave::intel_amx {
 namespace {
-
-constexpr float kNegativeInfinity = -__builtin_huge_valf();
-
-inline int element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
-
-inline int padded_tokens(int count) {
-  return (count + kTokenPadding - 1) / kTokenPadding * kTokenPadding;
-}
 
 inline const char* row_of(const BlockRows& block, int token) {
   return block.rows[token] + block.head_offset;
 }
 
-inline void prefetch_row(Prefetch& prefetch) {
-  if (prefetch.list > 1) return;
-  const Prefetch::Rows& rows = prefetch.rows[prefetch.list];
-  const char* row = rows.tokens[prefetch.token] + rows.head_offset;
-  for (int i = 0; i < rows.bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
-  if (++prefetch.token >= prefetch.count) {
+inline const uint8_t* scales_of(const BlockRows& block, int token) {
+  return block.scale_rows[token] + block.scale_head_offset;
+}
+
+inline void prefetch_step(Prefetch& prefetch) {
+  for (int lines = prefetch.lines_per_step; lines > 0 && prefetch.list < 2; --lines) {
+    const int list = prefetch.list;
+    __builtin_prefetch(prefetch.tokens[list][prefetch.token] + prefetch.offset[list] + prefetch.byte,
+                       0, 2);
+    prefetch.byte += 64;
+    if (prefetch.byte < prefetch.bytes[list]) continue;
+    prefetch.byte = 0;
+    if (++prefetch.token < prefetch.count) continue;
     prefetch.token = 0;
     ++prefetch.list;
   }
 }
 
-// V::kWidth elements of a row as f32 from element d on; zeros past the row's or the block's end.
-template <typename V>
-V load_row(const BlockRows& block, int token, int d) {
-  if (token >= block.count || d >= block.dim) return V::zero();
-  const char* src = row_of(block, token) + d * element_bytes(block.element);
-  if (d + V::kWidth <= block.dim) return V::load_as(block.element, src);
-  alignas(64) char copy[V::kWidth * 4] = {};
-  memcpy(copy, src, static_cast<size_t>(block.dim - d) * element_bytes(block.element));
-  return V::load_as(block.element, copy);
+// Whether k_words of `tokens` tokens from `token` on, all units, may be called with kFull.
+template <typename Load>
+bool full_words(const BlockRows& block, int token, int tokens) {
+  constexpr int kElements = Load::kWords * Load::kUnitsPerWord * Load::kElementsPerUnit;
+  return token + tokens <= block.count && block.dim == block.padded_dim && block.dim % kElements == 0;
 }
 
-template <typename V>
-void pack_query_f32(const QueryArgs& args) {
-  float* out = reinterpret_cast<float*>(args.out);
-  for (int i = 0; i < args.dim; ++i) out[i] = args.src[i] * args.scale;
-  for (int i = args.dim; i < args.padded_dim; ++i) out[i] = 0;
-}
-
-// How f32 operands are read: one unit is one element, one token.
-template <typename V>
-struct LoadF32 {
-  static constexpr int kElementsPerUnit = 1;
-  static constexpr int kValueVectors = 1;  // vectors that one load of V rows fills
-  static int units(const BlockRows& block) { return block.padded_dim; }
-  static V k_units(const BlockRows& block, int token, int unit) {
-    return load_row<V>(block, token, unit);
-  }
-  static void v_units(const BlockRows& block, int token, int d, V* out) {
-    out[0] = load_row<V>(block, token, d);
-  }
-};
-
-// Transposes kWidth tokens x kWidth units at a time.
-template <typename V, typename Load>
-void pack_k(const BlockRows& block, uint32_t* packed) {
-  constexpr int W = V::kWidth;
+template <typename V, typename Load, bool kFull>
+void pack_k(const BlockRows& block, uint32_t* packed, Prefetch& prefetch) {
+  constexpr int W = V::kWidth, N = Load::kUnitsPerWord;
   float* out = reinterpret_cast<float*>(packed);
-  const int tokens = padded_tokens(block.count), units = Load::units(block);
+  const int tokens = padded_tokens(block.count), units = block.padded_dim / Load::kElementsPerUnit;
   for (int t = 0; t < tokens; t += W) {
-    for (int u = 0; u < units; u += W) {
-      prefetch_row(*block.prefetch);
-      prefetch_row(*block.prefetch);
-      V rows[W];
-      for (int i = 0; i < W; ++i) rows[i] = Load::k_units(block, t + i, u);
-      V::transpose(rows);
-      for (int i = 0; i < W; ++i) V::store(out + (u + i) * kBlockTokens + t, rows[i]);
+    for (int u = 0; u < units; u += Load::kWords * N) {
+      if (u % 16 == 0) prefetch_step(prefetch);
+      V words[Load::kWords];
+      Load::template k_words<kFull>(block, t, u, words);
+      const typename Load::K decoder(block, t, u);
+#pragma GCC unroll 16
+      for (int i = 0; i < Load::kWords; ++i) {
+        if (u + i * N >= units) break;
+        V unit[N];
+        decoder.expand(words[i], i, unit);
+        for (int j = 0; j < N; ++j) V::store(out + (u + i * N + j) * kBlockTokens + t, unit[j]);
+      }
     }
   }
 }
 
 template <typename V, typename Load>
-void pack_v(const BlockRows& block, uint32_t* packed) {
-  constexpr int W = V::kWidth, N = Load::kValueVectors;
+void pack_k(const BlockRows& block, uint32_t* packed, Prefetch& prefetch) {
+  if (full_words<Load>(block, 0, kBlockTokens)) {
+    pack_k<V, Load, true>(block, packed, prefetch);
+  } else {
+    pack_k<V, Load, false>(block, packed, prefetch);
+  }
+}
+
+// Whether v_units of all columns of this block may be called with kFull.
+template <typename V, typename Load>
+bool full_values(const BlockRows& block) {
+  return block.count == kBlockTokens && block.dim == block.padded_dim &&
+         block.dim % (Load::kVectors * V::kWidth) == 0;
+}
+
+template <typename V, typename Load, bool kFull>
+void pack_v(const BlockRows& block, uint32_t* packed, Prefetch& prefetch) {
+  constexpr int W = V::kWidth, R = Load::kUnitRows, C = Load::kVectors;
   float* out = reinterpret_cast<float*>(packed);
   const int units = padded_tokens(block.count) / Load::kElementsPerUnit;
-  for (int t = 0; t < units; ++t, out += block.padded_dim) {
-    prefetch_row(*block.prefetch);
-    for (int d = 0; d < block.padded_dim; d += N * W) {
-      V row[N];
-      Load::v_units(block, t, d, row);
-      for (int i = 0; i < N; ++i) V::store(out + d + i * W, row[i]);
+  for (int u = 0; u < units; u += R) {
+    prefetch_step(prefetch);
+    for (int d = 0; d < block.padded_dim; d += C * W) {
+      V unit[R][C];
+      Load::template v_units<kFull>(block, u, d, unit);
+      for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < C; ++c) V::store(out + (u + r) * block.padded_dim + d + c * W, unit[r][c]);
+      }
     }
   }
 }
+
+template <typename V, typename Load>
+void pack_v(const BlockRows& block, uint32_t* packed, Prefetch& prefetch) {
+  if (full_values<V, Load>(block)) {
+    pack_v<V, Load, true>(block, packed, prefetch);
+  } else {
+    pack_v<V, Load, false>(block, packed, prefetch);
+  }
+}
+
+// c[m][n] += a[m][k] * b[k][n], k in units; with row_scale c is multiplied by it first. Without
+// `add` c is not read.
+struct GemmArgs {
+  const uint32_t* a;
+  int lda;
+  const uint32_t* b;
+  int ldb;
+  float* c;
+  int ldc;
+  int m, n, k;
+  bool add;
+  const float* row_scale;
+};
 
 template <typename V, typename Mac, int R, int C>
 void gemm_tile(const GemmArgs& g, int row, int col) {
@@ -105,15 +134,13 @@ void gemm_tile(const GemmArgs& g, int row, int col) {
   V acc[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      acc[r][c] = g.row_scale ? V::load(g.c + (row + r) * g.ldc + col + c * W) *
-                                    V::set1(g.row_scale[row + r])
-                              : V::zero();
+      acc[r][c] = g.add ? V::load(g.c + (row + r) * g.ldc + col + c * W) : V::zero();
+      if (g.row_scale) acc[r][c] = acc[r][c] * V::set1(g.row_scale[row + r]);
     }
   }
   const uint32_t* a = g.a + row * g.lda;
   const float* b = reinterpret_cast<const float*>(g.b) + col;
   for (int k = 0; k < g.k; ++k, b += g.ldb) {
-    if (k % 2 == 0) prefetch_row(*g.prefetch);
     V column[C];
     for (int c = 0; c < C; ++c) column[c] = V::load(b + c * W);
     for (int r = 0; r < R; ++r) {
@@ -154,93 +181,23 @@ void gemm(const GemmArgs& g) {
   for (; col + W <= g.n; col += W) gemm_columns<V, Mac, 1>(g, col);
 }
 
-// cap * tanh(s / cap). Near 0 an odd polynomial, else 1 - 2 / (exp(2y) + 1): both keep the relative
-// error near one ulp, where the exponential form alone would lose digits for small s.
-template <typename V>
-V soft_cap(V s, V cap, V inverse_cap) {
-  const V y = s * inverse_cap;
-  const V a = V::abs(y);
-  const V z = y * y;
-  V poly = V::set1(-5.70498872745e-3f);
-  poly = V::fma(poly, z, V::set1(2.06390887954e-2f));
-  poly = V::fma(poly, z, V::set1(-5.37397155531e-2f));
-  poly = V::fma(poly, z, V::set1(1.33314422036e-1f));
-  poly = V::fma(poly, z, V::set1(-3.33332819422e-1f));
-  const V small = V::fma(poly * z, y, y);
-  const V limit = V::set1(20);  // tanh is 1 there, and exp stays finite
-  const V bounded = V::select_less(a, limit, a, limit);
-  const V e = V::exp(bounded + bounded);
-  const V large = V::copysign(V::set1(1) - V::set1(2) / (e + V::set1(1)), y);
-  return V::select_less(a, V::set1(0.625f), small, large) * cap;
-}
-
-// Caps and masks one row in place; returns its maximum.
-template <typename V>
-float prepare_row(const SoftmaxArgs& args, int row) {
-  constexpr int W = V::kWidth;
-  float* s = args.s + row * kBlockTokens;
-  if (args.softcap > 0) {
-    const V cap = V::set1(args.softcap), inverse_cap = V::set1(1 / args.softcap);
-    for (int c = 0; c < args.cols; c += W) V::store(s + c, soft_cap(V::load(s + c), cap, inverse_cap));
-  }
-  const int first = args.first[row], last = args.last[row];
-  for (int c = 0; c < first && c < args.cols; ++c) s[c] = kNegativeInfinity;
-  for (int c = last > 0 ? last : 0; c < args.cols; ++c) s[c] = kNegativeInfinity;
-  V top = V::load(s);
-  for (int c = W; c < args.cols; c += W) top = V::max(top, V::load(s + c));
-  return V::reduce_max(top);
-}
-
-// StorePairs: void(const float* s, uint32_t* p, int cols), or null when p is not wanted.
-template <typename V>
-void softmax(const SoftmaxArgs& args, void (*store_pairs)(const float*, uint32_t*, int)) {
-  constexpr int W = V::kWidth;
-  for (int row = 0; row < args.rows; ++row) {
-    float* s = args.s + row * kBlockTokens;
-    const float block_max = prepare_row<V>(args, row);
-    const float old_max = args.m[row];
-    const float new_max = block_max > old_max ? block_max : old_max;
-    if (block_max == kNegativeInfinity) {
-      // Nothing visible here; also keeps -inf - -inf out of exp.
-      for (int c = 0; c < args.cols; c += W) V::store(s + c, V::zero());
-      args.rescale[row] = 1;
-    } else {
-      const V offset = V::set1(new_max);
-      V sum = V::zero();
-      for (int c = 0; c < args.cols; c += W) {
-        const V e = V::exp(V::load(s + c) - offset);
-        sum = sum + e;
-        V::store(s + c, e);
-      }
-      const float rescale =
-          old_max == kNegativeInfinity ? 0.0f : V::first(V::exp(V::set1(old_max) - offset));
-      args.rescale[row] = rescale;
-      args.l[row] = args.l[row] * rescale + V::reduce_add(sum);
-      args.m[row] = new_max;
-    }
-    if (store_pairs) store_pairs(s, args.p + row * (kBlockTokens / 2), args.cols);
-  }
-}
-
-template <typename V>
-void merge(const MergeArgs& args) {
-  constexpr int W = V::kWidth;
-  for (int row = 0; row < args.rows; ++row) {
-    const float m = args.m[row], total_m = args.total_m[row];
-    if (m == kNegativeInfinity) continue;
-    const float top = m > total_m ? m : total_m;
-    const float from_chunk = V::first(V::exp(V::set1(m) - V::set1(top)));
-    const float from_total = total_m == kNegativeInfinity
-                                 ? 0.0f
-                                 : V::first(V::exp(V::set1(total_m) - V::set1(top)));
-    args.total_m[row] = top;
-    args.total_l[row] = args.total_l[row] * from_total + args.l[row] * from_chunk;
-    float* total_o = args.total_o + row * args.v_dim;
-    const float* o = args.o + row * args.v_dim;
-    for (int d = 0; d < args.v_dim; d += W) {
-      V::store(total_o + d,
-               V::fma(V::load(o + d), V::set1(from_chunk), V::load(total_o + d) * V::set1(from_total)));
-    }
+// Block by block: scores, softmax, weighted values.
+template <typename V, typename Mac, int kMaxColumns, bool kPairs>
+void attend(const AttendArgs& args) {
+  for (int b = 0; b < args.num_blocks; ++b) {
+    const BlockView& block = args.blocks[b];
+    const int cols = padded_tokens(block.count);
+    const uint32_t* k = args.k + static_cast<int64_t>(b) * args.depth * kBlockTokens;
+    const uint32_t* v = args.v + static_cast<int64_t>(b) * args.v_block;
+    prefetch_step(*args.prefetch);
+    gemm<V, Mac, kMaxColumns>({args.q, args.depth, k, kBlockTokens, args.s, kBlockTokens, args.rows,
+                               cols, args.depth, false, nullptr});
+    const bool rescale = softmax_rows<V, kPairs>(
+        softmax_args(args, block, args.s, args.p, args.rescale), 0, args.rows);
+    const uint32_t* p = kPairs ? args.p : reinterpret_cast<const uint32_t*>(args.s);
+    const int lda = kPairs ? kBlockTokens / 2 : kBlockTokens;
+    gemm<V, Mac, kMaxColumns>({p, lda, v, args.v_dim, args.state.o, args.v_dim, args.rows, args.v_dim,
+                               kPairs ? cols / 2 : cols, true, rescale ? args.rescale : nullptr});
   }
 }
 
@@ -249,6 +206,100 @@ inline void finish_row(const FinishArgs& args) {
 }
 
 inline void no_thread_state() {}
+
+// f32 operands: one unit is one element, one token.
+template <typename V, Element E>
+struct LoadF32 {
+  static constexpr int kElementsPerUnit = 1, kUnitsPerWord = 1, kUnitRows = 1, kVectors = 1;
+  static constexpr int kWords = V::kWidth;
+
+  // kWidth elements from d on as f32; zeros past the row's or the block's end.
+  template <bool kFull>
+  static V load(const BlockRows& block, int token, int d) {
+    constexpr int kBits = E == Element::f32 ? 32 : E == Element::bf16 || E == Element::f16 ? 16
+                          : E == Element::e2m1 ? 4 : 8;
+    if (!kFull && (token >= block.count || d >= block.dim)) return V::zero();
+    const uint8_t* scales = E == Element::e2m1 ? scales_of(block, token) + d / 16 : nullptr;
+    const char* src = row_of(block, token) + d * kBits / 8;
+    if (kFull || d + V::kWidth <= block.dim) return V::template load_as<E>(src, scales);
+    alignas(64) char copy[V::kWidth * 4] = {};
+    memcpy(copy, src, static_cast<size_t>(block.dim - d) * kBits / 8);
+    return V::template load_as<E>(copy, scales);
+  }
+  template <bool kFull>
+  static void k_words(const BlockRows& block, int token, int unit, V* words) {
+    for (int i = 0; i < V::kWidth; ++i) words[i] = load<kFull>(block, token + i, unit);
+    V::transpose(words);
+  }
+  struct K {
+    K(const BlockRows&, int, int) {}
+    void expand(V word, int, V* out) const { out[0] = word; }
+  };
+  template <bool kFull>
+  static void v_units(const BlockRows& block, int token, int d, V (*out)[1]) {
+    out[0][0] = load<kFull>(block, token, d);
+  }
+};
+
+template <typename V>
+struct MacF32 {
+  static V broadcast(const uint32_t* unit) {
+    float x;
+    memcpy(&x, unit, 4);
+    return V::set1(x);
+  }
+  static V mac(V a, V b, V c) { return V::fma(a, b, c); }
+};
+
+inline void pack_query_f32(const QueryArgs& args) {
+  float* out = reinterpret_cast<float*>(args.out);
+  for (int i = 0; i < args.dim; ++i) out[i] = args.src[i];
+  for (int i = args.dim; i < args.padded_dim; ++i) out[i] = 0;
+}
+
+template <typename V>
+void pack_k_f32(const BlockRows& block, uint32_t* out, Prefetch& prefetch) {
+  switch (block.element) {
+    case Element::f32: return pack_k<V, LoadF32<V, Element::f32>>(block, out, prefetch);
+    case Element::bf16: return pack_k<V, LoadF32<V, Element::bf16>>(block, out, prefetch);
+    case Element::f16: return pack_k<V, LoadF32<V, Element::f16>>(block, out, prefetch);
+    case Element::e4m3: return pack_k<V, LoadF32<V, Element::e4m3>>(block, out, prefetch);
+    case Element::e5m2: return pack_k<V, LoadF32<V, Element::e5m2>>(block, out, prefetch);
+    case Element::e2m1: return pack_k<V, LoadF32<V, Element::e2m1>>(block, out, prefetch);
+  }
+}
+
+template <typename V>
+void pack_v_f32(const BlockRows& block, uint32_t* out, Prefetch& prefetch) {
+  switch (block.element) {
+    case Element::f32: return pack_v<V, LoadF32<V, Element::f32>>(block, out, prefetch);
+    case Element::bf16: return pack_v<V, LoadF32<V, Element::bf16>>(block, out, prefetch);
+    case Element::f16: return pack_v<V, LoadF32<V, Element::f16>>(block, out, prefetch);
+    case Element::e4m3: return pack_v<V, LoadF32<V, Element::e4m3>>(block, out, prefetch);
+    case Element::e5m2: return pack_v<V, LoadF32<V, Element::e5m2>>(block, out, prefetch);
+    case Element::e2m1: return pack_v<V, LoadF32<V, Element::e2m1>>(block, out, prefetch);
+  }
+}
+
+// The whole set of a tier that computes in f32.
+template <typename V, int kMaxColumns>
+constexpr KernelSet f32_kernels(const char* name) {
+  KernelSet set{};
+  set.name = name;
+  set.group_rows = 24;
+  set.tile_rows = 240;
+  set.row_padding = 1;
+  set.pack_query = pack_query_f32;
+  set.pack_k = pack_k_f32<V>;
+  set.pack_v = pack_v_f32<V>;
+  set.attend = attend<V, MacF32<V>, kMaxColumns, false>;
+  set.sum_lanes = sum_lanes<V>;
+  set.merge = merge<V>;
+  set.finish = finish_row;
+  set.enter = no_thread_state;
+  set.leave = no_thread_state;
+  return set;
+}
 
 }  // namespace
 }  // namespace warpweave::intel_amx

@@ -2,6 +2,7 @@
 #include "attention/backends/intel_amx/kernels_generic.h"
 
 #include "base/float16.h"
+#include "base/float8.h"
 
 namespace warpweave::intel_amx {
 namespace {
@@ -39,33 +40,28 @@ struct Vec {
   }
   static float reduce_add(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 
-  // 2^n * poly(r), x = n ln 2 + r; exactly 0 below the range of normal numbers.
-  static Vec exp(Vec x) {
-    const Vec clamped = max(x, set1(-87.33f));
-    const Float4 shifted = clamped.v * 1.44269504f + 12582912.0f;  // rounds: 1.5 * 2^23
-    const Float4 n = shifted - 12582912.0f;
-    const Float4 r = (clamped.v - n * 0.693359375f) - n * -2.12194440e-4f;
-    Float4 p = r * (1.0f / 720) + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+  static Vec fraction(Vec x) { return {x.v - floor(max(x, set1(kLowest)).v)}; }
+  // p * 2^floor(x), and an exact 0 below the range of normal numbers.
+  static Vec scale_floor(Vec p, Vec x) {
+    const Float4 n = floor(max(x, set1(kLowest)).v);
     const Int4 power = (__builtin_convertvector(n, Int4) + 127) << 23;
-    return {x.v < -87.33f ? Float4{} : p * (Float4)power};
+    return {x.v < kLowest ? Float4{} : p.v * (Float4)power};
+  }
+  static Vec keep_bits(uint32_t bits, Vec yes, Vec no) {
+    const Int4 lanes = {1, 2, 4, 8};
+    const int32_t b = static_cast<int32_t>(bits);
+    return {(Int4{b, b, b, b} & lanes) == lanes ? yes.v : no.v};
   }
 
-  static Vec load_as(Element element, const char* src) {
-    if (element == Element::f32) return load(reinterpret_cast<const float*>(src));
-    uint16_t bits[4];
-    memcpy(bits, src, 8);
-    Vec r;
-    for (int i = 0; i < 4; ++i) {
-      r.v[i] = element == Element::bf16 ? bf16_to_f32(bits[i]) : f16_to_f32(bits[i]);
-    }
+  template <Element E>
+  static Vec load_as(const char* src, const uint8_t* scales) {
+    if constexpr (E == Element::f32) return load(reinterpret_cast<const float*>(src));
+    Vec r = zero();
+    const float scale = E == Element::e2m1 ? e4m3_to_f32(*scales) : 1;
+    for (int i = 0; i < 4; ++i) r.v[i] = decode<E>(src, i) * scale;
     return r;
   }
-  static void transpose(Vec* rows) {
+  [[gnu::always_inline]] static void transpose(Vec* rows) {
     for (int i = 0; i < 4; ++i) {
       for (int j = 0; j < i; ++j) {
         const float kept = rows[i].v[j];
@@ -74,33 +70,30 @@ struct Vec {
       }
     }
   }
-};
 
-struct MacF32 {
-  static Vec broadcast(const uint32_t* unit) {
-    float x;
-    memcpy(&x, unit, 4);
-    return Vec::set1(x);
+ private:
+  static constexpr float kLowest = -126;
+
+  // Adding 1.5 * 2^23 rounds; where that went up, one less.
+  static Float4 floor(Float4 x) {
+    const Float4 rounded = (x + 12582912.0f) - 12582912.0f;
+    return rounded > x ? rounded - 1.0f : rounded;
   }
-  static Vec mac(Vec a, Vec b, Vec c) { return Vec::fma(a, b, c); }
-};
 
-void softmax_f32(const SoftmaxArgs& args) { softmax<Vec>(args, nullptr); }
+  template <Element E>
+  static float decode(const char* src, int i) {
+    const uint8_t* bytes = reinterpret_cast<const uint8_t*>(src);
+    if constexpr (E == Element::e2m1) return e2m1_to_f32(bytes[i / 2] >> i % 2 * 4);
+    if constexpr (E == Element::e4m3) return kE4m3Table.values[bytes[i]];
+    if constexpr (E == Element::e5m2) return kE5m2Table.values[bytes[i]];
+    uint16_t bits;
+    memcpy(&bits, src + 2 * i, 2);
+    return E == Element::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  }
+};
 
 }  // namespace
 
-const KernelSet kScalarKernels = {
-    "scalar",
-    false,
-    1,
-    pack_query_f32<Vec>,
-    pack_k<Vec, LoadF32<Vec>>,
-    pack_v<Vec, LoadF32<Vec>>,
-    gemm<Vec, MacF32, 2>,
-    softmax_f32,
-    merge<Vec>,
-    finish_row,
-    no_thread_state,
-    no_thread_state};
+constinit const KernelSet kScalarKernels = f32_kernels<Vec, 2>("scalar");
 
 }  // namespace warpweave::intel_amx

@@ -6,27 +6,33 @@
 #include <cstdlib>
 #include <limits>
 #include <new>
+#include <numbers>
 #include <utility>
 
 namespace warpweave::intel_amx {
 namespace {
 
+constexpr float kLog2e = std::numbers::log2e_v<float>;
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
+constexpr int kStepsPerLine = 4;  // prefetch steps of a block's kernels per 64 bytes of a row, at least
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
 Element element_of(KvFormat format) {
   switch (format) {
+    case KvFormat::f32: return Element::f32;
     case KvFormat::bf16: return Element::bf16;
     case KvFormat::f16: return Element::f16;
-    default: assert(format == KvFormat::f32); return Element::f32;
+    case KvFormat::fp8_e4m3: return Element::e4m3;
+    case KvFormat::fp8_e5m2: return Element::e5m2;
+    case KvFormat::fp4_e2m1: return Element::e2m1;
   }
+  return Element::f32;
 }
 
-void clear(RowState state, int rows, int v_dim) {
-  std::fill_n(state.m, rows, kNegativeInfinity);
-  std::fill_n(state.l, rows, 0.0f);
-  std::fill_n(state.o, static_cast<size_t>(rows) * v_dim, 0.0f);
+float head_scale(const KvPoolView& pool, int kv_head) {
+  return pool.head_scales == nullptr ? 1.0f : pool.head_scales[kv_head];
 }
 
 }  // namespace
@@ -44,23 +50,33 @@ void AlignedBuffer::reserve(size_t units) {
 
 LayerShape::LayerShape(const KernelSet& set, const ForwardBatch& forward_batch,
                        const AttentionCall& attention_call)
-    : kernels(&set), batch(&forward_batch), call(&attention_call) {
+    : kernels(&set), batch(&forward_batch), call(&attention_call), element(element_of(call->k.format)) {
   assert(call->num_kv_heads > 0 && call->num_q_heads % call->num_kv_heads == 0);
+  assert(call->k.format == call->v.format);
   group = call->num_q_heads / call->num_kv_heads;
-  pairs = kernels->bf16_pairs;
   padded_dim = round_up(call->head_dim, kHeadDimPadding);
-  padded_v_dim = round_up(call->v_head_dim, kHeadDimPadding);
-  depth = pairs ? padded_dim / 2 : padded_dim;
+  // Columns of fp8 are widened 64 at a time.
+  const bool wide = kernels->bf16_pairs && (element == Element::e4m3 || element == Element::e5m2);
+  padded_v_dim = round_up(call->v_head_dim, wide ? 2 * kHeadDimPadding : kHeadDimPadding);
+  depth = kernels->bf16_pairs ? padded_dim / 2 : padded_dim;
+  v_block = padded_v_dim * (kernels->bf16_pairs ? kBlockTokens / 2 : kBlockTokens);
+}
+
+int LayerShape::padded_rows(int rows) const {
+  return rows <= kernels->row_padding ? kernels->row_padding : round_up(rows, 2 * kernels->row_padding);
 }
 
 void TileRunner::reserve(const LayerShape& shape) {
-  const int rows = std::max(kItemRows, padded_rows(shape.group));
+  const KernelSet& kernels = *shape.kernels;
+  const int rows = shape.padded_rows(std::max({kItemRows, kernels.tile_rows, shape.group}));
+  const int group_rows = std::max(kernels.group_rows, kFewRows);
   const size_t q = static_cast<size_t>(rows) * shape.depth;
-  const size_t k = static_cast<size_t>(shape.depth) * kBlockTokens;
-  const size_t v = static_cast<size_t>(kBlockTokens) * shape.padded_v_dim;
-  const size_t s = static_cast<size_t>(rows) * kBlockTokens;
+  const size_t k = static_cast<size_t>(shape.depth) * kBlockTokens * kChunkBlocks;
+  const size_t v = static_cast<size_t>(shape.v_block) * kChunkBlocks;
+  const size_t s = 2 * static_cast<size_t>(group_rows) * kBlockTokens;
   const size_t o = static_cast<size_t>(rows) * shape.padded_v_dim;
-  buffer_.reserve(q + k + v + 2 * s + 2 * o + 5 * static_cast<size_t>(rows));
+  const size_t lanes = static_cast<size_t>(rows) * kMaxLanes;
+  buffer_.reserve(q + k + v + 2 * s + 2 * o + lanes + 4 * static_cast<size_t>(rows) + 2 * group_rows);
   uint32_t* next = buffer_.data();
   auto take = [&next](size_t units) { return std::exchange(next, next + units); };
   auto take_floats = [&take](size_t units) { return reinterpret_cast<float*>(take(units)); };
@@ -71,216 +87,278 @@ void TileRunner::reserve(const LayerShape& shape) {
   s_ = take_floats(s);
   chunk_.o = take_floats(o);
   total_.o = take_floats(o);
+  chunk_.l = take_floats(lanes);
   chunk_.m = take_floats(rows);
-  chunk_.l = take_floats(rows);
   total_.m = take_floats(rows);
   total_.l = take_floats(rows);
-  rescale_ = take_floats(rows);
-  for (std::vector<int>* list : {&first_, &last_, &block_first_, &block_last_}) list->resize(rows);
+  sums_ = take_floats(rows);
+  rescale_ = take_floats(2 * group_rows);
+  masks_.resize(static_cast<size_t>(kChunkBlocks) * group_rows);
+  views_.reserve(kChunkBlocks);
+  visible_.reserve(rows);
+  stripe_.reserve(kChunkTokens);
+  next_.reserve(kChunkTokens);
 }
 
-RowState TileRunner::head_state(const LayerShape& shape, RowState all, int local_head) const {
-  const size_t row = static_cast<size_t>(local_head) * row_stride_;
-  return {all.m + row, all.l + row, all.o + row * shape.padded_v_dim};
-}
-
-void TileRunner::load_queries(const LayerShape& shape, const Tile& tile, HeadRange heads) {
+void TileRunner::load_queries(const LayerShape& shape) {
   const AttentionCall& call = *shape.call;
-  const int64_t token = shape.batch->q_indptr[tile.request] + tile.q_begin;
-  for (int head = heads.begin; head < heads.end; ++head) {
-    uint32_t* out = q_ + static_cast<size_t>(head - heads.begin) * row_stride_ * shape.depth;
-    for (int i = 0; i < tile.q_count; ++i) {
-      const float* src = call.q_f32() + (token + i) * call.q_token_stride +
-                         int64_t{head} * shape.group * call.head_dim;
-      for (int h = 0; h < shape.group; ++h, src += call.head_dim, out += shape.depth) {
-        shape.kernels->pack_query({src, call.head_dim, shape.padded_dim, call.scale, out});
+  for (int head = item_.head_begin; head < item_.head_end; ++head) {
+    uint32_t* out = q_ + static_cast<size_t>(local_row(head)) * shape.depth;
+    for (int i = 0; i < tile_.num_members; ++i) {
+      const int64_t token = int64_t{shape.batch->q_indptr[members_[i].request]} + members_[i].q_begin;
+      for (int q = 0; q < members_[i].q_count; ++q) {
+        const float* src = call.q_f32() + (token + q) * call.q_token_stride +
+                           int64_t{head} * shape.group * call.head_dim;
+        for (int h = 0; h < shape.group; ++h, src += call.head_dim, out += shape.depth) {
+          shape.kernels->pack_query({src, call.head_dim, shape.padded_dim, out});
+        }
       }
     }
   }
 }
 
-void TileRunner::set_row_ranges(const LayerShape& shape, const Tile& tile) {
-  rows_ = tile.q_count * shape.group;
-  row_stride_ = padded_rows(rows_);
-  for (int i = 0, row = 0; i < tile.q_count; ++i) {
-    const int position = tile.kv_end - tile.q_count + i;
-    const int window_left = shape.call->window_left;
-    const int first = window_left < 0 ? 0 : std::max(0, position - window_left);
-    for (int h = 0; h < shape.group; ++h, ++row) {
-      first_[row] = first;
-      last_[row] = position + 1;
-    }
-  }
-}
-
-void TileRunner::find_rows(const LayerShape& shape, int request, Range tokens, int slot) {
-  const KvPoolView& k = shape.call->k;
-  const KvPoolView& v = shape.call->v;
-  const int page_size = shape.batch->page_size;
-  const int32_t* pages = shape.batch->pages_of(request);
-  const int64_t k_bytes = kv_format_bits(k.format) / 8, v_bytes = kv_format_bits(v.format) / 8;
-  int page = tokens.first / page_size, offset = tokens.first % page_size;
-  const int count = row_count_[slot] = std::max(0, tokens.last - tokens.first);
-  for (int i = 0; i < count;) {
-    const int run = std::min(count - i, page_size - offset);
-    const char* k_row = static_cast<const char*>(k.data) +
-                        (pages[page] * k.page_stride + offset * k.token_stride) * k_bytes;
-    const char* v_row = static_cast<const char*>(v.data) +
-                        (pages[page] * v.page_stride + offset * v.token_stride) * v_bytes;
-    for (int t = 0; t < run; ++t, ++i) {
-      k_rows_[slot][i] = k_row;
-      v_rows_[slot][i] = v_row;
-      k_row += k.token_stride * k_bytes;
-      v_row += v.token_stride * v_bytes;
-    }
-    ++page;
-    offset = 0;
-  }
-}
-
-// One block and head: scores, softmax, weighted values into chunk_. `first`: o is not yet set.
-void TileRunner::run_block(const LayerShape& shape, int block, int kv_head, int local_head,
-                           bool first) {
-  const KernelSet& kernels = *shape.kernels;
+BlockRows TileRunner::block_rows(const LayerShape& shape, int kv_head, int block, bool values) const {
   const AttentionCall& call = *shape.call;
-  const RowState state = head_state(shape, chunk_, local_head);
-  const int slot = block & 1, next = slot ^ 1, count = row_count_[slot];
-  const Element k_element = element_of(call.k.format), v_element = element_of(call.v.format);
-  const int k_bytes = kv_format_bits(call.k.format) / 8;
-  const int v_bytes = kv_format_bits(call.v.format) / 8;
-  const int64_t k_head = kv_head * call.k.head_stride * k_bytes;
-  const int64_t v_head = kv_head * call.v.head_stride * v_bytes;
-  Prefetch prefetch = {{{k_rows_[next], k_head, call.head_dim * k_bytes},
-                        {v_rows_[next], v_head, call.v_head_dim * v_bytes}},
-                       row_count_[next], row_count_[next] > 0 ? 0 : 2, 0};
-  const BlockRows k = {k_rows_[slot], k_head,    count, call.head_dim, shape.padded_dim,
-                       k_element,     &prefetch};
-  const BlockRows v = {v_rows_[slot], v_head,    count, call.v_head_dim, shape.padded_v_dim,
-                       v_element,     &prefetch};
-  const int cols = round_up(count, kTokenPadding);
-  const uint32_t* q = q_ + static_cast<size_t>(local_head) * row_stride_ * shape.depth;
-  const int depth = shape.pairs ? (call.head_dim + 1) / 2 : call.head_dim;
-  kernels.pack_k(k, k_);
-  kernels.gemm({q, shape.depth, k_, kBlockTokens, s_, kBlockTokens, rows_, cols,
-                round_up(depth, kernels.depth_step), nullptr, &prefetch});
-  kernels.softmax({s_, shape.pairs ? p_ : nullptr, rows_, cols, block_first_.data(),
-                   block_last_.data(), call.logit_softcap, state.m, state.l, rescale_});
-  const uint32_t* p = shape.pairs ? p_ : reinterpret_cast<const uint32_t*>(s_);
-  const int tokens = shape.pairs ? (count + 1) / 2 : count;
-  kernels.pack_v(v, v_);
-  kernels.gemm({p, shape.pairs ? kBlockTokens / 2 : kBlockTokens, v_, shape.padded_v_dim, state.o,
-                shape.padded_v_dim, rows_, shape.padded_v_dim,
-                round_up(tokens, kernels.depth_step), first ? nullptr : rescale_,
-                &prefetch});
+  const KvPoolView& pool = values ? call.v : call.k;
+  const int first = block * kBlockTokens - stripe_.tokens.first;
+  const int count = std::min(kBlockTokens, stripe_.count() - first);
+  const int64_t head = kv_head * pool.head_stride;
+  return {(values ? stripe_.v : stripe_.k).data() + first,
+          head * kv_format_bits(pool.format) / 8,
+          (values ? stripe_.v_scales : stripe_.k_scales).data() + first,
+          head / kFp4BlockElements,
+          count,
+          values ? call.v_head_dim : call.head_dim,
+          values ? shape.padded_v_dim : shape.padded_dim,
+          shape.element};
 }
 
-// The blocks of one chunk that any row of the tile sees. While one block is computed, the rows of
-// the next are prefetched.
-void TileRunner::run_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads, Range range) {
-  const size_t rows = static_cast<size_t>(heads.end - heads.begin) * row_stride_;
-  std::fill_n(chunk_.m, rows, kNegativeInfinity);
-  std::fill_n(chunk_.l, rows, 0.0f);
-  const int first_block = range.first / kBlockTokens;
-  const int end_block = (range.last + kBlockTokens - 1) / kBlockTokens;
-  auto tokens_of = [&](int block) {
-    return Range{block * kBlockTokens, std::min(range.last, (block + 1) * kBlockTokens)};
-  };
-  find_rows(shape, tile.request, tokens_of(first_block), first_block & 1);
-  for (int block = first_block; block < end_block; ++block) {
-    const int next = block + 1;
-    if (next < end_block) {
-      find_rows(shape, tile.request, tokens_of(next), next & 1);
-    } else {
-      row_count_[next & 1] = 0;
-    }
-    const int begin = block * kBlockTokens, count = row_count_[block & 1];
-    for (int row = 0; row < rows_; ++row) {
-      block_first_[row] = std::clamp(first_[row] - begin, 0, count);
-      block_last_[row] = std::clamp(last_[row] - begin, 0, count);
-    }
-    for (int head = heads.begin; head < heads.end; ++head) {
-      run_block(shape, block, head, head - heads.begin, block == first_block);
-    }
-  }
+int TileRunner::stripe_blocks(const LayerShape& shape) const {
+  return rows_ > shape.kernels->group_rows ? kChunkBlocks : 1;
 }
 
-void TileRunner::finish_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads,
-                              const Partials& partials) {
-  for (int head = heads.begin; head < heads.end; ++head) {
-    const RowState chunk = head_state(shape, chunk_, head - heads.begin);
-    if (tile.chunk >= 0) {
-      const RowState partial = partials.at(head, tile.partial_row);
-      std::copy_n(chunk.m, rows_, partial.m);
-      std::copy_n(chunk.l, rows_, partial.l);
-      std::copy_n(chunk.o, static_cast<size_t>(rows_) * shape.padded_v_dim, partial.o);
-    } else {
-      const RowState total = head_state(shape, total_, head - heads.begin);
-      shape.kernels->merge(
-          {rows_, shape.padded_v_dim, total.m, total.l, total.o, chunk.m, chunk.l, chunk.o});
-    }
-  }
-}
-
-void TileRunner::run(const LayerShape& shape, const Tile& tile, HeadRange heads,
-                     const Partials& partials) {
-  set_row_ranges(shape, tile);
-  const int kv_first = first_[0];  // rows are in position order: the first sees furthest back
-  const bool cut = tile.chunk >= 0;
-  const int first_chunk = cut ? tile.chunk : kv_first / kChunkTokens;
-  const int end_chunk = cut ? tile.chunk + 1 : (tile.kv_end + kChunkTokens - 1) / kChunkTokens;
-  if (cut && (tile.chunk + 1) * kChunkTokens <= kv_first) {
-    for (int head = heads.begin; head < heads.end; ++head) {
-      // Outside of the window: merge skips it.
-      std::fill_n(partials.at(head, tile.partial_row).m, rows_, kNegativeInfinity);
-    }
+// Every kernel called during this stripe fetches a part of the next one.
+void TileRunner::start_prefetch(const LayerShape& shape) {
+  const AttentionCall& call = *shape.call;
+  prefetch_ = {};
+  prefetch_.count = next_.count();
+  if (prefetch_.count == 0) {
+    prefetch_.list = 2;
     return;
   }
-  load_queries(shape, tile, heads);
-  if (!cut) clear(total_, (heads.end - heads.begin) * row_stride_, shape.padded_v_dim);
-  for (int chunk = first_chunk; chunk < end_chunk; ++chunk) {
-    run_chunk(shape, tile, heads,
-              {std::max(kv_first, chunk * kChunkTokens),
-               std::min(tile.kv_end, (chunk + 1) * kChunkTokens)});
-    finish_chunk(shape, tile, heads, partials);
+  const int bits = kv_format_bits(call.k.format), heads = item_.head_end - item_.head_begin;
+  int lines = 0, steps = 0;
+  for (bool values : {false, true}) {
+    const KvPoolView& pool = values ? call.v : call.k;
+    const int dim = values ? call.v_head_dim : call.head_dim;
+    prefetch_.tokens[values] = (values ? next_.v : next_.k).data();
+    prefetch_.offset[values] = item_.head_begin * pool.head_stride * bits / 8;
+    prefetch_.bytes[values] = static_cast<int>(((heads - 1) * pool.head_stride + dim) * bits / 8);
+    lines += prefetch_.count * ((prefetch_.bytes[values] + 63) / 64);
+    steps += heads * kStepsPerLine * ((dim * bits / 8 + 63) / 64);
   }
-  for (int head = heads.begin; head < heads.end && !cut; ++head) {
-    write_rows(shape, tile, head, head_state(shape, total_, head - heads.begin));
+  steps *= (stripe_.count() + kBlockTokens - 1) / kBlockTokens;
+  prefetch_.lines_per_step = (lines + steps - 1) / steps;
+}
+
+void TileRunner::pack_block(const LayerShape& shape, int kv_head, int block) {
+  const int local = block - stripe_.tokens.first / kBlockTokens;
+  shape.kernels->pack_k(block_rows(shape, kv_head, block, false),
+                        k_ + static_cast<size_t>(local) * shape.depth * kBlockTokens, prefetch_);
+  shape.kernels->pack_v(block_rows(shape, kv_head, block, true),
+                        v_ + static_cast<size_t>(local) * shape.v_block, prefetch_);
+}
+
+// Rows [begin, end) of one head against what they see of the stripe.
+void TileRunner::attend_group(const LayerShape& shape, int kv_head, int begin, int end) {
+  const size_t row = local_row(kv_head) + begin;
+  const RowStates state = {chunk_.m + row, chunk_.l + row * kMaxLanes,
+                           chunk_.o + row * shape.padded_v_dim};
+  const bool whole_chunk = rows_ > shape.kernels->group_rows;
+  if (whole_chunk) std::fill_n(state.o, static_cast<size_t>(end - begin) * shape.padded_v_dim, 0.0f);
+  const TokenRange seen = visible_.range(begin, end);
+  const int stripe_block = stripe_.tokens.first / kBlockTokens;
+  const int first = std::max(seen.first, stripe_.tokens.first) / kBlockTokens;
+  const int last = (std::min(seen.last, stripe_.tokens.last) + kBlockTokens - 1) / kBlockTokens;
+  if (first >= last) return;
+  views_.clear();
+  for (int block = first; block < last; ++block) {
+    const int count = std::min(kBlockTokens, stripe_.tokens.last - block * kBlockTokens);
+    views_.push_back(visible_.view(begin, end, block, count,
+                                   masks_.data() + views_.size() * (end - begin)));
+  }
+  const AttentionCall& call = *shape.call;
+  AttendArgs attend = {q_ + row * shape.depth,
+                       end - begin,
+                       shape.depth,
+                       k_ + static_cast<size_t>(first - stripe_block) * shape.depth * kBlockTokens,
+                       v_ + static_cast<size_t>(first - stripe_block) * shape.v_block,
+                       shape.v_block,
+                       shape.padded_v_dim,
+                       views_.data(),
+                       last - first,
+                       // A head scale of 0 must not turn the -inf of masked scores into NaN.
+                       std::max(call.scale * head_scale(call.k, kv_head) * kLog2e, 1e-30f),
+                       call.logit_softcap * kLog2e,
+                       state,
+                       s_,
+                       p_,
+                       rescale_,
+                       &prefetch_};
+  if (shape.kernels->few_rows != nullptr && rows_ <= kFewRows) {
+    shape.kernels->few_rows({&attend, block_rows(shape, kv_head, first, false),
+                             block_rows(shape, kv_head, first, true)});
+  } else {
+    shape.kernels->attend(attend);
+  }
+  // While the group's values are in L1.
+  if (whole_chunk && !tile_.cut) merge_rows(shape, row, end - begin);
+}
+
+void TileRunner::run_head(const LayerShape& shape, int kv_head) {
+  if (shape.kernels->few_rows == nullptr || rows_ > kFewRows) {
+    const int end = (stripe_.tokens.last + kBlockTokens - 1) / kBlockTokens;
+    for (int block = stripe_.tokens.first / kBlockTokens; block < end; ++block) {
+      pack_block(shape, kv_head, block);
+    }
+  }
+  const int step = shape.kernels->group_rows;
+  for (int row = 0; row < rows_; row += step) {
+    attend_group(shape, kv_head, row, std::min(rows_, row + step));
+  }
+}
+
+// The part of a chunk that any row of the tile sees, stripe by stripe; the first is in next_ already
+// unless the tile begins here.
+void TileRunner::run_chunk(const LayerShape& shape, int chunk) {
+  const TokenRange seen = visible_.range(0, rows_);
+  auto stripes_from = [&](int token) -> TokenRange {
+    const int end = std::min({seen.last, tile_.kv_end, tile_.chunk_end * kChunkTokens});
+    const int chunk_end = (token / kChunkTokens + 1) * kChunkTokens;
+    return {token, std::min({end, chunk_end, token + stripe_blocks(shape) * kBlockTokens})};
+  };
+  const int request = members_[0].request;
+  int token = std::max(seen.first / kBlockTokens * kBlockTokens, chunk * kChunkTokens);
+  const int end = std::min({seen.last, tile_.kv_end, (chunk + 1) * kChunkTokens});
+  while (token < end) {
+    if (next_.tokens.first != token || next_.count() <= 0) {
+      next_.find(*shape.batch, *shape.call, request, stripes_from(token));
+    }
+    std::swap(stripe_, next_);
+    token = stripe_.tokens.last;
+    TokenRange following = stripes_from(token);
+    following.last = std::max(following.last, following.first);
+    next_.find(*shape.batch, *shape.call, request, following);
+    start_prefetch(shape);
+    for (int head = item_.head_begin; head < item_.head_end; ++head) run_head(shape, head);
+  }
+}
+
+void TileRunner::write_partial(const LayerShape& shape, int kv_head, int chunk,
+                               const Partials& partials) {
+  const size_t first = local_row(kv_head);
+  for (int i = 0, row = 0; i < tile_.num_members; ++i) {
+    const int count = members_[i].q_count * shape.group;
+    const RowState partial = partials.at(kv_head, members_[i].partial_row + chunk * count);
+    std::copy_n(chunk_.m + first + row, count, partial.m);
+    std::copy_n(sums_ + first + row, count, partial.l);
+    std::copy_n(chunk_.o + (first + row) * shape.padded_v_dim,
+                static_cast<size_t>(count) * shape.padded_v_dim, partial.o);
+    row += count;
+  }
+}
+
+void TileRunner::merge_rows(const LayerShape& shape, size_t row, int rows) {
+  const size_t o = row * shape.padded_v_dim;
+  shape.kernels->sum_lanes(chunk_.l + row * kMaxLanes, rows, sums_ + row);
+  shape.kernels->merge({rows, shape.padded_v_dim, total_.m + row, total_.l + row, total_.o + o,
+                        chunk_.m + row, sums_ + row, chunk_.o + o});
+}
+
+// Groups that share a packed chunk have merged themselves.
+void TileRunner::finish_chunk(const LayerShape& shape, int chunk, const Partials& partials) {
+  for (int head = item_.head_begin; head < item_.head_end; ++head) {
+    const size_t row = local_row(head);
+    if (tile_.cut) {
+      shape.kernels->sum_lanes(chunk_.l + row * kMaxLanes, rows_, sums_ + row);
+      write_partial(shape, head, chunk, partials);
+    } else if (rows_ <= shape.kernels->group_rows) {
+      merge_rows(shape, row, rows_);
+    }
+  }
+}
+
+void TileRunner::run(const LayerShape& shape, const Plan& plan, const Item& item,
+                     const Partials& partials) {
+  item_ = item;
+  tile_ = plan.tiles()[item.tile];
+  members_ = plan.members().data() + tile_.first_member;
+  rows_ = tile_.rows;
+  row_stride_ = shape.padded_rows(rows_);
+  visible_.set(*shape.batch, tile_, members_, shape.group, shape.call->window_left);
+  next_.tokens = {0, 0};
+  load_queries(shape);
+  const size_t rows = static_cast<size_t>(item_.head_end - item_.head_begin) * row_stride_;
+  if (!tile_.cut) {
+    std::fill_n(total_.m, rows, kNegativeInfinity);
+    std::fill_n(total_.l, rows, 0.0f);
+    std::fill_n(total_.o, rows * shape.padded_v_dim, 0.0f);
+  }
+  for (int chunk = tile_.chunk_begin; chunk < tile_.chunk_end; ++chunk) {
+    std::fill_n(chunk_.m, rows, kNegativeInfinity);
+    std::fill_n(chunk_.l, rows * kMaxLanes, 0.0f);
+    if (rows_ <= shape.kernels->group_rows) {
+      std::fill_n(chunk_.o, rows * shape.padded_v_dim, 0.0f);
+    }
+    run_chunk(shape, chunk);
+    finish_chunk(shape, chunk, partials);
+  }
+  for (int head = item_.head_begin; head < item_.head_end && !tile_.cut; ++head) {
+    const size_t row = local_row(head);
+    write_member(shape, members_[0], head,
+                 {total_.m + row, total_.l + row, total_.o + row * shape.padded_v_dim});
   }
 }
 
 void TileRunner::merge(const LayerShape& shape, const Merge& merge, int kv_head,
                        const Partials& partials) {
-  rows_ = merge.q_count * shape.group;
-  clear(total_, rows_, shape.padded_v_dim);
+  const int rows = merge.q_count * shape.group;
+  std::fill_n(total_.m, rows, kNegativeInfinity);
+  std::fill_n(total_.l, rows, 0.0f);
+  std::fill_n(total_.o, static_cast<size_t>(rows) * shape.padded_v_dim, 0.0f);
   for (int chunk = 0; chunk < merge.chunks; ++chunk) {
-    const RowState part = partials.at(kv_head, merge.partial_row + chunk * rows_);
+    const RowState part = partials.at(kv_head, merge.partial_row + chunk * rows);
     shape.kernels->merge(
-        {rows_, shape.padded_v_dim, total_.m, total_.l, total_.o, part.m, part.l, part.o});
+        {rows, shape.padded_v_dim, total_.m, total_.l, total_.o, part.m, part.l, part.o});
   }
-  write_rows(shape, {merge.request, merge.q_begin, merge.q_count, -1, 0, 0}, kv_head, total_);
+  write_member(shape, {merge.request, merge.q_begin, merge.q_count, 0}, kv_head, total_);
 }
 
 // Normalises, with the head's sink in the denominator. The LSE is that of the whole denominator.
-void TileRunner::write_rows(const LayerShape& shape, const Tile& tile, int kv_head,
-                            RowState state) {
+void TileRunner::write_member(const LayerShape& shape, const TileMember& member, int kv_head,
+                              RowState state) {
   const AttentionCall& call = *shape.call;
-  const int64_t token = shape.batch->q_indptr[tile.request] + tile.q_begin;
-  for (int row = 0; row < rows_; ++row) {
+  const int64_t token = int64_t{shape.batch->q_indptr[member.request]} + member.q_begin;
+  const float v_scale = head_scale(call.v, kv_head);
+  for (int row = 0; row < member.q_count * shape.group; ++row) {
     const int64_t t = token + row / shape.group;
     const int head = kv_head * shape.group + row % shape.group;
     const float m = state.m[row];
-    float sum = state.l[row], scale = 1 / sum, lse = m + std::log(sum);
+    float sum = state.l[row], scale = v_scale / sum, top = m;
     if (call.sinks != nullptr) {
-      const float top = std::max(m, call.sinks[head]);
-      const float shrink = std::exp(m - top);
-      sum = sum * shrink + std::exp(call.sinks[head] - top);
-      scale = shrink / sum;
-      lse = top + std::log(sum);
+      const float sink = call.sinks[head] * kLog2e;
+      top = std::max(m, sink);
+      const float shrink = std::exp2(m - top);
+      sum = sum * shrink + std::exp2(sink - top);
+      scale = v_scale * shrink / sum;
     }
     shape.kernels->finish({state.o + static_cast<size_t>(row) * shape.padded_v_dim, scale,
                            call.v_head_dim,
                            call.out_f32() + t * call.out_token_stride + int64_t{head} * call.v_head_dim});
-    if (call.lse != nullptr) call.lse[t * call.num_q_heads + head] = lse;
+    if (call.lse != nullptr) {
+      call.lse[t * call.num_q_heads + head] =
+          static_cast<float>((top + std::log2(double{sum})) * std::numbers::ln2);
+    }
   }
 }
 

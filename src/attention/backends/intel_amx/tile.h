@@ -1,4 +1,8 @@
-// One tile of query rows against the KV blocks it sees: pack, multiply, softmax, multiply.
+// One tile of query rows against the KV blocks it sees.
+//
+// Chunk by chunk. Many rows share packed blocks: the chunk is packed once, then each group of rows runs
+// over it, its accumulators staying in L1. Few rows take one block at a time for all heads of the item,
+// so that memory is read in order: straight from the pages where the tier can, else packed.
 #pragma once
 
 #include <vector>
@@ -6,6 +10,7 @@
 #include "attention/backend.h"
 #include "attention/backends/intel_amx/kernels.h"
 #include "attention/backends/intel_amx/plan.h"
+#include "attention/backends/intel_amx/rows.h"
 
 namespace warpweave::intel_amx {
 
@@ -27,23 +32,24 @@ struct LayerShape {
   const KernelSet* kernels = nullptr;
   const ForwardBatch* batch = nullptr;
   const AttentionCall* call = nullptr;
+  Element element = Element::f32;
   int group = 1;
-  bool pairs = false;      // operands are bf16 pairs
   int padded_dim = 0;
   int padded_v_dim = 0;
   int depth = 0;           // units per packed q row
+  int v_block = 0;         // units of a packed V block
 
   LayerShape(const KernelSet& kernels, const ForwardBatch& batch, const AttentionCall& call);
+  // Rows that the buffers of one tile and head are made for.
+  int padded_rows(int rows) const;
 };
 
-// (m, l, o) of `rows` rows: running maximum, running sum, weighted values of padded_v_dim.
+// (m, l, o) of rows: running maximum (log2), sum, weighted values of padded_v_dim.
 struct RowState {
   float* m;
   float* l;
   float* o;
 };
-
-struct HeadRange { int begin, end; };
 
 // The partial results of a forward's cut tiles, rows of one head together.
 struct Partials {
@@ -63,36 +69,43 @@ class TileRunner {
  public:
   void reserve(const LayerShape& shape);
 
-  // Computes the tile for some KV heads: a whole tile is written to call.out, a cut one to partials.
-  void run(const LayerShape& shape, const Tile& tile, HeadRange heads, const Partials& partials);
+  // Computes an item: a whole tile is written to call.out, a cut one to partials.
+  void run(const LayerShape& shape, const Plan& plan, const Item& item, const Partials& partials);
   // Merges the parts of a cut tile and writes its rows to call.out.
   void merge(const LayerShape& shape, const Merge& merge, int kv_head, const Partials& partials);
 
  private:
-  struct Range { int first, last; };  // KV tokens [first, last)
-
-  void load_queries(const LayerShape& shape, const Tile& tile, HeadRange heads);
-  void set_row_ranges(const LayerShape& shape, const Tile& tile);
-  void run_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads, Range range);
-  void run_block(const LayerShape& shape, int block, int kv_head, int local_head, bool first);
-  void find_rows(const LayerShape& shape, int request, Range tokens, int slot);
-  void finish_chunk(const LayerShape& shape, const Tile& tile, HeadRange heads,
-                    const Partials& partials);
-  void write_rows(const LayerShape& shape, const Tile& tile, int kv_head, RowState state);
-  RowState head_state(const LayerShape& shape, RowState all, int local_head) const;
+  void load_queries(const LayerShape& shape);
+  void run_chunk(const LayerShape& shape, int chunk);
+  void run_head(const LayerShape& shape, int kv_head);
+  void pack_block(const LayerShape& shape, int kv_head, int block);
+  void merge_rows(const LayerShape& shape, size_t row, int rows);
+  void attend_group(const LayerShape& shape, int kv_head, int begin, int end);
+  void start_prefetch(const LayerShape& shape);
+  void finish_chunk(const LayerShape& shape, int chunk, const Partials& partials);
+  void write_partial(const LayerShape& shape, int kv_head, int chunk, const Partials& partials);
+  void write_member(const LayerShape& shape, const TileMember& member, int kv_head, RowState state);
+  BlockRows block_rows(const LayerShape& shape, int kv_head, int block, bool values) const;
+  int local_row(int kv_head) const { return (kv_head - item_.head_begin) * row_stride_; }
+  int stripe_blocks(const LayerShape& shape) const;
 
   AlignedBuffer buffer_;
   uint32_t *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *p_ = nullptr;
-  float *s_ = nullptr, *rescale_ = nullptr;
-  RowState chunk_{}, total_{};
-  std::vector<int> first_, last_;              // visible KV range of each row, absolute
-  std::vector<int> block_first_, block_last_;  // the same within the current block
+  float *s_ = nullptr, *rescale_ = nullptr, *sums_ = nullptr;
+  RowStates chunk_{};    // of all rows and heads of the item
+  RowState total_{};
+  std::vector<uint64_t> masks_;        // [kChunkTokens / kBlockTokens][rows of a group]
+  std::vector<BlockView> views_;
+  VisibleRows visible_;
+
+  Tile tile_{};
+  Item item_{};
+  const TileMember* members_ = nullptr;
   int rows_ = 0;         // of the tile, per KV head
   int row_stride_ = 0;   // rows from one KV head to the next in q_, chunk_ and total_
-  // Addresses of the tokens of this block and of the next, by turns.
-  const char* k_rows_[2][kBlockTokens];
-  const char* v_rows_[2][kBlockTokens];
-  int row_count_[2] = {0, 0};
+  // Addresses of this stripe and of the next.
+  TokenAddresses stripe_, next_;
+  Prefetch prefetch_{};
 };
 
 }  // namespace warpweave::intel_amx

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "attention/backends/intel_amx/kernels_generic.h"
+#include "base/float8.h"
 
 namespace warpweave::intel_amx {
 namespace {
@@ -34,31 +35,75 @@ struct Vec {
   static float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
   static float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 
-  // 2^n * poly(r), x = n ln 2 + r; the clamp makes -inf an exact 0.
-  static Vec exp(Vec x) {
-    const __m512 y = _mm512_max_ps(x.v, _mm512_set1_ps(-120.0f));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504f)),
-                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(1.0f / 720), _mm512_set1_ps(1.0f / 120));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return {_mm512_scalef_ps(p, n)};
+  // x - floor(x), and p * 2^floor(x), which for x = -inf is an exact 0.
+  static Vec fraction(Vec x) {
+    return {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  }
+  static Vec scale_floor(Vec p, Vec x) { return {_mm512_scalef_ps(p.v, x.v)}; }
+  static Vec keep_bits(uint32_t bits, Vec yes, Vec no) {
+    return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), no.v, yes.v)};
   }
 
-  static Vec load_as(Element element, const char* src) {
-    if (element == Element::f32) return load(reinterpret_cast<const float*>(src));
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
-    if (element == Element::f16) return {_mm512_cvtph_ps(bits)};
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  static Vec of(__m512i bits) { return {_mm512_castsi512_ps(bits)}; }
+  __m512i bits() const { return _mm512_castps_si512(v); }
+
+#ifdef __AVX512BF16__
+  static __m512i round_pairs(__m512 low, __m512 high) {
+    // _mm512_cvtne2ps_pbh puts its second argument into the low half.
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  }
+  static void store_pairs(uint32_t* p, Vec low, Vec high) {
+    _mm512_storeu_si512(p, round_pairs(low.v, high.v));
+  }
+#endif
+
+  template <Element E>
+  static Vec load_as(const char* src, const uint8_t* scales) {
+    if constexpr (E == Element::f32) {
+      return load(reinterpret_cast<const float*>(src));
+    } else if constexpr (E == Element::bf16) {
+      return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(src)), 16))};
+    } else if constexpr (E == Element::f16) {
+      return {_mm512_cvtph_ps(load_256(src))};
+    } else if constexpr (E == Element::e2m1) {
+      return e2m1(src) * set1(e4m3_to_f32(*scales));
+    } else {
+      const __m256i codes =
+          _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src)));
+      return E == Element::e5m2 ? Vec{_mm512_cvtph_ps(_mm256_slli_epi16(codes, 8))} : e4m3(codes);
+    }
+  }
+
+  // e4m3 codes in words: as f16 the same bits are the value times 2^-8.
+  static Vec e4m3(__m256i codes) {
+    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
+    const __m256i sign = _mm256_slli_epi16(_mm256_sub_epi16(codes, magnitude), 8);
+    const __m512 value = _mm512_mul_ps(
+        _mm512_cvtph_ps(_mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign)),
+        _mm512_set1_ps(256));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f));
+    return {_mm512_mask_mov_ps(value, nan, _mm512_set1_ps(__builtin_nanf("")))};
+  }
+
+  // Sixteen values from eight bytes.
+  static Vec e2m1(const char* src) {
+    uint32_t low, high;
+    memcpy(&low, src, 4);
+    memcpy(&high, src + 4, 4);
+    const __m512i words = _mm512_inserti64x4(_mm512_set1_epi32(static_cast<int>(low)),
+                                             _mm256_set1_epi32(static_cast<int>(high)), 1);
+    const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    return e2m1_of(_mm512_srlv_epi32(words, shifts));
+  }
+  // The low four bits of each lane.
+  static Vec e2m1_of(__m512i codes) {
+    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+                                         -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    return {_mm512_permutexvar_ps(codes, values)};
   }
 
   // 16 x 16 units of 32 bits.
-  static void transpose(Vec* rows) {
+  [[gnu::always_inline]] static void transpose(Vec* rows) {
     __m512 a[16], b[16];
     for (int i = 0; i < 16; i += 2) {
       a[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
@@ -81,6 +126,11 @@ struct Vec {
       rows[8 + j].v = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
       rows[12 + j].v = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
     }
+  }
+
+ private:
+  static __m256i load_256(const char* src) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
   }
 };
 

@@ -1,5 +1,5 @@
 // Attention as its definition reads, in fp64, one row and one head at a time. It shares no code with
-// the other backends, not even the conversion of bf16 and f16, so that a mistake there shows.
+// the other backends, not even the conversions of the KV formats, so that a mistake there shows.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,25 +14,54 @@
 namespace warpweave::reference {
 namespace {
 
-double half_to_double(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double sign = bits >> 15 ? -1.0 : 1.0;
-  if (exponent == 31) {
-    return fraction ? std::numeric_limits<double>::quiet_NaN()
-                    : sign * std::numeric_limits<double>::infinity();
-  }
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
-  return sign * std::ldexp(1024 + fraction, exponent - 25);
-}
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-double pool_element(const KvPoolView& pool, int64_t index) {
-  if (pool.format == KvFormat::f32) return static_cast<const float*>(pool.data)[index];
-  const uint16_t bits = static_cast<const uint16_t*>(pool.data)[index];
-  if (pool.format == KvFormat::f16) return half_to_double(bits);
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  return value;
+// A float of few bits by the definition of its format; the sign is the bit above the exponent.
+struct SmallFloat {
+  int exponent_bits, mantissa_bits, bias;
+
+  int exponent(unsigned code) const { return code >> mantissa_bits & ((1 << exponent_bits) - 1); }
+  int mantissa(unsigned code) const { return code & ((1 << mantissa_bits) - 1); }
+  double sign(unsigned code) const { return code >> (exponent_bits + mantissa_bits) & 1 ? -1 : 1; }
+
+  double finite(unsigned code) const {
+    const int e = exponent(code), m = mantissa(code);
+    const double magnitude = e == 0 ? std::ldexp(m, 1 - bias - mantissa_bits)
+                                    : std::ldexp((1 << mantissa_bits) + m, e - bias - mantissa_bits);
+    return sign(code) * magnitude;
+  }
+  // With infinities and NaNs under the largest exponent.
+  double ieee(unsigned code) const {
+    if (exponent(code) != (1 << exponent_bits) - 1) return finite(code);
+    return mantissa(code) ? kNaN : sign(code) * kInfinity;
+  }
+};
+
+constexpr SmallFloat kHalf = {5, 10, 15}, kE5m2 = {5, 2, 15}, kE4m3 = {4, 3, 7}, kE2m1 = {2, 1, 1};
+
+double e4m3(unsigned code) { return (code & 127) == 127 ? kNaN : kE4m3.finite(code); }
+
+double element(const KvPoolView& pool, int head, int64_t index) {
+  const auto* bytes = static_cast<const unsigned char*>(pool.data);
+  const double scale = pool.head_scales == nullptr ? 1.0 : pool.head_scales[head];
+  switch (pool.format) {
+    case KvFormat::f32: return static_cast<const float*>(pool.data)[index];
+    case KvFormat::bf16: {
+      const uint32_t wide = static_cast<uint32_t>(static_cast<const uint16_t*>(pool.data)[index]) << 16;
+      float value;
+      std::memcpy(&value, &wide, 4);
+      return value;
+    }
+    case KvFormat::f16: return kHalf.ieee(static_cast<const uint16_t*>(pool.data)[index]);
+    case KvFormat::fp8_e4m3: return e4m3(bytes[index]) * scale;
+    case KvFormat::fp8_e5m2: return kE5m2.ieee(bytes[index]) * scale;
+    case KvFormat::fp4_e2m1: {
+      const unsigned code = index % 2 == 0 ? bytes[index / 2] % 16 : bytes[index / 2] / 16;
+      return kE2m1.finite(code) * e4m3(pool.block_scales[index / 16]) * scale;
+    }
+  }
+  return kNaN;
 }
 
 class ReferenceBackend : public AttentionBackend {
@@ -41,7 +70,7 @@ class ReferenceBackend : public AttentionBackend {
 
   Status init_forward_metadata(const ForwardBatch& batch) override {
     for (int r = 0; r < batch.num_reqs; ++r) {
-      if (batch.kv_lens[r] > 0 && batch.q_len(r) > batch.kv_lens[r]) {
+      if (batch.causal && batch.kv_lens[r] > 0 && batch.q_len(r) > batch.kv_lens[r]) {
         return Status::invalid_argument("a request has more query rows than visible tokens");
       }
     }
@@ -49,9 +78,14 @@ class ReferenceBackend : public AttentionBackend {
   }
   void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     for (int r = 0; r < batch.num_reqs; ++r) {
-      for (int i = 0; i < batch.q_len(r); ++i) {
-        const int position = batch.kv_lens[r] == 0 ? -1 : batch.kv_lens[r] - batch.q_len(r) + i;
-        for (int head = 0; head < call.num_q_heads; ++head) row(batch, call, {r, i, position, head});
+      for (int kv_head = 0; kv_head < call.num_kv_heads; ++kv_head) {
+        gather(batch, call.k, {r, kv_head, call.head_dim}, k_);
+        gather(batch, call.v, {r, kv_head, call.v_head_dim}, v_);
+        const int group = call.num_q_heads / call.num_kv_heads;
+        for (int i = 0; i < batch.q_len(r); ++i) {
+          look(batch, call, r, i);
+          for (int h = 0; h < group; ++h) row(call, batch.q_indptr[r] + i, kv_head * group + h);
+        }
       }
     }
   }
@@ -60,50 +94,94 @@ class ReferenceBackend : public AttentionBackend {
   }
 
  private:
-  struct Row { int request, index, position, head; };
+  struct Head { int request, kv_head, dim; };
 
-  void row(const ForwardBatch& batch, const AttentionCall& call, const Row& row);
-  std::vector<double> scores_;
+  static void gather(const ForwardBatch& batch, const KvPoolView& pool, const Head& head,
+                     std::vector<double>& out);
+  void look(const ForwardBatch& batch, const AttentionCall& call, int request, int index);
+  const float* query(const AttentionCall& call, int64_t token, int head, int kv) const;
+  void row(const AttentionCall& call, int64_t token, int head);
+
+  std::vector<double> k_, v_;   // of one request and KV head, [kv_len, dim]
+  std::vector<int> visible_;    // KV positions that one row sees
+  int position_ = 0;            // of that row
+  std::vector<double> weights_;
 };
 
-void ReferenceBackend::row(const ForwardBatch& batch, const AttentionCall& call, const Row& row) {
-  const int64_t token = batch.q_indptr[row.request] + row.index;
-  const int kv_head = row.head / (call.num_q_heads / call.num_kv_heads);
-  const float* q = call.q_f32() + token * call.q_token_stride + int64_t{row.head} * call.head_dim;
-  float* out = call.out_f32() + token * call.out_token_stride + int64_t{row.head} * call.v_head_dim;
-  const int first = call.window_left < 0 ? 0 : std::max(0, row.position - call.window_left);
-  auto element = [&](const KvPoolView& pool, int kv, int i) {
-    const int64_t page = batch.pages_of(row.request)[kv / batch.page_size];
-    return pool_element(pool, page * pool.page_stride + kv % batch.page_size * pool.token_stride +
-                                  kv_head * pool.head_stride + i);
-  };
+void ReferenceBackend::gather(const ForwardBatch& batch, const KvPoolView& pool, const Head& head,
+                              std::vector<double>& out) {
+  out.clear();
+  for (int kv = 0; kv < batch.kv_lens[head.request]; ++kv) {
+    const int64_t page = batch.pages_of(head.request)[kv / batch.page_size];
+    for (int i = 0; i < head.dim; ++i) {
+      out.push_back(element(pool, head.kv_head,
+                            page * pool.page_stride + kv % batch.page_size * pool.token_stride +
+                                head.kv_head * pool.head_stride + i));
+    }
+  }
+}
 
-  double top = -std::numeric_limits<double>::infinity();
-  scores_.clear();
-  for (int kv = first; kv <= row.position; ++kv) {
+// Which KV positions row `index` of a request sees.
+void ReferenceBackend::look(const ForwardBatch& batch, const AttentionCall& call, int request,
+                            int index) {
+  visible_.clear();
+  const int kv_len = batch.kv_lens[request], prefix = kv_len - batch.q_len(request);
+  if (kv_len == 0) return;
+  const int64_t token = batch.q_indptr[request] + index;
+  const bool tree = !batch.tree_mask.empty();
+  const int position = position_ = tree ? batch.positions[token] : prefix + index;
+  for (int kv = 0; kv < kv_len; ++kv) {
+    const bool in_window = call.window_left < 0 || kv >= position - call.window_left;
+    bool sees;
+    if (tree && kv >= prefix) {
+      const uint32_t word = batch.tree_mask[token * batch.tree_mask_words + (kv - prefix) / 32];
+      sees = word >> (kv - prefix) % 32 & 1;
+    } else {
+      sees = in_window && (!batch.causal || kv <= position);
+    }
+    if (sees) visible_.push_back(kv);
+  }
+}
+
+// The form of the query that meets the key at `kv`: one, or by chunk.
+const float* ReferenceBackend::query(const AttentionCall& call, int64_t token, int head, int kv) const {
+  const int64_t offset = int64_t{head} * call.head_dim;
+  const DualChunkQueries* dual = call.dual_chunk;
+  const int apart = dual == nullptr ? 0 : position_ / dual->chunk_len - kv / dual->chunk_len;
+  if (apart == 0) return call.q_f32() + token * call.q_token_stride + offset;
+  const void* form = apart == 1 ? dual->q_succ : dual->q_inter;
+  return static_cast<const float*>(form) + token * dual->token_stride + offset;
+}
+
+void ReferenceBackend::row(const AttentionCall& call, int64_t token, int head) {
+  float* out = call.out_f32() + token * call.out_token_stride + int64_t{head} * call.v_head_dim;
+  double top = -kInfinity;
+  weights_.clear();
+  for (const int kv : visible_) {
+    const float* q = query(call, token, head, kv);
     double score = 0;
-    for (int i = 0; i < call.head_dim; ++i) score += static_cast<double>(q[i]) * element(call.k, kv, i);
+    for (int i = 0; i < call.head_dim; ++i) score += q[i] * k_[int64_t{kv} * call.head_dim + i];
     score *= call.scale;
     if (call.logit_softcap > 0) {
       score = call.logit_softcap * std::tanh(score / call.logit_softcap);
     }
-    scores_.push_back(score);
+    weights_.push_back(score);
     top = std::max(top, score);
   }
-  const bool empty = scores_.empty();
-  if (!empty && call.sinks != nullptr) top = std::max<double>(top, call.sinks[row.head]);
+  const bool empty = visible_.empty();
+  if (!empty && call.sinks != nullptr) top = std::max<double>(top, call.sinks[head]);
   double sum = 0;
-  for (double& score : scores_) sum += score = std::exp(score - top);
-  if (!empty && call.sinks != nullptr) sum += std::exp(call.sinks[row.head] - top);
+  for (double& weight : weights_) sum += weight = std::exp(weight - top);
+  if (!empty && call.sinks != nullptr) sum += std::exp(call.sinks[head] - top);
   for (int d = 0; d < call.v_head_dim; ++d) {
     double value = 0;
-    for (size_t i = 0; i < scores_.size(); ++i) {
-      value += scores_[i] * element(call.v, first + static_cast<int>(i), d);
+    for (size_t i = 0; i < visible_.size(); ++i) {
+      value += weights_[i] * v_[int64_t{visible_[i]} * call.v_head_dim + d];
     }
     out[d] = static_cast<float>(empty ? 0 : value / sum);
   }
   if (call.lse != nullptr) {
-    call.lse[token * call.num_q_heads + row.head] =
+    call.lse[token * call.num_q_heads + head] =
         empty ? -std::numeric_limits<float>::infinity() : static_cast<float>(top + std::log(sum));
   }
 }

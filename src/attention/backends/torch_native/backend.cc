@@ -11,8 +11,8 @@
 #include "attention/backends/torch_native/caps.h"
 #include "attention/batch_check.h"
 #include "attention/registry.h"
-#include "base/float16.h"
 #include "base/threads.h"
+#include "kv/kv_codec.h"
 
 namespace warpweave::torch_native {
 namespace {
@@ -30,15 +30,7 @@ void gather(const ForwardBatch& batch, const KvPoolView& pool, int request, int 
     const int64_t page = batch.pages_of(request)[kv / batch.page_size];
     const int64_t index = page * pool.page_stride + kv % batch.page_size * pool.token_stride +
                           head * pool.head_stride;
-    float* row = out.data() + static_cast<size_t>(kv) * dim;
-    if (pool.format == KvFormat::f32) {
-      std::copy_n(static_cast<const float*>(pool.data) + index, dim, row);
-      continue;
-    }
-    const uint16_t* src = static_cast<const uint16_t*>(pool.data) + index;
-    for (int i = 0; i < dim; ++i) {
-      row[i] = pool.format == KvFormat::bf16 ? bf16_to_f32(src[i]) : f16_to_f32(src[i]);
-    }
+    kv_decode_run(pool, head, index, dim, out.data() + static_cast<size_t>(kv) * dim);
   }
 }
 
@@ -63,6 +55,16 @@ class TorchNativeBackend : public AttentionBackend {
   const Caps& caps() const override { return kCaps; }
   Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
 
+  Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override {
+    const size_t tokens = batch.max_kv_len;
+    for (Scratch& scratch : scratch_) {
+      scratch.k.reserve(tokens * shape.head_dim);
+      scratch.v.reserve(tokens * shape.v_head_dim);
+      scratch.scores.reserve(tokens);
+    }
+    return {};
+  }
+
   void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     clear_empty_requests(batch, call);
     const int64_t items = int64_t{batch.num_reqs} * call.num_kv_heads;
@@ -81,7 +83,20 @@ class TorchNativeBackend : public AttentionBackend {
  private:
   static void sequence(const ForwardBatch& batch, const AttentionCall& call, int request,
                        int kv_head, Scratch& scratch);
-  static void row(const AttentionCall& call, int64_t token, int head, int position,
+  // The KV positions of a row: [first, first + count), but of those from tree_first on only the ones
+  // whose bit is set in `tree`, if there is one.
+  struct Visible {
+    int first = 0, count = 0;
+    const uint32_t* tree = nullptr;
+    int tree_first = 0;
+
+    bool sees(int kv) const {
+      const int bit = kv - tree_first;
+      return tree == nullptr || bit < 0 || tree[bit / 32] >> bit % 32 & 1;
+    }
+  };
+  static Visible visible_to(const ForwardBatch& batch, const AttentionCall& call, int request, int row);
+  static void row(const AttentionCall& call, int64_t token, int head, Visible visible,
                   Scratch& scratch);
 
   ThreadTeam* team_;
@@ -96,16 +111,36 @@ void TorchNativeBackend::sequence(const ForwardBatch& batch, const AttentionCall
   gather(batch, call.v, request, kv_head, call.v_head_dim, scratch.v);
   const int group = call.num_q_heads / call.num_kv_heads;
   for (int i = 0; i < q_len; ++i) {
+    const Visible visible = visible_to(batch, call, request, i);
     for (int h = 0; h < group; ++h) {
-      row(call, batch.q_indptr[request] + i, kv_head * group + h, kv_len - q_len + i, scratch);
+      row(call, batch.q_indptr[request] + i, kv_head * group + h, visible, scratch);
     }
   }
 }
 
-void TorchNativeBackend::row(const AttentionCall& call, int64_t token, int head, int position,
+TorchNativeBackend::Visible TorchNativeBackend::visible_to(const ForwardBatch& batch,
+                                                           const AttentionCall& call, int request,
+                                                           int row) {
+  const int kv_len = batch.kv_lens[request], prefix = kv_len - batch.q_len(request);
+  const int64_t token = batch.q_indptr[request] + row;
+  const bool tree = !batch.tree_mask.empty();
+  const int position = tree ? batch.positions[token] : prefix + row;
+  Visible visible;
+  visible.first = call.window_left < 0 ? 0 : std::max(0, position - call.window_left);
+  int end = batch.causal ? position + 1 : kv_len;
+  if (tree) {
+    visible.tree = batch.tree_mask.data() + token * batch.tree_mask_words;
+    visible.tree_first = prefix;
+    visible.first = std::min(visible.first, prefix);
+    end = kv_len;
+  }
+  visible.count = end - visible.first;
+  return visible;
+}
+
+void TorchNativeBackend::row(const AttentionCall& call, int64_t token, int head, Visible visible,
                              Scratch& scratch) {
-  const int first = call.window_left < 0 ? 0 : std::max(0, position - call.window_left);
-  const int count = position + 1 - first;
+  const int first = visible.first, count = visible.count;
   const float* q = call.q_f32() + token * call.q_token_stride + int64_t{head} * call.head_dim;
   float* out = call.out_f32() + token * call.out_token_stride + int64_t{head} * call.v_head_dim;
   scratch.scores.resize(count);
@@ -115,6 +150,10 @@ void TorchNativeBackend::row(const AttentionCall& call, int64_t token, int head,
 
   float top = call.sinks != nullptr ? call.sinks[head] : -std::numeric_limits<float>::infinity();
   for (int j = 0; j < count; ++j) {
+    if (!visible.sees(first + j)) {
+      scores[j] = -std::numeric_limits<float>::infinity();
+      continue;
+    }
     scores[j] = dot(q, k + static_cast<size_t>(j) * call.head_dim, call.head_dim) * call.scale;
     if (call.logit_softcap > 0) {
       scores[j] = call.logit_softcap * std::tanh(scores[j] / call.logit_softcap);

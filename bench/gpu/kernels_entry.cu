@@ -1,0 +1,59 @@
+// The kernels behind a C interface, so that a Python program can call them on torch tensors beside
+// the peers. Pointers are device pointers; the structs of attention_params.h cross as they are.
+#include <cuda_runtime_api.h>
+
+#include "attention/backends/fa3/kernels/kernels.h"
+#include "attention/backends/flashinfer/kernels/kernels.h"
+#include "attention/cuda/plan.h"
+
+using namespace warpweave::cuda;
+
+static int sms() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+extern "C" {
+
+int ww_decode_workers(KernelShape shape, int rows, bool multi_row, int* partial_rows) {
+  const DecodeLayout layout = sm80_decode_layout(shape, rows, multi_row);
+  *partial_rows = layout.rows;
+  return sms() * layout.ctas_per_sm;
+}
+
+int ww_decode_plan(const PlanInput* input, void* workers, int num_workers, void* stream) {
+  return launch_decode_plan(*input, static_cast<DecodeWorker*>(workers), num_workers,
+                            static_cast<cudaStream_t>(stream));
+}
+
+int ww_sm80_decode(KernelShape shape, int rows, bool multi_row, const AttentionParams* p,
+                   const DecodeWorkspace* w, int num_workers, void* stream) {
+  return sm80_decode(shape, rows, multi_row, *p, *w, num_workers, static_cast<cudaStream_t>(stream));
+}
+
+int ww_extend_plan(const PlanInput* input, int tile_rows, int rows_per_token, void* items,
+                   void* header, void* stream) {
+  return launch_extend_plan(*input, tile_rows, rows_per_token, static_cast<ExtendItem*>(items),
+                            static_cast<ExtendHeader*>(header),
+                            static_cast<cudaStream_t>(stream));
+}
+
+int ww_sm80_extend(KernelShape shape, int tile_rows, const AttentionParams* p, const ExtendWorklist* work,
+                   int max_items, void* stream) {
+  const ExtendLaunch launch = {{tile_rows, p->group}, *work, max_items, sms()};
+  return sm80_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
+}
+
+int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p) {
+  return sm90_extend_layout(shape, *p, 1 << 20).tile_rows;
+}
+
+int ww_sm90_extend(KernelShape shape, const AttentionParams* p, const ExtendWorklist* work, int tile_rows,
+                   int max_items, void* stream) {
+  const ExtendLaunch launch = {{tile_rows, 1}, *work, max_items, sms()};
+  return sm90_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
+}
+
+}  // extern "C"

@@ -1,0 +1,228 @@
+// Serving without HTTP on a GPU: decode steps, prefill, time to first token, and closed-loop load.
+//
+//   serving_bench ROWS --model-path DIR --load-format dummy --skip-tokenizer-init [flags of `serve`]
+//
+// ROWS is a list of: start, decode, prefill, ttft, load64, load256, or all. One line of JSON a row.
+// profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
+// waits for the program's mark (ncu --profile-from-start off).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include <cuda_profiler_api.h>
+
+#include "base/log.h"
+#include "engine/engine_impl.h"
+
+using namespace warpweave;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Job {
+  int prompt_tokens = 0;
+  int new_tokens = 0;
+};
+
+struct Outcome {
+  double first_token_s = 0;         // until every request has its first token
+  double total_s = 0;
+  std::vector<double> intervals_ms; // between tokens of the last request to start, all running
+  std::vector<double> ttft_s;
+  std::vector<double> gaps_us;      // the GPU's idle time between steps
+  int64_t output_tokens = 0;
+};
+
+class Runner {
+ public:
+  explicit Runner(Engine& engine) : engine_(engine) {}
+
+  int profile_from_token = 0;  // 0: never
+
+  // At most `concurrency` jobs at a time, in their order.
+  Outcome run(const std::vector<Job>& jobs, int concurrency) {
+    State state;
+    const auto start = Clock::now();
+    size_t next = 0;
+    std::unique_lock lock(state.mutex);
+    while (state.finished < static_cast<int>(jobs.size())) {
+      while (next < jobs.size() && static_cast<int>(next) - state.finished < concurrency) {
+        lock.unlock();
+        submit(jobs[next++], static_cast<int>(jobs.size()), start, state);
+        lock.lock();
+      }
+      state.changed.wait_for(lock, std::chrono::milliseconds(20));
+      lock.unlock();
+      state.outcome.gaps_us.push_back(engine_.stats().step_overhead_us);
+      lock.lock();
+    }
+    state.outcome.total_s = seconds(start, Clock::now());
+    return std::move(state.outcome);
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int started = 0, finished = 0;
+    Outcome outcome;
+  };
+
+  void submit(const Job& job, int all, Clock::time_point start, State& state) {
+    GenerateRequest request;
+    request.rid = "r" + std::to_string(++number_);
+    for (int i = 0; i < job.prompt_tokens; ++i) {
+      request.input_ids.push_back(static_cast<int32_t>(random_() % (engine_.info().vocab_size - 16) + 8));
+    }
+    request.sampling.temperature = 0;
+    request.sampling.max_new_tokens = job.new_tokens;
+    request.sampling.ignore_eos = true;
+    const auto submitted = Clock::now();
+    const Status status = engine_.submit(
+        std::move(request), [&state, start, submitted, all, first = true, watched = false, last = submitted,
+                             profiled = profile_from_token, tokens = 0](
+                                const OutputDelta& delta) mutable {
+          const auto now = Clock::now();
+          std::lock_guard lock(state.mutex);
+          if (first) {
+            first = false;
+            state.outcome.ttft_s.push_back(seconds(submitted, now));
+            if (++state.started == all) {
+              state.outcome.first_token_s = seconds(start, now);
+              watched = true;
+            }
+          } else if (watched) {
+            state.outcome.intervals_ms.push_back(seconds(last, now) * 1e3);
+          }
+          last = now;
+          if (watched && profiled > 0) {
+            ++tokens;
+            if (tokens == profiled) cudaProfilerStart();
+            if (tokens == profiled + 1) cudaProfilerStop();
+          }
+          state.outcome.output_tokens += static_cast<int64_t>(delta.token_ids.size());
+          if (delta.finish) {
+            ++state.finished;
+            state.changed.notify_one();
+          }
+        });
+    if (!status.ok()) {
+      std::fprintf(stderr, "%s\n", status.message().c_str());
+      std::exit(1);
+    }
+  }
+
+  Engine& engine_;
+  std::mt19937 random_{7};
+  int number_ = 0;
+};
+
+void print(const std::string& row, const std::string& values) {
+  fmt::print("{{\"row\": \"{}\", {}}}\n", row, values);
+  std::fflush(stdout);
+}
+
+// The profiler runs from one token of the last request to the next.
+void profile(Runner& runner, int batch) {
+  if (batch == 0) {
+    cudaProfilerStart();
+    runner.run({{8192, 1}}, 1);
+    cudaProfilerStop();
+    return;
+  }
+  runner.profile_from_token = 4;
+  runner.run(std::vector<Job>(batch, {1024, 8}), batch);
+  runner.profile_from_token = 0;
+}
+
+void decode(Runner& runner, int max_batch) {
+  for (int batch : {1, 8, 64, 256}) {
+    if (batch > max_batch) break;
+    const Outcome outcome = runner.run(std::vector<Job>(batch, {1024, 256}), batch);
+    const double mean_ms = (outcome.total_s - outcome.first_token_s) * 1e3 / 255;
+    print(fmt::format("decode step, batch {}", batch),
+          fmt::format("\"median_ms\": {:.3f}, \"mean_ms\": {:.3f}, \"gpu_gap_us\": {:.1f}", median(outcome.intervals_ms),
+                      mean_ms, median(outcome.gaps_us)));
+  }
+}
+
+void prefill(Runner& runner) {
+  for (const auto& [count, length] : {std::pair{1, 8192}, {16, 1024}}) {
+    std::vector<double> rates;
+    for (int i = 0; i < 5; ++i) {
+      rates.push_back(count * length / runner.run(std::vector<Job>(count, {length, 1}), count).total_s);
+    }
+    print(fmt::format("prefill {}x{}", count, length), fmt::format("\"tokens_per_s\": {:.0f}", median(rates)));
+  }
+}
+
+void ttft(Runner& runner) {
+  std::vector<double> times;
+  for (int i = 0; i < 9; ++i) times.push_back(runner.run({{1024, 4}}, 1).ttft_s[0] * 1e3);
+  print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
+}
+
+void load(Runner& runner, int requests, int concurrency) {
+  std::mt19937 random(11);
+  std::vector<Job> jobs;
+  for (int i = 0; i < requests; ++i) {
+    jobs.push_back({512 + static_cast<int>(random() % 1025), 128 + static_cast<int>(random() % 257)});
+  }
+  const Outcome outcome = runner.run(jobs, concurrency);
+  print(fmt::format("{} requests, concurrency {}", requests, concurrency),
+        fmt::format("\"output_tokens_per_s\": {:.0f}, \"median_ttft_ms\": {:.1f}",
+                    static_cast<double>(outcome.output_tokens) / outcome.total_s, median(outcome.ttft_s) * 1e3));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto started = Clock::now();
+  const std::string rows = argc > 1 ? argv[1] : "all";
+  const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
+  auto flags = parse_flags(Command::serve, words);
+  if (!flags.ok() || !init_log(flags->args.log_level).ok()) {
+    std::fprintf(stderr, "%s\n", flags.status().message().c_str());
+    return 2;
+  }
+  auto served = create_engine({.args = flags->args, .model_path = flags->args.model_path, .on_weights_progress = {}});
+  if (!served.ok()) {
+    std::fprintf(stderr, "%s\n", served.status().message().c_str());
+    return 1;
+  }
+  Engine& engine = *served->engine;
+  const auto wants = [&](const char* row) { return rows == "all" || rows.find(row) != std::string::npos; };
+  const EngineInfo& info = engine.info();
+  print("start", fmt::format("\"device\": \"{}\", \"prefill\": \"{}\", \"decode\": \"{}\", \"page_size\": {}, "
+                             "\"weights_gb\": {:.2f}, \"pool_tokens\": {}, \"ready_s\": {:.2f}",
+                             info.device, info.prefill_attention_backend, info.decode_attention_backend,
+                             info.page_size, info.weight_bytes / 1e9, info.max_total_tokens,
+                             seconds(started, Clock::now())));
+  Runner runner(engine);
+  runner.run({{1024, 8}}, 1);
+  for (int batch : {0, 1, 8, 64, 256}) {
+    if (rows == fmt::format("profile{}", batch)) profile(runner, batch);
+  }
+  if (wants("decode")) decode(runner, info.max_running_requests);
+  if (wants("prefill")) prefill(runner);
+  if (wants("ttft")) ttft(runner);
+  if (wants("load64")) load(runner, 200, 64);
+  if (wants("load256")) load(runner, 600, 256);
+  return 0;
+}

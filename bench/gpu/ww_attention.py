@@ -1,0 +1,275 @@
+"""The project's attention kernels on torch tensors (through kernels_entry.cu), problems with paged
+K/V, and a float32 reference. Used by check_attention.py and bench_attention.py."""
+import ctypes as ct
+import math
+import os
+
+import torch
+
+DEV = "cuda"
+P, I, L, F, B = ct.c_void_p, ct.c_int, ct.c_int64, ct.c_float, ct.c_bool
+
+
+def _struct(name, fields):
+    return type(name, (ct.Structure,), {"_fields_": fields})
+
+
+AttentionParams = _struct("AttentionParams", [
+    ("q", P), ("q_token_stride", L), ("out", P), ("out_token_stride", L), ("lse", P), ("k", P), ("v", P),
+    ("page_stride", L), ("token_stride", L), ("head_stride", L), ("k_head_scales", P),
+    ("v_head_scales", P), ("sinks", P), ("page_table", P), ("page_table_stride", I), ("kv_lens", P),
+    ("q_indptr", P), ("positions", P), ("tree_mask", P), ("tree_mask_words", I), ("num_requests", I), ("num_tokens", I),
+    ("num_q_heads", I), ("num_kv_heads", I), ("group", I), ("page_size", I), ("page_shift", I),
+    ("window_left", I), ("decode_q_len", I), ("causal", B), ("scale", F), ("softcap", F)])
+PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
+                                  ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
+                                  ("head_token_bytes", I), ("causal", B)])
+DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
+                                              ("partial_max_sum", P), ("counters", P)])
+ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P)])
+KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I)])
+
+KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2}
+TORCH_KV = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+def load(path):
+    lib = ct.CDLL(path)
+    lib.ww_decode_workers.argtypes = [KernelShape, I, B, ct.POINTER(I)]
+    lib.ww_decode_plan.argtypes = [ct.POINTER(PlanInput), P, I, P]
+    lib.ww_sm80_decode.argtypes = [KernelShape, I, B, ct.POINTER(AttentionParams), ct.POINTER(DecodeWorkspace), I, P]
+    lib.ww_extend_plan.argtypes = [ct.POINTER(PlanInput), I, I, P, P, P]
+    lib.ww_sm80_extend.argtypes = [KernelShape, I, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, P]
+    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams)]
+    lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, I, P]
+    return lib
+
+
+def stream():
+    return torch.cuda.current_stream().cuda_stream
+
+
+def ok(code):
+    if code != 0:
+        raise RuntimeError(f"CUDA error {code}")
+
+
+class Problem:
+    """Paged K/V with shuffled pages and NaN wherever no visible token stands, and its queries."""
+
+    def __init__(self, q_lens, kv_lens, heads=(32, 8), d=128, page=64, dtype=torch.bfloat16, kv="16",
+                 window=-1, softcap=0.0, sinks=False, causal=True, tree=False, hnd=False, seed=0,
+                 poison=True, scales=False, copies=1):
+        g = torch.Generator(device=DEV)
+        g.manual_seed(seed)
+        self.q_lens, self.kv_lens_list = list(q_lens), list(kv_lens)
+        self.hq, self.hkv, self.d, self.page, self.dtype, self.kv = heads[0], heads[1], d, page, dtype, kv
+        self.window, self.softcap, self.causal = window, softcap, causal
+        self.scale = d ** -0.5
+        n = sum(q_lens)
+        self.n = n
+        self.q = torch.randn(n, self.hq, d, device=DEV, generator=g).to(dtype)
+        self.out = torch.full((n, self.hq, d), float("nan"), device=DEV, dtype=dtype)
+        self.lse = torch.full((n, self.hq), float("nan"), device=DEV)
+        per = [(x + page - 1) // page for x in kv_lens]
+        pages = max(1, sum(per)) + (3 if poison else 0)
+        order = torch.randperm(pages, device=DEV, generator=g).to(torch.int32)
+        self.table = torch.full((len(per), max(1, max(per))), pages + 7 if poison else 0, device=DEV, dtype=torch.int32)
+        at = 0
+        for r, c in enumerate(per):
+            self.table[r, :c] = order[at:at + c]
+            at += c
+        shape = (pages, self.hkv, page, d) if hnd else (pages, page, self.hkv, d)
+        store = dtype if kv == "16" else TORCH_KV[kv]
+        self.pools = []
+        for _ in range(copies):
+            pair = []
+            for _ in range(2):
+                if poison:
+                    t = torch.randn(shape, device=DEV, generator=g).to(store)
+                else:
+                    t = torch.empty(shape, device=DEV, dtype=store)
+                    for i in range(0, pages, 4096):
+                        part = torch.randn((min(4096, pages - i),) + shape[1:], device=DEV, generator=g, dtype=torch.bfloat16)
+                        t[i:i + 4096] = part.to(store)
+                pair.append(t.transpose(1, 2) if hnd else t)
+            self.pools.append(pair)
+        if poison:
+            seen = torch.zeros(pages * page, dtype=torch.bool, device=DEV)
+            for r, x in enumerate(kv_lens):
+                seen[self.slots(r)] = True
+            for pair in self.pools:
+                for t in pair:
+                    flat = t.float()
+                    flat.masked_fill_(~seen.view(pages, page, 1, 1), float("nan"))
+                    t.copy_(flat.to(store))
+        self.kv_lens = torch.tensor(kv_lens, device=DEV, dtype=torch.int32)
+        indptr = [0]
+        for x in q_lens:
+            indptr.append(indptr[-1] + x)
+        self.indptr_list = indptr
+        self.q_indptr = torch.tensor(indptr, device=DEV, dtype=torch.int32)
+        self.sinks = torch.randn(self.hq, device=DEV, generator=g) * 2 if sinks else None
+        self.k_scales = torch.rand(self.hkv, device=DEV, generator=g) + 0.5 if scales else None
+        self.v_scales = torch.rand(self.hkv, device=DEV, generator=g) + 0.5 if scales else None
+        self.tree = self.positions = None
+        self.words = 0
+        if tree:
+            self.words = (max(q_lens) + 31) // 32
+            mask = torch.zeros(n, self.words * 32, dtype=torch.bool)
+            pos = torch.zeros(n, dtype=torch.int32)
+            cg = torch.Generator().manual_seed(seed)
+            for r, x in enumerate(q_lens):
+                for i in range(x):
+                    row = indptr[r] + i
+                    if i > 0:
+                        parent = int(torch.randint(0, i, (1,), generator=cg))
+                        mask[row] = mask[indptr[r] + parent]
+                        pos[row] = pos[indptr[r] + parent] + 1
+                    else:
+                        pos[row] = kv_lens[r] - x
+                    mask[row, i] = True
+            bits = (mask.view(n, self.words, 32).to(torch.int64) << torch.arange(32)).sum(-1)
+            self.tree_bool = mask.to(DEV)
+            self.tree = bits.to(torch.int64).to(DEV).to(torch.uint32) if hasattr(torch, "uint32") else bits.to(torch.int32).to(DEV)
+            self.positions = pos.to(DEV)
+
+    def slots(self, r):
+        t = torch.arange(self.kv_lens_list[r], device=DEV)
+        return self.table[r, t // self.page].long() * self.page + t % self.page
+
+    def params(self, copy=0):
+        k, v = self.pools[copy]
+        p = AttentionParams()
+        p.q, p.q_token_stride = self.q.data_ptr(), self.q.stride(0)
+        p.out, p.out_token_stride = self.out.data_ptr(), self.out.stride(0)
+        p.lse, p.k, p.v = self.lse.data_ptr(), k.data_ptr(), v.data_ptr()
+        p.page_stride, p.token_stride, p.head_stride = k.stride(0), k.stride(1), k.stride(2)
+        p.page_table, p.page_table_stride = self.table.data_ptr(), self.table.stride(0)
+        p.kv_lens, p.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
+        for name, t in (("sinks", self.sinks), ("k_head_scales", self.k_scales), ("v_head_scales", self.v_scales),
+                        ("positions", self.positions), ("tree_mask", self.tree)):
+            setattr(p, name, t.data_ptr() if t is not None else None)
+        p.tree_mask_words = self.words
+        p.num_tokens = self.n
+        p.num_requests, p.num_q_heads, p.num_kv_heads = len(self.q_lens), self.hq, self.hkv
+        p.group = self.hq // self.hkv
+        p.page_size = self.page
+        p.page_shift = int(math.log2(self.page)) if self.page & (self.page - 1) == 0 else -1
+        p.window_left, p.causal, p.scale, p.softcap = self.window, self.causal, self.scale, self.softcap
+        return p
+
+    def plan_input(self):
+        i = PlanInput()
+        i.kv_lens, i.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
+        i.num_requests, i.num_kv_heads = len(self.q_lens), self.hkv
+        i.window_left, i.causal = self.window, self.causal
+        i.head_token_bytes = 2 * self.d * self.pools[0][0].element_size()
+        return i
+
+    def shape(self):
+        return KernelShape(0 if self.dtype == torch.bfloat16 else 1, KV_TYPES[self.kv], self.d)
+
+    def reference(self):
+        """float32; returns out and LSE."""
+        out = torch.zeros(self.n, self.hq, self.d, device=DEV)
+        lse = torch.full((self.n, self.hq), -math.inf, device=DEV)
+        g = self.hq // self.hkv
+        k, v = self.pools[0]
+        pages = k.shape[0]
+        for r, (ql, kl) in enumerate(zip(self.q_lens, self.kv_lens_list)):
+            if ql == 0 or kl == 0:
+                continue
+            t = torch.arange(kl, device=DEV)
+            page, off = self.table[r, t // self.page].long(), t % self.page
+            kf, vf = k[page, off].float(), v[page, off].float()
+            if self.k_scales is not None:
+                kf, vf = kf * self.k_scales[None, :, None], vf * self.v_scales[None, :, None]
+            a, b = self.indptr_list[r], self.indptr_list[r + 1]
+            pos = torch.arange(ql, device=DEV) + kl - ql
+            see = torch.ones(ql, kl, dtype=torch.bool, device=DEV)
+            if self.tree is not None:
+                see[:, kl - ql:] = self.tree_bool[a:b, :ql]
+                pos = self.positions[a:b]
+            elif self.causal:
+                see &= t[None] <= pos[:, None]
+            if self.window >= 0:
+                left = t[None] >= pos[:, None] - self.window
+                if self.tree is not None:
+                    left[:, kl - ql:] = True
+                see &= left
+            for h in range(self.hq):
+                s = self.q[a:b, h].float() @ kf[:, h // g].T * self.scale
+                if self.softcap > 0:
+                    s = self.softcap * torch.tanh(s / self.softcap)
+                s = s.masked_fill(~see, -math.inf)
+                if self.sinks is not None:
+                    s = torch.cat([s, self.sinks[h].expand(ql, 1)], 1)
+                empty = ~see.any(1)
+                l = torch.logsumexp(s, 1).masked_fill(empty, -math.inf)
+                p = torch.exp(s - l[:, None]).masked_fill(empty[:, None], 0)
+                out[a:b, h] = p[:, :kl] @ vf[:, h // g]
+                lse[a:b, h] = l
+        return out, lse
+
+
+class Decode:
+    """sm80 decode with its device plan and workspace."""
+
+    def __init__(self, lib, problem, multi_row=None, workers=None):
+        self.lib, self.p = lib, problem
+        self.multi = max(problem.q_lens) > 1 if multi_row is None else multi_row
+        self.rows = max(problem.q_lens) * (problem.hq // problem.hkv)
+        partial = I(0)
+        self.workers = lib.ww_decode_workers(problem.shape(), self.rows, self.multi, ct.byref(partial))
+        self.workers = workers or self.workers
+        if partial.value == 0:
+            raise ValueError("no decode kernel of this shape")
+        self.plan_buffer = torch.zeros(self.workers, 12, dtype=torch.int32, device=DEV)
+        self.partial = torch.full((2 * self.workers, partial.value, problem.d), float("nan"), device=DEV)
+        self.max_sum = torch.full((2 * self.workers, partial.value, 2), float("nan"), device=DEV)
+        self.counters = torch.zeros(self.workers, dtype=torch.int32, device=DEV)
+        self.ws = DecodeWorkspace(self.plan_buffer.data_ptr(), self.partial.data_ptr(),
+                                  self.max_sum.data_ptr(), self.counters.data_ptr())
+        self.shape, self.input = problem.shape(), problem.plan_input()
+        self.input.decode_q_len = max(problem.q_lens)
+        self.args = [problem.params(c) for c in range(len(problem.pools))]
+        for a in self.args:
+            a.decode_q_len = max(problem.q_lens)
+
+    def plan(self):
+        ok(self.lib.ww_decode_plan(self.input, self.ws.workers, self.workers, stream()))
+
+    def run(self, copy=0):
+        ok(self.lib.ww_sm80_decode(self.shape, self.rows, self.multi, self.args[copy], self.ws, self.workers, stream()))
+
+
+class Extend:
+    """Tiled kernels with their device worklist; kind sm80 or sm90."""
+
+    def __init__(self, lib, problem, kind="sm80", tile_rows=None):
+        self.lib, self.p, self.kind = lib, problem, kind
+        group = problem.hq // problem.hkv
+        self.per_token = group if kind == "sm80" else 1
+        if kind == "sm90":
+            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params())
+        self.tile_rows = tile_rows or (128 if max(problem.q_lens) * group > 64 else 64)
+        self.max_items = sum((x * self.per_token + self.tile_rows - 1) // self.tile_rows for x in problem.q_lens)
+        self.items = torch.zeros(max(1, self.max_items), 2, dtype=torch.int32, device=DEV)
+        self.count = torch.zeros(2, dtype=torch.int32, device=DEV)
+        self.work = ExtendWorklist(self.items.data_ptr(), self.count.data_ptr())
+        self.shape, self.input = problem.shape(), problem.plan_input()
+        self.args = [problem.params(c) for c in range(len(problem.pools))]
+
+    def plan(self):
+        ok(self.lib.ww_extend_plan(self.input, self.tile_rows, self.per_token, self.work.items, self.work.header, stream()))
+
+    def run(self, copy=0):
+        if self.kind == "sm80":
+            ok(self.lib.ww_sm80_extend(self.shape, self.tile_rows, self.args[copy], self.work, max(1, self.max_items), stream()))
+        else:
+            ok(self.lib.ww_sm90_extend(self.shape, self.args[copy], self.work, self.tile_rows, self.max_items, stream()))
+
+
+def library_path():
+    return os.environ.get("WW_KERNELS", os.path.join(os.path.dirname(__file__), "ww_kernels.so"))

@@ -1,0 +1,119 @@
+// What a KV format costs in quality: perplexity of a model on a text, per format and backend.
+//
+//   kv_quality MODEL_DIR TEXT_FILE [--rows N] [--row-tokens N] [--dtype bf16] [--backends a,b]
+//
+// The text is cut into rows of --row-tokens tokens, each a sequence of its own; every token but a
+// row's first is predicted from those before it. K and V are written to the pool in the format and
+// read back from there, also within the row. Prints a markdown table; the change is against bf16 KV
+// of the same backend.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/registry.h"
+#include "model/testing/paged_run.h"
+#include "ops/elementwise.h"
+
+using namespace warpweave;
+
+namespace {
+
+constexpr KvFormat kFormats[] = {KvFormat::bf16,     KvFormat::f32,      KvFormat::f16,
+                                 KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
+
+struct Options {
+  std::string model, text, dtype = "bf16";
+  int rows = 64, row_tokens = 512, threads = 2;
+  std::vector<std::string> backends = {"intel_amx", "torch_native"};
+};
+
+[[noreturn]] void fail(const Status& status) {
+  fmt::print(stderr, "{}\n", status.message());
+  std::exit(1);
+}
+
+std::vector<int32_t> tokens_of(const Options& options) {
+  auto bundle = open_model_bundle(options.model, {});
+  if (!bundle.ok()) fail(bundle.status());
+  std::ifstream in(options.text, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  auto ids = bundle->tokenizer->encode(text, false);
+  if (!ids.ok()) fail(ids.status());
+  return *ids;
+}
+
+// Mean negative log-likelihood over all predicted tokens.
+Result<double> mean_loss(const Options& options, const std::string& backend, KvFormat format,
+                         std::span<const int32_t> tokens) {
+  WW_ASSIGN_OR_RETURN(auto run, PagedRun::open(options.model, {.backend = backend,
+                                                               .dtype = *parse_dtype(options.dtype),
+                                                               .kv_format = format,
+                                                               .page_size = 64,
+                                                               .max_tokens = options.row_tokens,
+                                                               .threads = options.threads}));
+  double loss = 0;
+  int64_t predicted = 0;
+  const size_t vocab = run->vocab_size();
+  for (size_t row = 0; row + options.row_tokens <= tokens.size(); row += options.row_tokens) {
+    run->restart();
+    const auto ids = tokens.subspan(row, options.row_tokens);
+    WW_ASSIGN_OR_RETURN(const std::vector<float> logits, run->feed(ids));
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const float* next = logits.data() + i * vocab;
+      loss += log_sum_exp(next, vocab) - next[ids[i + 1]];
+      ++predicted;
+    }
+  }
+  return loss / static_cast<double>(predicted);
+}
+
+void measure(const Options& options, const std::string& backend, std::span<const int32_t> tokens) {
+  const Caps* caps = nullptr;
+  for (const BackendRegistration& built : built_backends()) {
+    if (built.caps->name == backend) caps = built.caps;
+  }
+  if (caps == nullptr) fail(Status::not_found("no backend " + backend));
+  double base = 0;
+  for (const KvFormat format : kFormats) {
+    if (!caps->kv_formats.has(format)) continue;
+    const auto loss = mean_loss(options, backend, format, tokens);
+    if (!loss.ok()) fail(loss.status());
+    if (format == KvFormat::bf16) base = *loss;
+    fmt::print("| {} | {} | {:.4f} | {:+.3f} % |\n", backend, kv_format_name(format), std::exp(*loss),
+               (std::exp(*loss - base) - 1) * 100);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Perplexity per KV format and attention backend."};
+  app.add_option("model", options.model, "model folder")->required();
+  app.add_option("text", options.text, "text file")->required()->check(CLI::ExistingFile);
+  app.add_option("--rows", options.rows, "rows to score, 0: the whole text");
+  app.add_option("--row-tokens", options.row_tokens, "tokens of a row")->check(CLI::Range(2, 1 << 20));
+  app.add_option("--dtype", options.dtype, "of the model's arithmetic")->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--threads", options.threads, "threads");
+  app.add_option("--backends", options.backends, "attention backends")->delimiter(',');
+  CLI11_PARSE(app, argc, argv);
+
+  std::vector<int32_t> tokens = tokens_of(options);
+  if (options.rows > 0) {
+    tokens.resize(std::min(tokens.size(), static_cast<size_t>(options.rows) * options.row_tokens));
+  }
+  fmt::print("{} tokens in rows of {}, {} arithmetic\n\n| backend | KV format | perplexity | change |\n"
+             "| --- | --- | --- | --- |\n",
+             tokens.size() / options.row_tokens * options.row_tokens, options.row_tokens, options.dtype);
+  for (const std::string& backend : options.backends) measure(options, backend, tokens);
+  return 0;
+}

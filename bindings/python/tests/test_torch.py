@@ -1,0 +1,105 @@
+"""Torch tensors against torch's own attention."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+import warpweave  # noqa: E402
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def sdpa(q, k, v, **kwargs):
+    """[batch, tokens, heads, dim] in float64."""
+    q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **kwargs).transpose(1, 2)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(1)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 128, 80])
+def test_flash_attn_func(dtype, causal, dim):
+    q, k, v = (torch.randn(2, 130, heads, dim, dtype=dtype) for heads in (8, 2, 2))
+    out = warpweave.flash_attn_func(q, k, v, causal=causal)
+    assert out.dtype == dtype and out.shape == q.shape
+    torch.testing.assert_close(out.double(), sdpa(q, k, v, is_causal=causal), atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_transposed_and_sliced_tensors():
+    """As models hold them: heads before tokens, one tensor for q, k and v."""
+    qkv = torch.randn(2, 4, 50, 3 * 64)  # [batch, heads, tokens, ...]
+    q, k, v = (x.transpose(1, 2) for x in qkv.split(64, dim=-1))
+    torch.testing.assert_close(warpweave.flash_attn_func(q, k, v).double(), sdpa(q, k, v), atol=2e-5, rtol=0)
+
+
+def test_grad_is_not_followed():
+    q = torch.randn(1, 5, 2, 32, requires_grad=True)
+    assert not warpweave.flash_attn_func(q, q, q).requires_grad
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_kvcache_with_pages(dtype):
+    page, lens = 16, torch.tensor([40, 3], dtype=torch.int32)
+    table = torch.tensor([[4, 1, 6], [2, 0, 0]], dtype=torch.int32)
+    k_cache, v_cache = torch.randn(7, page, 2, 64, dtype=dtype), torch.randn(7, page, 2, 64, dtype=dtype)
+    q, k, v = (torch.randn(2, 2, heads, 64, dtype=dtype) for heads in (4, 2, 2))
+    out, lse = warpweave.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lens, block_table=table,
+                                                 causal=True, return_softmax_lse=True)
+    assert lse.shape == (2, 4, 2) and lse.dtype == torch.float32
+    for b in range(2):
+        n = int(lens[b]) + 2
+        keys, values = (c[table[b].long()].reshape(-1, 2, 64)[None, :n] for c in (k_cache, v_cache))
+        torch.testing.assert_close(keys[0, -2:], k[b])
+        sees = torch.arange(n)[None] <= torch.arange(n - 2, n)[:, None]
+        expected = sdpa(q[b : b + 1], keys, values, attn_mask=sees)
+        torch.testing.assert_close(out[b : b + 1].double(), expected, atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_fp8_tensors_say_their_format():
+    cache = torch.randn(1, 40, 2, 64).to(torch.float8_e4m3fn)
+    q = torch.randn(1, 1, 4, 64, dtype=torch.bfloat16)
+    out = warpweave.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=40, causal=True)
+    wide = cache.float()
+    torch.testing.assert_close(out.double(), sdpa(q, wide, wide), atol=1.6e-2, rtol=0)
+
+
+def test_bf16_wrappers_take_torch_dtypes():
+    wrapper = warpweave.BatchDecodeWithPagedKVCacheWrapper(torch.empty(1), kv_layout="HND")
+    cache = torch.randn(5, 2, 2, 16, 64, dtype=torch.bfloat16)
+    indptr = torch.tensor([0, 2, 3], dtype=torch.int32)
+    wrapper.plan(indptr, torch.tensor([3, 0, 4]), torch.tensor([7, 16]), 4, 2, 64, 16, q_data_type=torch.bfloat16)
+    q = torch.randn(2, 4, 64, dtype=torch.bfloat16)
+    out = wrapper.run(q, cache)
+    for r, (pages, n) in enumerate((([3, 0], 23), ([4], 16))):
+        k, v = (torch.cat([cache[p, i].transpose(0, 1) for p in pages])[None, :n] for i in range(2))
+        torch.testing.assert_close(out[r][None, None].double(), sdpa(q[r][None, None], k, v), atol=1.6e-2, rtol=0)
+
+
+def test_threads_do_not_disturb_each_other():
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(20):
+            q = torch.randn(1, 10 + seed, 4, 32, generator=generator)
+            if not torch.allclose(warpweave.flash_attn_func(q, q, q).double(), sdpa(q, q, q), atol=2e-5):
+                failed.append(seed)
+
+    failed = []
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_other_devices_are_refused():
+    q = torch.empty(1, 4, 2, 32, device="meta")
+    with pytest.raises(Exception):
+        warpweave.flash_attn_func(q, q, q)

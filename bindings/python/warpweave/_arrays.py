@@ -1,0 +1,89 @@
+"""Arrays of whichever library the caller uses: torch tensors stay torch, everything else is numpy.
+
+torch is never imported here: a torch tensor brings its module along.
+"""
+
+import sys
+
+import numpy as np
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_FORMATS = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
+
+
+def torch_of(array):
+    """The torch module, when `array` is one of its tensors."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(array, torch.Tensor) else None
+
+
+def readable(array):
+    """Something that offers DLPack or the buffer protocol."""
+    if array is None:
+        return None
+    torch = torch_of(array)
+    if torch is None:
+        return array if hasattr(array, "__dlpack__") else np.asarray(array)
+    array = array.detach()
+    # fp8 by its bytes: not every version of torch hands it over.
+    return array.view(torch.uint8) if array.element_size() == 1 and array.dtype.is_floating_point else array
+
+
+def dtype_name(array):
+    """"float32", "bfloat16", "float8_e4m3fn", ..."""
+    return str(array.dtype).removeprefix("torch.")
+
+
+def q_dtype(array):
+    name = dtype_name(array)
+    if name not in _DTYPES:
+        raise ValueError(f"q: its dtype is {name}, must be one of {', '.join(_DTYPES)}")
+    return name
+
+
+def kv_format(array, given=None):
+    """The KV format that a cache tensor's dtype says, unless it is given."""
+    if given is not None:
+        return _FORMATS.get(given, given)
+    name = dtype_name(array)
+    if name in _DTYPES:
+        return name
+    if name in _FORMATS:
+        return _FORMATS[name]
+    raise ValueError(f"the cache's dtype is {name}: pass kv_format (fp8_e4m3, fp8_e5m2 or fp4_e2m1) to say what its "
+                     "bytes mean")
+
+
+def empty(like, shape, dtype=None):
+    """A new array of the kind of `like`; `dtype` is "float32" or None: that of `like`."""
+    torch = torch_of(like)
+    if torch is not None:
+        return torch.empty(shape, dtype=torch.float32 if dtype == "float32" else like.dtype)
+    if dtype is None and dtype_name(like) == "bfloat16":
+        raise ValueError("out: numpy has no bfloat16; pass an array to write to")
+    return np.empty(shape, dtype=dtype or np.dtype(dtype_name(like)))
+
+
+def host_ints(values, dtype=np.int32):
+    """Lengths and page tables as the C interface takes them."""
+    if values is None:
+        return None
+    if torch_of(values) is not None:
+        values = values.detach().cpu().numpy()
+    array = np.asarray(values)
+    if array.dtype.kind not in "iub":
+        raise ValueError(f"lengths and page tables hold integers, this holds {array.dtype}")
+    if array.size and (array.max() > np.iinfo(dtype).max or array.min() < np.iinfo(dtype).min):
+        raise ValueError(f"a length or page id does not fit into {np.dtype(dtype).name}")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def pack_bits(mask):
+    """[rows, columns] of booleans as 32-bit words, column 0 in the lowest bit."""
+    if torch_of(mask) is not None:
+        mask = mask.detach().cpu().numpy()
+    mask = np.asarray(mask).astype(bool)
+    words = (mask.shape[1] + 31) // 32
+    padded = np.zeros((mask.shape[0], words * 32), dtype=bool)
+    padded[:, : mask.shape[1]] = mask
+    return np.packbits(padded, axis=1, bitorder="little").view("<u4").reshape(mask.shape[0], words)

@@ -1,0 +1,104 @@
+"""One call of attention for all styles: options, batch, tensors."""
+
+from dataclasses import dataclass
+
+from . import _core
+from ._arrays import empty, kv_format, q_dtype, readable
+from ._runtime import plan
+
+
+@dataclass
+class Cache:
+    """K and V with how they are stored; `hnd`: heads before tokens."""
+
+    k: object
+    v: object
+    hnd: bool = False
+    format: str | None = None
+    k_scales: object = None
+    v_scales: object = None
+    k_block_scales: object = None
+    v_block_scales: object = None
+
+    def core(self):
+        return _core.KvCache(
+            readable(self.k), readable(self.v), kv_format(self.k, self.format), self.hnd,
+            *(readable(s) for s in (self.k_scales, self.v_scales, self.k_block_scales, self.v_block_scales)))
+
+    def shape(self):
+        """(KV heads, page_size or tokens) of a cache with or without pages."""
+        heads, tokens = (-3, -2) if self.hnd else (-2, -3)
+        return self.k.shape[heads], self.k.shape[tokens]
+
+
+@dataclass
+class Rules:
+    """Which tokens a row sees, and what happens to its scores."""
+
+    causal: bool = True
+    window_left: int = -1
+    scale: float | None = None
+    softcap: float = 0.0
+    sinks: object = None
+    deterministic: bool = False
+    backend: str = ""
+
+
+@dataclass
+class Batch:
+    """The arrays of ww_batch, as int32 numpy arrays."""
+
+    q_indptr: object
+    kv_lens: object = None
+    page_table: object = None
+    page_indptr: object = None
+    page_indices: object = None
+    kv_indptr: object = None
+    tree_mask: object = None
+    page_size: int = 0
+
+    def arguments(self):
+        return self.__dict__
+
+
+def window_rules(causal, window_size):
+    """causal and window_left of a (left, right) window; refuses what no backend runs."""
+    left, right = (-1 if x is None else int(x) for x in window_size)
+    if right == 0:
+        causal = True
+    elif right > 0 and not causal:
+        raise NotImplementedError(f"window_size: a bound of {right} tokens to the right does not run here; use causal "
+                                  "attention (right = 0) or none (-1)")
+    return causal, left if left >= 0 else -1
+
+
+def options_of(q, cache, rules, v_head_dim, page_size=0, tree=False):
+    kv_heads, _ = cache.shape()
+    return dict(
+        num_q_heads=q.shape[-2], num_kv_heads=kv_heads, head_dim=q.shape[-1], v_head_dim=v_head_dim,
+        page_size=page_size, kv_format=kv_format(cache.k, cache.format), q_dtype=q_dtype(q),
+        scale=rules.scale or 0.0, softcap=rules.softcap or 0.0, causal=bool(rules.causal),
+        window_left=rules.window_left, use_sinks=rules.sinks is not None, use_tree_mask=tree,
+        deterministic=rules.deterministic, backend=rules.backend)
+
+
+def v_dim_of(cache):
+    packed = kv_format(cache.k, cache.format) == "fp4_e2m1"
+    return cache.v.shape[-1] * (2 if packed else 1)
+
+
+def attend(q, cache, batch, rules, out=None, want_lse=False, lse=None):
+    """out (and lse as [..., heads]) of q over cache. q is [rows, heads, dim] or [batch, rows, heads, dim]."""
+    v_dim = v_dim_of(cache)
+    chosen = plan(**options_of(q, cache, rules, v_dim, tree=batch.tree_mask is not None))
+    chosen.set_batch(**batch.arguments())
+    return run(chosen, q, cache, v_dim, rules.sinks, out, want_lse, lse)
+
+
+def run(chosen, q, cache, v_dim, sinks=None, out=None, want_lse=False, lse=None):
+    if out is None:
+        out = empty(q, (*q.shape[:-1], v_dim))
+    if want_lse and lse is None:
+        lse = empty(q, q.shape[:-1], "float32")
+    chosen.run(readable(q), cache.core(), readable(out), readable(lse), readable(sinks))
+    return out, lse

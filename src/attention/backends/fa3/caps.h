@@ -1,0 +1,32 @@
+// What fa3 can do on a GPU: TMA and wgmma prefill on Hopper, split-KV decode, any page size. Draft
+// trees and fp8 K/V run in the mma.sync kernels of `flashinfer`.
+#pragma once
+
+#include "attention/caps.h"
+
+namespace warpweave::fa3 {
+
+inline constexpr Caps kCaps = {
+    .name = "fa3",
+    .summary = "Hopper: TMA and wgmma prefill, warp-specialised; split-KV decode planned on the device",
+    .kinds = {AttentionKind::mha},
+    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
+    .archs = {DeviceArch::sm_90},
+    .min_cuda_version = 12030,
+    .dtypes = {ModelDType::bf16, ModelDType::f16},
+    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
+    .head_dims = IntChoice::of({64, 128, 256}),
+    .page_sizes = IntChoice::any_up_to(),
+    .spec = SpecSupport::tree,
+    .spec_paged = SpecSupport::tree,
+    .sliding_window = true,
+    .sinks = true,
+    .softcap = true,
+    .custom_mask = true,
+    .chunked_prefix = true,
+    .non_causal = true,
+    .graph_capture = true,
+    .workspace_bytes = 12 << 20,
+};
+
+}  // namespace warpweave::fa3

@@ -1,0 +1,16 @@
+#include "attention/backends/fa3/kernels/sm90_extend.cuh"
+#include "attention/backends/fa3/kernels/sm90_variants.h"
+
+namespace warpweave::cuda {
+
+Sm90Variant sm90_bf16(int head_dim, bool gather) {
+  // dim, warpgroups, KV block, stages of K, of V
+  switch (head_dim) {
+    case 64: return sm90_variant<ptx::Bf16, 64, 2, 128, 3, 3>(gather);
+    case 128: return sm90_variant<ptx::Bf16, 128, 2, 128, 3, 2>(gather);
+    case 256: return sm90_variant<ptx::Bf16, 256, 2, 64, 2, 2>(gather);
+    default: return {};
+  }
+}
+
+}  // namespace warpweave::cuda

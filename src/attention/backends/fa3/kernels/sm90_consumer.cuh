@@ -1,0 +1,409 @@
+// A multiplying warpgroup of the Hopper prefill kernel (sm90_extend.cuh).
+#pragma once
+
+#include "attention/backends/fa3/kernels/sm90_shared.cuh"
+#include "attention/cuda/wgmma.h"
+
+namespace warpweave::cuda {
+
+// One warpgroup's 64 rows. A thread holds rows lane / 4 and lane / 4 + 8 of its warp's 16.
+template <class C>
+class Sm90Consumer {
+ public:
+  WW_DEVICE Sm90Consumer(const AttentionParams& p, const Sm90Shared<C>& shared)
+      : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1),
+        scale_log2_(p.softcap > 0 ? kLog2e : p.scale * kLog2e) {
+    if (C::kPingPong && group_ == 1) hand_over();  // warpgroup 0 goes first
+  }
+
+  WW_DEVICE void run() {
+    float s[kScores];
+    ptx::u32 probability[kScores / 8][4];
+    for (bool more = next_tile(); more;) {
+      int block = tile_.block_end - 1;
+      begin_tile(block, s);
+      pack(s, probability);
+      while (true) {
+        // P of `block` is ready, its product with V is due.
+        for (--block; block >= tile_.block_begin; --block) {
+          issue(s, probability);
+          finish_scores(block, s);
+          finish_out();
+          pack(s, probability);
+        }
+        const RowsOf done = rows_of(tile_);
+        release(shared_.q_empty(q_ring_.stage));
+        q_ring_.advance();
+        if constexpr (!C::kOverlapTiles) finish(done, probability);
+        more = next_tile();
+        if constexpr (!C::kOverlapTiles) break;
+        if (!more) {
+          finish(done, probability);
+          break;
+        }
+        // The same step across two tiles: S of the next one's first block, O of this one's last.
+        block = tile_.block_end - 1;
+        issue(s, probability);
+        const Rows old = rows_;
+        start_rows();
+        finish_scores(block, s);
+        finish_out();
+        write(done, old);
+        clear_out();
+        clear_tail(block);
+        pack(s, probability);
+      }
+    }
+  }
+
+ private:
+  using E = typename C::Element;
+  using Qk = ptx::Wgmma<E, C::kBlockTokens>;
+  using Pv = ptx::Wgmma<E, C::kDim>;
+  static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
+  static constexpr int kOut = C::kDim / 2;             // and of O
+  static constexpr float kLog2e = 1.4426950408889634f;
+  static constexpr float kLn2 = 0.6931471805599453f;
+
+  // ---- turns of the two warpgroups at the tensor cores
+  WW_DEVICE void take_turn() const {
+    if (C::kPingPong) ptx::named_barrier_sync(2 + group_, 256);
+  }
+  WW_DEVICE void hand_over() const {
+    if (C::kPingPong) ptx::named_barrier_arrive(2 + (group_ ^ 1), 256);
+  }
+  static WW_DEVICE void release(ptx::u32 barrier) {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
+  }
+
+  // P of a tile's first block, with nothing to overlap.
+  WW_DEVICE void begin_tile(int block, float (&s)[kScores]) {
+    start_rows();
+    clear_out();
+    wait_k();
+    ptx::wgmma_fence();
+    multiply_qk(s);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
+    release_k();
+    mask(block, s);
+    softmax(s);
+    clear_tail(block);
+  }
+
+  // Starts S of the next block and O of the last one.
+  WW_DEVICE void issue(float (&s)[kScores], const ptx::u32 (&probability)[kScores / 8][4]) {
+    wait_k();
+    take_turn();
+    ptx::wgmma_fence();
+    multiply_qk(s);
+    ptx::wgmma_commit();
+    wait_v();
+    rescale();
+    ptx::wgmma_fence();
+    multiply_pv(probability);
+    ptx::wgmma_commit();
+    hand_over();
+  }
+
+  // Turns S into P, while O is being multiplied.
+  WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
+    ptx::wgmma_wait<1>();
+    fence_registers(s);
+    release_k();
+    mask(block, s);
+    // Always one pass: a loop, since the assembler would move the wait for O in front of the softmax,
+    // and undo the overlap, if they stood in one basic block.
+    do {
+      softmax(s);
+    } while (p_.num_requests < 0);
+  }
+
+  WW_DEVICE void finish_out() {
+    ptx::wgmma_wait<0>();
+    fence_registers(out_);
+    release_v();
+  }
+
+  // O of a tile's last block, with nothing to overlap.
+  template <class Done>
+  WW_DEVICE void finish(const Done& done, const ptx::u32 (&probability)[kScores / 8][4]) {
+    take_turn();
+    wait_v();
+    rescale();
+    ptx::wgmma_fence();
+    multiply_pv(probability);
+    ptx::wgmma_commit();
+    hand_over();
+    finish_out();
+    write(done, rows_);
+  }
+
+  WW_DEVICE void clear_out() {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] = 0;
+  }
+
+  struct Rows {
+    float maximum[2], sum[2];
+  };
+
+  // What writing a tile's rows takes.
+  struct RowsOf {
+    int head, q_begin, q_len, first_token;
+  };
+  static WW_DEVICE RowsOf rows_of(const Sm90Tile& t) { return {t.head, t.q_begin, t.q_len, t.first_token}; }
+
+  // Waits for the next tile that has KV blocks; those without are written on the way.
+  WW_DEVICE bool next_tile() {
+    for (;;) {
+      ptx::mbarrier_wait(shared_.q_full(q_ring_.stage), q_ring_.parity);
+      tile_ = shared_.tiles[q_ring_.stage];
+      if (tile_.request < 0) return false;
+      if (tile_.block_begin < tile_.block_end) return true;
+      release(shared_.q_empty(q_ring_.stage));
+      q_ring_.advance();
+      write_empty();
+    }
+  }
+
+  template <class Tile>
+  WW_DEVICE int token_of(const Tile& tile, int row) const {
+    return tile.first_token + group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + row * 8;
+  }
+
+  WW_DEVICE void start_rows() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rows_.maximum[i] = -INFINITY;
+      rows_.sum[i] = 0;
+    }
+  }
+
+  WW_DEVICE void wait_v() {
+    ptx::mbarrier_wait(shared_.v_full(v_ring_.stage), v_ring_.parity);
+  }
+  WW_DEVICE void wait_k() {
+    ptx::mbarrier_wait(shared_.k_full(k_ring_.stage), k_ring_.parity);
+  }
+  WW_DEVICE void release_k() {
+    release(shared_.k_empty(k_ring_.stage));
+    k_ring_.advance();
+  }
+  WW_DEVICE void release_v() {
+    release(shared_.v_empty(v_ring_.stage));
+    v_ring_.advance();
+  }
+
+  // The same value in all lanes, in a uniform register: descriptors are read from those.
+  static WW_DEVICE ptx::u32 uniform(ptx::u32 value) { return __reduce_max_sync(~0u, value); }
+
+  // Keeps the compiler from moving reads of accumulators over the wait.
+  template <int kCount>
+  static WW_DEVICE void fence_registers(float (&r)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
+  }
+
+  WW_DEVICE void multiply_qk(float (&s)[kScores]) const {
+    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q + q_ring_.stage * C::kQueryBytes + group_ * 64 * 128, 16));
+    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.stage * C::kBlockBytes, 16));
+#pragma unroll
+    for (int step = 0; step < C::kDim / 16; ++step) {
+      const int column = step / 4, within = step % 4 * 32;
+      Qk::qk(s, ptx::wgmma_advance(q, column * C::kTileRows * 128 + within),
+             ptx::wgmma_advance(k, column * C::kBlockTokens * 128 + within), step > 0);
+    }
+  }
+
+  WW_DEVICE void multiply_pv(const ptx::u32 (&probability)[kScores / 8][4]) {
+    const ptx::u32 v =
+        uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.stage * C::kBlockBytes, C::kBlockTokens * 128));
+#pragma unroll
+    for (int step = 0; step < C::kBlockTokens / 16; ++step) {
+      Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
+    }
+  }
+
+  WW_DEVICE void mask(int block, float (&s)[kScores]) const {
+    if (p_.softcap > 0) {
+      const float inner = p_.scale / p_.softcap;
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = p_.softcap * ptx::tanh_approx(s[i] * inner);
+    }
+    // Most blocks are seen whole by all 64 rows.
+    const int begin = block * C::kBlockTokens;
+    const int first = tile_.kv_len - tile_.q_len + tile_.first_token + group_ * 64;
+    const int whole_end = p_.causal ? min(first + 1, tile_.kv_len) : tile_.kv_len;
+    const int whole_begin = p_.window_left < 0 ? 0 : first + 63 - p_.window_left;
+    if (begin >= whole_begin && begin + C::kBlockTokens <= whole_end) return;
+    const int column = begin + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int position = tile_.kv_len - tile_.q_len + token_of(tile_, row);
+      const int row_end = (p_.causal ? min(position + 1, tile_.kv_len) : tile_.kv_len) - column;
+      const int row_begin = (p_.window_left < 0 ? 0 : position - p_.window_left) - column;
+#pragma unroll
+      for (int i = row * 2; i < kScores; i += 4) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int token = i / 4 * 8 + c;
+          if (token >= row_end || token < row_begin) s[i + c] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Turns S into P in place and moves the maxima; O's pending factor is in factor_. One warp of the
+  // warpgroup has a scheduler almost to itself here, so chains of dependent instructions cost what
+  // they look like: both rows go side by side, maxima and sums in several chains.
+  WW_DEVICE void softmax(float (&s)[kScores]) {
+    float top[4], shift[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) top[i] = fmaxf(s[i], s[i + 4]);
+#pragma unroll
+    for (int i = 8; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row * 2], top[row * 2 + 1]);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row], __shfl_xor_sync(~0u, top[row], 1));
+#pragma unroll
+    for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row], __shfl_xor_sync(~0u, top[row], 2));
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float growth = (top[row] - rows_.maximum[row]) * scale_log2_;
+      const bool moves = growth > C::kRescaleThreshold;
+      factor_[row] = moves ? ptx::exp2_approx(-growth) : 1.0f;
+      rows_.maximum[row] = moves ? top[row] : rows_.maximum[row];
+      shift[row] = rows_.maximum[row] == -INFINITY ? 0.0f : rows_.maximum[row] * scale_log2_;
+    }
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, -shift[i / 2 % 2]));
+      sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      rows_.sum[row] = rows_.sum[row] * factor_[row] + (sum[row * 2] + sum[row * 2 + 1]);
+    }
+  }
+
+  WW_DEVICE void rescale() {
+    if (!__any_sync(~0u, factor_[0] != 1.0f || factor_[1] != 1.0f)) return;
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] *= factor_[i / 2 % 2];
+  }
+
+  static WW_DEVICE void pack(const float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < kScores / 8; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) probability[i][j] = E::pack(s[i * 8 + j * 2], s[i * 8 + j * 2 + 1]);
+    }
+  }
+
+  // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups
+  // write the same zeros, each before its own product.
+  WW_DEVICE void clear_tail(int block) const {
+    const int first = tile_.kv_len - block * C::kBlockTokens;
+    if (first >= C::kBlockTokens) return;
+    ptx::mbarrier_wait(shared_.v_full(v_ring_.stage), v_ring_.parity);
+    const ptx::u32 v = shared_.v + v_ring_.stage * C::kBlockBytes;
+    for (int i = first * 8 + threadIdx.x % 128; i < C::kBlockTokens * 8; i += 128) {
+#pragma unroll
+      for (int c = 0; c < C::kColumnBlocks; ++c) {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};\n" ::"r"(v + c * C::kBlockTokens * 128 + i * 16), "r"(0) : "memory");
+      }
+    }
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(4 + group_, 128);
+  }
+
+  WW_DEVICE void write(const RowsOf& tile, const Rows& rows) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float sum = rows.sum[row];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int token = token_of(tile, row);
+      const bool empty = rows.maximum[row] == -INFINITY;
+      float top = rows.maximum[row] * scale_log2_;
+      float factor = 1.0f;
+      if (p_.sinks != nullptr && !empty) {
+        const float sink = p_.sinks[tile.head] * kLog2e;
+        const float higher = fmaxf(top, sink);
+        factor = ptx::exp2_approx(top - higher);
+        sum = sum * factor + ptx::exp2_approx(sink - higher);
+        top = higher;
+      }
+      const float scale = empty ? 0.0f : factor / sum;
+      const int64_t out_row = tile.q_begin + token;
+      char* out = static_cast<char*>(p_.out) +
+                  (out_row * p_.out_token_stride + static_cast<int64_t>(tile.head) * C::kDim) * 2;
+      // Lanes of a quad trade 4-byte pairs so that each stores 16 contiguous bytes.
+#pragma unroll
+      for (int i = 0; i < C::kDim / 32; ++i) {
+        ptx::u32 own[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int at = (i * 4 + j) * 4 + row * 2;
+          own[j] = E::pack(out_[at] * scale, out_[at + 1] * scale);
+        }
+        transpose_quad(own);
+        if (token < tile.q_len) {
+          reinterpret_cast<uint4*>(out)[i * 4 + lane % 4] = make_uint4(own[0], own[1], own[2], own[3]);
+        }
+      }
+      if (p_.lse != nullptr && lane % 4 == 0 && token < tile.q_len) {
+        p_.lse[out_row * p_.num_q_heads + tile.head] = empty ? -INFINITY : (top + log2f(sum)) * kLn2;
+      }
+    }
+  }
+
+  // Rows that see nothing.
+  WW_DEVICE void write_empty() const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int token = token_of(tile_, row);
+      if (token >= tile_.q_len) continue;
+      const int64_t out_row = tile_.q_begin + token;
+      char* out = static_cast<char*>(p_.out) +
+                  (out_row * p_.out_token_stride + static_cast<int64_t>(tile_.head) * C::kDim) * 2;
+      for (int i = threadIdx.x % 4; i < C::kDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
+      if (p_.lse != nullptr && threadIdx.x % 4 == 0) p_.lse[out_row * p_.num_q_heads + tile_.head] = -INFINITY;
+    }
+  }
+
+  // 4x4 over the lanes of a quad: word j of lane i becomes word i of lane j.
+  static WW_DEVICE void transpose_quad(ptx::u32 (&w)[4]) {
+    const int i = threadIdx.x % 4;
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2) {
+      const bool upper = i & step;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (j & step) continue;
+        const ptx::u32 send = upper ? w[j] : w[j | step];
+        const ptx::u32 received = __shfl_xor_sync(~0u, send, step);
+        if (upper) w[j] = received; else w[j | step] = received;
+      }
+    }
+  }
+
+  const AttentionParams& p_;
+  const Sm90Shared<C>& shared_;
+  const int group_;
+  Sm90Tile tile_;
+  RingPosition<C::kQueryStages> q_ring_;
+  RingPosition<C::kKeyStages> k_ring_;
+  RingPosition<C::kValueStages> v_ring_;
+  float out_[kOut];
+  Rows rows_;
+  float factor_[2];              // what O is due to be multiplied with
+  const float scale_log2_;
+};
+
+}  // namespace warpweave::cuda

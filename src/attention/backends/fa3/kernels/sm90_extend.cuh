@@ -1,0 +1,71 @@
+// Prefill on Hopper, after FlashAttention-3 (Shah et al. 2024): one warpgroup copies (TMA), two or
+// three multiply (wgmma), persistent CTAs take tiles of kTileRows query tokens of one q head from the
+// worklist, longest first.
+//
+// The consumers overlap twice: within a warpgroup S of the next block is multiplied while O of this
+// one is, also from one tile to the next; and two warpgroups take turns (named barriers), so that one's
+// softmax and writes run under the other's products. P stays in registers. KV blocks of kBlockTokens go from the last to the first, so that the
+// masked ones come at the ends. O is rescaled only when a row's maximum has grown by more than
+// kRescaleThreshold (log2 units) since: P then reaches 2^threshold, which bf16 and float32 hold as
+// exactly, and the sum uses the same maximum.
+//
+// K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
+// same code; for pages of a few tokens threads gather 16-byte pieces instead (kGather).
+// Tokens past the table are zero-filled by the copy engine; unused rows of the last page may hold
+// anything: K's are masked, V's are overwritten with zeros.
+// bf16 or f16; causal or not, window, softcap, sinks, LSE. Softmax in log2 units.
+#pragma once
+
+#include "attention/backends/fa3/kernels/sm90_consumer.cuh"
+#include "attention/backends/fa3/kernels/sm90_producer.cuh"
+#include "attention/backends/fa3/kernels/sm90_variants.h"
+#include "attention/cuda/tensor_map.h"
+
+namespace warpweave::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    sm90_extend(const __grid_constant__ AttentionParams p, const __grid_constant__ Sm90Maps maps,
+                const __grid_constant__ ExtendWorklist work, int box_tokens) {
+  extern __shared__ char unaligned[];
+  char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
+  const Sm90Shared<C> shared(smem);
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    ptx::setmaxnreg_decrease<C::kProducerRegisters>();
+    Sm90Producer<C> producer(p, maps, shared, box_tokens);
+    producer.run(work);
+  } else {
+    ptx::setmaxnreg_increase<C::kConsumerRegisters>();
+    Sm90Consumer<C> consumer(p, shared);
+    consumer.run();
+  }
+}
+
+template <class C>
+cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
+                               int num_sms, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      sm90_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+  if (ready != cudaSuccess) return ready;
+  Sm90Maps maps;
+  const int box_tokens = box_tokens_of(p.page_size, C::kBoxTokens);
+  cudaError_t error = make_rows_map(&maps.q, p.q, p.q_token_stride, p, C::kDim, 64);
+  if (error == cudaSuccess) error = make_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
+  if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
+  if (error != cudaSuccess) return error;
+  const int units = max_items * p.num_q_heads;
+  const int ctas = units < num_sms ? units : num_sms;
+  sm90_extend<C><<<ctas, C::kThreads, C::kSmemBytes, stream>>>(p, maps, work, box_tokens);
+  return cudaPeekAtLastError();
+}
+
+template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
+Sm90Variant sm90_variant(bool gather) {
+  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, false>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, 2, 2, true>;
+  return {Boxes::kTileRows, gather ? launch_sm90_extend<Gather> : launch_sm90_extend<Boxes>};
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,109 @@
+// Tile sizes, shared memory and barriers of the Hopper prefill kernel (sm90_extend.cuh).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+
+#include "attention/cuda/attention_params.h"
+#include "attention/cuda/ptx.h"
+
+namespace warpweave::cuda {
+
+template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_, bool kGather_>
+struct Sm90Config {
+  using Element = Element_;
+  static constexpr int kDim = kDim_;
+  static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
+  static constexpr int kTileRows = 64 * kConsumers_;
+  static constexpr int kBlockTokens = kBlockTokens_;
+  static constexpr int kKeyStages = kKeyStages_;
+  static constexpr int kValueStages = kValueStages_;
+  static constexpr bool kGather = kGather_;
+  static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
+  static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
+  static constexpr int kThreads = 128 * (kConsumers_ + 1);
+  static constexpr int kProducerRegisters = kConsumers_ == 3 ? 32 : 56;
+  static constexpr int kConsumerRegisters = kConsumers_ == 3 ? 160 : 224;
+  static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes
+  static constexpr int kQueryBytes = kTileRows * kDim * 2;
+  static constexpr int kBlockBytes = kBlockTokens * kDim * 2;
+  static constexpr int kRingBytes = kQueryStages * kQueryBytes + (kKeyStages + kValueStages) * kBlockBytes;
+  static constexpr int kSmemBytes = kRingBytes + 1024 + 512 + (kGather ? 2 * kBlockTokens * 8 : 0);
+  // The largest power of two of tokens that a box may hold.
+  static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
+    static constexpr bool kPingPong = kConsumers_ == 2 && kDim <= 128;
+  static constexpr float kRescaleThreshold = 8;
+};
+
+struct Sm90Maps {
+  CUtensorMap q, k, v;
+};
+
+// One unit of work, written by the producer, read by all consumers.
+struct Sm90Tile {
+  int request;  // -1: no more
+  int head;
+  int q_begin, q_len, kv_len;
+  int first_token;              // of the tile, within the request
+  int block_begin, block_end;   // KV blocks
+};
+
+struct Sm90Barriers {
+  ptx::u64 q_full[2], q_empty[2];
+  ptx::u64 k_full[4], k_empty[4], v_full[4], v_empty[4];
+};
+
+template <class C>
+struct Sm90Shared {
+  ptx::u32 q, k, v, barriers;
+  Sm90Tile* tiles;      // [kQueryStages]
+  long long* offsets;   // kGather: [K and V, kBlockTokens] bytes in the pools, -1 past the end
+
+  WW_DEVICE Sm90Shared(char* base) {
+    q = ptx::smem_address(base);
+    k = q + C::kQueryStages * C::kQueryBytes;
+    v = k + C::kKeyStages * C::kBlockBytes;
+    barriers = q + C::kRingBytes;
+    tiles = reinterpret_cast<Sm90Tile*>(base + C::kRingBytes + sizeof(Sm90Barriers));
+    offsets = reinterpret_cast<long long*>(base + C::kRingBytes + 512);
+  }
+  WW_DEVICE ptx::u32 q_full(int s) const { return barriers + offsetof(Sm90Barriers, q_full) + s * 8; }
+  WW_DEVICE ptx::u32 q_empty(int s) const { return barriers + offsetof(Sm90Barriers, q_empty) + s * 8; }
+  WW_DEVICE ptx::u32 k_full(int s) const { return barriers + offsetof(Sm90Barriers, k_full) + s * 8; }
+  WW_DEVICE ptx::u32 k_empty(int s) const { return barriers + offsetof(Sm90Barriers, k_empty) + s * 8; }
+  WW_DEVICE ptx::u32 v_full(int s) const { return barriers + offsetof(Sm90Barriers, v_full) + s * 8; }
+  WW_DEVICE ptx::u32 v_empty(int s) const { return barriers + offsetof(Sm90Barriers, v_empty) + s * 8; }
+
+  WW_DEVICE void init_barriers() const {
+    static_assert(sizeof(Sm90Barriers) + C::kQueryStages * sizeof(Sm90Tile) <= 512);
+    constexpr int kWarps = 4 * C::kConsumers;
+    for (int s = 0; s < C::kQueryStages; ++s) {
+      ptx::mbarrier_init(q_full(s), 1);
+      ptx::mbarrier_init(q_empty(s), kWarps);
+    }
+    for (int s = 0; s < C::kKeyStages; ++s) {
+      ptx::mbarrier_init(k_full(s), C::kGather ? 64 : 1);
+      ptx::mbarrier_init(k_empty(s), kWarps);
+    }
+    for (int s = 0; s < C::kValueStages; ++s) {
+      ptx::mbarrier_init(v_full(s), C::kGather ? 64 : 1);
+      ptx::mbarrier_init(v_empty(s), kWarps);
+    }
+    ptx::mbarrier_init_fence();
+  }
+};
+
+// A stage of the ring and the parity of its current round.
+template <int kStages>
+struct RingPosition {
+  int stage = 0, parity = 0;
+  WW_DEVICE void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,32 @@
+// What fa4 can do here: the Hopper kernels on pages of 128 tokens, the KV block, so that one copy
+// fills a stage. Lazy rescale is in them; polynomial exponentials are not: they were slower on sm_90.
+#pragma once
+
+#include "attention/caps.h"
+
+namespace warpweave::fa4 {
+
+inline constexpr Caps kCaps = {
+    .name = "fa4",
+    .summary = "Hopper kernels with lazy rescale on pages of 128 tokens; split-KV decode",
+    .kinds = {AttentionKind::mha},
+    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
+    .archs = {DeviceArch::sm_90},
+    .min_cuda_version = 12030,
+    .dtypes = {ModelDType::bf16, ModelDType::f16},
+    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
+    .head_dims = IntChoice::of({64, 128, 256}),
+    .page_sizes = IntChoice::of({128}),
+    .spec = SpecSupport::tree,
+    .spec_paged = SpecSupport::tree,
+    .sliding_window = true,
+    .sinks = true,
+    .softcap = true,
+    .custom_mask = true,
+    .chunked_prefix = true,
+    .non_causal = true,
+    .graph_capture = true,
+    .workspace_bytes = 12 << 20,
+};
+
+}  // namespace warpweave::fa4

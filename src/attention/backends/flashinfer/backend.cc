@@ -1,0 +1,21 @@
+#include "attention/backends/flashinfer/caps.h"
+#include "attention/backends/flashinfer/kernels/kernels.h"
+#include "attention/cuda/paged_backend.h"
+#include "attention/registry.h"
+
+namespace warpweave::flashinfer {
+namespace {
+
+constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_decode,
+                                         cuda::sm80_extend_layout, cuda::sm80_extend};
+
+std::unique_ptr<AttentionBackend> create(const BackendContext&) {
+  return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels);
+}
+
+}  // namespace
+}  // namespace warpweave::flashinfer
+
+namespace warpweave {
+WW_REGISTER_ATTENTION_BACKEND(flashinfer, flashinfer::kCaps, flashinfer::create)
+}

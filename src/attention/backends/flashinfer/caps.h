@@ -1,0 +1,30 @@
+// What flashinfer can do on a GPU: the mma.sync kernels of kernels/, any page size.
+#pragma once
+
+#include "attention/caps.h"
+
+namespace warpweave::flashinfer {
+
+inline constexpr Caps kCaps = {
+    .name = "flashinfer",
+    .summary = "mma.sync kernels over paged K/V: split-KV decode planned on the device, tiled prefill",
+    .kinds = {AttentionKind::mha},
+    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
+    .archs = {DeviceArch::sm_90},
+    .dtypes = {ModelDType::bf16, ModelDType::f16},
+    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
+    .head_dims = IntChoice::of({64, 128, 256}),
+    .page_sizes = IntChoice::any_up_to(),
+    .spec = SpecSupport::tree,
+    .spec_paged = SpecSupport::tree,
+    .sliding_window = true,
+    .sinks = true,
+    .softcap = true,
+    .custom_mask = true,
+    .chunked_prefix = true,
+    .non_causal = true,
+    .graph_capture = true,
+    .workspace_bytes = 12 << 20,
+};
+
+}  // namespace warpweave::flashinfer

@@ -1,0 +1,84 @@
+// Split-KV decode over paged K/V: a few query rows per request, mma.sync with K and V as the A
+// operand (S^T = K Q^T, O^T = V^T P^T), so that 16 tokens fill the instruction's rows and the q
+// heads of a kv head its 8 columns. bf16 or f16 arithmetic, float32 accumulation and softmax.
+//
+// Bound by memory bandwidth, hence the shape: every warp is a pipeline of its own (its own ring of
+// cp.async stages of 16 tokens of K and V, its own softmax state, no CTA barrier in the loop) that
+// runs on across the requests of the CTA's run of work (attention_params.h), so that the copies never
+// drain. The warps' states are merged at the end of each pair, the pieces of a cut pair by the worker
+// that finishes last, in the fixed order of the pieces: results do not depend on timing.
+//
+// Keys past the visible range are never read. Softmax runs in log2 units. The rows of a request are
+// query token * group + head in the group.
+#pragma once
+
+#include "attention/backends/flashinfer/kernels/sm80_decode_epilogue.cuh"
+
+namespace warpweave::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
+    sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w) {
+  extern __shared__ __align__(128) char smem[];
+  const int warp = threadIdx.x / 32;
+  const DecodeWorker run = w.workers[blockIdx.x];
+  if (run.num_tiles == 0) return;
+
+  char* after_ring = smem + C::kWarps * C::kStages * C::kStageBytes;
+  DecodeEpilogue<C> epilogue(after_ring + C::kQueryBytes);
+  DecodeState<C> state;
+  state.q_shared = reinterpret_cast<uint2*>(after_ring);
+  DecodeSegment segment;
+  SegmentWalker walker(run);
+  walker.next(p, segment);
+  state.load(p, segment);
+
+  const u32 ring = ptx::smem_address(smem) + warp * C::kStages * C::kStageBytes;
+  DecodeLoader<C> loader(p, run, ring);
+  for (int i = 0; i < C::kStages; ++i) loader.load(p);
+
+  int stage = 0;
+  for (bool first_pair = true;; first_pair = false) {
+    state.reset(p);
+    constexpr float kUnshift =
+        power_of_two(C::Fragment::kWidenedScaleLog2 - C::Fragment::kQueryLog2) * DecodeState<C>::kLog2e;
+    const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[segment.head] : 1.0f;
+    const float scale_log2 = p.scale * k_scale * kUnshift;
+    for (int position = segment.token_begin + warp * C::kStepTokens; position < segment.token_end;
+         position += kDecodeTileTokens) {
+      ptx::cp_async_wait<C::kStages - 1>();
+      __syncwarp();
+      const u32 tile = ring + stage * C::kStageBytes;
+      float s[C::kColumnTiles][4];
+      u32 probability[C::kColumnTiles][2];
+      state.scores(tile, s);
+      state.mask(p, segment, position, scale_log2, s);
+      state.softmax(s, probability);
+      state.accumulate(tile + C::kStepTokens * C::kRowBytes, probability);
+      __syncwarp();
+      loader.load(p);
+      stage = stage + 1 == C::kStages ? 0 : stage + 1;
+    }
+    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x)};
+    if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end};
+    else if (!segment.ends_pair) pieces.last = run.last_pair_end;
+    const DecodeSegment done = segment;
+    const bool more = walker.next(p, segment);
+    if (more) state.load(p, segment);  // the next Q arrives while this pair is written
+    epilogue.finish(p, w, done, state, pieces);
+    if (!more) break;
+  }
+  ptx::cp_async_wait<0>();
+}
+
+template <class C>
+cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& w, int num_workers,
+                               cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      sm80_decode<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+  if (ready != cudaSuccess) return ready;
+  sm80_decode<C><<<num_workers, C::kThreads, C::kSmemBytes, stream>>>(p, w);
+  return cudaPeekAtLastError();
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,7 @@
+#include "attention/backends/flashinfer/kernels/sm80_extend_dispatch.cuh"
+
+namespace warpweave::cuda {
+ExtendVariant extend_f16_e4m3(int head_dim, int tile_rows) {
+  return extend_variant_of<ptx::F16, KvStorage::e4m3>(head_dim, tile_rows);
+}
+}  // namespace warpweave::cuda

@@ -1,0 +1,256 @@
+// Modifiers through the backend, on every tier of this machine, against attention computed cell by
+// cell in f64 with the evaluator; and tile programs against the evaluator alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "attention/backends/flex_attention/backend.h"
+#include "attention/backends/flex_attention/plan.h"
+#include "attention/backends/flex_attention/program.h"
+#include "attention/mods/parse.h"
+#include "base/float16.h"
+#include "base/threads.h"
+
+namespace warpweave::flex_attention {
+namespace {
+
+std::vector<CpuTier> tiers() {
+  std::vector<CpuTier> all;
+  for (int tier = 0; tier <= static_cast<int>(cpu_info().tier); ++tier) all.push_back(static_cast<CpuTier>(tier));
+  return all;
+}
+
+mods::Modifiers modifiers(std::string_view score, std::string_view mask) {
+  auto parsed = mods::parse_modifiers({.score = score, .mask = mask, .parameters = "slope=0.05"});
+  EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+  return std::move(parsed).value();
+}
+
+// A small paged batch of bf16 keys and values with shuffled pages.
+class Batch {
+ public:
+  struct Request { int q_len, kv_len; };
+  static constexpr int kPage = 5, kDim = 32, kHeads = 6, kKvHeads = 2;
+
+  explicit Batch(std::vector<Request> requests, uint32_t seed = 1) : requests_(std::move(requests)) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    int pages = 0, stride = 1;
+    for (const Request& r : requests_) {
+      pages += (r.kv_len + kPage - 1) / kPage;
+      stride = std::max(stride, (r.kv_len + kPage - 1) / kPage);
+    }
+    std::vector<int32_t> ids(pages);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), random);
+    pages_.assign(requests_.size() * stride, 0);
+    size_t next = 0;
+    for (size_t r = 0; r < requests_.size(); ++r) {
+      q_indptr_.push_back(q_indptr_.back() + requests_[r].q_len);
+      kv_lens_.push_back(requests_[r].kv_len);
+      batch.max_q_len = std::max(batch.max_q_len, requests_[r].q_len);
+      for (int p = 0; p * kPage < requests_[r].kv_len; ++p) pages_[r * stride + p] = ids[next++];
+    }
+    const auto fill = [&](std::vector<uint16_t>& pool) {
+      for (int i = 0; i < pages * kPage * kKvHeads * kDim; ++i) pool.push_back(f32_to_bf16(normal(random)));
+    };
+    fill(k_);
+    fill(v_);
+    for (int i = 0; i < q_indptr_.back() * kHeads * kDim; ++i) {
+      q_.push_back(bf16_to_f32(f32_to_bf16(normal(random))));
+    }
+    batch.mode = ForwardMode::extend;
+    batch.num_reqs = static_cast<int>(requests_.size());
+    batch.num_tokens = q_indptr_.back();
+    batch.page_size = kPage;
+    batch.q_indptr = q_indptr_;
+    batch.kv_lens = kv_lens_;
+    batch.page_table = pages_;
+    batch.page_table_stride = stride;
+    out_.resize(q_.size());
+    lse_.resize(q_indptr_.back() * kHeads);
+    call.num_q_heads = kHeads;
+    call.num_kv_heads = kKvHeads;
+    call.head_dim = call.v_head_dim = kDim;
+    call.scale = 1 / std::sqrt(static_cast<float>(kDim));
+    call.q = q_.data();
+    call.q_token_stride = call.out_token_stride = kHeads * kDim;
+    call.k = {.data = k_.data(), .format = KvFormat::bf16, .page_stride = kPage * kKvHeads * kDim,
+              .token_stride = kKvHeads * kDim, .head_stride = kDim, .block_scales = nullptr, .head_scales = nullptr};
+    call.v = call.k;
+    call.v.data = v_.data();
+    call.out = out_.data();
+    call.lse = lse_.data();
+  }
+
+  // The largest difference from the f64 result, out and lse.
+  double error(const mods::Modifiers& modifiers) const {
+    double worst = 0;
+    for (int r = 0; r < batch.num_reqs; ++r) {
+      for (int i = 0; i < requests_[r].q_len; ++i) {
+        for (int h = 0; h < kHeads; ++h) worst = std::max(worst, row_error(modifiers, r, i, h));
+      }
+    }
+    return worst;
+  }
+
+  ForwardBatch batch;
+  AttentionCall call;
+
+ private:
+  float at(const std::vector<uint16_t>& pool, int request, int token, int kv_head, int i) const {
+    const int page = batch.pages_of(request)[token / kPage];
+    return bf16_to_f32(pool[((page * kPage + token % kPage) * kKvHeads + kv_head) * kDim + i]);
+  }
+
+  double row_error(const mods::Modifiers& modifiers, int r, int i, int h) const {
+    const auto [q_len, kv_len] = requests_[r];
+    const int row = q_indptr_[r] + i, kv_head = h / (kHeads / kKvHeads);
+    mods::Cell cell = {.q_idx = kv_len - q_len + i, .request = r, .head = h, .q_len = q_len,
+                       .kv_len = kv_len, .num_heads = kHeads, .head_dim = kDim};
+    std::vector<double> weights(kv_len, 0), want(kDim, 0);
+    double sum = 0;
+    for (int t = 0; t < kv_len; ++t) {
+      cell.kv_idx = t;
+      const bool visible = modifiers.mask.empty() ? t <= cell.q_idx
+                                                  : mods::evaluate(modifiers.mask, cell).integer != 0;
+      if (!visible) continue;
+      double score = 0;
+      for (int d = 0; d < kDim; ++d) score += q_[(row * kHeads + h) * kDim + d] * static_cast<double>(at(k_, r, t, kv_head, d));
+      cell.score = score * call.scale;
+      if (!modifiers.score.empty()) cell.score = mods::evaluate(modifiers.score, cell).real;
+      sum += weights[t] = std::exp(cell.score);
+    }
+    for (int t = 0; t < kv_len && sum > 0; ++t) {
+      for (int d = 0; d < kDim; ++d) want[d] += weights[t] / sum * at(v_, r, t, kv_head, d);
+    }
+    const float lse = lse_[row * kHeads + h];
+    if (sum == 0 && lse != -std::numeric_limits<float>::infinity()) return 1e30;
+    double worst = sum == 0 ? 0 : std::fabs(lse - std::log(sum)) / std::max(1.0, std::fabs(std::log(sum)));
+    for (int d = 0; d < kDim; ++d) {
+      const double difference = std::fabs(out_[(row * kHeads + h) * kDim + d] - want[d]);
+      if (!(difference <= worst)) worst = difference;
+    }
+    return worst;
+  }
+
+  std::vector<Request> requests_;
+  std::vector<uint16_t> k_, v_;
+  std::vector<float> q_, out_, lse_;
+  std::vector<int32_t> q_indptr_ = {0}, kv_lens_, pages_;
+};
+
+struct Mods { const char *score, *mask; };
+
+class FlexModifiers : public testing::TestWithParam<Mods> {};
+
+TEST_P(FlexModifiers, MatchTheEvaluator) {
+  const mods::Modifiers wanted = modifiers(GetParam().score, GetParam().mask);
+  Batch problem({{1, 1}, {70, 70}, {3, 200}, {130, 190}, {1, 333}});
+  ThreadTeam team(2);
+  for (CpuTier tier : tiers()) {
+    const auto backend = create_for_tier({.team = &team}, tier, wanted);
+    ASSERT_TRUE(backend->init_forward_metadata(problem.batch).ok());
+    backend->forward_extend(problem.batch, problem.call);
+    // Probabilities are rounded to bf16 where the tier multiplies bf16.
+    EXPECT_LE(problem.error(wanted), tier >= CpuTier::avx512_bf16 ? 1e-2 : 2e-5) << cpu_tier_name(tier);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Expressions, FlexModifiers,
+    testing::Values(
+        Mods{"", ""}, Mods{"", "causal"}, Mods{"", "window(17)"}, Mods{"", "chunked(48)"},
+        Mods{"", "prefix_lm(70)"}, Mods{"", "causal && document(20, 64, 130)"}, Mods{"", "true"},
+        Mods{"", "false"}, Mods{"", "kv_idx < 64 || q_idx - kv_idx < 5 && causal"},
+        Mods{"", "causal && (q_idx - kv_idx) % 3 == 0"}, Mods{"", "causal && kv_idx % 7 < 4"},
+        Mods{"", "causal && (h < 2 || q_idx - kv_idx < 30)"}, Mods{"", "b == 3 ? causal : window(9)"},
+        Mods{"", "kv_idx >= kv_len - q_len"}, Mods{"alibi", ""}, Mods{"softcap(2)", ""},
+        Mods{"softcap(1.5, alibi)", "window(50)"}, Mods{"score - slope * abs(q_idx - kv_idx)", "true"},
+        Mods{"score + log(1 + float(kv_idx)) - exp(score * 0.1)", "causal"},
+        Mods{"h % 2 == 0 ? score : score * 0.5 + kv_idx % 3", ""}, Mods{"kv_idx * 0.01", ""},
+        Mods{"1", "causal"}, Mods{"q_idx", "window(3)"},
+        Mods{"max(score, tanh(score) * 3, -sqrt(1 + score * score))", ""}));
+
+TEST(FlexAttention, DecodeIsTheSameRow) {
+  const mods::Modifiers wanted = modifiers("alibi", "window(100)");
+  Batch problem({{1, 250}, {1, 64}, {1, 1}});
+  ThreadTeam team(1);
+  const auto backend = create_for_tier({.team = &team}, cpu_info().tier, wanted);
+  ASSERT_TRUE(backend->init_forward_metadata(problem.batch).ok());
+  backend->forward_decode(problem.batch, problem.call);
+  EXPECT_LE(problem.error(wanted), 1e-2);
+}
+
+TEST(FlexPlan, SkipsWhatTheMaskHides) {
+  Batch problem({{2048, 2048}});
+  const auto blocks = [&](const char* mask) {
+    const mods::Modifiers wanted = modifiers("", mask);
+    mods::MaskBounds bounds(wanted.mask);
+    Plan plan;
+    plan.init(problem.batch, {.group = 2, .num_heads = 2, .head_dim = 32}, &bounds);
+    int all = 0, full = 0;
+    for (const PlannedTile& tile : plan.tiles()) {
+      for (const PlannedBlock& block : plan.blocks(tile)) ++all, full += block.full;
+    }
+    return std::pair(all, full);
+  };
+  // 32 tiles of 64 rows, 32 blocks of 64 tokens.
+  EXPECT_EQ(blocks("true"), std::pair(1024, 1024));
+  EXPECT_EQ(blocks("causal"), std::pair(32 * 33 / 2, 32 * 31 / 2));
+  EXPECT_EQ(blocks("window(64)"), std::pair(63, 0));
+  EXPECT_EQ(blocks("window(128)"), std::pair(32 + 31 + 30, 31));
+  EXPECT_EQ(blocks("chunked(512)"), std::pair(4 * 36, 4 * 28));
+  EXPECT_EQ(blocks("false"), std::pair(0, 0));
+}
+
+// Tile programs against the evaluator, on every tier: integers and conditions exactly.
+TEST(FlexProgram, ComputesTiles) {
+  constexpr int kRows = 7;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const char* text :
+       {"score", "q_idx * kv_idx - 100 * h", "(q_idx - kv_idx) / 8", "(q_idx - kv_idx) % 8",
+        "(q_idx - kv_idx) / (h - 1)", "(kv_idx - q_idx) % (h + 1)", "kv_idx / 7 + kv_idx % 7",
+        "abs(q_idx - kv_idx) * 1000000000", "min(q_idx, kv_idx, 40) - max(h, kv_idx % 3)",
+        "int(kv_idx == q_idx) - int(kv_idx != h) * 2", "-(kv_idx * kv_idx)", "alibi_slope(h) * score",
+        "exp(score) / (1 + exp(score))", "log(abs(score) + 0.001)", "tanh(score * 3)", "sqrt(score * score)",
+        "score < 0 ? -score : score * 2", "softcap(3, alibi) + float(kv_idx) / float(q_idx + 1)",
+        "min(score, 0.5) - max(score, -0.5)", "(score > 0) == (kv_idx < q_idx) ? 1.5 : score"}) {
+    auto parsed = mods::parse_score_modifier(text);
+    ASSERT_TRUE(parsed.ok()) << text << parsed.status().message();
+    const Program program(std::move(parsed).value());
+    std::vector<mods::Cell> rows;
+    for (int i = 0; i < kRows; ++i) rows.push_back({.q_idx = 60 + i / 2, .head = i % 4, .num_heads = 4});
+    std::vector<int32_t> kv_idx(kStripColumns);
+    std::iota(kv_idx.begin(), kv_idx.end(), 30);
+    std::vector<float> before(kRows * kStripColumns);
+    for (float& s : before) s = normal(random);
+    for (CpuTier tier : tiers()) {
+#if defined(__x86_64__)
+      const Strips& strips = tier >= CpuTier::avx512 ? kAvx512Strips : tier >= CpuTier::avx2 ? kAvx2Strips : kScalarStrips;
+#else
+      const Strips& strips = kScalarStrips;
+#endif
+      ProgramRun run;
+      run.start_tile(program, rows);
+      run.start_block(program, strips, kv_idx.data());
+      std::vector<float> scores = before;
+      run.change_scores(program, strips, scores.data());
+      for (int i = 0; i < kRows * kStripColumns; ++i) {
+        mods::Cell cell = rows[i / kStripColumns];
+        cell.kv_idx = kv_idx[i % kStripColumns];
+        cell.score = before[i];
+        const double want = mods::evaluate(program.expression(), cell).real;
+        ASSERT_NEAR(scores[i], want, 3e-6 * std::max(1.0, std::fabs(want)))
+            << text << " " << cpu_tier_name(tier) << " q " << cell.q_idx << " kv " << cell.kv_idx << " h " << cell.head;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::flex_attention

@@ -1,0 +1,35 @@
+// torch_native on CUDA GPUs: one plain kernel, planned by nothing, so it runs in graphs as it is.
+#include <memory>
+
+#include "attention/backend.h"
+#include "attention/backends/torch_native/caps.h"
+#include "attention/backends/torch_native/cuda_attention.h"
+#include "attention/batch_check.h"
+#include "attention/registry.h"
+
+namespace warpweave::torch_native {
+namespace {
+
+class CudaBackend : public AttentionBackend {
+ public:
+  const Caps& caps() const override { return kCudaCaps; }
+  Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
+  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    launch_cuda_attention(batch, call);
+  }
+  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    launch_cuda_attention(batch, call);
+  }
+  Status init_cuda_graph_state(const GraphLimits&) override { return {}; }
+  Status init_forward_metadata_capture_cuda_graph(const ForwardBatch&) override { return {}; }
+  Status init_forward_metadata_replay_cuda_graph(const ForwardBatch&) override { return {}; }
+};
+
+std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) { return std::make_unique<CudaBackend>(); }
+
+}  // namespace
+}  // namespace warpweave::torch_native
+
+namespace warpweave {
+WW_REGISTER_ATTENTION_BACKEND(torch_native_cuda, torch_native::kCudaCaps, torch_native::create_cuda)
+}

@@ -1,0 +1,89 @@
+// What the attention kernels read: one plain struct passed by value, and the device-made plans.
+// All pointers are device pointers; strides are in elements of the pointer's own type.
+#pragma once
+
+#include <cstdint>
+
+namespace warpweave::cuda {
+
+struct AttentionParams {
+  const void* q = nullptr;            // [tokens, q_heads, d]
+  int64_t q_token_stride = 0;
+  void* out = nullptr;                // [tokens, q_heads, d]
+  int64_t out_token_stride = 0;
+  float* lse = nullptr;               // [tokens, q_heads] natural log, or null
+  const void* k = nullptr;            // the pools; K and V have the same strides
+  const void* v = nullptr;
+  int64_t page_stride = 0;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+  const float* k_head_scales = nullptr;  // [kv_heads] or null
+  const float* v_head_scales = nullptr;
+  const float* sinks = nullptr;       // [q_heads] or null
+  const int32_t* page_table = nullptr;
+  int page_table_stride = 0;
+  const int32_t* kv_lens = nullptr;   // [requests]
+  const int32_t* q_indptr = nullptr;  // [requests + 1]
+  const int32_t* positions = nullptr; // [tokens]; read with a tree mask only
+  const uint32_t* tree_mask = nullptr;
+  int tree_mask_words = 0;
+  int num_requests = 0;
+  int num_tokens = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int group = 1;                      // q heads per kv head
+  int page_size = 1;
+  int page_shift = 0;                 // log2(page_size), or -1
+  int window_left = -1;
+  int decode_q_len = 0;               // requests with more query tokens are not the decode kernel's
+  bool causal = true;
+  float scale = 1;                    // of q.k, natural units
+  float softcap = 0;
+};
+
+// ---- split-KV decode ---------------------------------------------------------------------------
+// The work is the line of all (request, kv head) pairs, each of its number of kDecodeTileTokens
+// tiles (at least one), request-major. It is cut into equal runs, one per worker (CTA). A pair that
+// is cut has one piece per worker that it touches; the last of them to finish merges.
+inline constexpr int kDecodeTileTokens = 64;
+
+struct DecodeWorker {
+  int32_t request = 0, head = 0, tile = 0;  // where the run starts
+  int32_t num_tiles = 0;                    // its length; 0: idle
+  int32_t first_pair_begin = 0;             // worker where the run's first pair begins
+  int32_t first_pair_end = 0;               // worker where it ends
+  int32_t last_pair_end = 0;                // worker where the run's last pair ends
+  int32_t q_begin = 0, q_len = 0, kv_len = 0;  // of the first request, to spare a first read
+  int32_t unused[2] = {0, 0};
+};
+
+// A worker has at most two pieces: slot 2w when the pair began at an earlier worker, 2w + 1 when it
+// begins here. Counters (one per worker that starts a cut pair) are zero between launches.
+struct DecodeWorkspace {
+  const DecodeWorker* workers = nullptr;
+  float* partial_out = nullptr;     // [2 * workers, rows, d] unnormalised
+  float* partial_max_sum = nullptr; // [2 * workers, rows, 2] maximum (log2 units), sum
+  int32_t* counters = nullptr;      // [workers]
+};
+
+// ---- tiled extend ------------------------------------------------------------------------------
+// One item is kTileRows rows of one request for every kv head (rows = query token * group + head in
+// the group) or every q head; items are sorted, longest first.
+struct ExtendItem {
+  int32_t request = 0;
+  int32_t tile = 0;
+};
+
+struct ExtendHeader {
+  int32_t num_items = 0;
+  // The kv heads are worked off this many at a time, so that their K and V stay in the L2 cache;
+  // divides the number of kv heads.
+  int32_t section_kv_heads = 1;
+};
+
+struct ExtendWorklist {
+  const ExtendItem* items = nullptr;
+  const ExtendHeader* header = nullptr;
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,236 @@
+#include "attention/cuda/paged_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+
+#include "attention/batch_check.h"
+#include "base/log.h"
+#include "device/cuda/cuda_check.h"
+
+namespace warpweave::cuda {
+namespace {
+
+// The worklist's header stands before its items.
+static_assert(sizeof(ExtendHeader) == sizeof(ExtendItem));
+
+// Bounds over all decode layouts: CTAs an SM, and floats of one partial result.
+constexpr int kMaxCtasPerSm = 4;
+constexpr int kMaxPartialFloats = 16 * 256;
+constexpr int kMaxPartialRows = 32;
+
+// The longest run of query tokens that the decode kernel takes together with tiled requests.
+constexpr int kMixedDecodeRows = 16;
+
+KernelShape shape_of(const AttentionCall& call) {
+  KernelShape shape;
+  shape.element = call.q_dtype == DType::f16 ? ElementType::f16 : ElementType::bf16;
+  shape.head_dim = call.head_dim;
+  if (call.k.format == KvFormat::fp8_e4m3) shape.kv = KvType::e4m3;
+  if (call.k.format == KvFormat::fp8_e5m2) shape.kv = KvType::e5m2;
+  return shape;
+}
+
+AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) {
+  assert(call.head_dim == call.v_head_dim && call.q_dtype == call.out_dtype);
+  assert(call.k.page_stride == call.v.page_stride && call.k.token_stride == call.v.token_stride &&
+         call.k.head_stride == call.v.head_stride);
+  AttentionParams p;
+  p.q = call.q;
+  p.q_token_stride = call.q_token_stride;
+  p.out = call.out;
+  p.out_token_stride = call.out_token_stride;
+  p.lse = call.lse;
+  p.k = call.k.data;
+  p.v = call.v.data;
+  p.page_stride = call.k.page_stride;
+  p.token_stride = call.k.token_stride;
+  p.head_stride = call.k.head_stride;
+  p.k_head_scales = call.k.head_scales;
+  p.v_head_scales = call.v.head_scales;
+  p.sinks = call.sinks;
+  p.page_table = batch.device.page_table;
+  p.page_table_stride = batch.page_table_stride;
+  p.kv_lens = batch.device.kv_lens;
+  p.q_indptr = batch.device.q_indptr;
+  p.positions = batch.device.positions;
+  p.tree_mask = batch.tree_mask_words > 0 ? batch.device.tree_mask : nullptr;
+  p.tree_mask_words = batch.tree_mask_words;
+  p.num_requests = batch.num_reqs;
+  p.num_tokens = batch.num_tokens;
+  p.num_q_heads = call.num_q_heads;
+  p.num_kv_heads = call.num_kv_heads;
+  p.group = call.num_q_heads / call.num_kv_heads;
+  p.page_size = batch.page_size;
+  const unsigned page_size = static_cast<unsigned>(batch.page_size);
+  p.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
+  p.window_left = call.window_left;
+  p.causal = batch.causal;
+  p.scale = call.scale;
+  p.softcap = call.logit_softcap;
+  return p;
+}
+
+PlanInput plan_input(const AttentionParams& p, const KernelShape& shape) {
+  PlanInput input;
+  input.kv_lens = p.kv_lens;
+  input.q_indptr = p.q_indptr;
+  input.num_requests = p.num_requests;
+  input.num_kv_heads = p.num_kv_heads;
+  input.window_left = p.window_left;
+  input.decode_q_len = p.decode_q_len;
+  input.head_token_bytes = 2 * shape.head_dim * (shape.kv == KvType::same16 ? 2 : 1);
+  input.causal = p.causal;
+  return input;
+}
+
+// The plan made for `key`, else a free place, else one to make anew.
+template <class Plans, class Key>
+auto& place_of(Plans& plans, const Key& key) {
+  for (auto& plan : plans) {
+    if (!plan.made || plan.key == key) return plan;
+  }
+  return plans.back();
+}
+
+cudaStream_t stream_of(const ForwardBatch& batch) { return static_cast<cudaStream_t>(batch.device.stream); }
+
+}  // namespace
+
+Status PagedCudaBackend::prepare() {
+  if (num_sms_ > 0) return {};
+  int device = 0, sms = 0;
+  WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
+  WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "attention");
+  const size_t workers = static_cast<size_t>(sms) * kMaxCtasPerSm;
+  const size_t partials = 2 * static_cast<size_t>(sms) * 2;
+  WW_ASSIGN_OR_RETURN(partial_out_, DeviceBuffer::allocate(partials * kMaxPartialFloats * 4, "attention partials"));
+  WW_ASSIGN_OR_RETURN(partial_max_sum_, DeviceBuffer::allocate(partials * kMaxPartialRows * 8, "attention partials"));
+  WW_ASSIGN_OR_RETURN(counters_, DeviceBuffer::allocate(workers * 4, "attention counters"));
+  for (DecodePlan& plan : decode_plans_) {
+    WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
+  }
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(counters_.as<void>(), 0, workers * 4), "attention counters");
+  num_sms_ = sms;
+  return {};
+}
+
+void PagedCudaBackend::forget_plans() {
+  for (DecodePlan& plan : decode_plans_) plan.made = false;
+  for (ExtendPlan& plan : extend_plans_) plan.made = false;
+}
+
+Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
+  WW_RETURN_IF_ERROR(prepare());
+  if (!first_error_.ok()) return std::exchange(first_error_, Status());
+  if (!batch.q_indptr.empty()) WW_RETURN_IF_ERROR(check_batch(batch));
+  forget_plans();
+  return {};
+}
+
+Status PagedCudaBackend::init_cuda_graph_state(const GraphLimits& limits) {
+  WW_RETURN_IF_ERROR(prepare());
+  graph_tokens_ = limits.max_tokens;
+  graph_requests_ = limits.max_batch_size;
+  return {};
+}
+
+Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
+  WW_RETURN_IF_ERROR(prepare());
+  if (!first_error_.ok()) return std::exchange(first_error_, Status());
+  forget_plans();
+  return {};
+}
+
+// The graph holds its own plan launches.
+Status PagedCudaBackend::init_forward_metadata_replay_cuda_graph(const ForwardBatch&) { return {}; }
+
+void PagedCudaBackend::report(cudaError_t error, const char* what) { report(cuda_status(error, what)); }
+
+void PagedCudaBackend::report(const Status& status) {
+  if (status.ok()) return;
+  LOG_ERROR("{}: {}", caps_.name, status.message());
+  if (first_error_.ok()) first_error_ = status;
+}
+
+void PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
+  run_decode(batch, shape_of(call), params_of(batch, call), 1);
+}
+
+void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
+  const KernelShape shape = shape_of(call);
+  AttentionParams p = params_of(batch, call);
+  if (batch.num_tokens == 0) return;
+  // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
+  if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
+    return run_decode(batch, shape, p, batch.max_q_len);
+  }
+  int decode_q_len = 0;
+  if (batch.mode == ForwardMode::mixed) {
+    const int longest = kMixedDecodeRows / p.group;
+    for (int r = 0; r < batch.num_reqs; ++r) {
+      if (batch.q_len(r) <= longest) decode_q_len = std::max(decode_q_len, batch.q_len(r));
+    }
+  }
+  p.decode_q_len = decode_q_len;
+  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
+  if (decode_q_len > 0) run_decode(batch, shape, p, decode_q_len);
+}
+
+void PagedCudaBackend::run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p,
+                                  int q_len) {
+  const int rows = q_len * p.group;
+  const bool multi_row = q_len > 1;
+  const DecodeLayout layout = kernels_.decode_layout(shape, rows, multi_row);
+  assert(layout.rows > 0 && layout.rows * shape.head_dim <= kMaxPartialFloats);
+  assert(layout.ctas_per_sm <= 2 && layout.rows <= kMaxPartialRows);
+  p.decode_q_len = q_len;
+  const int num_workers = layout.ctas_per_sm * num_sms_;
+  const cudaStream_t stream = stream_of(batch);
+  const DecodeKey key = {p.window_left, p.num_kv_heads, num_workers, q_len};
+  DecodePlan& plan = place_of(decode_plans_, key);
+  if (!plan.made || plan.key != key) {
+    plan.made = true;
+    plan.key = key;
+    report(launch_decode_plan(plan_input(p, shape), plan.workers.as<DecodeWorker>(), num_workers, stream), "decode plan");
+  }
+  const DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
+                                     partial_max_sum_.as<float>(), counters_.as<int32_t>()};
+  report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
+}
+
+void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
+                                  const AttentionParams& p, const ExtendLayout& layout) {
+  assert(layout.tile_rows > 0);
+  const cudaStream_t stream = stream_of(batch);
+  const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len};
+  ExtendPlan& plan = place_of(extend_plans_, key);
+  // Every request may add one partly filled tile to the tiles that its rows fill.
+  auto most_items = [&](int64_t tokens, int requests) {
+    return tokens * layout.rows_per_token / layout.tile_rows + requests;
+  };
+  if (!plan.made || plan.key != key) {
+    const int64_t room = most_items(std::max(batch.num_tokens, graph_tokens_),
+                                    std::max(batch.num_reqs, graph_requests_));
+    const size_t bytes = static_cast<size_t>(room + 1) * sizeof(ExtendItem);
+    if (plan.items.size_bytes() < bytes) {
+      report(cudaStreamSynchronize(stream), "extend plan");
+      auto grown = DeviceBuffer::allocate(bytes + bytes / 2, "attention worklist");
+      if (!grown.ok()) return report(grown.status());
+      plan.items = std::move(*grown);
+    }
+    plan.made = true;
+    plan.key = key;
+    report(launch_extend_plan(plan_input(p, shape), layout.tile_rows, layout.rows_per_token,
+                              plan.items.as<ExtendItem>() + 1, plan.items.as<ExtendHeader>(), stream),
+           "extend plan");
+  }
+  ExtendLaunch launch;
+  launch.layout = layout;
+  launch.work = {plan.items.as<ExtendItem>() + 1, plan.items.as<ExtendHeader>()};
+  launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
+  launch.num_sms = num_sms_;
+  report(kernels_.extend(shape, p, launch, stream), "extend attention");
+}
+
+}  // namespace warpweave::cuda

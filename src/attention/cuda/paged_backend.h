@@ -1,0 +1,114 @@
+// What the CUDA backends share: reading a batch's device arrays, device-made plans, workspace, graphs.
+// A backend is this class with its Caps and its KernelFamily.
+//
+// Plans are launched on the batch's stream by the first layer that needs them (one per window and
+// kernel) and reused by the other layers; inside a capture they become part of the graph, so that a
+// replay plans for itself and costs the host nothing. Memory is allocated at creation and, outside
+// graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
+// Requests of few query tokens go to the split-KV decode kernel even in a mixed batch, longer ones to
+// the tiled kernel. Errors of launches are reported by the next init_forward_metadata.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+
+#include "attention/backend.h"
+#include "attention/cuda/attention_params.h"
+#include "attention/cuda/plan.h"
+#include "device/cuda/memory.h"
+
+namespace warpweave::cuda {
+
+enum class ElementType { bf16, f16 };
+enum class KvType { same16, e4m3, e5m2 };  // same16: K and V are of the element type
+
+struct KernelShape {
+  ElementType element = ElementType::bf16;
+  KvType kv = KvType::same16;
+  int head_dim = 128;
+};
+
+// What a decode launch of `rows` rows a request (query tokens * group) takes; rows 0: not run.
+struct DecodeLayout {
+  int rows = 0;         // of a partial result
+  int ctas_per_sm = 0;  // workers = this * SMs
+};
+
+// How a tiled launch cuts rows; tile_rows 0: not run.
+struct ExtendLayout {
+  int tile_rows = 0;
+  int rows_per_token = 1;  // group: the q heads of a kv head share a tile; 1: a tile is of one q head
+};
+
+struct ExtendLaunch {
+  ExtendLayout layout;
+  ExtendWorklist work;
+  int max_items = 0;       // entries that the worklist may have
+  int num_sms = 0;
+};
+
+// The kernels of one backend. Layout functions are pure.
+struct KernelFamily {
+  DecodeLayout (*decode_layout)(const KernelShape& shape, int rows, bool multi_row);
+  cudaError_t (*decode)(const KernelShape& shape, int rows, bool multi_row, const AttentionParams& p,
+                        const DecodeWorkspace& w, int num_workers, cudaStream_t stream);
+  ExtendLayout (*extend_layout)(const KernelShape& shape, const AttentionParams& p, int max_q_len);
+  cudaError_t (*extend)(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
+                        cudaStream_t stream);
+};
+
+class PagedCudaBackend : public AttentionBackend {
+ public:
+  PagedCudaBackend(const Caps& caps, const KernelFamily& kernels) : caps_(caps), kernels_(kernels) {}
+
+  const Caps& caps() const override { return caps_; }
+  Status init_forward_metadata(const ForwardBatch& batch) override;
+  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
+  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status init_cuda_graph_state(const GraphLimits& limits) override;
+  Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
+  Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
+
+ private:
+  // Plans of this forward: made or not, for what, and the memory they are made in.
+  struct DecodeKey {
+    int window_left = 0, num_kv_heads = 0, num_workers = 0, q_len = 0;
+    bool operator==(const DecodeKey&) const = default;
+  };
+  struct DecodePlan {
+    bool made = false;
+    DecodeKey key;
+    DeviceBuffer workers;
+  };
+  struct ExtendKey {
+    int window_left = 0, tile_rows = 0, rows_per_token = 0, decode_q_len = 0;
+    bool operator==(const ExtendKey&) const = default;
+  };
+  struct ExtendPlan {
+    bool made = false;
+    ExtendKey key;
+    DeviceBuffer items;  // behind their header
+  };
+  static constexpr int kMaxPlans = 4;  // different windows or shapes among a model's layers
+
+  Status prepare();
+  void forget_plans();
+  void run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len);
+  void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                  const ExtendLayout& layout);
+  void report(cudaError_t error, const char* what);
+  void report(const Status& status);
+
+  const Caps& caps_;
+  const KernelFamily& kernels_;
+  Status first_error_;
+  int num_sms_ = 0;
+  DeviceBuffer partial_out_, partial_max_sum_, counters_;
+  std::array<DecodePlan, kMaxPlans> decode_plans_;
+  std::array<ExtendPlan, kMaxPlans> extend_plans_;
+  int graph_tokens_ = 0, graph_requests_ = 0;  // what captured batches may hold
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,248 @@
+#include "attention/cuda/plan.h"
+
+namespace warpweave::cuda {
+namespace {
+
+constexpr int kPlanThreads = 1024;
+
+// Inclusive prefix sum over the CTA's threads.
+__device__ long long block_inclusive_scan(long long value, long long* warp_sums) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int step = 1; step < 32; step *= 2) {
+    const long long other = __shfl_up_sync(~0u, value, step);
+    if (lane >= step) value += other;
+  }
+  if (lane == 31) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    long long sum = warp_sums[lane];
+    for (int step = 1; step < 32; step *= 2) {
+      const long long other = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += other;
+    }
+    warp_sums[lane] = sum;
+  }
+  __syncthreads();
+  if (warp > 0) value += warp_sums[warp - 1];
+  __syncthreads();
+  return value;
+}
+
+__device__ int decode_tiles(const PlanInput& in, int request) {
+  const int q_len = in.q_indptr[request + 1] - in.q_indptr[request];
+  if (q_len > in.decode_q_len) return 0;
+  const int kv_len = in.kv_lens[request];
+  const int visible = kv_len - first_visible(kv_len, q_len, in.window_left, in.causal);
+  return max(1, (visible + kDecodeTileTokens - 1) / kDecodeTileTokens);
+}
+
+// Into how many runs to cut `total` tiles. More than a few tiles a piece, or merging costs more than the
+// split gains; and pairs of one length are cut at their ends, or into equal pieces, where nearly all
+// workers can be used so.
+constexpr int kMinPieceTiles = 4;
+
+__device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers) {
+  const long long runs = min(static_cast<long long>(num_workers), (total + kMinPieceTiles - 1) / kMinPieceTiles);
+  if (shortest != longest) return runs;
+  if (pairs >= runs) {
+    for (long long fewer = runs; fewer > runs - runs / 16; --fewer) {
+      if (pairs % fewer == 0) return fewer;
+    }
+    return runs;
+  }
+  const long long piece = (longest + runs / pairs - 1) / (runs / pairs);
+  return pairs * ((longest + piece - 1) / piece);
+}
+
+// Requests are scanned in chunks of one per thread; `ends` keeps the running ends of the chunk.
+__global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
+                                                            int num_workers) {
+  __shared__ long long warp_sums[32];
+  __shared__ long long ends[kPlanThreads];
+  __shared__ int counts[kPlanThreads];
+  __shared__ int shortest, longest, planned_requests;
+  if (threadIdx.x == 0) {
+    shortest = 1 << 30;
+    longest = 0;
+    planned_requests = 0;
+  }
+  const int chunks = (in.num_requests + kPlanThreads - 1) / kPlanThreads;
+
+  long long total = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const int request = chunk * kPlanThreads + threadIdx.x;
+    const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
+    const long long end = block_inclusive_scan(tiles, warp_sums);
+    counts[threadIdx.x] = tiles;
+    ends[threadIdx.x] = end;
+    if (tiles > 0) {
+      atomicMin(&shortest, tiles);
+      atomicMax(&longest, tiles);
+      atomicAdd(&planned_requests, 1);
+    }
+    __syncthreads();
+    total += ends[kPlanThreads - 1];
+    if (chunks > 1) __syncthreads();
+  }
+  total *= in.num_kv_heads;
+  if (total == 0) {
+    for (int worker = threadIdx.x; worker < num_workers; worker += kPlanThreads) workers[worker] = {};
+    return;
+  }
+  const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
+  const long long active = count_runs(total, pairs, shortest, longest, num_workers);
+  auto run_begin = [&](long long worker) { return worker * total / active; };
+  auto worker_of = [&](long long unit) { return ((unit + 1) * active - 1) / total; };
+
+  long long base = 0;  // tiles of the chunks before
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    if (chunks > 1) {
+      __syncthreads();
+      const int request = chunk * kPlanThreads + threadIdx.x;
+      const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
+      const long long end = block_inclusive_scan(tiles, warp_sums);
+      counts[threadIdx.x] = tiles;
+      ends[threadIdx.x] = base + end;
+      __syncthreads();
+    }
+    const int in_chunk = min(kPlanThreads, in.num_requests - chunk * kPlanThreads);
+    const long long chunk_begin = base * in.num_kv_heads;
+    const long long chunk_end = ends[kPlanThreads - 1] * in.num_kv_heads;
+    for (int worker = threadIdx.x; worker < num_workers; worker += kPlanThreads) {
+      DecodeWorker run;
+      if (worker >= active) {
+        if (chunk == 0) workers[worker] = run;
+        continue;
+      }
+      const long long begin = run_begin(worker), end = run_begin(worker + 1);
+      if (begin < chunk_begin || begin >= chunk_end) continue;
+      int low = 0, high = in_chunk - 1;  // the first request whose end lies past `begin`
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (ends[middle] * in.num_kv_heads > begin) high = middle; else low = middle + 1;
+      }
+      const long long request_begin = (ends[low] - counts[low]) * in.num_kv_heads;
+      const int offset = static_cast<int>(begin - request_begin);
+      run.request = chunk * kPlanThreads + low;
+      run.q_begin = in.q_indptr[run.request];
+      run.q_len = in.q_indptr[run.request + 1] - run.q_begin;
+      run.kv_len = in.kv_lens[run.request];
+      run.head = offset / counts[low];
+      run.tile = offset % counts[low];
+      run.num_tiles = static_cast<int>(end - begin);
+      const long long pair_begin = begin - run.tile;
+      run.first_pair_begin = static_cast<int>(worker_of(pair_begin));
+      run.first_pair_end = static_cast<int>(worker_of(pair_begin + counts[low] - 1));
+      // The pair of the last unit may lie in a later chunk: search on from here by counting.
+      long long last = end - 1, pair = request_begin;
+      int r = low;
+      if (last < chunk_end) {
+        int l = low, h = in_chunk - 1;
+        while (l < h) {
+          const int middle = (l + h) / 2;
+          if (ends[middle] * in.num_kv_heads > last) h = middle; else l = middle + 1;
+        }
+        r = l;
+        pair = (ends[r] - counts[r]) * in.num_kv_heads;
+        pair += (last - pair) / counts[r] * counts[r] + counts[r] - 1;
+      } else {
+        pair = chunk_end;
+        for (r = chunk * kPlanThreads + in_chunk;; ++r) {
+          const int tiles = decode_tiles(in, r);
+          const long long next = pair + static_cast<long long>(tiles) * in.num_kv_heads;
+          if (last < next) {
+            pair += (last - pair) / tiles * tiles + tiles - 1;
+            break;
+          }
+          pair = next;
+        }
+      }
+      run.last_pair_end = static_cast<int>(worker_of(pair));
+      workers[worker] = run;
+    }
+    base = ends[kPlanThreads - 1];
+    if (chunks == 1) break;
+  }
+}
+
+// Items are put into kBuckets classes of KV length by a counting sort. The order inside a class is
+// not fixed; no result depends on it.
+constexpr int kBuckets = 1024;
+
+
+__device__ int tile_bucket(const PlanInput& in, int kv_len, int q_len, int last_token, int longest) {
+  const int seen = in.causal ? kv_len - q_len + last_token + 1 : kv_len;
+  const int scaled = static_cast<int>(static_cast<long long>(seen) * (kBuckets - 1) / max(longest, 1));
+  return kBuckets - 1 - min(max(scaled, 0), kBuckets - 1);
+}
+
+// About half of a large L2 cache: the rest is for Q, the output and what is being evicted.
+constexpr long long kSectionBytes = 24ll << 20;
+
+__device__ int section_kv_heads(const PlanInput& in, unsigned long long kv_tokens) {
+  const long long head_bytes = max(1ll, static_cast<long long>(kv_tokens) * in.head_token_bytes);
+  int heads = static_cast<int>(min(static_cast<long long>(in.num_kv_heads), kSectionBytes / head_bytes));
+  while (heads > 1 && in.num_kv_heads % heads != 0) --heads;
+  return max(1, heads);
+}
+
+__global__ void __launch_bounds__(kPlanThreads) extend_plan(PlanInput in, int tile_rows,
+                                                            int rows_per_token, ExtendItem* items,
+                                                            ExtendHeader* header) {
+  __shared__ int counts[kBuckets];
+  __shared__ long long warp_sums[32];
+  __shared__ int longest;
+  __shared__ unsigned long long kv_tokens;
+  counts[threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    longest = 0;
+    kv_tokens = 0;
+  }
+  __syncthreads();
+  for (int r = threadIdx.x; r < in.num_requests; r += kPlanThreads) {
+    atomicMax(&longest, in.kv_lens[r]);
+    atomicAdd(&kv_tokens, static_cast<unsigned long long>(in.kv_lens[r]));
+  }
+  __syncthreads();
+
+  // A warp takes a request, its lanes the tiles.
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int r = warp; r < in.num_requests; r += kPlanThreads / 32) {
+      const int q_len = in.q_indptr[r + 1] - in.q_indptr[r];
+      if (q_len <= in.decode_q_len) continue;
+      const int tiles = (q_len * rows_per_token + tile_rows - 1) / tile_rows;
+      for (int tile = lane; tile < tiles; tile += 32) {
+        const int last_token = min(q_len, ((tile + 1) * tile_rows - 1) / rows_per_token + 1) - 1;
+        const int bucket = tile_bucket(in, in.kv_lens[r], q_len, last_token, longest);
+        const int place = atomicAdd(&counts[bucket], 1);
+        if (pass == 1) items[place] = {r, tile};
+      }
+    }
+    __syncthreads();
+    if (pass == 0) {  // counts become the places where each class begins
+      const int count = counts[threadIdx.x];
+      const int end = static_cast<int>(block_inclusive_scan(count, warp_sums));
+      counts[threadIdx.x] = end - count;
+      if (threadIdx.x == kPlanThreads - 1) *header = {end, section_kv_heads(in, kv_tokens)};
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
+                               cudaStream_t stream) {
+  decode_plan<<<1, kPlanThreads, 0, stream>>>(input, workers, num_workers);
+  return cudaPeekAtLastError();
+}
+
+cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_per_token,
+                               ExtendItem* items, ExtendHeader* header, cudaStream_t stream) {
+  static_assert(kBuckets == kPlanThreads);
+  extend_plan<<<1, kPlanThreads, 0, stream>>>(input, tile_rows, rows_per_token, items, header);
+  return cudaPeekAtLastError();
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,44 @@
+// Plans made on the device, by one CTA each, from the lengths in the batch's device arrays: nothing
+// is planned on the host, so a graph that holds these launches replays with any lengths.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "attention/cuda/attention_params.h"
+
+namespace warpweave::cuda {
+
+struct PlanInput {
+  const int32_t* kv_lens = nullptr;
+  const int32_t* q_indptr = nullptr;
+  int num_requests = 0;
+  int num_kv_heads = 0;
+  int window_left = -1;
+  // The decode plan takes requests of up to this many query tokens, the extend plan the longer ones.
+  int decode_q_len = 0;
+  int head_token_bytes = 512;  // K and V of one token and head
+  bool causal = true;
+};
+
+// Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token.
+cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
+                               cudaStream_t stream);
+
+// Lists the tiles of `tile_rows` rows, `rows_per_token` rows a query token, longest KV range first.
+// `items` holds at least sum(ceil(q_len * rows_per_token / tile_rows)) entries.
+cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_per_token,
+                               ExtendItem* items, ExtendHeader* header, cudaStream_t stream);
+
+// The first kv position any row of the request sees.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+inline int first_visible(int kv_len, int q_len, int window_left, bool causal) {
+  if (window_left < 0) return 0;
+  const int begin = kv_len - q_len - window_left;
+  return begin > 0 ? begin : 0;
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,201 @@
+// Raw PTX wrappers for the CUDA kernels. Includes no header of the toolkit, so that nvcc and NVRTC
+// compile it alike and fast. Names follow the PTX instruction; shared-memory addresses are the
+// 32-bit addresses of `smem_address`. sm_80 and up unless a comment says sm_90a.
+#pragma once
+
+namespace warpweave::ptx {
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+#define WW_DEVICE __device__ __forceinline__
+
+WW_DEVICE u32 smem_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- copies into shared memory ----------------------------------------------------------------
+
+// 16 bytes, past the L1. With `bytes` 0 the destination is zero-filled and nothing is read.
+WW_DEVICE void cp_async_16(u32 smem, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(smem), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+// For data that is read once: it leaves the L2 first.
+WW_DEVICE u64 evict_first_policy() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+WW_DEVICE void cp_async_16(u32 smem, const void* global, int bytes, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;\n" ::"r"(smem),
+               "l"(global), "r"(bytes), "l"(policy)
+               : "memory");
+}
+WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+// Waits until at most N of this thread's newest groups are in flight.
+template <int N>
+WW_DEVICE void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
+}
+
+// ---- warp matrix instructions -----------------------------------------------------------------
+
+WW_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(smem)
+               : "memory");
+}
+WW_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(smem)
+               : "memory");
+}
+// Transposes an 8x8 matrix of 16-bit elements held as ldmatrix leaves it.
+WW_DEVICE u32 movmatrix_trans(u32 a) {
+  u32 d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(d) : "r"(a));
+  return d;
+}
+
+// The two 16-bit element types of the models; `Element::` selects the instruction.
+struct Bf16 {
+  // d[16x8] += a[16x16] * b[16x8]
+  static WW_DEVICE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  // low half: `low`
+  static WW_DEVICE u32 pack(float low, float high) {
+    u32 d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+  }
+  static WW_DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
+  static WW_DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+};
+
+struct F16 {
+  static WW_DEVICE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  static WW_DEVICE u32 pack(float low, float high) {
+    u32 d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+  }
+  static WW_DEVICE float low(u32 pair) {
+    float d;
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}\n" : "=f"(d) : "r"(pair));
+    return d;
+  }
+  static WW_DEVICE float high(u32 pair) {
+    float d;
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}\n" : "=f"(d) : "r"(pair));
+    return d;
+  }
+};
+
+// ---- arithmetic -------------------------------------------------------------------------------
+
+WW_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+WW_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+WW_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- barriers ---------------------------------------------------------------------------------
+
+// A named barrier among `threads` threads of the CTA (a multiple of 32); id 0 is __syncthreads.
+WW_DEVICE void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+WW_DEVICE void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+// mbarriers (sm_90). Phase parity: the first completion is seen by waiting on parity 0.
+WW_DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+WW_DEVICE void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+WW_DEVICE void mbarrier_arrive(u32 barrier) {
+  asm volatile("{.reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0];}\n" ::"r"(barrier) : "memory");
+}
+WW_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
+  asm volatile("{.reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1;}\n" ::"r"(barrier),
+               "r"(bytes)
+               : "memory");
+}
+WW_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// This thread's earlier cp.async operations arrive on the barrier when they have landed.
+WW_DEVICE void cp_async_mbarrier_arrive_noinc(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
+
+// ---- the bulk tensor copy engine (sm_90) ------------------------------------------------------
+
+WW_DEVICE void tensor_map_prefetch(const void* map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+      "%4, %5, %6}], [%2];\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+// ---- warpgroup control (sm_90a) ---------------------------------------------------------------
+
+template <int kRegisters>
+WW_DEVICE void setmaxnreg_increase() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+WW_DEVICE void setmaxnreg_decrease() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+WW_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+WW_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+template <int N>
+WW_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+}
+
+// Programmatic dependent launch: the next kernel of the stream may start its prologue / waits here
+// until the kernels before it have finished.
+WW_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
+WW_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
+
+}  // namespace warpweave::ptx

@@ -1,0 +1,24 @@
+// Tensor maps: how the bulk copy engine sees Q and the K/V pools. Made on the host, passed to kernels by
+// value. Boxes are 64 elements (128 bytes) wide, in the 128-byte swizzle.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "attention/cuda/attention_params.h"
+
+namespace warpweave::cuda {
+
+// A K or V pool as [page][kv head][token in page][dim]; a box holds `box_tokens` tokens of one page
+// and head. A page index of -1 gives zeros.
+cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
+                          int box_tokens);
+
+// Q (or an output of its shape) as [1][q head][token][dim]; a box holds `box_tokens` tokens of one head.
+cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,
+                          int head_dim, int box_tokens);
+
+// The most tokens, a power of two up to `most`, that a box can hold for this page size.
+int box_tokens_of(int page_size, int most);
+
+}  // namespace warpweave::cuda

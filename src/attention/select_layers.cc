@@ -1,0 +1,247 @@
+#include "attention/select_layers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "flags/nearest_name.h"
+
+namespace warpweave {
+namespace {
+
+using A = DeviceArch;
+using Archs = EnumSet<A>;
+
+constexpr Archs kCuda = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,
+                         A::sm_100, A::sm_103, A::sm_120, A::sm_121};
+constexpr Archs kAmd = {A::gfx90a, A::gfx942, A::gfx950};
+constexpr Archs kCpu = {A::cpu_x86_64, A::cpu_other};
+constexpr Archs kBlackwellDatacentre = {A::sm_100, A::sm_103};
+
+constexpr Archs operator|(Archs a, Archs b) {
+  a.bits |= b.bits;
+  return a;
+}
+
+struct LinearBackend {
+  std::string_view name;
+  Archs decode, prefill, verify;
+};
+constexpr LinearBackend kLinear[] = {
+    {"triton", kCuda | kAmd | kCpu | Archs{A::ascend_npu},
+     kCuda | kAmd | kCpu | Archs{A::ascend_npu}, kCuda | kAmd},
+    {"cutedsl", kCuda, {}, {}},
+};
+
+struct MmBackend {
+  std::string_view name;
+  Archs archs;
+};
+constexpr MmBackend kMm[] = {
+    {"sdpa", kCuda | kAmd | kCpu | Archs{A::intel_xe, A::ascend_npu}},
+    {"fa3", {A::sm_90}},
+    {"fa4", Archs{A::sm_90} | kBlackwellDatacentre},
+    {"triton_attn", kCuda | kAmd},
+    {"amx_attn", kCpu},
+    {"xpu_attn", {A::intel_xe}},
+};
+
+constexpr std::array<std::string_view, 4> kNsaNames = {"flashmla_sparse", "flashmla_kv",
+                                                       "flashmla_auto", "fa3"};
+constexpr std::array<std::string_view, 2> kLinearNames = {"triton", "cutedsl"};
+constexpr std::array<std::string_view, 6> kMmNames = {"sdpa", "fa3",      "fa4",
+                                                      "triton_attn", "amx_attn", "xpu_attn"};
+
+Status unknown_name(std::string_view flag, const std::string& name,
+                    std::span<const std::string_view> known) {
+  std::string_view near = nearest_name(name, known);
+  return Status::invalid_argument(
+      fmt::format("{} is \"{}\"; known: {}; did you mean {}?", flag, name, fmt::join(known, ", "),
+                  near.empty() ? known[0] : near),
+      std::string(flag));
+}
+
+Status no_such_layers(std::string_view flag, const std::string& name, std::string_view layers) {
+  return Status::unsupported(fmt::format("{} {}: this model has no {}", flag, name, layers),
+                             std::string(flag));
+}
+
+bool knows(std::span<const std::string_view> names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Why a sparse kernel cannot run the phase; empty when it can.
+std::string broken_nsa_rule(const SelectionInput& input, std::string_view name,
+                            AttentionPhase phase) {
+  const bool fp8 = input.kv_format == KvFormat::fp8_e4m3;
+  if (name == "flashmla_kv" && !fp8) return "reads fp8_e4m3 KV only";
+  if (name == "fa3" && input.hardware->arch != A::sm_90) {
+    return fmt::format("has no kernels for {}", arch_name(input.hardware->arch));
+  }
+  if (name == "fa3" && fp8) return "reads bf16 KV only";
+  if (name == "flashmla_sparse" && fp8 && phase == AttentionPhase::decode) {
+    return "reads bf16 KV only in decode";
+  }
+  return {};
+}
+
+Result<std::string> resolve_nsa(const SelectionInput& input, const std::string& given,
+                                AttentionPhase phase, std::vector<std::string>& reasons) {
+  const bool prefill = phase == AttentionPhase::prefill;
+  const bool fp8 = input.kv_format == KvFormat::fp8_e4m3;
+  const std::string flag = fmt::format("--nsa-{}-backend", phase_name(phase));
+  std::string name = given;
+  if (is_unset(given)) {
+    name = fp8 ? (prefill ? "flashmla_auto" : "flashmla_kv")
+               : (prefill || input.hardware->arch != A::sm_90 ? "flashmla_sparse" : "fa3");
+  } else if (!knows(kNsaNames, given)) {
+    return unknown_name(flag, given, kNsaNames);
+  }
+  if (const std::string broken = broken_nsa_rule(input, name, phase); !broken.empty()) {
+    return Status::unsupported(fmt::format("{} {} cannot run {} on {} with {} KV: it {}", flag, name,
+                                           phase_name(phase), input.hardware->name,
+                                           kv_format_name(input.kv_format), broken),
+                               flag);
+  }
+  std::string reason = fmt::format("{}: {} -> {}", flag.substr(2), is_unset(given) ? "unset" : given,
+                                   name);
+  if (is_unset(given)) {
+    reason += fmt::format(", because the KV pool is {} on {}", kv_format_name(input.kv_format),
+                          arch_name(input.hardware->arch));
+  }
+  if (name == "flashmla_auto") {
+    reason += "; per forward: total_kv_tokens < 512 * total_q_tokens runs flashmla_sparse, else "
+              "flashmla_kv";
+  }
+  reasons.push_back(std::move(reason));
+  return name;
+}
+
+std::string_view linear_name(LinearAttention kind) {
+  return kind == LinearAttention::kda ? "KDA" : "GDN";
+}
+
+Result<std::string> resolve_linear(const SelectionInput& input, const AttentionFlags& flags,
+                                   AttentionPhase phase, std::vector<std::string>& reasons) {
+  const bool prefill = phase == AttentionPhase::prefill;
+  const std::string& own =
+      prefill ? flags.linear_attn_prefill_backend : flags.linear_attn_decode_backend;
+  const bool inherited = own.empty();
+  const std::string& asked = inherited ? flags.linear_attn_backend : own;
+  const std::string flag = inherited ? "--linear-attn-backend"
+                                     : fmt::format("--linear-attn-{}-backend", phase_name(phase));
+  const std::string name = asked.empty() ? "triton" : asked;
+  const auto* found = std::find_if(std::begin(kLinear), std::end(kLinear),
+                                   [&](const LinearBackend& b) { return b.name == name; });
+  if (found == std::end(kLinear)) return unknown_name(flag, name, kLinearNames);
+  const Archs& archs = prefill ? found->prefill : found->decode;
+  if (!archs.has(input.hardware->arch)) {
+    return Status::unsupported(
+        fmt::format("{} {} cannot run {} of the {} layers on {}: it has no such kernel for {}", flag,
+                    name, phase_name(phase), linear_name(input.model->linear), input.hardware->name,
+                    arch_name(input.hardware->arch)),
+        flag);
+  }
+  reasons.push_back(fmt::format("linear attention, {}: {} -> {}{}", phase_name(phase),
+                                asked.empty() ? "unset" : flag, name,
+                                asked.empty() ? ", the default" : ", as asked"));
+  return name;
+}
+
+std::string_view default_mm_backend(DeviceArch arch) {
+  if (arch == A::sm_90) return "fa3";
+  if (kBlackwellDatacentre.has(arch)) return "fa4";
+  if (kCpu.has(arch)) return "amx_attn";
+  if (arch == A::intel_xe) return "xpu_attn";
+  return arch == A::ascend_npu ? "sdpa" : "triton_attn";
+}
+
+}  // namespace
+
+std::span<const std::string_view> nsa_backend_names() { return kNsaNames; }
+std::span<const std::string_view> linear_backend_names() { return kLinearNames; }
+std::span<const std::string_view> mm_backend_names() { return kMmNames; }
+
+std::string_view nsa_auto_choice(int64_t total_kv_tokens, int64_t total_q_tokens) {
+  return total_kv_tokens < total_q_tokens * 512 ? "flashmla_sparse" : "flashmla_kv";
+}
+
+Status resolve_sparse_layers(const SelectionInput& input, const AttentionFlags& flags,
+                             Resolved& resolved) {
+  if (input.model->kind != AttentionKind::sparse) {
+    if (!is_unset(flags.nsa_prefill_backend)) {
+      return no_such_layers("--nsa-prefill-backend", flags.nsa_prefill_backend, "sparse attention");
+    }
+    if (!is_unset(flags.nsa_decode_backend)) {
+      return no_such_layers("--nsa-decode-backend", flags.nsa_decode_backend, "sparse attention");
+    }
+    return {};
+  }
+  WW_ASSIGN_OR_RETURN(resolved.nsa.prefill,
+                      resolve_nsa(input, flags.nsa_prefill_backend, AttentionPhase::prefill,
+                                  resolved.reasons));
+  WW_ASSIGN_OR_RETURN(resolved.nsa.decode, resolve_nsa(input, flags.nsa_decode_backend,
+                                                       AttentionPhase::decode, resolved.reasons));
+  return {};
+}
+
+Status resolve_linear_layers(const SelectionInput& input, const AttentionFlags& flags,
+                             Resolved& resolved) {
+  if (input.model->linear == LinearAttention::none) {
+    struct Given { std::string_view flag; const std::string& name; };
+    for (const Given& given : {Given{"--linear-attn-backend", flags.linear_attn_backend},
+                               {"--linear-attn-prefill-backend", flags.linear_attn_prefill_backend},
+                               {"--linear-attn-decode-backend", flags.linear_attn_decode_backend}}) {
+      if (!given.name.empty()) return no_such_layers(given.flag, given.name, "linear attention layers");
+    }
+    return {};
+  }
+  WW_ASSIGN_OR_RETURN(resolved.linear.prefill,
+                      resolve_linear(input, flags, AttentionPhase::prefill, resolved.reasons));
+  WW_ASSIGN_OR_RETURN(resolved.linear.decode,
+                      resolve_linear(input, flags, AttentionPhase::decode, resolved.reasons));
+  if (resolved.speculation.algorithm.empty()) return {};
+  const std::string& decode = resolved.linear.decode;
+  for (const LinearBackend& backend : kLinear) {
+    // The decode backend verifies if it can; triton is the only other one that does.
+    if (!backend.verify.has(input.hardware->arch)) continue;
+    resolved.linear_verify = backend.name;
+    resolved.reasons.push_back(fmt::format(
+        "linear attention, target verify: {}{}", backend.name,
+        backend.name == decode ? "" : fmt::format(", because {} has no verify kernel", decode)));
+    return {};
+  }
+  return Status::unsupported(
+      fmt::format("--speculative-algorithm {}: no kernel verifies drafts in {} layers on {}",
+                  resolved.speculation.algorithm, linear_name(input.model->linear),
+                  arch_name(input.hardware->arch)),
+      "--speculative-algorithm");
+}
+
+Status resolve_vision_tower(const SelectionInput& input, const AttentionFlags& flags,
+                            Resolved& resolved) {
+  const std::string& given = flags.mm_attention_backend;
+  const std::string flag = "--mm-attention-backend";
+  if (!input.model->vision) {
+    return is_unset(given) ? Status() : no_such_layers(flag, given, "vision tower");
+  }
+  resolved.mm = is_unset(given) ? default_mm_backend(input.hardware->arch) : given;
+  const auto* found = std::find_if(std::begin(kMm), std::end(kMm),
+                                   [&](const MmBackend& b) { return b.name == resolved.mm; });
+  if (found == std::end(kMm)) return unknown_name(flag, given, kMmNames);
+  if (!found->archs.has(input.hardware->arch)) {
+    return Status::unsupported(fmt::format("{} {} cannot run on {}: it has no kernels for {}", flag,
+                                           given, input.hardware->name,
+                                           arch_name(input.hardware->arch)),
+                               flag);
+  }
+  resolved.reasons.push_back(fmt::format("mm-attention-backend: {} -> {}{}",
+                                         is_unset(given) ? "unset" : given, resolved.mm,
+                                         is_unset(given) ? fmt::format(", the first choice on {}",
+                                                                       arch_name(input.hardware->arch))
+                                                         : ", as asked"));
+  return {};
+}
+
+}  // namespace warpweave

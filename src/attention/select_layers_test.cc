@@ -1,0 +1,129 @@
+// The flags that choose for sparse layers, linear layers and the vision tower.
+#include <gtest/gtest.h>
+
+#include "attention/select_testing.h"
+
+namespace warpweave {
+namespace {
+
+using namespace testing_selection;
+
+TEST(SparseLayers, DefaultsFollowTheKvFormat) {
+  auto resolved = select("h200", sparse_deepseek());
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  EXPECT_EQ(resolved->prefill, "nsa");
+  EXPECT_EQ(resolved->page_size, 64);
+  EXPECT_EQ(resolved->kv_format, KvFormat::bf16);
+  EXPECT_EQ(resolved->nsa.prefill, "flashmla_sparse");
+  EXPECT_EQ(resolved->nsa.decode, "fa3");
+  resolved = select("b200", sparse_deepseek());
+  EXPECT_EQ(resolved->kv_format, KvFormat::fp8_e4m3) << "the default on this device";
+  EXPECT_EQ(resolved->nsa.prefill, "flashmla_auto");
+  EXPECT_EQ(resolved->nsa.decode, "flashmla_kv");
+  EXPECT_TRUE(mentions(resolved->reasons, "512"));
+}
+
+TEST(SparseLayers, AutoRule) {
+  EXPECT_EQ(nsa_auto_choice(511, 1), "flashmla_sparse");
+  EXPECT_EQ(nsa_auto_choice(512, 1), "flashmla_kv");
+  EXPECT_EQ(nsa_auto_choice(128 * 1024, 4096), "flashmla_sparse");
+}
+
+TEST(SparseLayers, Refusals) {
+  AttentionFlags flags;
+  flags.nsa_decode_backend = "flashmla_kv";
+  expect_refused("h200", sparse_deepseek(), flags, "--nsa-decode-backend", "fp8_e4m3 KV only");
+  flags.nsa_decode_backend = "fa3";
+  expect_refused("b200", sparse_deepseek(), flags, "--nsa-decode-backend", "sm_100");
+  flags.kv_cache_dtype = "fp8_e4m3";
+  expect_refused("h200", sparse_deepseek(), flags, "--nsa-decode-backend", "bf16 KV only");
+  flags.nsa_decode_backend = "flashmla_sparse";
+  expect_refused("h200", sparse_deepseek(), flags, "--nsa-decode-backend", "bf16 KV only in decode");
+  flags.nsa_decode_backend = "flashmla_spars";
+  expect_refused("h200", sparse_deepseek(), flags, "--nsa-decode-backend",
+                 "did you mean flashmla_sparse?");
+  flags = {};
+  flags.nsa_prefill_backend = "fa3";
+  expect_refused("h200", deepseek(), flags, "--nsa-prefill-backend", "no sparse attention");
+  flags = backend_flag("fa3");
+  expect_refused("h200", sparse_deepseek(), flags, "--attention-backend", "no sparse kernels");
+  expect_refused("h200", llama(), backend_flag("nsa"), "--attention-backend", "no MHA kernels");
+}
+
+TEST(LinearLayers, DefaultIsTritonAndPhasesInherit) {
+  for (const char* hardware : {"h200", "mi300x", "ascend", "cpu"}) {
+    const auto resolved = select(hardware, qwen_next());
+    ASSERT_TRUE(resolved.ok()) << hardware << ": " << resolved.status().message();
+    EXPECT_EQ(resolved->linear.prefill, "triton") << hardware;
+    EXPECT_EQ(resolved->linear.decode, "triton") << hardware;
+  }
+  AttentionFlags flags;
+  flags.linear_attn_decode_backend = "cutedsl";
+  const auto resolved = select("h200", qwen_next(), flags);
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  EXPECT_EQ(resolved->linear.prefill, "triton");
+  EXPECT_EQ(resolved->linear.decode, "cutedsl");
+  EXPECT_TRUE(select("h200", llama())->linear.prefill.empty());
+}
+
+TEST(LinearLayers, VerifyNeedsItsOwnKernel) {
+  AttentionFlags flags;
+  flags.speculative_algorithm = "NEXTN";
+  flags.linear_attn_decode_backend = "cutedsl";
+  const auto resolved = select("h200", qwen_next(), flags);
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  EXPECT_EQ(resolved->linear_verify, "triton");
+  EXPECT_TRUE(mentions(resolved->reasons, "cutedsl has no verify kernel"));
+  expect_refused("ascend", qwen_next(), [] {
+    AttentionFlags f;
+    f.speculative_algorithm = "NEXTN";
+    return f;
+  }(), "--speculative-algorithm", "no kernel verifies drafts in GDN layers");
+}
+
+TEST(LinearLayers, Refusals) {
+  AttentionFlags flags;
+  flags.linear_attn_backend = "cutedsl";
+  expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "cannot run prefill");
+  flags.linear_attn_backend = "tritno";
+  expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "did you mean triton?");
+  flags.linear_attn_backend = "triton";
+  expect_refused("h200", llama(), flags, "--linear-attn-backend", "no linear attention layers");
+  flags = {};
+  flags.linear_attn_decode_backend = "cutedsl";
+  expect_refused("mi300x", qwen_next(), flags, "--linear-attn-decode-backend", "no such kernel");
+  // The full-attention layers of a hybrid model.
+  expect_refused("b200", qwen_next(), backend_flag("flashinfer"), "--attention-backend",
+                 "triton, trtllm_mha and fa4 do");
+  expect_refused("ascend", qwen_next(), backend_flag("triton"), "--attention-backend", "Ascend");
+}
+
+TEST(VisionTower, FirstChoicePerDevice) {
+  ModelFacts model = llama();
+  model.vision = true;
+  struct Row { const char* hardware; const char* backend; };
+  for (const Row& row : {Row{"h200", "fa3"}, {"b200", "fa4"}, {"a100", "triton_attn"},
+                         {"mi300x", "triton_attn"}, {"cpu", "amx_attn"}, {"intel-gpu", "xpu_attn"},
+                         {"ascend", "sdpa"}}) {
+    const auto resolved = select(row.hardware, model);
+    ASSERT_TRUE(resolved.ok()) << row.hardware;
+    EXPECT_EQ(resolved->mm, row.backend) << row.hardware;
+  }
+  EXPECT_TRUE(select("h200", llama())->mm.empty());
+}
+
+TEST(VisionTower, Refusals) {
+  ModelFacts model = llama();
+  model.vision = true;
+  AttentionFlags flags;
+  flags.mm_attention_backend = "fa3";
+  expect_refused("a100", model, flags, "--mm-attention-backend", "no kernels for sm_80");
+  flags.mm_attention_backend = "triton_atn";
+  expect_refused("a100", model, flags, "--mm-attention-backend", "did you mean triton_attn?");
+  flags.mm_attention_backend = "sdpa";
+  EXPECT_EQ(select("a100", model, flags)->mm, "sdpa");
+  expect_refused("a100", llama(), flags, "--mm-attention-backend", "no vision tower");
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,151 @@
+#include "attention/tuning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <tuple>
+
+namespace warpweave {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr size_t kMaxBytes = 16 << 20;
+
+using Json = nlohmann::ordered_json;
+using Bucket = std::tuple<int, int, int>;  // batch size, q_len, kv_len
+
+std::string time_text(double us) {
+  return us < 1000 ? fmt::format("{:.0f} us", us) : fmt::format("{:.2f} ms", us / 1000);
+}
+
+std::string bucket_text(const Bucket& bucket) {
+  const auto [batch, q_len, kv_len] = bucket;
+  return q_len == 1 ? fmt::format("b{} kv {}", batch, kv_len)
+                    : fmt::format("b{} q {} kv {}", batch, q_len, kv_len);
+}
+
+KvFormat parse_kv_format(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(KvFormat::fp4_e2m1); ++i) {
+    if (kv_format_name(static_cast<KvFormat>(i)) == name) return static_cast<KvFormat>(i);
+  }
+  throw std::invalid_argument("unknown kv_format " + name);
+}
+
+TuningPoint point_from(const Json& json) {
+  TuningPoint point;
+  point.shape = {json.at("num_q_heads"), json.at("num_kv_heads"), json.at("head_dim"),
+                 parse_kv_format(json.at("kv_format"))};
+  point.phase = json.at("phase") == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
+  point.batch_size = json.at("batch_size");
+  point.q_len = json.at("q_len");
+  point.kv_len = json.at("kv_len");
+  point.backend = json.at("backend");
+  point.time_us = json.at("time_us");
+  if (!(point.time_us > 0)) throw std::invalid_argument("time_us must be above 0");
+  return point;
+}
+
+Json point_json(const TuningPoint& p) {
+  return {{"num_q_heads", p.shape.num_q_heads},
+          {"num_kv_heads", p.shape.num_kv_heads},
+          {"head_dim", p.shape.head_dim},
+          {"kv_format", std::string(kv_format_name(p.shape.kv_format))},
+          {"phase", p.phase == AttentionPhase::prefill ? "prefill" : "decode"},
+          {"batch_size", p.batch_size},
+          {"q_len", p.q_len},
+          {"kv_len", p.kv_len},
+          {"backend", p.backend},
+          {"time_us", p.time_us}};
+}
+
+}  // namespace
+
+Result<TuningTable> TuningTable::parse(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("version") != kVersion) {
+      return Status::data_loss(fmt::format("version is {}; this program reads {}",
+                                           json.at("version").dump(), kVersion));
+    }
+    TuningTable table(json.at("device"), json.at("date"));
+    for (const Json& point : json.at("measurements")) table.add(point_from(point));
+    return table;
+  } catch (const std::exception& e) {
+    return Status::data_loss(fmt::format("not a tuning file: {}; write one with: warpweave tune",
+                                         e.what()));
+  }
+}
+
+Result<TuningTable> TuningTable::read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxBytes + 1, '\0');
+  if (!file || !(file.read(text.data(), static_cast<std::streamsize>(text.size())) || file.eof())) {
+    return Status(StatusCode::not_found,
+                  fmt::format("{}: no such file; write one with: warpweave tune --output {}", path,
+                              path),
+                  "--attention-tuning-file");
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxBytes) {
+    return Status::data_loss(fmt::format("{}: larger than {} bytes", path, kMaxBytes),
+                             "--attention-tuning-file");
+  }
+  Result<TuningTable> table = parse(text);
+  if (table.ok()) return table;
+  const Status failed = table.status().with_context(path);
+  return Status(failed.code(), failed.message(), "--attention-tuning-file");
+}
+
+std::string TuningTable::to_json() const {
+  Json points = Json::array();
+  for (const TuningPoint& point : points_) points.push_back(point_json(point));
+  const Json json = {{"version", kVersion}, {"device", device_}, {"date", date_},
+                     {"measurements", points}};
+  return json.dump(1, ' ') + "\n";
+}
+
+std::vector<TuningTable::Ranked> TuningTable::ranking(const HardwareFacts& hardware,
+                                                      const TuningShape& shape,
+                                                      AttentionPhase phase,
+                                                      std::string& why_not) const {
+  if (device_ != hardware.name) {
+    why_not = fmt::format("the tuning file measured {}, this is {}", device_, hardware.name);
+    return {};
+  }
+  std::map<Bucket, double> best;
+  std::map<std::string, std::map<Bucket, double>> times;
+  for (const TuningPoint& p : points_) {
+    if (p.phase != phase || !(p.shape == shape)) continue;
+    const Bucket bucket = {p.batch_size, p.q_len, p.kv_len};
+    times[p.backend][bucket] = p.time_us;
+    const auto [entry, added] = best.emplace(bucket, p.time_us);
+    if (!added) entry->second = std::min(entry->second, p.time_us);
+  }
+  std::vector<Ranked> ranked;
+  for (const auto& [backend, buckets] : times) {
+    if (buckets.size() != best.size()) continue;
+    double log_sum = 0;
+    std::string text;
+    for (const auto& [bucket, us] : buckets) {
+      log_sum += std::log(us / best[bucket]);
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", bucket_text(bucket), time_text(us));
+    }
+    ranked.push_back({backend, std::exp(log_sum / static_cast<double>(buckets.size())), text});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    return a.relative_time < b.relative_time;
+  });
+  if (ranked.empty()) {
+    why_not = fmt::format("the tuning file has no measurement of {}/{} heads, head dim {}, {} KV",
+                          shape.num_q_heads, shape.num_kv_heads, shape.head_dim,
+                          kv_format_name(shape.kv_format));
+  }
+  return ranked;
+}
+
+}  // namespace warpweave

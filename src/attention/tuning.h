@@ -1,0 +1,63 @@
+// Measured times of attention backends, as `warpweave tune` writes them and `--attention-backend auto`
+// reads them. A table belongs to one device; points are per model shape, phase and batch bucket.
+// Values; parsing errors are `data_loss` naming the file and the key.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/caps.h"
+#include "attention/select.h"
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+struct TuningShape {
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  KvFormat kv_format = KvFormat::bf16;
+  bool operator==(const TuningShape&) const = default;
+};
+
+struct TuningPoint {
+  TuningShape shape;
+  AttentionPhase phase = AttentionPhase::decode;
+  int batch_size = 1;
+  int q_len = 1;           // rows per request
+  int kv_len = 0;
+  std::string backend;
+  double time_us = 0;      // of one layer
+};
+
+class TuningTable {
+ public:
+  TuningTable() = default;
+  TuningTable(std::string device, std::string date) : device_(std::move(device)), date_(std::move(date)) {}
+
+  static Result<TuningTable> parse(std::string_view json);
+  static Result<TuningTable> read(const std::string& path);
+  std::string to_json() const;
+
+  void add(TuningPoint point) { points_.push_back(std::move(point)); }
+  const std::vector<TuningPoint>& points() const { return points_; }
+  const std::string& device() const { return device_; }
+
+  struct Ranked {
+    std::string backend;
+    double relative_time = 1;   // geometric mean over the buckets of time / best time
+    std::string measurements;   // "b1 kv 4096: 120 us, b16 kv 4096: 1.9 ms"
+  };
+  // Backends measured in every bucket of this device, shape and phase, fastest first. Empty, with
+  // `why_not` set, when nothing was measured for them.
+  std::vector<Ranked> ranking(const HardwareFacts& hardware, const TuningShape& shape,
+                              AttentionPhase phase, std::string& why_not) const;
+
+ private:
+  std::string device_;
+  std::string date_;
+  std::vector<TuningPoint> points_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,12 @@
+# Fails when the shared library shows more than the functions of warpweave/c.h.
+execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
+list(LENGTH lines count)
+if(count EQUAL 0)
+  message(FATAL_ERROR "${LIBRARY} exports nothing")
+endif()
+foreach(line ${lines})
+  if(NOT line MATCHES " T ww_[a-z_]+$")
+    message(FATAL_ERROR "${LIBRARY} exports ${line}")
+  endif()
+endforeach()

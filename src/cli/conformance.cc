@@ -1,0 +1,152 @@
+// warpweave conformance: the suite on this machine, as text with progress or as the JSON that
+// docs/conformance/ keeps.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <map>
+
+#include "attention/plugin.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "conformance/matrix.h"
+#include "conformance/plugin_check.h"
+#include "conformance/report.h"
+#include "conformance/suite.h"
+
+namespace warpweave {
+namespace {
+
+using namespace conformance;
+
+struct ConformanceFlags {
+  std::string backend, device, case_name, commit;
+  std::vector<std::string> plugins;
+  int threads = 2;
+  bool json = false;
+  bool list = false;
+};
+
+// The variants that the flags leave, the plug-ins' among them.
+Result<std::vector<Variant>> wanted_variants(const ConformanceFlags& flags) {
+  std::vector<Variant> all;
+  for (const std::string& path : flags.plugins) {
+    WW_ASSIGN_OR_RETURN(const Caps* caps, load_attention_plugin(path));
+    all.push_back(plugin_variant(*caps));
+  }
+  // With a plug-in only it runs, unless --backend names another one.
+  if (flags.plugins.empty() || !flags.backend.empty()) {
+    for (Variant& variant : all_variants()) all.push_back(std::move(variant));
+  }
+  std::string names;
+  std::vector<Variant> wanted;
+  for (Variant& variant : all) {
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", variant.name, variant.device);
+    const bool named = flags.backend.empty() || variant.name == flags.backend ||
+                       variant.caps->name == flags.backend;
+    if (named && (flags.device.empty() || variant.device == flags.device)) {
+      wanted.push_back(std::move(variant));
+    }
+  }
+  if (wanted.empty()) {
+    return Status::not_found(fmt::format("no backend here is {}{}{}; there are: {}", flags.backend,
+                                         flags.device.empty() ? "" : " on device ", flags.device, names),
+                             flags.backend.empty() ? "--device" : "--backend");
+  }
+  return wanted;
+}
+
+struct Tally {
+  int passed = 0, failed = 0;
+};
+
+void print_failure(const CheckResult& result) {
+  std::printf("FAILED %s, %s, %s, KV %s: %s\n", result.variant.c_str(),
+              std::string(check_name(result.check)).c_str(), result.case_name.c_str(),
+              std::string(kv_format_name(result.kv_format)).c_str(), result.text.c_str());
+}
+
+void print_summary(const std::vector<Variant>& variants, const std::vector<CheckResult>& results) {
+  std::map<std::string, std::map<Check, Tally>> tallies;
+  for (const CheckResult& result : results) {
+    Tally& tally = tallies[result.variant][result.check];
+    ++(result.passed ? tally.passed : tally.failed);
+  }
+  std::printf("%-28s %10s %12s %9s %8s\n", "variant", "reference", "determinism", "refusals", "failed");
+  for (const Variant& variant : variants) {
+    std::map<Check, Tally>& tally = tallies[variant.name];
+    const int failed = tally[Check::reference].failed + tally[Check::determinism].failed +
+                       tally[Check::refusal].failed;
+    std::printf("%-28s %10d %12d %9d %8d\n", variant.name.c_str(), tally[Check::reference].passed,
+                tally[Check::determinism].passed, tally[Check::refusal].passed, failed);
+  }
+}
+
+int run_conformance(const ConformanceFlags& flags) {
+  if (Status status = init_log("warning"); !status.ok()) return fail(status, kExitFailed);
+  Result<std::vector<Variant>> variants = wanted_variants(flags);
+  if (!variants.ok()) return fail(variants.status(), kExitUsage);
+  const bool one_device = std::all_of(variants->begin(), variants->end(), [&](const Variant& variant) {
+    return variant.device == variants->front().device;
+  });
+  if (flags.json && !one_device) {
+    return fail(Status::invalid_argument("--json writes the report of one device; add --device cpu or "
+                                         "--device cuda", "--json"), kExitUsage);
+  }
+  SuiteOptions options = committed_cases(flags.case_name);
+  options.threads = flags.threads;
+  if (options.cases.empty() && options.determinism_cases.empty()) {
+    return fail(Status::not_found(fmt::format("no case is named {}; list them with: warpweave "
+                                              "conformance --list", flags.case_name)),
+                kExitUsage);
+  }
+  // One line per case on stderr, so that a pipe gets results only.
+  std::string last_case;
+  options.on_result = [&](const CheckResult& result) {
+    if (result.case_name != last_case) std::fprintf(stderr, "%s\n", result.case_name.c_str());
+    last_case = result.case_name;
+    if (!result.passed && !flags.json) print_failure(result);
+  };
+  const std::vector<CheckResult> results = run_suite(*variants, options);
+  bool passed = true;
+  for (const CheckResult& result : results) passed &= result.passed;
+  if (flags.json) {
+    const std::string date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+    std::fputs(report_json(make_report(*variants, results, date, flags.commit)).c_str(), stdout);
+  } else {
+    print_summary(*variants, results);
+  }
+  return passed ? 0 : kExitFailed;
+}
+
+int list_cases() {
+  const SuiteOptions options = committed_cases();
+  for (const Case& c : options.cases) std::printf("%s\n", c.name.c_str());
+  for (const Case& c : options.determinism_cases) std::printf("%s (determinism)\n", c.name.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int conformance_command(std::span<const std::string> argv) {
+  ConformanceFlags flags;
+  CLI::App app("Runs attention backends against the fp64 reference: what their Caps claim must pass, "
+               "what they do not claim must be refused by selection. Exit code 1: something failed.",
+               "warpweave conformance");
+  app.add_option("--backend", flags.backend, "Only this backend or variant (intel_amx, intel_amx@avx2)");
+  app.add_option("--device", flags.device, "Only this device: cpu, cuda, opencl");
+  app.add_option("--case", flags.case_name, "Only the case of this name");
+  app.add_option("--plugin,--attention-backend-plugin", flags.plugins,
+                 "A backend in a shared library; only it runs, unless --backend is given");
+  app.add_option("--threads", flags.threads, "Compute threads")->check(CLI::Range(1, 1024));
+  app.add_option("--commit", flags.commit, "Written into the JSON: the tree that ran");
+  app.add_flag("--json", flags.json, "Print the device's report for docs/conformance/");
+  app.add_flag("--list", flags.list, "List the cases");
+  if (const auto exit_code = parse_command(app, argv)) return *exit_code;
+  return flags.list ? list_cases() : run_conformance(flags);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,186 @@
+#include "conformance/cuda_variants.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "base/float16.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
+
+namespace warpweave::conformance {
+namespace {
+
+// Kernels load 16 bytes at a time: rows and heads start at multiples of 16 fp8 elements.
+constexpr int kGapMultiple = 16;
+
+DType activation_dtype(KvFormat format) {
+  return format == KvFormat::f32 ? DType::f32 : format == KvFormat::f16 ? DType::f16 : DType::bf16;
+}
+
+uint16_t to_16_bits(DType dtype, float value) {
+  return dtype == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+}
+float from_16_bits(DType dtype, uint16_t bits) {
+  return dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+// Device copies of one forward's arrays; the first failure is kept.
+class DeviceForward {
+ public:
+  DeviceForward(const Problem& problem, Forward& forward, cudaStream_t stream)
+      : forward_(forward), dtype_(activation_dtype(problem.kv_format())),
+        batch_(forward.batch), call_(forward.call) {
+    batch_.device.stream = stream;
+    batch_.device.positions = copy(forward.positions);
+    batch_.device.kv_slots = copy(forward.kv_slots);
+    batch_.device.q_indptr = copy(forward.q_indptr);
+    batch_.device.kv_lens = copy(forward.kv_lens);
+    batch_.device.page_table = copy(forward.page_table);
+    if (!forward.tree_mask.empty()) batch_.device.tree_mask = copy(forward.tree_mask);
+    upload_rows();
+    upload_pool(forward.call.k, call_.k);
+    upload_pool(forward.call.v, call_.v);
+    const int q_heads = forward.call.num_q_heads;
+    if (call_.sinks != nullptr) call_.sinks = copy_array(call_.sinks, q_heads);
+  }
+
+  const Status& status() const { return status_; }
+  const ForwardBatch& batch() const { return batch_; }
+  const AttentionCall& call() const { return call_; }
+
+  // Results into the Forward's own arrays.
+  void download() {
+    const size_t n = forward_.out.size();
+    if (dtype_ == DType::f32) {
+      keep(cudaMemcpy(forward_.out.data(), call_.out, n * sizeof(float), cudaMemcpyDeviceToHost));
+    } else {
+      std::vector<uint16_t> bits(n);
+      keep(cudaMemcpy(bits.data(), call_.out, n * sizeof(uint16_t), cudaMemcpyDeviceToHost));
+      for (size_t i = 0; i < n; ++i) forward_.out[i] = from_16_bits(dtype_, bits[i]);
+    }
+    keep(cudaMemcpy(forward_.lse.data(), call_.lse, forward_.lse.size() * sizeof(float),
+                    cudaMemcpyDeviceToHost));
+  }
+
+ private:
+  void keep(cudaError_t error) {
+    if (status_.ok()) status_ = cuda_status(error, "the conformance suite");
+  }
+
+  void* allocate(size_t bytes) {
+    Result<DeviceBuffer> buffer = DeviceBuffer::allocate(std::max<size_t>(bytes, 256), "a test case");
+    if (!buffer.ok()) {
+      if (status_.ok()) status_ = buffer.status();
+      return nullptr;
+    }
+    buffers_.push_back(std::move(*buffer));
+    return buffers_.back().as<void>();
+  }
+
+  template <typename T>
+  T* copy_array(const T* host, size_t count) {
+    T* device = static_cast<T*>(allocate(count * sizeof(T)));
+    if (device != nullptr) keep(cudaMemcpy(device, host, count * sizeof(T), cudaMemcpyHostToDevice));
+    return device;
+  }
+  template <typename T>
+  const T* copy(const std::vector<T>& host) { return copy_array(host.data(), host.size()); }
+
+  void upload_rows() {
+    call_.q_dtype = call_.out_dtype = dtype_;
+    const size_t out_bytes = forward_.out.size() * (dtype_ == DType::f32 ? 4 : 2);
+    call_.out = allocate(out_bytes);
+    call_.lse = static_cast<float*>(allocate(forward_.lse.size() * sizeof(float)));
+    if (dtype_ == DType::f32) {
+      call_.q = copy_array(forward_.q.data(), forward_.q.size());
+    } else {
+      std::vector<uint16_t> q;
+      for (float value : forward_.q) q.push_back(to_16_bits(dtype_, value));
+      call_.q = copy_array(q.data(), q.size());
+    }
+    if (!status_.ok()) return;
+    // All ones are NaN in every type.
+    keep(cudaMemset(call_.out, 0xff, out_bytes));
+    keep(cudaMemset(call_.lse, 0xff, forward_.lse.size() * sizeof(float)));
+  }
+
+  // Only the pages are copied: what lies between far ones is never touched.
+  void upload_pool(const KvPoolView& host, KvPoolView& device) {
+    const int bits = kv_format_bits(host.format);
+    const int64_t used = std::min<int64_t>(
+        host.page_stride, int64_t{forward_.batch.page_size} * host.token_stride);
+    const int64_t elements = static_cast<int64_t>(forward_.pool_bytes) * 8 / bits;
+    device.data = allocate(forward_.pool_bytes);
+    uint8_t* scales = nullptr;
+    if (host.block_scales != nullptr) {
+      scales = static_cast<uint8_t*>(allocate(forward_.block_scale_bytes));
+      device.block_scales = scales;
+    }
+    if (host.head_scales != nullptr) {
+      device.head_scales = copy_array(host.head_scales, forward_.call.num_kv_heads);
+    }
+    for (int64_t first = 0; status_.ok() && first < elements; first += host.page_stride) {
+      const int64_t count = std::min(used, elements - first);
+      const size_t offset = first * bits / 8;
+      keep(cudaMemcpy(static_cast<char*>(const_cast<void*>(device.data)) + offset,
+                      static_cast<const char*>(host.data) + offset, count * bits / 8,
+                      cudaMemcpyHostToDevice));
+      if (scales == nullptr) continue;
+      keep(cudaMemcpy(scales + first / kFp4BlockElements, host.block_scales + first / kFp4BlockElements,
+                      count / kFp4BlockElements, cudaMemcpyHostToDevice));
+    }
+  }
+
+  Forward& forward_;
+  DType dtype_;
+  Status status_;
+  ForwardBatch batch_;
+  AttentionCall call_;
+  std::deque<DeviceBuffer> buffers_;
+};
+
+Status run_on_device(const Problem& problem, AttentionBackend& backend, Forward& forward, bool decode) {
+  WW_ASSIGN_OR_RETURN(const CudaStream stream, create_stream());
+  DeviceForward device(problem, forward, stream.get());
+  WW_RETURN_IF_ERROR(device.status());
+  WW_RETURN_IF_ERROR(backend.init_forward_metadata(device.batch()));
+  if (decode) {
+    backend.forward_decode(device.batch(), device.call());
+  } else {
+    backend.forward_extend(device.batch(), device.call());
+  }
+  WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "the backend"));
+  // Launches that failed are reported by the next plan.
+  WW_RETURN_IF_ERROR(backend.init_forward_metadata(device.batch()));
+  device.download();
+  return device.status();
+}
+
+Output run(const Problem& problem, AttentionBackend& backend, const std::vector<Slice>& slices,
+           bool decode) {
+  Forward forward = problem.prepare(slices, decode);
+  const Status status = run_on_device(problem, backend, forward, decode);
+  if (!status.ok()) return {{}, {}, status.message()};
+  return problem.collect(forward);
+}
+
+}  // namespace
+
+std::vector<Variant> cuda_variants() {
+  std::vector<Variant> variants;
+  const Result<CudaDeviceInfo> info = probe_cuda_device();
+  if (!info.ok()) return variants;
+  const std::optional<DeviceArch> arch = arch_of_compute_capability(info->compute_capability);
+  if (!arch) return variants;
+  for (const BackendRegistration& backend : built_backends()) {
+    if (!backend.caps->selectable || !backend.caps->archs.has(*arch)) continue;
+    variants.push_back({std::string(backend.caps->name) + "@cuda", "cuda",
+                        {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
+                        kGapMultiple});
+  }
+  return variants;
+}
+
+}  // namespace warpweave::conformance

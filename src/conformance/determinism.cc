@@ -1,0 +1,85 @@
+#include "conformance/determinism.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/threads.h"
+
+namespace warpweave::conformance {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+constexpr int kRepeats = 20;
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+bool same_bits(const Output& a, const Output& b) {
+  return a.error.empty() && b.error.empty() && same_bits(a.out, b.out) && same_bits(a.lse, b.lse);
+}
+
+void append(Output& to, const Output& part) {
+  to.out.insert(to.out.end(), part.out.begin(), part.out.end());
+  to.lse.insert(to.lse.end(), part.lse.begin(), part.lse.end());
+  to.error += part.error;
+}
+
+// Each request alone, in chunks of `chunk` rows; single rows by forward_decode if `decode`.
+Output run_in_chunks(const Problem& problem, const Variant& variant, AttentionBackend& backend,
+                     int chunk, bool decode) {
+  Output output;
+  for (const Slice& request : problem.all()) {
+    for (int q = 0; q < request.q_end; q += chunk) {
+      const Slice slice = {request.request, q, std::min(request.q_end, q + chunk)};
+      append(output, variant.run_problem(problem, backend, {slice}, decode));
+    }
+  }
+  return output;
+}
+
+// A page size other than `page_size` that the variant has, or 0.
+int other_page_size(const Caps& caps, int page_size) {
+  for (int size : {53, 1, 64, 128, 32, 16}) {
+    if (size != page_size && (caps.page_sizes.accepts(size) || caps.expands_pages)) return size;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string first_difference(const Case& c, KvFormat format, const Variant& variant, int page_size) {
+  const Problem problem(c, format, kSeed, page_size);
+  ThreadTeam team(2), alone(1), crowd(5);
+  const auto backend = variant.create({&team, 0, page_size});
+  const Output expected = variant.run_problem(problem, *backend, problem.all(), c.decode);
+  if (!expected.error.empty()) return expected.error;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const Output again = variant.run_problem(problem, *backend, problem.all(), c.decode);
+    if (!same_bits(again, expected)) return "repeat " + std::to_string(repeat);
+  }
+  for (ThreadTeam* other : {&alone, &crowd}) {
+    const auto twin = variant.create({other, 0, page_size});
+    if (!same_bits(variant.run_problem(problem, *twin, problem.all(), c.decode), expected)) {
+      return "with " + std::to_string(other->size()) + " threads";
+    }
+  }
+  if (const int other = other_page_size(*variant.caps, page_size)) {
+    const Problem other_pages(c, format, kSeed, other);
+    const auto twin = variant.create({&team, 0, other});
+    if (!same_bits(variant.run_problem(other_pages, *twin, other_pages.all(), c.decode), expected)) {
+      return "with page size " + std::to_string(other);
+    }
+  }
+  if (!same_bits(run_in_chunks(problem, variant, *backend, 1 << 20, false), expected)) {
+    return "each request alone";
+  }
+  if (!same_bits(run_in_chunks(problem, variant, *backend, 7, false), expected)) {
+    return "in chunks of 7";
+  }
+  if (!same_bits(run_in_chunks(problem, variant, *backend, 1, false), expected)) return "row by row";
+  if (!same_bits(run_in_chunks(problem, variant, *backend, 1, true), expected)) return "by decode";
+  return {};
+}
+
+}  // namespace warpweave::conformance

@@ -1,0 +1,22 @@
+// A backend from a shared library, before it may serve: loaded, and held to what it claims.
+#pragma once
+
+#include <string>
+
+#include "attention/caps.h"
+#include "conformance/variant.h"
+#include "warpweave/status.h"
+
+namespace warpweave::conformance {
+
+// The variant that run_suite takes for a loaded plug-in.
+Variant plugin_variant(const Caps& caps);
+
+// A second's worth of the committed cases: every feature, the small shapes. `unsupported`, with the
+// case and the difference, when the backend does not do what its Caps claim.
+Status check_claims(const Variant& variant);
+
+// load_attention_plugin, then check_claims; a plug-in that fails must not be used.
+Result<const Caps*> load_checked_plugin(const std::string& path);
+
+}  // namespace warpweave::conformance

@@ -1,0 +1,318 @@
+#include "conformance/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "attention/select_rules.h"
+#include "base/threads.h"
+#include "conformance/determinism.h"
+#include "conformance/naive.h"
+
+namespace warpweave::conformance {
+namespace {
+
+constexpr uint64_t kSeed = 20260121;
+constexpr int kTreeTopk = 4;  // any topk > 1 asks for trees
+
+double max_abs(const std::vector<float>& values) {
+  double top = 0;
+  for (float v : values) {
+    if (std::isfinite(v)) top = std::max<double>(top, std::fabs(v));
+  }
+  return top;
+}
+
+// Infinite and NaN values must be equal in kind; their difference then counts as 0.
+double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double top = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    const double difference = std::fabs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= 1e30)) return std::numeric_limits<double>::infinity();
+    top = std::max(top, difference);
+  }
+  return top;
+}
+
+// One rounding of a result: in f32 where all is f32, else in the 16-bit type of the activations.
+double unit_roundoff(KvFormat format) {
+  return format == KvFormat::f32 ? 0x1p-22 : format == KvFormat::f16 ? 0x1p-12 : 0x1p-9;
+}
+
+// What a result may be away from the reference.
+struct Expectation {
+  Output output;
+  double bound = 0, lse_bound = 0;
+};
+
+Expectation expect(const Problem& problem, AttentionBackend& reference) {
+  Expectation expected;
+  expected.output = problem.run(reference);
+  const Output naive = naive_attention(problem);
+  const double factor = problem.shape().softcap > 0 ? 3 : 2;
+  expected.bound = factor * max_difference(naive.out, expected.output.out) +
+                   unit_roundoff(problem.kv_format()) * max_abs(expected.output.out);
+  // The naive error of a few short rows may be small by luck: one rounding more is no mistake.
+  expected.lse_bound = factor * max_difference(naive.lse, expected.output.lse) +
+                       std::max(1e-6 * std::max(1.0, max_abs(expected.output.lse)),
+                                unit_roundoff(problem.kv_format()));
+  return expected;
+}
+
+// The draft tree as speculation would ask for it; 0 without one.
+int topk_of(const Case& c) {
+  return c.tree == Tree::none ? 0 : c.tree == Tree::chain ? 1 : kTreeTopk;
+}
+
+AttentionPhase phase_of(const Case& c) {
+  return c.decode ? AttentionPhase::decode : AttentionPhase::prefill;
+}
+
+// The case's page size, or, where the case leaves it open, one at which the variant runs it.
+int page_size_for(const Case& c, const Variant& variant) {
+  const Caps& caps = *variant.caps;
+  if (!c.any_page) return c.page_size;
+  const bool paged_tree = topk_of(c) <= 1 || caps.spec_paged == SpecSupport::tree;
+  const auto native = [&](int size) { return caps.page_sizes.accepts(size) || caps.expands_pages; };
+  const std::array<int, 6> sizes = {c.page_size, 1, 64, 128, 32, 256};
+  for (int size : sizes) {
+    if (native(size) && (size == 1 || paged_tree)) return size;
+  }
+  // No size will do; with one of its own no page rule hides the rule that matters.
+  const auto own = std::find_if(sizes.begin(), sizes.end(), native);
+  return own != sizes.end() ? *own : c.page_size;
+}
+
+// Why the variant's Caps do not claim this case; nullopt when they do.
+std::optional<BrokenRule> unclaimed(const Case& c, KvFormat format, const Variant& variant) {
+  const ModelFacts model = model_facts_of(c, format);
+  SelectionInput input;
+  input.hardware = &variant.hardware;
+  input.model = &model;
+  input.kv_format = format;
+  input.page_size = page_size_for(c, variant);
+  input.topk = topk_of(c);
+  return check_backend(input, {variant.caps, true}, phase_of(c));
+}
+
+Case fit_gaps(const Case& c, const Variant& variant) {
+  Case fitted = c;
+  fitted.gap = (c.gap + variant.gap_multiple - 1) / variant.gap_multiple * variant.gap_multiple;
+  return fitted;
+}
+
+class Suite {
+ public:
+  Suite(std::span<const Variant> variants, const SuiteOptions& options)
+      : variants_(variants), options_(options), team_(options.threads) {}
+
+  std::vector<CheckResult> run() {
+    for (const Case& c : options_.cases) {
+      for (KvFormat format : c.kv_formats) run_case(c, format);
+    }
+    for (const Case& c : options_.determinism_cases) {
+      for (KvFormat format : c.kv_formats) run_determinism(c, format);
+    }
+    return std::move(results_);
+  }
+
+ private:
+  bool dropped(const Variant& variant) const {
+    return options_.stop_at_first_failure && failed_.count(variant.name) != 0;
+  }
+
+  void add(CheckResult result) {
+    if (!result.passed) failed_.insert(result.variant);
+    if (options_.on_result) options_.on_result(result);
+    results_.push_back(std::move(result));
+  }
+
+  static CheckResult result_of(const Case& c, KvFormat format, const Variant& variant, Check check) {
+    CheckResult result;
+    result.variant = variant.name;
+    result.case_name = c.name;
+    result.kv_format = format;
+    result.check = check;
+    return result;
+  }
+
+  // Values do not depend on the page size, so one reference serves them all.
+  void run_case(const Case& c, KvFormat format) {
+    std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
+    std::optional<Expectation> expected;
+    for (const Variant& variant : variants_) {
+      if (dropped(variant)) continue;
+      if (const auto broken = unclaimed(c, format, variant)) {
+        add(check_refusal(c, format, variant, *broken));
+        continue;
+      }
+      const int page_size = page_size_for(c, variant);
+      const Case fitted = fit_gaps(c, variant);
+      std::unique_ptr<Problem>& problem = problems[{page_size, fitted.gap}];
+      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, page_size);
+      if (!expected) {
+        auto reference = create_backend("reference", {&team_, 0, page_size});
+        expected = expect(*problem, **reference);
+      }
+      add(check_reference(*problem, *expected, variant, page_size));
+    }
+  }
+
+  CheckResult check_reference(const Problem& problem, const Expectation& expected,
+                              const Variant& variant, int page_size) {
+    const Case& c = problem.shape();
+    CheckResult result = result_of(c, problem.kv_format(), variant, Check::reference);
+    result.features = features_of(c, problem.kv_format(), page_size);
+    const auto backend = variant.create({&team_, 0, page_size});
+    if (!backend) {
+      result.text = "the backend was not created";
+      return result;
+    }
+    const Output output = variant.run_problem(problem, *backend, problem.all(), c.decode);
+    if (!output.error.empty()) {
+      result.text = output.error;
+      return result;
+    }
+    result.error = max_difference(output.out, expected.output.out);
+    result.bound = expected.bound;
+    const double lse_error = max_difference(output.lse, expected.output.lse);
+    result.passed = result.error <= result.bound && lse_error <= expected.lse_bound;
+    if (!(result.error <= result.bound)) {
+      result.text = fmt::format("output differs by {:.3g}, at most {:.3g} allowed", result.error,
+                                result.bound);
+    } else if (!result.passed) {
+      result.text = fmt::format("log-sum-exp differs by {:.3g}, at most {:.3g} allowed", lse_error,
+                                expected.lse_bound);
+    }
+    return result;
+  }
+
+  // Asks selection for what the Caps do not claim, and wants the broken rule in its answer.
+  CheckResult check_refusal(const Case& c, KvFormat format, const Variant& variant,
+                            const BrokenRule& broken) {
+    CheckResult result = result_of(c, format, variant, Check::refusal);
+    result.text = broken.text;
+    const ModelFacts model = model_facts_of(c, format);
+    AttentionFlags flags;
+    (c.decode ? flags.decode_attention_backend : flags.prefill_attention_backend) =
+        variant.caps->name;
+    flags.kv_cache_dtype = kv_format_name(format);
+    if (!c.any_page) flags.page_size = c.page_size;
+    if (const int topk = topk_of(c)) {
+      flags.speculative_algorithm = "EAGLE";
+      flags.speculative_eagle_topk = topk;
+    }
+    const KnownBackend known[] = {{variant.caps, true}};
+    const auto selected = select_attention(variant.hardware, model, flags, known);
+    result.passed = !selected.ok() &&
+                    selected.status().message().find(broken.text) != std::string::npos;
+    if (!result.passed) {
+      result.text = fmt::format("selection does not refuse it by the rule \"{}\": {}", broken.text,
+                                selected.ok() ? "it accepts" : selected.status().message());
+    }
+    return result;
+  }
+
+  void run_determinism(const Case& c, KvFormat format) {
+    for (const Variant& variant : variants_) {
+      if (dropped(variant) || !variant.caps->deterministic || unclaimed(c, format, variant)) continue;
+      CheckResult result = result_of(c, format, variant, Check::determinism);
+      result.text = first_difference(fit_gaps(c, variant), format, variant,
+                                     page_size_for(c, variant));
+      result.passed = result.text.empty();
+      result.features = {"deterministic"};
+      add(std::move(result));
+    }
+  }
+
+  std::span<const Variant> variants_;
+  const SuiteOptions& options_;
+  ThreadTeam team_;
+  std::vector<CheckResult> results_;
+  std::set<std::string> failed_;
+};
+
+}  // namespace
+
+std::string_view check_name(Check check) {
+  switch (check) {
+    case Check::reference: return "reference";
+    case Check::determinism: return "determinism";
+    case Check::refusal: return "refusal";
+  }
+  return "unknown";
+}
+
+ModelFacts model_facts_of(const Case& c, KvFormat format) {
+  ModelFacts model;
+  model.architecture = "conformance case " + c.name;
+  model.dtype = format == KvFormat::f32   ? ModelDType::f32
+                : format == KvFormat::f16 ? ModelDType::f16
+                                          : ModelDType::bf16;
+  model.num_q_heads = c.q_heads;
+  model.num_kv_heads = c.kv_heads;
+  model.head_dim = c.head_dim;
+  model.v_head_dim = c.v_head_dim;
+  model.sliding_window = c.window >= 0;
+  model.softcap = c.softcap > 0;
+  model.sinks = c.sinks;
+  model.non_causal = !c.causal;
+  model.dual_chunk = c.dual_chunk_len > 0;
+  return model;
+}
+
+std::vector<std::string> features_of(const Case& c, KvFormat format, int page_size) {
+  std::vector<std::string> features = {
+      c.decode ? "decode" : "prefill",
+      fmt::format("KV {}", kv_format_name(format)),
+      fmt::format("page {}", page_size),
+      fmt::format("head dim {}", c.head_dim == c.v_head_dim
+                                     ? std::to_string(c.head_dim)
+                                     : fmt::format("{}/{}", c.head_dim, c.v_head_dim)),
+  };
+  if (page_size > 1) features.push_back("pages > 1");
+  if (c.q_heads > c.kv_heads) features.push_back(fmt::format("GQA {}", c.q_heads / c.kv_heads));
+  if (c.window >= 0) features.push_back("sliding window");
+  if (c.softcap > 0) features.push_back("softcap");
+  if (c.sinks) features.push_back("sinks");
+  if (c.tree == Tree::chain) features.push_back("draft chain");
+  if (c.tree == Tree::random || c.tree == Tree::full) features.push_back("draft tree");
+  if (!c.causal) features.push_back("not causal");
+  if (c.dual_chunk_len > 0) features.push_back("dual chunk");
+  if (c.shared > 0) features.push_back("shared prefix");
+  const bool prefix = std::any_of(c.requests.begin(), c.requests.end(), [](const auto& request) {
+    return request.q_len > 0 && request.kv_len > request.q_len;
+  });
+  if (!c.decode && prefix) features.push_back("cached prefix");
+  return features;
+}
+
+bool claims_case(const Variant& variant, const Case& c, KvFormat format) {
+  return !unclaimed(c, format, variant);
+}
+
+SuiteOptions committed_cases(const std::string& name) {
+  SuiteOptions options;
+  for (const CaseFile& file : embedded_case_files()) {
+    auto& list = file.name == "determinism.txt" ? options.determinism_cases : options.cases;
+    for (const Case& c : parse_cases(file.text, file.name)) {
+      if (name.empty() || c.name == name) list.push_back(c);
+    }
+  }
+  return options;
+}
+
+std::vector<CheckResult> run_suite(std::span<const Variant> variants, const SuiteOptions& options) {
+  return Suite(variants, options).run();
+}
+
+}  // namespace warpweave::conformance

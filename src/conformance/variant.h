@@ -1,0 +1,39 @@
+// A backend on a device, as the suite runs it. host_variants() lists every built backend that reads
+// host memory, intel_amx once per tier of this machine; a device with its own memory adds its
+// variants in variants.cc with a `run` that copies a Forward there and back (see problem.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/backend.h"
+#include "attention/registry.h"
+#include "attention/select.h"
+#include "conformance/problem.h"
+
+namespace warpweave::conformance {
+
+struct Variant {
+  std::string name;        // "intel_amx@avx512": the backend, and which of its kernels
+  std::string device;      // "cpu", "cuda", "opencl": what --device filters
+  HardwareFacts hardware;  // what selection is told; its name goes into the results
+  const Caps* caps = nullptr;
+  std::function<std::unique_ptr<AttentionBackend>(const BackendContext&)> create;
+  // Empty: Problem::run, which hands over host memory.
+  std::function<Output(const Problem&, AttentionBackend&, const std::vector<Slice>&, bool decode)>
+      run;
+  int gap_multiple = 1;    // gaps of a case are rounded up to a multiple: what the device can load
+
+  Output run_problem(const Problem& problem, AttentionBackend& backend,
+                     const std::vector<Slice>& slices, bool decode) const {
+    return run ? run(problem, backend, slices, decode) : problem.run(backend, slices, decode);
+  }
+};
+
+std::vector<Variant> host_variants();
+// Those of every device of this machine.
+std::vector<Variant> all_variants();
+
+}  // namespace warpweave::conformance

@@ -1,0 +1,51 @@
+#include "attention/backends/intel_amx/backend.h"
+#include "base/threads.h"
+#include "conformance/cuda_variants.h"
+#include "conformance/variant.h"
+#include "device/cpu/cpu_info.h"
+
+namespace warpweave::conformance {
+
+namespace {
+
+// A backend that needs more than the CPU itself, such as an OpenCL driver, may not start here.
+bool starts_here(const BackendRegistration& backend) {
+  ThreadTeam team(1);
+  const IntChoice& pages = backend.caps->page_sizes;
+  return backend.create({&team, 0, pages.any ? 1 : pages.values[0]}) != nullptr;
+}
+
+}  // namespace
+
+std::vector<Variant> host_variants() {
+  const HardwareFacts cpu = cpu_hardware_facts();
+  std::vector<Variant> variants;
+  for (const BackendRegistration& backend : built_backends()) {
+    if (!backend.caps->selectable || !backend.caps->archs.has(cpu.arch)) continue;
+    if (!starts_here(backend)) continue;
+    const std::string name(backend.caps->name);
+    if (name != "intel_amx") {
+      variants.push_back({name, "cpu", cpu, backend.caps, backend.create, {}, 1});
+      continue;
+    }
+    for (int tier = 0; tier <= static_cast<int>(cpu_info().tier); ++tier) {
+      const CpuTier value = static_cast<CpuTier>(tier);
+      variants.push_back({"intel_amx@" + std::string(cpu_tier_name(value)), "cpu", cpu, backend.caps,
+                          [value](const BackendContext& context) {
+                            return intel_amx::create_for_tier(context, value);
+                          },
+                          {}, 1});
+    }
+  }
+  return variants;
+}
+
+std::vector<Variant> all_variants() {
+  std::vector<Variant> variants = host_variants();
+#if WARPWEAVE_CUDA
+  for (Variant& variant : cuda_variants()) variants.push_back(std::move(variant));
+#endif
+  return variants;
+}
+
+}  // namespace warpweave::conformance

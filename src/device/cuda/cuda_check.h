@@ -1,0 +1,27 @@
+// CUDA runtime errors as Status. Only for files of builds with GPU kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <string_view>
+
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+// Out of memory is `resource_exhausted` (the caller may shrink and try again), all else `internal`.
+inline Status cuda_status(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return {};
+  std::string text = std::string(what) + ": CUDA says " + cudaGetErrorString(error);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return Status::resource_exhausted(std::move(text));
+  }
+  return Status::internal(std::move(text));
+}
+
+#define WW_CUDA_RETURN_IF_ERROR(expr, what) \
+  WW_RETURN_IF_ERROR(::warpweave::cuda_status((expr), (what)))
+
+}  // namespace warpweave

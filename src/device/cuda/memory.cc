@@ -1,0 +1,62 @@
+#include "device/cuda/memory.h"
+
+#include <algorithm>
+#include <string>
+
+#include "device/cuda/cuda_check.h"
+
+namespace warpweave {
+namespace {
+
+constexpr size_t kAlignBytes = 256;
+
+std::string wanted(size_t size_bytes, std::string_view what) {
+  return std::to_string(size_bytes >> 20) + " MiB for " + std::string(what);
+}
+
+}  // namespace
+
+Result<DeviceBuffer> DeviceBuffer::allocate(size_t size_bytes, std::string_view what) {
+  DeviceBuffer out;
+  WW_CUDA_RETURN_IF_ERROR(cudaMalloc(&out.data_, std::max<size_t>(size_bytes, 1)),
+                          "GPU memory, " + wanted(size_bytes, what));
+  out.size_bytes_ = size_bytes;
+  return out;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+Result<PinnedBuffer> PinnedBuffer::allocate(size_t size_bytes, std::string_view what) {
+  PinnedBuffer out;
+  WW_CUDA_RETURN_IF_ERROR(cudaMallocHost(&out.data_, std::max<size_t>(size_bytes, 1)),
+                          "pinned memory, " + wanted(size_bytes, what));
+  out.size_bytes_ = size_bytes;
+  return out;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ != nullptr) cudaFreeHost(data_);
+}
+
+Result<void*> DeviceArena::allocate(size_t size_bytes, std::string_view what) {
+  const size_t rounded = (size_bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  used_bytes_ += rounded;
+  if (rounded >= slab_bytes_ / 4) {  // on its own, before the slab in use
+    WW_ASSIGN_OR_RETURN(DeviceBuffer own, DeviceBuffer::allocate(rounded, what));
+    void* data = own.as<void>();
+    slabs_.insert(slabs_.begin(), std::move(own));
+    return data;
+  }
+  if (slabs_.empty() || slab_used_ + rounded > slabs_.back().size_bytes() || slab_used_ == 0) {
+    WW_ASSIGN_OR_RETURN(DeviceBuffer slab, DeviceBuffer::allocate(slab_bytes_, what));
+    slabs_.push_back(std::move(slab));
+    slab_used_ = 0;
+  }
+  void* data = slabs_.back().as<std::byte>() + slab_used_;
+  slab_used_ += rounded;
+  return data;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,73 @@
+// Owned GPU and pinned host memory. Move-only values; freed on destruction. Not synchronised.
+//
+// Errors: `resource_exhausted` with the size and what it was for. Only for builds with GPU kernels.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+// Memory of the current GPU, 256-byte aligned.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  static Result<DeviceBuffer> allocate(size_t size_bytes, std::string_view what);
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+  ~DeviceBuffer();
+
+  template <typename T = std::byte>
+  T* as() const { return static_cast<T*>(data_); }
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+// Page-locked host memory: copies to and from it run beside the GPU's kernels.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  static Result<PinnedBuffer> allocate(size_t size_bytes, std::string_view what);
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+  ~PinnedBuffer();
+
+  template <typename T = std::byte>
+  T* as() const { return static_cast<T*>(data_); }
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+// Many small allocations that live and die together, cut from slabs. 256-byte aligned.
+class DeviceArena {
+ public:
+  explicit DeviceArena(size_t slab_bytes) : slab_bytes_(slab_bytes) {}
+  Result<void*> allocate(size_t size_bytes, std::string_view what);
+  size_t used_bytes() const { return used_bytes_; }
+
+ private:
+  size_t slab_bytes_;
+  size_t used_bytes_ = 0;
+  size_t slab_used_ = 0;
+  std::vector<DeviceBuffer> slabs_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,175 @@
+// flex_attention with its modifiers and dual_chunk_flash_attn, served: equal tokens however prompts
+// are cut, the goldens where the modifiers say nothing new, and what the flags refuse.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine_impl.h"
+
+namespace warpweave {
+namespace {
+
+constexpr const char* kModel = "models/tale-llama";
+
+ServerArgs flex_args() {
+  ServerArgs args;
+  args.dtype = "float32";
+  args.attention_backend = "flex_attention";
+  args.device = "cpu";
+  return args;
+}
+
+Result<ServedModel> serve(ServerArgs args, const std::string& path = kModel) {
+  args.model_path = path;
+  return create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+}
+
+// The greedy continuation of each prompt, all submitted at once.
+std::vector<std::vector<int32_t>> greedy(const ServerArgs& args, const std::vector<std::vector<int32_t>>& prompts,
+                                         const std::string& path = kModel) {
+  auto served = serve(args, path);
+  EXPECT_TRUE(served.ok()) << served.status().message();
+  std::vector<std::vector<int32_t>> ids(prompts.size());
+  if (!served.ok()) return ids;
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t finished = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerateRequest request;
+    request.rid = std::to_string(i);
+    request.input_ids = prompts[i];
+    request.sampling.temperature = 0;
+    request.sampling.max_new_tokens = 24;
+    request.sampling.ignore_eos = true;
+    const Status status = served->engine->submit(request, [&, i](OutputDelta delta) {
+      std::lock_guard lock(mutex);
+      ids[i].insert(ids[i].end(), delta.token_ids.begin(), delta.token_ids.end());
+      if (delta.finish) ++finished;
+      changed.notify_all();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(120), [&] { return finished == prompts.size(); }));
+  return ids;
+}
+
+struct Goldens {
+  std::vector<std::vector<int32_t>> prompts, continuations;  // of 24 tokens
+};
+
+Goldens goldens() {
+  Goldens out;
+  const auto golden = nlohmann::json::parse(std::ifstream(std::string(kModel) + "/golden.json"));
+  for (const auto& prompt : golden["prompts"]) {
+    out.prompts.push_back(prompt["input_ids"]);
+    auto ids = prompt["greedy_ids"].get<std::vector<int32_t>>();
+    ids.resize(24);
+    out.continuations.push_back(std::move(ids));
+  }
+  return out;
+}
+
+TEST(FlexServing, GoldensWithoutModifiersAndWithOnesThatChangeNothing) {
+  const Goldens golden = goldens();
+  ServerArgs args = flex_args();
+  EXPECT_EQ(greedy(args, golden.prompts), golden.continuations);
+  args.flex_attention_mask_mod = "causal && window(wide)";
+  args.flex_attention_score_mod = "score + nothing * (q_idx - kv_idx)";
+  args.flex_attention_params = "wide=100000, nothing=0.0";
+  args.chunked_prefill_size = 5;
+  args.page_size = 3;
+  EXPECT_EQ(greedy(args, golden.prompts), golden.continuations);
+}
+
+TEST(FlexServing, ModifiersHoldInBothPhasesAndAnyChunk) {
+  const Goldens golden = goldens();
+  ServerArgs args = flex_args();
+  args.flex_attention_mask_mod = "window(6)";
+  args.flex_attention_score_mod = "softcap(20, alibi)";
+  const auto whole = greedy(args, golden.prompts);
+  EXPECT_NE(whole, golden.continuations);
+  args.chunked_prefill_size = 3;
+  args.page_size = 2;
+  args.enable_mixed_chunk = true;
+  EXPECT_EQ(greedy(args, golden.prompts), whole);
+}
+
+TEST(FlexServing, FlagsAreChecked) {
+  const auto refused = [](const ServerArgs& args, const char* flag, const char* message) {
+    const auto served = serve(args);
+    ASSERT_FALSE(served.ok());
+    EXPECT_EQ(served.status().field(), flag);
+    EXPECT_NE(served.status().message().find(message), std::string::npos) << served.status().message();
+  };
+  ServerArgs args = flex_args();
+  args.flex_attention_mask_mod = "causal &&";
+  refused(args, "--flex-attention-mask-mod", "column 10: expected a number");
+  args.flex_attention_mask_mod = "";
+  args.flex_attention_score_mod = "causal";
+  refused(args, "--flex-attention-score-mod", "the result must be a number");
+  args.flex_attention_score_mod = "score";
+  args.flex_attention_params = "slope";
+  refused(args, "--flex-attention-params", "expected '='");
+  args.flex_attention_params = "";
+  args.decode_attention_backend = "intel_amx";
+  refused(args, "--flex-attention-score-mod", "is for flex_attention, but prefill runs on flex_attention and decode on intel_amx");
+  args = flex_args();
+  args.flex_attention_mask_mod = "prefix_lm(4)";
+  refused(args, "--flex-attention-mask-mod", "may show a row later tokens");
+  args.chunked_prefill_size = -1;
+  args.disable_radix_cache = true;
+  EXPECT_TRUE(serve(args).ok());
+}
+
+class DualChunkServing : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("dual-chunk-serving-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "config.json") << R"({"architectures": ["Qwen2ForCausalLM"],
+      "model_type": "qwen2", "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+      "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1,
+      "dual_chunk_attention_config": {"chunk_size": 48, "local_size": 16,
+                                      "original_max_position_embeddings": 100}})";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(DualChunkServing, AnyChunkAndPageGivesTheSameTokens) {
+  ServerArgs args;
+  args.device = "cpu";
+  args.dtype = "float32";
+  args.load_format = "dummy";
+  args.random_seed = 7;
+  args.skip_tokenizer_init = true;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int length : {20, 90, 200}) {
+    prompts.emplace_back();
+    for (int i = 0; i < length; ++i) prompts.back().push_back((i * 37 + i / 5) % 128);
+  }
+  {
+    const auto served = serve(args, folder_);
+    ASSERT_TRUE(served.ok()) << served.status().message();
+    EXPECT_EQ(served->attention.prefill, "dual_chunk_flash_attn");
+    EXPECT_EQ(served->attention.decode, "dual_chunk_flash_attn");
+  }
+  const auto whole = greedy(args, prompts, folder_);
+  args.chunked_prefill_size = 11;
+  args.page_size = 8;
+  args.enable_mixed_chunk = true;
+  EXPECT_EQ(greedy(args, prompts, folder_), whole);
+  args.attention_backend = "intel_amx";
+  EXPECT_FALSE(serve(args, folder_).ok());
+}
+
+}  // namespace
+}  // namespace warpweave

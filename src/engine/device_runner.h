@@ -1,0 +1,54 @@
+// Where prepared steps run: a device's order of work, as the engine's loop sees it.
+//
+// launch() takes the steps in order and does not wait for them; wait() returns when that step is
+// done and its outputs are set. Steps are owned by the caller and outlive their wait(). One thread
+// calls both. Implementations: DeviceWorker (CPU), GpuRunner.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "batch/batch_builder.h"
+#include "engine/live_request.h"
+#include "sample/sampler.h"
+
+namespace warpweave {
+
+// A prompt position whose log-probability was asked for.
+struct InputLogprob {
+  LiveRequest* request = nullptr;
+  int logits_row = 0;
+  int position = 0;         // of the token that this row predicts
+  int32_t token_id = 0;
+  PositionLogprobs result;
+};
+
+struct DeviceStep {
+  explicit DeviceStep(int page_size) : builder(page_size) {}
+
+  // In: filled by the engine thread before launch().
+  const Step* step = nullptr;          // the scheduler's; gone once it is committed
+  std::vector<int> sample_slots;       // by row of the step, or -1
+  BatchBuilder builder;
+  std::vector<PageCopy> copies;
+  std::vector<SampleRow> sample_rows;  // by sample slot
+  std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from
+  // In and out.
+  std::vector<InputLogprob> input_logprobs;
+  // Out: valid after wait().
+  std::vector<SampledRow> sampled;     // by sample slot
+  std::vector<int32_t> sampled_ids;
+  Status status;
+  double overhead_us = 0;              // device time from the last forward's end to this one's start
+
+  bool done = false;                   // the runner's
+};
+
+class DeviceRunner {
+ public:
+  virtual ~DeviceRunner() = default;
+  virtual void launch(DeviceStep* step) = 0;
+  virtual void wait(DeviceStep* step) = 0;
+};
+
+}  // namespace warpweave

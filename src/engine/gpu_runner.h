@@ -1,0 +1,107 @@
+// The GPU as a device: launch() enqueues a whole step and returns; the GPU goes from step to step
+// without the host in between. Sampled tokens stay in GPU memory, where the next step's embedding
+// reads them; one small copy brings them to the host for wait().
+//
+// Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
+// kv_slots -1 and kv_lens 0, so they write nothing and see nothing. A step that needs logits on the
+// host (penalties, biases, logprobs) is sampled there and waited for in launch().
+// One thread calls everything.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/backend.h"
+#include "base/threads.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
+#include "engine/device_runner.h"
+#include "engine/step_arrays.h"
+#include "model/gpu_decoder.h"
+#include "model/gpu_kv_cache.h"
+#include "sample/sampler.h"
+
+namespace warpweave {
+
+struct GpuParts {
+  std::unique_ptr<GpuDecoder> model;
+  std::unique_ptr<AttentionBackend> attention;
+  std::unique_ptr<GpuKvCache> cache;
+  std::unique_ptr<ThreadTeam> team;  // host sampling
+  CudaStream stream;
+};
+
+struct GpuRunnerOptions {
+  int max_requests = 0;
+  int max_tokens = 0;                  // of one step
+  int max_pages_per_request = 0;
+  int context_len = 0;
+  int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
+  std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
+  double graph_budget_s = 2;           // at start; the batch sizes left are captured when first met
+};
+
+class GpuRunner : public DeviceRunner {
+ public:
+  // Captures graphs; the weights are there, and nothing runs yet.
+  static Result<std::unique_ptr<GpuRunner>> create(GpuParts parts, const GpuRunnerOptions& options);
+  ~GpuRunner() override;
+
+  void launch(DeviceStep* step) override;
+  void wait(DeviceStep* step) override;
+
+ private:
+  // A launched step, until it is finished.
+  struct Flight {
+    DeviceStep* step = nullptr;
+    PinnedBuffer staging;        // what upload_step reads
+    PinnedBuffer sampled;        // [max_requests] ids on their way back
+    CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
+    bool follows = false;        // the step before was still running at launch
+  };
+  // What the device's page table holds in a row.
+  struct TableRow {
+    RequestId id = kNoRequest;
+    uint32_t pages_version = 0;
+    int num_pages = 0;
+  };
+
+  GpuRunner(GpuParts parts, const GpuRunnerOptions& options);
+  Status reserve();
+  Status launch_step(DeviceStep& step, Flight& flight);
+  bool wants_host(const DeviceStep& step) const;
+  Status upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch);
+  void collect_page_runs(const DeviceStep& step, std::vector<gpu::PageTableRun>& runs, std::vector<int32_t>& values);
+  Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
+  int graph_size_for(const DeviceStep& step) const;
+  Result<cudaGraphExec_t> graph_for(int batch_size, Flight& flight);
+  Status capture(int batch_size, Flight& flight);
+  Status tune_prefill(int tokens);
+  Result<float*> logits_memory(int rows);
+  Status sample_on_host(DeviceStep& step, Flight& flight, const float* logits);
+  Status compute_input_logprobs(DeviceStep& step, const float* logits);
+  void finish(Flight& flight);
+  cudaStream_t stream() const { return parts_.stream.get(); }
+
+  GpuParts parts_;
+  GpuRunnerOptions options_;
+  Sampler sampler_;
+  std::array<Flight, 2> flights_;
+  int next_flight_ = 0;
+  CudaEvent last_end_;                // of the step before, for the gap
+
+  DeviceBuffer arrays_;               // a step's arrays, see StepShape
+  DeviceBuffer page_table_;           // [max_requests, max_pages_per_request]
+  std::vector<TableRow> table_rows_;
+  DeviceBuffer sampled_;              // [max_requests] by sample slot
+  DeviceBuffer logits_;               // [max_requests, vocab]
+  DeviceBuffer large_logits_;         // for steps that want more rows (prompt logprobs)
+  std::map<int, CudaGraphExec> graphs_;  // by batch size; null: could not be captured
+  std::vector<gpu::PageTableRun> runs_;
+  std::vector<int32_t> run_values_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,53 @@
+// From a selected configuration to a device that runs steps: weights, KV pool, attention backend.
+// Which device it is was decided before (resolve_device); everything refusable was refused.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "attention/mods/expression.h"
+#include "attention/select.h"
+#include "device/cuda/cuda_device.h"
+#include "engine/device_runner.h"
+#include "engine/engine_impl.h"
+#include "kv/kv_cache.h"
+#include "model/model_bundle.h"
+
+namespace warpweave {
+
+struct DeviceSetup {
+  const EngineOptions& options;
+  ModelBundle& bundle;          // its weights are taken
+  DType dtype = DType::bf16;
+  int context_len = 0;
+  const Resolved& attention;
+  const mods::Modifiers& modifiers;  // of flex_attention
+  SchedulerConfig& scheduler;   // start_* sets num_pages
+};
+
+struct StartedDevice {
+  std::unique_ptr<DeviceRunner> runner;
+  std::string description;      // "cpu: AMD EPYC, avx512_bf16, 2 threads"
+  size_t weight_bytes = 0;
+  size_t kv_cache_bytes = 0;
+};
+
+// --device: the GPU for cuda, and for auto where one is usable; nullopt for the CPU. `unsupported`
+// when a GPU was asked for and there is none.
+struct GpuChoice {
+  CudaDeviceInfo info;
+  HardwareFacts facts;
+};
+Result<std::optional<GpuChoice>> resolve_device(const std::string& flag);
+
+Result<StartedDevice> start_cpu(const DeviceSetup& setup);
+Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu);
+
+// Pages of the KV pool: --max-total-tokens, or what `pool_bytes` hold, never more than all running
+// requests could use.
+Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
+                       size_t bytes_per_token);
+KvCacheShape kv_cache_shape(const DeviceSetup& setup);  // num_pages from the scheduler's
+
+}  // namespace warpweave

@@ -1,0 +1,35 @@
+// Where the arrays of one step stand in a block of memory, the same on the host and on the GPU.
+//
+// A graph's steps share one shape, so that its kernels find everything at fixed addresses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sample/cuda/gpu_sampler.h"
+
+namespace warpweave {
+
+struct StepShape {
+  int tokens = 0;
+  int requests = 0;
+  int logits_rows = 0;
+  int samples = 0;
+
+  // Byte offsets of the arrays, each a multiple of 16.
+  size_t input_ids() const { return 0; }
+  size_t positions() const { return after(input_ids(), tokens); }
+  size_t kv_slots() const { return after(positions(), tokens); }
+  size_t futures() const { return after(kv_slots(), tokens); }
+  size_t q_indptr() const { return after(futures(), tokens); }
+  size_t kv_lens() const { return after(q_indptr(), requests + 1); }
+  size_t wanted_rows() const { return after(kv_lens(), requests); }
+  size_t sample_rows() const { return after(wanted_rows(), logits_rows); }
+  size_t size_bytes() const { return sample_rows() + sizeof(gpu::SampleRowParams) * static_cast<size_t>(samples); }
+
+ private:
+  static size_t after(size_t offset, int count) { return offset + (static_cast<size_t>(count) * 4 + 15) / 16 * 16; }
+};
+static_assert(sizeof(gpu::SampleRowParams) % 16 == 0);
+
+}  // namespace warpweave

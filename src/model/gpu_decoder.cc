@@ -1,0 +1,294 @@
+#include "model/gpu_decoder.h"
+
+#include <algorithm>
+#include <string>
+
+#include "device/cuda/cuda_check.h"
+#include "model/families/family.h"
+#include "ops/cuda/small_gemm.h"
+
+namespace warpweave {
+namespace {
+
+// Prefill products run over a multiple of this many rows, so that few shapes exist for which
+// algorithms must be chosen; the rows past the end are scratch.
+constexpr int64_t kProductRows = 64;
+
+// What memory delivers while a small kernel runs.
+constexpr int64_t kPrefetchedBytes = int64_t{12} << 20;
+
+int64_t round_up(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
+
+// The vector loads of the row kernels.
+constexpr int kHiddenMultiple = 8;
+
+Status check_shape(const ModelConfig& config) {
+  const int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
+  if (config.hidden_size % kHiddenMultiple != 0 || ffn % kHiddenMultiple != 0 || config.head_dim % 2 != 0 ||
+      config.head_dim > 512) {
+    return Status::unsupported(
+        "--device cuda needs hidden and intermediate sizes that are multiples of 8 and an even head dim up to 512; "
+        "this model has " + std::to_string(config.hidden_size) + ", " + std::to_string(ffn) + " and " +
+            std::to_string(config.head_dim) + "; use --device cpu", "--device");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config, const BuildOptions& options,
+                                                       GpuDecoderWeights weights, const GpuDecoderLimits& limits) {
+  WW_RETURN_IF_ERROR(check_shape(config));
+  WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
+  std::unique_ptr<GpuDecoder> out(
+      new GpuDecoder(config, decoder_spec(config, traits), options.dtype, std::move(weights)));
+  WW_ASSIGN_OR_RETURN(out->gemm_, gpu::GpuGemm::create());
+  WW_RETURN_IF_ERROR(out->reserve(limits));
+  return out;
+}
+
+GpuDecoder::GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights)
+    : config_(config), spec_(spec), dtype_(dtype), weights_(std::move(weights)) {}
+
+Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
+  const size_t element = dtype_info(dtype_).block_bytes;
+  const int64_t tokens = round_up(limits.max_tokens), logits_rows = round_up(limits.max_logits_rows);
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  const bool has_experts = config_.num_experts > 0;
+  const int64_t pairs = tokens * spec_.experts_per_token;
+  int64_t inner = tokens * config_.intermediate_size;  // a mixture may have dense layers, too
+  if (has_experts) inner = std::max(inner, pairs * config_.moe_intermediate_size);
+  Status failed;
+  const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t size_bytes) {
+    if (!failed.ok() || count == 0) return;
+    auto memory = workspace_memory_.allocate(count * size_bytes, "activations; lower --chunked-prefill-size");
+    if (memory.ok()) {
+      pointer = static_cast<T*>(*memory);
+    } else {
+      failed = memory.status();
+    }
+  };
+  get(w_.x[0], tokens * hidden, sizeof(float));
+  get(w_.x[1], logits_rows * hidden, sizeof(float));
+  get(w_.attention_out[0], tokens * q_dim, element);
+  get(w_.attention_out[1], logits_rows * q_dim, element);
+  get(w_.h, tokens * hidden, element);
+  get(w_.qkv, tokens * (q_dim + 2 * kv_dim), element);
+  get(w_.gate_up, 2 * inner, element);
+  get(w_.act, inner, element);
+  const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
+  if (branch_norms) get(w_.branch, tokens * hidden, sizeof(float));
+  if (has_experts) {
+    get(w_.h_f32, tokens * hidden, sizeof(float));
+    get(w_.expert_out, pairs * hidden, sizeof(float));
+    get(w_.chosen, pairs, sizeof(int32_t));
+    get(w_.pair_of, pairs, sizeof(int32_t));
+    get(w_.place_of, pairs, sizeof(int32_t));
+    get(w_.offsets, config_.num_experts + 1, sizeof(int32_t));
+    get(w_.expert_weights, pairs, sizeof(float));
+  }
+  return failed;
+}
+
+// Decode steps have few sizes as it is.
+int64_t GpuDecoder::product_rows(int64_t rows) const {
+  return decoding_ || rows < kProductRows ? rows : round_up(rows);
+}
+
+// What a small kernel of a decode step asks for ahead of the product that follows it. The kernel for
+// few rows does so by itself; many rows leave memory no idle time.
+gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
+  if (!decoding_ || rows <= gpu::kSmallGemmRows || next.empty()) return {};
+  gpu::WeightPrefetch out;
+  out.data = next.weight;
+  out.rows = next.out_features;
+  out.row_bytes = next.in_features * dtype_info(next.dtype).block_bytes;
+  out.prefetched_bytes = std::min(kPrefetchedBytes / out.rows, out.row_bytes) / 128 * 128;
+  return out;
+}
+
+void GpuDecoder::normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
+                        bool exact_copy) {
+  gpu::rms_norm({.x = w_.x[current_], .rows = rows, .cols = spec_.hidden_size, .weight = weight.data,
+                 .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.h, .out_dtype = dtype_,
+                 .out_f32 = exact_copy ? w_.h_f32 : nullptr, .prefetch = ahead(next, rows)},
+                stream);
+}
+
+void GpuDecoder::write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache) {
+  const GpuDecoderLayer& weights = weights_.layers[layer];
+  gpu::QkvRowsCall call;
+  call.qkv = w_.qkv;
+  call.dtype = dtype_;
+  call.rows = batch.num_tokens;
+  call.num_q_heads = spec_.num_q_heads;
+  call.num_kv_heads = spec_.num_kv_heads;
+  call.head_dim = spec_.head_dim;
+  call.q_norm = weights.q_norm.data;
+  call.k_norm = weights.k_norm.data;
+  call.norm_weight_offset = spec_.norm_weight_offset;
+  call.norm_eps = spec_.norm_eps;
+  if (!weights_.ropes.empty()) {
+    const GpuRope& rope = weights_.ropes[weights.rope_index];
+    call.cos = rope.cos;
+    call.sin = rope.sin;
+    call.rotary_dim = rope.rotary_dim;
+    call.interleaved = rope.interleaved;
+  }
+  call.positions = batch.device.positions;
+  call.kv_slots = batch.device.kv_slots;
+  call.page_size = batch.page_size;
+  call.k_out = cache.k(layer);
+  call.v_out = cache.v(layer);
+  gpu::norm_rope_write_kv(call, batch.device.stream);
+}
+
+void GpuDecoder::attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention) {
+  const GpuDecoderLayer& weights = weights_.layers[layer];
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  AttentionCall call;
+  call.layer = layer;
+  call.num_q_heads = spec_.num_q_heads;
+  call.num_kv_heads = spec_.num_kv_heads;
+  call.head_dim = call.v_head_dim = spec_.head_dim;
+  call.scale = spec_.attention_scale;
+  call.window_left = weights.window_left;
+  call.logit_softcap = spec_.attention_softcap;
+  call.sinks = weights.sinks.data;
+  call.q = w_.qkv;
+  call.q_dtype = call.out_dtype = dtype_;
+  call.q_token_stride = q_dim + 2 * int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  call.k = cache.k(layer);
+  call.v = cache.v(layer);
+  call.out = w_.attention_out[current_];
+  call.out_token_stride = q_dim;
+  if (batch.mode == ForwardMode::decode) {
+    attention.forward_decode(batch, call);
+  } else {
+    attention.forward_extend(batch, call);
+  }
+}
+
+// x += linear(input), through the branch's own norm where the family has one.
+Status GpuDecoder::add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
+                              int64_t rows, void* stream) {
+  const int64_t cols = spec_.hidden_size;
+  const bool direct = out_norm.empty();
+  WW_RETURN_IF_ERROR(gemm_->run({.linear = &linear, .x = input, .rows = product_rows(rows), .y = direct ? w_.x[current_] : w_.branch,
+                                 .y_dtype = DType::f32, .y_stride = cols, .accumulate = direct},
+                                stream));
+  if (direct) return {};
+  gpu::rms_norm({.x = w_.branch, .rows = rows, .cols = cols, .weight = out_norm.data,
+                 .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.x[current_],
+                 .out_dtype = DType::f32, .accumulate = true},
+                stream);
+  return {};
+}
+
+Status GpuDecoder::mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream) {
+  normed(layer.mlp_norm, layer.gate_up, rows, stream);
+  const int64_t ffn = layer.down.in_features;
+  WW_RETURN_IF_ERROR(gemm_->run({.linear = &layer.gate_up, .x = w_.h, .rows = product_rows(rows), .y = w_.gate_up,
+                                 .y_dtype = dtype_, .y_stride = 2 * ffn},
+                                stream));
+  gpu::glu({.activation = layer.gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn,
+            .out = w_.act, .prefetch = ahead(layer.down, rows)},
+           stream);
+  return add_branch(layer.down, w_.act, layer.mlp_out_norm, rows, stream);
+}
+
+Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
+  const GpuDecoderLayer& layer = weights_.layers[index];
+  const GpuExpertTable& table = weights_.expert_tables[index];
+  const int k = spec_.experts_per_token, num_experts = static_cast<int>(layer.experts.size());
+  const int64_t hidden = spec_.hidden_size, pairs = rows * k, ffn = layer.experts[0].down.in_features;
+  normed(layer.mlp_norm, {}, rows, stream, /*exact_copy=*/true);
+  gpu::route({.x = w_.h_f32, .rows = rows, .hidden = hidden, .weight = static_cast<const float*>(layer.router.weight),
+              .bias = layer.router.bias, .experts = num_experts, .k = k, .norm = spec_.router_norm,
+              .chosen = w_.chosen, .weights = w_.expert_weights},
+             stream);
+  gpu::group_by_expert(w_.chosen, pairs, num_experts, w_.pair_of, w_.place_of, w_.offsets, stream);
+  gpu::GroupedGemmCall call;
+  call.x = w_.h;
+  call.pair_of = w_.pair_of;
+  call.pairs_per_row = k;
+  call.offsets = w_.offsets;
+  call.experts = num_experts;
+  call.pairs = pairs;
+  call.weights = table.gate_up;
+  call.biases = table.gate_up_bias;
+  call.n = 2 * ffn;
+  call.k = hidden;
+  call.dtype = call.y_dtype = dtype_;
+  call.y = w_.gate_up;
+  gpu::grouped_gemm(call, stream);
+  gpu::glu({.activation = layer.experts[0].gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = pairs,
+            .cols = ffn, .out = w_.act},
+           stream);
+  call.x = w_.act;
+  call.pair_of = nullptr;
+  call.weights = table.down;
+  call.biases = table.down_bias;
+  call.n = hidden;
+  call.k = ffn;
+  call.y = w_.expert_out;
+  call.y_dtype = DType::f32;
+  gpu::grouped_gemm(call, stream);
+  gpu::combine_experts(w_.expert_out, w_.place_of, w_.expert_weights, rows, k, hidden, w_.x[current_], stream);
+  return {};
+}
+
+// After the last attention only the rows with wanted logits go on.
+void GpuDecoder::keep_logits_rows(const ForwardBatch& batch) {
+  const int64_t rows = static_cast<int64_t>(batch.logits_rows.size());
+  if (rows == batch.num_tokens) return;
+  const int64_t hidden_bytes = int64_t{spec_.hidden_size} * sizeof(float);
+  const int64_t q_bytes = int64_t{spec_.num_q_heads} * spec_.head_dim * dtype_info(dtype_).block_bytes;
+  void* const stream = batch.device.stream;
+  gpu::gather_rows(w_.x[0], batch.device.logits_rows, rows, hidden_bytes, w_.x[1], stream);
+  gpu::gather_rows(w_.attention_out[0], batch.device.logits_rows, rows, q_bytes, w_.attention_out[1], stream);
+  current_ = 1;
+}
+
+Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention,
+                           const GpuFutureTokens& futures, float* logits) {
+  int64_t rows = batch.num_tokens;
+  if (rows == 0) return {};
+  void* const stream = batch.device.stream;
+  current_ = 0;
+  decoding_ = batch.mode == ForwardMode::decode;
+  gpu::embedding({.table = weights_.embedding, .dtype = dtype_, .ids = batch.device.input_ids,
+                  .future_slots = futures.slots, .sampled = futures.sampled, .rows = rows, .cols = spec_.hidden_size,
+                  .scale = spec_.embedding_scale, .out = w_.x[0]},
+                 stream);
+  const int num_layers = static_cast<int>(weights_.layers.size());
+  for (int i = 0; i < num_layers; ++i) {
+    const GpuDecoderLayer& layer = weights_.layers[i];
+    const gpu::GpuLinear& qkv = layer.qkv.front();
+    normed(layer.input_norm, qkv, rows, stream);
+    WW_RETURN_IF_ERROR(gemm_->run({.linear = &qkv, .x = w_.h, .rows = product_rows(rows), .y = w_.qkv,
+                                   .y_dtype = dtype_, .y_stride = qkv.out_features},
+                                  stream));
+    write_kv(i, batch, cache);
+    if (i == num_layers - 1 && batch.logits_rows.empty()) break;
+    attend(i, batch, cache, attention);
+    if (i == num_layers - 1) {
+      keep_logits_rows(batch);
+      rows = static_cast<int64_t>(batch.logits_rows.size());
+    }
+    WW_RETURN_IF_ERROR(add_branch(layer.o, w_.attention_out[current_], layer.attention_out_norm, rows, stream));
+    WW_RETURN_IF_ERROR(layer.experts.empty() ? mlp(layer, rows, stream) : experts(i, rows, stream));
+  }
+  if (!batch.logits_rows.empty()) {
+    normed(weights_.final_norm, weights_.lm_head, rows, stream);
+    WW_RETURN_IF_ERROR(gemm_->run({.linear = &weights_.lm_head, .x = w_.h, .rows = rows, .y = logits,
+                                   .y_dtype = DType::f32, .y_stride = spec_.vocab_size},
+                                  stream));
+    if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, rows * spec_.vocab_size, stream);
+  }
+  return cuda_status(cudaPeekAtLastError(), "a forward step");
+}
+
+}  // namespace warpweave

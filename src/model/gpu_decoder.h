@@ -1,0 +1,89 @@
+// DecoderModel (decoder.h) on a GPU: the same spec and families, with GPU weights.
+//
+// The residual stream is f32, other activations have the serving dtype; the products that end a
+// branch add into the residual stream themselves. forward() only enqueues on batch.device.stream,
+// allocates nothing and may be captured into a graph; it reads the batch's sizes from the host side
+// and its arrays from the device side. One stream at a time.
+#pragma once
+
+#include <memory>
+
+#include "attention/backend.h"
+#include "batch/forward_batch.h"
+#include "model/decoder.h"
+#include "model/gpu_kv_cache.h"
+#include "model/gpu_weights.h"
+#include "ops/cuda/gemm.h"
+
+namespace warpweave {
+
+// Tokens that the step before sampled and that are still only on the GPU.
+struct GpuFutureTokens {
+  const int32_t* slots = nullptr;    // [num_tokens] slot in `sampled`, or -1: input_ids holds the token
+  const int32_t* sampled = nullptr;
+};
+
+struct GpuDecoderLimits {
+  int max_tokens = 0;       // rows of one forward
+  int max_logits_rows = 0;
+};
+
+class GpuDecoder {
+ public:
+  static Result<std::unique_ptr<GpuDecoder>> create(const ModelConfig& config, const BuildOptions& options,
+                                                    GpuDecoderWeights weights, const GpuDecoderLimits& limits);
+
+  const ModelConfig& config() const { return config_; }
+  size_t weight_bytes() const { return weights_.arena->used_bytes(); }
+  gpu::GpuGemm& gemm() { return *gemm_; }
+
+  // Writes K/V of all rows to `cache` and the raw logits of batch.logits_rows to `logits`
+  // [logits_rows, vocab], f32 in GPU memory. `attention` has had init_forward_metadata(batch).
+  Status forward(const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention,
+                 const GpuFutureTokens& futures, float* logits);
+
+ private:
+  GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights);
+  Status reserve(const GpuDecoderLimits& limits);
+  int64_t product_rows(int64_t rows) const;
+  gpu::WeightPrefetch ahead(const gpu::GpuLinear& next, int64_t rows) const;
+  void normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
+              bool exact_copy = false);
+  void write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache);
+  void attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention);
+  Status add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, int64_t rows,
+                    void* stream);
+  Status mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream);
+  Status experts(int layer, int64_t rows, void* stream);
+  void keep_logits_rows(const ForwardBatch& batch);
+
+  ModelConfig config_;
+  DecoderSpec spec_;
+  DType dtype_;
+  GpuDecoderWeights weights_;
+  std::unique_ptr<gpu::GpuGemm> gemm_;
+
+  // Workspace; x_ and attention_out_ exist twice, so that rows can be picked from one into the other.
+  struct Workspace {
+    float* x[2] = {};             // residual stream [tokens, hidden]
+    void* attention_out[2] = {};  // [tokens, q heads * head_dim]
+    void* h = nullptr;            // normed input [tokens, hidden]
+    float* h_f32 = nullptr;       // the same for the router
+    void* qkv = nullptr;          // [tokens, q | k | v]
+    float* branch = nullptr;      // [tokens, hidden]; with branch norms only
+    void* gate_up = nullptr;      // [rows, 2 * ffn]; rows are (token, expert) pairs in expert layers
+    void* act = nullptr;          // [rows, ffn]
+    float* expert_out = nullptr;  // [pairs, hidden]
+    int32_t* chosen = nullptr;    // [pairs]
+    int32_t* pair_of = nullptr;
+    int32_t* place_of = nullptr;
+    int32_t* offsets = nullptr;   // [experts + 1]
+    float* expert_weights = nullptr;  // [pairs]
+  };
+  DeviceArena workspace_memory_{size_t{8} << 20};
+  Workspace w_;
+  bool decoding_ = false;         // this forward is a decode step
+  int current_ = 0;               // which of the two x / attention_out holds the rows
+};
+
+}  // namespace warpweave

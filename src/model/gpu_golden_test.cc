@@ -1,0 +1,315 @@
+// The GPU's decoder against the goldens of every family, and against the CPU. Skipped without a GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "attention/registry.h"
+#include "attention/select.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/stream.h"
+#include "model/gpu_decoder.h"
+#include "model/model_bundle.h"
+#include "ops/elementwise.h"
+
+namespace warpweave {
+namespace {
+
+using nlohmann::json;
+
+struct GpuRunOptions {
+  std::string backend = "torch_native";
+  DType dtype = DType::f32;
+  KvFormat kv_format = KvFormat::f32;
+  int page_size = 4;
+  int max_tokens = 512;
+};
+
+// One sequence on the GPU, pages in a shuffled order: PagedRun's twin.
+class GpuRun {
+ public:
+  static Result<std::unique_ptr<GpuRun>> open(const std::string& path, const GpuRunOptions& options, DeviceArch arch) {
+    auto run = std::unique_ptr<GpuRun>(new GpuRun(options));
+    WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, {.load_format = "auto", .tokenizer_path = {},
+                                                                     .skip_tokenizer = true}));
+    run->config_ = bundle.config;
+    const BuildOptions build = {.dtype = options.dtype, .max_positions = options.max_tokens, .progress = {}};
+    WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(bundle.config, bundle.weights, build, run->team_));
+    WW_ASSIGN_OR_RETURN(run->model_, GpuDecoder::create(bundle.config, build, std::move(weights),
+                                                        {.max_tokens = options.max_tokens,
+                                                         .max_logits_rows = options.max_tokens}));
+    for (const BackendRegistration& backend : built_backends()) {
+      if (backend.caps->name == options.backend && backend.caps->archs.has(arch)) {
+        run->attention_ = backend.create({.team = &run->team_, .max_context_len = options.max_tokens,
+                                          .page_size = options.page_size});
+      }
+    }
+    if (run->attention_ == nullptr) return Status::not_found("no GPU backend " + options.backend);
+    run->num_pages_ = (options.max_tokens + options.page_size - 1) / options.page_size;
+    WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create({.num_layers = run->config_.num_layers,
+                                                              .num_pages = run->num_pages_ + 3,
+                                                              .page_size = options.page_size,
+                                                              .num_kv_heads = run->config_.num_kv_heads,
+                                                              .k_head_dim = run->config_.head_dim,
+                                                              .v_head_dim = run->config_.head_dim,
+                                                              .format = options.kv_format}));
+    run->cache_ = std::make_unique<GpuKvCache>(std::move(cache));
+    run->pages_.resize(run->num_pages_ + 3);
+    std::iota(run->pages_.begin(), run->pages_.end(), 0);
+    std::shuffle(run->pages_.begin(), run->pages_.end(), std::mt19937(5));
+    WW_ASSIGN_OR_RETURN(run->stream_, create_stream());
+    WW_ASSIGN_OR_RETURN(run->arrays_, DeviceBuffer::allocate(size_t{1} << 20, "arrays"));
+    WW_ASSIGN_OR_RETURN(run->logits_, DeviceBuffer::allocate(sizeof(float) * options.max_tokens * run->config_.vocab_size,
+                                                            "logits"));
+    return run;
+  }
+
+  Result<std::vector<float>> feed(std::span<const int32_t> ids, int wanted_rows = -1) {
+    const int count = static_cast<int>(ids.size()), wanted = wanted_rows < 0 ? count : wanted_rows;
+    std::vector<int32_t> positions(count), slots(count), rows(wanted), q_indptr = {0, count};
+    for (int i = 0; i < count; ++i) {
+      positions[i] = length_ + i;
+      slots[i] = pages_[positions[i] / options_.page_size] * options_.page_size + positions[i] % options_.page_size;
+    }
+    std::iota(rows.begin(), rows.end(), count - wanted);
+    length_ += count;
+    const std::vector<int32_t> kv_lens = {length_}, input(ids.begin(), ids.end());
+    ForwardBatch batch;
+    batch.mode = count == 1 ? ForwardMode::decode : ForwardMode::extend;
+    batch.num_reqs = 1;
+    batch.num_tokens = batch.max_q_len = count;
+    batch.max_kv_len = length_;
+    batch.page_size = options_.page_size;
+    batch.input_ids = input;
+    batch.positions = positions;
+    batch.kv_slots = slots;
+    batch.q_indptr = q_indptr;
+    batch.kv_lens = kv_lens;
+    batch.page_table = pages_;
+    batch.page_table_stride = static_cast<int>(pages_.size());
+    batch.logits_rows = rows;
+    batch.device.stream = stream_.get();
+    used_ = 0;
+    batch.device.input_ids = put(input);
+    batch.device.positions = put(positions);
+    batch.device.kv_slots = put(slots);
+    batch.device.q_indptr = put(q_indptr);
+    batch.device.kv_lens = put(kv_lens);
+    batch.device.page_table = put(pages_);
+    batch.device.logits_rows = put(rows);
+    WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
+    WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, {}, logits_.as<float>()));
+    std::vector<float> logits(static_cast<size_t>(wanted) * config_.vocab_size);
+    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a forward");
+    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(logits.data(), logits_.as<void>(), logits.size() * sizeof(float),
+                                       cudaMemcpyDeviceToHost), "reading logits");
+    return logits;
+  }
+
+  Result<std::vector<int32_t>> greedy(std::span<const int32_t> prompt, int count) {
+    std::vector<int32_t> out;
+    WW_ASSIGN_OR_RETURN(std::vector<float> logits, feed(prompt, 1));
+    while (static_cast<int>(out.size()) < count) {
+      out.push_back(static_cast<int32_t>(argmax(logits.data(), logits.size())));
+      WW_ASSIGN_OR_RETURN(logits, feed(std::span(&out.back(), 1)));
+    }
+    return out;
+  }
+
+  void restart() { length_ = 0; }
+
+ private:
+  explicit GpuRun(const GpuRunOptions& options) : options_(options) {}
+
+  const int32_t* put(const std::vector<int32_t>& values) {
+    std::byte* to = arrays_.as<std::byte>() + used_;
+    used_ += (values.size() * sizeof(int32_t) + 255) / 256 * 256;
+    cudaMemcpy(to, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
+    return reinterpret_cast<const int32_t*>(to);
+  }
+
+  GpuRunOptions options_;
+  ThreadTeam team_{2};
+  ModelConfig config_;
+  std::unique_ptr<GpuDecoder> model_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<GpuKvCache> cache_;
+  std::vector<int32_t> pages_;
+  int num_pages_ = 0;
+  CudaStream stream_;
+  DeviceBuffer arrays_, logits_;
+  size_t used_ = 0;
+  int length_ = 0;
+};
+
+// The architecture of the GPU here, or nullopt.
+std::optional<DeviceArch> gpu_arch() {
+  const auto info = probe_cuda_device();
+  return info.ok() ? arch_of_compute_capability(info->compute_capability) : std::nullopt;
+}
+
+#define WW_NEED_GPU(arch)              \
+  const auto arch = gpu_arch();        \
+  if (!arch) GTEST_SKIP() << "no GPU"
+
+double relative_error(std::span<const float> got, std::span<const float> wanted) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    error += std::pow(got[i] - wanted[i], 2);
+    norm += std::pow(wanted[i], 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+class GpuFamilyTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string name = GetParam();
+    folder_ = "tests/golden/families/" + name;
+    path_ = folder_ + (name.starts_with("gguf") ? "/model.gguf" : "");
+    const json golden = json::parse(std::ifstream(folder_ + "/golden.json"));
+    prompt_ = golden.at("input_ids").get<std::vector<int32_t>>();
+    greedy_ = golden.at("greedy_ids").get<std::vector<int32_t>>();
+    for (const auto& row : golden.at("logits")) {
+      for (const auto& value : row) logits_.push_back(value.get<float>());
+    }
+    ids_ = prompt_;
+    ids_.insert(ids_.end(), greedy_.begin(), greedy_.end());
+  }
+  std::string folder_, path_;
+  std::vector<int32_t> prompt_, greedy_, ids_;
+  std::vector<float> logits_;
+};
+
+TEST_P(GpuFamilyTest, PrefillChunksAndDecodeGiveTheGoldenLogits) {
+  WW_NEED_GPU(arch);
+  auto run = GpuRun::open(path_, {}, *arch);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  std::vector<float> all;
+  for (size_t done = 0, chunk = 7; done < ids_.size(); done += chunk, chunk = done < 14 ? 7 : 1) {
+    chunk = std::min(chunk, ids_.size() - done);
+    auto logits = (*run)->feed(std::span(ids_).subspan(done, chunk));
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    all.insert(all.end(), logits->begin(), logits->end());
+  }
+  ASSERT_EQ(all.size(), logits_.size());
+  float worst = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const float d = std::fabs(all[i] - logits_[i]);
+    worst = d <= worst ? worst : d;
+  }
+  EXPECT_LE(worst, 3e-4f);
+}
+
+TEST_P(GpuFamilyTest, GreedyIsTheGolden) {
+  WW_NEED_GPU(arch);
+  auto run = GpuRun::open(path_, {.page_size = 1}, *arch);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  auto ids = (*run)->greedy(prompt_, static_cast<int>(greedy_.size()));
+  ASSERT_TRUE(ids.ok()) << ids.status().message();
+  EXPECT_EQ(*ids, greedy_);
+}
+
+TEST_P(GpuFamilyTest, SixteenBitTypesStayClose) {
+  WW_NEED_GPU(arch);
+  const bool experts = std::string(GetParam()).find("moe") != std::string::npos;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    auto run = GpuRun::open(path_, {.dtype = dtype, .kv_format = *kv_format_of(dtype)}, *arch);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    auto logits = (*run)->feed(ids_);
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    EXPECT_LT(relative_error(*logits, logits_), experts ? 0.15 : 0.08) << dtype_info(dtype).name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GpuFamilyTest,
+                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2",
+                                         "gemma3", "gpt-oss", "gguf"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+void expect_tale_golden(const std::string& folder, const GpuRunOptions& options, DeviceArch arch) {
+  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
+  for (const json& prompt : golden.at("prompts")) {
+    auto run = GpuRun::open(folder, options, arch);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    const auto ids = prompt.at("input_ids").get<std::vector<int32_t>>();
+    const auto expected = prompt.at("greedy_ids").get<std::vector<int32_t>>();
+    auto greedy = (*run)->greedy(ids, static_cast<int>(expected.size()));
+    ASSERT_TRUE(greedy.ok()) << greedy.status().message();
+    EXPECT_EQ(*greedy, expected);
+  }
+}
+
+TEST(GpuTale, GreedyIsTheGoldenInF32) {
+  WW_NEED_GPU(arch);
+  expect_tale_golden("models/tale-llama", {.page_size = 16}, *arch);
+}
+
+// The fp8 and fp4 pools, every page size: close to the f32 pool, and not equal to it.
+TEST(GpuTale, EveryKvFormatWritesAndReadsThePool) {
+  WW_NEED_GPU(arch);
+  const json golden = json::parse(std::ifstream("models/tale-llama/golden.json"));
+  const auto ids = golden.at("prompts")[0].at("input_ids").get<std::vector<int32_t>>();
+  auto exact_run = GpuRun::open("models/tale-llama", {}, *arch);
+  ASSERT_TRUE(exact_run.ok());
+  const auto exact = (*exact_run)->feed(ids);
+  ASSERT_TRUE(exact.ok());
+  for (const auto& [format, bound] : {std::pair{KvFormat::bf16, 0.02}, {KvFormat::f16, 0.01},
+                                      {KvFormat::fp8_e4m3, 0.15}, {KvFormat::fp8_e5m2, 0.25},
+                                      {KvFormat::fp4_e2m1, 0.6}}) {
+    for (int page_size : {1, 16}) {
+      auto run = GpuRun::open("models/tale-llama", {.kv_format = format, .page_size = page_size}, *arch);
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      const auto logits = (*run)->feed(ids);
+      ASSERT_TRUE(logits.ok()) << logits.status().message();
+      const double error = relative_error(*logits, *exact);
+      EXPECT_LT(error, bound) << kv_format_name(format) << " page " << page_size;
+      EXPECT_GT(error, 0) << kv_format_name(format);
+    }
+  }
+}
+
+TEST(GpuTale, SixteenBitPrefillAndDecodeStayClose) {
+  WW_NEED_GPU(arch);
+  const json golden = json::parse(std::ifstream("models/tale-llama/golden.json"));
+  const auto ids = golden.at("prompts")[0].at("input_ids").get<std::vector<int32_t>>();
+  auto exact_run = GpuRun::open("models/tale-llama", {}, *arch);
+  ASSERT_TRUE(exact_run.ok());
+  const auto exact = (*exact_run)->feed(ids);
+  ASSERT_TRUE(exact.ok());
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    auto run = GpuRun::open("models/tale-llama", {.dtype = dtype, .kv_format = *kv_format_of(dtype), .page_size = 16},
+                            *arch);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    const auto whole = (*run)->feed(ids);
+    ASSERT_TRUE(whole.ok()) << whole.status().message();
+    EXPECT_LT(relative_error(*whole, *exact), dtype == DType::bf16 ? 0.03 : 0.005);
+    (*run)->restart();
+    std::vector<float> steps;
+    for (int32_t id : ids) {
+      const auto one = (*run)->feed(std::span(&id, 1));
+      ASSERT_TRUE(one.ok()) << one.status().message();
+      steps.insert(steps.end(), one->begin(), one->end());
+    }
+    EXPECT_LT(relative_error(steps, *exact), dtype == DType::bf16 ? 0.03 : 0.005);
+  }
+}
+
+TEST(GpuTale, SlidingWindowOfTheSharedModel) {
+  WW_NEED_GPU(arch);
+  const char* shared = std::getenv("WARPWEAVE_SHARED");
+  const std::string folder = std::string(shared != nullptr ? shared : "../shared") + "/models/tale-swa";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  expect_tale_golden(folder, {.page_size = 16}, *arch);
+}
+
+}  // namespace
+}  // namespace warpweave

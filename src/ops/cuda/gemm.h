@@ -1,0 +1,79 @@
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own.
+//
+// Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
+// TF32). The first product of a shape picks its algorithm and remembers it; while tuning is on,
+// products try the candidates in turn and time them, so that the layers of one forward measure
+// each with weights that are not in the cache. One thread, one stream at a time.
+// Errors: `unsupported` when cuBLASLt is missing; `internal` when no algorithm takes a shape.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "device/cuda/memory.h"
+#include "ops/compute_types.h"
+#include "ops/cuda/gpu_ops.h"
+#include "warpweave/status.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave::gpu {
+
+// A weight matrix in GPU memory, [out_features, in_features] row-major, not owned. Under a GLU the
+// gate rows come first, then the up rows, and `out_features` counts both.
+struct GpuLinear {
+  const void* weight = nullptr;
+  DType dtype = DType::bf16;
+  const float* bias = nullptr;   // [out_features], or null
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  GluActivation glu = GluActivation::none;
+  bool empty() const { return weight == nullptr; }
+};
+
+struct GemmCall {
+  const GpuLinear* linear = nullptr;
+  const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype
+  int64_t rows = 0;
+  void* y = nullptr;             // [rows, out_features] with rows y_stride elements apart
+  DType y_dtype = DType::bf16;   // the linear's dtype or f32
+  int64_t y_stride = 0;
+  bool accumulate = false;       // y += (f32 only)
+};
+
+class GpuGemm {
+ public:
+  static Result<std::unique_ptr<GpuGemm>> create();
+  ~GpuGemm();
+
+  Status run(const GemmCall& call, Stream stream);
+
+  // Between start and stop every run() is timed and waited for; not while a graph is captured.
+  void start_tuning() { tuning_ = true; }
+  // Keeps the fastest candidate of every shape that was tried.
+  void stop_tuning();
+
+ private:
+  struct Lt;
+  struct Plan;
+  // out_features, in_features, dtype, y_dtype, y_stride, accumulate, rows
+  using Shape = std::tuple<int64_t, int64_t, DType, DType, int64_t, bool, int64_t>;
+
+  GpuGemm();
+  Result<Plan*> plan_for(const GemmCall& call);
+  const Plan* tuned_neighbour(const Shape& shape) const;
+  static void log_tuned(const Shape& shape, const Plan& plan);
+  Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
+
+  std::unique_ptr<Lt> lt_;
+  DeviceBuffer workspace_;
+  std::map<Shape, std::unique_ptr<Plan>> plans_;
+  bool tuning_ = false;
+};
+
+// y[row, i] += bias[i].
+void add_bias(void* y, DType dtype, int64_t rows, int64_t cols, int64_t stride, const float* bias, Stream stream);
+
+}  // namespace warpweave::gpu

@@ -1,0 +1,108 @@
+// The GPU's products against sums in f64, at full and ragged shapes. Skipped without a GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/float16.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/small_gemm.h"
+
+namespace warpweave::gpu {
+namespace {
+
+std::vector<uint16_t> random_bf16(size_t count, float scale, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<uint16_t> out(count);
+  for (uint16_t& x : out) x = f32_to_bf16(normal(random));
+  return out;
+}
+
+DeviceBuffer on_device(const void* data, size_t size_bytes) {
+  DeviceBuffer out = DeviceBuffer::allocate(size_bytes, "a test").value();
+  EXPECT_EQ(cudaMemcpy(out.as<void>(), data, size_bytes, cudaMemcpyHostToDevice), cudaSuccess);
+  return out;
+}
+
+struct Shape {
+  int64_t rows, n, k;
+};
+
+class GpuGemmTest : public testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+    const auto [rows, n, k] = GetParam();
+    std::mt19937 random(3);
+    x_ = random_bf16(rows * k, 1, random);
+    w_ = random_bf16(n * k, 1 / std::sqrt(static_cast<float>(k)), random);
+    device_x_ = on_device(x_.data(), x_.size() * 2);
+    device_w_ = on_device(w_.data(), w_.size() * 2);
+    linear_.weight = device_w_.as<void>();
+    linear_.in_features = k;
+    linear_.out_features = n;
+  }
+
+  // Every 7th element: a sum over all of them would take the test's time.
+  void expect_product(const std::vector<float>& y, float before, float tolerance) const {
+    const auto [rows, n, k] = GetParam();
+    for (int64_t i = 0; i < rows * n; i += 7) {
+      double sum = before;
+      for (int64_t d = 0; d < k; ++d) sum += double{bf16_to_f32(x_[i / n * k + d])} * bf16_to_f32(w_[i % n * k + d]);
+      ASSERT_NEAR(y[i], sum, tolerance) << "row " << i / n << " column " << i % n;
+    }
+  }
+
+  std::vector<uint16_t> x_, w_;
+  DeviceBuffer device_x_, device_w_;
+  GpuLinear linear_;
+};
+
+TEST_P(GpuGemmTest, SmallGemmAddsTheProductAndRepeatsBitForBit) {
+  const auto [rows, n, k] = GetParam();
+  std::vector<float> first;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    std::vector<float> y(rows * n, 3.0f);
+    DeviceBuffer device_y = on_device(y.data(), y.size() * 4);
+    const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                           .y_dtype = DType::f32, .y_stride = n, .accumulate = true};
+    if (!small_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+    small_gemm(call, nullptr);
+    ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    if (repeat == 0) {
+      expect_product(y, 3.0f, 2e-4f);
+      first = y;
+    }
+    ASSERT_EQ(y, first) << "repeat " << repeat;
+  }
+}
+
+TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
+  const auto [rows, n, k] = GetParam();
+  auto gemm = GpuGemm::create();
+  ASSERT_TRUE(gemm.ok()) << gemm.status().message();
+  (*gemm)->start_tuning();
+  for (int candidate = 0; candidate < 9; ++candidate) {
+    std::vector<uint16_t> y(rows * n, 0xffff);
+    DeviceBuffer device_y = on_device(y.data(), y.size() * 2);
+    const Status status = (*gemm)->run({.linear = &linear_, .x = device_x_.as<void>(), .rows = rows,
+                                        .y = device_y.as<void>(), .y_dtype = DType::bf16, .y_stride = n},
+                                       nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    std::vector<float> wide(y.size());
+    for (size_t i = 0; i < y.size(); ++i) wide[i] = bf16_to_f32(y[i]);
+    expect_product(wide, 0, 0.04f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuGemmTest,
+                         testing::Values(Shape{1, 128, 128}, Shape{1, 384, 1024}, Shape{7, 1024, 384},
+                                         Shape{8, 4096, 4096}, Shape{9, 6144, 4096}, Shape{16, 1024, 14336},
+                                         Shape{17, 4096, 512}, Shape{33, 512, 4096}, Shape{64, 6144, 1024},
+                                         Shape{64, 17024, 256}, Shape{5, 96, 64}, Shape{300, 512, 384}));
+
+}  // namespace
+}  // namespace warpweave::gpu

@@ -1,0 +1,167 @@
+// The row-wise operations of a forward pass on the GPU; the same meaning as ops/elementwise.h,
+// ops/rope.h and ops/moe.h have on the CPU.
+//
+// Pointers are device pointers; strides count elements. The residual stream, norm weights, rope
+// tables and logits are f32, other activations `dtype` (f32, f16 or bf16). Every call enqueues on
+// `stream` (a cudaStream_t), allocates nothing, never waits, and may be captured into a graph.
+// Launch errors stay with the runtime: the caller asks once per forward. A row's bits do not
+// depend on the other rows.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/kv_pool_view.h"
+#include "ops/compute_types.h"
+#include "ops/elementwise.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave::gpu {
+
+using Stream = void*;
+
+// The start of every row of a weight matrix, to be asked for from memory while a small kernel leaves it
+// idle: the product that follows finds it in the L2 cache.
+struct WeightPrefetch {
+  const void* data = nullptr;             // null: nothing
+  int64_t rows = 0;
+  int64_t row_bytes = 0;
+  int64_t prefetched_bytes = 0;           // of a row, a multiple of 128
+};
+
+// out[i] = scale * table[id(i)]; id(i) is ids[i], or sampled[future_slots[i]] where that slot >= 0.
+struct EmbeddingCall {
+  const void* table = nullptr;            // [vocab, cols] of `dtype`
+  DType dtype = DType::bf16;
+  const int32_t* ids = nullptr;           // [rows]
+  const int32_t* future_slots = nullptr;  // [rows], or null: all ids are known
+  const int32_t* sampled = nullptr;       // what the step before sampled, by slot
+  int64_t rows = 0;
+  int64_t cols = 0;
+  float scale = 1;
+  float* out = nullptr;                   // [rows, cols]
+};
+void embedding(const EmbeddingCall& call, Stream stream);
+
+// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row.
+struct RmsNormCall {
+  const float* x = nullptr;               // [rows, cols] dense
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const float* weight = nullptr;
+  float weight_offset = 0;
+  float eps = 1e-6f;
+  void* out = nullptr;                    // [rows, cols] of out_dtype
+  DType out_dtype = DType::bf16;
+  float* out_f32 = nullptr;               // a second, exact copy for routers, or null
+  bool accumulate = false;                // out (then f32) += result
+  WeightPrefetch prefetch = {};
+};
+void rms_norm(const RmsNormCall& call, Stream stream);
+
+// Row i of `out` is row index[i] of `in`; rows of row_bytes bytes, a multiple of 4.
+void gather_rows(const void* in, const int32_t* index, int64_t rows, int64_t row_bytes, void* out,
+                 Stream stream);
+
+// out = act(gate) * up; a row of `in` is gate [cols], then up [cols].
+struct GluCall {
+  GluActivation activation = GluActivation::silu;
+  const void* in = nullptr;               // [rows, 2 * cols] of `dtype`
+  DType dtype = DType::bf16;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  void* out = nullptr;                    // [rows, cols]
+  WeightPrefetch prefetch = {};
+};
+void glu(const GluCall& call, Stream stream);
+
+// x = cap * tanh(x / cap).
+void softcap(float* x, float cap, int64_t count, Stream stream);
+
+// q/k norms, rotary embedding in place on q, and the write of k and v to the pool.
+struct QkvRowsCall {
+  void* qkv = nullptr;                    // [rows, (q heads + 2 kv heads) * head_dim] of `dtype`
+  DType dtype = DType::bf16;
+  int64_t rows = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;                       // even
+  const float* q_norm = nullptr;          // [head_dim], or null
+  const float* k_norm = nullptr;
+  float norm_weight_offset = 0;
+  float norm_eps = 1e-6f;
+  const float* cos = nullptr;             // [positions, rotary_dim / 2]; null: no rotation
+  const float* sin = nullptr;
+  int rotary_dim = 0;
+  bool interleaved = false;
+  const int32_t* positions = nullptr;     // [rows]
+  const int32_t* kv_slots = nullptr;      // [rows], -1: write nothing
+  int page_size = 1;
+  KvPoolView k_out;
+  KvPoolView v_out;
+};
+void norm_rope_write_kv(const QkvRowsCall& call, Stream stream);
+
+// The router: logits = x * weight^T + bias in f32, the k largest per row and their weights.
+struct RouterCall {
+  const float* x = nullptr;               // [rows, hidden]
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  const float* weight = nullptr;          // [experts, hidden]
+  const float* bias = nullptr;            // [experts], or null
+  int experts = 0;                        // at most 1024
+  int k = 0;                              // at most 64
+  RouterNorm norm = RouterNorm::softmax_all_renorm;
+  int32_t* chosen = nullptr;              // [rows, k]
+  float* weights = nullptr;               // [rows, k]
+};
+void route(const RouterCall& call, Stream stream);
+
+// Sorts the (row, choice) pairs by expert, stably: pair_of[i] is the pair at place i, place_of its
+// inverse, offsets[e] the first place of expert e ([experts + 1]).
+void group_by_expert(const int32_t* chosen, int64_t pairs, int experts, int32_t* pair_of, int32_t* place_of,
+                     int32_t* offsets, Stream stream);
+
+// y[place] = x[row of the place] * weight[expert]^T + bias[expert] for all places of all experts.
+struct GroupedGemmCall {
+  const void* x = nullptr;                // [.., k] of `dtype`
+  const int32_t* pair_of = nullptr;       // row of a place = pair_of[place] / pairs_per_row; null: the place
+  int pairs_per_row = 1;
+  const int32_t* offsets = nullptr;       // [experts + 1]
+  int experts = 0;
+  int64_t pairs = 0;
+  const void* const* weights = nullptr;   // [experts] pointers to [n, k] of `dtype`
+  const float* const* biases = nullptr;   // [experts] pointers to [n], or null
+  int64_t n = 0;
+  int64_t k = 0;                          // a multiple of 8
+  DType dtype = DType::bf16;
+  void* y = nullptr;                      // [pairs, n] of y_dtype
+  DType y_dtype = DType::bf16;
+};
+void grouped_gemm(const GroupedGemmCall& call, Stream stream);
+
+// y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
+void combine_experts(const float* results, const int32_t* place_of, const float* weights, int64_t rows,
+                     int k, int64_t hidden, float* y, Stream stream);
+
+// What a step brings to the GPU, read by the kernel straight from pinned host memory: the batch's
+// arrays, and what changed in the page tables since the step before:
+//   table[run.row * stride + run.first + i] = values[run.values + i] for i < run.count.
+struct PageTableRun {
+  int32_t row = 0;
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t values = 0;
+};
+struct StepUpload {
+  const void* host_arrays = nullptr;      // 16-byte aligned, size_bytes a multiple of 16
+  void* arrays = nullptr;
+  int64_t size_bytes = 0;
+  const PageTableRun* runs = nullptr;     // pinned host memory
+  int num_runs = 0;
+  const int32_t* values = nullptr;        // pinned host memory
+  int32_t* table = nullptr;
+  int64_t table_stride = 0;
+};
+void upload_step(const StepUpload& upload, Stream stream);
+
+}  // namespace warpweave::gpu

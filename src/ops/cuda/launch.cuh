@@ -1,0 +1,59 @@
+// Programmatic dependent launch: a kernel may begin while the one before it ends, so that launch
+// latency and first loads of weights hide there.
+//
+// A kernel launched with launch_dependent() calls wait_for_predecessor() before it touches anything
+// another kernel writes or still reads, and start_successor() once its successor may begin (which
+// itself waits for this kernel's end). Before sm_90 all three are plain launches and nothing.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+namespace warpweave::gpu {
+
+__device__ __forceinline__ void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void start_successor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+inline bool has_dependent_launch() {
+  static const bool value = [] {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major >= 9;
+  }();
+  return value;
+}
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+template <typename... Parameters, typename... Arguments>
+void launch_dependent(const LaunchShape& shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = shape.stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = has_dependent_launch() ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace warpweave::gpu

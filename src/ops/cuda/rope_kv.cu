@@ -1,0 +1,140 @@
+// One warp per head of a row: norm, rotation, then q back in place or k and v into the pool.
+#include <cuda_runtime.h>
+
+#include "base/float8.h"
+#include "ops/cuda/gpu_ops.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kMaxHeadDim = 512;
+
+// A pool as the kernel writes it: element index to memory.
+template <typename T>
+__device__ void store_run(const KvPoolView& pool, int64_t index, const float* head, int dim, int lane) {
+  T* out = static_cast<T*>(const_cast<void*>(pool.data)) + index;
+  for (int i = lane; i < dim; i += 32) out[i] = from_f32<T>(head[i]);
+}
+
+__device__ void store_fp8(const KvPoolView& pool, int64_t index, int kv_head, const float* head, int dim, int lane) {
+  uint8_t* out = static_cast<uint8_t*>(const_cast<void*>(pool.data)) + index;
+  const float inverse = pool.head_scales != nullptr ? 1.0f / pool.head_scales[kv_head] : 1.0f;
+  for (int i = lane; i < dim; i += 32) {
+    out[i] = pool.format == KvFormat::fp8_e4m3 ? f32_to_e4m3(head[i] * inverse) : f32_to_e5m2(head[i] * inverse);
+  }
+}
+
+// One lane per block of 16: its scale, then its 8 bytes. The arithmetic of kv/kv_codec.h.
+__device__ void store_fp4(const KvPoolView& pool, int64_t index, int kv_head, const float* head, int dim, int lane) {
+  const float scale = pool.head_scales != nullptr ? pool.head_scales[kv_head] : 1.0f;
+  for (int block = lane; block < dim / kFp4BlockElements; block += 32) {
+    const float* values = head + block * kFp4BlockElements;
+    float top = 0;
+    bool nan = false;
+    for (int i = 0; i < kFp4BlockElements; ++i) {
+      top = fmaxf(top, fabsf(values[i]));
+      nan |= isnan(values[i]);
+    }
+    uint8_t code = nan ? 0x7f : f32_to_e4m3(top * ((1.0f / 6.0f) * (1.0f / scale)));
+    if (code == 0) code = 1;
+    const float inverse = 1.0f / (e4m3_to_f32(code) * scale);
+    const int64_t at = index / kFp4BlockElements + block;
+    const_cast<uint8_t*>(pool.block_scales)[at] = code;
+    uint8_t* out = static_cast<uint8_t*>(const_cast<void*>(pool.data)) + at * (kFp4BlockElements / 2);
+    for (int i = 0; i < kFp4BlockElements; i += 2) {
+      out[i / 2] = f32_to_e2m1(values[i] * inverse) | f32_to_e2m1(values[i + 1] * inverse) << 4;
+    }
+  }
+}
+
+__device__ void store_head(const KvPoolView& pool, const QkvRowsCall& call, int64_t slot, int kv_head,
+                           const float* head, int lane) {
+  const int64_t index = slot / call.page_size * pool.page_stride + slot % call.page_size * pool.token_stride +
+                        kv_head * pool.head_stride;
+  switch (pool.format) {
+    case KvFormat::f32: return store_run<float>(pool, index, head, call.head_dim, lane);
+    case KvFormat::bf16: return store_run<__nv_bfloat16>(pool, index, head, call.head_dim, lane);
+    case KvFormat::f16: return store_run<__half>(pool, index, head, call.head_dim, lane);
+    case KvFormat::fp8_e4m3:
+    case KvFormat::fp8_e5m2: return store_fp8(pool, index, kv_head, head, call.head_dim, lane);
+    case KvFormat::fp4_e2m1: return store_fp4(pool, index, kv_head, head, call.head_dim, lane);
+  }
+}
+
+__device__ void norm_head(float* head, const float* weight, const QkvRowsCall& call, int lane) {
+  float sum = 0;
+  for (int i = lane; i < call.head_dim; i += 32) sum += head[i] * head[i];
+  const float inverse = rsqrtf(warp_sum(sum) / static_cast<float>(call.head_dim) + call.norm_eps);
+  for (int i = lane; i < call.head_dim; i += 32) {
+    head[i] *= inverse * (weight[i] + call.norm_weight_offset);
+  }
+  __syncwarp();
+}
+
+__device__ void rotate_head(float* head, int position, const QkvRowsCall& call, int lane) {
+  const int half = call.rotary_dim / 2;
+  for (int i = lane; i < half; i += 32) {
+    const float c = call.cos[int64_t{position} * half + i], s = call.sin[int64_t{position} * half + i];
+    const int first = call.interleaved ? 2 * i : i, second = call.interleaved ? first + 1 : i + half;
+    const float a = head[first], b = head[second];
+    head[first] = a * c - b * s;
+    head[second] = b * c + a * s;
+  }
+  __syncwarp();
+}
+
+template <typename T, int kPack>
+__global__ void __launch_bounds__(32 * kWarps) norm_rope_write_kv_kernel(QkvRowsCall call) {
+  __shared__ __align__(16) float heads[kWarps][kMaxHeadDim];
+  wait_for_predecessor();
+  start_successor();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int num_heads = call.num_q_heads + 2 * call.num_kv_heads;
+  const int64_t task = int64_t{blockIdx.x} * kWarps + warp;
+  if (task >= call.rows * num_heads) return;
+  const int64_t row = task / num_heads;
+  const int index = static_cast<int>(task % num_heads);
+  const bool is_q = index < call.num_q_heads, is_k = !is_q && index < call.num_q_heads + call.num_kv_heads;
+  const int32_t slot = call.kv_slots[row];
+  if (!is_q && slot < 0) return;
+
+  float* head = heads[warp];
+  T* memory = static_cast<T*>(call.qkv) + task * call.head_dim;
+  for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
+    float value[kPack];
+    load_f32(memory + i, value);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) head[i + j] = value[j];
+  }
+  __syncwarp();
+  const float* norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
+  if (norm != nullptr) norm_head(head, norm, call, lane);
+  if (call.cos != nullptr && (is_q || is_k)) rotate_head(head, call.positions[row], call, lane);
+  if (!is_q) {
+    const int kv_head = (index - call.num_q_heads) % call.num_kv_heads;
+    return store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, head, lane);
+  }
+  for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
+    float value[kPack];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) value[j] = head[i + j];
+    store_f32(memory + i, value);
+  }
+}
+
+}  // namespace
+
+void norm_rope_write_kv(const QkvRowsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  const int64_t tasks = call.rows * (call.num_q_heads + 2 * call.num_kv_heads);
+  const unsigned blocks = static_cast<unsigned>((tasks + kWarps - 1) / kWarps);
+  with_type(call.dtype, [&]<typename T>(T*) {
+    const auto kernel = call.head_dim % 4 == 0 ? norm_rope_write_kv_kernel<T, 4> : norm_rope_write_kv_kernel<T, 1>;
+    launch_dependent({blocks, 32 * kWarps, 0, static_cast<cudaStream_t>(stream)}, kernel, call);
+  });
+}
+
+}  // namespace warpweave::gpu

@@ -1,0 +1,74 @@
+// Element types of device code: loads and stores as f32, one or several at a time.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "warpweave/tensor.h"
+
+namespace warpweave::gpu {
+
+__device__ __forceinline__ float to_f32(float x) { return x; }
+__device__ __forceinline__ float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
+
+template <typename T>
+__device__ __forceinline__ T from_f32(float x);
+template <>
+__device__ __forceinline__ float from_f32<float>(float x) { return x; }
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_f32<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <>
+__device__ __forceinline__ __half from_f32<__half>(float x) { return __float2half_rn(x); }
+
+// N neighbours that one instruction moves.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T value[N];
+};
+
+template <typename T, int N>
+__device__ __forceinline__ void load_f32(const T* from, float (&to)[N]) {
+  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = to_f32(pack.value[i]);
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void store_f32(T* to, const float (&from)[N]) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack.value[i] = from_f32<T>(from[i]);
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+// The sum over the block, for every thread. `scratch` holds one float per warp; may be used again
+// after the caller's next __syncthreads().
+__device__ __forceinline__ float block_sum(float x, float* scratch) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < static_cast<int>(blockDim.x + 31) / 32; ++i) sum += scratch[i];
+  return sum;
+}
+
+// Calls `run` with a null pointer of the element type that stands for `dtype` (f32, f16 or bf16).
+template <typename Run>
+void with_type(DType dtype, const Run& run) {
+  switch (dtype) {
+    case DType::f32: run(static_cast<float*>(nullptr)); break;
+    case DType::f16: run(static_cast<__half*>(nullptr)); break;
+    default: run(static_cast<__nv_bfloat16*>(nullptr)); break;
+  }
+}
+
+}  // namespace warpweave::gpu

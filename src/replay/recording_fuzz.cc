@@ -1,0 +1,12 @@
+// Any bytes as a recording: refused, or a batch that a backend may run.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "replay/recording.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto recording = warpweave::parse_recording({reinterpret_cast<const char*>(data), size});
+  if (recording.ok()) (void)recording->batch();
+  return 0;
+}

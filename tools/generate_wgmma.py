@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Writes src/attention/cuda/wgmma.h: one wrapper per wgmma shape and operand form that the kernels use."""
+SHAPES = (64, 80, 96, 128, 192, 256)
+UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
+
+HEAD = """// wgmma (sm_90a): d[64 x N] (+)= a[64 x 16] * b[16 x N], float32 accumulation, issued by a warpgroup.
+// Made by tools/generate_wgmma.py. Operand a is a K-major shared-memory descriptor (ss) or four
+// registers (rs); b is a descriptor, K-major in qk, MN-major (transposed) in pv. `accumulate` 0: d = a*b.
+#pragma once
+
+#include "attention/cuda/ptx.h"
+
+namespace warpweave::ptx {
+
+// The lower half of the descriptor of a tile of 128-byte rows, written by the copy engine with the
+// 128-byte swizzle; tiles begin at multiples of 1024 bytes. `leading_bytes`: from one 64-element column
+// block to the next (read for MN-major tiles only). The upper half is the same for all such tiles.
+WW_DEVICE u32 wgmma_descriptor(u32 smem, u32 leading_bytes) {
+  return (smem & 0x3ffff) >> 4 | leading_bytes >> 4 << 16;
+}
+// The same descriptor `bytes` further on.
+WW_DEVICE u32 wgmma_advance(u32 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
+
+template <class Element, int kColumns>
+struct Wgmma;
+"""
+
+
+def registers(first, count):
+    return ", ".join(f"%{first + i}" for i in range(count))
+
+
+def outputs(count):
+    return ", ".join(f'"+f"(d[{i}])' for i in range(count))
+
+
+def wrap(text, width=100):
+    lines, line = [], "        "
+    for word in text.split(" "):
+        if len(line) + len(word) + 1 > width:
+            lines.append(line.rstrip())
+            line = "        "
+        line += word + " "
+    lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def asm(element, n, form):
+    count = n // 2
+    kind = {"Bf16": "bf16", "F16": "f16"}[element]
+    op = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "
+    d = "{" + registers(0, count) + "}"
+    if form == "qk":
+        body = (f"mov.b64 da, {{%{count}, {UPPER}}}; mov.b64 db, {{%{count + 1}, {UPPER}}}; "
+                f"{op}{d}, da, db, p, 1, 1, 0, 0;")
+        pred, inputs = count + 2, '"r"(a), "r"(b), "r"(accumulate)'
+        head = f"  static WW_DEVICE void qk(float (&d)[{count}], u32 a, u32 b, int accumulate) {{"
+    else:
+        a = "{" + registers(count, 4) + "}"
+        body = f"mov.b64 db, {{%{count + 4}, {UPPER}}}; {op}{d}, {a}, db, p, 1, 1, 1;"
+        pred = count + 5
+        inputs = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)'
+        head = f"  static WW_DEVICE void pv(float (&d)[{count}], const u32 (&a)[4], u32 b, int accumulate) {{"
+    text = "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %" + str(pred) + ", 0; " + body + "}"
+    parts = [text[i:i + 84] for i in range(0, len(text), 84)]
+    quoted = "\n".join(f'        "{part}"' for part in parts)
+    return f"{head}\n    asm volatile(\n{quoted}\n        :\n{wrap(outputs(count))}\n        : {inputs});\n  }}"
+
+
+def main():
+    out = [HEAD]
+    for element in ("Bf16", "F16"):
+        for n in SHAPES:
+            out.append(f"template <>\nstruct Wgmma<{element}, {n}> {{")
+            out.append(asm(element, n, "qk"))
+            out.append(asm(element, n, "pv"))
+            out.append("};\n")
+    out.append("}  // namespace warpweave::ptx")
+    with open("src/attention/cuda/wgmma.h", "w", encoding="utf-8") as f:
+        f.write("\n".join(out) + "\n")
+
+
+if __name__ == "__main__":
+    main()
