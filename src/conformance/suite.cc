@@ -45,7 +45,7 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
 
 // One rounding of a result: in f32 where all is f32, else in the 16-bit type of the activations.
 double unit_roundoff(KvFormat format) {
-  return format == KvFormat::f32 ? 0x1p-22 : format == KvFormat::f16 ? 0x1p-12 : 0x1p-9;
+  return format == KvFormat::f32 ? 0x1p-22 : format == KvFormat::f16 ? 0x1p-11 : 0x1p-8;
 }
 
 // What a result may be away from the reference.
