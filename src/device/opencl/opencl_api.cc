@@ -14,10 +14,18 @@ std::string how_to_install() {
          "pocl-opencl-icd";
 }
 
+// PoCL ends the process where it cannot read the machine's layout, as in a root without /sys.
+Status check_sysfs() {
+  if (std::filesystem::exists("/sys/devices/system/cpu")) return {};
+  return Status::unsupported(
+      "OpenCL drivers read /sys, which is not mounted here; mount it: mount -t sysfs sys /sys");
+}
+
 Result<Api> load() {
   // PoCL would compile each kernel a second time at its first launch, for that launch's grid: seconds
   // that these kernels gain nothing from and that no cached program could save.
   ::setenv("POCL_WORK_GROUP_SPECIALIZATION", "0", 0);
+  WW_RETURN_IF_ERROR(check_sysfs());
   void* library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return Status::unsupported("there is no libOpenCL.so.1 on this machine; " + how_to_install());
@@ -42,6 +50,7 @@ Result<const Api*> api() {
 }
 
 Status look_for_drivers() {
+  WW_RETURN_IF_ERROR(check_sysfs());
   // Variables of the loaders that name drivers elsewhere: then only loading can tell.
   for (const char* name : {"OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH", "OCL_ICD_VENDORS"}) {
     if (std::getenv(name) != nullptr) return {};

@@ -17,6 +17,8 @@ inline constexpr Caps kCaps = {
                    KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
     .head_dims = IntChoice::any_up_to(512),
     .page_sizes = IntChoice::any_up_to(),
+    .spec = SpecSupport::tree,
+    .spec_paged = SpecSupport::tree,
     .sliding_window = true,
     .sinks = true,
     .softcap = true,
