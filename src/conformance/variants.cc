@@ -1,28 +1,17 @@
 #include "attention/backends/intel_amx/backend.h"
-#include "base/threads.h"
 #include "conformance/cuda_variants.h"
 #include "conformance/variant.h"
 #include "device/cpu/cpu_info.h"
 
 namespace warpweave::conformance {
 
-namespace {
-
-// A backend that needs more than the CPU itself, such as an OpenCL driver, may not start here.
-bool starts_here(const BackendRegistration& backend) {
-  ThreadTeam team(1);
-  const IntChoice& pages = backend.caps->page_sizes;
-  return backend.create({&team, 0, pages.any ? 1 : pages.values[0]}) != nullptr;
-}
-
-}  // namespace
-
 std::vector<Variant> host_variants() {
   const HardwareFacts cpu = cpu_hardware_facts();
   std::vector<Variant> variants;
   for (const BackendRegistration& backend : built_backends()) {
     if (!backend.caps->selectable || !backend.caps->archs.has(cpu.arch)) continue;
-    if (!starts_here(backend)) continue;
+    // What it needs beside the CPU, such as an OpenCL driver, may be missing here.
+    if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
     const std::string name(backend.caps->name);
     if (name != "intel_amx") {
       variants.push_back({name, "cpu", cpu, backend.caps, backend.create, {}, 1});

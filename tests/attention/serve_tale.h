@@ -94,11 +94,9 @@ inline Goldens goldens() {
 // The names of the backends that start on this machine's CPU and serve this model.
 inline std::vector<std::string> cpu_backends() {
   std::vector<std::string> names;
-  ThreadTeam team(1);
   for (const KnownBackend& backend : known_backends()) {
     if (!backend.built || !backend.caps->archs.has(cpu_hardware_facts().arch)) continue;
-    const IntChoice& pages = backend.caps->page_sizes;
-    if (!create_backend(*backend.caps, {&team, 64, pages.any ? 1 : pages.values[0]}).ok()) continue;
+    if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
     if (backend.caps->name == "dual_chunk_flash_attn") continue;  // for models with its config
     names.emplace_back(backend.caps->name);
   }
