@@ -178,7 +178,7 @@ std::vector<Variant> cuda_variants() {
     if (!backend.caps->selectable || !backend.caps->archs.has(*arch)) continue;
     variants.push_back({std::string(backend.caps->name) + "@cuda", "cuda",
                         {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
-                        kGapMultiple});
+                        kGapMultiple, true});
   }
   return variants;
 }

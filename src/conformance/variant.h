@@ -25,6 +25,7 @@ struct Variant {
   std::function<Output(const Problem&, AttentionBackend&, const std::vector<Slice>&, bool decode)>
       run;
   int gap_multiple = 1;    // gaps of a case are rounded up to a multiple: what the device can load
+  bool rounds_output = false;  // out is in the 16-bit type of the activations, where they have one
 
   Output run_problem(const Problem& problem, AttentionBackend& backend,
                      const std::vector<Slice>& slices, bool decode) const {
