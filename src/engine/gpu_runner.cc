@@ -214,21 +214,9 @@ void GpuRunner::collect_page_runs(const DeviceStep& step, std::vector<PageTableR
   }
 }
 
-// Fills the staging buffer with the step's arrays (all padding without one) in the given shape and
-// enqueues their way to the GPU; `batch` describes both sides.
-Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch) {
-  runs_.clear();
-  run_values_.clear();
-  if (step != nullptr) collect_page_runs(*step, runs_, run_values_);
-  const size_t arrays_bytes = shape.size_bytes(), runs_bytes = runs_.size() * sizeof(PageTableRun);
-  const size_t needed = arrays_bytes + runs_bytes + run_values_.size() * sizeof(int32_t);
-  if (needed > flight.staging.size_bytes()) {
-    WW_ASSIGN_OR_RETURN(flight.staging, PinnedBuffer::allocate(needed + needed / 2, "a step's arrays"));
-  }
-  std::byte* const block = flight.staging.as<std::byte>();
-  std::memcpy(block + arrays_bytes, runs_.data(), runs_bytes);
-  std::memcpy(block + arrays_bytes + runs_bytes, run_values_.data(), run_values_.size() * sizeof(int32_t));
-
+// The step's arrays in the given shape, padded; all padding without a step. `block` holds
+// shape.size_bytes(); the host arrays of `batch` are set to what stands there.
+void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch) {
   const auto input_ids = array_at<int32_t>(block, shape.input_ids(), shape.tokens);
   const auto positions = array_at<int32_t>(block, shape.positions(), shape.tokens);
   const auto kv_slots = array_at<int32_t>(block, shape.kv_slots(), shape.tokens);
@@ -266,6 +254,52 @@ Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight&
     }
   }
 
+  batch.input_ids = input_ids;
+  batch.positions = positions;
+  batch.kv_slots = kv_slots;
+  batch.q_indptr = q_indptr;
+  batch.kv_lens = kv_lens;
+  batch.logits_rows = logits_rows;
+}
+
+// The rest of what `batch` says: its sizes, and where its arrays are on the GPU.
+void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const {
+  batch.mode = step != nullptr                     ? step->builder.batch().mode
+               : shape.tokens == shape.requests ? ForwardMode::decode
+                                                : ForwardMode::extend;
+  batch.num_reqs = shape.requests;
+  batch.num_tokens = shape.tokens;
+  batch.max_q_len = step != nullptr ? step->builder.batch().max_q_len : shape.tokens - shape.requests + 1;
+  batch.max_kv_len = step != nullptr ? step->builder.batch().max_kv_len : options_.context_len;
+  batch.page_size = parts_.cache->shape().page_size;
+  batch.page_table_stride = options_.max_pages_per_request;
+  batch.device.stream = stream();
+  batch.device.input_ids = device_array<int32_t>(arrays_, shape.input_ids());
+  batch.device.positions = device_array<int32_t>(arrays_, shape.positions());
+  batch.device.kv_slots = device_array<int32_t>(arrays_, shape.kv_slots());
+  batch.device.q_indptr = device_array<int32_t>(arrays_, shape.q_indptr());
+  batch.device.kv_lens = device_array<int32_t>(arrays_, shape.kv_lens());
+  batch.device.logits_rows = device_array<int32_t>(arrays_, shape.wanted_rows());
+  batch.device.page_table = page_table_.as<int32_t>();
+}
+
+// Stages the step's arrays and enqueues their way to the GPU; `batch` describes both sides.
+Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch) {
+  runs_.clear();
+  run_values_.clear();
+  if (step != nullptr) collect_page_runs(*step, runs_, run_values_);
+  const size_t arrays_bytes = shape.size_bytes(), runs_bytes = runs_.size() * sizeof(PageTableRun);
+  const size_t needed = arrays_bytes + runs_bytes + run_values_.size() * sizeof(int32_t);
+  if (needed > flight.staging.size_bytes()) {
+    WW_ASSIGN_OR_RETURN(flight.staging, PinnedBuffer::allocate(needed + needed / 2, "a step's arrays"));
+  }
+  std::byte* const block = flight.staging.as<std::byte>();
+  std::memcpy(block + arrays_bytes, runs_.data(), runs_bytes);
+  std::memcpy(block + arrays_bytes + runs_bytes, run_values_.data(), run_values_.size() * sizeof(int32_t));
+  batch = {};
+  fill_arrays(step, shape, block, batch);
+  describe(step, shape, batch);
+
   gpu::StepUpload up;
   up.host_arrays = block;
   up.arrays = arrays_.as<void>();
@@ -276,31 +310,6 @@ Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight&
   up.table = page_table_.as<int32_t>();
   up.table_stride = options_.max_pages_per_request;
   gpu::upload_step(up, stream());
-
-  batch = {};
-  batch.mode = step != nullptr                     ? built.mode
-               : shape.tokens == shape.requests ? ForwardMode::decode
-                                                : ForwardMode::extend;
-  batch.num_reqs = shape.requests;
-  batch.num_tokens = shape.tokens;
-  batch.max_q_len = step != nullptr ? built.max_q_len : shape.tokens - shape.requests + 1;
-  batch.max_kv_len = step != nullptr ? built.max_kv_len : options_.context_len;
-  batch.page_size = parts_.cache->shape().page_size;
-  batch.input_ids = input_ids;
-  batch.positions = positions;
-  batch.kv_slots = kv_slots;
-  batch.q_indptr = q_indptr;
-  batch.kv_lens = kv_lens;
-  batch.logits_rows = logits_rows;
-  batch.page_table_stride = options_.max_pages_per_request;
-  batch.device.stream = stream();
-  batch.device.input_ids = device_array<int32_t>(arrays_, shape.input_ids());
-  batch.device.positions = device_array<int32_t>(arrays_, shape.positions());
-  batch.device.kv_slots = device_array<int32_t>(arrays_, shape.kv_slots());
-  batch.device.q_indptr = device_array<int32_t>(arrays_, shape.q_indptr());
-  batch.device.kv_lens = device_array<int32_t>(arrays_, shape.kv_lens());
-  batch.device.logits_rows = device_array<int32_t>(arrays_, shape.wanted_rows());
-  batch.device.page_table = page_table_.as<int32_t>();
   return cuda_status(cudaPeekAtLastError(), "uploading a step");
 }
 

@@ -73,6 +73,8 @@ class GpuRunner : public DeviceRunner {
   Status reserve();
   Status launch_step(DeviceStep& step, Flight& flight);
   bool wants_host(const DeviceStep& step) const;
+  void fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch);
+  void describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const;
   Status upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch);
   void collect_page_runs(const DeviceStep& step, std::vector<gpu::PageTableRun>& runs, std::vector<int32_t>& values);
   Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);

@@ -16,29 +16,27 @@ std::string wanted(size_t size_bytes, std::string_view what) {
 
 }  // namespace
 
-Result<DeviceBuffer> DeviceBuffer::allocate(size_t size_bytes, std::string_view what) {
-  DeviceBuffer out;
-  WW_CUDA_RETURN_IF_ERROR(cudaMalloc(&out.data_, std::max<size_t>(size_bytes, 1)),
-                          "GPU memory, " + wanted(size_bytes, what));
+template <MemoryKind kKind>
+Result<OwnedBuffer<kKind>> OwnedBuffer<kKind>::allocate(size_t size_bytes, std::string_view what) {
+  OwnedBuffer out;
+  const size_t bytes = std::max<size_t>(size_bytes, 1);
+  if constexpr (kKind == MemoryKind::device) {
+    WW_CUDA_RETURN_IF_ERROR(cudaMalloc(&out.data_, bytes), "GPU memory, " + wanted(size_bytes, what));
+  } else {
+    WW_CUDA_RETURN_IF_ERROR(cudaMallocHost(&out.data_, bytes),
+                            "pinned memory, " + wanted(size_bytes, what));
+  }
   out.size_bytes_ = size_bytes;
   return out;
 }
 
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) cudaFree(data_);
+template <MemoryKind kKind>
+OwnedBuffer<kKind>::~OwnedBuffer() {
+  if (data_ != nullptr) kKind == MemoryKind::device ? cudaFree(data_) : cudaFreeHost(data_);
 }
 
-Result<PinnedBuffer> PinnedBuffer::allocate(size_t size_bytes, std::string_view what) {
-  PinnedBuffer out;
-  WW_CUDA_RETURN_IF_ERROR(cudaMallocHost(&out.data_, std::max<size_t>(size_bytes, 1)),
-                          "pinned memory, " + wanted(size_bytes, what));
-  out.size_bytes_ = size_bytes;
-  return out;
-}
-
-PinnedBuffer::~PinnedBuffer() {
-  if (data_ != nullptr) cudaFreeHost(data_);
-}
+template class OwnedBuffer<MemoryKind::device>;
+template class OwnedBuffer<MemoryKind::pinned>;
 
 Result<void*> DeviceArena::allocate(size_t size_bytes, std::string_view what) {
   const size_t rounded = (size_bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;

@@ -12,49 +12,34 @@
 
 namespace warpweave {
 
+enum class MemoryKind { device, pinned };
+
+template <MemoryKind kKind>
+class OwnedBuffer {
+ public:
+  OwnedBuffer() = default;
+  static Result<OwnedBuffer> allocate(size_t size_bytes, std::string_view what);
+  OwnedBuffer(OwnedBuffer&& other) noexcept { *this = std::move(other); }
+  OwnedBuffer& operator=(OwnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+  ~OwnedBuffer();
+
+  template <typename T = std::byte>
+  T* as() const { return static_cast<T*>(data_); }
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
 // Memory of the current GPU, 256-byte aligned.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  static Result<DeviceBuffer> allocate(size_t size_bytes, std::string_view what);
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_bytes_, other.size_bytes_);
-    return *this;
-  }
-  ~DeviceBuffer();
-
-  template <typename T = std::byte>
-  T* as() const { return static_cast<T*>(data_); }
-  size_t size_bytes() const { return size_bytes_; }
-
- private:
-  void* data_ = nullptr;
-  size_t size_bytes_ = 0;
-};
-
+using DeviceBuffer = OwnedBuffer<MemoryKind::device>;
 // Page-locked host memory: copies to and from it run beside the GPU's kernels.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  static Result<PinnedBuffer> allocate(size_t size_bytes, std::string_view what);
-  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_bytes_, other.size_bytes_);
-    return *this;
-  }
-  ~PinnedBuffer();
-
-  template <typename T = std::byte>
-  T* as() const { return static_cast<T*>(data_); }
-  size_t size_bytes() const { return size_bytes_; }
-
- private:
-  void* data_ = nullptr;
-  size_t size_bytes_ = 0;
-};
+using PinnedBuffer = OwnedBuffer<MemoryKind::pinned>;
 
 // Many small allocations that live and die together, cut from slabs. 256-byte aligned.
 class DeviceArena {
