@@ -1,5 +1,7 @@
 """Driver of bench/peers_cpu: one worker process per peer, all loaded at once, asked in turn so
-that a noisy moment hits everyone; medians over --rounds.
+that a noisy moment hits everyone; medians over --rounds. Every other round asks in the opposite
+order. A shared machine's memory may run at different speeds from one minute to the next: --batches 1
+with many rounds compares decode closely, and the last line is the median of the rounds' own ratios.
 
 Per peer and batch size b it times b fresh random prompts of 512 tokens with 1 and with 128 new
 tokens (greedy, end of sequence ignored, no prefix reuse):
@@ -184,34 +186,53 @@ class Worker:
         self.process.wait()
 
 
-def measure(workers, rounds):
-    """{peer: {(batch, new_tokens): median seconds}}"""
-    samples = {name: {} for name in workers}
+def measure(workers, rounds, batches):
+    """{peer: [{(batch, new_tokens): seconds}, one a round]}"""
+    samples = {name: [] for name in workers}
     for round_index in range(-1, rounds):  # the first round warms up
-        for batch in (1, 8):
+        order = list(workers) if round_index % 2 else list(workers)[::-1]
+        for name in workers:
+            samples[name].append({})
+        for batch in batches:
             for new_tokens in (1, NEW_TOKENS):
-                for name, w in workers.items():
-                    s = w.seconds(batch, new_tokens, round_index * 1000 + batch * 10 + new_tokens)
-                    if round_index >= 0:
-                        samples[name].setdefault((batch, new_tokens), []).append(s)
-    return {name: {key: statistics.median(v) for key, v in kinds.items()}
-            for name, kinds in samples.items()}
+                for name in order:
+                    samples[name][-1][batch, new_tokens] = workers[name].seconds(
+                        batch, new_tokens, round_index * 1000 + batch * 10 + new_tokens)
+    return {name: rounds_of[1:] for name, rounds_of in samples.items()}
 
 
-def report(dtype, times):
-    def rates(t):
-        return [PROMPT_TOKENS / t[1, 1]] + [
-            b * (NEW_TOKENS - 1) / (t[b, NEW_TOKENS] - t[b, 1]) for b in (1, 8)] + [
-            8 * NEW_TOKENS / t[8, NEW_TOKENS]]
-    table = {name: rates(t) for name, t in times.items()}
-    print(f"\n{dtype}: tokens/s      prefill b1   decode b1   decode b8   served, 8 at once")
-    for name, row in table.items():
-        print(f"  {name:14}" + "".join(f"{v:12.1f}" for v in row))
-    others = [row for name, row in table.items() if name != "warpweave"]
-    if "warpweave" in table and others:
-        best = [max(column) for column in zip(*others)]
-        print("  ours / best   " + "".join(
-            f"{ours / peer:12.2f}" for ours, peer in zip(table["warpweave"], best)))
+def rates(seconds):
+    """{column: tokens per second} of {(batch, new_tokens): seconds}"""
+    columns = {}
+    if (1, 1) in seconds:
+        columns["prefill b1"] = PROMPT_TOKENS / seconds[1, 1]
+    for batch in (1, 8):
+        if (batch, 1) in seconds:
+            decode_s = seconds[batch, NEW_TOKENS] - seconds[batch, 1]
+            columns[f"decode b{batch}"] = batch * (NEW_TOKENS - 1) / decode_s
+    if (8, 1) in seconds:
+        columns["served, 8 at once"] = 8 * NEW_TOKENS / seconds[8, NEW_TOKENS]
+    return columns
+
+
+def report(dtype, samples):
+    medians = {name: rates({key: statistics.median(s[key] for s in of_rounds) for key in of_rounds[0]})
+               for name, of_rounds in samples.items()}
+    columns = list(next(iter(medians.values())))
+    line = lambda name, values: print(f"  {name:24}" + "".join(f"{v:>19}" for v in values))
+    print(f"\n{dtype}, tokens/s")
+    line("", columns)
+    for name, row in medians.items():
+        line(name, [f"{row[c]:.1f}" for c in columns])
+    others = [name for name in samples if name != "warpweave"]
+    if "warpweave" in samples and others:
+        line("ours / best", [f"{medians['warpweave'][c] / max(medians[o][c] for o in others):.2f}"
+                             for c in columns])
+        by_round = [(rates(samples["warpweave"][i]), [rates(samples[o][i]) for o in others])
+                    for i in range(len(samples["warpweave"]))]
+        line("ours / best, by round", [
+            f"{statistics.median(ours[c] / max(o[c] for o in theirs) for ours, theirs in by_round):.2f}"
+            for c in columns])
     sys.stdout.flush()
 
 
@@ -221,6 +242,7 @@ def main():
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", default="1,8")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work-dir", default=str(ROOT / "build" / "peers"))
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -244,10 +266,10 @@ def main():
                 print(f"  {peer}: left out: {w.error}")
             else:
                 workers[peer] = w
-        times = measure(workers, args.rounds)
+        samples = measure(workers, args.rounds, [int(b) for b in args.batches.split(",")])
         for w in workers.values():
             w.close()
-        report(dtype, times)
+        report(dtype, samples)
 
 
 if __name__ == "__main__":
