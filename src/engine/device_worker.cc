@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace warpweave {
+namespace {
+
+constexpr int kLogitsBlockRows = 256;  // held at once, or as many as are sampled
+
+}  // namespace
 
 DeviceWorker::DeviceWorker(DeviceParts parts)
     : parts_(std::move(parts)), sampler_(*parts_.team), thread_([this] { loop(); }) {}
@@ -60,11 +65,6 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   step.builder.patch_futures(last_sampled_);
   const ForwardBatch& batch = step.builder.batch();
-  const int vocab_size = parts_.model->config().vocab_size;
-  if (const size_t needed = batch.logits_rows.size() * vocab_size; logits_.size() < needed) {
-    logits_.resize(needed);
-  }
-  best_.resize(batch.logits_rows.size());
 
   const auto forward_start = SteadyClock::now();
   if (forward_end_ != SteadyClock::time_point{}) {
@@ -72,29 +72,59 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   step.status = parts_.attention->init_forward_metadata(batch);
   if (step.status.ok()) {
-    step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team,
-                                        {.values = logits_.data(), .best = best_.data()});
+    step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team);
+    forward_end_ = SteadyClock::now();
   }
-  forward_end_ = SteadyClock::now();
-
   step.sampled.assign(step.sample_rows.size(), {});
-  if (step.status.ok()) {
-    sampler_.sample(step.sample_rows, {logits_, best_, vocab_size}, step.sampled);
-    compute_input_logprobs(step);
-  }
+  if (step.status.ok()) take_logits(step);
   step.sampled_ids.resize(step.sampled.size());
   std::transform(step.sampled.begin(), step.sampled.end(), step.sampled_ids.begin(),
                  [](const SampledRow& row) { return row.token_id; });
   last_sampled_ = step.sampled_ids;
 }
 
-void DeviceWorker::compute_input_logprobs(DeviceStep& step) {
+// Logits block by block, each used before the next takes its place.
+void DeviceWorker::take_logits(DeviceStep& step) {
+  const int rows = static_cast<int>(step.builder.batch().logits_rows.size());
+  const int block_rows = std::max<int>(kLogitsBlockRows, static_cast<int>(step.sample_rows.size()));
+  for (int first = 0; first < rows; first += block_rows) {
+    const int count = std::min(block_rows, rows - first);
+    const size_t values = static_cast<size_t>(count) * parts_.model->config().vocab_size;
+    if (logits_.size() < values) logits_.resize(values);
+    best_.resize(count);
+    parts_.model->logits(first, count, {.values = logits_.data(), .best = best_.data()}, *parts_.team);
+    if (first + count == rows) forward_end_ = SteadyClock::now();
+    sample_block(first, count, step);
+    compute_input_logprobs(first, count, step);
+  }
+}
+
+void DeviceWorker::sample_block(int first_row, int rows, DeviceStep& step) {
+  block_slots_.clear();
+  block_rows_.clear();
+  for (size_t slot = 0; slot < step.sample_rows.size(); ++slot) {
+    SampleRow row = step.sample_rows[slot];
+    row.logits_row -= first_row;
+    if (row.logits_row < 0 || row.logits_row >= rows) continue;
+    block_slots_.push_back(static_cast<int>(slot));
+    block_rows_.push_back(row);
+  }
+  block_sampled_.assign(block_rows_.size(), {});
+  sampler_.sample(block_rows_, {logits_, best_, parts_.model->config().vocab_size}, block_sampled_);
+  for (size_t i = 0; i < block_slots_.size(); ++i) {
+    step.sampled[block_slots_[i]] = std::move(block_sampled_[i]);
+  }
+}
+
+void DeviceWorker::compute_input_logprobs(int first_row, int rows, DeviceStep& step) {
   const size_t vocab_size = parts_.model->config().vocab_size;
   parts_.team->parallel_for(step.input_logprobs.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       InputLogprob& task = step.input_logprobs[i];
+      const int row_in_block = task.logits_row - first_row;
+      if (row_in_block < 0 || row_in_block >= rows) continue;
       const GenerateRequest& request = task.request->request;
-      const std::span<const float> row(logits_.data() + task.logits_row * vocab_size, vocab_size);
+      const std::span<const float> row(logits_.data() + row_in_block * vocab_size, vocab_size);
       task.result = row_logprobs(row, task.token_id, request.top_logprobs_num, request.token_ids_logprob);
     }
   });

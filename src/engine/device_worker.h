@@ -40,12 +40,17 @@ class DeviceWorker : public DeviceRunner {
  private:
   void loop();
   void run(DeviceStep& step);
-  void compute_input_logprobs(DeviceStep& step);
+  void take_logits(DeviceStep& step);
+  void sample_block(int first_row, int rows, DeviceStep& step);
+  void compute_input_logprobs(int first_row, int rows, DeviceStep& step);
 
   DeviceParts parts_;
   Sampler sampler_;
-  std::vector<float> logits_;
-  std::vector<RowBest> best_;          // argmax by logits row
+  std::vector<float> logits_;          // of a block of rows
+  std::vector<RowBest> best_;          // argmax by row of the block
+  std::vector<int> block_slots_;       // sample slots whose rows are in the block
+  std::vector<SampleRow> block_rows_;
+  std::vector<SampledRow> block_sampled_;
   std::vector<int32_t> last_sampled_;  // of the step before, for its successor's unknown tokens
   SteadyClock::time_point forward_end_{};
 

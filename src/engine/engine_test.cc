@@ -134,6 +134,40 @@ TEST(Engine, InputLogprobsAreThoseOfTheModel) {
   EXPECT_NEAR(answers["b"].output_logprobs[0].token_ids[0].logprob, got.input_logprobs.back().chosen.logprob, 1e-4);
 }
 
+// A long prompt's logits are taken in blocks, and other requests' rows lie between.
+TEST(Engine, LongPromptsLogprobsDoNotDependOnTheirBlocks) {
+  std::vector<int32_t> ids;
+  const nlohmann::json goldens = golden();
+  for (const auto& prompt : goldens["prompts"]) {
+    const std::vector<int32_t> part = prompt["input_ids"];
+    ids.insert(ids.end(), part.begin(), part.end());
+  }
+  for (size_t i = 0; ids.size() < 600; ++i) ids.push_back(ids[i]);
+  const auto answer = [&](int chunk) {
+    ServerArgs args;
+    args.chunked_prefill_size = chunk;
+    ServedModel served = serve(args);
+    Collector answers;
+    for (const char* id : {"a", "b"}) {
+      GenerateRequest request = greedy(id, ids, 4);
+      request.return_logprob = true;
+      request.logprob_start_len = 0;
+      EXPECT_TRUE(served.engine->submit(request, answers.sink(id)).ok());
+    }
+    answers.wait(2);
+    EXPECT_EQ(answers["a"].ids, answers["b"].ids);
+    return answers["b"];
+  };
+  const Answer whole = answer(2048), parts = answer(100);
+  ASSERT_EQ(whole.input_logprobs.size(), ids.size());
+  ASSERT_EQ(parts.input_logprobs.size(), ids.size());
+  EXPECT_EQ(whole.ids, parts.ids);
+  for (size_t i = 1; i < ids.size(); ++i) {
+    EXPECT_EQ(whole.input_logprobs[i].chosen.token_id, ids[i]);
+    EXPECT_NEAR(whole.input_logprobs[i].chosen.logprob, parts.input_logprobs[i].chosen.logprob, 1e-4) << i;
+  }
+}
+
 TEST(Engine, StopStringEndsTheTextBeforeIt) {
   ServedModel served = serve();
   Collector answers;

@@ -58,7 +58,7 @@ Status run(DecoderModel& model, std::span<const int32_t> ids, KvCache& cache, Th
   batch.kv_lens = kv_lens;
   batch.page_table_stride = tokens;
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));
-  return model.forward(batch, cache, *attention, team, {});
+  return model.forward(batch, cache, *attention, team);
 }
 
 struct Side {

@@ -40,10 +40,10 @@ void DecoderModel::reserve(int64_t rows) {
 }
 
 LinearInput DecoderModel::normed(const std::vector<float>& weight, const PackedLinear& next,
-                                 int64_t rows, ThreadTeam& team) {
+                                 int64_t rows, ThreadTeam& team, int64_t first_row) {
   const int64_t cols = spec_.hidden_size;
   const DType dtype = next.preferred_input();
-  rms_norm({.x = x_.data(), .rows = rows, .cols = cols, .x_stride = cols, .weight = weight.data(),
+  rms_norm({.x = x_.data() + first_row * cols, .rows = rows, .cols = cols, .x_stride = cols, .weight = weight.data(),
             .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = h_.data(),
             .out_dtype = dtype, .out_stride = cols},
            team);
@@ -150,26 +150,26 @@ void DecoderModel::keep_rows(std::span<const int32_t> rows) {
   }
 }
 
-void DecoderModel::compute_logits(int64_t rows, const LogitsOut& logits, ThreadTeam& team) {
+void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out, ThreadTeam& team) {
   const int64_t vocab = spec_.vocab_size;
-  const LinearInput last = normed(weights_.final_norm, weights_.lm_head, rows, team);
+  const LinearInput last = normed(weights_.final_norm, weights_.lm_head, rows, team, first_row);
   // A cap rounds near-equal logits to equal ones, so the best of a row is known only after it.
   const bool capped = spec_.final_softcap > 0;
   weights_.lm_head.forward(
-      last, {.data = logits.values, .row_stride = vocab, .best = capped ? nullptr : logits.best}, team);
+      last, {.data = out.values, .row_stride = vocab, .best = capped ? nullptr : out.best}, team);
   if (!capped) return;
-  softcap_inplace(logits.values, spec_.final_softcap, rows * vocab, team);
-  if (logits.best == nullptr) return;
+  softcap_inplace(out.values, spec_.final_softcap, rows * vocab, team);
+  if (out.best == nullptr) return;
   team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t column = argmax(logits.values + r * vocab, vocab);
-      logits.best[r] = {logits.values[r * vocab + column], static_cast<int32_t>(column)};
+      const int64_t column = argmax(out.values + r * vocab, vocab);
+      out.best[r] = {out.values[r * vocab + column], static_cast<int32_t>(column)};
     }
   });
 }
 
 Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
-                             ThreadTeam& team, const LogitsOut& logits) {
+                             ThreadTeam& team) {
   int64_t rows = batch.num_tokens;
   if (rows == 0) return {};
   reserve(rows);
@@ -204,7 +204,6 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
                layer.attention_out_norm, team);
     mlp(layer, rows, team);
   }
-  compute_logits(rows, logits, team);
   return {};
 }
 

@@ -78,10 +78,10 @@ struct DecoderWeights {
   size_t size_bytes() const;        // held in memory for weights
 };
 
-// Where the logits of a forward go, one row per entry of batch.logits_rows.
+// Where rows of logits go.
 struct LogitsOut {
-  float* values = nullptr;          // [logits_rows, vocab]
-  RowBest* best = nullptr;          // [logits_rows] each row's largest logit and its id, or null
+  float* values = nullptr;          // [rows, vocab]
+  RowBest* best = nullptr;          // [rows] each row's largest logit and its id, or null
 };
 
 class DecoderModel {
@@ -92,22 +92,25 @@ class DecoderModel {
   const DecoderSpec& spec() const { return spec_; }
   size_t weight_bytes() const { return weights_.size_bytes(); }
 
-  // Writes K/V of all rows to `cache` and the raw logits of batch.logits_rows to `logits`.
+  // Writes K/V of all rows to `cache` and keeps what the logits of batch.logits_rows are made of.
   // `attention` has had init_forward_metadata(batch).
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
-                 ThreadTeam& team, const LogitsOut& logits);
+                 ThreadTeam& team);
+
+  // The raw logits of the last forward's logits_rows [first_row, first_row + rows). A caller that wants
+  // many may take them in parts: a prompt's are tokens * vocabulary * 4 bytes.
+  void logits(int64_t first_row, int64_t rows, const LogitsOut& out, ThreadTeam& team);
 
  private:
   void reserve(int64_t rows);
   LinearInput normed(const std::vector<float>& weight, const PackedLinear& next, int64_t rows,
-                     ThreadTeam& team);
+                     ThreadTeam& team, int64_t first_row = 0);
   void attend(int layer, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention);
   void write_kv(int layer, const ForwardBatch& batch, KvCache& cache, ThreadTeam& team);
   void add_branch(const PackedLinear& linear, const LinearInput& input,
                   const std::vector<float>& out_norm, ThreadTeam& team);
   void mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team);
   void keep_rows(std::span<const int32_t> rows);
-  void compute_logits(int64_t rows, const LogitsOut& logits, ThreadTeam& team);
 
   ModelConfig config_;
   DecoderSpec spec_;

@@ -75,7 +75,8 @@ Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int want
   batch.logits_rows = rows;
   std::vector<float> logits(static_cast<size_t>(wanted) * vocab_size(), -12345.0f);
   WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_, {.values = logits.data()}));
+  WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_));
+  model_->logits(0, static_cast<int64_t>(batch.logits_rows.size()), {.values = logits.data()}, team_);
   return logits;
 }
 
