@@ -30,6 +30,7 @@ std::vector<std::string> library_folders() {
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (const char* environment = std::getenv(variable)) add_python_folders(environment, folders);
   }
+  folders.push_back(WARPWEAVE_TOOLKIT_LIBRARIES);  // of the toolkit that built this program
   return folders;
 }
 

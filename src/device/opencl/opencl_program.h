@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "device/opencl/opencl_device.h"
-#include "device/opencl/program_cache.h"
+#include "device/program_cache.h"
 #include "warpweave/status.h"
 
 namespace warpweave::opencl {
