@@ -116,13 +116,8 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
   HostTarget target(options.dtype, team);
   BuildOptions build = options;
   DecoderSpec spec = decoder_spec(config, traits);
-  if (config.dual_chunk) {
-    const DualChunkRope rope(*config.dual_chunk);
-    if (options.max_positions > rope.chunk_len() || config.dual_chunk->original_max_positions > 0) {
-      spec.dual_chunk = config.dual_chunk;
-      build.max_positions = rope.rope_positions();
-    }
-  }
+  spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
+  if (spec.dual_chunk) build.max_positions = DualChunkRope(*spec.dual_chunk).rope_positions();
   DecoderBuilder builder(config, traits, std::move(source), build, target);
   WW_ASSIGN_OR_RETURN(DecoderWeights weights, builder.build());
   return std::make_unique<DecoderModel>(config, std::move(spec), std::move(weights));

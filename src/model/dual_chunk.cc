@@ -5,6 +5,12 @@
 
 namespace warpweave {
 
+std::optional<DualChunkConfig> dual_chunk_in_use(const ModelConfig& config, int max_positions) {
+  if (!config.dual_chunk) return std::nullopt;
+  const bool one_chunk = max_positions <= DualChunkRope(*config.dual_chunk).chunk_len();
+  return one_chunk && config.dual_chunk->original_max_positions == 0 ? std::nullopt : config.dual_chunk;
+}
+
 DualChunkRope::DualChunkRope(const DualChunkConfig& config)
     : chunk_len_(config.chunk_size - config.local_size),
       farthest_(std::min(config.chunk_size, 2 * chunk_len_ - 1)),

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attention/backend.h"
@@ -20,11 +21,16 @@
 
 namespace warpweave {
 
+// What a model that is served to `max_positions` needs of its config: nothing where all tokens are in
+// the first chunk and no query is scaled.
+std::optional<DualChunkConfig> dual_chunk_in_use(const ModelConfig& config, int max_positions);
+
 class DualChunkRope {
  public:
   explicit DualChunkRope(const DualChunkConfig& config);
 
   int chunk_len() const { return chunk_len_; }
+  int farthest() const { return farthest_; }
   // Rope tables reach this far.
   int rope_positions() const { return farthest_ + 1; }
 

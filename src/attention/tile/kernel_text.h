@@ -12,6 +12,7 @@ extern const std::string_view kRowsText;
 extern const std::string_view kLanesText;
 extern const std::string_view kDpasText;
 extern const std::string_view kMmaText;
+extern const std::string_view kModifiersText;
 extern const std::string_view kAttendText;
 
 }  // namespace warpweave::tile

@@ -55,7 +55,7 @@ class Runtime {
  private:
   std::mutex mutex_;
   std::unique_ptr<opencl::Device> device_;
-  opencl::ProgramCache cache_{opencl::ProgramCache::default_folder()};
+  ProgramCache cache_{ProgramCache::default_folder()};
   std::map<std::string, BuiltTile> tiles_;  // by compiler options
 };
 

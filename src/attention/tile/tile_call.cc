@@ -1,6 +1,7 @@
 #include "attention/tile/tile_call.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace warpweave::tile {
@@ -16,6 +17,17 @@ bool view_is_aligned(const KvPoolView& view) {
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
+bool is_aligned(const void* data, int64_t stride) {
+  return stride % 8 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+void set_dual_chunk(const DualChunkQueries& forms, TileArgs& args) {
+  args.q_succ = address(forms.q_succ);
+  args.q_inter = address(forms.q_inter);
+  args.q_form_token_stride = forms.token_stride;
+  args.chunk_len = forms.chunk_len;
+}
+
 }  // namespace
 
 TileShape shape_of(const AttentionCall& call) {
@@ -25,6 +37,7 @@ TileShape shape_of(const AttentionCall& call) {
   shape.kv_format = call.k.format;
   shape.q_dtype = call.q_dtype;
   shape.out_dtype = call.out_dtype;
+  shape.dual_chunk = call.dual_chunk != nullptr;
   return shape;
 }
 
@@ -59,9 +72,12 @@ TileArgs make_args(const ForwardBatch& batch, const AttentionCall& call) {
   args.num_kv_heads = call.num_kv_heads;
   args.group = call.num_q_heads / call.num_kv_heads;
   args.page_size = batch.page_size;
+  const auto page_size = static_cast<unsigned>(batch.page_size);
+  args.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
   args.page_table_stride = batch.page_table_stride;
   args.tree_mask_words = batch.tree_mask_words;
   args.window_left = call.window_left;
+  if (call.dual_chunk != nullptr) set_dual_chunk(*call.dual_chunk, args);
   args.causal = batch.causal;
   if (call.logit_softcap > 0) {
     args.scale_log2 = call.scale / call.logit_softcap;
@@ -72,8 +88,22 @@ TileArgs make_args(const ForwardBatch& batch, const AttentionCall& call) {
   return args;
 }
 
+TileArgs make_device_args(const ForwardBatch& batch, const AttentionCall& call) {
+  TileArgs args = make_args(batch, call);
+  args.q_indptr = address(batch.device.q_indptr);
+  args.kv_lens = address(batch.device.kv_lens);
+  args.page_table = address(batch.device.page_table);
+  args.positions = address(batch.device.positions);
+  args.tree_mask = batch.tree_mask_words > 0 ? address(batch.device.tree_mask) : 0;
+  return args;
+}
+
 bool rows_are_aligned(const AttentionCall& call) {
-  return view_is_aligned(call.k) && view_is_aligned(call.v);
+  const bool forms = call.dual_chunk == nullptr ||
+                     (is_aligned(call.dual_chunk->q_succ, call.dual_chunk->token_stride) &&
+                      is_aligned(call.dual_chunk->q_inter, call.dual_chunk->token_stride));
+  return view_is_aligned(call.k) && view_is_aligned(call.v) && call.head_dim % 8 == 0 &&
+         is_aligned(call.q, call.q_token_stride) && forms;
 }
 
 TileGrid plan_grid(const TileSpec& spec, int uniform_rows, TileArgs& args) {
@@ -89,6 +119,11 @@ TileGrid plan_grid(const TileSpec& spec, int uniform_rows, TileArgs& args) {
   }
   args.num_tiles = grid.tiles;
   return grid;
+}
+
+int even_split_count(const TileGrid& grid, int work_groups, int most) {
+  const int groups = grid.tiles * grid.kv_heads;
+  return groups == 0 ? 1 : std::clamp((work_groups + groups - 1) / groups, 1, std::max(1, most));
 }
 
 int split_count(const TileSpec& spec, int max_kv_len) {

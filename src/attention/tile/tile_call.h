@@ -10,11 +10,13 @@ namespace warpweave::tile {
 
 TileShape shape_of(const AttentionCall& call);
 
-// Arrays of the batch are those in host memory; a GPU backend replaces their addresses.
+// For kernels that read the batch's arrays where the host does.
 TileArgs make_args(const ForwardBatch& batch, const AttentionCall& call);
+// For kernels of a GPU: the batch's device arrays.
+TileArgs make_device_args(const ForwardBatch& batch, const AttentionCall& call);
 
-// Whether every K and V row starts on a multiple of eight elements and 16 bytes, so that kernels may
-// read rows in pieces of eight.
+// Whether every query, K and V row starts on a multiple of eight elements and 16 bytes, so that kernels
+// may read rows in pieces of eight.
 bool rows_are_aligned(const AttentionCall& call);
 
 struct TileGrid {
@@ -28,7 +30,9 @@ struct TileGrid {
 // grid of a captured graph stays right when lengths change.
 TileGrid plan_grid(const TileSpec& spec, int uniform_rows, TileArgs& args);
 
-// Splits that cover `max_kv_len`, and the bytes of the two partial arrays for them.
+// How many splits, at most `most`, let the grid have about `work_groups` of them.
+int even_split_count(const TileGrid& grid, int work_groups, int most);
+// Splits of fixed length that cover `max_kv_len`, and the bytes of the two partial arrays for them.
 int split_count(const TileSpec& spec, int max_kv_len);
 size_t partial_out_bytes(const TileSpec& spec, const TileArgs& args, int splits);
 size_t partial_stats_bytes(const TileArgs& args, int splits);

@@ -12,6 +12,7 @@ namespace {
 constexpr int kVectorLanes = 16;
 constexpr int kMmaRows = 16;  // of one warp
 constexpr int kDpasRows = 8;  // of one sub-group
+constexpr int kListedBlocks = 1 << 14;  // of modifiers.cl; a million tokens
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -56,24 +57,54 @@ TileSpec dpas_tile(int rows, const TileDevice& device) {
   return spec;
 }
 
-TileSpec mma_tile(const TileShape& shape, int rows) {
+// Of a block's rows K and V, 16-bit, padded by 16 bytes against bank conflicts, and where they begin.
+size_t mma_stage_bytes(const TileSpec& spec) {
+  const size_t k_row = round_up(spec.shape.head_dim, 16) + 8, v_row = round_up(spec.shape.v_head_dim, 16) + 8;
+  return spec.tile_n * (2 * (k_row + v_row) + 16);
+}
+
+// Work-groups of many rows read K and V less often; of few, do not compute rows that are not there.
+TileSpec mma_tile(const TileShape& shape, int rows, const TileDevice& device) {
   TileSpec spec;
+  spec.shape = shape;
+  spec.lanes = LaneKind::mma;
   spec.lane_count = 32;
-  spec.warps = rows <= kMmaRows ? 1 : 4;
+  spec.warps = rows <= kMmaRows ? 1 : rows <= 4 * kMmaRows ? 4 : 8;
   spec.tile_m = spec.warps * kMmaRows;
-  spec.tile_n = std::max(shape.head_dim, shape.v_head_dim) > 256 ? 32 : 64;
   spec.row_block = 1;
+  // Dual chunk attention holds a block's scores twice.
+  spec.tile_n = shape.dual_chunk ? 32 : 64;
+  spec.stages = 2;
+  while (local_bytes(spec) > device.local_memory_bytes && (spec.stages == 2 || spec.tile_n == 64)) {
+    if (spec.tile_n == 64) {
+      spec.tile_n = 32;
+    } else {
+      spec.stages = 1;
+    }
+  }
+  while (local_bytes(spec) > device.local_memory_bytes && spec.warps > 1) {
+    spec.warps /= 2;
+    spec.tile_m /= 2;
+  }
   return spec;
+}
+
+// Sums of 16 rows by a wider head do not fit a warp's registers, and matrix units have no f32 operands.
+constexpr int kMaxMmaHeadDim = 256;
+
+bool runs_on_mma(const TileShape& shape) {
+  return shape.kv_format != KvFormat::f32 && shape.q_dtype != DType::f32 &&
+         std::max(shape.head_dim, shape.v_head_dim) <= kMaxMmaHeadDim;
 }
 
 }  // namespace
 
 size_t local_bytes(const TileSpec& spec) {
   const TileShape& shape = spec.shape;
+  // Two bits a block, behind the list's origin.
+  const size_t list_bytes = shape.mask_modifier ? 16 + kListedBlocks / 4 : 0;
   if (spec.lanes == LaneKind::mma) {
-    // 16-bit rows, padded by 16 bytes against bank conflicts.
-    const size_t k_row = round_up(shape.head_dim, 16) + 8, v_row = round_up(shape.v_head_dim, 16) + 8;
-    return 2 * (spec.tile_m * k_row + spec.tile_n * (k_row + v_row));
+    return 2 * spec.tile_m * (round_up(shape.head_dim, 16) + 8) + spec.stages * mma_stage_bytes(spec) + list_bytes;
   }
   const size_t dv = round_up(shape.v_head_dim, spec.lane_count);
   if (spec.lanes == LaneKind::dpas) {
@@ -82,20 +113,20 @@ size_t local_bytes(const TileSpec& spec) {
   }
   size_t floats = static_cast<size_t>(spec.tile_m + spec.tile_n) * shape.head_dim + spec.tile_n * dv;
   if (spec.lanes == LaneKind::threads) floats += spec.tile_m * spec.tile_n + spec.work_items();
-  return 4 * floats;
+  return 4 * floats + list_bytes;
 }
 
 Result<TileSpec> choose_tile(const TileShape& shape, int rows, const TileDevice& device) {
-  // Matrix units have no f32 operands.
-  const LaneKind lanes = device.lanes != LaneKind::vector && shape.kv_format == KvFormat::f32
-                             ? LaneKind::threads
-                             : device.lanes;
+  LaneKind lanes = device.lanes;
+  if (lanes == LaneKind::dpas && shape.kv_format == KvFormat::f32) lanes = LaneKind::threads;
+  if (lanes == LaneKind::mma && !runs_on_mma(shape)) lanes = LaneKind::threads;
   TileSpec spec = lanes == LaneKind::vector    ? vector_tile(rows, device)
                   : lanes == LaneKind::threads ? thread_tile(rows, device)
                   : lanes == LaneKind::dpas    ? dpas_tile(rows, device)
-                                               : mma_tile(shape, rows);
+                                               : mma_tile(shape, rows, device);
   spec.shape = shape;
   spec.lanes = lanes;
+  if (device.even_splits) spec.split_tokens = 0;
   // The block of tokens is made smaller for the shape alone, so that prefill and decode share it.
   const size_t k_and_v = 4 * static_cast<size_t>(shape.head_dim + shape.v_head_dim);
   const bool plain = lanes == LaneKind::vector || lanes == LaneKind::threads;
@@ -136,7 +167,9 @@ std::vector<std::string> tile_defines(const TileSpec& spec) {
     defines.push_back(fmt::format("LANES={}", spec.lane_count));
     defines.push_back(fmt::format("WARPS={}", spec.warps));
   }
-  if (spec.lanes == LaneKind::mma) defines.push_back("WW_MMA");
+  if (spec.lanes == LaneKind::mma) defines.push_back(fmt::format("STAGES={}", spec.stages));
+  if (shape.mask_modifier) defines.push_back(fmt::format("LISTED_BLOCKS={}", kListedBlocks));
+  if (shape.dual_chunk) defines.push_back("WW_DUAL_CHUNK");
   if (spec.lanes == LaneKind::dpas) defines.push_back("WW_INTEL_MATRIX");
   if (spec.emulate_matrix) defines.push_back("WW_EMULATE_MATRIX");
   if (spec.aligned_rows) defines.push_back("WW_ALIGNED_ROWS");
@@ -144,7 +177,7 @@ std::vector<std::string> tile_defines(const TileSpec& spec) {
   return defines;
 }
 
-std::string tile_source(LaneKind lanes) {
+std::string tile_source(LaneKind lanes, std::string_view modifiers) {
   std::string text;
   for (std::string_view part : {kTileArgsText, kDialectText, kNumbersText, kRowsText}) text += part;
   if (lanes == LaneKind::mma) {
@@ -153,6 +186,7 @@ std::string tile_source(LaneKind lanes) {
     text += kLanesText;
     if (lanes == LaneKind::dpas) text += kDpasText;
   }
+  if (!modifiers.empty()) (text += modifiers) += kModifiersText;
   return text += kAttendText;
 }
 

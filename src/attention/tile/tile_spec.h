@@ -28,6 +28,8 @@ struct TileShape {
   KvFormat kv_format = KvFormat::bf16;
   DType q_dtype = DType::f32;           // f32, bf16 or f16
   DType out_dtype = DType::f32;
+  bool dual_chunk = false;              // queries come in three forms: DualChunkQueries
+  bool mask_modifier = false;           // hidden blocks are left out: kernels/modifiers.cl
 
   bool operator==(const TileShape&) const = default;
 };
@@ -41,7 +43,8 @@ struct TileSpec {
   int tile_n = 64;                      // tokens of a KV block
   int row_block = 8;                    // rows kept in registers at a time; divides tile_m / warps
   int kv_chunk = 0;                     // tokens after which a fresh state starts; 0: never
-  int split_tokens = 512;               // tokens of one split
+  int split_tokens = 512;               // tokens of one split; 0: TileArgs::splits share the tokens
+  int stages = 1;                       // mma: blocks in local memory, the one computed and the next
   bool intel_shuffle = false;
   bool emulate_matrix = false;
   bool aligned_rows = false;            // mma: as rows_are_aligned (tile_call.h) says of the call
@@ -55,6 +58,7 @@ struct TileDevice {
   size_t local_memory_bytes = 0;        // per work-group
   bool intel_shuffle = false;
   bool emulate_matrix = false;          // dpas on a device without matrix units, for tests
+  bool even_splits = false;             // splits as long as needed, not of a fixed length
 };
 
 // `rows`: packed query rows (query heads of a KV head x tokens) that a request brings; a decode
@@ -68,7 +72,8 @@ size_t local_bytes(const TileSpec& spec);
 // "TILE_M=64", ... for -D options.
 std::vector<std::string> tile_defines(const TileSpec& spec);
 
-// The kernel text for these lanes, all files in order, ready for any of the compilers.
-std::string tile_source(LaneKind lanes);
+// The kernel text for these lanes, all files in order, ready for any of the compilers. `modifiers`: text
+// made from flex_attention's expressions, see kernels/modifiers.cl.
+std::string tile_source(LaneKind lanes, std::string_view modifiers = {});
 
 }  // namespace warpweave::tile

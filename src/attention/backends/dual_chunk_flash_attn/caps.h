@@ -1,4 +1,4 @@
-// What dual_chunk_flash_attn can do on the CPU.
+// What dual_chunk_flash_attn can do, on the CPU and on NVIDIA GPUs.
 #pragma once
 
 #include "attention/caps.h"
@@ -19,6 +19,21 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .deterministic = true,
     .workspace_bytes = 4 << 20,
+};
+
+inline constexpr Caps kCudaCaps = {
+    .name = "dual_chunk_flash_attn",
+    .summary = "dual chunk attention of Qwen2.5-1M in one pass",
+    .kinds = {AttentionKind::mha},
+    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
+    .archs = {DeviceArch::sm_90},
+    .dtypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16},
+    .kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
+                   KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
+    .head_dims = IntChoice::any_up_to(128),
+    .page_sizes = IntChoice::any_up_to(),
+    .chunked_prefix = true,
+    .graph_capture = true,
 };
 
 }  // namespace warpweave::dual_chunk_flash_attn

@@ -21,6 +21,7 @@ typedef uint u32;
 #define TILE_X ((int)get_group_id(0))
 #define TILE_Y ((int)get_group_id(1))
 #define TILE_Z ((int)get_group_id(2))
+#define GRID_Z ((int)get_num_groups(2))
 #define AS_F32(x) as_float(x)
 #define AS_U32(x) as_uint(x)
 #define FMA(a, b, c) fma((a), (b), (c))
@@ -45,6 +46,7 @@ typedef unsigned int u32;
 #define TILE_X ((int)__builtin_amdgcn_workgroup_id_x())
 #define TILE_Y ((int)__builtin_amdgcn_workgroup_id_y())
 #define TILE_Z ((int)__builtin_amdgcn_workgroup_id_z())
+#define GRID_Z ((int)(__builtin_amdgcn_grid_size_z() / __builtin_amdgcn_workgroup_size_z()))
 #define THREAD ((int)__builtin_amdgcn_workitem_id_x())
 #define AS_F32(x) __builtin_bit_cast(float, (u32)(x))
 #define AS_U32(x) __builtin_bit_cast(u32, (float)(x))
@@ -64,12 +66,14 @@ typedef unsigned int u32;
 #define TILE_X ((int)blockIdx.x)
 #define TILE_Y ((int)blockIdx.y)
 #define TILE_Z ((int)blockIdx.z)
+#define GRID_Z ((int)gridDim.z)
 #define THREAD ((int)threadIdx.x)
 #define AS_F32(x) __uint_as_float(x)
 #define AS_U32(x) __float_as_uint(x)
 #define FMA(a, b, c) __fmaf_rn((a), (b), (c))
 #define LOG2(x) log2f(x)
 #define BARRIER() __syncthreads()
+#define WARP_BARRIER() __syncwarp()
 #define SHUFFLE_XOR(x, mask) __shfl_xor_sync(0xffffffffu, (x), (mask))
 #endif
 
@@ -120,17 +124,22 @@ typedef u32 vu;
 #define STORE_GLOBAL_LANES(p, x) STORE_LANES(p, x)
 #endif
 
-// Work that one work-item does at a time: all of it where the work-group is one work-item.
+// Between a warp's writes to local memory and its reads, where no barrier of the work-group stands.
+#if !defined(WARP_BARRIER)
+#define WARP_BARRIER() BARRIER()
+#endif
+
+// Work of a warp that one work-item does at a time: all of it where the work-group is one work-item.
 #if defined(WW_VECTOR_LANES)
 #define THREADS 1
 #define WARP 0
-#define FIRST_ITEM 0
-#define ITEM_STEP 1
+#define WARP_ITEM 0
+#define WARP_ITEM_STEP 1
 #else
 #define THREADS (WARPS * LANES)
 #define WARP (THREAD / LANES)
-#define FIRST_ITEM THREAD
-#define ITEM_STEP THREADS
+#define WARP_ITEM (THREAD % LANES)
+#define WARP_ITEM_STEP LANES
 #endif
 
 #define SPLAT(x) ((vf)(x))
@@ -144,12 +153,14 @@ typedef u32 vu;
 // in memory where they are vectors; copies of the loop body would then only cost compile time.
 #if defined(WW_VECTOR_LANES)
 #define UNROLL_ROWS _Pragma("nounroll")
+#define UNROLL_SPLITS _Pragma("nounroll")
 #define SPLAT_U(x) ((vu)(x))
 #define TO_VU(x) as_uint16(x)
 #define LOAD_ITEM(p) LOAD_GLOBAL_LANES(p)
 #define ITEM_LANE 0
 #else
 #define UNROLL_ROWS UNROLL
+#define UNROLL_SPLITS _Pragma("unroll 8")   // so many loads in flight
 #define SPLAT_U(x) ((u32)(x))
 #define TO_VU(x) ((u32)(x))
 #define LOAD_ITEM(p) (*(p))
@@ -174,7 +185,7 @@ typedef u32 vu;
 #define DECLARE_LOCAL(base) char* base = (char*)local_storage
 extern __attribute__((shared, aligned(16))) char local_storage[];
 #else
-#define WORK_GROUP_SIZE __launch_bounds__(THREADS)
+#define WORK_GROUP_SIZE __launch_bounds__(THREADS, 1)
 #define DECLARE_LOCAL(base) char* base = (char*)local_storage
 extern __shared__ uint4 local_storage[];
 #endif

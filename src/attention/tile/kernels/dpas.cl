@@ -54,7 +54,7 @@ INLINE int8 load_pairs(LOCAL const u32* pairs, int stride) {
                 pairs[5 * stride], pairs[6 * stride], pairs[7 * stride]);
 }
 
-INLINE void dot_scores(PRIVATE float (*s)[COLS], LOCAL char* base, int rows) {
+INLINE void dot_scores(PRIVATE float (*s)[COLS], LOCAL char* base, int stage, int rows) {
   LOCAL const u16* q = LOCAL_Q(base) + TILE_ROW(0) * DK_PAD + LANE_IDS;
   UNROLL_TILES for (int j = 0; j < COLS; ++j) {
     LOCAL const u32* k = LOCAL_K(base) + j * LANES + LANE_IDS;
@@ -71,7 +71,8 @@ INLINE void dot_scores(PRIVATE float (*s)[COLS], LOCAL char* base, int rows) {
 }
 
 INLINE void dot_values(PRIVATE float (*o)[OUT_COLS], PRIVATE float (*s)[COLS],
-                       PRIVATE const float* alpha, LOCAL char* base, int rows, int tokens) {
+                       PRIVATE const float* alpha, LOCAL char* base, int stage, int rows,
+                       int tokens) {
   UNROLL_TILES for (int r = 0; r < ROWS; r += 8) {
     UNROLL_TILES for (int j = 0; j < OUT_COLS; ++j) {
       LOCAL const u32* v = LOCAL_V(base) + j * LANES + LANE_IDS;
@@ -87,10 +88,13 @@ INLINE void dot_values(PRIVATE float (*o)[OUT_COLS], PRIVATE float (*s)[COLS],
   }
 }
 
-INLINE void stage_q(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, LOCAL char* base) {
+INLINE void stage_q(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int form, LOCAL char* base) {
+  const tile_address queries = query_array(a, form);
   for (int i = THREAD; i < TILE_M * DK_PAD; i += THREADS) {
     const int row = i / DK_PAD, d = i % DK_PAD;
-    const float value = row < tile->rows && d < DK ? query_element(a, tile, row, d) : 0.0f;
+    const float value = row < tile->rows && d < DK
+                            ? query_element(queries, query_index(a, tile, form, row) + d)
+                            : 0.0f;
     LOCAL_Q(base)[i] = TO_TERM(value);
   }
 }

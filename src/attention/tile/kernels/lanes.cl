@@ -11,6 +11,7 @@
 #endif
 #define DV_PAD ROUND_UP(DV, LANES)
 #define WARP_ROWS (TILE_M / WARPS)   // rows of one warp
+#define WARP_TILE_ROWS WARP_ROWS
 #define ROWS WARP_ROWS               // rows a lane holds
 #define COLS (TILE_N / LANES)        // scores per row a lane holds
 #define OUT_COLS (DV_PAD / LANES)    // outputs per row a lane holds
@@ -20,6 +21,8 @@
 #define COL_LANE(j) LANE_IDS
 #define OUT_COL_BASE(j) ((j)*LANES)
 #define ROW_LEADER (THREAD % LANES == 0)   // one lane per row
+
+#define STAGES 1                     // blocks in local memory
 
 #define Q_FLOATS (TILE_M * DK_PAD)
 #define K_FLOATS (TILE_N * DK_PAD)
@@ -37,6 +40,7 @@
 #define LOCAL_V(base) (LOCAL_K(base) + K_FLOATS)
 #define LOCAL_P(base) (LOCAL_V(base) + V_FLOATS)
 #define LOCAL_REDUCE(base) (LOCAL_P(base) + TILE_M * TILE_N)
+#define LOCAL_END(base) ((LOCAL char*)(LOCAL_REDUCE(base) + THREADS))
 #endif
 
 // Register blocks: ROW_BLOCK rows by two columns of lanes; OUT_COLS may be odd.
@@ -96,7 +100,7 @@ INLINE float reduce_over_lanes(float x, LOCAL float* scratch, int take_max) {
 #if !defined(WW_INTEL_MATRIX)
 
 // s = q k^T for the warp's rows.
-INLINE void dot_scores(PRIVATE vf (*s)[COLS], LOCAL char* base, int rows) {
+INLINE void dot_scores(PRIVATE vf (*s)[COLS], LOCAL char* base, int stage, int rows) {
   LOCAL const float* q = LOCAL_Q(base) + TILE_ROW(0) * DK_PAD;
   LOCAL const float* k = LOCAL_K(base);
   UNROLL_ROWS for (int j = 0; j < COLS; j += SCORE_BLOCK) {
@@ -126,7 +130,7 @@ INLINE void dot_scores(PRIVATE vf (*s)[COLS], LOCAL char* base, int rows) {
 
 // o = o * alpha[row] + s v, over the first `tokens` tokens of the block.
 INLINE void dot_values(PRIVATE vf (*o)[OUT_COLS], PRIVATE vf (*s)[COLS], PRIVATE const float* alpha,
-                       LOCAL char* base, int rows, int tokens) {
+                       LOCAL char* base, int stage, int rows, int tokens) {
   LOCAL const float* v = LOCAL_V(base);
 #if defined(WW_VECTOR_LANES)
   const PRIVATE float* p = (const PRIVATE float*)s;
@@ -160,14 +164,20 @@ INLINE void dot_values(PRIVATE vf (*o)[OUT_COLS], PRIVATE vf (*s)[COLS], PRIVATE
   }
 }
 
-// Rows of q to local memory, zeros past the tile's last row.
-INLINE void stage_q(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, LOCAL char* base) {
+// A form of the warp's query rows to local memory, zeros past the tile's last row.
+INLINE void stage_q(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int form, LOCAL char* base) {
   LOCAL float* q = LOCAL_Q(base);
-  const int rows = MIN_INT(TILE_M, ROUND_UP(tile->rows, ROW_BLOCK) * WARPS);
-  for (int i = FIRST_ITEM; i < rows * DK_PAD; i += ITEM_STEP) {
-    const int row = i / DK_PAD, d = i % DK_PAD;
-    q[i] = row < tile->rows ? query_element(a, tile, row, d) : 0.0f;
+  const tile_address queries = query_array(a, form);
+  for (int r = 0; r < MIN_INT(WARP_ROWS, ROUND_UP(tile->rows, ROW_BLOCK)); ++r) {
+    const int row = TILE_ROW(r), live = row < tile->rows;
+    const tile_stride index = live ? query_index(a, tile, form, row) : 0;
+    for (int d = WARP_ITEM; d < DK_PAD; d += WARP_ITEM_STEP) {
+      q[row * DK_PAD + d] = live ? query_element(queries, index + d) : 0.0f;
+    }
   }
+#if defined(WW_DUAL_CHUNK)
+  WARP_BARRIER();   // else the first block's barriers follow
+#endif
 }
 
 #endif  // !WW_INTEL_MATRIX

@@ -138,7 +138,7 @@ INLINE u16 f32_to_bf16_one(float x) {
   if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40u);
   return (u16)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
-#if OUT_FORMAT == F16_VALUES || defined(WW_MMA)
+#if OUT_FORMAT == F16_VALUES
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 INLINE u16 f32_to_f16_one(float x) {
   u16 bits;

@@ -28,7 +28,11 @@ INLINE void row_span(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int ro
                      PRIVATE int* first, PRIVATE int* last) {
   const int i = token_row(a, tile, row);
   int position = tile->prefix + i;
+#if defined(MASK_MOD)
+  *last = tile->kv_len - 1;   // a mask of the user's stands in the place of the causal one
+#else
   *last = a->causal && !a->tree_mask ? position : tile->kv_len - 1;
+#endif
   if (a->tree_mask) position = ADDRESS(const int, a->positions)[tile->q_begin + i];
   *first = a->window_left < 0 ? 0 : MAX_INT(0, position - a->window_left);
 }
@@ -84,28 +88,51 @@ INLINE int find_tile(const PRIVATE TileArgs* a, int index, int kv_head, PRIVATE 
   return 1;
 }
 
-INLINE tile_stride page_of(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int kv) {
-  return ADDRESS(const int, a->page_table)[(tile_stride)tile->request * a->page_table_stride +
-                                           kv / a->page_size];
+INLINE int page_number(const PRIVATE TileArgs* a, int kv) {
+  return a->page_shift >= 0 ? kv >> a->page_shift : kv / a->page_size;
+}
+INLINE tile_stride page_of(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int number) {
+  return ADDRESS(const int, a->page_table)[(tile_stride)tile->request * a->page_table_stride + number];
 }
 INLINE tile_stride key_index(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int kv) {
-  return page_of(a, tile, kv) * a->k_page_stride + kv % a->page_size * a->k_token_stride +
-         tile->kv_head * a->k_head_stride;
+  const int number = page_number(a, kv);
+  return page_of(a, tile, number) * a->k_page_stride +
+         (kv - number * a->page_size) * a->k_token_stride + tile->kv_head * a->k_head_stride;
 }
 INLINE tile_stride value_index(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int kv) {
-  return page_of(a, tile, kv) * a->v_page_stride + kv % a->page_size * a->v_token_stride +
-         tile->kv_head * a->v_head_stride;
+  const int number = page_number(a, kv);
+  return page_of(a, tile, number) * a->v_page_stride +
+         (kv - number * a->page_size) * a->v_token_stride + tile->kv_head * a->v_head_stride;
 }
 
-INLINE float query_element(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int row, int d) {
-  const tile_stride index = (tile->q_begin + token_row(a, tile, row)) * a->q_token_stride +
-                            query_head(a, tile, row) * DK + d;
-#if Q_FORMAT == F32_VALUES
-  return ADDRESS(const float, a->q)[index];
-#elif Q_FORMAT == BF16_VALUES
-  return bf16_to_f32_one((u32)ADDRESS(const u16, a->q)[index] << 16);
+// Forms of a query under dual chunk attention; without it there is one.
+#define FORM_OWN 0
+#define FORM_SUCC 1
+#define FORM_INTER 2
+
+// Where the row's query begins in the array of its form, and that array.
+INLINE tile_stride query_index(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int form, int row) {
+#if defined(WW_DUAL_CHUNK)
+  const tile_stride stride = form == FORM_OWN ? a->q_token_stride : a->q_form_token_stride;
 #else
-  return f16_to_f32_one((u32)ADDRESS(const u16, a->q)[index] << 16);
+  const tile_stride stride = a->q_token_stride;
+#endif
+  return (tile->q_begin + token_row(a, tile, row)) * stride + query_head(a, tile, row) * DK;
+}
+INLINE tile_address query_array(const PRIVATE TileArgs* a, int form) {
+#if defined(WW_DUAL_CHUNK)
+  return form == FORM_OWN ? a->q : form == FORM_SUCC ? a->q_succ : a->q_inter;
+#else
+  return a->q;
+#endif
+}
+INLINE float query_element(tile_address queries, tile_stride index) {
+#if Q_FORMAT == F32_VALUES
+  return ADDRESS(const float, queries)[index];
+#elif Q_FORMAT == BF16_VALUES
+  return bf16_to_f32_one((u32)ADDRESS(const u16, queries)[index] << 16);
+#else
+  return f16_to_f32_one((u32)ADDRESS(const u16, queries)[index] << 16);
 #endif
 }
 

@@ -1,0 +1,252 @@
+#include "attention/tile/cuda_attention.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "attention/batch_check.h"
+#include "attention/tile/tile_call.h"
+#include "base/log.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/nvrtc_program.h"
+
+namespace warpweave::tile {
+namespace {
+
+// Work-groups that keep an SM busy: of one warp, and of several.
+constexpr int kSmallGroupsPerSm = 4;
+constexpr int kLargeGroupsPerSm = 1;
+// Fewer tokens than this are not worth a split.
+constexpr int kMinSplitTokens = 128;
+constexpr int kMaxSplits = 64;
+constexpr int kMergeGroups = 16;  // that share a tile's rows
+
+struct BuiltTile {
+  TileSpec spec;
+  std::unique_ptr<NvrtcProgram> program;
+  CUfunction attend = nullptr;
+  CUfunction merge_splits = nullptr;
+};
+
+// What decides the program of a launch, beside the backend's own text.
+struct TileKey {
+  TileShape shape;
+  int rows = 0;
+  bool aligned = false;
+  bool operator==(const TileKey&) const = default;
+};
+
+// Rows that share a tile configuration, named by their largest number.
+int row_class(int rows) { return rows <= 16 ? 16 : rows <= 64 ? 64 : 1 << 20; }
+
+struct Gpu {
+  int compute_capability = 0;
+  int num_sms = 0;
+  TileDevice tiles;
+};
+
+Result<Gpu> current_gpu() {
+  int device = 0, major = 0, minor = 0, shared_bytes = 0;
+  Gpu gpu;
+  WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
+  const auto read = [&](int& value, cudaDeviceAttr attribute) {
+    return cuda_status(cudaDeviceGetAttribute(&value, attribute, device), "attention");
+  };
+  WW_RETURN_IF_ERROR(read(major, cudaDevAttrComputeCapabilityMajor));
+  WW_RETURN_IF_ERROR(read(minor, cudaDevAttrComputeCapabilityMinor));
+  WW_RETURN_IF_ERROR(read(shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  WW_RETURN_IF_ERROR(read(gpu.num_sms, cudaDevAttrMultiProcessorCount));
+  gpu.compute_capability = 10 * major + minor;
+  gpu.tiles = {.lanes = LaneKind::mma, .local_memory_bytes = static_cast<size_t>(shared_bytes), .even_splits = true};
+  return gpu;
+}
+
+// The programs of one backend's text, shared by all backends of this process that have it.
+class Programs {
+ public:
+  static std::shared_ptr<Programs> of(const CudaTileOptions& options);
+  explicit Programs(const CudaTileOptions& options) : modifiers_(options.modifiers), defines_(options.defines) {}
+
+  Result<const BuiltTile*> tile(const Gpu& gpu, const TileKey& key);
+
+ private:
+  std::mutex mutex_;
+  const std::string modifiers_;
+  const std::vector<std::string> defines_;
+  ProgramCache cache_{ProgramCache::default_folder()};
+  std::deque<std::pair<TileKey, BuiltTile>> tiles_;  // few; addresses stay
+};
+
+std::shared_ptr<Programs> Programs::of(const CudaTileOptions& options) {
+  static std::mutex mutex;
+  // Never destroyed: the driver may be gone before static objects are.
+  static auto& all = *new std::vector<std::pair<std::string, std::shared_ptr<Programs>>>;
+  std::lock_guard lock(mutex);
+  for (const auto& [text, programs] : all) {
+    if (text == options.modifiers) return programs;
+  }
+  return all.emplace_back(options.modifiers, std::make_shared<Programs>(options)).second;
+}
+
+Result<const BuiltTile*> Programs::tile(const Gpu& gpu, const TileKey& key) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [known, tile] : tiles_) {
+    if (known == key) return &tile;
+  }
+  BuiltTile built;
+  WW_ASSIGN_OR_RETURN(built.spec, choose_tile(key.shape, key.rows, gpu.tiles));
+  built.spec.aligned_rows = key.aligned && built.spec.lanes == LaneKind::mma;
+  NvrtcSource source = {tile_source(built.spec.lanes, modifiers_), tile_defines(built.spec), gpu.compute_capability};
+  source.defines.insert(source.defines.end(), defines_.begin(), defines_.end());
+  WW_ASSIGN_OR_RETURN(built.program, NvrtcProgram::build(source, cache_));
+  WW_ASSIGN_OR_RETURN(built.attend, built.program->kernel("attend", local_bytes(built.spec)));
+  WW_ASSIGN_OR_RETURN(built.merge_splits, built.program->kernel("merge_splits", 0));
+  LOG_INFO("tile kernels for head dim {}, {} KV, tiles of {} rows: {} in {:.2f} s", key.shape.head_dim,
+           kv_format_name(key.shape.kv_format), built.spec.tile_m,
+           built.program->from_cache() ? "read from the cache" : "compiled", built.program->build_seconds());
+  return &tiles_.emplace_back(key, std::move(built)).second;
+}
+
+class CudaAttention : public AttentionBackend {
+ public:
+  explicit CudaAttention(const CudaTileOptions& options)
+      : caps_(*options.caps), mask_modifier_(options.mask_modifier), programs_(Programs::of(options)) {}
+
+  const Caps& caps() const override { return caps_; }
+  Status init_forward_metadata(const ForwardBatch& batch) override;
+  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    forward(batch, call, batch.max_q_len);
+  }
+  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override { forward(batch, call, 1); }
+  Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
+  Status init_cuda_graph_state(const GraphLimits& limits) override;
+  Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
+  Status init_forward_metadata_replay_cuda_graph(const ForwardBatch&) override { return {}; }
+
+ private:
+  struct Launch {
+    const BuiltTile* tile = nullptr;
+    TileArgs args = {};
+    TileGrid grid;
+  };
+
+  Status prepare();
+  void forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
+  Result<Launch> plan(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
+  Status make_room(Launch& launch);
+  Status run(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
+
+  const Caps& caps_;
+  const bool mask_modifier_;
+  std::shared_ptr<Programs> programs_;
+  Gpu gpu_;
+  Status first_error_;
+  int max_pages_ = 0;       // a request's, in captured batches
+  bool capturing_ = false;
+  DeviceBuffer partial_out_, partial_stats_;
+  std::vector<DeviceBuffer> outgrown_;  // captured graphs may still write to them
+};
+
+Status CudaAttention::prepare() {
+  if (gpu_.num_sms == 0) {
+    WW_ASSIGN_OR_RETURN(gpu_, current_gpu());
+  }
+  return std::exchange(first_error_, Status());
+}
+
+Status CudaAttention::init_forward_metadata(const ForwardBatch& batch) {
+  capturing_ = false;
+  WW_RETURN_IF_ERROR(prepare());
+  return batch.q_indptr.empty() ? Status() : check_batch(batch);
+}
+
+Status CudaAttention::init_cuda_graph_state(const GraphLimits& limits) {
+  max_pages_ = limits.max_pages_per_request;
+  return prepare();
+}
+
+Status CudaAttention::init_forward_metadata_capture_cuda_graph(const ForwardBatch&) {
+  capturing_ = true;
+  return prepare();
+}
+
+Status CudaAttention::reserve(const ForwardBatch& batch, const AttentionCall& shape) {
+  WW_RETURN_IF_ERROR(prepare());
+  WW_ASSIGN_OR_RETURN(Launch launch, plan(batch, shape, batch.max_q_len));
+  return make_room(launch);
+}
+
+void CudaAttention::forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len) {
+  if (batch.num_tokens == 0) return;
+  const Status status = run(batch, call, max_q_len);
+  if (status.ok()) return;
+  LOG_ERROR("attention backend {}: {}", caps_.name, status.message());
+  if (first_error_.ok()) first_error_ = status;
+}
+
+Result<CudaAttention::Launch> CudaAttention::plan(const ForwardBatch& batch, const AttentionCall& call,
+                                                  int max_q_len) {
+  Launch launch;
+  launch.args = make_device_args(batch, call);
+  const int rows = max_q_len * launch.args.group;
+  TileKey key = {shape_of(call), row_class(rows), rows_are_aligned(call)};
+  key.shape.mask_modifier = mask_modifier_;
+  WW_ASSIGN_OR_RETURN(launch.tile, programs_->tile(gpu_, key));
+  const TileSpec& spec = launch.tile->spec;
+  const bool uniform = batch.num_tokens == batch.num_reqs * max_q_len;
+  launch.grid = plan_grid(spec, uniform ? max_q_len : 0, launch.args);
+  // A captured launch serves every length to come.
+  const int64_t kv_len = capturing_ ? int64_t{max_pages_} * batch.page_size : batch.max_kv_len;
+  const int most = static_cast<int>(std::min<int64_t>(kMaxSplits, kv_len / kMinSplitTokens));
+  const int per_sm = spec.warps == 1 ? kSmallGroupsPerSm : kLargeGroupsPerSm;
+  launch.grid.splits = even_split_count(launch.grid, per_sm * gpu_.num_sms, most);
+  launch.args.splits = launch.grid.splits;
+  return launch;
+}
+
+Status CudaAttention::make_room(Launch& launch) {
+  if (launch.grid.splits == 1) return {};
+  const auto grow = [&](DeviceBuffer& buffer, size_t bytes) -> Status {
+    if (buffer.size_bytes() >= bytes) return {};
+    if (buffer.size_bytes() > 0) outgrown_.push_back(std::move(buffer));
+    WW_ASSIGN_OR_RETURN(buffer, DeviceBuffer::allocate(bytes + bytes / 2, "attention partials"));
+    return {};
+  };
+  const TileSpec& spec = launch.tile->spec;
+  WW_RETURN_IF_ERROR(grow(partial_out_, partial_out_bytes(spec, launch.args, launch.grid.splits)));
+  WW_RETURN_IF_ERROR(grow(partial_stats_, partial_stats_bytes(launch.args, launch.grid.splits)));
+  launch.args.partial_out = reinterpret_cast<tile_address>(partial_out_.as<void>());
+  launch.args.partial_stats = reinterpret_cast<tile_address>(partial_stats_.as<void>());
+  return {};
+}
+
+Status CudaAttention::run(const ForwardBatch& batch, const AttentionCall& call, int max_q_len) {
+  const auto stream = static_cast<cudaStream_t>(batch.device.stream);
+  WW_ASSIGN_OR_RETURN(Launch launch, plan(batch, call, max_q_len));
+  WW_RETURN_IF_ERROR(make_room(launch));
+  KernelGrid grid = {.x = static_cast<unsigned>(launch.grid.tiles),
+                     .y = static_cast<unsigned>(launch.grid.kv_heads),
+                     .z = static_cast<unsigned>(launch.grid.splits),
+                     .threads = static_cast<unsigned>(launch.tile->spec.work_items()),
+                     .shared_bytes = static_cast<unsigned>(local_bytes(launch.tile->spec))};
+  WW_RETURN_IF_ERROR(launch_kernel(launch.tile->attend, grid, &launch.args, stream));
+  if (launch.grid.splits == 1) return {};
+  grid.z = kMergeGroups;
+  grid.shared_bytes = 0;
+  return launch_kernel(launch.tile->merge_splits, grid, &launch.args, stream);
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> create_cuda_attention(const CudaTileOptions& options) {
+  return std::make_unique<CudaAttention>(options);
+}
+
+Status probe_nvrtc(Probe) {
+  const Result<const Nvrtc*> nvrtc = Nvrtc::get();
+  return nvrtc.ok() ? Status() : nvrtc.status();
+}
+
+}  // namespace warpweave::tile
