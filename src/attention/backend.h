@@ -99,6 +99,7 @@ struct BackendContext {
   int max_context_len = 0;
   int page_size = 1;
   const mods::Modifiers* modifiers = nullptr;  // of flex_attention; copied; null: none
+  bool deterministic = false;  // as Caps::deterministic says; without it a backend may be faster
 };
 
 }  // namespace warpweave

@@ -88,6 +88,11 @@ struct Caps {
   bool non_causal = false;             // ForwardBatch::causal == false
   bool graph_capture = false;
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats
+  int deterministic_group = 0;         // for up to so many q heads a kv head; 0: any
+  EnumSet<KvFormat> deterministic_kv{};  // with these formats; empty: with all
+  constexpr bool deterministic_with(KvFormat format) const {
+    return deterministic && (deterministic_kv.bits == 0 || deterministic_kv.has(format));
+  }
   size_t workspace_bytes = 0;          // bound per thread, beside the plan, for max head dim
 };
 

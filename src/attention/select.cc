@@ -54,6 +54,10 @@ class Selection {
                                        const KnownBackend* other) const;
   Result<const KnownBackend*> find_default(AttentionPhase phase, const KnownBackend* other);
   const KnownBackend* find_measured(AttentionPhase phase, const KnownBackend* other);
+  bool asks_for_measurement(AttentionPhase phase) const;
+  TuningShape tuning_shape() const;
+  std::vector<TuningTable::Ranked> preferred_among_equals(std::vector<TuningTable::Ranked> ranked) const;
+  void quote_measurements(const TuningTable& table, AttentionPhase phase);
   Status resolve_phases(const KnownBackend*& prefill, const KnownBackend*& decode);
   Status resolve_page_size(const Caps& prefill, const Caps& decode);
   void resolve_graphs(const Caps& prefill, const Caps& decode);
@@ -111,7 +115,7 @@ Status Selection::read_flags() {
         fmt::format("--page-size is {}; it must be at least 1", *flags_.page_size), "--page-size");
   }
   input_.page_size = flags_.page_size;
-  input_.deterministic = flags_.enable_deterministic_inference;
+  input_.deterministic = resolved_.deterministic = flags_.enable_deterministic_inference;
   return read_kv_format();
 }
 
@@ -164,23 +168,60 @@ std::optional<BrokenRule> Selection::check_with(const KnownBackend& backend, Att
   return BrokenRule{fmt::format("has no page size in common with {}", partner.name), ""};
 }
 
+TuningShape Selection::tuning_shape() const {
+  return {model_.num_q_heads, model_.num_kv_heads, model_.head_dim, input_.kv_format};
+}
+
+// Whether the user wrote "auto" for the phase.
+bool Selection::asks_for_measurement(AttentionPhase phase) const {
+  const bool prefill = phase == AttentionPhase::prefill;
+  const std::string& own = prefill ? flags_.prefill_attention_backend : flags_.decode_attention_backend;
+  return own == "auto" || (own.empty() && flags_.attention_backend == "auto");
+}
+
+// Backends as fast as the first, but for what varies from run to run, in the order of the rules.
+std::vector<TuningTable::Ranked> Selection::preferred_among_equals(std::vector<TuningTable::Ranked> ranked) const {
+  constexpr double kEqual = 1.03;
+  const std::vector<std::string_view> order = preferred_backends(input_);
+  const auto place = [&](const TuningTable::Ranked& r) {
+    return std::find(order.begin(), order.end(), r.backend) - order.begin();
+  };
+  const auto slower = std::find_if(ranked.begin(), ranked.end(), [&](const TuningTable::Ranked& r) {
+    return r.relative_time > ranked.front().relative_time * kEqual;
+  });
+  std::stable_sort(ranked.begin(), slower, [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  return ranked;
+}
+
+// How the backends measured for this shape compare, as a reason.
+void Selection::quote_measurements(const TuningTable& table, AttentionPhase phase) {
+  std::string why_not, text;
+  for (const TuningTable::Ranked& ranked : table.ranking(hardware_, tuning_shape(), phase, why_not)) {
+    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", ranked.backend, ranked.relative_time);
+  }
+  if (text.empty()) return;
+  resolved_.reasons.push_back(fmt::format("{}: measured on {}, {}, as multiples of the best time: {}", phase_name(phase),
+                                          table.device(), table.date(), text));
+}
+
 // The fastest by the tuning file, if --attention-backend auto has one that measured this.
 const KnownBackend* Selection::find_measured(AttentionPhase phase, const KnownBackend* other) {
-  if (flags_.tuning == nullptr) return nullptr;
-  const TuningShape shape = {model_.num_q_heads, model_.num_kv_heads, model_.head_dim,
-                             input_.kv_format};
+  const TuningTable* table = flags_.tuning;
+  if (table == nullptr && asks_for_measurement(phase)) table = builtin_tuning(hardware_.name);
+  if (table == nullptr) return nullptr;
   std::string why_not;
-  for (const TuningTable::Ranked& ranked :
-       flags_.tuning->ranking(hardware_, shape, phase, why_not)) {
+  for (const TuningTable::Ranked& ranked : preferred_among_equals(table->ranking(hardware_, tuning_shape(), phase, why_not))) {
     const KnownBackend* backend = find_entry(input_, ranked.backend, backends_);
     if (backend == nullptr) continue;
     if (const auto broken = check_with(*backend, phase, other)) {
       why_not = fmt::format("{} {}", ranked.backend, broken->text);
       continue;
     }
-    resolved_.reasons.push_back(fmt::format("{}: auto -> {}, the fastest measured here ({})",
+    resolved_.reasons.push_back(fmt::format("{}: auto -> {}, the fastest measured {} ({})",
                                             phase_name(phase), ranked.backend,
+                                            flags_.tuning != nullptr ? "here" : "on " + table->device() + ", " + table->date(),
                                             ranked.measurements));
+    quote_measurements(*table, phase);
     return backend;
   }
   resolved_.reasons.push_back(fmt::format("{}: auto decides by rule, not by measurement: {}",
@@ -203,6 +244,7 @@ Result<const KnownBackend*> Selection::find_default(AttentionPhase phase,
         "{}: unset -> {}, because it is the first choice for {} on {} that passes every rule{}",
         phase_name(phase), name, kind_name(model_.kind), arch_name(hardware_.arch),
         refusals.empty() ? "" : " (" + refusals + ")"));
+    if (const TuningTable* table = builtin_tuning(hardware_.name)) quote_measurements(*table, phase);
     return backend;
   }
   return Status::unsupported(

@@ -108,6 +108,7 @@ struct Resolved {
   int page_size = 1;
   bool page_table_expanded = false;    // a chosen backend runs this page size slot by slot
   KvFormat kv_format = KvFormat::bf16;
+  bool deterministic = false;          // equal bits whatever the batch
   bool decode_graphs = false;
   bool prefill_graphs = false;
   std::vector<std::string> reasons;    // "requested -> resolved, because ...", one line each

@@ -160,6 +160,15 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
   if (input.deterministic && !caps.deterministic) {
     return BrokenRule{"does not claim bitwise determinism", "--enable-deterministic-inference"};
   }
+  if (input.deterministic && !caps.deterministic_with(input.kv_format)) {
+    return BrokenRule{fmt::format("does not claim bitwise determinism with {} KV", kv_format_name(input.kv_format)),
+                      "--enable-deterministic-inference"};
+  }
+  const int group = input.model->num_kv_heads > 0 ? input.model->num_q_heads / input.model->num_kv_heads : 0;
+  if (input.deterministic && caps.deterministic_group > 0 && group > caps.deterministic_group) {
+    return BrokenRule{fmt::format("is bitwise deterministic for up to {} q heads a kv head; this model has {}",
+                                  caps.deterministic_group, group), "--enable-deterministic-inference"};
+  }
   return std::nullopt;
 }
 

@@ -215,9 +215,9 @@ std::vector<Refusal> refusals() {
   flags.prefill_attention_backend = "flashinfer";
   flags.decode_attention_backend = "flashmla";
   rows.push_back({"h200", deepseek(), flags, "--decode-attention-backend", "share no page size"});
-  flags = backend_flag("fa3");
+  flags = backend_flag("flashinfer");
   flags.kv_cache_dtype = "fp4_e2m1";
-  rows.push_back({"h200", llama(), flags, "--kv-cache-dtype", "fp4_e2m1"});
+  rows.push_back({"b200", llama(), flags, "--kv-cache-dtype", "fp4_e2m1"});
   flags = {};
   flags.kv_cache_dtype = "int3";
   rows.push_back({"h200", llama(), flags, "--kv-cache-dtype", "int3"});

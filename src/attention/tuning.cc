@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -15,6 +16,11 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr size_t kMaxBytes = 16 << 20;
+
+// The files of tuned/, put in by the build.
+constexpr std::string_view kTunedTables[] = {
+#include "tuned_tables.inc"
+    ""};
 
 using Json = nlohmann::ordered_json;
 using Bucket = std::tuple<int, int, int>;  // batch size, q_len, kv_len
@@ -46,12 +52,13 @@ TuningPoint point_from(const Json& json) {
   point.kv_len = json.at("kv_len");
   point.backend = json.at("backend");
   point.time_us = json.at("time_us");
+  point.page_size = json.value("page_size", 0);
   if (!(point.time_us > 0)) throw std::invalid_argument("time_us must be above 0");
   return point;
 }
 
 Json point_json(const TuningPoint& p) {
-  return {{"num_q_heads", p.shape.num_q_heads},
+  Json json = {{"num_q_heads", p.shape.num_q_heads},
           {"num_kv_heads", p.shape.num_kv_heads},
           {"head_dim", p.shape.head_dim},
           {"kv_format", std::string(kv_format_name(p.shape.kv_format))},
@@ -61,6 +68,8 @@ Json point_json(const TuningPoint& p) {
           {"kv_len", p.kv_len},
           {"backend", p.backend},
           {"time_us", p.time_us}};
+  if (p.page_size > 0) json["page_size"] = p.page_size;
+  return json;
 }
 
 }  // namespace
@@ -146,6 +155,23 @@ std::vector<TuningTable::Ranked> TuningTable::ranking(const HardwareFacts& hardw
                           kv_format_name(shape.kv_format));
   }
   return ranked;
+}
+
+const TuningTable* builtin_tuning(std::string_view device) {
+  static const std::vector<TuningTable>* const tables = [] {
+    auto* all = new std::vector<TuningTable>;
+    for (const std::string_view text : kTunedTables) {
+      if (text.empty()) continue;
+      Result<TuningTable> table = TuningTable::parse(text);
+      assert(table.ok());  // tuning_test reads them all
+      if (table.ok()) all->push_back(std::move(*table));
+    }
+    return all;
+  }();
+  for (const TuningTable& table : *tables) {
+    if (table.device() == device) return &table;
+  }
+  return nullptr;
 }
 
 }  // namespace warpweave

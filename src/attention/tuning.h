@@ -29,6 +29,7 @@ struct TuningPoint {
   int kv_len = 0;
   std::string backend;
   double time_us = 0;      // of one layer
+  int page_size = 0;       // that it was measured with; 0: not said
 };
 
 class TuningTable {
@@ -43,6 +44,7 @@ class TuningTable {
   void add(TuningPoint point) { points_.push_back(std::move(point)); }
   const std::vector<TuningPoint>& points() const { return points_; }
   const std::string& device() const { return device_; }
+  const std::string& date() const { return date_; }
 
   struct Ranked {
     std::string backend;
@@ -59,5 +61,9 @@ class TuningTable {
   std::string date_;
   std::vector<TuningPoint> points_;
 };
+
+// The table that this program brings along for a device (tuned/), or null. It decides for
+// --attention-backend auto without a tuning file; without `auto` it is only quoted.
+const TuningTable* builtin_tuning(std::string_view device);
 
 }  // namespace warpweave

@@ -49,6 +49,47 @@ TEST(Tuning, RanksWhatWasMeasuredInEveryBucket) {
   EXPECT_NE(ranked[0].measurements.find("b16 kv 4096 1.60 ms"), std::string::npos);
 }
 
+HardwareFacts h200() { return named_hardware("h200").value(); }
+
+TEST(Tuning, TablesOfTheProgramAreReadAndDecideForAuto) {
+  const TuningTable* const table = builtin_tuning(h200().name);
+  ASSERT_NE(table, nullptr);
+  EXPECT_GT(table->points().size(), 100u);
+  EXPECT_EQ(builtin_tuning(cpu().name), nullptr);
+  AttentionFlags flags;
+  flags.attention_backend = "auto";
+  const auto all = known_backends_as_built();
+  const auto chosen = select_attention(h200(), model(), flags, all);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_EQ(chosen->prefill, "fa3");
+  EXPECT_TRUE(has(chosen->reasons, "decode: auto -> fa3, the fastest measured on NVIDIA H200"));
+  EXPECT_TRUE(has(chosen->reasons, "as multiples of the best time"));
+}
+
+TEST(Tuning, WithoutAutoTheProgramsTableIsOnlyQuoted) {
+  const auto all = known_backends_as_built();
+  const auto chosen = select_attention(h200(), model(), {}, all);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_TRUE(has(chosen->reasons, "first choice"));
+  EXPECT_TRUE(has(chosen->reasons, "prefill: measured on NVIDIA H200"));
+}
+
+TEST(Tuning, EqualTimesLeaveTheOrderOfTheRules) {
+  TuningTable table(h200().name, "2026-01-01");
+  for (const auto& [backend, us] : {std::pair{"flashinfer", 100.0}, {"fa3", 102.0}, {"triton", 90.0}}) {
+    table.add({kShape, AttentionPhase::decode, 1, 1, 4096, backend, us});
+    table.add({kShape, AttentionPhase::prefill, 1, 512, 512, backend, backend[0] == 't' ? 300.0 : us});
+  }
+  AttentionFlags flags;
+  flags.attention_backend = "auto";
+  flags.tuning = &table;
+  const auto all = known_backends_as_built();
+  const auto chosen = select_attention(h200(), model(), flags, all);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_EQ(chosen->prefill, "fa3") << "2 % behind flashinfer";
+  EXPECT_EQ(chosen->decode, "triton");
+}
+
 TEST(Tuning, FileKeepsEverything) {
   const TuningTable table = table_for("a device");
   const std::string path = testing::TempDir() + "/tuning.json";

@@ -19,6 +19,8 @@ struct AttentionParams {
   int64_t head_stride = 0;
   const float* k_head_scales = nullptr;  // [kv_heads] or null
   const float* v_head_scales = nullptr;
+  const uint8_t* k_block_scales = nullptr;  // fp4: e4m3 codes, one for 16 elements
+  const uint8_t* v_block_scales = nullptr;
   const float* sinks = nullptr;       // [q_heads] or null
   const int32_t* page_table = nullptr;
   int page_table_stride = 0;
@@ -54,16 +56,38 @@ struct DecodeWorker {
   int32_t first_pair_end = 0;               // worker where it ends
   int32_t last_pair_end = 0;                // worker where the run's last pair ends
   int32_t q_begin = 0, q_len = 0, kv_len = 0;  // of the first request, to spare a first read
-  int32_t unused[2] = {0, 0};
+  int32_t unit = 0;                         // fixed splits: where the run stands in the line
+  int32_t cut_pairs = 0;                    // fixed splits: pairs may be cut between workers
+};
+
+// Fixed splits, for results that do not depend on the batch: every request is cut into pieces of a few
+// query tokens, and the KV range of a piece at multiples of DecodeWorkspace::split_tokens counted from
+// position 0. The line is made of (piece, kv head, split); the splits of a pair are merged one by one,
+// in their order, so that a row's sums depend on its own position alone. `request`, `tile` and
+// `num_tiles` of a worker's run then mean the piece, the split and the number of splits.
+struct DecodePiece {
+  int32_t q_begin = 0, q_len = 0;  // rows of Q
+  int32_t position = 0;            // of the first row
+  int32_t visible_begin = 0;       // kv positions that some row sees
+  int32_t visible_end = 0;
+  int32_t tree_begin = 0;          // kv position of the request's first query token
+  int32_t request = 0;             // row of the page table
+  int32_t unused = 0;
 };
 
 // A worker has at most two pieces: slot 2w when the pair began at an earlier worker, 2w + 1 when it
 // begins here. Counters (one per worker that starts a cut pair) are zero between launches.
+// With fixed splits and cut pairs a split's slot and a pair's counter are its (first) unit in the line;
+// with whole pairs a worker merges as it goes, in slots 2w and 2w + 1 in turn.
 struct DecodeWorkspace {
   const DecodeWorker* workers = nullptr;
   float* partial_out = nullptr;     // [2 * workers, rows, d] unnormalised
   float* partial_max_sum = nullptr; // [2 * workers, rows, 2] maximum (log2 units), sum
-  int32_t* counters = nullptr;      // [workers]
+  int32_t* counters = nullptr;      // [workers]; fixed splits: [slots]
+  const DecodePiece* pieces = nullptr;  // fixed splits, else null
+  int split_tokens = 0;             // a multiple of kDecodeTileTokens
+  // Another call has run since the plan was made: this one may be launched under its predecessor.
+  bool plan_is_older = false;
 };
 
 // ---- tiled extend ------------------------------------------------------------------------------

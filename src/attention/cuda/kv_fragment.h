@@ -4,6 +4,9 @@
 // take the subnormals this makes as they are.
 //
 // `widen_low` gives bytes 0 and 2 of a word, `widen_high` bytes 1 and 3, as a pair of 16-bit values.
+//
+// fp4 goes the same way, then is multiplied by its block's scale: an fp4 value times an e4m3 one has at
+// most six significant bits, so the 16-bit product is exact. `widen<j>` gives nibbles j and j + 4 of a word.
 #pragma once
 
 #include "attention/cuda/ptx.h"
@@ -12,14 +15,14 @@ namespace warpweave::cuda {
 
 using ptx::u32;
 
-enum class KvStorage { same16, e4m3, e5m2 };
+enum class KvStorage { same16, e4m3, e5m2, e2m1 };
 
 template <class Element, KvStorage kStorage>
 struct KvFragment;
 
 template <class Element>
 struct KvFragment<Element, KvStorage::same16> {
-  static constexpr int kBytes = 2;
+  static constexpr int kBits = 16;
   static constexpr int kWidenedScaleLog2 = 0;  // stored value = widened value * 2^this
   static constexpr int kProbabilityLog2 = 0;   // P is scaled by 2^this before the product with V
   static constexpr int kQueryLog2 = 0;         // and Q by 2^this
@@ -27,7 +30,7 @@ struct KvFragment<Element, KvStorage::same16> {
 
 template <>
 struct KvFragment<ptx::Bf16, KvStorage::e4m3> {
-  static constexpr int kBytes = 1;
+  static constexpr int kBits = 8;
   static constexpr int kWidenedScaleLog2 = 120;
   // Without these shifts the products would fall below the smallest normal float32.
   static constexpr int kProbabilityLog2 = 100;
@@ -38,7 +41,7 @@ struct KvFragment<ptx::Bf16, KvStorage::e4m3> {
 
 template <>
 struct KvFragment<ptx::Bf16, KvStorage::e5m2> {
-  static constexpr int kBytes = 1;
+  static constexpr int kBits = 8;
   static constexpr int kWidenedScaleLog2 = 112;
   static constexpr int kProbabilityLog2 = 92;
   static constexpr int kQueryLog2 = 92;
@@ -48,7 +51,7 @@ struct KvFragment<ptx::Bf16, KvStorage::e5m2> {
 
 template <>
 struct KvFragment<ptx::F16, KvStorage::e4m3> {
-  static constexpr int kBytes = 1;
+  static constexpr int kBits = 8;
   static constexpr int kWidenedScaleLog2 = 8;
   static constexpr int kProbabilityLog2 = 0;
   static constexpr int kQueryLog2 = 0;
@@ -58,13 +61,81 @@ struct KvFragment<ptx::F16, KvStorage::e4m3> {
 
 template <>
 struct KvFragment<ptx::F16, KvStorage::e5m2> {
-  static constexpr int kBytes = 1;
+  static constexpr int kBits = 8;
   static constexpr int kWidenedScaleLog2 = 0;
   static constexpr int kProbabilityLog2 = 0;
   static constexpr int kQueryLog2 = 0;
   static WW_DEVICE u32 widen_high(u32 x) { return x & 0xff00ff00u; }
   static WW_DEVICE u32 widen_low(u32 x) { return (x << 8) & 0xff00ff00u; }
 };
+
+template <>
+struct KvFragment<ptx::Bf16, KvStorage::e2m1> {
+  static constexpr int kBits = 4;
+  static constexpr int kWidenedScaleLog2 = 119;  // 126 of the value, 120 of the scale, less 127
+  static constexpr int kProbabilityLog2 = 100;
+  static constexpr int kQueryLog2 = 100;
+  static constexpr int kScaleShift = 4;          // of an e4m3 code from a half's upper byte
+  static constexpr u32 kScaleMask = 0x07f007f0u;
+  static constexpr u32 kScaleFactor = 0x7f007f00u;  // 2^127
+
+  template <int kNibble>
+  static WW_DEVICE u32 widen(u32 x) {
+    // A multiplication moves an isolated nibble to the sign and to exponent and mantissa at once.
+    if constexpr (kNibble == 0) return ((x & 0x000f000fu) * 0x1040u) & 0x81c081c0u;
+    if constexpr (kNibble == 1) return ((x & 0x00f000f0u) * 0x0104u) & 0x81c081c0u;
+    if constexpr (kNibble == 2) return ((x << 4) & 0x80008000u) | ((x >> 2) & 0x01c001c0u);
+    return (x & 0x80008000u) | ((x >> 6) & 0x01c001c0u);
+  }
+};
+
+template <>
+struct KvFragment<ptx::F16, KvStorage::e2m1> {
+  static constexpr int kBits = 4;
+  static constexpr int kWidenedScaleLog2 = 8;  // 14 of the value, 8 of the scale, less 14
+  static constexpr int kProbabilityLog2 = 0;
+  static constexpr int kQueryLog2 = 0;
+  static constexpr int kScaleShift = 1;
+  static constexpr u32 kScaleMask = 0x3f803f80u;
+  static constexpr u32 kScaleFactor = 0x74007400u;  // 2^14
+
+  template <int kNibble>
+  static WW_DEVICE u32 widen(u32 x) {
+    if constexpr (kNibble == 3) return (x & 0x80008000u) | ((x >> 3) & 0x0e000e00u);
+    return ((x << (12 - 4 * kNibble)) & 0x80008000u) | ((x << (9 - 4 * kNibble)) & 0x0e000e00u);
+  }
+};
+
+// The e4m3 codes of every other block scale of 128 dims (or all 64) of a row of fp4: byte c is block
+// 2 * c + odd, that of 16-byte chunk c in half of the lanes. `smem`: the codes of these dims.
+template <int kDim>
+WW_DEVICE u32 scale_codes(u32 smem, bool odd) {
+  u32 low, high;
+  if constexpr (kDim == 64) {
+    asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(low) : "r"(smem) : "memory");
+    high = low;
+  } else {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(low), "=r"(high) : "r"(smem) : "memory");
+  }
+  return __byte_perm(low, high, odd ? 0x7531 : 0x6420);
+}
+
+// A row's scale of chunk c (0..3 of its codes) in both halves, as a factor for widened values.
+template <class Element>
+WW_DEVICE u32 row_scale(u32 codes, int c) {
+  using F = KvFragment<Element, KvStorage::e2m1>;
+  const u32 upper_bytes = __byte_perm(codes, 0, c * 0x1010 + 0x0404);
+  return Element::multiply(upper_bytes >> F::kScaleShift, F::kScaleFactor);
+}
+
+// The scales of chunk c of two rows, one a half.
+template <class Element>
+WW_DEVICE u32 row_pair_scales(u32 low, u32 high, int c) {
+  using F = KvFragment<Element, KvStorage::e2m1>;
+  const u32 codes = __byte_perm(low, high, c < 2 ? 0x5410 : 0x7632);
+  const u32 placed = c % 2 == 0 ? codes << (8 - F::kScaleShift) : codes >> F::kScaleShift;
+  return Element::multiply(placed & F::kScaleMask, F::kScaleFactor);
+}
 
 // 2^exponent for |exponent| < 127.
 WW_DEVICE constexpr float power_of_two(int exponent) {
@@ -79,8 +150,8 @@ WW_DEVICE constexpr float power_of_two(int exponent) {
 template <int kRowBytes>
 WW_DEVICE u32 swizzled(int row, int chunk) {
   constexpr int kChunks = kRowBytes / 16;
-  static_assert(kChunks >= 4);
-  const int flip = kChunks >= 8 ? row & 7 : row >> 1 & 3;
+  const int flip = kChunks >= 8 ? row & 7 : kChunks == 4 ? row >> 1 & 3 : row >> 2 & 1;
+  static_assert(kChunks >= 2);
   return static_cast<u32>(row * kRowBytes + (chunk ^ flip) * 16);
 }
 

@@ -18,9 +18,15 @@ static_assert(sizeof(ExtendHeader) == sizeof(ExtendItem));
 constexpr int kMaxCtasPerSm = 4;
 constexpr int kMaxPartialFloats = 16 * 256;
 constexpr int kMaxPartialRows = 32;
+constexpr size_t kMinHeadDim = 64;
 
 // The longest run of query tokens that the decode kernel takes together with tiled requests.
 constexpr int kMixedDecodeRows = 16;
+
+// Fixed splits: long enough that merging costs little, short enough to spread one long request.
+constexpr int kSplitTokens = 1024;
+constexpr size_t kFixedPartialFloats = size_t{16} << 20;
+constexpr int kFixedCounters = 16384;
 
 KernelShape shape_of(const AttentionCall& call) {
   KernelShape shape;
@@ -28,6 +34,7 @@ KernelShape shape_of(const AttentionCall& call) {
   shape.head_dim = call.head_dim;
   if (call.k.format == KvFormat::fp8_e4m3) shape.kv = KvType::e4m3;
   if (call.k.format == KvFormat::fp8_e5m2) shape.kv = KvType::e5m2;
+  if (call.k.format == KvFormat::fp4_e2m1) shape.kv = KvType::e2m1;
   return shape;
 }
 
@@ -48,6 +55,8 @@ AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) 
   p.head_stride = call.k.head_stride;
   p.k_head_scales = call.k.head_scales;
   p.v_head_scales = call.v.head_scales;
+  p.k_block_scales = call.k.block_scales;
+  p.v_block_scales = call.v.block_scales;
   p.sinks = call.sinks;
   p.page_table = batch.device.page_table;
   p.page_table_stride = batch.page_table_stride;
@@ -71,6 +80,9 @@ AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) 
   return p;
 }
 
+// Of an element, without block scales.
+int kv_bits(KvType kv) { return kv == KvType::same16 ? 16 : kv == KvType::e2m1 ? 4 : 8; }
+
 PlanInput plan_input(const AttentionParams& p, const KernelShape& shape) {
   PlanInput input;
   input.kv_lens = p.kv_lens;
@@ -79,7 +91,7 @@ PlanInput plan_input(const AttentionParams& p, const KernelShape& shape) {
   input.num_kv_heads = p.num_kv_heads;
   input.window_left = p.window_left;
   input.decode_q_len = p.decode_q_len;
-  input.head_token_bytes = 2 * shape.head_dim * (shape.kv == KvType::same16 ? 2 : 1);
+  input.head_token_bytes = 2 * shape.head_dim * kv_bits(shape.kv) / 8;
   input.causal = p.causal;
   return input;
 }
@@ -102,15 +114,21 @@ Status PagedCudaBackend::prepare() {
   int device = 0, sms = 0;
   WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "attention");
+  int major = 0;
+  WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attention");
+  dependent_launch_ = major >= 9;
   const size_t workers = static_cast<size_t>(sms) * kMaxCtasPerSm;
   const size_t partials = 2 * static_cast<size_t>(sms) * 2;
-  WW_ASSIGN_OR_RETURN(partial_out_, DeviceBuffer::allocate(partials * kMaxPartialFloats * 4, "attention partials"));
-  WW_ASSIGN_OR_RETURN(partial_max_sum_, DeviceBuffer::allocate(partials * kMaxPartialRows * 8, "attention partials"));
-  WW_ASSIGN_OR_RETURN(counters_, DeviceBuffer::allocate(workers * 4, "attention counters"));
+  const size_t out_floats = deterministic_ ? kFixedPartialFloats : partials * kMaxPartialFloats;
+  const size_t rows = deterministic_ ? kFixedPartialFloats / kMinHeadDim : partials * kMaxPartialRows;
+  const size_t counters = deterministic_ ? size_t{kFixedCounters} : workers;
+  WW_ASSIGN_OR_RETURN(partial_out_, DeviceBuffer::allocate(out_floats * 4, "attention partials"));
+  WW_ASSIGN_OR_RETURN(partial_max_sum_, DeviceBuffer::allocate(rows * 8, "attention partials"));
+  WW_ASSIGN_OR_RETURN(counters_, DeviceBuffer::allocate(counters * 4, "attention counters"));
   for (DecodePlan& plan : decode_plans_) {
     WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
   }
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(counters_.as<void>(), 0, workers * 4), "attention counters");
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(counters_.as<void>(), 0, counters * 4), "attention counters");
   num_sms_ = sms;
   return {};
 }
@@ -118,6 +136,8 @@ Status PagedCudaBackend::prepare() {
 void PagedCudaBackend::forget_plans() {
   for (DecodePlan& plan : decode_plans_) plan.made = false;
   for (ExtendPlan& plan : extend_plans_) plan.made = false;
+  for (FixedPlan& plan : fixed_decode_plans_) plan.made = false;
+  for (FixedPlan& plan : fixed_extend_plans_) plan.made = false;
 }
 
 Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
@@ -154,13 +174,19 @@ void PagedCudaBackend::report(const Status& status) {
 }
 
 void PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
-  run_decode(batch, shape_of(call), params_of(batch, call), 1);
+  const KernelShape shape = shape_of(call);
+  const AttentionParams p = params_of(batch, call);
+  if (deterministic_) return run_fixed(batch, shape, p, 1);
+  if (kernels_.decode_layout(shape, p.group, false).rows > 0) return run_decode(batch, shape, p, 1);
+  // A kv head with more q heads than the decode kernel takes.
+  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, 1));
 }
 
 void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   const KernelShape shape = shape_of(call);
   AttentionParams p = params_of(batch, call);
   if (batch.num_tokens == 0) return;
+  if (deterministic_) return run_fixed(batch, shape, p, batch.max_q_len);
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
     return run_decode(batch, shape, p, batch.max_q_len);
@@ -182,21 +208,81 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, const KernelShape& 
   const int rows = q_len * p.group;
   const bool multi_row = q_len > 1;
   const DecodeLayout layout = kernels_.decode_layout(shape, rows, multi_row);
-  assert(layout.rows > 0 && layout.rows * shape.head_dim <= kMaxPartialFloats);
-  assert(layout.ctas_per_sm <= 2 && layout.rows <= kMaxPartialRows);
+  assert(layout.rows > 0 && layout.ctas_per_sm * layout.rows * shape.head_dim <= 2 * kMaxPartialFloats);
+  assert(layout.ctas_per_sm <= kMaxCtasPerSm && layout.ctas_per_sm * layout.rows <= 2 * kMaxPartialRows);
   p.decode_q_len = q_len;
   const int num_workers = layout.ctas_per_sm * num_sms_;
   const cudaStream_t stream = stream_of(batch);
   const DecodeKey key = {p.window_left, p.num_kv_heads, num_workers, q_len};
   DecodePlan& plan = place_of(decode_plans_, key);
-  if (!plan.made || plan.key != key) {
+  const bool plan_is_older = plan.made && plan.key == key;
+  if (!plan_is_older) {
     plan.made = true;
     plan.key = key;
     report(launch_decode_plan(plan_input(p, shape), plan.workers.as<DecodeWorker>(), num_workers, stream), "decode plan");
   }
-  const DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
-                                     partial_max_sum_.as<float>(), counters_.as<int32_t>()};
+  DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
+                               partial_max_sum_.as<float>(), counters_.as<int32_t>()};
+  workspace.plan_is_older = plan_is_older && dependent_launch_;
   report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
+}
+
+Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
+  const size_t workers_bytes = static_cast<size_t>(num_sms_) * kMaxCtasPerSm * sizeof(DecodeWorker);
+  if (plan.workers.size_bytes() == 0) {
+    WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers_bytes, "attention plan"));
+  }
+  if (plan.pieces.size_bytes() >= pieces * sizeof(DecodePiece)) return {};
+  const size_t room = static_cast<size_t>(pieces) + pieces / 2;
+  outgrown_.push_back(std::exchange(plan.pieces, {}));
+  outgrown_.push_back(std::exchange(plan.unit_ends, {}));
+  WW_ASSIGN_OR_RETURN(plan.pieces, DeviceBuffer::allocate(room * sizeof(DecodePiece), "attention plan"));
+  WW_ASSIGN_OR_RETURN(plan.unit_ends, DeviceBuffer::allocate(room * sizeof(long long), "attention plan"));
+  return {};
+}
+
+// All kernels of one shape sum a row alike, whatever number of rows they take, so pieces are as large as
+// they can be.
+void PagedCudaBackend::run_fixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len) {
+  if (batch.num_tokens == 0) return;
+  int rows = std::min(q_len * p.group, kMaxPartialRows / p.group * p.group);
+  DecodeLayout layout;
+  for (; rows > 0; rows -= p.group) {
+    layout = kernels_.decode_layout(shape, rows, rows > p.group);
+    if (layout.rows > 0) break;
+  }
+  assert(rows > 0);  // Caps::deterministic_group
+  const int tokens = rows / p.group;
+  p.decode_q_len = tokens;
+  const int num_workers = layout.ctas_per_sm * num_sms_;
+  const size_t slots = kFixedPartialFloats / (static_cast<size_t>(layout.rows) * shape.head_dim);
+  const FixedKey key = {p.window_left, p.num_kv_heads, num_workers, tokens,
+                        static_cast<int>(std::min<size_t>(slots, kFixedCounters))};
+  const cudaStream_t stream = stream_of(batch);
+  const bool decode = q_len == 1;
+  FixedPlan& plan = place_of(decode ? fixed_decode_plans_ : fixed_extend_plans_, key);
+  if (!plan.made || plan.key != key) {
+    int pieces = num_fixed_pieces(batch.num_tokens, batch.num_reqs, tokens);
+    if (decode) pieces = std::max(pieces, 2 * graph_requests_);
+    if (const Status reserved = reserve_fixed(plan, pieces); !reserved.ok()) return report(reserved);
+    plan.made = true;
+    plan.key = key;
+    FixedSplitPlan to_make;
+    to_make.tokens_per_piece = tokens;
+    to_make.split_tokens = kSplitTokens;
+    to_make.max_cut_units = key.max_cut_units;
+    to_make.pieces = plan.pieces.as<DecodePiece>();
+    to_make.unit_ends = plan.unit_ends.as<long long>();
+    to_make.workers = plan.workers.as<DecodeWorker>();
+    to_make.num_workers = num_workers;
+    to_make.tree = p.tree_mask != nullptr;
+    report(launch_fixed_split_plan(plan_input(p, shape), to_make, stream), "decode plan");
+  }
+  DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
+                               partial_max_sum_.as<float>(), counters_.as<int32_t>()};
+  workspace.pieces = plan.pieces.as<DecodePiece>();
+  workspace.split_tokens = kSplitTokens;
+  report(kernels_.decode(shape, rows, tokens > 1, p, workspace, num_workers, stream), "decode attention");
 }
 
 void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,

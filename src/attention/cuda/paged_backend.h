@@ -7,12 +7,16 @@
 // graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
 // Requests of few query tokens go to the split-KV decode kernel even in a mixed batch, longer ones to
 // the tiled kernel. Errors of launches are reported by the next init_forward_metadata.
+//
+// With BackendContext::deterministic the decode kernel computes every row, prefill included, with fixed
+// splits (attention_params.h): the bits of a row depend on its own Q and KV alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "attention/backend.h"
 #include "attention/cuda/attention_params.h"
@@ -22,7 +26,7 @@
 namespace warpweave::cuda {
 
 enum class ElementType { bf16, f16 };
-enum class KvType { same16, e4m3, e5m2 };  // same16: K and V are of the element type
+enum class KvType { same16, e4m3, e5m2, e2m1 };  // same16: K and V are of the element type
 
 struct KernelShape {
   ElementType element = ElementType::bf16;
@@ -61,7 +65,8 @@ struct KernelFamily {
 
 class PagedCudaBackend : public AttentionBackend {
  public:
-  PagedCudaBackend(const Caps& caps, const KernelFamily& kernels) : caps_(caps), kernels_(kernels) {}
+  PagedCudaBackend(const Caps& caps, const KernelFamily& kernels, const BackendContext& context)
+      : caps_(caps), kernels_(kernels), deterministic_(context.deterministic) {}
 
   const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override;
@@ -91,6 +96,15 @@ class PagedCudaBackend : public AttentionBackend {
     ExtendKey key;
     DeviceBuffer items;  // behind their header
   };
+  struct FixedKey {
+    int window_left = 0, num_kv_heads = 0, num_workers = 0, tokens_per_piece = 0, max_cut_units = 0;
+    bool operator==(const FixedKey&) const = default;
+  };
+  struct FixedPlan {
+    bool made = false;
+    FixedKey key;
+    DeviceBuffer workers, pieces, unit_ends;
+  };
   static constexpr int kMaxPlans = 4;  // different windows or shapes among a model's layers
 
   Status prepare();
@@ -98,16 +112,23 @@ class PagedCudaBackend : public AttentionBackend {
   void run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len);
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
+  Status reserve_fixed(FixedPlan& plan, int pieces);
+  void run_fixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len);
   void report(cudaError_t error, const char* what);
   void report(const Status& status);
 
   const Caps& caps_;
   const KernelFamily& kernels_;
   Status first_error_;
+  const bool deterministic_;
   int num_sms_ = 0;
+  bool dependent_launch_ = false;
   DeviceBuffer partial_out_, partial_max_sum_, counters_;
   std::array<DecodePlan, kMaxPlans> decode_plans_;
   std::array<ExtendPlan, kMaxPlans> extend_plans_;
+  // Apart for decode steps, whose memory graphs may hold.
+  std::array<FixedPlan, kMaxPlans> fixed_decode_plans_, fixed_extend_plans_;
+  std::vector<DeviceBuffer> outgrown_;  // memory that graphs may still use
   int graph_tokens_ = 0, graph_requests_ = 0;  // what captured batches may hold
 };
 

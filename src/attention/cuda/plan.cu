@@ -1,32 +1,10 @@
+#include "attention/cuda/block_scan.cuh"
 #include "attention/cuda/plan.h"
 
 namespace warpweave::cuda {
 namespace {
 
 constexpr int kPlanThreads = 1024;
-
-// Inclusive prefix sum over the CTA's threads.
-__device__ long long block_inclusive_scan(long long value, long long* warp_sums) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int step = 1; step < 32; step *= 2) {
-    const long long other = __shfl_up_sync(~0u, value, step);
-    if (lane >= step) value += other;
-  }
-  if (lane == 31) warp_sums[warp] = value;
-  __syncthreads();
-  if (warp == 0) {
-    long long sum = warp_sums[lane];
-    for (int step = 1; step < 32; step *= 2) {
-      const long long other = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += other;
-    }
-    warp_sums[lane] = sum;
-  }
-  __syncthreads();
-  if (warp > 0) value += warp_sums[warp - 1];
-  __syncthreads();
-  return value;
-}
 
 __device__ int decode_tiles(const PlanInput& in, int request) {
   const int q_len = in.q_indptr[request + 1] - in.q_indptr[request];

@@ -31,6 +31,33 @@ cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, in
 cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_per_token,
                                ExtendItem* items, ExtendHeader* header, cudaStream_t stream);
 
+// Plans fixed splits (DecodePiece): pieces of up to `tokens_per_piece` query tokens of every request.
+struct FixedSplitPlan {
+  int tokens_per_piece = 1;
+  int split_tokens = 1024;
+  int max_cut_units = 0;              // a longer line is not cut within a pair
+  DecodePiece* pieces = nullptr;      // as many as num_fixed_pieces() may say
+  long long* unit_ends = nullptr;     // the same number
+  DecodeWorker* workers = nullptr;
+  int num_workers = 0;
+  bool tree = false;                  // rows stand at any depth
+};
+cudaError_t launch_fixed_split_plan(const PlanInput& input, const FixedSplitPlan& plan, cudaStream_t stream);
+
+// An upper bound.
+inline int num_fixed_pieces(int num_tokens, int num_requests, int tokens_per_piece) {
+  return num_tokens / tokens_per_piece + num_requests;
+}
+
+// Of the visible range [begin, end), cut at multiples of split_tokens; an empty one is one split.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+inline int fixed_splits(int begin, int end, int split_tokens) {
+  const int splits = (end + split_tokens - 1) / split_tokens - begin / split_tokens;
+  return splits > 1 ? splits : 1;
+}
+
 // The first kv position any row of the request sees.
 #ifdef __CUDACC__
 __host__ __device__

@@ -22,16 +22,34 @@ WW_DEVICE void cp_async_16(u32 smem, const void* global, int bytes) {
                "r"(bytes)
                : "memory");
 }
+// The same of 4, 8 or 16 bytes, through the L1.
+template <int kBytes>
+WW_DEVICE void cp_async_few(u32 smem, const void* global, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(smem), "l"(global), "n"(kBytes), "r"(bytes)
+               : "memory");
+}
 // For data that is read once: it leaves the L2 first.
 WW_DEVICE u64 evict_first_policy() {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
   return policy;
 }
+template <int kPrefetchBytes>
 WW_DEVICE void cp_async_16(u32 smem, const void* global, int bytes, u64 policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;\n" ::"r"(smem),
-               "l"(global), "r"(bytes), "l"(policy)
-               : "memory");
+  static_assert(kPrefetchBytes == 64 || kPrefetchBytes == 128);
+  if constexpr (kPrefetchBytes == 64) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::64B [%0], [%1], 16, %2, %3;\n" ::"r"(smem),
+                 "l"(global), "r"(bytes), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;\n" ::"r"(smem),
+                 "l"(global), "r"(bytes), "l"(policy)
+                 : "memory");
+  }
+}
+// Of which nothing nearby is wanted.
+WW_DEVICE void cp_async_16_alone(u32 smem, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(smem), "l"(global), "r"(bytes) : "memory");
 }
 WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most N of this thread's newest groups are in flight.
@@ -77,6 +95,12 @@ struct Bf16 {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(d) : "f"(high), "f"(low));
     return d;
   }
+  // The products of two pairs, rounded; subnormals are kept.
+  static WW_DEVICE u32 multiply(u32 a, u32 b) {
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));
+    return d;
+  }
   static WW_DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
   static WW_DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 };
@@ -92,6 +116,11 @@ struct F16 {
   static WW_DEVICE u32 pack(float low, float high) {
     u32 d;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+  }
+  static WW_DEVICE u32 multiply(u32 a, u32 b) {
+    u32 d;
+    asm("mul.rn.f16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
     return d;
   }
   static WW_DEVICE float low(u32 pair) {
@@ -195,7 +224,15 @@ WW_DEVICE void wgmma_wait() {
 
 // Programmatic dependent launch: the next kernel of the stream may start its prologue / waits here
 // until the kernels before it have finished.
-WW_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
-WW_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
+WW_DEVICE void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+WW_DEVICE void grid_dependency_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
 
 }  // namespace warpweave::ptx

@@ -1,5 +1,5 @@
 // What fa3 can do on a GPU: TMA and wgmma prefill on Hopper, split-KV decode, any page size. Draft
-// trees and fp8 K/V run in the mma.sync kernels of `flashinfer`.
+// trees, fp8 and fp4 K/V run in the mma.sync kernels of `flashinfer`.
 #pragma once
 
 #include "attention/caps.h"
@@ -14,7 +14,7 @@ inline constexpr Caps kCaps = {
     .archs = {DeviceArch::sm_90},
     .min_cuda_version = 12030,
     .dtypes = {ModelDType::bf16, ModelDType::f16},
-    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
+    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
     .head_dims = IntChoice::of({64, 128, 256}),
     .page_sizes = IntChoice::any_up_to(),
     .spec = SpecSupport::tree,
@@ -26,6 +26,9 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .graph_capture = true,
+    .deterministic = true,
+    .deterministic_group = 16,
+    .deterministic_kv = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
     .workspace_bytes = 12 << 20,
 };
 

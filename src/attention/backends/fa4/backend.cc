@@ -10,8 +10,8 @@ namespace {
 constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_decode,
                                          cuda::sm90_extend_layout, cuda::sm90_extend};
 
-std::unique_ptr<AttentionBackend> create(const BackendContext&) {
-  return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels);
+std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
+  return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ inline constexpr Caps kCaps = {
     .archs = {DeviceArch::sm_90},
     .min_cuda_version = 12030,
     .dtypes = {ModelDType::bf16, ModelDType::f16},
-    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
+    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
     .head_dims = IntChoice::of({64, 128, 256}),
     .page_sizes = IntChoice::of({128}),
     .spec = SpecSupport::tree,
@@ -26,6 +26,9 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .graph_capture = true,
+    .deterministic = true,
+    .deterministic_group = 16,
+    .deterministic_kv = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
     .workspace_bytes = 12 << 20,
 };
 

@@ -12,6 +12,7 @@ class Sm90Consumer {
  public:
   WW_DEVICE Sm90Consumer(const AttentionParams& p, const Sm90Shared<C>& shared)
       : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1),
+        threshold_(C::kRescaleThreshold / (p.softcap > 0 ? kLog2e : p.scale * kLog2e)),
         scale_log2_(p.softcap > 0 ? kLog2e : p.scale * kLog2e) {
     if (C::kPingPong && group_ == 1) hand_over();  // warpgroup 0 goes first
   }
@@ -22,14 +23,12 @@ class Sm90Consumer {
     for (bool more = next_tile(); more;) {
       int block = tile_.block_end - 1;
       begin_tile(block, s);
-      pack(s, probability);
+      exponentials(s, probability);
       while (true) {
         // P of `block` is ready, its product with V is due.
         for (--block; block >= tile_.block_begin; --block) {
-          issue(s, probability);
-          finish_scores(block, s);
-          finish_out();
-          pack(s, probability);
+          if (block >= tile_.plain_begin && block < tile_.plain_end) step<false>(block, s, probability);
+          else step<true>(block, s, probability);
         }
         const RowsOf done = rows_of(tile_);
         release(shared_.q_empty(q_ring_.stage));
@@ -46,12 +45,12 @@ class Sm90Consumer {
         issue(s, probability);
         const Rows old = rows_;
         start_rows();
-        finish_scores(block, s);
+        finish_scores<true>(block, s);
         finish_out();
         write(done, old);
         clear_out();
         clear_tail(block);
-        pack(s, probability);
+        exponentials(s, probability);
       }
     }
   }
@@ -82,22 +81,31 @@ class Sm90Consumer {
     clear_out();
     wait_k();
     ptx::wgmma_fence();
-    multiply_qk(s);
+    multiply_qk(s, query_descriptor(), key_descriptor());
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     fence_registers(s);
     release_k();
     mask(block, s);
-    softmax(s);
+    maxima(s);
     clear_tail(block);
+  }
+
+  template <bool kMasked>
+  WW_DEVICE void step(int block, float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+    issue(s, probability);
+    finish_scores<kMasked>(block, s);
+    finish_out();
+    exponentials(s, probability);
   }
 
   // Starts S of the next block and O of the last one.
   WW_DEVICE void issue(float (&s)[kScores], const ptx::u32 (&probability)[kScores / 8][4]) {
     wait_k();
+    const ptx::u32 q = query_descriptor(), k = key_descriptor();
     take_turn();
     ptx::wgmma_fence();
-    multiply_qk(s);
+    multiply_qk(s, q, k);
     ptx::wgmma_commit();
     wait_v();
     rescale();
@@ -107,17 +115,15 @@ class Sm90Consumer {
     hand_over();
   }
 
-  // Turns S into P, while O is being multiplied.
+  // Finds the maxima of S, while the rest of O is being multiplied. (Issuing products waits for the tensor
+  // cores, so that little of O is left by then.) Blocks that every row sees whole are not masked.
+  template <bool kMasked>
   WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
     ptx::wgmma_wait<1>();
     fence_registers(s);
     release_k();
-    mask(block, s);
-    // Always one pass: a loop, since the assembler would move the wait for O in front of the softmax,
-    // and undo the overlap, if they stood in one basic block.
-    do {
-      softmax(s);
-    } while (p_.num_requests < 0);
+    if constexpr (kMasked) mask(block, s);
+    maxima(s);
   }
 
   WW_DEVICE void finish_out() {
@@ -178,14 +184,22 @@ class Sm90Consumer {
     for (int i = 0; i < 2; ++i) {
       rows_.maximum[i] = -INFINITY;
       rows_.sum[i] = 0;
+      bound_[i] = -INFINITY;
+      shift_[i] = 0;
     }
   }
 
   WW_DEVICE void wait_v() {
     ptx::mbarrier_wait(shared_.v_full(v_ring_.stage), v_ring_.parity);
+    see_gathered();
   }
   WW_DEVICE void wait_k() {
     ptx::mbarrier_wait(shared_.k_full(k_ring_.stage), k_ring_.parity);
+    see_gathered();
+  }
+  // What threads have copied is not seen by the tensor cores without a fence.
+  static WW_DEVICE void see_gathered() {
+    if constexpr (C::kGather) ptx::fence_proxy_async();
   }
   WW_DEVICE void release_k() {
     release(shared_.k_empty(k_ring_.stage));
@@ -206,9 +220,14 @@ class Sm90Consumer {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
   }
 
-  WW_DEVICE void multiply_qk(float (&s)[kScores]) const {
-    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q + q_ring_.stage * C::kQueryBytes + group_ * 64 * 128, 16));
-    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.stage * C::kBlockBytes, 16));
+  WW_DEVICE ptx::u32 query_descriptor() const {
+    return uniform(ptx::wgmma_descriptor(shared_.q + q_ring_.stage * C::kQueryBytes + group_ * 64 * 128, 16));
+  }
+  WW_DEVICE ptx::u32 key_descriptor() const {
+    return uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.stage * C::kBlockBytes, 16));
+  }
+
+  WW_DEVICE void multiply_qk(float (&s)[kScores], ptx::u32 q, ptx::u32 k) const {
 #pragma unroll
     for (int step = 0; step < C::kDim / 16; ++step) {
       const int column = step / 4, within = step % 4 * 32;
@@ -242,66 +261,69 @@ class Sm90Consumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int position = tile_.kv_len - tile_.q_len + token_of(tile_, row);
-      const int row_end = (p_.causal ? min(position + 1, tile_.kv_len) : tile_.kv_len) - column;
-      const int row_begin = (p_.window_left < 0 ? 0 : position - p_.window_left) - column;
+      ptx::u32 seen = first_elements((p_.causal ? min(position + 1, tile_.kv_len) : tile_.kv_len) - column);
+      if (p_.window_left >= 0) seen &= ~first_elements(position - p_.window_left - column);
 #pragma unroll
-      for (int i = row * 2; i < kScores; i += 4) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int token = i / 4 * 8 + c;
-          if (token >= row_end || token < row_begin) s[i + c] = -INFINITY;
-        }
+      for (int i = 0; i < kScores / 2; ++i) {
+        if ((seen & 1u << i) == 0) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
       }
     }
   }
 
-  // Turns S into P in place and moves the maxima; O's pending factor is in factor_. One warp of the
-  // warpgroup has a scheduler almost to itself here, so chains of dependent instructions cost what
-  // they look like: both rows go side by side, maxima and sums in several chains.
-  WW_DEVICE void softmax(float (&s)[kScores]) {
-    float top[4], shift[2];
+  // One bit for each element of a thread's row that stands in the row's first `columns` columns.
+  static WW_DEVICE ptx::u32 first_elements(int columns) {
+    static_assert(kScores <= 64);
+    const int count = columns <= 0 ? 0 : columns / 8 * 2 + min(columns % 8, 2);
+    return count >= 32 ? ~0u : (1u << count) - 1;
+  }
+
+  // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
+  // pending factor is in factor_. While S and O share the tensor cores with the other warpgroup, a warp
+  // has a scheduler almost to itself, so chains of dependent instructions cost what they look like: both
+  // rows go side by side, in two chains each, and lanes trade maxima only when one of them moves.
+  WW_DEVICE void maxima(const float (&s)[kScores]) {
+    float top[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) top[i] = fmaxf(s[i], s[i + 4]);
 #pragma unroll
     for (int i = 8; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-#pragma unroll
-    for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row * 2], top[row * 2 + 1]);
-#pragma unroll
-    for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row], __shfl_xor_sync(~0u, top[row], 1));
-#pragma unroll
-    for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row], __shfl_xor_sync(~0u, top[row], 2));
+    top[0] = fmaxf(top[0], top[1]);
+    top[1] = fmaxf(top[2], top[3]);
+    moved_ = __any_sync(~0u, top[0] > bound_[0] || top[1] > bound_[1]);
+    if (!moved_) return;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const float growth = (top[row] - rows_.maximum[row]) * scale_log2_;
-      const bool moves = growth > C::kRescaleThreshold;
-      factor_[row] = moves ? ptx::exp2_approx(-growth) : 1.0f;
-      rows_.maximum[row] = moves ? top[row] : rows_.maximum[row];
-      shift[row] = rows_.maximum[row] == -INFINITY ? 0.0f : rows_.maximum[row] * scale_log2_;
+      float m = top[row];
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      factor_[row] = 1;
+      if (m > bound_[row]) {
+        factor_[row] = ptx::exp2_approx((rows_.maximum[row] - m) * scale_log2_);
+        rows_.maximum[row] = m;
+        rows_.sum[row] *= factor_[row];
+        bound_[row] = m + threshold_;
+        shift_[row] = -m * scale_log2_;
+      }
     }
+  }
+
+  // Turns S into P. O is complete here, so P may replace the last one.
+  WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift_[i / 2 % 2]));
     float sum[4];
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, -shift[i / 2 % 2]));
-      sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-    }
+    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      rows_.sum[row] = rows_.sum[row] * factor_[row] + (sum[row * 2] + sum[row * 2 + 1]);
-    }
+    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
   }
 
   WW_DEVICE void rescale() {
-    if (!__any_sync(~0u, factor_[0] != 1.0f || factor_[1] != 1.0f)) return;
+    if (!moved_) return;
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] *= factor_[i / 2 % 2];
-  }
-
-  static WW_DEVICE void pack(const float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
-#pragma unroll
-    for (int i = 0; i < kScores / 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) probability[i][j] = E::pack(s[i * 8 + j * 2], s[i * 8 + j * 2 + 1]);
-    }
   }
 
   // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups
@@ -322,13 +344,12 @@ class Sm90Consumer {
   }
 
   WW_DEVICE void write(const RowsOf& tile, const Rows& rows) const {
-    const int lane = threadIdx.x % 32;
+    float scale[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float sum = rows.sum[row];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const int token = token_of(tile, row);
       const bool empty = rows.maximum[row] == -INFINITY;
       float top = rows.maximum[row] * scale_log2_;
       float factor = 1.0f;
@@ -339,26 +360,39 @@ class Sm90Consumer {
         sum = sum * factor + ptx::exp2_approx(sink - higher);
         top = higher;
       }
-      const float scale = empty ? 0.0f : factor / sum;
-      const int64_t out_row = tile.q_begin + token;
-      char* out = static_cast<char*>(p_.out) +
-                  (out_row * p_.out_token_stride + static_cast<int64_t>(tile.head) * C::kDim) * 2;
-      // Lanes of a quad trade 4-byte pairs so that each stores 16 contiguous bytes.
+      scale[row] = empty ? 0.0f : __fdividef(factor, sum);
+      const int token = token_of(tile, row);
+      if (p_.lse != nullptr && threadIdx.x % 4 == 0 && token < tile.q_len) {
+        p_.lse[(static_cast<int64_t>(tile.q_begin) + token) * p_.num_q_heads + tile.head] =
+            empty ? -INFINITY : (top + ptx::log2_approx(sum)) * kLn2;
+      }
+    }
+    write_out(tile, scale);
+  }
+
+  WW_DEVICE char* out_of(const RowsOf& tile, int token) const {
+    return static_cast<char*>(p_.out) + ((static_cast<int64_t>(tile.q_begin) + token) * p_.out_token_stride +
+                                         static_cast<int64_t>(tile.head) * C::kDim) * 2;
+  }
+
+  // Lanes of a quad trade 4-byte pairs so that each stores 16 contiguous bytes.
+  WW_DEVICE void write_out(const RowsOf& tile, const float (&scale)[2]) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int token = token_of(tile, row);
+      char* out = out_of(tile, token);
 #pragma unroll
       for (int i = 0; i < C::kDim / 32; ++i) {
         ptx::u32 own[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int at = (i * 4 + j) * 4 + row * 2;
-          own[j] = E::pack(out_[at] * scale, out_[at + 1] * scale);
+          own[j] = E::pack(out_[at] * scale[row], out_[at + 1] * scale[row]);
         }
         transpose_quad(own);
         if (token < tile.q_len) {
-          reinterpret_cast<uint4*>(out)[i * 4 + lane % 4] = make_uint4(own[0], own[1], own[2], own[3]);
+          reinterpret_cast<uint4*>(out)[i * 4 + threadIdx.x % 4] = make_uint4(own[0], own[1], own[2], own[3]);
         }
-      }
-      if (p_.lse != nullptr && lane % 4 == 0 && token < tile.q_len) {
-        p_.lse[out_row * p_.num_q_heads + tile.head] = empty ? -INFINITY : (top + log2f(sum)) * kLn2;
       }
     }
   }
@@ -369,11 +403,11 @@ class Sm90Consumer {
     for (int row = 0; row < 2; ++row) {
       const int token = token_of(tile_, row);
       if (token >= tile_.q_len) continue;
-      const int64_t out_row = tile_.q_begin + token;
-      char* out = static_cast<char*>(p_.out) +
-                  (out_row * p_.out_token_stride + static_cast<int64_t>(tile_.head) * C::kDim) * 2;
+      char* out = out_of(rows_of(tile_), token);
       for (int i = threadIdx.x % 4; i < C::kDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
-      if (p_.lse != nullptr && threadIdx.x % 4 == 0) p_.lse[out_row * p_.num_q_heads + tile_.head] = -INFINITY;
+      if (p_.lse != nullptr && threadIdx.x % 4 == 0) {
+        p_.lse[(static_cast<int64_t>(tile_.q_begin) + token) * p_.num_q_heads + tile_.head] = -INFINITY;
+      }
     }
   }
 
@@ -402,7 +436,10 @@ class Sm90Consumer {
   RingPosition<C::kValueStages> v_ring_;
   float out_[kOut];
   Rows rows_;
+  float bound_[2], shift_[2];
+  bool moved_ = false;
   float factor_[2];              // what O is due to be multiplied with
+  const float threshold_;
   const float scale_log2_;
 };
 

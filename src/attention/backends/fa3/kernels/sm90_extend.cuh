@@ -1,13 +1,17 @@
-// Prefill on Hopper, after FlashAttention-3 (Shah et al. 2024): one warpgroup copies (TMA), two or
-// three multiply (wgmma), persistent CTAs take tiles of kTileRows query tokens of one q head from the
-// worklist, longest first.
+// Prefill on Hopper, after FlashAttention-3 (Shah et al. 2024): one warpgroup copies (TMA), two multiply
+// (wgmma), persistent CTAs take tiles of kTileRows query tokens of one q head from the worklist, longest
+// first.
 //
-// The consumers overlap twice: within a warpgroup S of the next block is multiplied while O of this
-// one is, also from one tile to the next; and two warpgroups take turns (named barriers), so that one's
-// softmax and writes run under the other's products. P stays in registers. KV blocks of kBlockTokens go from the last to the first, so that the
-// masked ones come at the ends. O is rescaled only when a row's maximum has grown by more than
-// kRescaleThreshold (log2 units) since: P then reaches 2^threshold, which bf16 and float32 hold as
-// exactly, and the sum uses the same maximum.
+// The consumers overlap twice: within a warpgroup S of the next block is multiplied together with O of
+// this one, also from one tile to the next; and the two warpgroups take turns (named barriers), so that
+// one's softmax and writes run under the other's products. A warp that issues products waits for the
+// tensor cores until all but the last are under way, so a turn and the softmax follow each other: a block
+// takes a warpgroup the sum of both, and the tensor cores idle for what that exceeds two turns.
+// P stays in registers. KV blocks of kBlockTokens go from the last to the first, so that the masked ones
+// come at the ends; those that every row sees whole run without masking code. Maxima are traded between
+// lanes, and O is rescaled, only when a row's maximum has grown by more than kRescaleThreshold (log2
+// units) since: P then reaches 2^threshold, which bf16 and float32 hold as exactly, and the sum uses the
+// same maximum.
 //
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
 // same code; for pages of a few tokens threads gather 16-byte pieces instead (kGather).
@@ -64,7 +68,7 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
 Sm90Variant sm90_variant(bool gather) {
   using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, false>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, 2, 2, true>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, true>;
   return {Boxes::kTileRows, gather ? launch_sm90_extend<Gather> : launch_sm90_extend<Boxes>};
 }
 

@@ -19,22 +19,28 @@ class Sm90Producer {
     if (!C::kGather && threadIdx.x / 32 * box_tokens_ >= C::kBlockTokens) return;
     units_ = work.header->num_items * p_.num_q_heads;
     section_heads_ = work.header->section_kv_heads * p_.group;
-    for (int unit = blockIdx.x;; unit += gridDim.x) {
-      tile_ = tile_of(work, unit);
+    tile_ = tile_of(work, blockIdx.x);
+    for (int unit = blockIdx.x + gridDim.x;; unit += gridDim.x) {
       if (threadIdx.x < 32) publish();
       if (tile_.request < 0) return;
-      if constexpr (C::kGather) {
-        if (threadIdx.x < 64) gather_tile(p_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
-        else gather_tile(p_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), v_ring_);
-        continue;
-      }
+      Sm90Tile next;
+      bool found = false;  // `next`, which takes several dependent loads: while the first block is copied
       int block = tile_.block_end - 1;
       if (block >= tile_.block_begin) find_pages(block);
       for (; block >= tile_.block_begin; --block) {
-        load_block(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
-        load_block(maps_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), v_ring_);
-        if (block > tile_.block_begin) find_pages(block - 1);
+        if constexpr (C::kGather) {
+          gather_block(block);
+        } else {
+          load_block(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
+          load_block(maps_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), v_ring_);
+          if (block > tile_.block_begin) find_pages(block - 1);
+        }
+        if constexpr (!C::kGather) {
+          if (!found) next = tile_of(work, unit);
+          found = true;
+        }
       }
+      tile_ = found ? next : tile_of(work, unit);
     }
   }
 
@@ -63,6 +69,15 @@ class Sm90Producer {
     return t;
   }
 
+  // The blocks that need no masking, by any row of the tile.
+  WW_DEVICE void find_plain(Sm90Tile& t) const {
+    const int first = t.kv_len - t.q_len + t.first_token;
+    const int begin = p_.window_left < 0 ? 0 : max(0, first + C::kTileRows - 1 - p_.window_left);
+    const int end = p_.softcap > 0 ? 0 : max(0, p_.causal ? min(first + 1, t.kv_len) : t.kv_len);
+    t.plain_begin = (begin + C::kBlockTokens - 1) / C::kBlockTokens;
+    t.plain_end = end / C::kBlockTokens;
+  }
+
   // The tile's description and its Q.
   WW_DEVICE void publish() {
     const int stage = q_ring_.stage;
@@ -71,6 +86,7 @@ class Sm90Producer {
     q_ring_.advance();
     if (lane() == 0) {
       shared_.tiles[stage] = tile_;
+      find_plain(shared_.tiles[stage]);
       if (tile_.request < 0) {
         ptx::mbarrier_arrive(full);
       } else {
@@ -86,12 +102,16 @@ class Sm90Producer {
     __syncwarp();
   }
 
+  static constexpr int kWarpRows = C::kBlockTokens / 4;  // kGather: of each warp
+
   // A lane finds the page of one box of this warp; boxes past the end get page -1, which the engine
   // fills with zeros.
   WW_DEVICE void find_pages(int block) {
-    const int token = block * C::kBlockTokens + (lane() * 4 + threadIdx.x / 32) * box_tokens_;
+    const int place = C::kGather ? threadIdx.x / 32 * kWarpRows + lane() : (lane() * 4 + threadIdx.x / 32) * box_tokens_;
+    const int token = block * C::kBlockTokens + place;
     page_ = -1;
     in_page_ = 0;
+    if (C::kGather && lane() >= kWarpRows) return;
     if (token < min(tile_.kv_len, (block + 1) * C::kBlockTokens)) page_ = page_of(token, in_page_);
   }
 
@@ -124,64 +144,34 @@ class Sm90Producer {
     __syncwarp();
   }
 
-  // kGather: two warps copy K, two copy V. A block is announced when the next one is under way, after
-  // a fence that lets the tensor cores see what threads have written.
-  template <int kStages>
-  WW_DEVICE void gather_tile(const void* pool, ptx::u32 memory, ptx::u32 full, ptx::u32 empty,
-                             RingPosition<kStages>& ring) {
-    constexpr int kTokens = C::kBlockTokens / 64;  // whose pages a thread finds
-    const int half = threadIdx.x / 64, thread = threadIdx.x % 64;
-    long long* offsets = shared_.offsets + half * C::kBlockTokens;
+  // kGather: a warp copies a quarter of the rows, a lane knows where one of them is. The copies arrive on
+  // the barrier by themselves, so that waiting for them holds nothing up.
+  WW_DEVICE void gather_block(int block) {
     const int64_t head_offset = tile_.head / p_.group * p_.head_stride;
-    int page[kTokens], in_page[kTokens];
-    auto find = [&](int block) {
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) {
-        const int token = block * C::kBlockTokens + thread + i * 64;
-        page[i] = -1;
-        in_page[i] = 0;
-        if (token < tile_.kv_len) page[i] = page_of(token, in_page[i]);
-      }
-    };
-    int announced = -1;
-    find(tile_.block_end - 1);
-    for (int block = tile_.block_end - 1; block >= tile_.block_begin; --block) {
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) {
-        const int64_t offset = page[i] * p_.page_stride + in_page[i] * p_.token_stride + head_offset;
-        offsets[thread + i * 64] = page[i] < 0 ? -1 : offset * 2;
-      }
-      ptx::named_barrier_sync(half == 0 ? 1 : 7, 64);
-      if (block > tile_.block_begin) find(block - 1);
-      ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
-      gather(pool, memory + ring.stage * C::kBlockBytes, offsets, thread);
-      ptx::cp_async_commit();
-      if (announced >= 0) announce<1>(full + announced * 8);
-      announced = ring.stage;
-      ring.advance();
-      ptx::named_barrier_sync(half == 0 ? 1 : 7, 64);  // the offsets have been read
-    }
-    if (announced >= 0) announce<0>(full + announced * 8);
-  }
-
-  template <int kInFlight>
-  static WW_DEVICE void announce(ptx::u32 full) {
-    ptx::cp_async_wait<kInFlight>();
-    ptx::fence_proxy_async();
-    ptx::mbarrier_arrive(full);
+    const int64_t offset = page_ < 0 ? -1 : (page_ * p_.page_stride + in_page_ * p_.token_stride + head_offset) * 2;
+    if (block > tile_.block_begin) find_pages(block - 1);
+    gather(p_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), offset, k_ring_);
+    gather(p_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), offset, v_ring_);
   }
 
   // The engine's layout by hand: column blocks of 128-byte rows, 16-byte chunks permuted by the row.
-  static WW_DEVICE void gather(const void* pool, ptx::u32 target, const long long* offsets, int thread) {
-    constexpr int kChunks = C::kDim / 8;
-    const int chunk = thread % kChunks;
+  template <int kStages>
+  WW_DEVICE void gather(const void* pool, ptx::u32 memory, ptx::u32 full, ptx::u32 empty, int64_t offset,
+                        RingPosition<kStages>& ring) {
+    constexpr int kChunks = C::kDim / 8, kRowsAtOnce = 32 / kChunks;
+    const int chunk = lane() % kChunks;
     const char* base = static_cast<const char*>(pool) + chunk * 16;
-    const ptx::u32 column = target + chunk / 8 * C::kBlockTokens * 128;
-#pragma unroll 8
-    for (int row = thread / kChunks; row < C::kBlockTokens; row += 64 / kChunks) {
-      const long long offset = offsets[row];
-      ptx::cp_async_16(column + row * 128 + (chunk % 8 ^ row % 8) * 16, base + (offset < 0 ? 0 : offset), offset < 0 ? 0 : 16);
+    const int first = threadIdx.x / 32 * kWarpRows;
+    const ptx::u32 column = memory + ring.stage * C::kBlockBytes + (chunk / 8 * C::kBlockTokens + first) * 128;
+    ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+#pragma unroll (C::kDim == 256 ? 2 : 8)
+    for (int i = 0; i < kWarpRows / kRowsAtOnce; ++i) {
+      const int row = i * kRowsAtOnce + lane() / kChunks;
+      const int64_t at = __shfl_sync(~0u, offset, row);
+      ptx::cp_async_16(column + row * 128 + (chunk % 8 ^ row % 8) * 16, base + (at < 0 ? 0 : at), at < 0 ? 0 : 16);
     }
+    ptx::cp_async_mbarrier_arrive_noinc(full + ring.stage * 8);
+    ring.advance();
   }
 
   const AttentionParams& p_;

@@ -23,16 +23,18 @@ struct Sm90Config {
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
   static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
   static constexpr int kThreads = 128 * (kConsumers_ + 1);
-  static constexpr int kProducerRegisters = kConsumers_ == 3 ? 32 : 56;
-  static constexpr int kConsumerRegisters = kConsumers_ == 3 ? 160 : 224;
+  // Their sum over all threads is what the launch allocates (168 a thread), or setmaxnreg never returns.
+  static constexpr int kProducerRegisters = kDim == 64 ? 72 : 56;
+  static constexpr int kConsumerRegisters = kDim == 64 ? 216 : 224;
   static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes
   static constexpr int kQueryBytes = kTileRows * kDim * 2;
   static constexpr int kBlockBytes = kBlockTokens * kDim * 2;
   static constexpr int kRingBytes = kQueryStages * kQueryBytes + (kKeyStages + kValueStages) * kBlockBytes;
-  static constexpr int kSmemBytes = kRingBytes + 1024 + 512 + (kGather ? 2 * kBlockTokens * 8 : 0);
+  static constexpr int kSmemBytes = kRingBytes + 1024 + 512;
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
-    static constexpr bool kPingPong = kConsumers_ == 2 && kDim <= 128;
+  static constexpr bool kPingPong = kDim <= 128;
+  static_assert(kConsumers_ == 2);
   static constexpr float kRescaleThreshold = 8;
 };
 
@@ -47,6 +49,7 @@ struct Sm90Tile {
   int q_begin, q_len, kv_len;
   int first_token;              // of the tile, within the request
   int block_begin, block_end;   // KV blocks
+  int plain_begin, plain_end;   // those that every row sees whole
 };
 
 struct Sm90Barriers {
@@ -58,7 +61,6 @@ template <class C>
 struct Sm90Shared {
   ptx::u32 q, k, v, barriers;
   Sm90Tile* tiles;      // [kQueryStages]
-  long long* offsets;   // kGather: [K and V, kBlockTokens] bytes in the pools, -1 past the end
 
   WW_DEVICE Sm90Shared(char* base) {
     q = ptx::smem_address(base);
@@ -66,7 +68,6 @@ struct Sm90Shared {
     v = k + C::kKeyStages * C::kBlockBytes;
     barriers = q + C::kRingBytes;
     tiles = reinterpret_cast<Sm90Tile*>(base + C::kRingBytes + sizeof(Sm90Barriers));
-    offsets = reinterpret_cast<long long*>(base + C::kRingBytes + 512);
   }
   WW_DEVICE ptx::u32 q_full(int s) const { return barriers + offsetof(Sm90Barriers, q_full) + s * 8; }
   WW_DEVICE ptx::u32 q_empty(int s) const { return barriers + offsetof(Sm90Barriers, q_empty) + s * 8; }
@@ -83,11 +84,11 @@ struct Sm90Shared {
       ptx::mbarrier_init(q_empty(s), kWarps);
     }
     for (int s = 0; s < C::kKeyStages; ++s) {
-      ptx::mbarrier_init(k_full(s), C::kGather ? 64 : 1);
+      ptx::mbarrier_init(k_full(s), C::kGather ? 128 : 1);
       ptx::mbarrier_init(k_empty(s), kWarps);
     }
     for (int s = 0; s < C::kValueStages; ++s) {
-      ptx::mbarrier_init(v_full(s), C::kGather ? 64 : 1);
+      ptx::mbarrier_init(v_full(s), C::kGather ? 128 : 1);
       ptx::mbarrier_init(v_empty(s), kWarps);
     }
     ptx::mbarrier_init_fence();

@@ -12,6 +12,7 @@ DecodeVariant decode_variant_for(const KernelShape& shape, int rows, bool multi_
     case KvType::same16: return (bf16 ? decode_bf16 : decode_f16)(shape.head_dim, rows, multi_row);
     case KvType::e4m3: return (bf16 ? decode_bf16_e4m3 : decode_f16_e4m3)(shape.head_dim, rows, multi_row);
     case KvType::e5m2: return (bf16 ? decode_bf16_e5m2 : decode_f16_e5m2)(shape.head_dim, rows, multi_row);
+    case KvType::e2m1: return (bf16 ? decode_bf16_e2m1 : decode_f16_e2m1)(shape.head_dim, rows, multi_row);
   }
   return {};
 }
@@ -22,6 +23,7 @@ ExtendVariant extend_variant_for(const KernelShape& shape, int tile_rows) {
     case KvType::same16: return (bf16 ? extend_bf16 : extend_f16)(shape.head_dim, tile_rows);
     case KvType::e4m3: return (bf16 ? extend_bf16_e4m3 : extend_f16_e4m3)(shape.head_dim, tile_rows);
     case KvType::e5m2: return (bf16 ? extend_bf16_e5m2 : extend_f16_e5m2)(shape.head_dim, tile_rows);
+    case KvType::e2m1: return (bf16 ? extend_bf16_e2m1 : extend_f16_e2m1)(shape.head_dim, tile_rows);
   }
   return nullptr;
 }

@@ -3,7 +3,7 @@
 // heads of a kv head its 8 columns. bf16 or f16 arithmetic, float32 accumulation and softmax.
 //
 // Bound by memory bandwidth, hence the shape: every warp is a pipeline of its own (its own ring of
-// cp.async stages of 16 tokens of K and V, its own softmax state, no CTA barrier in the loop) that
+// cp.async stages of 16 tokens (fp4: 32) of K and V, its own softmax state, no CTA barrier in the loop) that
 // runs on across the requests of the CTA's run of work (attention_params.h), so that the copies never
 // drain. The warps' states are merged at the end of each pair, the pieces of a cut pair by the worker
 // that finishes last, in the fixed order of the pieces: results do not depend on timing.
@@ -21,7 +21,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w) {
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
+  ptx::launch_dependents();
   const DecodeWorker run = w.workers[blockIdx.x];
+  if (run.num_tiles == 0 && blockIdx.x > 0) return;
+  ptx::grid_dependency_wait();  // by one block at least, or the grid might end before its predecessor
   if (run.num_tiles == 0) return;
 
   char* after_ring = smem + C::kWarps * C::kStages * C::kStageBytes;
@@ -29,15 +32,16 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   DecodeState<C> state;
   state.q_shared = reinterpret_cast<uint2*>(after_ring);
   DecodeSegment segment;
-  SegmentWalker walker(run);
-  walker.next(p, segment);
+  SegmentWalker<C> walker(run);
+  walker.next(p, w, segment);
   state.load(p, segment);
 
   const u32 ring = ptx::smem_address(smem) + warp * C::kStages * C::kStageBytes;
-  DecodeLoader<C> loader(p, run, ring);
-  for (int i = 0; i < C::kStages; ++i) loader.load(p);
+  DecodeLoader<C> loader(p, run, w, ring);
+  for (int i = 0; i < C::kStages; ++i) loader.load(p, w);
 
   int stage = 0;
+  int unit = run.unit;
   for (bool first_pair = true;; first_pair = false) {
     state.reset(p);
     constexpr float kUnshift =
@@ -45,25 +49,34 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[segment.head] : 1.0f;
     const float scale_log2 = p.scale * k_scale * kUnshift;
     for (int position = segment.token_begin + warp * C::kStepTokens; position < segment.token_end;
-         position += kDecodeTileTokens) {
+         position += C::kRoundTokens) {
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
       const u32 tile = ring + stage * C::kStageBytes;
-      float s[C::kColumnTiles][4];
-      u32 probability[C::kColumnTiles][2];
-      state.scores(tile, s);
-      state.mask(p, segment, position, scale_log2, s);
+      float s[C::kGroups][C::kColumnTiles][4];
+      u32 probability[C::kGroups][C::kColumnTiles][2];
+#pragma unroll
+      for (int group = 0; group < C::kGroups; ++group) {
+        state.scores(tile, group, s[group]);
+        state.mask(p, segment, position + group * 16, scale_log2, s[group]);
+      }
       state.softmax(s, probability);
-      state.accumulate(tile + C::kStepTokens * C::kRowBytes, probability);
+#pragma unroll
+      for (int group = 0; group < C::kGroups; ++group) state.accumulate(tile, group, probability[group]);
       __syncwarp();
-      loader.load(p);
+      loader.load(p, w);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
     typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x)};
-    if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end};
-    else if (!segment.ends_pair) pieces.last = run.last_pair_end;
+    if constexpr (C::kFixedSplits) {
+      pieces.first = unit++ - segment.split;
+      pieces.last = pieces.first + segment.num_splits - 1;
+    } else {
+      if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end};
+      else if (!segment.ends_pair) pieces.last = run.last_pair_end;
+    }
     const DecodeSegment done = segment;
-    const bool more = walker.next(p, segment);
+    const bool more = walker.next(p, w, segment);
     if (more) state.load(p, segment);  // the next Q arrives while this pair is written
     epilogue.finish(p, w, done, state, pieces);
     if (!more) break;
@@ -72,13 +85,32 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
 }
 
 template <class C>
+struct FixedSplitsOf;
+template <class Element, KvStorage kStorage, int kDim, int kColumnTiles, bool kMultiRow>
+struct FixedSplitsOf<DecodeConfig<Element, kStorage, kDim, kColumnTiles, kMultiRow>> {
+  using type = DecodeConfig<Element, kStorage, kDim, kColumnTiles, true, true>;
+};
+
+template <class C>
 cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& w, int num_workers,
                                cudaStream_t stream) {
+  if constexpr (!C::kFixedSplits) {
+    if (w.pieces != nullptr) return launch_sm80_decode<typename FixedSplitsOf<C>::type>(p, w, num_workers, stream);
+  }
   static const cudaError_t ready = cudaFuncSetAttribute(
       sm80_decode<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
-  sm80_decode<C><<<num_workers, C::kThreads, C::kSmemBytes, stream>>>(p, w);
-  return cudaPeekAtLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(num_workers);
+  config.blockDim = C::kThreads;
+  config.dynamicSmemBytes = C::kSmemBytes;
+  config.stream = stream;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = w.plan_is_older ? 1 : 0;
+  return cudaLaunchKernelEx(&config, sm80_decode<C>, p, w);
 }
 
 }  // namespace warpweave::cuda

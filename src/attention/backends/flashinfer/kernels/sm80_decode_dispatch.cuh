@@ -1,8 +1,6 @@
 // Picks the instantiation for one element type and KV storage; each pair is a file of its own.
 #pragma once
 
-#include <type_traits>
-
 #include "attention/backends/flashinfer/kernels/kernels.h"
 #include "attention/backends/flashinfer/kernels/sm80_decode.cuh"
 
@@ -27,9 +25,8 @@ DecodeVariant decode_variant_of_rows(int rows, bool multi_row) {
   } else {
     if (rows <= 16) return decode_variant<Element, kStorage, kDim, 2, true>();
   }
-  // 32 rows do not fit the registers with d 256, nor f16 beside widened fp8 with d 128.
-  constexpr bool kWidenedF16 = kStorage != KvStorage::same16 && std::is_same_v<Element, ptx::F16>;
-  if constexpr (kDim == 64 || (kDim == 128 && !kWidenedF16)) {
+  // 32 rows do not fit the registers with d 256, nor beside widened values with d 128.
+  if constexpr (kDim == 64 || (kDim == 128 && kStorage == KvStorage::same16)) {
     if (rows <= 32) return decode_variant<Element, kStorage, kDim, 4, true>();
   }
   return {};
@@ -48,8 +45,10 @@ DecodeVariant decode_variant_of(int head_dim, int rows, bool multi_row) {
 DecodeVariant decode_bf16(int head_dim, int rows, bool multi_row);
 DecodeVariant decode_bf16_e4m3(int head_dim, int rows, bool multi_row);
 DecodeVariant decode_bf16_e5m2(int head_dim, int rows, bool multi_row);
+DecodeVariant decode_bf16_e2m1(int head_dim, int rows, bool multi_row);
 DecodeVariant decode_f16(int head_dim, int rows, bool multi_row);
 DecodeVariant decode_f16_e4m3(int head_dim, int rows, bool multi_row);
 DecodeVariant decode_f16_e5m2(int head_dim, int rows, bool multi_row);
+DecodeVariant decode_f16_e2m1(int head_dim, int rows, bool multi_row);
 
 }  // namespace warpweave::cuda

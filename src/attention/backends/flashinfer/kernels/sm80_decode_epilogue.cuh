@@ -14,28 +14,39 @@ class DecodeEpilogue {
         max_sum_(out_ + C::kWarps * 8 * C::kMergeStride),
         flag_(reinterpret_cast<int*>(out_ + C::kDim)) {}  // in the first row's pad
 
-  // The workers [first, last] that share the pair.
+  // The workers [first, last] that share the pair; with fixed splits its units in the line.
   struct Pieces { int first, last; };
 
   WW_DEVICE void finish(const AttentionParams& p, const DecodeWorkspace& w, const DecodeSegment& s,
                         DecodeState<C>& state, Pieces pieces) {
     share_sums(state);
     const int rows = min(s.q_len * p.group, C::kRows);
-    const bool whole = s.begins_pair && s.ends_pair;
-    const int slot = 2 * blockIdx.x + (s.begins_pair ? 1 : 0);
+    // Read again at every end, not kept in a register.
+    const bool cut_pairs = C::kFixedSplits && w.workers[blockIdx.x].cut_pairs != 0;
+    const bool carried = C::kFixedSplits && !cut_pairs && s.num_splits > 1;  // merged here, split by split
+    const bool last = carried ? s.ends_pair : s.begins_pair && s.ends_pair;
+    int slot = 2 * blockIdx.x + (s.begins_pair ? 1 : 0);
+    if constexpr (C::kFixedSplits) slot = cut_pairs ? pieces.first + s.split : 2 * blockIdx.x + (s.split & 1);
 #pragma unroll
     for (int n = 0; n < C::kColumnTiles; ++n) {
       if (n > 0) __syncthreads();
       share_out(state, n);
       for (int i = threadIdx.x; i < min(rows - n * 8, 8) * (C::kDim / 4); i += C::kThreads) {
         const int row = n * 8 + i / (C::kDim / 4), dim = i % (C::kDim / 4) * 4;
-        const Total total = total_of(row);
+        Total total = total_of(row);
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int warp = 0; warp < C::kWarps; ++warp) {
           add(sum, *reinterpret_cast<const float4*>(out_ + (warp * 8 + row % 8) * C::kMergeStride + dim), 1.0f);
         }
-        if (whole) {
+        if (carried && s.split > 0) {
+          const Part before = read_part(w, slot ^ 1, row, dim);
+          const Part here = {sum, make_float2(total.maximum, total.sum)};
+          total = {before.max_sum.x, before.max_sum.y};
+          sum = before.out;
+          merge(sum, total, here);
+        }
+        if (last) {
           write(p, s, row, dim, sum, total);
         } else {
           const int64_t base = static_cast<int64_t>(slot) * C::kRows + row;
@@ -46,12 +57,29 @@ class DecodeEpilogue {
         }
       }
     }
-    if (!whole) merge_pieces(p, w, s, rows, pieces);
+    if (!last && !carried) merge_pieces(p, w, s, rows, pieces);
     parity_ ^= 1;
   }
 
  private:
   struct Total { float maximum, sum; };
+  struct Part { float4 out; float2 max_sum; };
+
+  static WW_DEVICE Part read_part(const DecodeWorkspace& w, int slot, int row, int dim) {
+    const int64_t base = static_cast<int64_t>(slot) * C::kRows + row;
+    return {__ldcg(reinterpret_cast<const float4*>(w.partial_out + base * C::kDim + dim)),
+            __ldcg(reinterpret_cast<const float2*>(w.partial_max_sum) + base)};
+  }
+
+  static WW_DEVICE void merge(float4& sum, Total& total, const Part& part) {
+    const float next = fmaxf(total.maximum, part.max_sum.x);
+    const float keep = next == -INFINITY ? 0.0f : ptx::exp2_approx(total.maximum - next);
+    const float factor = next == -INFINITY ? 0.0f : ptx::exp2_approx(part.max_sum.x - next);
+    sum = make_float4(__fmul_rn(sum.x, keep), __fmul_rn(sum.y, keep), __fmul_rn(sum.z, keep), __fmul_rn(sum.w, keep));
+    add(sum, part.out, factor);
+    total.sum = __fmaf_rn(part.max_sum.y, factor, __fmul_rn(total.sum, keep));
+    total.maximum = next;
+  }
 
   // The buffer alternates, since slow threads may still read the last pair's.
   WW_DEVICE float2* max_sum(int warp, int row) const {
@@ -84,9 +112,9 @@ class DecodeEpilogue {
       const float factor = top == -INFINITY ? 0.0f : ptx::exp2_approx(state.maximum[n][c] - top);
 #pragma unroll
       for (int m = 0; m < C::kDim / 16; ++m) {
-        float* target = out_ + (warp * 8 + row) * C::kMergeStride + m * 16;
-        target[DecodeState<C>::dim_of(0)] = state.out[n][m][c] * factor;
-        target[DecodeState<C>::dim_of(1)] = state.out[n][m][c + 2] * factor;
+        float* target = out_ + (warp * 8 + row) * C::kMergeStride;
+        target[DecodeState<C>::dim_of(m, 0)] = state.out[n][m][c] * factor;
+        target[DecodeState<C>::dim_of(m, 1)] = state.out[n][m][c + 2] * factor;
       }
     }
     __syncthreads();
@@ -100,16 +128,16 @@ class DecodeEpilogue {
 #pragma unroll
     for (int warp = 0; warp < C::kWarps; ++warp) {
       const float2 part = *max_sum(warp, row);
-      total.sum += part.y * ptx::exp2_approx(part.x - total.maximum);
+      total.sum = __fmaf_rn(part.y, ptx::exp2_approx(part.x - total.maximum), total.sum);
     }
     return total;
   }
 
   static WW_DEVICE void add(float4& sum, const float4& x, float factor) {
-    sum.x += x.x * factor;
-    sum.y += x.y * factor;
-    sum.z += x.z * factor;
-    sum.w += x.w * factor;
+    sum.x = __fmaf_rn(x.x, factor, sum.x);
+    sum.y = __fmaf_rn(x.y, factor, sum.y);
+    sum.z = __fmaf_rn(x.z, factor, sum.z);
+    sum.w = __fmaf_rn(x.w, factor, sum.w);
   }
 
   WW_DEVICE void merge_pieces(const AttentionParams& p, const DecodeWorkspace& w,
@@ -124,24 +152,14 @@ class DecodeEpilogue {
     __syncthreads();
     if (!*flag_) return;
     __threadfence();
-    auto slot_of = [&](int worker) { return worker == pieces.first ? 2 * worker + 1 : 2 * worker; };
-    const float2* max_sum = reinterpret_cast<const float2*>(w.partial_max_sum);
+    auto slot_of = [&](int piece) { return C::kFixedSplits ? piece : piece == pieces.first ? 2 * piece + 1 : 2 * piece; };
     for (int i = threadIdx.x; i < rows * (C::kDim / 4); i += C::kThreads) {
       const int row = i / (C::kDim / 4), dim = i % (C::kDim / 4) * 4;
       Total total = {-INFINITY, 0};
       float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-      for (int worker = pieces.first; worker <= pieces.last; ++worker) {
-        const int64_t base = static_cast<int64_t>(slot_of(worker)) * C::kRows + row;
-        const float2 piece = __ldcg(max_sum + base);
-        const float4 out = __ldcg(reinterpret_cast<const float4*>(w.partial_out + base * C::kDim + dim));
-        const float next = fmaxf(total.maximum, piece.x);
-        const float keep = next == -INFINITY ? 0.0f : ptx::exp2_approx(total.maximum - next);
-        const float factor = next == -INFINITY ? 0.0f : ptx::exp2_approx(piece.x - next);
-        sum = make_float4(sum.x * keep, sum.y * keep, sum.z * keep, sum.w * keep);
-        add(sum, out, factor);
-        total.sum = total.sum * keep + piece.y * factor;
-        total.maximum = next;
+      for (int piece = pieces.first; piece <= pieces.last; ++piece) {
+        merge(sum, total, read_part(w, slot_of(piece), row, dim));
       }
       write(p, s, row, dim, sum, total);
     }
@@ -158,7 +176,7 @@ class DecodeEpilogue {
       const float top = fmaxf(total.maximum, sink);
       const float factor = ptx::exp2_approx(total.maximum - top);
       value = make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor);
-      total = {top, total.sum * factor + ptx::exp2_approx(sink - top)};
+      total = {top, __fmaf_rn(total.sum, factor, ptx::exp2_approx(sink - top))};
     }
     float scale = empty ? 0.0f : 1.0f / total.sum;
     scale *= power_of_two(C::Fragment::kWidenedScaleLog2);

@@ -8,7 +8,7 @@
 
 namespace warpweave::cuda {
 
-template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_>
+template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false>
 struct DecodeConfig {
   using Element = Element_;
   using Fragment = KvFragment<Element_, kStorage_>;
@@ -17,46 +17,74 @@ struct DecodeConfig {
   static constexpr int kColumnTiles = kColumnTiles_;  // 8 rows of the request each
   static constexpr int kRows = 8 * kColumnTiles_;
   static constexpr bool kMultiRow = kMultiRow_;       // several query tokens: masks per row
+  static constexpr bool kFixedSplits = kFixedSplits_; // attention_params.h
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kStepTokens = 16;
-  static constexpr int kRowBytes = kDim * Fragment::kBytes;
-  static constexpr int kStageBytes = 2 * kStepTokens * kRowBytes;
+  // A warp takes 16 tokens at a time; of fp4 two such groups where the registers allow it, since what a
+  // step costs beside the products weighs more there.
+  static constexpr int kGroups =
+      kStorage_ == KvStorage::e2m1 && kColumnTiles_ == 1 && kDim_ <= 128 && !kFixedSplits_ ? 2 : 1;
+  static constexpr int kStepTokens = 16 * kGroups;
+  static constexpr int kRoundTokens = kWarps * kStepTokens;
+  static constexpr int kRowBytes = kDim * Fragment::kBits / 8;
+  // fp4: the 16 bytes in which a row's scales stand, since the copies that pass the L1 by, whose lines the
+  // scales would fill, have no other size; and where in them (scale_row).
+  static constexpr int kScaleSlotBytes = kStorage_ == KvStorage::e2m1 ? 16 : 0;
+  // K, V, scales of K, scales of V, places
+  static constexpr int kStageBytes = 2 * kStepTokens * (kRowBytes + kScaleSlotBytes) + kScaleSlotBytes;
   // Many rows' Q fragments live in shared memory, each thread's own, to keep the accumulators in
   // registers.
   static constexpr bool kQueryInShared = kColumnTiles * kDim == 512;
   static constexpr int kQueryBytes = kQueryInShared ? kThreads * kColumnTiles * kDim / 2 : 0;
   static constexpr int kMergeStride = kDim + 4;       // floats; the pad spreads the banks
   static constexpr int kMergeBytes = kWarps * (8 * kMergeStride + 4 * kRows) * 4 + kQueryBytes;
-  // As many stages as let two CTAs share an SM's 227 KB; one CTA where the rows take the room.
-  static constexpr int kBudgetBytes = 113 * 1024;
+  // As many stages as let the CTAs share an SM's 228 KB, of which each costs one more; one CTA where the rows
+  // take the room. With fp8 a third CTA hides more of the arithmetic's latencies than deeper rings do; with
+  // fp4 it would keep the heads of a request, which share the sectors of their scales, from being read at the
+  // same time.
+  static constexpr bool kFp8 = kStorage_ == KvStorage::e4m3 || kStorage_ == KvStorage::e5m2;
+  static constexpr int kCtasWanted = kFp8 && kDim <= 128 && kColumnTiles == 1 ? 3 : 2;
+  static constexpr int kBudgetBytes = 228 * 1024 / kCtasWanted - 1024;
   static constexpr int kFit = (kBudgetBytes - kMergeBytes) / (kWarps * kStageBytes);
-    static constexpr int kCtasPerSm = kFit >= 2 ? 2 : 1;
-  static constexpr int kFitAlone = (2 * kBudgetBytes - kMergeBytes) / (kWarps * kStageBytes);
-  static constexpr int kStagesWanted = kCtasPerSm == 2 ? kFit : kFitAlone;
+  static constexpr int kCtasPerSm = kFit >= 2 ? kCtasWanted : 1;
+  static constexpr int kFitAlone = (226 * 1024 - kMergeBytes) / (kWarps * kStageBytes);
+  static constexpr int kStagesWanted = kCtasPerSm > 1 ? kFit : kFitAlone;
   static constexpr int kStages = kStagesWanted > 6 ? 6 : kStagesWanted;
   static constexpr int kSmemBytes = kWarps * kStages * kStageBytes + kMergeBytes;
-  static_assert(kWarps * kStepTokens == kDecodeTileTokens && kStages >= 2);
+  static_assert(kDecodeTileTokens % (kWarps * 16) == 0 && kStages >= 2);
 };
 
 // A request's part of one kv head that this worker computes.
 struct DecodeSegment {
   int request = 0, head = 0;
   int q_begin = 0, q_len = 0;
-  int kv_len = 0;
+  int position = 0;                    // of the first row
+  int tree_begin = 0;                  // kv position of the request's first query token
+  int visible_begin = 0;               // the first kv position that some row sees
   int token_begin = 0, token_end = 0;  // kv positions of the piece
   bool begins_pair = true, ends_pair = true;
+  int split = 0, num_splits = 0;       // fixed splits: place in the pair, and their number
 };
 
 // Walks over the segments of a worker's run.
+template <class C>
 class SegmentWalker {
  public:
   WW_DEVICE SegmentWalker(const DecodeWorker& run)
       : request_(run.request), head_(run.head), tile_(run.tile), tiles_left_(run.num_tiles),
         q_begin_(run.q_begin), q_len_(run.q_len), kv_len_(run.kv_len) {}
 
-  WW_DEVICE bool next(const AttentionParams& p, DecodeSegment& s) {
+  WW_DEVICE bool next(const AttentionParams& p, const DecodeWorkspace& w, DecodeSegment& s) {
     if (tiles_left_ <= 0) return false;
+    if constexpr (C::kFixedSplits) {
+      return next_split(p, w, s);
+    } else {
+      return next_run(p, s);
+    }
+  }
+
+ private:
+  WW_DEVICE bool next_run(const AttentionParams& p, DecodeSegment& s) {
     if (head_ == p.num_kv_heads) {
       head_ = 0;
       do {
@@ -67,12 +95,13 @@ class SegmentWalker {
     s.head = head_++;
     s.q_begin = q_begin_;
     s.q_len = q_len_;
-    s.kv_len = kv_len_;
-    const int first = first_visible(s.kv_len, s.q_len, p.window_left, p.causal);
-    const int pair_tiles = max(1, (s.kv_len - first + kDecodeTileTokens - 1) / kDecodeTileTokens);
+    s.position = s.tree_begin = kv_len_ - q_len_;
+    const int first = first_visible(kv_len_, s.q_len, p.window_left, p.causal);
+    s.visible_begin = first;
+    const int pair_tiles = max(1, (kv_len_ - first + kDecodeTileTokens - 1) / kDecodeTileTokens);
     const int tiles = min(tiles_left_, pair_tiles - tile_);
     s.token_begin = first + tile_ * kDecodeTileTokens;
-    s.token_end = min(s.kv_len, s.token_begin + tiles * kDecodeTileTokens);
+    s.token_end = min(kv_len_, s.token_begin + tiles * kDecodeTileTokens);
     s.begins_pair = tile_ == 0;
     s.ends_pair = tile_ + tiles == pair_tiles;
     tiles_left_ -= tiles;
@@ -80,7 +109,37 @@ class SegmentWalker {
     return true;
   }
 
- private:
+  // Tiles stand at multiples of kDecodeTileTokens from position 0, whichever rows share the piece.
+  WW_DEVICE bool next_split(const AttentionParams& p, const DecodeWorkspace& w, DecodeSegment& s) {
+    if (head_ == p.num_kv_heads) {
+      head_ = 0;
+      ++request_;
+    }
+    const DecodePiece piece = w.pieces[request_];
+    s.request = piece.request;
+    s.head = head_;
+    s.q_begin = piece.q_begin;
+    s.q_len = piece.q_len;
+    s.position = piece.position;
+    s.tree_begin = piece.tree_begin;
+    s.visible_begin = piece.visible_begin;
+    const int first_split = piece.visible_begin / w.split_tokens;
+    s.split = tile_;
+    s.token_begin = max((first_split + tile_) * w.split_tokens,
+                        piece.visible_begin / kDecodeTileTokens * kDecodeTileTokens);
+    s.token_end = min(piece.visible_end, (first_split + tile_ + 1) * w.split_tokens);
+    s.num_splits = fixed_splits(piece.visible_begin, piece.visible_end, w.split_tokens);
+    s.begins_pair = tile_ == 0;
+    s.ends_pair = tile_ + 1 == s.num_splits;
+    --tiles_left_;
+    ++tile_;
+    if (s.ends_pair) {
+      tile_ = 0;
+      ++head_;
+    }
+    return true;
+  }
+
   WW_DEVICE void read_request(const AttentionParams& p, int request) {
     request_ = request;
     q_begin_ = p.q_indptr[request];
@@ -98,32 +157,32 @@ class SegmentWalker {
 template <class C>
 class DecodeLoader {
  public:
-  WW_DEVICE DecodeLoader(const AttentionParams& p, const DecodeWorker& run, u32 ring)
+  WW_DEVICE DecodeLoader(const AttentionParams& p, const DecodeWorker& run, const DecodeWorkspace& w, u32 ring)
       : walker_(run), ring_(ring) {
     position_ = segment_.token_end = 0;
-    seek(p);
+    seek(p, w);
   }
 
   // Commits exactly one group, empty when the run has ended.
-  WW_DEVICE void load(const AttentionParams& p) {
+  WW_DEVICE void load(const AttentionParams& p, const DecodeWorkspace& w) {
     if (position_ < segment_.token_end) {
       issue(p);
-      position_ += kDecodeTileTokens;
+      position_ += C::kRoundTokens;
       ++step_;
-      seek(p);
+      seek(p, w);
     }
     ptx::cp_async_commit();
     stage_ = stage_ + 1 == C::kStages ? 0 : stage_ + 1;
   }
 
  private:
-  static constexpr int kStepsPerRead = 4;
+  static constexpr int kStepsPerRead = 64 / C::kStepTokens;
 
   // Moves to the warp's next tokens.
-  WW_DEVICE void seek(const AttentionParams& p) {
+  WW_DEVICE void seek(const AttentionParams& p, const DecodeWorkspace& w) {
     bool fresh = false;
     while (position_ >= segment_.token_end) {
-      if (!walker_.next(p, segment_)) {
+      if (!walker_.next(p, w, segment_)) {
         position_ = segment_.token_end = 0;
         return;
       }
@@ -133,23 +192,27 @@ class DecodeLoader {
     if (fresh) {
       step_ = 0;
       read_pages(p, position_, pages_);
-      read_pages(p, position_ + kStepsPerRead * kDecodeTileTokens, next_pages_);
+      read_pages(p, position_ + kStepsPerRead * C::kRoundTokens, next_pages_);
     } else if (step_ == kStepsPerRead) {
       step_ = 0;
       pages_[0] = next_pages_[0];
       pages_[1] = next_pages_[1];
-      read_pages(p, position_ + kStepsPerRead * kDecodeTileTokens, next_pages_);
+      read_pages(p, position_ + kStepsPerRead * C::kRoundTokens, next_pages_);
     }
   }
 
-  // Of the tokens of four steps from `position` on: steps 0 and 2 in lanes 0..15, 1 and 3 in the others.
+  // Of 64 tokens in the order of the steps from `position` on: 32 in the lanes of pages[0], 32 in pages[1]'s.
   WW_DEVICE void read_pages(const AttentionParams& p, int position, int (&pages)[2]) const {
     const int32_t* table = p.page_table + static_cast<int64_t>(segment_.request) * p.page_table_stride;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int token = position + (threadIdx.x % 32 / 16 + 2 * i) * kDecodeTileTokens + threadIdx.x % 16;
-      pages[i] = token < segment_.token_end ? __ldg(table + page_index(p, token)) : 0;
+      const int at = i * 32 + threadIdx.x % 32;
+      const int token = position + at / C::kStepTokens * C::kRoundTokens + at % C::kStepTokens;
+      pages[i] = seen(token) ? __ldg(table + page_index(p, token)) : 0;
     }
+  }
+  WW_DEVICE bool seen(int token) const {
+    return token < segment_.token_end && (!C::kFixedSplits || token >= segment_.visible_begin);
   }
   static WW_DEVICE int page_index(const AttentionParams& p, int token) {
     return p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
@@ -159,32 +222,67 @@ class DecodeLoader {
     constexpr int kChunks = C::kRowBytes / 16;
     constexpr int kRowsPerCopy = 32 / kChunks;
     const int lane = threadIdx.x % 32;
-    const int page = __shfl_sync(~0u, step_ & 2 ? pages_[1] : pages_[0], lane % 16 + (step_ & 1) * 16);
-    const int token = position_ + lane % 16;
+    int page;
+    if constexpr (C::kGroups == 1) {
+      page = __shfl_sync(~0u, step_ & 2 ? pages_[1] : pages_[0], lane % 16 + (step_ & 1) * 16);
+    } else {
+      page = step_ & 1 ? pages_[1] : pages_[0];
+    }
+    const int token = position_ + lane % C::kStepTokens;
     const int in_page = token - page_index(p, token) * p.page_size;
-    const int64_t offset = (page * p.page_stride + in_page * p.token_stride +
-                            segment_.head * p.head_stride) * C::Fragment::kBytes;
+    const int64_t element = page * p.page_stride + in_page * p.token_stride + segment_.head * p.head_stride;
+    const int64_t offset = element * C::Fragment::kBits / 8;
     const int chunk = lane % kChunks;
     const u32 stage = ring_ + stage_ * C::kStageBytes;
 #pragma unroll
     for (int i = 0; i < C::kStepTokens / kRowsPerCopy; ++i) {
       const int row = i * kRowsPerCopy + lane / kChunks;
       const int64_t row_offset = __shfl_sync(~0u, offset, row) + chunk * 16;
-      const int bytes = position_ + row < segment_.token_end ? 16 : 0;
+      const int bytes = seen(position_ + row) ? 16 : 0;
       const u32 target = stage + swizzled<C::kRowBytes>(row, chunk);
-      ptx::cp_async_16(target, static_cast<const char*>(p.k) + row_offset, bytes, policy_);
-      ptx::cp_async_16(target + C::kStepTokens * C::kRowBytes,
-                       static_cast<const char*>(p.v) + row_offset, bytes, policy_);
+      copy(target, static_cast<const char*>(p.k) + row_offset, bytes);
+      copy(target + C::kStepTokens * C::kRowBytes, static_cast<const char*>(p.v) + row_offset, bytes);
+    }
+    if constexpr (C::kStorage == KvStorage::e2m1) copy_scales(p, stage, element, seen(token));
+  }
+
+  // A lane's token's, of K and V; their places as one mask of lanes for each bit of them.
+  WW_DEVICE void copy_scales(const AttentionParams& p, u32 stage, int64_t element, bool real) const {
+    const int lane = threadIdx.x % 32;
+    const int64_t slot = element / 16 & ~int64_t{15};
+    const int bytes = real ? 16 : 0;
+    const u32 target = stage + 2 * C::kStepTokens * C::kRowBytes + lane * 16;
+    if constexpr (C::kGroups == 2) {
+      ptx::cp_async_16_alone(target, p.k_block_scales + slot, bytes);
+      ptx::cp_async_16_alone(target + C::kStepTokens * 16, p.v_block_scales + slot, bytes);
+    } else {
+      ptx::cp_async_16_alone(target, (lane < 16 ? p.k_block_scales : p.v_block_scales) + slot, bytes);
+    }
+    if constexpr (C::kDim < 256) {
+      const u32 eights = __ballot_sync(~0u, element & 128);
+      const u32 fours = C::kDim < 128 ? __ballot_sync(~0u, element & 64) : 0;
+      if (lane == 0) {
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(stage + C::kStageBytes - 16), "r"(eights), "r"(fours)
+                     : "memory");
+      }
     }
   }
 
+  // The policy's register pair is one too many where the rows fill the registers.
+  static constexpr bool kHasPolicy = !C::kQueryInShared || C::kStorage == KvStorage::same16;
+  WW_DEVICE void copy(u32 target, const char* source, int bytes) const {
+    // A prefetch past the row would bring another head's, which nobody wants yet.
+    if constexpr (kHasPolicy) ptx::cp_async_16<C::kRowBytes < 128 ? 64 : 128>(target, source, bytes, policy_);
+    else ptx::cp_async_16(target, source, bytes);
+  }
+
   const ptx::u64 policy_ = ptx::evict_first_policy();
-  SegmentWalker walker_;
+  SegmentWalker<C> walker_;
   DecodeSegment segment_;
   u32 ring_;
   int stage_ = 0;
   int position_;
-  int step_ = 0;  // within the four whose pages are read
+  int step_ = 0;  // within the steps whose pages are read
   int pages_[2], next_pages_[2];
 };
 

@@ -21,13 +21,15 @@ struct ExtendConfig {
   static constexpr int kThreads = 32 * kWarps_;
   static constexpr int kTileRows = 16 * kWarps_;
   static constexpr int kTileTokens = kDim_ > 128 ? 32 : 64;
-  static constexpr int kRowBytes = kDim * Fragment::kBytes;
+  static constexpr int kRowBytes = kDim * Fragment::kBits / 8;
   static constexpr int kTileBytes = kTileTokens * kRowBytes;
+  static constexpr int kScaleRowBytes = kStorage_ == KvStorage::e2m1 ? kDim / 16 : 0;
+  static constexpr int kBufferBytes = 2 * (kTileBytes + kTileTokens * kScaleRowBytes);  // K, V, their scales
   // At d 256 the Q fragments live in shared memory, each thread's own: O fills the registers.
   static constexpr bool kQueryInShared = kDim > 128;
   static constexpr int kQueryBytes = kQueryInShared ? kTileRows * kDim * 2 : 0;
   static constexpr int kOffsetBytes = 2 * kTileTokens * 8;
-  static constexpr int kSmemBytes = 4 * kTileBytes + kOffsetBytes + kQueryBytes;  // 2 x (K, V), ...
+  static constexpr int kSmemBytes = 2 * kBufferBytes + kOffsetBytes + kQueryBytes;
 };
 
 struct ExtendTile {
@@ -139,7 +141,7 @@ class ExtendTask {
     return r;
   }
 
-  // A fragments of the warp's 16 rows; the order of dims matches widened fp8.
+  // A fragments of the warp's 16 rows; the order of dims matches that of widened values.
   WW_DEVICE void load_query() {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -156,6 +158,14 @@ class ExtendTask {
           const u32* pairs = reinterpret_cast<const u32*>(base) + k * 8 + lane % 4;
           q_[k][i] = real ? pairs[0] : 0;
           q_[k][i + 2] = real ? pairs[4] : 0;
+        } else if constexpr (C::kStorage == KvStorage::e2m1) {
+          if (k % 2 != 0) continue;
+          const uint4 w = real ? reinterpret_cast<const uint4*>(base)[k * 2 + lane % 4] : make_uint4(0, 0, 0, 0);
+          constexpr float kShift = power_of_two(F::kQueryLog2);
+          q_[k][i] = E::pack(E::low(w.x) * kShift, E::low(w.z) * kShift);
+          q_[k][i + 2] = E::pack(E::high(w.x) * kShift, E::high(w.z) * kShift);
+          q_[k + 1][i] = E::pack(E::low(w.y) * kShift, E::low(w.w) * kShift);
+          q_[k + 1][i + 2] = E::pack(E::high(w.y) * kShift, E::high(w.w) * kShift);
         } else {
           const uint2 four = real ? reinterpret_cast<const uint2*>(base)[k * 4 + lane % 4] : make_uint2(0, 0);
           constexpr float kShift = power_of_two(F::kQueryLog2);
@@ -189,11 +199,21 @@ class ExtendTask {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = 0;
     }
+    [[maybe_unused]] u32 codes[kTokenTiles];
 #pragma unroll
     for (int k = 0; k < C::kRowBytes / 32; ++k) {
-      u32 a[2 / F::kBytes][4];  // one k step of 16-bit K, two of widened fp8
+      constexpr int kSteps = 16 / F::kBits;  // k steps of 16 dims in 32 bytes
+      u32 a[kSteps][4];
 #pragma unroll
-      for (int half = 0; half < 2 / F::kBytes; ++half) query(k * (2 / F::kBytes) + half, a[half]);
+      for (int step = 0; step < kSteps; ++step) query(k * kSteps + step, a[step]);
+      if constexpr (C::kStorage == KvStorage::e2m1) {
+        if (k % 2 == 0) {
+#pragma unroll
+          for (int n = 0; n < kTokenTiles; ++n) {
+            codes[n] = scale_codes<C::kDim>(scale_row(k_tile, 0, n * 8 + lane / 4) + k * 4, lane & 2);
+          }
+        }
+      }
 #pragma unroll
       for (int n = 0; n < kTokenTiles; n += 2) {
         u32 b[4];
@@ -201,6 +221,13 @@ class ExtendTask {
         if constexpr (C::kStorage == KvStorage::same16) {
           E::mma(s[n], a[0], b[0], b[1]);
           E::mma(s[n + 1], a[0], b[2], b[3]);
+        } else if constexpr (C::kStorage == KvStorage::e2m1) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {  // token tile n + i / 2, chunk k * 2 + i % 2
+            const u32 scale = row_scale<E>(codes[n + i / 2], (k * 2 + i % 2) % 4);
+            E::mma(s[n + i / 2], a[i % 2 * 2], scaled<0>(b[i], scale), scaled<1>(b[i], scale));
+            E::mma(s[n + i / 2], a[i % 2 * 2 + 1], scaled<2>(b[i], scale), scaled<3>(b[i], scale));
+          }
         } else {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
@@ -210,6 +237,16 @@ class ExtendTask {
         }
       }
     }
+  }
+
+  // fp4: a pair of values.
+  template <int kNibble>
+  static WW_DEVICE u32 scaled(u32 word, u32 scale) {
+    return E::multiply(F::template widen<kNibble>(word), scale);
+  }
+  // fp4: the block scales of row `row` of K (v 0) or V (1) of the buffer that begins with `k_tile`.
+  static WW_DEVICE u32 scale_row(u32 k_tile, int v, int row) {
+    return k_tile + 2 * C::kTileBytes + (v * C::kTileTokens + row) * C::kScaleRowBytes;
   }
 
   WW_DEVICE void mask(int position, float (&s)[kTokenTiles][4]) const {
@@ -277,13 +314,34 @@ class ExtendTask {
       const u32 a[4] = {probability[k * 2][0], probability[k * 2][1], probability[k * 2 + 1][0],
                         probability[k * 2 + 1][1]};
       const int row = k * 16 + lane % 16;
+      [[maybe_unused]] u32 codes[4];
 #pragma unroll
       for (int chunk = 0; chunk < C::kRowBytes / 16; chunk += 2) {
         u32 b[4];
         ptx::ldmatrix_x4_trans(b, v_tile + swizzled<C::kRowBytes>(row, chunk + lane / 16));
+        if constexpr (C::kStorage == KvStorage::e2m1) {
+          if (chunk % 4 == 0) {
+            const u32 first = scale_row(v_tile - C::kTileBytes, 1, k * 16 + lane % 4 * 2) + chunk * 2;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              codes[i] = scale_codes<C::kDim>(first + (i % 2 + i / 2 * 8) * C::kScaleRowBytes, lane & 16);
+            }
+          }
+        }
         if constexpr (C::kStorage == KvStorage::same16) {
           E::mma(out_[chunk], a, b[0], b[1]);
           E::mma(out_[chunk + 1], a, b[2], b[3]);
+        } else if constexpr (C::kStorage == KvStorage::e2m1) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const u32 low = row_pair_scales<E>(codes[0], codes[1], (chunk + half) % 4);
+            const u32 high = row_pair_scales<E>(codes[2], codes[3], (chunk + half) % 4);
+            const int n = (chunk + half) * 4;
+            E::mma(out_[n], a, scaled<0>(b[half * 2], low), scaled<0>(b[half * 2 + 1], high));
+            E::mma(out_[n + 1], a, scaled<1>(b[half * 2], low), scaled<1>(b[half * 2 + 1], high));
+            E::mma(out_[n + 2], a, scaled<2>(b[half * 2], low), scaled<2>(b[half * 2 + 1], high));
+            E::mma(out_[n + 3], a, scaled<3>(b[half * 2], low), scaled<3>(b[half * 2 + 1], high));
+          }
         } else {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
@@ -303,6 +361,16 @@ class ExtendTask {
       for (int n = 0; n < kDimTiles; ++n) {
         reinterpret_cast<u32*>(out)[n * 4 + lane % 4] =
             E::pack(out_[n][i * 2] * scale, out_[n][i * 2 + 1] * scale);
+      }
+    } else if constexpr (C::kStorage == KvStorage::e2m1) {
+#pragma unroll
+      for (int n = 0; n < kDimTiles; n += 4) {  // every fourth dim of 32 each
+        uint4 eight;
+        eight.x = E::pack(out_[n][i * 2] * scale, out_[n + 1][i * 2] * scale);
+        eight.y = E::pack(out_[n + 2][i * 2] * scale, out_[n + 3][i * 2] * scale);
+        eight.z = E::pack(out_[n][i * 2 + 1] * scale, out_[n + 1][i * 2 + 1] * scale);
+        eight.w = E::pack(out_[n + 2][i * 2 + 1] * scale, out_[n + 3][i * 2 + 1] * scale);
+        reinterpret_cast<uint4*>(out)[n + lane % 4] = eight;
       }
     } else {
 #pragma unroll
@@ -336,7 +404,7 @@ WW_DEVICE void find_tokens(const AttentionParams& p, const ExtendTile& t, int po
       const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
       const int64_t page = __ldg(p.page_table + static_cast<int64_t>(t.request) * p.page_table_stride + index);
       offset = (page * p.page_stride + (token - index * p.page_size) * p.token_stride +
-                t.head * p.head_stride) * C::Fragment::kBytes;
+                t.head * p.head_stride) * C::Fragment::kBits / 8;
     }
     offsets[threadIdx.x] = offset;
   }
@@ -345,16 +413,25 @@ WW_DEVICE void find_tokens(const AttentionParams& p, const ExtendTile& t, int po
 template <class C>
 WW_DEVICE void load_tile(const AttentionParams& p, u32 k_tile, const long long* offsets) {
   constexpr int kChunks = C::kRowBytes / 16;
+  constexpr int kRowsPerPass = C::kThreads / kChunks;
   const int chunk = threadIdx.x % kChunks;
 #pragma unroll
-  for (int i = 0; i < C::kTileTokens * kChunks / C::kThreads; ++i) {
-    const int row = threadIdx.x / kChunks + i * (C::kThreads / kChunks);
+  for (int i = 0; i * kRowsPerPass < C::kTileTokens; ++i) {
+    const int row = threadIdx.x / kChunks + i * kRowsPerPass;
+    if (kRowsPerPass > C::kTileTokens && row >= C::kTileTokens) break;
     const long long offset = offsets[row];
     const int bytes = offset >= 0 ? 16 : 0;
     const long long source = (offset >= 0 ? offset : 0) + chunk * 16;
     const u32 target = k_tile + swizzled<C::kRowBytes>(row, chunk);
     ptx::cp_async_16(target, static_cast<const char*>(p.k) + source, bytes);
     ptx::cp_async_16(target + C::kTileBytes, static_cast<const char*>(p.v) + source, bytes);
+  }
+  if constexpr (C::kScaleRowBytes > 0) {
+    if (threadIdx.x >= 2 * C::kTileTokens) return;
+    const long long offset = offsets[threadIdx.x % C::kTileTokens];
+    const uint8_t* scales = threadIdx.x < C::kTileTokens ? p.k_block_scales : p.v_block_scales;
+    ptx::cp_async_few<C::kScaleRowBytes>(k_tile + 2 * C::kTileBytes + threadIdx.x * C::kScaleRowBytes,
+                                         scales + (offset >= 0 ? offset / 8 : 0), offset >= 0 ? C::kScaleRowBytes : 0);
   }
 }
 
@@ -378,7 +455,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   t.token_end = p.causal && !tree ? t.kv_len - t.q_len + last_token + 1 : t.kv_len;
   t.token_begin = first_visible(t.kv_len, t.q_len - (tree ? 0 : first_token), p.window_left, p.causal);
 
-  long long* offsets = reinterpret_cast<long long*>(smem + 4 * C::kTileBytes);
+  long long* offsets = reinterpret_cast<long long*>(smem + 2 * C::kBufferBytes);
   const u32 tiles = ptx::smem_address(smem);
   find_tokens<C>(p, t, t.token_begin, offsets);
   __syncthreads();
@@ -386,14 +463,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   ptx::cp_async_commit();
   find_tokens<C>(p, t, t.token_begin + C::kTileTokens, offsets + C::kTileTokens);
 
-  ExtendTask<C> task(p, t, smem + 4 * C::kTileBytes + C::kOffsetBytes);
+  ExtendTask<C> task(p, t, smem + 2 * C::kBufferBytes + C::kOffsetBytes);
   int buffer = 0;
   for (int position = t.token_begin; position < t.token_end; position += C::kTileTokens) {
     ptx::cp_async_wait<0>();
     __syncthreads();  // this tile has landed, and nobody reads the other buffer any more
-    const u32 tile = tiles + buffer * 2 * C::kTileBytes;
+    const u32 tile = tiles + buffer * C::kBufferBytes;
     if (position + C::kTileTokens < t.token_end) {
-      load_tile<C>(p, tiles + (buffer ^ 1) * 2 * C::kTileBytes, offsets + (buffer ^ 1) * C::kTileTokens);
+      load_tile<C>(p, tiles + (buffer ^ 1) * C::kBufferBytes, offsets + (buffer ^ 1) * C::kTileTokens);
       ptx::cp_async_commit();
       find_tokens<C>(p, t, position + 2 * C::kTileTokens, offsets + buffer * C::kTileTokens);
     }

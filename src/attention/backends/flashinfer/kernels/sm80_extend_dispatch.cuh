@@ -28,8 +28,10 @@ ExtendVariant extend_variant_of(int head_dim, int tile_rows) {
 ExtendVariant extend_bf16(int head_dim, int tile_rows);
 ExtendVariant extend_bf16_e4m3(int head_dim, int tile_rows);
 ExtendVariant extend_bf16_e5m2(int head_dim, int tile_rows);
+ExtendVariant extend_bf16_e2m1(int head_dim, int tile_rows);
 ExtendVariant extend_f16(int head_dim, int tile_rows);
 ExtendVariant extend_f16_e4m3(int head_dim, int tile_rows);
 ExtendVariant extend_f16_e5m2(int head_dim, int tile_rows);
+ExtendVariant extend_f16_e2m1(int head_dim, int tile_rows);
 
 }  // namespace warpweave::cuda
