@@ -15,6 +15,10 @@ namespace {
 // Layers start on a cache-line boundary whatever the shape.
 constexpr size_t kLayerAlignBytes = 64;
 
+// From this size on a layer asks for huge pages. A first write then commits 2 MB of K and of V, which
+// is little of a large layer and would be most of a small one.
+constexpr size_t kHugeLayerBytes = size_t{64} << 20;
+
 size_t align_up(size_t bytes) { return (bytes + kLayerAlignBytes - 1) & ~(kLayerAlignBytes - 1); }
 
 size_t token_bytes(const KvCacheShape& shape, int head_dim) {
@@ -116,6 +120,9 @@ Status KvCache::reserve() {
                                       "); lower --max-total-tokens");
   }
   base_ = static_cast<std::byte*>(base);
+  // Decoding reads pages in random order, one TLB miss per 4 KB without. A kernel that has no huge
+  // pages to give refuses, and the cache works as before.
+  if (layer_bytes_ >= kHugeLayerBytes) madvise(base, size_bytes_, MADV_HUGEPAGE);
   return {};
 }
 

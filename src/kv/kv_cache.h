@@ -2,7 +2,8 @@
 //
 // Which page belongs to whom is PagePool's business; this class only stores. Memory is reserved at
 // create() and committed by the kernel when a page is first written, so resident memory grows with
-// use. Not synchronised: writers of different slots may run in parallel, a slot has one writer.
+// use: by huge pages, if a layer is large and the kernel has them. Not synchronised: writers of
+// different slots may run in parallel, a slot has one writer.
 // Under fp4_e2m1 a token has block scales beside its values, in a region of their own per layer.
 // Errors: create() refuses zero or overflowing shapes, head dims that fp4_e2m1 cannot block, scales
 // that are not positive numbers or do not fit the shape, and failed reservations.

@@ -84,18 +84,13 @@ inline void widen_row(const BlockRows& block, int token, float* out) {
 
 // kLanes x kLanes units: each stage interleaves rows i and i + kLanes / 2.
 inline void transpose(Units* rows) {
-  Units low, high;
-  for (int i = 0; i < kLanes; ++i) {
-    low[i] = i / 2 + i % 2 * kLanes;
-    high[i] = low[i] + kLanes / 2;
-  }
   Units other[kLanes];
 #pragma GCC unroll 4
   for (int stage = 1; stage < kLanes; stage *= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < kLanes / 2; ++i) {
-      other[2 * i] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], low);
-      other[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], high);
+      other[2 * i] = interleave_low(rows[i], rows[i + kLanes / 2]);
+      other[2 * i + 1] = interleave_high(rows[i], rows[i + kLanes / 2]);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) rows[i] = other[i];

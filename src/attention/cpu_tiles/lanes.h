@@ -29,6 +29,27 @@ inline Ints pick_ints(Ints mask, Ints yes, Ints no) { return mask ? yes : no; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats magnitude(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
 
+// a0 b0 a1 b1 ... of the lower or the upper halves.
+inline Units interleave_low(Units a, Units b) {
+#if WW_LANES == 16
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+#elif WW_LANES == 8
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#else
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#endif
+}
+inline Units interleave_high(Units a, Units b) {
+#if WW_LANES == 16
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27,
+                                 12, 28, 13, 29, 14, 30, 15, 31);
+#elif WW_LANES == 8
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+  return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
 inline float sum_lanes(Floats v) {
   float lanes[kLanes];
   memcpy(lanes, &v, sizeof v);

@@ -45,14 +45,15 @@ void few_scores(const FewRowsArgs& args, int token) {
   for (int u = 0; u < units; u += 2 * kUnits) {
 #pragma GCC unroll 2
     for (int g = 0; g < G; ++g) {
-      prefetch_step(*attend.prefetch);
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
+        prefetch_step(*attend.prefetch);
         const int unit = u + h * kUnits, left = (units - unit) / Load::kUnitsPerWord;
         if (left <= 0) break;
         V words[Load::kWords];
         Load::template k_words<kFull>(args.k, token + g * W, unit, words);
         const typename Load::K decoder(args.k, token + g * W, unit);
+        prefetch_step(*attend.prefetch);
         mac_words<V, Mac, Load, R>(decoder, words, left, attend.q + unit, units, acc[g]);
       }
     }
@@ -79,7 +80,7 @@ void few_values(const FewRowsArgs& args, int row, bool rescale) {
       }
     }
     for (int u = 0; u < units; u += U) {
-      if (u % 8 == 0) prefetch_step(*attend.prefetch);
+      if (u % 2 == 0) prefetch_step(*attend.prefetch);
       V unit[U][C];
       Load::template v_units<kFull>(args.v, u, d, unit);
       for (int i = 0; i < U; ++i) {

@@ -34,13 +34,16 @@ constexpr float kMaxSlack = 8;
 enum class Element : uint8_t { f32, bf16, f16, e4m3, e5m2, e2m1 };
 
 // The K, then the V rows of the tokens that come next, fetched towards L2 a few lines at a time
-// during the work on the present ones: a burst of misses would stall the core.
+// during the work on the present ones: a burst of misses takes all the miss buffers of L1, and then
+// the loads that L2 could answer wait for memory, too.
 struct Prefetch {
   const char* const* tokens[2];  // [count] each
   int64_t offset[2];             // bytes from a token to what is wanted of it
   int bytes[2];                  // wanted of each token
   int count = 0;
-  int list = 0, token = 0, byte = 0;  // what comes next
+  int list = 0, token = 0;       // that comes next; nothing is left at list 2
+  const char* at = nullptr;      // the next line of it
+  const char* end = nullptr;
   int lines_per_step = 0;
 };
 

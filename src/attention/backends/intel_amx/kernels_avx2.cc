@@ -29,6 +29,9 @@ struct Vec {
     return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
   }
   static float first(Vec a) { return _mm256_cvtss_f32(a.v); }
+  static bool any_greater(Vec a, Vec b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)) != 0;
+  }
   static float reduce_max(Vec a) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));

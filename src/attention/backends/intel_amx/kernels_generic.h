@@ -29,17 +29,26 @@ inline const uint8_t* scales_of(const BlockRows& block, int token) {
   return block.scale_rows[token] + block.scale_head_offset;
 }
 
-inline void prefetch_step(Prefetch& prefetch) {
-  for (int lines = prefetch.lines_per_step; lines > 0 && prefetch.list < 2; --lines) {
-    const int list = prefetch.list;
-    __builtin_prefetch(prefetch.tokens[list][prefetch.token] + prefetch.offset[list] + prefetch.byte,
-                       0, 2);
-    prefetch.byte += 64;
-    if (prefetch.byte < prefetch.bytes[list]) continue;
-    prefetch.byte = 0;
-    if (++prefetch.token < prefetch.count) continue;
+// To the next token that has lines to fetch.
+[[gnu::noinline]] inline void next_prefetch_token(Prefetch& prefetch) {
+  if (prefetch.token == prefetch.count) {
     prefetch.token = 0;
-    ++prefetch.list;
+    if (++prefetch.list == 2) return;
+  }
+  const int list = prefetch.list;
+  prefetch.at = prefetch.tokens[list][prefetch.token++] + prefetch.offset[list];
+  prefetch.end = prefetch.at + prefetch.bytes[list];
+}
+
+inline void prefetch_step(Prefetch& prefetch) {
+  for (int lines = prefetch.lines_per_step; lines > 0; --lines) {
+    if (prefetch.at >= prefetch.end) {
+      if (prefetch.list == 2) return;
+      next_prefetch_token(prefetch);
+      if (prefetch.list == 2) return;
+    }
+    __builtin_prefetch(prefetch.at, 0, 2);
+    prefetch.at += 64;
   }
 }
 

@@ -34,6 +34,9 @@ struct Vec {
   }
   static Vec select_less(Vec a, Vec b, Vec yes, Vec no) { return {a.v < b.v ? yes.v : no.v}; }
   static float first(Vec a) { return a.v[0]; }
+  static bool any_greater(Vec a, Vec b) {
+    return a.v[0] > b.v[0] || a.v[1] > b.v[1] || a.v[2] > b.v[2] || a.v[3] > b.v[3];
+  }
   static float reduce_max(Vec a) {
     const float x = a.v[0] > a.v[1] ? a.v[0] : a.v[1], y = a.v[2] > a.v[3] ? a.v[2] : a.v[3];
     return x > y ? x : y;

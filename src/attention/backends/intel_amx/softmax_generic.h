@@ -87,11 +87,14 @@ void mask_row(float* s, int cols, uint64_t visible) {
   }
 }
 
-// The row's new maximum and the factor for what it has accumulated.
-inline float move_maximum(const SoftmaxArgs& args, int row, float block_max, float* rescale_log2) {
+// The row's maximum, moved if a lane of `top` exceeds it by more than the slack, and the factor for
+// what it has accumulated. Most blocks move nothing, so the lanes are compared before they are reduced.
+template <typename V>
+float move_maximum(const SoftmaxArgs& args, int row, V top, float* rescale_log2) {
   const float old_max = args.m[row];
   *rescale_log2 = 0;
-  if (!(block_max > old_max + kMaxSlack)) return old_max;
+  if (!V::any_greater(top, V::set1(old_max + kMaxSlack))) return old_max;
+  const float block_max = V::reduce_max(top);
   if (old_max != kNegativeInfinity) *rescale_log2 = old_max - block_max;
   args.m[row] = block_max;
   return block_max;
@@ -110,7 +113,7 @@ bool softmax_row(const SoftmaxArgs& args, int row) {
   V top = V::load(s);
   for (int c = W; c < args.cols; c += W) top = V::max(top, V::load(s + c));
   float rescale_log2;
-  const float max = move_maximum(args, row, V::reduce_max(top) * scale, &rescale_log2);
+  const float max = move_maximum(args, row, top * V::set1(scale), &rescale_log2);
   args.rescale[row] = 1;
   if (max == kNegativeInfinity) {
     // Nothing visible so far; also keeps -inf - -inf out of exp2.

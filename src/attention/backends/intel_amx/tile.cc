@@ -15,7 +15,8 @@ namespace {
 constexpr float kLog2e = std::numbers::log2e_v<float>;
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
-constexpr int kStepsPerLine = 4;  // prefetch steps of a block's kernels per 64 bytes of a row, at least
+// Prefetch steps of a block's kernels per 64 bytes of a row, at least.
+constexpr int kPackStepsPerLine = 4, kFewRowsStepsPerLine = 16;
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
@@ -133,6 +134,10 @@ BlockRows TileRunner::block_rows(const LayerShape& shape, int kv_head, int block
           shape.element};
 }
 
+bool TileRunner::packs(const LayerShape& shape) const {
+  return shape.kernels->few_rows == nullptr || rows_ > kFewRows;
+}
+
 int TileRunner::stripe_blocks(const LayerShape& shape) const {
   return rows_ > shape.kernels->group_rows ? kChunkBlocks : 1;
 }
@@ -147,6 +152,7 @@ void TileRunner::start_prefetch(const LayerShape& shape) {
     return;
   }
   const int bits = kv_format_bits(call.k.format), heads = item_.head_end - item_.head_begin;
+  const int steps_per_line = packs(shape) ? kPackStepsPerLine : kFewRowsStepsPerLine;
   int lines = 0, steps = 0;
   for (bool values : {false, true}) {
     const KvPoolView& pool = values ? call.v : call.k;
@@ -155,7 +161,7 @@ void TileRunner::start_prefetch(const LayerShape& shape) {
     prefetch_.offset[values] = item_.head_begin * pool.head_stride * bits / 8;
     prefetch_.bytes[values] = static_cast<int>(((heads - 1) * pool.head_stride + dim) * bits / 8);
     lines += prefetch_.count * ((prefetch_.bytes[values] + 63) / 64);
-    steps += heads * kStepsPerLine * ((dim * bits / 8 + 63) / 64);
+    steps += heads * steps_per_line * ((dim * bits / 8 + 63) / 64);
   }
   steps *= (stripe_.count() + kBlockTokens - 1) / kBlockTokens;
   prefetch_.lines_per_step = (lines + steps - 1) / steps;
@@ -205,18 +211,18 @@ void TileRunner::attend_group(const LayerShape& shape, int kv_head, int begin, i
                        p_,
                        rescale_,
                        &prefetch_};
-  if (shape.kernels->few_rows != nullptr && rows_ <= kFewRows) {
+  if (packs(shape)) {
+    shape.kernels->attend(attend);
+  } else {
     shape.kernels->few_rows({&attend, block_rows(shape, kv_head, first, false),
                              block_rows(shape, kv_head, first, true)});
-  } else {
-    shape.kernels->attend(attend);
   }
   // While the group's values are in L1.
   if (whole_chunk && !tile_.cut) merge_rows(shape, row, end - begin);
 }
 
 void TileRunner::run_head(const LayerShape& shape, int kv_head) {
-  if (shape.kernels->few_rows == nullptr || rows_ > kFewRows) {
+  if (packs(shape)) {
     const int end = (stripe_.tokens.last + kBlockTokens - 1) / kBlockTokens;
     for (int block = stripe_.tokens.first / kBlockTokens; block < end; ++block) {
       pack_block(shape, kv_head, block);

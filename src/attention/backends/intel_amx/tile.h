@@ -88,6 +88,7 @@ class TileRunner {
   BlockRows block_rows(const LayerShape& shape, int kv_head, int block, bool values) const;
   int local_row(int kv_head) const { return (kv_head - item_.head_begin) * row_stride_; }
   int stripe_blocks(const LayerShape& shape) const;
+  bool packs(const LayerShape& shape) const;  // or runs its few rows straight from the pages
 
   AlignedBuffer buffer_;
   uint32_t *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *p_ = nullptr;

@@ -32,6 +32,7 @@ struct Vec {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
   }
   static float first(Vec a) { return _mm512_cvtss_f32(a.v); }
+  static bool any_greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0; }
   static float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
   static float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 
