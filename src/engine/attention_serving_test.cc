@@ -1,5 +1,6 @@
-// flex_attention with its modifiers and dual_chunk_flash_attn, served: equal tokens however prompts
-// are cut, the goldens where the modifiers say nothing new, and what the flags refuse.
+// triton, flex_attention with its modifiers and dual_chunk_flash_attn, served on the CPU and on a GPU: equal
+// tokens however prompts are cut, the goldens where the modifiers say nothing new, and what the flags
+// refuse. Skips the GPU where there is none, or no NVRTC.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,6 +10,9 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "attention/registry.h"
+#include "attention/select.h"
+#include "device/cuda/cuda_device.h"
 #include "engine/engine_impl.h"
 
 namespace warpweave {
@@ -16,11 +20,11 @@ namespace {
 
 constexpr const char* kModel = "models/tale-llama";
 
-ServerArgs flex_args() {
+ServerArgs flex_args(const std::string& device) {
   ServerArgs args;
   args.dtype = "float32";
   args.attention_backend = "flex_attention";
-  args.device = "cpu";
+  args.device = device;
   return args;
 }
 
@@ -59,6 +63,20 @@ std::vector<std::vector<int32_t>> greedy(const ServerArgs& args, const std::vect
   return ids;
 }
 
+// Why a device's backends cannot run here; empty: they can.
+std::string missing(const std::string& device, const char* backend) {
+  if (device == "cpu") return {};
+  const auto gpu = probe_cuda_device();
+  if (!gpu.ok()) return gpu.status().message();
+  const auto arch = arch_of_compute_capability(gpu->compute_capability);
+  for (const BackendRegistration& built : built_backends()) {
+    if (built.caps->name != backend || !arch || !built.caps->archs.has(*arch)) continue;
+    const Status lacks = built.probe ? built.probe(Probe::thorough) : Status();
+    return lacks.ok() ? "" : lacks.message();
+  }
+  return std::string("no kernels of ") + backend + " for " + gpu->name;
+}
+
 struct Goldens {
   std::vector<std::vector<int32_t>> prompts, continuations;  // of 24 tokens
 };
@@ -75,9 +93,16 @@ Goldens goldens() {
   return out;
 }
 
-TEST(FlexServing, GoldensWithoutModifiersAndWithOnesThatChangeNothing) {
+class FlexServing : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = missing(GetParam(), "flex_attention"); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_P(FlexServing, GoldensWithoutModifiersAndWithOnesThatChangeNothing) {
   const Goldens golden = goldens();
-  ServerArgs args = flex_args();
+  ServerArgs args = flex_args(GetParam());
   EXPECT_EQ(greedy(args, golden.prompts), golden.continuations);
   args.flex_attention_mask_mod = "causal && window(wide)";
   args.flex_attention_score_mod = "score + nothing * (q_idx - kv_idx)";
@@ -87,9 +112,9 @@ TEST(FlexServing, GoldensWithoutModifiersAndWithOnesThatChangeNothing) {
   EXPECT_EQ(greedy(args, golden.prompts), golden.continuations);
 }
 
-TEST(FlexServing, ModifiersHoldInBothPhasesAndAnyChunk) {
+TEST_P(FlexServing, ModifiersHoldInBothPhasesAndAnyChunk) {
   const Goldens golden = goldens();
-  ServerArgs args = flex_args();
+  ServerArgs args = flex_args(GetParam());
   args.flex_attention_mask_mod = "window(6)";
   args.flex_attention_score_mod = "softcap(20, alibi)";
   const auto whole = greedy(args, golden.prompts);
@@ -100,14 +125,16 @@ TEST(FlexServing, ModifiersHoldInBothPhasesAndAnyChunk) {
   EXPECT_EQ(greedy(args, golden.prompts), whole);
 }
 
-TEST(FlexServing, FlagsAreChecked) {
+INSTANTIATE_TEST_SUITE_P(Devices, FlexServing, testing::Values("cpu", "cuda"));
+
+TEST(FlexServingFlags, AreChecked) {
   const auto refused = [](const ServerArgs& args, const char* flag, const char* message) {
     const auto served = serve(args);
     ASSERT_FALSE(served.ok());
     EXPECT_EQ(served.status().field(), flag);
     EXPECT_NE(served.status().message().find(message), std::string::npos) << served.status().message();
   };
-  ServerArgs args = flex_args();
+  ServerArgs args = flex_args("cpu");
   args.flex_attention_mask_mod = "causal &&";
   refused(args, "--flex-attention-mask-mod", "column 10: expected a number");
   args.flex_attention_mask_mod = "";
@@ -119,7 +146,7 @@ TEST(FlexServing, FlagsAreChecked) {
   args.flex_attention_params = "";
   args.decode_attention_backend = "intel_amx";
   refused(args, "--flex-attention-score-mod", "is for flex_attention, but prefill runs on flex_attention and decode on intel_amx");
-  args = flex_args();
+  args = flex_args("cpu");
   args.flex_attention_mask_mod = "prefix_lm(4)";
   refused(args, "--flex-attention-mask-mod", "may show a row later tokens");
   args.chunked_prefill_size = -1;
@@ -127,9 +154,22 @@ TEST(FlexServing, FlagsAreChecked) {
   EXPECT_TRUE(serve(args).ok());
 }
 
-class DualChunkServing : public testing::Test {
+// Graphs of several sizes, and prompts cut into chunks.
+TEST(TritonServing, GoldensOnAGpu) {
+  if (const std::string why = missing("cuda", "triton"); !why.empty()) GTEST_SKIP() << why;
+  const Goldens golden = goldens();
+  ServerArgs args = flex_args("cuda");
+  args.attention_backend = "triton";
+  EXPECT_EQ(greedy(args, golden.prompts), golden.continuations);
+  args.chunked_prefill_size = 7;
+  args.page_size = 16;
+  EXPECT_EQ(greedy(args, golden.prompts), golden.continuations);
+}
+
+class DualChunkServing : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+    if (const std::string why = missing(GetParam(), "dual_chunk_flash_attn"); !why.empty()) GTEST_SKIP() << why;
     folder_ = std::filesystem::temp_directory_path() / ("dual-chunk-serving-" + std::to_string(getpid()));
     std::filesystem::create_directories(folder_);
     std::ofstream(folder_ / "config.json") << R"({"architectures": ["Qwen2ForCausalLM"],
@@ -144,9 +184,9 @@ class DualChunkServing : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(DualChunkServing, AnyChunkAndPageGivesTheSameTokens) {
+TEST_P(DualChunkServing, AnyChunkAndPageGivesTheSameTokens) {
   ServerArgs args;
-  args.device = "cpu";
+  args.device = GetParam();
   args.dtype = "float32";
   args.load_format = "dummy";
   args.random_seed = 7;
@@ -169,7 +209,12 @@ TEST_F(DualChunkServing, AnyChunkAndPageGivesTheSameTokens) {
   EXPECT_EQ(greedy(args, prompts, folder_), whole);
   args.attention_backend = "intel_amx";
   EXPECT_FALSE(serve(args, folder_).ok());
+  args.attention_backend = {};
+  args.device = "cpu";
+  EXPECT_EQ(greedy(args, prompts, folder_), whole);
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, DualChunkServing, testing::Values("cpu", "cuda"));
 
 }  // namespace
 }  // namespace warpweave

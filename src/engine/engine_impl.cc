@@ -68,7 +68,7 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   out.chunked_prefill_size = args.chunked_prefill_size.value_or(
       gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
   out.max_prefill_tokens = args.max_prefill_tokens;
-  out.enable_mixed_chunk = args.enable_mixed_chunk;
+  out.enable_mixed_chunk = resolve_mixed_chunk(args, gpu);
   out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
                         : args.schedule_policy == "priority" ? SchedulePolicy::priority
                                                              : SchedulePolicy::fcfs;
@@ -105,6 +105,10 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
 }
 
 }  // namespace
+
+bool resolve_mixed_chunk(const ServerArgs& args, bool gpu) {
+  return args.enable_mixed_chunk || (gpu && !args.disable_mixed_chunk);
+}
 
 ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
   ModelFacts facts;
@@ -302,6 +306,7 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * attention.page_size;
   core.info.max_running_requests = core.scheduler.max_running_requests;
   core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
+  core.info.enable_mixed_chunk = core.scheduler.enable_mixed_chunk;
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   core.tokenizer = bundle.tokenizer.get();
   core.stream_interval_tokens = args.stream_interval;

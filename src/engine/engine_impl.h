@@ -24,6 +24,9 @@ Result<std::optional<TuningTable>> attention_tuning(const ServerArgs& args);
 // --dtype for this checkpoint: f32, bf16 or f16.
 Result<DType> resolve_dtype(const std::string& flag, DType checkpoint);
 
+// Whether decodes ride along with prefill chunks; by default where that measures faster, on a GPU.
+bool resolve_mixed_chunk(const ServerArgs& args, bool gpu);
+
 // Opens what --model-path names (`path` is the resolved folder or file).
 Result<ModelBundle> open_served_model(const ServerArgs& args, const std::string& path);
 

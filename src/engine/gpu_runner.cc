@@ -16,7 +16,14 @@ using gpu::PageTableRun;
 using gpu::SampleRowParams;
 
 constexpr int kTuningForwards = 2;
-constexpr int kFewestTunedTokens = 512;  // of prefill
+
+double us_since(SteadyClock::time_point& last) {
+  const auto now = SteadyClock::now();
+  return std::chrono::duration<double, std::micro>(now - std::exchange(last, now)).count();
+}
+// Prefill sizes for which the products are tuned: by steps where prompts and chunks are common, then
+// doubling.
+constexpr int kTunedStep = 128, kTunedSteps = 16;
 constexpr int kHostLogprobRows = 64;  // logits rows on the host at a time
 
 template <typename T>
@@ -42,6 +49,15 @@ SampleRowParams sample_params(const SampleRow& row, bool on_host) {
   return out;
 }
 
+std::vector<int> tuned_prefill_sizes(int largest) {
+  std::vector<int> sizes;
+  for (int tokens = kTunedStep; tokens <= std::min(largest, kTunedStep * kTunedSteps); tokens += kTunedStep) {
+    sizes.push_back(tokens);
+  }
+  for (int tokens = 2 * kTunedStep * kTunedSteps; tokens <= largest; tokens *= 2) sizes.push_back(tokens);
+  return sizes;
+}
+
 bool row_wants_host(const SampleRow& row) { return row.want_logprobs || row.state->needs_logit_edit(); }
 
 }  // namespace
@@ -49,11 +65,11 @@ bool row_wants_host(const SampleRow& row) { return row.want_logprobs || row.stat
 Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRunnerOptions& options) {
   std::unique_ptr<GpuRunner> out(new GpuRunner(std::move(parts), options));
   WW_RETURN_IF_ERROR(out->reserve());
-  for (int tokens = options.prefill_tokens; tokens >= kFewestTunedTokens; tokens /= 2) {
-    WW_RETURN_IF_ERROR(out->tune_prefill(tokens));
-  }
-  const auto started = SteadyClock::now();
+  auto started = SteadyClock::now();
   const auto elapsed_s = [&] { return std::chrono::duration<double>(SteadyClock::now() - started).count(); };
+  for (int tokens : tuned_prefill_sizes(options.prefill_tokens)) WW_RETURN_IF_ERROR(out->tune_prefill(tokens));
+  LOG_DEBUG("products of prefill tuned in {:.2f} s", elapsed_s());
+  started = SteadyClock::now();
   for (int batch_size : options.graph_batch_sizes) {
     if (elapsed_s() > options.graph_budget_s) break;
     WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, out->graph_for(batch_size, out->flights_[0]));
@@ -133,9 +149,16 @@ void GpuRunner::finish(Flight& flight) {
     step->sampled_ids[i] = step->sampled[i].token_id = flight.sampled.as<int32_t>()[i];
     step->sample_rows[i].state->add_output(step->sampled_ids[i]);
   }
-  float gap_ms = 0;
+  float gap_ms = 0, run_ms = 0;
   if (flight.follows && cudaEventElapsedTime(&gap_ms, last_end_.get(), flight.begin.get()) == cudaSuccess) {
     step->overhead_us = gap_ms * 1000.0;
+  }
+  if (spdlog::should_log(spdlog::level::debug) &&
+      cudaEventElapsedTime(&run_ms, flight.begin.get(), flight.end.get()) == cudaSuccess) {
+    const ForwardBatch& batch = step->builder.batch();
+    LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
+              "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms, gap_ms * 1000,
+              flight.follows ? "" : " (not measured)", flight.staging_us, flight.metadata_us, flight.enqueue_us);
   }
   std::swap(last_end_, flight.end);  // this flight's is recorded anew at its next launch
   step->done = true;
@@ -173,16 +196,22 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   if (graph != nullptr) shape = {graph_size, graph_size, graph_size, graph_size};
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
   ForwardBatch batch;
+  auto clock = SteadyClock::now();
   WW_RETURN_IF_ERROR(upload(&step, shape, flight, batch));
+  flight.staging_us = us_since(clock);
   float* logits = logits_.as<float>();
   if (graph != nullptr) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_replay_cuda_graph(batch));
+    flight.metadata_us = us_since(clock);
     WW_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph, stream()), "launching a graph");
   } else {
     WW_ASSIGN_OR_RETURN(logits, logits_memory(shape.logits_rows));
+    clock = SteadyClock::now();
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
+    flight.metadata_us = us_since(clock);
     WW_RETURN_IF_ERROR(forward(batch, shape, logits));
   }
+  flight.enqueue_us = us_since(clock);
   WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(flight.sampled.as<void>(), sampled_.as<void>(),
                                           step.sample_rows.size() * sizeof(int32_t), cudaMemcpyDeviceToHost, stream()),
                           "reading sampled tokens");
@@ -240,6 +269,9 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   put(built.q_indptr, q_indptr, 0);
   for (size_t i = std::max<size_t>(built.q_indptr.size(), 1); i < q_indptr.size(); ++i) {
     q_indptr[i] = q_indptr[i - 1] + 1;
+  }
+  if (step == nullptr) {  // a trial: equal rows would draw less power than real ones, and run faster
+    for (int i = 0; i < shape.tokens; ++i) input_ids[i] = i % parts_.model->config().vocab_size;
   }
   if (step == nullptr && shape.requests == 1 && shape.tokens > 1) {  // a prefill: sees page 0 again and again
     q_indptr[1] = kv_lens[0] = shape.tokens;

@@ -61,6 +61,7 @@ class GpuRunner : public DeviceRunner {
     PinnedBuffer sampled;        // [max_requests] ids on their way back
     CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
     bool follows = false;        // the step before was still running at launch
+    double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };
   // What the device's page table holds in a row.
   struct TableRow {

@@ -2,6 +2,7 @@
 // pool takes its share of it.
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 
 #include "attention/hybrid.h"
 #include "base/log.h"
@@ -72,17 +73,24 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   WW_ASSIGN_OR_RETURN(parts.attention,
                       create_resolved_backend(setup.attention, {.team = parts.team.get(),
                                                                 .max_context_len = setup.context_len,
-                                                                .page_size = page_size}));
+                                                                .page_size = page_size,
+                                                                .modifiers = &setup.modifiers}));
   WW_ASSIGN_OR_RETURN(const KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   const BuildOptions build = {.dtype = setup.dtype, .max_positions = setup.context_len,
                               .progress = setup.options.on_weights_progress};
+  const auto load_started = SteadyClock::now();
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights,
                       load_gpu_weights(config, std::move(setup.bundle.weights), build, *parts.team));
+  const double load_s = std::chrono::duration<double>(SteadyClock::now() - load_started).count();
+  const double loaded_gb = static_cast<double>(weights.arena->used_bytes()) / 1e9;
+  LOG_INFO("weights: {:.2f} GB on the GPU in {:.2f} s, {:.1f} GB/s", loaded_gb, load_s, loaded_gb / load_s);
   GpuRunnerOptions options;
   options.max_requests = setup.scheduler.max_running_requests;
   options.max_tokens = max_step_tokens(setup.scheduler);
   options.context_len = setup.context_len;
-  options.prefill_tokens = std::max(setup.scheduler.chunked_prefill_size, 0);
+  if (!setup.attention.deterministic) {
+    options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, setup.context_len);
+  }
   options.max_pages_per_request = (setup.context_len + page_size - 1) / page_size;
   if (setup.attention.decode_graphs) {
     WW_ASSIGN_OR_RETURN(options.graph_batch_sizes, graph_batch_sizes(args, options.max_requests));
@@ -90,6 +98,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
                                                       {.max_tokens = options.max_tokens,
                                                        .max_logits_rows = options.max_tokens}));
+  if (setup.attention.deterministic) parts.model->gemm().set_batch_invariant();
   StartedDevice out;
   out.description = "cuda: " + gpu.info.name + ", " + std::to_string(gpu.info.total_bytes >> 30) + " GiB, driver for CUDA " +
                     std::to_string(gpu.info.driver_version / 1000) + "." +

@@ -263,7 +263,7 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--prefill-round-robin-balance", "", "", true},
     {"--priority-scheduling-preemption-threshold", "", "", false},
     {"--prompt-tokens-buckets", "", "", false},
-    {"--quantization", "quantised weights are read from GGUF files: --model-path model.gguf", "", false},
+    {"--quantization", "a checkpoint says itself how its weights are stored (fp8 folders, GGUF files); nothing is quantised here", "", false},
     {"--quantization-param-path", "quantised weights are read from GGUF files: --model-path model.gguf", "", false},
     {"--quantize-and-serve", "", "", true},
     {"--reasoning-parser", "reasoning is not separated yet", "", false},

@@ -179,6 +179,10 @@ Status check_together(Command command, const ServerArgs& args) {
     return bad_value(command, "--chunked-prefill-size", "0",
                      "must be -1 (never split) or at least 1", "--chunked-prefill-size 2048");
   }
+  if (args.enable_mixed_chunk && args.disable_mixed_chunk) {
+    return not_here(command, "--disable-mixed-chunk", "contradicts --enable-mixed-chunk",
+                    fmt::format("try: {} with one of the two", command_line(command)));
+  }
   if (args.device != "auto" && args.device != "cpu" && args.device != "cuda") {
     return not_here(command, "--device",
                     fmt::format("'{}' is not a device; there are auto, cpu and cuda", args.device),

@@ -58,6 +58,7 @@ struct ServerArgs {
   int max_prefill_tokens = 16384;
   std::optional<int> chunked_prefill_size;   // -1: prompts are never split
   bool enable_mixed_chunk = false;
+  bool disable_mixed_chunk = false;
   std::string schedule_policy = "fcfs";      // fcfs, lpm, priority
   double schedule_conservativeness = 1.0;
   std::optional<int> page_size;              // tokens

@@ -167,6 +167,24 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   read_dual_chunk(config, out);
 }
 
+void read_quantization(const json& object, ConfigReader& config, ModelConfig& out) {
+  if (!object.contains("quantization_config") || !object["quantization_config"].is_object()) return;
+  const json& section = object["quantization_config"];
+  ConfigReader quantization(section, "config.json: quantization_config");
+  out.quant_method = quantization.text("quant_method", "");
+  if (const json* block = quantization.find("weight_block_size"); block != nullptr && out.quant_method == "fp8") {
+    const auto valid = [](const json& size) {
+      return size.is_number_integer() && size.get<double>() >= 1 && size.get<double>() <= 65536;
+    };
+    if (!block->is_array() || block->size() != 2 || !valid((*block)[0]) || !valid((*block)[1])) {
+      quantization.fail("weight_block_size", "must be two sizes from 1 to 65536, e.g. [128, 128]");
+    } else {
+      out.fp8 = {(*block)[0].get<int>(), (*block)[1].get<int>()};
+    }
+  }
+  if (!quantization.status().ok()) config.fail(quantization.status());
+}
+
 }  // namespace
 
 Result<ModelConfig> parse_config_json(std::string_view text) {
@@ -191,6 +209,7 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
     config.fail("dtype", "is '" + dtype.substr(0, 40) + "'; supported are float32, bfloat16 and float16");
   }
   read_shape(config, out);
+  read_quantization(parsed.contains("quantization_config") ? parsed : object, config, out);
   read_moe(config, out);
   read_ropes(config, out);
   if (config.status().ok()) read_window(config, out);

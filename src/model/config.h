@@ -41,6 +41,12 @@ struct DualChunkConfig {
   int original_max_positions = 0;         // 0: queries are never scaled
 };
 
+// 8-bit weights (model/fp8_weights.h).
+struct Fp8Config {
+  int block_rows = 0;                     // of a weight_scale_inv; 0: no scales of blocks
+  int block_cols = 0;
+};
+
 struct ModelConfig {
   std::string architecture;               // "LlamaForCausalLM"
   std::string model_type;                 // "llama"
@@ -76,6 +82,8 @@ struct ModelConfig {
   int decoder_sparse_step = 1;            // layer i has experts if (i + 1) % step == 0
   std::vector<int> mlp_only_layers;       // dense although the step says experts
   std::optional<DualChunkConfig> dual_chunk;
+  std::string quant_method;               // of the checkpoint's weights, as declared; empty: none
+  Fp8Config fp8;                          // quant_method "fp8"
 
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;

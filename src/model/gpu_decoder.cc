@@ -40,8 +40,9 @@ Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config
                                                        GpuDecoderWeights weights, const GpuDecoderLimits& limits) {
   WW_RETURN_IF_ERROR(check_shape(config));
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
-  std::unique_ptr<GpuDecoder> out(
-      new GpuDecoder(config, decoder_spec(config, traits), options.dtype, std::move(weights)));
+  DecoderSpec spec = decoder_spec(config, traits);
+  spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
+  std::unique_ptr<GpuDecoder> out(new GpuDecoder(config, std::move(spec), options.dtype, std::move(weights)));
   WW_ASSIGN_OR_RETURN(out->gemm_, gpu::GpuGemm::create());
   WW_RETURN_IF_ERROR(out->reserve(limits));
   return out;
@@ -76,6 +77,12 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   get(w_.attention_out[1], logits_rows * q_dim, element);
   get(w_.h, tokens * hidden, element);
   get(w_.qkv, tokens * (q_dim + 2 * kv_dim), element);
+  if (spec_.dual_chunk) {
+    get(w_.q_succ, tokens * q_dim, element);
+    get(w_.q_inter, tokens * q_dim, element);
+    const DualChunkRope rope(*spec_.dual_chunk);
+    dual_chunk_ = {w_.q_succ, w_.q_inter, q_dim, rope.chunk_len()};
+  }
   get(w_.gate_up, 2 * inner, element);
   get(w_.act, inner, element);
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
@@ -142,6 +149,10 @@ void GpuDecoder::write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cach
   call.page_size = batch.page_size;
   call.k_out = cache.k(layer);
   call.v_out = cache.v(layer);
+  if (spec_.dual_chunk) {
+    call.dual_chunk = {w_.q_succ, w_.q_inter, dual_chunk_.chunk_len, DualChunkRope(*spec_.dual_chunk).farthest(),
+                       spec_.dual_chunk->original_max_positions};
+  }
   gpu::norm_rope_write_kv(call, batch.device.stream);
 }
 
@@ -164,6 +175,7 @@ void GpuDecoder::attend(int layer, const ForwardBatch& batch, GpuKvCache& cache,
   call.v = cache.v(layer);
   call.out = w_.attention_out[current_];
   call.out_token_stride = q_dim;
+  if (spec_.dual_chunk) call.dual_chunk = &dual_chunk_;
   if (batch.mode == ForwardMode::decode) {
     attention.forward_decode(batch, call);
   } else {

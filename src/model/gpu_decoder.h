@@ -70,6 +70,8 @@ class GpuDecoder {
     void* h = nullptr;            // normed input [tokens, hidden]
     float* h_f32 = nullptr;       // the same for the router
     void* qkv = nullptr;          // [tokens, q | k | v]
+    void* q_succ = nullptr;       // [tokens, q heads * head_dim]; with dual chunk attention only
+    void* q_inter = nullptr;
     float* branch = nullptr;      // [tokens, hidden]; with branch norms only
     void* gate_up = nullptr;      // [rows, 2 * ffn]; rows are (token, expert) pairs in expert layers
     void* act = nullptr;          // [rows, ffn]
@@ -82,6 +84,7 @@ class GpuDecoder {
   };
   DeviceArena workspace_memory_{size_t{8} << 20};
   Workspace w_;
+  DualChunkQueries dual_chunk_;   // in the workspace
   bool decoding_ = false;         // this forward is a decode step
   int current_ = 0;               // which of the two x / attention_out holds the rows
 };

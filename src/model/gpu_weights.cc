@@ -233,7 +233,11 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
   WW_ASSIGN_OR_RETURN(const std::unique_ptr<Uploader> uploader, Uploader::create(team));
   auto arena = std::make_unique<DeviceArena>(kSlabBytes);
   GpuTarget target(options.dtype, *uploader, *arena);
-  DecoderBuilder builder(config, traits, std::move(source), options, target);
+  BuildOptions build = options;
+  if (const auto dual_chunk = dual_chunk_in_use(config, options.max_positions)) {
+    build.max_positions = DualChunkRope(*dual_chunk).rope_positions();
+  }
+  DecoderBuilder builder(config, traits, std::move(source), build, target);
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, builder.build());
   if (weights.embedding == nullptr) weights.embedding = weights.lm_head.weight;
   for (const GpuDecoderLayer& layer : weights.layers) {

@@ -7,10 +7,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/float8.h"
 #include "model/gguf.h"
 #include "model/model_bundle.h"
 #include "model/rope_frequencies.h"
 #include "model/testing/paged_run.h"
+#include "ops/elementwise.h"
 
 namespace warpweave {
 namespace {
@@ -96,6 +98,108 @@ TEST_F(LoaderTest, ShardsGiveTheSameModelAsOneFile) {
   auto sharded = open();
   ASSERT_TRUE(sharded.ok()) << sharded.status().message();
   EXPECT_EQ(*(*whole)->feed(ids), *(*sharded)->feed(ids));
+}
+
+// The folder's matrices stored in 8 bits with scales of blocks (block > 0), of rows, or of tensors; and a
+// second folder with what they mean, in f32.
+struct Fp8Folders {
+  fs::path stored, meant;
+};
+
+enum class Fp8Scales { tensor, row, block };
+constexpr int kBlockRows = 12, kBlockCols = 20;  // no divisors of the sizes
+
+class TensorWriter {
+ public:
+  void add(const std::string& name, const char* dtype, const std::vector<int64_t>& shape, const std::string& bytes) {
+    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
+    data_ += bytes;
+  }
+  void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<float>& values) {
+    add(name, "F32", shape, std::string(reinterpret_cast<const char*>(values.data()), values.size() * 4));
+  }
+  std::string file() const { return safetensors(header_.dump(), 0) + data_; }
+
+ private:
+  json header_ = json::object();
+  std::string data_;
+};
+
+Fp8Folders make_fp8(const fs::path& folder, Fp8Scales kind) {
+  const Fp8Folders out = {folder.string() + "_stored", folder.string() + "_meant"};
+  for (const fs::path& to : {out.stored, out.meant}) {
+    fs::remove_all(to);
+    fs::copy(folder, to);
+  }
+  const std::string file = read_file(folder / "model.safetensors");
+  const auto tensors = parse_safetensors(file, "f");
+  TensorWriter stored, meant;
+  for (const NamedTensor& tensor : *tensors) {
+    const TensorView& view = tensor.view;
+    std::vector<int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
+    std::vector<float> values(view.elements());
+    dequantize_row(view.dtype, view.data, view.elements(), values.data());
+    if (tensor.name.find("proj") == std::string::npos) {
+      stored.add(tensor.name, shape, values);
+      meant.add(tensor.name, shape, values);
+      continue;
+    }
+    const int64_t rows = shape[0], cols = shape[1];
+    const int64_t block_rows = kind == Fp8Scales::block ? kBlockRows : kind == Fp8Scales::row ? 1 : rows;
+    const int64_t block_cols = kind == Fp8Scales::block ? kBlockCols : cols;
+    const int64_t across = (cols + block_cols - 1) / block_cols;
+    std::vector<float> scales((rows + block_rows - 1) / block_rows * across);
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.001f * static_cast<float>(1 + i % 7);
+    std::string codes;
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const float scale = scales[i / cols / block_rows * across + i % cols / block_cols];
+      codes += static_cast<char>(f32_to_e4m3(values[i] / scale));
+      values[i] = e4m3_to_f32(static_cast<uint8_t>(codes.back())) * scale;
+    }
+    stored.add(tensor.name, "F8_E4M3", shape, codes);
+    if (kind == Fp8Scales::block) {
+      stored.add(tensor.name + "_scale_inv", {static_cast<int64_t>(scales.size()) / across, across}, scales);
+    } else {
+      stored.add(tensor.name + "_scale", kind == Fp8Scales::row ? std::vector<int64_t>{rows, 1} : std::vector<int64_t>{},
+                 scales);
+    }
+    meant.add(tensor.name, shape, values);
+  }
+  json config = json::parse(read_file(folder / "config.json"));
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
+  if (kind == Fp8Scales::block) config["quantization_config"]["weight_block_size"] = {kBlockRows, kBlockCols};
+  write_file(out.stored / "config.json", config.dump());
+  write_file(out.stored / "model.safetensors", stored.file());
+  write_file(out.meant / "model.safetensors", meant.file());
+  return out;
+}
+
+TEST_F(LoaderTest, EightBitWeightsGiveTheModelThatTheyMean) {
+  const int32_t ids[] = {3, 4, 5};
+  for (const Fp8Scales kind : {Fp8Scales::tensor, Fp8Scales::row, Fp8Scales::block}) {
+    const Fp8Folders folders = make_fp8(folder_, kind);
+    auto stored = PagedRun::open(folders.stored, {});
+    auto meant = PagedRun::open(folders.meant, {});
+    ASSERT_TRUE(stored.ok()) << stored.status().message();
+    ASSERT_TRUE(meant.ok()) << meant.status().message();
+    EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids)) << static_cast<int>(kind);
+    for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
+  }
+}
+
+TEST_F(LoaderTest, EightBitWeightsWithoutScalesAndOtherMethodsAreRefused) {
+  const Fp8Folders folders = make_fp8(folder_, Fp8Scales::block);
+  fs::remove_all(folder_);
+  fs::rename(folders.stored, folder_);
+  fs::remove_all(folders.meant);
+  edit_config([](json& config) { config["quantization_config"].erase("weight_block_size"); });
+  expect_refusal(open(), StatusCode::data_loss, {"proj.weight_scale_inv", "weight_block_size"});
+  edit_config([](json& config) { config["quantization_config"]["weight_block_size"] = {16, 16}; });
+  expect_refusal(open(), StatusCode::data_loss, {"proj.weight_scale_inv", "shape"});
+  edit_config([](json& config) { config["quantization_config"]["weight_block_size"] = "128"; });
+  expect_refusal(open(), StatusCode::invalid_argument, {"quantization_config", "weight_block_size"});
+  edit_config([](json& config) { config["quantization_config"] = {{"quant_method", "awq"}}; });
+  expect_refusal(open(), StatusCode::unsupported, {"awq", "fp8", "GGUF"});
 }
 
 TEST_F(LoaderTest, MissingShardIsNamed) {

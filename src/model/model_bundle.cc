@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "base/mapped_file.h"
+#include "model/fp8_weights.h"
 #include "model/gguf_model.h"
 
 namespace warpweave {
@@ -58,6 +60,21 @@ void merge_eos(ModelBundle& bundle) {
       if (std::find(all.begin(), all.end(), id) == all.end()) all.push_back(id);
     }
   }
+}
+
+// Weights in a format of fewer bits. What MXFP4 misses is said where its tensors are looked for.
+Status widen_quantized(const std::string& folder, ModelBundle& bundle) {
+  const std::string& method = bundle.config.quant_method;
+  if (method.empty() || method == "mxfp4") return {};
+  if (method != "fp8") {
+    return Status::unsupported(folder + "/config.json: quantization_config.quant_method \"" + method.substr(0, 40) +
+                               "\" is not supported; supported is fp8; or use a checkpoint saved in bfloat16, or a "
+                               "GGUF file", "quantization_config");
+  }
+  bundle.weights = widen_fp8_weights(std::move(bundle.weights), bundle.config.fp8);
+  LOG_INFO("8-bit weights ({}) are widened to the serving dtype while they are read",
+           bundle.config.fp8.block_rows > 0 ? "scales of blocks" : "scales of tensors or rows");
+  return {};
 }
 
 // The one .gguf file of a folder, or empty.
@@ -123,6 +140,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
   } else {
     WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
+    WW_RETURN_IF_ERROR(widen_quantized(path, out));
   }
   if (!options.skip_tokenizer) {
     WW_RETURN_IF_ERROR(open_tokenizer(options.tokenizer_path.empty() ? path : options.tokenizer_path, out));

@@ -12,6 +12,12 @@ namespace {
 // How many of the newest admissions are compared when looking for a shared prefix.
 constexpr int kSharePeersCap = 64;
 
+// Prefill tokens of a step in which `decode_rows` rows decode: at least a quarter of the step.
+int mixed_chunk(int chunk, int decode_rows) {
+  const int step = std::min(chunk, std::max(kMixedStepTokens, 4 * decode_rows));
+  return std::max({step - decode_rows, step / 4, 1});
+}
+
 }  // namespace
 
 void Scheduler::add_prefill_rows(Step& step) {
@@ -19,10 +25,9 @@ void Scheduler::add_prefill_rows(Step& step) {
   if (budget.chunk < 0) {
     budget.chunk = kNoLogits;
   } else if (config_.enable_mixed_chunk) {
-    // Decode rows come out of the chunk, but leave prefill a quarter of it.
     const int decode_rows =
         std::count_if(running_.begin(), running_.end(), [&](auto* r) { return can_decode(*r); });
-    budget.chunk = std::max({budget.chunk - decode_rows, budget.chunk / 4, 1});
+    if (decode_rows > 0) budget.chunk = mixed_chunk(budget.chunk, decode_rows);
   }
   if (chunked_ != nullptr) add_prefill_row(*chunked_, budget, step);
   if (waiting_.empty() || !can_admit_more()) return;

@@ -56,6 +56,10 @@ inline constexpr int kInBatchShareMinTokens = 32;
 inline constexpr int kInBatchShareMaxWaits = 4;
 // Admission reserves pages for at most this many future tokens of one request.
 inline constexpr int kReservedNewTokensCap = 4096;
+// With enable_mixed_chunk, a step that also decodes holds at most this many tokens (or four times its
+// decode rows, or the chunk if that is less): products are as fast with more, and a long step would
+// keep those who decode waiting.
+inline constexpr int kMixedStepTokens = 2048;
 // A retraction makes room for this many more steps of those who stay.
 inline constexpr int kRetractHeadroomSteps = 20;
 
@@ -69,7 +73,7 @@ struct SchedulerConfig {
   int max_queued_requests = -1;    // -1: no bound
   int chunked_prefill_size = -1;   // tokens of prefill per step; -1: prompts are not cut
   int max_prefill_tokens = 16384;  // per step; one longer prompt still goes alone
-  bool enable_mixed_chunk = false;
+  bool enable_mixed_chunk = false; // decode rows ride along with prefill chunks
   SchedulePolicy schedule_policy = SchedulePolicy::fcfs;
   double schedule_conservativeness = 1.0;
   bool disable_radix_cache = false;

@@ -3,6 +3,7 @@
 // asked again; for each backend that claims it. Backends that do not are refused.
 #include <gtest/gtest.h>
 
+#include "device/cuda/cuda_device.h"
 #include "serve_tale.h"
 
 namespace warpweave {
@@ -26,12 +27,17 @@ std::vector<std::vector<int32_t>> crowd() {
   return prompts;
 }
 
-class DeterministicServing : public testing::TestWithParam<std::string> {
+struct Served {
+  std::string device, backend;
+};
+
+class DeterministicServing : public testing::TestWithParam<Served> {
  protected:
   ServerArgs args() const {
     ServerArgs args;
     args.dtype = "bfloat16";
-    args.attention_backend = GetParam();
+    args.device = GetParam().device;
+    args.attention_backend = GetParam().backend;
     args.enable_deterministic_inference = true;
     return args;
   }
@@ -69,21 +75,39 @@ TEST_P(DeterministicServing, SameBitsInEveryCircumstance) {
       << "no cache, one thread";
 }
 
-std::vector<std::string> claiming() {
-  std::vector<std::string> names;
+std::vector<Served> claiming() {
+  std::vector<Served> served;
   for (const std::string& name : tale::cpu_backends()) {
     for (const KnownBackend& backend : known_backends()) {
       if (backend.built && backend.caps->name == name && backend.caps->deterministic &&
           backend.caps->archs.has(cpu_hardware_facts().arch)) {
-        names.push_back(name);
+        served.push_back({"cpu", name});
       }
     }
   }
-  return names;
+  return served;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, DeterministicServing, testing::ValuesIn(claiming()),
-                         [](const auto& info) { return info.param; });
+// Those of the GPU, where there is one.
+std::vector<Served> claiming_on_gpu() {
+  std::vector<Served> served;
+  const auto info = probe_cuda_device();
+  const auto arch = info.ok() ? arch_of_compute_capability(info->compute_capability) : std::nullopt;
+  if (!arch) return served;
+  for (const KnownBackend& backend : known_backends()) {
+    const Caps& caps = *backend.caps;
+    if (!backend.built || !caps.deterministic || !caps.archs.has(*arch)) continue;
+    if (!caps.phases.has(AttentionPhase::prefill)) continue;  // both phases are one backend's
+    if (caps.name == "dual_chunk_flash_attn") continue;  // for models with its config
+    served.push_back({"cuda", std::string(caps.name)});
+  }
+  return served;
+}
+
+std::string name_of(const testing::TestParamInfo<Served>& info) { return info.param.backend; }
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DeterministicServing, testing::ValuesIn(claiming()), name_of);
+INSTANTIATE_TEST_SUITE_P(Gpu, DeterministicServing, testing::ValuesIn(claiming_on_gpu()), name_of);
 
 TEST(DeterministicServingRefused, WhereTheBackendDoesNotClaimIt) {
   for (const KnownBackend& backend : known_backends_as_built()) {

@@ -29,7 +29,7 @@ struct Answer {
 
 inline ServedModel serve(ServerArgs args) {
   args.model_path = kModel;
-  args.device = "cpu";
+  if (args.device == "auto") args.device = "cpu";
   auto served = create_engine({.args = args, .model_path = kModel, .on_weights_progress = {}});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return std::move(served).value();

@@ -24,8 +24,8 @@ unsigned prefetch_blocks(const WeightPrefetch& prefetch) { return prefetch.data 
 
 template <typename T>
 __global__ void embedding_kernel(EmbeddingCall call) {
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const int64_t row = blockIdx.x;
   int32_t id = call.ids[row];
   if (call.future_slots != nullptr && call.future_slots[row] >= 0) id = call.sampled[call.future_slots[row]];
@@ -46,8 +46,8 @@ template <typename T, int kNormPacks>
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call) {
   __shared__ float scratch[kNormThreads / 32];
   if (blockIdx.x >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows));
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const float* x = call.x + blockIdx.x * call.cols;
   float kept[kNormPacks][4];
   float sum = 0;
@@ -112,8 +112,8 @@ __device__ __forceinline__ float activate(float gate, float up) {
 template <typename T, GluActivation kActivation, int kPack>
 __global__ void glu_kernel(GluCall call, int glu_blocks) {
   if (static_cast<int>(blockIdx.x) >= glu_blocks) return prefetch_weights(call.prefetch, blockIdx.x - glu_blocks);
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const T* in = static_cast<const T*>(call.in);
   const int64_t cols = call.cols, packs = cols / kPack;
   for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < call.rows * packs;

@@ -15,9 +15,11 @@ namespace warpweave::gpu {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kMaxCandidates = 8;
+constexpr int kMaxCandidates = 16;
 // From here on neighbouring row counts share what tuning found.
-constexpr int64_t kManyRows = 256;
+constexpr int64_t kManyRows = 128;
+// Weights of this size leave nothing of themselves in the cache: their product may be timed again at once.
+constexpr int64_t kUncachedBytes = int64_t{256} << 20;
 
 cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
@@ -40,6 +42,7 @@ struct GpuGemm::Lt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) algorithm_check = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algorithm_get = nullptr;
   cublasLtHandle_t handle = nullptr;
 
   Status open();
@@ -69,6 +72,7 @@ Status GpuGemm::Lt::open() {
   get(preference_set, "cublasLtMatmulPreferenceSetAttribute");
   get(heuristic, "cublasLtMatmulAlgoGetHeuristic");
   get(algorithm_check, "cublasLtMatmulAlgoCheck");
+  get(algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute");
   if (!found) return Status::unsupported(library.path() + " lacks functions of cuBLASLt; install CUDA 12 or newer");
   if (create(&handle) != CUBLAS_STATUS_SUCCESS) return Status::internal(library.path() + ": cublasLtCreate failed");
   return {};
@@ -83,16 +87,16 @@ struct GpuGemm::Plan {
       if (layout != nullptr) lt.layout_destroy(layout);
     }
   }
-  Status init(const GemmCall& call);
+  // `whole`: only algorithms that do not split the depth.
+  Status init(const GemmCall& call, bool whole);
   // Puts another shape's algorithm first, if it takes this one.
   void try_first(const cublasLtMatmulAlgo_t& algorithm);
-  int candidates() const { return static_cast<int>(algorithms.size()) + (own_kernel ? 1 : 0); }
+  int candidates() const { return static_cast<int>(algorithms.size()); }
 
   const Lt& lt;
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  bool own_kernel = false;                 // the last candidate is small_gemm
   int chosen = 0;
   int next_tried = 0;
   bool tuned = false;
@@ -100,7 +104,7 @@ struct GpuGemm::Plan {
 };
 
 // cuBLASLt thinks in columns: y^T [N, M] = W^T' [K, N]' * x^T [K, M].
-Status GpuGemm::Plan::init(const GemmCall& call) {
+Status GpuGemm::Plan::init(const GemmCall& call, bool whole) {
   const GpuLinear& linear = *call.linear;
   const auto type = cuda_type(linear.dtype), y_type = cuda_type(call.y_dtype);
   const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -117,6 +121,10 @@ Status GpuGemm::Plan::init(const GemmCall& call) {
             lt.preference_create(&preference) == CUBLAS_STATUS_SUCCESS;
   if (ok) {
     lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    if (whole) {
+      lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction, sizeof(no_reduction));
+    }
     ok = lt.heuristic(lt.handle, desc, w, x, y, y, preference, kMaxCandidates, results, &found) ==
          CUBLAS_STATUS_SUCCESS;
   }
@@ -124,12 +132,10 @@ Status GpuGemm::Plan::init(const GemmCall& call) {
   for (int i = 0; ok && i < found; ++i) {
     if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
   }
-  own_kernel = small_gemm_takes(call);
-  if (candidates() == 0) {
+  if (algorithms.empty()) {
     return Status::internal("cuBLASLt has no algorithm for " + std::to_string(call.rows) + " x " +
                             std::to_string(linear.out_features) + " x " + std::to_string(linear.in_features));
   }
-  if (own_kernel) chosen = candidates() - 1;
   return {};
 }
 
@@ -143,6 +149,49 @@ void GpuGemm::Plan::try_first(const cublasLtMatmulAlgo_t& algorithm) {
   chosen = 0;
 }
 
+struct GpuGemm::Algorithm {
+  cublasLtMatmulAlgo_t value;
+};
+
+namespace {
+
+// The rows of which each candidate's last is compared with the same one of the first number.
+constexpr int64_t kInvariantRows[] = {512, 64, 16, 1};
+constexpr size_t kTimedRows[] = {0, 2};  // places in kInvariantRows
+constexpr int kTimedRuns = 3;
+
+// Inputs and outputs to try algorithms of one product on: the weights' own rows serve as inputs.
+struct InvariantTrial {
+  DeviceBuffer x, y;
+  GemmCall call;
+
+  Status init(const GemmCall& of) {
+    const GpuLinear& linear = *of.linear;
+    const size_t row_bytes = linear.in_features * dtype_info(linear.dtype).block_bytes;
+    call = of;
+    call.accumulate = false;
+    WW_ASSIGN_OR_RETURN(x, DeviceBuffer::allocate(kInvariantRows[0] * row_bytes, "trying products"));
+    WW_ASSIGN_OR_RETURN(y, DeviceBuffer::allocate(kInvariantRows[0] * y_row_bytes(), "trying products"));
+    for (int64_t row = 0; row < kInvariantRows[0]; row += linear.out_features) {
+      const int64_t rows = std::min(linear.out_features, kInvariantRows[0] - row);
+      WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(x.as<char>() + row * row_bytes, linear.weight, rows * row_bytes,
+                                         cudaMemcpyDeviceToDevice), "trying products");
+    }
+    call.x = x.as<void>();
+    call.y = y.as<void>();
+    return {};
+  }
+  size_t y_row_bytes() const { return call.y_stride * dtype_info(call.y_dtype).block_bytes; }
+  Result<std::vector<char>> row(int64_t index) const {
+    std::vector<char> out(call.linear->out_features * dtype_info(call.y_dtype).block_bytes);
+    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(out.data(), y.as<char>() + index * y_row_bytes(), out.size(),
+                                       cudaMemcpyDeviceToHost), "trying products");
+    return out;
+  }
+};
+
+}  // namespace
+
 GpuGemm::GpuGemm() : lt_(std::make_unique<Lt>()) {}
 GpuGemm::~GpuGemm() = default;
 
@@ -153,17 +202,101 @@ Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   return out;
 }
 
-Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call) {
+Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
   const GpuLinear& linear = *call.linear;
   const Shape shape = {linear.out_features, linear.in_features, linear.dtype, call.y_dtype,
                        call.y_stride,       call.accumulate,    call.rows};
   if (const auto found = plans_.find(shape); found != plans_.end()) return found->second.get();
   auto made = std::make_unique<Plan>(*lt_);
-  WW_RETURN_IF_ERROR(made->init(call));
-  if (const Plan* tuned = tuned_neighbour(shape); tuned != nullptr && !tuning_) {
+  WW_RETURN_IF_ERROR(made->init(call, batch_invariant_));
+  if (batch_invariant_) {
+    WW_RETURN_IF_ERROR(fix_algorithm(shape, call, stream, *made));
+  } else if (const Plan* tuned = tuned_neighbour(shape); tuned != nullptr && !tuning_) {
     made->try_first(tuned->algorithms[tuned->chosen]);
   }
   return (plans_[shape] = std::move(made)).get();
+}
+
+// Gives `plan` the algorithm of its product, chosen when the product is first met: of those that pass,
+// the one with the least product of its times at many and at few rows.
+Status GpuGemm::fix_algorithm(const Shape& shape, const GemmCall& call, Stream stream, Plan& plan) {
+  Shape product = shape;
+  std::get<6>(product) = 0;
+  std::unique_ptr<Algorithm>& kept = invariant_[product];
+  if (kept == nullptr) {
+    WW_ASSIGN_OR_RETURN(const Algorithm chosen, choose_invariant(call, stream));
+    kept = std::make_unique<Algorithm>(chosen);
+  }
+  plan.algorithms.clear();
+  plan.try_first(kept->value);
+  if (!plan.algorithms.empty()) return {};
+  return Status::unsupported("--enable-deterministic-inference: the algorithm of a product does not take " +
+                             std::to_string(call.rows) + " rows", "--enable-deterministic-inference");
+}
+
+Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Stream stream) {
+  InvariantTrial trial;
+  WW_RETURN_IF_ERROR(trial.init(call));
+  std::vector<std::unique_ptr<Plan>> plans;
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+  for (int64_t rows : kInvariantRows) {
+    trial.call.rows = rows;
+    plans.push_back(std::make_unique<Plan>(*lt_));
+    WW_RETURN_IF_ERROR(plans.back()->init(trial.call, /*whole=*/true));
+    for (const cublasLtMatmulAlgo_t& algorithm : plans.back()->algorithms) {
+      int32_t splits = 0;
+      size_t written = 0;
+      lt_->algorithm_get(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof(splits), &written);
+      if (splits <= 1) candidates.push_back(algorithm);
+    }
+  }
+  CudaEvent begin, end;
+  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
+  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
+  const auto on = static_cast<cudaStream_t>(stream);
+  // The product of its times, or a negative number: it does not pass.
+  const auto try_one = [&](const cublasLtMatmulAlgo_t& candidate) -> Result<double> {
+    double score = 1;
+    std::vector<std::vector<char>> many;
+    for (size_t i = 0; i < std::size(kInvariantRows); ++i) {
+      Plan& plan = *plans[i];
+      plan.algorithms.clear();
+      plan.try_first(candidate);
+      if (plan.algorithms.empty()) return -1.0;
+      trial.call.rows = kInvariantRows[i];
+      const bool timed = std::find(std::begin(kTimedRows), std::end(kTimedRows), i) != std::end(kTimedRows);
+      WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
+      if (timed) {
+        cudaEventRecord(begin.get(), on);
+        for (int run = 0; run < kTimedRuns; ++run) WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
+        cudaEventRecord(end.get(), on);
+      }
+      WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on), "trying products");
+      float elapsed_ms = 0;
+      if (timed && cudaEventElapsedTime(&elapsed_ms, begin.get(), end.get()) == cudaSuccess) score *= elapsed_ms;
+      if (i == 0) {
+        for (int64_t rows : kInvariantRows) {
+          WW_ASSIGN_OR_RETURN(many.emplace_back(), trial.row(rows - 1));
+        }
+      }
+      WW_ASSIGN_OR_RETURN(const std::vector<char> alone, trial.row(kInvariantRows[i] - 1));
+      if (alone != many[i]) return -1.0;
+    }
+    return score;
+  };
+  const cublasLtMatmulAlgo_t* best = nullptr;
+  double best_score = std::numeric_limits<double>::infinity();
+  for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+    WW_ASSIGN_OR_RETURN(const double score, try_one(candidate));
+    if (score < 0 || score >= best_score) continue;
+    best_score = score;
+    best = &candidate;
+  }
+  if (best != nullptr) return Algorithm{*best};
+  return Status::unsupported("--enable-deterministic-inference: cuBLASLt has no algorithm for " +
+                             std::to_string(call.linear->out_features) + " x " +
+                             std::to_string(call.linear->in_features) + " that gives a row the same bits in any batch; "
+                             "use --device cpu", "--enable-deterministic-inference");
 }
 
 // The tuned plan of the same product with the nearest larger row count, else the nearest smaller.
@@ -179,7 +312,7 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
   if (std::get<kRows>(shape) < kManyRows) return nullptr;
   const Plan* best = nullptr;
   for (const auto& [other, plan] : plans_) {
-    if (!plan->tuned || !same_product(other) || plan->chosen >= static_cast<int>(plan->algorithms.size())) continue;
+    if (!plan->tuned || !same_product(other)) continue;
     best = plan.get();
     if (std::get<kRows>(other) >= std::get<kRows>(shape)) break;  // rows ascend in the map
   }
@@ -187,10 +320,6 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
 }
 
 Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream) {
-  if (candidate == static_cast<int>(plan.algorithms.size())) {
-    small_gemm(call, stream);
-    return {};
-  }
   const float alpha = 1, beta = call.accumulate ? 1 : 0;
   const cublasStatus_t status =
       lt_->matmul(lt_->handle, plan.desc, &alpha, call.linear->weight, plan.w, call.x, plan.x, &beta, call.y, plan.y,
@@ -205,24 +334,39 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
 
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
-  WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call));
-  if (!tuning_) {
-    WW_RETURN_IF_ERROR(run_candidate(*plan, plan->chosen, call, stream));
+  if (!batch_invariant_ && small_gemm_takes(call)) {
+    small_gemm(call, stream);
   } else {
-    const int candidate = plan->next_tried++ % plan->candidates();
-    plan->times_ms.resize(plan->candidates());
-    CudaEvent begin, end;
-    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
-    const auto on = static_cast<cudaStream_t>(stream);
-    cudaEventRecord(begin.get(), on);
-    WW_RETURN_IF_ERROR(run_candidate(*plan, candidate, call, stream));
-    cudaEventRecord(end.get(), on);
-    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "timing a product");
-    cudaEventElapsedTime(&plan->times_ms[candidate].emplace_back(), begin.get(), end.get());
+    WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call, stream));
+    const bool trying = tuning_ && !batch_invariant_;
+    WW_RETURN_IF_ERROR(trying ? try_candidates(*plan, call, stream) : run_candidate(*plan, plan->chosen, call, stream));
   }
   if (call.linear->bias != nullptr) {
     add_bias(call.y, call.y_dtype, call.rows, call.linear->out_features, call.y_stride, call.linear->bias, stream);
+  }
+  return {};
+}
+
+// Times the next candidate, or all of them. The first use of each loads its code and is not timed.
+Status GpuGemm::try_candidates(Plan& plan, const GemmCall& call, Stream stream) {
+  if (plan.times_ms.empty()) {
+    plan.times_ms.resize(plan.candidates());
+    for (int i = 0; i < plan.candidates(); ++i) WW_RETURN_IF_ERROR(run_candidate(plan, i, call, stream));
+  }
+  const GpuLinear& linear = *call.linear;
+  const int64_t weight_bytes = linear.in_features * linear.out_features * dtype_info(linear.dtype).block_bytes;
+  const int tries = weight_bytes >= kUncachedBytes ? plan.candidates() : 1;
+  const auto on = static_cast<cudaStream_t>(stream);
+  for (int i = 0; i < tries; ++i) {
+    const int candidate = plan.next_tried++ % plan.candidates();
+    CudaEvent begin, end;
+    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
+    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
+    cudaEventRecord(begin.get(), on);
+    WW_RETURN_IF_ERROR(run_candidate(plan, candidate, call, stream));
+    cudaEventRecord(end.get(), on);
+    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "timing a product");
+    cudaEventElapsedTime(&plan.times_ms[candidate].emplace_back(), begin.get(), end.get());
   }
   return {};
 }
@@ -232,8 +376,8 @@ void GpuGemm::log_tuned(const Shape& shape, const Plan& plan) {
   for (const std::vector<float>& of_candidate : plan.times_ms) {
     if (!of_candidate.empty()) times += " " + std::to_string(of_candidate[of_candidate.size() / 2] * 1000.0f);
   }
-  LOG_DEBUG("product of {} rows, {} x {}: candidate {} of {}{}; us:{}", std::get<6>(shape), std::get<0>(shape),
-            std::get<1>(shape), plan.chosen, plan.candidates(), plan.own_kernel ? " (the last is our own)" : "", times);
+  LOG_DEBUG("product of {} rows, {} x {}: candidate {} of {}; us:{}", std::get<6>(shape), std::get<0>(shape),
+            std::get<1>(shape), plan.chosen, plan.candidates(), times);
 }
 
 void GpuGemm::stop_tuning() {

@@ -1,4 +1,5 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own.
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows a kernel of our own
+// (small_gemm.h), which begins under the kernel before it.
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). The first product of a shape picks its algorithm and remembers it; while tuning is on,
@@ -50,6 +51,11 @@ class GpuGemm {
 
   Status run(const GemmCall& call, Stream stream);
 
+  // From now on a row's bits do not depend on the other rows: each product keeps one algorithm for any
+  // number of rows, one that does not split the depth and was seen to give the same bits alone and
+  // among others. Before the first run().
+  void set_batch_invariant() { batch_invariant_ = true; }
+
   // Between start and stop every run() is timed and waited for; not while a graph is captured.
   void start_tuning() { tuning_ = true; }
   // Keeps the fastest candidate of every shape that was tried.
@@ -58,19 +64,25 @@ class GpuGemm {
  private:
   struct Lt;
   struct Plan;
+  struct Algorithm;
   // out_features, in_features, dtype, y_dtype, y_stride, accumulate, rows
   using Shape = std::tuple<int64_t, int64_t, DType, DType, int64_t, bool, int64_t>;
 
   GpuGemm();
-  Result<Plan*> plan_for(const GemmCall& call);
+  Result<Plan*> plan_for(const GemmCall& call, Stream stream);
+  Status fix_algorithm(const Shape& shape, const GemmCall& call, Stream stream, Plan& plan);
+  Result<Algorithm> choose_invariant(const GemmCall& call, Stream stream);
   const Plan* tuned_neighbour(const Shape& shape) const;
   static void log_tuned(const Shape& shape, const Plan& plan);
+  Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;
   DeviceBuffer workspace_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   bool tuning_ = false;
+  bool batch_invariant_ = false;
+  std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by product: the shape of 0 rows
 };
 
 // y[row, i] += bias[i].

@@ -98,11 +98,37 @@ TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
   }
 }
 
+TEST_P(GpuGemmTest, BatchInvariantRowsKeepTheirBits) {
+  const auto [rows, n, k] = GetParam();
+  auto gemm = GpuGemm::create();
+  ASSERT_TRUE(gemm.ok()) << gemm.status().message();
+  (*gemm)->set_batch_invariant();
+  const auto product = [&](int64_t first, int64_t count) {
+    std::vector<float> y(count * n, -1.0f);
+    DeviceBuffer device_y = on_device(y.data(), y.size() * 4);
+    const Status status = (*gemm)->run({.linear = &linear_, .x = device_x_.as<uint16_t>() + first * k, .rows = count,
+                                        .y = device_y.as<void>(), .y_dtype = DType::f32, .y_stride = n},
+                                       nullptr);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    return y;
+  };
+  const std::vector<float> all = product(0, rows);
+  expect_product(all, 0, 2e-4f);
+  for (int64_t count : {1, 3, 7, 16, 40, 129}) {
+    if (count > rows) break;
+    for (int64_t first : {int64_t{0}, rows - count}) {
+      const std::vector<float> part = product(first, count);
+      ASSERT_TRUE(std::equal(part.begin(), part.end(), all.begin() + first * n)) << count << " rows from " << first;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuGemmTest,
                          testing::Values(Shape{1, 128, 128}, Shape{1, 384, 1024}, Shape{7, 1024, 384},
                                          Shape{8, 4096, 4096}, Shape{9, 6144, 4096}, Shape{16, 1024, 14336},
                                          Shape{17, 4096, 512}, Shape{33, 512, 4096}, Shape{64, 6144, 1024},
-                                         Shape{64, 17024, 256}, Shape{5, 96, 64}, Shape{300, 512, 384}));
+                                         Shape{64, 17024, 256}, Shape{5, 96, 64}, Shape{300, 512, 384}, Shape{1000, 512, 384}));
 
 }  // namespace
 }  // namespace warpweave::gpu

@@ -77,6 +77,16 @@ void glu(const GluCall& call, Stream stream);
 // x = cap * tanh(x / cap).
 void softcap(float* x, float cap, int64_t count, Stream stream);
 
+// Dual chunk attention (model/dual_chunk.h): keys are rotated for position % chunk_len, queries for the
+// three positions that it explains.
+struct DualChunkForms {
+  void* q_succ = nullptr;                 // [rows, q heads * head_dim] of `dtype`
+  void* q_inter = nullptr;
+  int chunk_len = 0;                      // 0: ordinary attention
+  int farthest = 0;
+  int original_max_positions = 0;         // rows beyond scale their query; 0: none
+};
+
 // q/k norms, rotary embedding in place on q, and the write of k and v to the pool.
 struct QkvRowsCall {
   void* qkv = nullptr;                    // [rows, (q heads + 2 kv heads) * head_dim] of `dtype`
@@ -98,6 +108,7 @@ struct QkvRowsCall {
   int page_size = 1;
   KvPoolView k_out;
   KvPoolView v_out;
+  DualChunkForms dual_chunk = {};
 };
 void norm_rope_write_kv(const QkvRowsCall& call, Stream stream);
 

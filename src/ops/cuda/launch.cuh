@@ -1,9 +1,10 @@
 // Programmatic dependent launch: a kernel may begin while the one before it ends, so that launch
 // latency and first loads of weights hide there.
 //
-// A kernel launched with launch_dependent() calls wait_for_predecessor() before it touches anything
-// another kernel writes or still reads, and start_successor() once its successor may begin (which
-// itself waits for this kernel's end). Before sm_90 all three are plain launches and nothing.
+// A kernel launched with launch_dependent() calls start_successor() first of all (the successor itself
+// waits for this kernel's end, so several kernels may stand ready), and wait_for_predecessor() before
+// it touches anything another kernel writes or still reads. Every block of it waits, or ends without
+// having touched such memory. Before sm_90 all three are plain launches and nothing.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,6 +31,16 @@ inline bool has_dependent_launch() {
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     return major >= 9;
+  }();
+  return value;
+}
+
+inline int num_sms() {
+  static const int value = [] {
+    int device = 0, sms = 1;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    return sms;
   }();
   return value;
 }

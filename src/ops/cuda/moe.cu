@@ -172,7 +172,7 @@ struct TileProduct<float> {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(128) grouped_gemm_kernel(GroupedGemmCall call) {
+__global__ void __launch_bounds__(128, 1) grouped_gemm_kernel(GroupedGemmCall call) {
   __shared__ __align__(16) T x[kTileRows][kTileDepth + 8];
   __shared__ __align__(16) T w[kTileCols][kTileDepth + 8];
   __shared__ __align__(16) float out[kTileRows][kTileCols + 4];

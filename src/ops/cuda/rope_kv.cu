@@ -87,10 +87,51 @@ __device__ void rotate_head(float* head, int position, const QkvRowsCall& call, 
 }
 
 template <typename T, int kPack>
-__global__ void __launch_bounds__(32 * kWarps) norm_rope_write_kv_kernel(QkvRowsCall call) {
+__device__ void load_head(const T* memory, const float* norm, const QkvRowsCall& call, float* head, int lane) {
+  for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
+    float value[kPack];
+    load_f32(memory + i, value);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) head[i + j] = value[j];
+  }
+  __syncwarp();
+  if (norm != nullptr) norm_head(head, norm, call, lane);
+}
+
+// The query at `memory`, rotated for `position` and scaled, to `out`.
+template <typename T, int kPack>
+__device__ void write_query(const QkvRowsCall& call, const T* memory, T* out, int position, float scale, float* head,
+                            int lane) {
+  load_head<T, kPack>(memory, call.q_norm, call, head, lane);
+  if (call.cos != nullptr) rotate_head(head, position, call, lane);
+  for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
+    float value[kPack];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) value[j] = head[i + j] * scale;
+    store_f32(out + i, value);
+  }
+  __syncwarp();
+}
+
+// The three forms of a query under dual chunk attention; the own one, in place, last.
+template <typename T, int kPack>
+__device__ void write_query_forms(const QkvRowsCall& call, T* memory, int64_t row, int q_head, float* head, int lane) {
+  const DualChunkForms& dual = call.dual_chunk;
+  const int position = call.positions[row], own = position % dual.chunk_len;
+  const bool beyond = dual.original_max_positions > 0 && position >= dual.original_max_positions;
+  const float scale = beyond ? 0.1f * logf((position + 1.0f) / dual.original_max_positions) + 1 : 1.0f;
+  const int64_t at = (row * call.num_q_heads + q_head) * call.head_dim;
+  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_succ) + at, min(own + dual.chunk_len, dual.farthest),
+                        scale, head, lane);
+  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_inter) + at, dual.farthest, scale, head, lane);
+  write_query<T, kPack>(call, memory, memory, own, scale, head, lane);
+}
+
+template <typename T, int kPack>
+__global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvRowsCall call) {
   __shared__ __align__(16) float heads[kWarps][kMaxHeadDim];
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_heads = call.num_q_heads + 2 * call.num_kv_heads;
   const int64_t task = int64_t{blockIdx.x} * kWarps + warp;
@@ -103,26 +144,17 @@ __global__ void __launch_bounds__(32 * kWarps) norm_rope_write_kv_kernel(QkvRows
 
   float* head = heads[warp];
   T* memory = static_cast<T*>(call.qkv) + task * call.head_dim;
-  for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
-    float value[kPack];
-    load_f32(memory + i, value);
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) head[i + j] = value[j];
+  if (is_q) {
+    if (call.dual_chunk.chunk_len > 0) return write_query_forms<T, kPack>(call, memory, row, index, head, lane);
+    return write_query<T, kPack>(call, memory, memory, call.cos != nullptr ? call.positions[row] : 0, 1.0f, head, lane);
   }
-  __syncwarp();
-  const float* norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
-  if (norm != nullptr) norm_head(head, norm, call, lane);
-  if (call.cos != nullptr && (is_q || is_k)) rotate_head(head, call.positions[row], call, lane);
-  if (!is_q) {
-    const int kv_head = (index - call.num_q_heads) % call.num_kv_heads;
-    return store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, head, lane);
+  load_head<T, kPack>(memory, is_k ? call.k_norm : nullptr, call, head, lane);
+  if (call.cos != nullptr && is_k) {
+    const int position = call.positions[row], chunk_len = call.dual_chunk.chunk_len;
+    rotate_head(head, chunk_len > 0 ? position % chunk_len : position, call, lane);
   }
-  for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
-    float value[kPack];
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) value[j] = head[i + j];
-    store_f32(memory + i, value);
-  }
+  const int kv_head = (index - call.num_q_heads) % call.num_kv_heads;
+  store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, head, lane);
 }
 
 }  // namespace

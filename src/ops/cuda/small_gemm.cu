@@ -1,12 +1,16 @@
-// A block owns 16 weight rows (the M side of mma.m16n8k16, so that 8 or 16 input rows are its N side);
-// its warps take the depth in turns and sum their shares through shared memory. Both operands come
-// straight from memory in 16-byte loads: thread t of a quad holds elements 8t .. 8t + 7 of every 32,
-// which permutes the depth within the 32 the same way on both sides. The first weights are loaded,
-// and the next ones asked for, before the kernel's predecessor has ended.
+// A CTA an SM owns a range of weight rows; its four warps share the depth. Every warp is a pipeline of
+// its own: a ring of cp.async stages (64 weight rows of 128 bytes, or 32 of 256, and the input rows of
+// the same depth) that runs on across all of the CTA's rows, so that the copies never drain. 16 weight
+// rows are the M side of mma.m16n8k16, 8 or 16 input rows its N side; the warps' sums meet in shared
+// memory when a group of rows is done. The rings are filled before the kernel's predecessor has ended,
+// so that memory does not idle between kernels.
 #include "ops/cuda/small_gemm.h"
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
+#include "attention/cuda/ptx.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
@@ -14,149 +18,254 @@
 namespace warpweave::gpu {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kRowsPerBlock = 16;
-constexpr int kDepth = 32;                // of one 16-byte load per thread of a quad
-constexpr int kUnroll = 4;                // loads of each weight row in flight
-constexpr int kStep = kDepth * kUnroll;   // of a warp; neighbouring warps read neighbouring steps
-constexpr int kPrefetchedSteps = 4;
+using ptx::u32;
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kUnitRows = 16;              // of weights, on the M side of one mma
+constexpr int kSmemBytes = 224 * 1024;
 
 struct Args {
-  const void* w;
-  const void* x;
+  const char* w;
+  const char* x;
   void* y;
   int rows;
   int depth;
+  int units;
   int64_t y_stride;
   bool accumulate;
 };
 
-__device__ __forceinline__ uint4 load_weights(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-  return v;
-}
+template <int kTokenTiles_, int kUnits_>
+struct Config {
+  static constexpr int kTokenTiles = kTokenTiles_;  // of 8 input rows
+  static constexpr int kTokens = 8 * kTokenTiles;
+  static constexpr int kUnits = kUnits_;            // whose sums a CTA keeps at a time
+  static constexpr int kRows = kUnits * kUnitRows;
+  static constexpr int kStepDepth = 256 / kUnits;   // of a warp's stage
+  static constexpr int kRowBytes = 2 * kStepDepth;
+  static constexpr int kPartialStride = kTokens + 1;
+  static constexpr int kPartialBytes = kWarps * kRows * kPartialStride * 4;
+  static constexpr int kStageBytes = (kRows + kTokens) * kRowBytes;
+  static constexpr int kStages = (kSmemBytes - kPartialBytes) / (kWarps * kStageBytes);
+  static constexpr int kUsedBytes = kPartialBytes + kWarps * kStages * kStageBytes;
+  static constexpr int kOutputs = (kRows * kTokens + kThreads - 1) / kThreads;  // of a thread
+  static_assert(kStages >= 3 && kPartialBytes % 128 == 0);
+};
 
-template <typename T>
-__device__ __forceinline__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                    uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// A warp's steps in order: its turns of the depth of one group of units after the other.
+template <class C>
+struct Walk {
+  int unit, end_unit, k;
+
+  __device__ Walk(const Args& a)
+      : unit(static_cast<int>(int64_t{a.units} * blockIdx.x / gridDim.x)),
+        end_unit(static_cast<int>(int64_t{a.units} * (blockIdx.x + 1) / gridDim.x)), k(first_k()) {}
+  static __device__ int first_k() { return static_cast<int>(threadIdx.x) / 32 * C::kStepDepth; }
+  __device__ int rows() const { return min(C::kUnits, end_unit - unit) * kUnitRows; }
+  __device__ void next_group() {
+    unit += C::kUnits;
+    k = first_k();
   }
+};
+
+template <class C>
+__device__ __forceinline__ u32 swizzled(int row, int chunk) {
+  return row * C::kRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
-template <typename T>
-__device__ __forceinline__ void load_step(const T* w0, const T* w1, int k, int depth, uint4 (&a0)[kUnroll],
-                                          uint4 (&a1)[kUnroll]) {
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const bool inside = k + u * kDepth < depth;
-    a0[u] = inside ? load_weights(w0 + k + u * kDepth) : uint4{};
-    a1[u] = inside ? load_weights(w1 + k + u * kDepth) : uint4{};
+// Fills the warp's ring, one stage and one cp.async group at a time, weights ahead of inputs.
+template <class C>
+class Loader {
+ public:
+  __device__ Loader(const Args& a, u32 ring) : weights_(a), inputs_(a), ring_(ring) {}
+
+  __device__ void load_weights(const Args& a, int stage) {
+    skip_ended(a, weights_);
+    if (weights_.unit < weights_.end_unit) {
+      copy<C::kRows>(a.w + int64_t{weights_.unit} * kUnitRows * a.depth * 2, a.depth, weights_.k, weights_.rows(),
+                     ring_ + stage * C::kStageBytes);
+    }
+    weights_.k += kWarps * C::kStepDepth;
   }
-}
+  __device__ void load_inputs(const Args& a, int stage) {
+    skip_ended(a, inputs_);
+    if (inputs_.unit < inputs_.end_unit) {
+      copy<C::kTokens>(a.x, a.depth, inputs_.k, a.rows, ring_ + stage * C::kStageBytes + C::kRows * C::kRowBytes);
+    }
+    inputs_.k += kWarps * C::kStepDepth;
+    ptx::cp_async_commit();
+  }
 
-// kTokens is 8 or 16.
-template <typename T, typename Y, int kTokens>
-__global__ void __launch_bounds__(32 * kWarps, 2) small_gemm_kernel(const __grid_constant__ Args args) {
-  __shared__ float partial[kWarps][kRowsPerBlock][kTokens + 1];
-  constexpr int kTiles = kTokens / 8;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
-  const int first = blockIdx.x * kRowsPerBlock;
-  const T* block_w = static_cast<const T*>(args.w) + int64_t{first} * args.depth;
-  const T* w0 = block_w + group * args.depth + quad * 8;
-  const T* w1 = w0 + 8 * args.depth;
-  const T* x[kTiles];
+ private:
+  __device__ void skip_ended(const Args& a, Walk<C>& at) {
+    while (at.k >= a.depth && at.unit < at.end_unit) at.next_group();
+  }
+
+  // Rows past `rows` and depth past the end become zeros.
+  template <int kCopiedRows>
+  __device__ void copy(const char* matrix, int depth, int k, int rows, u32 to) {
+    constexpr int kChunks = C::kRowBytes / 16, kRowsPerCopy = 32 / kChunks;
+    const int lane = threadIdx.x % 32, chunk = lane % kChunks, first = lane / kChunks;
+    const bool inside = k + chunk * 8 < depth;
+    const char* from = matrix + (int64_t{first} * depth + (inside ? k + chunk * 8 : 0)) * 2;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) x[t] = static_cast<const T*>(args.x) + (group + t * 8) * args.depth + quad * 8;
-
-  uint4 a0[kUnroll], a1[kUnroll];
-  int k = warp * kStep;
-  load_step(w0, w1, k, args.depth, a0, a1);
-  // A warp's step is 16 rows of two 128-byte lines: one line a lane.
-  for (int step = 1; step <= kPrefetchedSteps; ++step) {
-    const int ahead = k + step * kWarps * kStep + lane % 2 * 64;
-    if (ahead < args.depth) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(block_w + lane / 2 * args.depth + ahead));
+    for (int row = 0; row < kCopiedRows; row += kRowsPerCopy) {
+      const bool real = inside && row + first < rows;
+      ptx::cp_async_16<128>(to + swizzled<C>(row + first, chunk), real ? from + int64_t{row} * depth * 2 : matrix,
+                       real ? 16 : 0, policy_);
     }
   }
-  wait_for_predecessor();
+
+  const ptx::u64 policy_ = ptx::evict_first_policy();
+  Walk<C> weights_, inputs_;
+  u32 ring_;
+};
+
+// Adds one stage to the warp's sums.
+template <typename E, class C>
+__device__ __forceinline__ void multiply(u32 stage, float (&sum)[C::kUnits][C::kTokenTiles][4]) {
+  const int lane = threadIdx.x % 32;
+  const u32 inputs = stage + C::kRows * C::kRowBytes;
+#pragma unroll
+  for (int step = 0; step < C::kStepDepth / 16; ++step) {
+    u32 x[4];
+    const int token = C::kTokenTiles == 1 ? lane % 8 : lane % 8 + lane / 16 * 8;
+    ptx::ldmatrix_x4(x, inputs + swizzled<C>(token, step * 2 + lane / 8 % 2));
+#pragma unroll
+    for (int u = 0; u < C::kUnits; ++u) {
+      u32 w[4];
+      ptx::ldmatrix_x4(w, stage + swizzled<C>(u * kUnitRows + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+      for (int t = 0; t < C::kTokenTiles; ++t) E::mma(sum[u][t], w, x[2 * t], x[2 * t + 1]);
+    }
+  }
+}
+
+template <typename Y, class C>
+struct Outputs {
+  float before[C::kOutputs];
+
+  static __device__ bool at(const Args& a, const Walk<C>& group, int i, int& row, int& token) {
+    const int index = threadIdx.x + i * kThreads;
+    row = index % C::kRows;
+    token = index / C::kRows;
+    return row < group.rows() && token < a.rows;
+  }
+  static __device__ Y* memory(const Args& a, const Walk<C>& group, int row, int token) {
+    return static_cast<Y*>(a.y) + token * a.y_stride + group.unit * kUnitRows + row;
+  }
+  // Early, so that the wait for memory is over when the sums are there.
+  __device__ void read(const Args& a, const Walk<C>& group) {
+#pragma unroll
+    for (int i = 0; i < C::kOutputs; ++i) {
+      int row, token;
+      before[i] = at(a, group, i, row, token) && a.accumulate ? to_f32(*memory(a, group, row, token)) : 0;
+    }
+  }
+  __device__ void write(const Args& a, const Walk<C>& group, const float* partial) const {
+#pragma unroll
+    for (int i = 0; i < C::kOutputs; ++i) {
+      int row, token;
+      if (!at(a, group, i, row, token)) continue;
+      float total = before[i];
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        total += partial[(warp * C::kRows + row) * C::kPartialStride + token];
+      }
+      *memory(a, group, row, token) = from_f32<Y>(total);
+    }
+  }
+};
+
+template <class C>
+__device__ void share(const float (&sum)[C::kUnits][C::kTokenTiles][4], float* partial) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int u = 0; u < C::kUnits; ++u) {
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = u * kUnitRows + lane / 4 + i / 2 * 8, token = t * 8 + lane % 4 * 2 + i % 2;
+        partial[(warp * C::kRows + row) * C::kPartialStride + token] = sum[u][t][i];
+      }
+    }
+  }
+}
+
+template <typename E, typename Y, class C>
+__global__ void __launch_bounds__(kThreads, 1) small_gemm_kernel(const __grid_constant__ Args a) {
+  extern __shared__ __align__(128) char smem[];
+  float* const partial = reinterpret_cast<float*>(smem);
+  const u32 ring = ptx::smem_address(smem + C::kPartialBytes) + threadIdx.x / 32 * C::kStages * C::kStageBytes;
   start_successor();
+  Loader<C> loader(a, ring);
+  for (int stage = 0; stage < C::kStages; ++stage) loader.load_weights(a, stage);
+  wait_for_predecessor();
+  for (int stage = 0; stage < C::kStages; ++stage) loader.load_inputs(a, stage);
 
-  float sum[kTiles][4] = {};
-  while (k < args.depth) {
-    uint4 b[kTiles][kUnroll];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        const bool inside = group + t * 8 < args.rows && k + u * kDepth < args.depth;
-        b[t][u] = inside ? __ldg(reinterpret_cast<const uint4*>(x[t] + k + u * kDepth)) : uint4{};
-      }
+  int stage = 0;
+  for (Walk<C> at(a); at.unit < at.end_unit; at.next_group()) {
+    Outputs<Y, C> outputs;
+    outputs.read(a, at);
+    float sum[C::kUnits][C::kTokenTiles][4] = {};
+    for (int k = at.k; k < a.depth; k += kWarps * C::kStepDepth) {
+      ptx::cp_async_wait<C::kStages - 1>();
+      __syncwarp();
+      multiply<E, C>(ring + stage * C::kStageBytes, sum);
+      __syncwarp();
+      loader.load_weights(a, stage);
+      loader.load_inputs(a, stage);
+      stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        mma<T>(sum[t], a0[u].x, a1[u].x, a0[u].y, a1[u].y, b[t][u].x, b[t][u].y);
-        mma<T>(sum[t], a0[u].z, a1[u].z, a0[u].w, a1[u].w, b[t][u].z, b[t][u].w);
-      }
-    }
-    k += kWarps * kStep;
-    load_step(w0, w1, k, args.depth, a0, a1);
+    __syncthreads();  // the last group's sums have been read
+    share<C>(sum, partial);
+    __syncthreads();
+    outputs.write(a, at, partial);
   }
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    partial[warp][group][t * 8 + quad * 2] = sum[t][0];
-    partial[warp][group][t * 8 + quad * 2 + 1] = sum[t][1];
-    partial[warp][group + 8][t * 8 + quad * 2] = sum[t][2];
-    partial[warp][group + 8][t * 8 + quad * 2 + 1] = sum[t][3];
-  }
-  __syncthreads();
-  const int row = threadIdx.x % kRowsPerBlock, token = threadIdx.x / kRowsPerBlock;
-  if (token >= args.rows || token >= kTokens) return;
-  float total = 0;
-#pragma unroll
-  for (int v = 0; v < kWarps; ++v) total += partial[v][row][token];
-  Y* y = static_cast<Y*>(args.y) + token * args.y_stride + first + row;
-  *y = from_f32<Y>(args.accumulate ? to_f32(*y) + total : total);
+  ptx::cp_async_wait<0>();
 }
 
-template <typename T, typename Y>
-void launch(const Args& args, unsigned blocks, cudaStream_t stream) {
-  const LaunchShape shape = {blocks, 32 * kWarps, 0, stream};
+template <typename E, typename Y, class C>
+void launch(const Args& args, int blocks, cudaStream_t stream) {
+  // Where this fails, so does the launch.
+  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
+      small_gemm_kernel<E, Y, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kUsedBytes);
+  launch_dependent({static_cast<unsigned>(blocks), kThreads, C::kUsedBytes, stream}, small_gemm_kernel<E, Y, C>, args);
+}
+
+template <typename E, typename Y>
+void launch(const Args& args, cudaStream_t stream) {
+  const int blocks = std::min(num_sms(), args.units);
+  const bool few_units = args.units <= 2 * blocks;
   if (args.rows <= 8) {
-    launch_dependent(shape, small_gemm_kernel<T, Y, 8>, args);
+    few_units ? launch<E, Y, Config<1, 2>>(args, blocks, stream) : launch<E, Y, Config<1, 4>>(args, blocks, stream);
   } else {
-    launch_dependent(shape, small_gemm_kernel<T, Y, 16>, args);
+    few_units ? launch<E, Y, Config<2, 2>>(args, blocks, stream) : launch<E, Y, Config<2, 4>>(args, blocks, stream);
   }
 }
 
 }  // namespace
 
 bool small_gemm_takes(const GemmCall& call) {
-  return call.rows <= kSmallGemmRows && call.linear->dtype != DType::f32 && call.linear->in_features % 64 == 0 &&
-         call.linear->out_features % kRowsPerBlock == 0;
+  const GpuLinear& linear = *call.linear;
+  const bool halves = linear.dtype == DType::f16 || linear.dtype == DType::bf16;
+  return has_dependent_launch() && call.rows <= kSmallGemmRows && halves && linear.in_features % 64 == 0 &&
+         linear.out_features % kUnitRows == 0;
 }
 
 void small_gemm(const GemmCall& call, Stream stream) {
   const GpuLinear& linear = *call.linear;
-  const Args args = {linear.weight, call.x, call.y, static_cast<int>(call.rows),
-                     static_cast<int>(linear.in_features), call.y_stride, call.accumulate};
-  const auto blocks = static_cast<unsigned>(linear.out_features / kRowsPerBlock);
+  const Args args = {static_cast<const char*>(linear.weight), static_cast<const char*>(call.x), call.y,
+                     static_cast<int>(call.rows), static_cast<int>(linear.in_features),
+                     static_cast<int>(linear.out_features / kUnitRows), call.y_stride, call.accumulate};
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f32_out = call.y_dtype == DType::f32;
   if (linear.dtype == DType::f16) {
-    f32_out ? launch<__half, float>(args, blocks, on) : launch<__half, __half>(args, blocks, on);
+    f32_out ? launch<ptx::F16, float>(args, on) : launch<ptx::F16, __half>(args, on);
   } else {
-    f32_out ? launch<__nv_bfloat16, float>(args, blocks, on) : launch<__nv_bfloat16, __nv_bfloat16>(args, blocks, on);
+    f32_out ? launch<ptx::Bf16, float>(args, on) : launch<ptx::Bf16, __nv_bfloat16>(args, on);
   }
 }
 

@@ -63,7 +63,7 @@ __device__ int block_argmax(const float* logits, int vocab_size, Shared& shared)
     if (x == x) best = max(best, argmax_key(x, i));
   };
   if (vocab_size % 4 == 0) {  // rows then start at multiples of 16 bytes
-#pragma unroll 4
+#pragma unroll 8
     for (int i = threadIdx.x; i < vocab_size / 4; i += kThreads) {
       const float4 x = reinterpret_cast<const float4*>(logits)[i];
       take(x.x, 4 * i);
@@ -109,6 +109,7 @@ __device__ void measure(const Row& row, const uint32_t (&pivots)[kPivots], Measu
 #pragma unroll
   for (int p = 0; p < kPivots; ++p) {
     out[p] = {};
+#pragma unroll 4
     for (int w = 0; w < kWarps; ++w) {
       out[p].count += shared.count[w][p];
       out[p].mass += shared.mass[w][p];

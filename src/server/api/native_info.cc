@@ -92,6 +92,7 @@ std::string server_info_json(const Api& api) {
                          {"max_total_num_tokens", info.max_total_tokens},
                          {"max_running_requests", info.max_running_requests},
                          {"chunked_prefill_size", info.chunked_prefill_size},
+                         {"enable_mixed_chunk", info.enable_mixed_chunk},
                          {"prefill_attention_backend", info.prefill_attention_backend},
                          {"decode_attention_backend", info.decode_attention_backend},
                          {"attention", attention_json(info)},
