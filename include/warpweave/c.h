@@ -168,11 +168,15 @@ typedef struct ww_plan_options {
   int32_t deterministic;   /* equal bits for any batch composition and chunking */
   const char* backend;     /* NULL, "" or "auto": chosen and explained */
   ww_device device;        /* where it runs: {0, 0} or WW_DEVICE_CPU, or WW_DEVICE_CUDA, the first GPU */
+  /* For runs in CUDA graphs; 0: off. Every batch then has the shape of the first (requests, rows, longest
+   * request), page tables of this width and its arrays in the same places, so that a replay sees the batch
+   * planned last. */
+  int32_t max_pages_per_request;
 } ww_plan_options;
 #define WW_PLAN_OPTIONS_INIT                                                             \
   {                                                                                      \
     sizeof(ww_plan_options), 0, 0, 0, 0, 0, WW_KV_BF16, {WW_DTYPE_FLOAT, 32, 1}, 0.0f,   \
-        0.0f, 1, -1, -1, 0, 0, 0, NULL, {0, 0}                                                   \
+        0.0f, 1, -1, -1, 0, 0, 0, NULL, {0, 0}, 0                                                \
   }
 
 typedef struct ww_plan ww_plan;
@@ -206,7 +210,7 @@ typedef struct ww_batch {
   const uint32_t* tree_mask;
   int32_t tree_mask_words;      /* >= ceil(longest q_len / 32) */
   int32_t page_size;            /* of the tables; 0: the plan's, which must not be 0 then */
-  void* stream;                 /* of a GPU: that of the runs to come (a CUstream) */
+  void* stream;                 /* of a GPU (a CUstream): where the arrays are copied */
 } ww_batch;
 #define WW_BATCH_INIT \
   { sizeof(ww_batch), 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0, NULL }
@@ -218,8 +222,11 @@ WW_API size_t ww_plan_workspace_bytes(const ww_plan* plan);
 /* ---- Run ----
  * On a GPU q and out have the plan's q_dtype (f16 or bf16), rows a constant stride apart with their heads
  * dense, and starts and strides that are multiples of 16 bytes; lse_ln is dense; k and v have equal
- * strides; scales are one per head. Work is queued on the batch's stream, and a failed launch is reported
- * by the next ww_plan_batch. */
+ * strides; scales are one per head. A run on another stream than the batch's waits for the batch's arrays;
+ * runs of one plan must not overlap. A failed launch is reported by the next ww_plan_batch.
+ * A run may be captured into a CUDA graph; its first capture must come after a run outside of one, which
+ * allocates. Replays read the arrays of the batch planned last, if the plan has max_pages_per_request;
+ * otherwise only until the next ww_plan_batch. Plan and replay on one stream. */
 
 typedef struct ww_run_args {
   uint32_t struct_size;
@@ -228,7 +235,7 @@ typedef struct ww_run_args {
   const ww_tensor* sinks;  /* f32 [num_q_heads]: one more logit per head in the softmax's sum */
   const ww_tensor* out;    /* as q, with v_head_dim; written */
   const ww_tensor* lse_ln; /* f32 [rows, num_q_heads] or [batch, rows, num_q_heads], or NULL; written */
-  void* stream;            /* that of the batch; NULL on the CPU */
+  void* stream;            /* a CUstream; NULL on the CPU, or the GPU's default stream */
 } ww_run_args;
 #define WW_RUN_ARGS_INIT { sizeof(ww_run_args), NULL, NULL, NULL, NULL, NULL, NULL }
 
@@ -236,7 +243,7 @@ WW_API ww_status ww_plan_run(ww_plan* plan, const ww_run_args* args);
 
 /* ---- Beside attention ---- */
 
-/* Stores new K and V in the cache, converted to its format. slots[i] is page * page_size + offset of
+/* Stores new K and V in the cache, converted to its format; all on the CPU or all on a GPU. slots[i] is page * page_size + offset of
  * row i (the token's index without pages); -1 skips the row. */
 typedef struct ww_append_args {
   uint32_t struct_size;
@@ -250,7 +257,7 @@ typedef struct ww_append_args {
 WW_API ww_status ww_append_kv(ww_context* context, const ww_append_args* args);
 
 /* Attention over the union of disjoint sets of tokens, from the results over each of them: e.g. a
- * shared prefix and the rest. All f32: outs [rows, states, heads, dim], lses_ln [rows, states, heads],
+ * shared prefix and the rest. All on one device, and f32: outs [rows, states, heads, dim], lses_ln [rows, states, heads],
  * out [rows, heads, dim]; lse_ln [rows, heads] or NULL. */
 typedef struct ww_merge_args {
   uint32_t struct_size;

@@ -128,6 +128,7 @@ struct EngineInfo {
   int64_t max_total_tokens = 0;
   int max_running_requests = 0;
   int chunked_prefill_size = 0;
+  bool enable_mixed_chunk = false;
   std::vector<int32_t> eos_token_ids;
   size_t weight_bytes = 0;
   size_t kv_cache_bytes = 0;

@@ -208,14 +208,124 @@ TEST_F(CApiGpu, RefusesWhatKernelsCannotRead) {
   args.stream = stream_;
   EXPECT_EQ(ww_plan_run(plan, &args), WW_UNSUPPORTED) << "q on the host";
   args.q = &q.tensor[1];
-  args.stream = nullptr;
-  EXPECT_EQ(ww_plan_run(plan, &args), WW_INVALID_ARGUMENT) << "another stream";
-  args.stream = stream_;
+  q.tensor[1].device.device_id = 1;
+  EXPECT_EQ(ww_plan_run(plan, &args), WW_UNSUPPORTED) << "q on another GPU";
+  q.tensor[1].device.device_id = 0;
   q.tensor[1].byte_offset = 2;
   EXPECT_EQ(ww_plan_run(plan, &args), WW_INVALID_ARGUMENT);
   EXPECT_NE(std::string(ww_last_error()).find("multiples of 16 bytes"), std::string::npos)
       << ww_last_error();
   ww_plan_destroy(plan);
+}
+
+// A decode batch of three requests over shuffled pages, to be planned with other lengths again.
+struct DecodeBatch {
+  std::vector<int32_t> q_indptr = {0, 1, 2, 3}, kv_lens, table;
+  static constexpr int kWidth = 64;
+
+  DecodeBatch() {
+    for (int i = 0; i < 3 * kWidth; ++i) table.push_back((i * 37 + 11) % kPages);
+  }
+  ww_batch with(std::vector<int32_t> lens, void* stream) {
+    kv_lens = std::move(lens);
+    ww_batch batch = WW_BATCH_INIT;
+    batch.num_requests = 3;
+    batch.q_indptr = q_indptr.data();
+    batch.kv_lens = kv_lens.data();
+    batch.page_table = table.data();
+    batch.page_table_stride = kWidth;
+    batch.stream = stream;
+    return batch;
+  }
+};
+
+TEST_F(CApiGpu, AGraphSeesTheBatchPlannedLast) {
+  Both q({3, kQHeads, kDim}, kBf16, 1), k({kPages, kPageSize, kKvHeads, kDim}, kBf16, 2),
+      v({kPages, kPageSize, kKvHeads, kDim}, kBf16, 3), out({3, kQHeads, kDim}, kBf16, 0);
+  ww_plan* plans[2];
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    ww_plan_options options = this->options(gpu == 1);
+    options.max_pages_per_request = gpu ? DecodeBatch::kWidth : 0;
+    ASSERT_EQ(ww_plan_create(workspace_, &options, &plans[gpu]), WW_OK) << ww_last_error();
+  }
+  DecodeBatch batch;
+  ww_kv_cache kv[2] = {WW_KV_CACHE_INIT, WW_KV_CACHE_INIT};
+  ww_run_args args[2] = {WW_RUN_ARGS_INIT, WW_RUN_ARGS_INIT};
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    kv[gpu].k = &k.tensor[gpu];
+    kv[gpu].v = &v.tensor[gpu];
+    args[gpu].q = &q.tensor[gpu];
+    args[gpu].kv = &kv[gpu];
+    args[gpu].out = &out.tensor[gpu];
+    args[gpu].stream = gpu ? stream_ : nullptr;
+  }
+  ww_batch planned = batch.with({1000, 40, 5}, stream_);
+  ASSERT_EQ(ww_plan_batch(plans[1], &planned), WW_OK) << ww_last_error();
+  ASSERT_EQ(ww_plan_run(plans[1], &args[1]), WW_OK) << ww_last_error();
+  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+
+  cudaStream_t capturing;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&capturing, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal), cudaSuccess);
+  args[1].stream = capturing;
+  for (int layer = 0; layer < 2; ++layer)
+    ASSERT_EQ(ww_plan_run(plans[1], &args[1]), WW_OK) << ww_last_error();
+  ww_batch captured = batch.with({1, 1, 1}, capturing);
+  EXPECT_EQ(ww_plan_batch(plans[1], &captured), WW_UNSUPPORTED);
+  ASSERT_EQ(cudaStreamEndCapture(capturing, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+
+  for (const std::vector<int32_t>& lens : {std::vector<int32_t>{3, 33, 1}, {1000, 7, 600}}) {
+    planned = batch.with(lens, stream_);
+    ASSERT_EQ(ww_plan_batch(plans[1], &planned), WW_OK) << ww_last_error();
+    ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    planned = batch.with(lens, nullptr);
+    ASSERT_EQ(ww_plan_batch(plans[0], &planned), WW_OK) << ww_last_error();
+    ASSERT_EQ(ww_plan_run(plans[0], &args[0]), WW_OK) << ww_last_error();
+    EXPECT_LE(out.difference(), 0.02);
+  }
+  planned = batch.with({1, 1, 1}, stream_);
+  planned.num_requests = 2;
+  EXPECT_EQ(ww_plan_batch(plans[1], &planned), WW_INVALID_ARGUMENT) << "another shape";
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(capturing), cudaSuccess);
+  for (ww_plan* plan : plans) ww_plan_destroy(plan);
+}
+
+TEST_F(CApiGpu, AppendsAndMergesWhatTheCpuDoes) {
+  Both k_new({4, kKvHeads, kDim}, kBf16, 1), v_new({4, kKvHeads, kDim}, kBf16, 2);
+  Both k({8, kPageSize, kKvHeads, kDim}, kBf16, 3), v({8, kPageSize, kKvHeads, kDim}, kBf16, 4);
+  const int64_t slots[] = {5, -1, 127, 16};
+  Both outs({6, 3, kQHeads, kDim}, kF32, 5), lses({6, 3, kQHeads}, kF32, 6);
+  Both out({6, kQHeads, kDim}, kF32, 0), lse({6, kQHeads}, kF32, 0);
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    ww_kv_cache kv = WW_KV_CACHE_INIT;
+    kv.k = &k.tensor[gpu];
+    kv.v = &v.tensor[gpu];
+    ww_append_args append = WW_APPEND_ARGS_INIT;
+    append.k_new = &k_new.tensor[gpu];
+    append.v_new = &v_new.tensor[gpu];
+    append.slots = slots;
+    append.kv = &kv;
+    append.stream = gpu ? stream_ : nullptr;
+    ASSERT_EQ(ww_append_kv(context_, &append), WW_OK) << ww_last_error();
+    ww_merge_args merge = WW_MERGE_ARGS_INIT;
+    merge.outs = &outs.tensor[gpu];
+    merge.lses_ln = &lses.tensor[gpu];
+    merge.out = &out.tensor[gpu];
+    merge.lse_ln = &lse.tensor[gpu];
+    merge.stream = append.stream;
+    ASSERT_EQ(ww_merge_states(context_, &merge), WW_OK) << ww_last_error();
+  }
+  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(k.difference(), 0);
+  EXPECT_EQ(v.difference(), 0);
+  EXPECT_LE(out.difference(), 1e-5);
+  EXPECT_LE(lse.difference(), 1e-5);
 }
 
 }  // namespace

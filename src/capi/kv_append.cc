@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
+#include "capi/gpu.h"
 #include "capi/tensor_args.h"
 #include "kv/kv_codec.h"
 
@@ -32,8 +34,9 @@ Result<KvSpec> kv_spec_of(const ww_kv_cache& kv, const ww_tensor* k_new, const w
       page_size < (paged ? 1 : 0) || page_size > kMax) {
     return Status::invalid_argument("k_new, v_new or kv.k: a dimension is 0 or beyond 2^20");
   }
+  const Place place = k_new->device.device_type == WW_DEVICE_CUDA ? Place::gpu : Place::cpu;
   return KvSpec{static_cast<int>(heads), static_cast<int>(dim), static_cast<int>(v_dim),
-                static_cast<int>(page_size), format};
+                static_cast<int>(page_size), format, place};
 }
 
 void append_rows(const RowsView& from, const KvPoolView& pool, const int64_t* slots, int page_size,
@@ -56,6 +59,21 @@ void append_rows(const RowsView& from, const KvPoolView& pool, const int64_t* sl
   team.parallel_for(from.rows, 16, append);
 }
 
+// What the kernel reads in place.
+Status check_for_gpu(const RowsView& k, const RowsView& v, const KvSpec& spec, int64_t slots) {
+  constexpr int kMaxHeadDim = 512;
+  if (k.dtype != v.dtype || !k.is_plain() || !v.is_plain() || spec.head_dim != spec.v_head_dim ||
+      spec.head_dim > kMaxHeadDim || spec.head_dim % 2 != 0) {
+    return Status::invalid_argument(
+        fmt::format("k_new, v_new: on a GPU they must have one dtype, one even head dim of at most {}, dense heads and "
+                    "one stride for all rows", kMaxHeadDim), "k_new");
+  }
+  if (slots > std::numeric_limits<int32_t>::max()) {
+    return Status::unsupported("kv: on a GPU the cache must have less than 2^31 slots", "kv");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status append_kv(Context& context, const ww_append_args& args, const ww_kv_cache& kv) {
@@ -65,9 +83,9 @@ Status append_kv(Context& context, const ww_append_args& args, const ww_kv_cache
   std::vector<float> scales(2 * spec.num_kv_heads);
   WW_ASSIGN_OR_RETURN(KvView view, read_kv(kv, spec, scales.data()));
   WW_ASSIGN_OR_RETURN(const RowsView k,
-                      read_rows(args.k_new, {"k_new", rows, spec.num_kv_heads, spec.head_dim}));
+                      read_rows(args.k_new, {"k_new", rows, spec.num_kv_heads, spec.head_dim, spec.place}));
   WW_ASSIGN_OR_RETURN(const RowsView v,
-                      read_rows(args.v_new, {"v_new", rows, spec.num_kv_heads, spec.v_head_dim}));
+                      read_rows(args.v_new, {"v_new", rows, spec.num_kv_heads, spec.v_head_dim, spec.place}));
   if (args.slots == nullptr && rows > 0) return Status::invalid_argument("slots: is NULL", "slots");
   const int page_size = std::max(1, spec.page_size);
   if (spec.page_size == 0) {
@@ -81,6 +99,10 @@ Status append_kv(Context& context, const ww_append_args& args, const ww_kv_cache
           fmt::format("slots: row {} goes to slot {}, the cache has {} slots; -1 skips a row", i,
                       args.slots[i], end), "slots");
     }
+  }
+  if (spec.place == Place::gpu) {
+    WW_RETURN_IF_ERROR(check_for_gpu(k, v, spec, end));
+    return append_kv_on_gpu({k, v, view, spec, args.slots, args.stream});
   }
   append_rows(k, view.k, args.slots, page_size, context.team);
   append_rows(v, view.v, args.slots, page_size, context.team);

@@ -43,6 +43,7 @@ Status check_options(const ww_plan_options& options) {
   WW_RETURN_IF_ERROR(check_range("page_size", options.page_size, 0, kMaxPageSize));
   WW_RETURN_IF_ERROR(check_range("causal", options.causal, 0, 1));
   WW_RETURN_IF_ERROR(check_range("window_left", options.window_left, -1, 1 << 30));
+  WW_RETURN_IF_ERROR(check_range("max_pages_per_request", options.max_pages_per_request, 0, 1 << 24));
   if (options.num_q_heads % options.num_kv_heads != 0) {
     return invalid("num_q_heads", fmt::format("is {}, must be a multiple of num_kv_heads, {}",
                                               options.num_q_heads, options.num_kv_heads));
@@ -97,6 +98,7 @@ Status AttentionPlan::read_options(const ww_plan_options& options) {
   q_dtype_ = *dtype;
   use_sinks_ = options.use_sinks != 0;
   rules_.page_size = options.page_size;
+  rules_.max_pages_per_request = options.max_pages_per_request;
   rules_.causal = options.causal != 0;
   rules_.tree_mask = options.use_tree_mask != 0;
   shape_.num_q_heads = options.num_q_heads;
@@ -142,7 +144,7 @@ Status AttentionPlan::choose_backend(const ww_plan_options& options) {
   if (options.page_size > 0) flags.page_size = options.page_size;
   flags.kv_cache_dtype = kv_format_name(kv_spec_.format);
   flags.enable_deterministic_inference = options.deterministic != 0;
-  flags.disable_cuda_graph = true;
+  flags.disable_cuda_graph = options.max_pages_per_request == 0;
 
   // Unless one is named, only those that take the mask are candidates.
   std::vector<KnownBackend> candidates;
@@ -157,6 +159,9 @@ Status AttentionPlan::choose_backend(const ww_plan_options& options) {
                                  "v_head_dim");
     }
     WW_ASSIGN_OR_RETURN(hardware, gpu_hardware_facts());
+    if (options.max_pages_per_request > 0 && options.page_size == 0) {
+      return invalid("max_pages_per_request", "needs a page_size");
+    }
   }
   Result<Resolved> resolved = select_attention(hardware, facts, flags, candidates);
   if (!resolved.ok()) return resolved.status().with_context("ww_plan_create");
@@ -194,7 +199,15 @@ Status AttentionPlan::set_batch(const ww_batch& batch) {
   planned_ = false;
   WW_RETURN_IF_ERROR(batch_.set(batch, rules_));
   if (on_gpu()) {
+    const GpuGuard guard;
+    WW_RETURN_IF_ERROR(check_same_shape());
+    WW_ASSIGN_OR_RETURN(const uint64_t capture, gpu_capture_of(batch.stream));
+    if (capture != 0) {
+      return Status::unsupported("ww_plan_batch: its arrays come from the host, so it cannot be captured into a "
+                                 "graph; plan before, and capture ww_plan_run alone", "stream");
+    }
     gpu_batch_ = batch_.batch();
+    capture_ = 0;
     WW_RETURN_IF_ERROR(gpu_arrays_.upload(gpu_batch_, batch.stream));
     if (batch_.rows() > 0) WW_RETURN_IF_ERROR(backend_->init_forward_metadata(gpu_batch_));
     planned_ = true;
@@ -296,10 +309,25 @@ Status AttentionPlan::check_for_gpu(const ww_run_args& args) const {
           "kv.k: on a GPU starts and strides must be multiples of 16 bytes", "kv.k");
     }
   }
-  if (args.stream != gpu_batch_.device.stream) {
-    return Status::invalid_argument("stream: is not the one of ww_batch", "stream");
-  }
   return {};
+}
+
+// Graphs that were captured with an earlier batch read the arrays of later ones: same places, same sizes.
+Status AttentionPlan::check_same_shape() {
+  if (rules_.max_pages_per_request == 0) return {};
+  const ForwardBatch& batch = batch_.batch();
+  if (!shape_fixed_) fixed_shape_ = {batch.num_reqs, batch.num_tokens, batch.max_q_len};
+  shape_fixed_ = true;
+  if (batch.num_reqs == fixed_shape_.requests && batch.num_tokens == fixed_shape_.tokens &&
+      batch.max_q_len == fixed_shape_.max_q_len) {
+    return {};
+  }
+  return Status::invalid_argument(
+      fmt::format("ww_batch: {} requests with {} rows, at most {} each; under max_pages_per_request every batch has "
+                  "the shape of the first, {} with {}, at most {}",
+                  batch.num_reqs, batch.num_tokens, batch.max_q_len, fixed_shape_.requests, fixed_shape_.tokens,
+                  fixed_shape_.max_q_len),
+      "num_requests");
 }
 
 void AttentionPlan::set_pools(AttentionCall& call) const {
@@ -324,9 +352,19 @@ Status AttentionPlan::run_on_gpu(const ww_run_args& args) {
   if (use_sinks_) {
     WW_ASSIGN_OR_RETURN(call.sinks, gpu_floats(args.sinks, "sinks", call.num_q_heads));
   }
+  const GpuGuard guard;
+  WW_ASSIGN_OR_RETURN(const uint64_t capture, gpu_capture_of(args.stream));
+  WW_RETURN_IF_ERROR(gpu_arrays_.before_run(args.stream, capture != 0));
+  gpu_batch_.device.stream = args.stream;
+  if (capture != capture_) {
+    // A plan made outside a graph is no part of it, and one made in a graph was not made outside.
+    WW_RETURN_IF_ERROR(capture != 0 ? backend_->init_forward_metadata_capture_cuda_graph(gpu_batch_)
+                                    : backend_->init_forward_metadata(gpu_batch_));
+    capture_ = capture;
+  }
   gpu_batch_.mode == ForwardMode::decode ? backend_->forward_decode(gpu_batch_, call)
                                          : backend_->forward_extend(gpu_batch_, call);
-  return {};
+  return gpu_arrays_.after_run(args.stream, capture != 0);
 }
 
 Status AttentionPlan::run(const ww_run_args& args, const ww_kv_cache& kv) {

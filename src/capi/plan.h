@@ -42,6 +42,7 @@ class AttentionPlan {
   AttentionCall call_shape() const;
   Status read_tensors(const ww_run_args& args, const ww_kv_cache& kv);
   Status check_for_gpu(const ww_run_args& args) const;
+  Status check_same_shape();
   Status run_on_gpu(const ww_run_args& args);
   void set_pools(AttentionCall& call) const;
   bool on_gpu() const { return kv_spec_.place == Place::gpu; }
@@ -67,6 +68,9 @@ class AttentionPlan {
   PlanBatch batch_;
   GpuArrays gpu_arrays_;
   ForwardBatch gpu_batch_;        // batch_ with its arrays on the GPU
+  uint64_t capture_ = 0;          // that the backend's plan belongs to; 0: none
+  bool shape_fixed_ = false;      // a first batch has set the shape of all (max_pages_per_request)
+  struct { int requests = 0, tokens = 0, max_q_len = 0; } fixed_shape_;
   bool planned_ = false;
   Layout layout_;
   Tensors tensors_;               // of the call in progress

@@ -148,6 +148,15 @@ Status PlanBatch::read_pages(const ww_batch& batch, const BatchRules& rules) {
   auto pages_of = [&](int len) { return (int64_t{len} + page_size_ - 1) / page_size_; };
   user_stride_ = 1;
   for (int len : user_kv_lens_) user_stride_ = std::max(user_stride_, pages_of(len));
+  if (rules.max_pages_per_request > 0) {
+    if (user_stride_ > rules.max_pages_per_request) {
+      return invalid("kv_lens",
+                     fmt::format("a request has {} pages, the plan was made with "
+                                 "max_pages_per_request {}",
+                                 user_stride_, rules.max_pages_per_request));
+    }
+    user_stride_ = rules.max_pages_per_request;
+  }
   if (user_stride_ * std::max(1, batch.num_requests) > kMaxTableEntries) {
     return invalid("kv_lens",
                    fmt::format("{} requests with up to {} pages are more than a table holds",
@@ -184,6 +193,9 @@ Status PlanBatch::read_contiguous(const ww_batch& batch, const BatchRules& rules
                    fmt::format("is given, but the plan was made with page_size {}; use 0 for "
                                "tokens without pages",
                                rules.page_size));
+  }
+  if (rules.max_pages_per_request > 0) {
+    return invalid("kv_indptr", "a plan with max_pages_per_request needs pages");
   }
   int64_t step = 0;  // of which every start is a multiple
   int longest = 1;

@@ -18,6 +18,7 @@ namespace warpweave::capi {
 
 struct BatchRules {
   int page_size = 0;                 // 0: each batch says
+  int max_pages_per_request = 0;     // of every batch's table; 0: as many as the batch needs
   bool causal = true;
   bool tree_mask = false;
   const Caps* prefill = nullptr;     // which page sizes tokens without pages may get

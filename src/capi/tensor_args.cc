@@ -37,6 +37,12 @@ Status check_tensor(const ww_tensor* tensor, const char* name, Rank rank, Place 
             name, type, place == Place::gpu ? "the GPU (type 2)" : "the CPU (type 1)"),
         name);
   }
+  if (place == Place::gpu && tensor->device.device_id != 0) {
+    return Status::unsupported(
+        fmt::format("{}: the tensor is on GPU {}; this runs on the first GPU: copy the tensor there", name,
+                    tensor->device.device_id),
+        name);
+  }
   const auto [min_rank, max_rank] = rank;
   if (tensor->ndim < min_rank || tensor->ndim > max_rank) {
     return invalid(name, min_rank == max_rank ? fmt::format("has {} dimensions, must have {}",

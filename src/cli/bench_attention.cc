@@ -15,14 +15,15 @@
 #include "cli/measure_attention.h"
 #include "cli/model_facts.h"
 #include "device/cpu/cpu_info.h"
+#include "engine/start_device.h"
 
 namespace warpweave {
 namespace {
 
 struct BenchFlags {
-  std::string backend, phase, kv_format = "bf16", model_path, dtype = "auto", output;
+  std::string backend, phase, kv_format = "bf16", model_path, dtype = "auto", output, device = "cpu";
   int q_heads = 32, kv_heads = 8, head_dim = 128, page_size = 64, threads = 0;
-  std::vector<int> batch_sizes = {1, 16}, kv_lens = {512, 4096}, q_lens = {512, 2048};
+  std::vector<int> batch_sizes = {1, 16}, kv_lens = {512, 4096}, q_lens = {512, 2048}, prefill_batch_sizes = {1};
   double max_seconds = 1.0;
   bool json = false;
 };
@@ -30,12 +31,12 @@ struct BenchFlags {
 // A backend that selection accepts for this model here, created for `page_size`.
 struct Candidate {
   std::string name;
-  int page_size = 1;
+  int page_size = 1;    // --page-size, or one that the backend takes
   std::unique_ptr<AttentionBackend> backend;
 };
 
 std::vector<Candidate> candidates(const ModelFacts& model, const BenchFlags& flags,
-                                  ThreadTeam& team) {
+                                  const HardwareFacts& hardware, ThreadTeam& team) {
   std::vector<Candidate> list;
   for (const KnownBackend& known : known_backends()) {
     const std::string name(known.caps->name);
@@ -44,10 +45,14 @@ std::vector<Candidate> candidates(const ModelFacts& model, const BenchFlags& fla
     asked.attention_backend = name;
     asked.kv_cache_dtype = flags.kv_format;
     asked.page_size = flags.page_size;
-    const auto resolved = select_attention(cpu_hardware_facts(), model, asked);
+    auto resolved = select_attention(hardware, model, asked);
+    if (!resolved.ok()) {
+      asked.page_size.reset();
+      resolved = select_attention(hardware, model, asked);
+    }
     if (!resolved.ok() || resolved->prefill_caps != known.caps) continue;
-    auto backend = create_backend(*known.caps, {&team, 1 << 20, flags.page_size});
-    if (backend.ok()) list.push_back({name, flags.page_size, std::move(*backend)});
+    auto backend = create_backend(*known.caps, {&team, 1 << 20, resolved->page_size});
+    if (backend.ok()) list.push_back({name, resolved->page_size, std::move(*backend)});
   }
   return list;
 }
@@ -56,7 +61,7 @@ std::vector<AttentionPoint> grid(const BenchFlags& flags) {
   std::vector<AttentionPoint> points;
   for (int q_len : flags.q_lens) {
     if (flags.phase == "decode") break;
-    points.push_back({AttentionPhase::prefill, 1, q_len, q_len});
+    for (int batch_size : flags.prefill_batch_sizes) points.push_back({AttentionPhase::prefill, batch_size, q_len, q_len});
   }
   for (int batch_size : flags.batch_sizes) {
     if (flags.phase == "prefill") break;
@@ -89,11 +94,21 @@ ModelFacts facts_of(const BenchFlags& flags, const TuningShape& shape) {
   return model;
 }
 
+struct Device {
+  HardwareFacts facts;
+  bool gpu = false;
+};
+
+Result<Device> device_of(const BenchFlags& flags) {
+  WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(flags.device));
+  return gpu ? Device{gpu->facts, true} : Device{cpu_hardware_facts(), false};
+}
+
 // Measures every candidate at every point; `each` sees what was measured.
 template <typename Each>
 Status measure_all(const ModelFacts& model, const TuningShape& shape, const BenchFlags& flags,
-                   ThreadTeam& team, Each each) {
-  std::vector<Candidate> list = candidates(model, flags, team);
+                   const Device& device, ThreadTeam& team, Each each) {
+  std::vector<Candidate> list = candidates(model, flags, device.facts, team);
   if (list.empty()) {
     return Status::unsupported("no backend of this program runs this shape here; see: warpweave explain",
                                "--backend");
@@ -102,8 +117,9 @@ Status measure_all(const ModelFacts& model, const TuningShape& shape, const Benc
     for (Candidate& candidate : list) {
       const MeasureOptions options = {candidate.page_size, 15, flags.max_seconds};
       WW_ASSIGN_OR_RETURN(const double us,
-                          measure_attention(*candidate.backend, shape, point, options));
-      each(candidate.name, point, us);
+                          device.gpu ? measure_attention_on_gpu(*candidate.backend, shape, point, options)
+                                     : measure_attention(*candidate.backend, shape, point, options));
+      each(candidate, point, us);
     }
   }
   return {};
@@ -127,10 +143,14 @@ void add_common_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--backend", flags.backend, "Only this backend");
   app.add_option("--kv-cache-dtype", flags.kv_format, "KV format");
   app.add_option("--page-size", flags.page_size, "Tokens per page")->check(CLI::Range(1, 4096));
+  app.add_option("--device", flags.device, "What is measured: cpu, cuda, or auto: the GPU where there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--threads", flags.threads, "Compute threads; 0: all")->check(CLI::Range(0, 1024));
   app.add_option("--batch-size", flags.batch_sizes, "Batch sizes of decode")->delimiter(',')->check(CLI::Range(1, 4096));
   app.add_option("--kv-len", flags.kv_lens, "Lengths of decode")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   app.add_option("--q-len", flags.q_lens, "Lengths of prefill")->delimiter(',')->check(CLI::Range(1, 1 << 20));
+  app.add_option("--prefill-batch-size", flags.prefill_batch_sizes, "Batch sizes of prefill")
+      ->delimiter(',')->check(CLI::Range(1, 4096));
   app.add_option("--seconds", flags.max_seconds, "Time per point")->check(CLI::Range(0.0, 60.0));
 }
 
@@ -143,18 +163,20 @@ int run_bench(const BenchFlags& flags) {
                 kExitUsage);
   }
   const TuningShape shape = {flags.q_heads, flags.kv_heads, flags.head_dim, *format};
+  const Result<Device> device = device_of(flags);
+  if (!device.ok()) return fail(device.status(), kExitUsage);
   ThreadTeam team(threads_of(flags), true);
-  const MachineLimits limits = measure_machine(team);
+  const MachineLimits limits = device->gpu ? MachineLimits() : measure_machine(team);
   std::printf("%s, %d threads; %d/%d heads, head dim %d, %s KV, page %d\n",
-              cpu_hardware_facts().name.c_str(), team.size(), shape.num_q_heads, shape.num_kv_heads,
+              device->facts.name.c_str(), team.size(), shape.num_q_heads, shape.num_kv_heads,
               shape.head_dim, flags.kv_format.c_str(), flags.page_size);
   if (limits.gflop_per_s > 0) {
     std::printf("measured limits: read %.2f GB/s, %s %.1f GFLOP/s\n", limits.read_gb_per_s,
                 limits.instruction.c_str(), limits.gflop_per_s);
   }
-  const Status status = measure_all(facts_of(flags, shape), shape, flags, team,
-                                    [&](const std::string& name, const AttentionPoint& point, double us) {
-                                      print_point(name, point, shape, us, limits);
+  const Status status = measure_all(facts_of(flags, shape), shape, flags, *device, team,
+                                    [&](const Candidate& candidate, const AttentionPoint& point, double us) {
+                                      print_point(candidate.name, point, shape, us, limits);
                                     });
   return status.ok() ? 0 : fail(status, kExitFailed);
 }
@@ -168,13 +190,16 @@ int run_tune(const BenchFlags& flags) {
   const Result<KvFormat> format = parse_kv_format(flags.kv_format, model->dtype);
   if (!format.ok()) return fail(format.status(), kExitUsage);
   const TuningShape shape = {model->num_q_heads, model->num_kv_heads, model->head_dim, *format};
-  TuningTable table(cpu_hardware_facts().name,
+  const Result<Device> device = device_of(flags);
+  if (!device.ok()) return fail(device.status(), kExitUsage);
+  TuningTable table(device->facts.name,
                     fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))));
   ThreadTeam team(threads_of(flags), true);
   const Status status = measure_all(
-      *model, shape, flags, team, [&](const std::string& name, const AttentionPoint& point, double us) {
-        std::fprintf(stderr, "%-24s %-24s %12.1f us\n", point.text().c_str(), name.c_str(), us);
-        table.add({shape, point.phase, point.batch_size, point.q_len, point.kv_len, name, us});
+      *model, shape, flags, *device, team, [&](const Candidate& candidate, const AttentionPoint& point, double us) {
+        std::fprintf(stderr, "%-24s %-24s %12.1f us\n", point.text().c_str(), candidate.name.c_str(), us);
+        table.add({shape, point.phase, point.batch_size, point.q_len, point.kv_len, candidate.name, us,
+                   candidate.page_size});
       });
   if (!status.ok()) return fail(status, kExitFailed);
   std::ofstream file(flags.output, std::ios::binary);
@@ -192,7 +217,7 @@ int run_tune(const BenchFlags& flags) {
 
 int bench_command(std::span<const std::string> argv) {
   BenchFlags flags;
-  CLI::App app("Times attention backends on this machine's CPU: microseconds of one layer, GB/s of KV "
+  CLI::App app("Times attention backends on this machine's CPU or GPU: microseconds of one layer, GB/s of KV "
                "read (decode) or GFLOP/s (prefill), and the share of the measured limit.",
                "warpweave bench");
   CLI::App* attention = app.add_subcommand("attention", "The attention backends");
@@ -215,7 +240,7 @@ int tune_command(std::span<const std::string> argv) {
   flags.kv_lens = {256, 2048};
   flags.q_lens = {128, 512};
   flags.max_seconds = 0.3;
-  CLI::App app("Measures the attention backends for one model on this machine's CPU and writes what "
+  CLI::App app("Measures the attention backends for one model on this machine's CPU or GPU and writes what "
                "--attention-backend auto decides by. Run it on an idle machine.",
                "warpweave tune");
   app.add_option("--model-path,--model", flags.model_path, "Model folder, GGUF file or well-known id");

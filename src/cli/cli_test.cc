@@ -125,6 +125,28 @@ TEST(Explain, ResolvesOrRefusesWithCode3) {
   EXPECT_EQ(explain_command(Argv{"--attention-tuning-file", "/nonexistent"}), kExitFailed);
 }
 
+// What serve would refuse of the flex_attention flags, explain does, with the column.
+TEST(Explain, ChecksTheModifiersOfFlexAttention) {
+  const auto refused = [](const std::string& flag, const std::string& text, const char* backend) {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(explain_command(Argv{"--device", "cpu", "--attention-backend", backend, flag, text, "--json"}),
+              kExitRefused);
+    const auto error = nlohmann::json::parse(testing::internal::GetCapturedStdout())["error"];
+    EXPECT_EQ(error["flag"], flag);
+    return error["message"].get<std::string>();
+  };
+  const auto has = [](const std::string& message, const char* part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  has(refused("--flex-attention-mask-mod", "causal &&", "flex_attention"), "column 10");
+  has(refused("--flex-attention-score-mod", "score +* 2", "flex_attention"), "column 8");
+  has(refused("--flex-attention-params", "slope", "flex_attention"), "expected '='");
+  has(refused("--flex-attention-mask-mod", "prefix_lm(4)", "flex_attention"), "later tokens");
+  has(refused("--flex-attention-score-mod", "score", "intel_amx"), "is for flex_attention");
+  EXPECT_EQ(explain_command(Argv{"--device", "cpu", "--attention-backend", "flex_attention",
+                                 "--flex-attention-mask-mod", "window(64)"}), 0);
+}
+
 TEST(Conformance, ExitCodes) {
   EXPECT_EQ(conformance_command(Argv{"--case", "page_16", "--backend", "torch_native"}), 0);
   EXPECT_EQ(conformance_command(Argv{"--list"}), 0);

@@ -83,6 +83,14 @@ void print_summary(const std::vector<Variant>& variants, const std::vector<Check
     std::printf("%-28s %10d %12d %9d %8d\n", variant.name.c_str(), tally[Check::reference].passed,
                 tally[Check::determinism].passed, tally[Check::refusal].passed, failed);
   }
+  const std::vector<KvError> errors = kv_errors_of(results);
+  if (errors.empty()) return;
+  std::printf("\nrounding K and V to the pool's format changes them by (root mean square, mean and largest "
+              "case; backends are compared on the rounded values)\n");
+  for (const KvError& error : errors) {
+    std::printf("%-10s %7.3f %% %8.3f %% of %d cases\n", error.format.c_str(), error.mean * 100,
+                error.largest * 100, error.cases);
+  }
 }
 
 int run_conformance(const ConformanceFlags& flags) {

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model_facts.h"
 #include "conformance/matrix.h"
+#include "engine/attention_modifiers.h"
 #include "engine/engine_impl.h"
 #include "engine/start_device.h"
 
@@ -59,7 +60,12 @@ std::vector<std::string> missing_notes(const Selector& selector, const Resolved&
   return notes;
 }
 
-void print_json(const Selector& selector, const Resolved& resolved,
+bool mixed_chunk(const ServerArgs& args, const Selector& selector) {
+  const DeviceArch arch = selector.hardware.arch;
+  return resolve_mixed_chunk(args, arch >= DeviceArch::sm_75 && arch <= DeviceArch::sm_121);
+}
+
+void print_json(const ServerArgs& args, const Selector& selector, const Resolved& resolved,
                 const std::vector<std::string>& notes) {
   nlohmann::json json = to_json(resolved);
   json["hardware"] = {{"name", selector.hardware.name},
@@ -69,6 +75,7 @@ void print_json(const Selector& selector, const Resolved& resolved,
                    {"num_attention_heads", selector.model.num_q_heads},
                    {"num_key_value_heads", selector.model.num_kv_heads},
                    {"head_dim", selector.model.head_dim}};
+  json["enable_mixed_chunk"] = mixed_chunk(args, selector);
   json["notes"] = notes;
   std::printf("%s\n", json.dump(2).c_str());
 }
@@ -107,13 +114,17 @@ int explain_command(std::span<const std::string> argv) {
   const Result<Resolved> resolved =
       selector.select(args.hardware.empty() ? known_backends() : std::span(as_built));
   if (!resolved.ok()) return refuse(resolved.status(), args.json);
+  const Result<mods::Modifiers> modifiers = attention_modifiers(args, *resolved);
+  if (!modifiers.ok()) return refuse(modifiers.status(), args.json);
   const std::vector<std::string> notes = missing_notes(selector, *resolved);
   if (args.json) {
-    print_json(selector, *resolved, notes);
+    print_json(args, selector, *resolved, notes);
     return 0;
   }
   std::printf("%s on %s\n", selector.model.architecture.c_str(), selector.hardware.name.c_str());
   for (const std::string& line : explain_lines(*resolved)) std::printf("%s\n", line.c_str());
+  std::printf("%s\n", mixed_chunk(args, selector) ? "batches: prefill chunks and decodes together"
+                                                  : "batches: prefill and decode apart");
   for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
   return 0;
 }

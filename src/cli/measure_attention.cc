@@ -85,39 +85,9 @@ class Pool {
   KvPoolView view_;
 };
 
-struct Arrays {
-  std::vector<int32_t> page_table, q_indptr = {0}, kv_lens, slots, positions;
+struct Arrays : MeasuredArrays {
   std::vector<float> q, out;
 };
-
-ForwardBatch make_batch(const AttentionPoint& point, int page_size, Arrays& arrays) {
-  const int pages_each = (point.kv_len + page_size - 1) / page_size;
-  arrays.page_table.resize(static_cast<size_t>(pages_each) * point.batch_size);
-  std::iota(arrays.page_table.begin(), arrays.page_table.end(), 0);
-  std::shuffle(arrays.page_table.begin(), arrays.page_table.end(), std::mt19937(3));
-  for (int r = 0; r < point.batch_size; ++r) {
-    arrays.q_indptr.push_back(arrays.q_indptr.back() + point.q_len);
-    arrays.kv_lens.push_back(point.kv_len);
-    for (int i = 0; i < point.q_len; ++i) {
-      arrays.positions.push_back(point.kv_len - point.q_len + i);
-    }
-  }
-  ForwardBatch batch;
-  batch.mode = point.phase == AttentionPhase::decode ? ForwardMode::decode : ForwardMode::extend;
-  batch.num_reqs = point.batch_size;
-  batch.num_tokens = arrays.q_indptr.back();
-  batch.max_q_len = point.q_len;
-  batch.max_kv_len = point.kv_len;
-  batch.page_size = page_size;
-  arrays.slots.assign(batch.num_tokens, 0);
-  batch.kv_slots = arrays.slots;
-  batch.positions = arrays.positions;
-  batch.q_indptr = arrays.q_indptr;
-  batch.kv_lens = arrays.kv_lens;
-  batch.page_table = arrays.page_table;
-  batch.page_table_stride = pages_each;
-  return batch;
-}
 
 AttentionCall make_call(const TuningShape& shape, const Pool& k, const Pool& v, int num_tokens,
                         Arrays& arrays) {
@@ -168,6 +138,35 @@ double best_rate(ThreadTeam& team, const std::function<double(int member, int me
 
 }  // namespace
 
+ForwardBatch measured_batch(const AttentionPoint& point, int page_size, MeasuredArrays& arrays) {
+  const int pages_each = (point.kv_len + page_size - 1) / page_size;
+  arrays.page_table.resize(static_cast<size_t>(pages_each) * point.batch_size);
+  std::iota(arrays.page_table.begin(), arrays.page_table.end(), 0);
+  std::shuffle(arrays.page_table.begin(), arrays.page_table.end(), std::mt19937(3));
+  for (int r = 0; r < point.batch_size; ++r) {
+    arrays.q_indptr.push_back(arrays.q_indptr.back() + point.q_len);
+    arrays.kv_lens.push_back(point.kv_len);
+    for (int i = 0; i < point.q_len; ++i) {
+      arrays.positions.push_back(point.kv_len - point.q_len + i);
+    }
+  }
+  ForwardBatch batch;
+  batch.mode = point.phase == AttentionPhase::decode ? ForwardMode::decode : ForwardMode::extend;
+  batch.num_reqs = point.batch_size;
+  batch.num_tokens = arrays.q_indptr.back();
+  batch.max_q_len = point.q_len;
+  batch.max_kv_len = point.kv_len;
+  batch.page_size = page_size;
+  arrays.slots.assign(batch.num_tokens, 0);
+  batch.kv_slots = arrays.slots;
+  batch.positions = arrays.positions;
+  batch.q_indptr = arrays.q_indptr;
+  batch.kv_lens = arrays.kv_lens;
+  batch.page_table = arrays.page_table;
+  batch.page_table_stride = pages_each;
+  return batch;
+}
+
 double AttentionPoint::kv_bytes(const TuningShape& shape) const {
   return 2.0 * batch_size * kv_len * shape.num_kv_heads * shape.head_dim *
          kv_format_bits(shape.kv_format) / 8;
@@ -187,7 +186,7 @@ std::string AttentionPoint::text() const {
 Result<double> measure_attention(AttentionBackend& backend, const TuningShape& shape,
                                  const AttentionPoint& point, const MeasureOptions& options) {
   Arrays arrays;
-  const ForwardBatch batch = make_batch(point, options.page_size, arrays);
+  const ForwardBatch batch = measured_batch(point, options.page_size, arrays);
   const int pages = static_cast<int>(arrays.page_table.size());
   const Pool k(shape, options.page_size, pages), v(shape, options.page_size, pages);
   if (!k.ok() || !v.ok()) {

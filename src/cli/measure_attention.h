@@ -1,5 +1,6 @@
-// Times of attention backends on the CPU, for `bench attention` and `tune`: one layer's forward over a
-// pool with pages in random order. Timed by the wall clock: run on an idle machine.
+// Times of attention backends, for `bench attention` and `tune`: one layer's forward over a pool with
+// pages in random order. On the CPU timed by the wall clock: run on an idle machine. On a GPU timed by
+// its own clock, as graph replays over as many layers' pools as keep the KV out of the cache.
 #pragma once
 
 #include <string>
@@ -29,9 +30,19 @@ struct MeasureOptions {
   double max_seconds = 1.0;  // per point, beside the first run; at least 3 repeats are timed
 };
 
+// The batch of a point and the host arrays that it refers to; every request has pages of its own, shuffled.
+struct MeasuredArrays {
+  std::vector<int32_t> page_table, q_indptr = {0}, kv_lens, slots, positions;
+};
+ForwardBatch measured_batch(const AttentionPoint& point, int page_size, MeasuredArrays& arrays);
+
 // Median microseconds of one layer. The backend was created for options.page_size.
 Result<double> measure_attention(AttentionBackend& backend, const TuningShape& shape,
                                  const AttentionPoint& point, const MeasureOptions& options);
+
+// The same on the current GPU; `unsupported` where the program has no GPU code.
+Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningShape& shape,
+                                        const AttentionPoint& point, const MeasureOptions& options);
 
 // What this machine can do at most, measured with all threads of the team.
 struct MachineLimits {

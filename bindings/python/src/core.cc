@@ -85,6 +85,15 @@ ww_dtype dtype_of(const std::string& name) {
   throw nb::value_error(("dtype " + name + " is not float32, float16 or bfloat16").c_str());
 }
 
+ww_device device_of(const std::string& name) {
+  if (name == "cpu") return {WW_DEVICE_CPU, 0};
+  if (name == "cuda") return {WW_DEVICE_CUDA, 0};
+  throw nb::value_error(("device " + name + " is not cpu or cuda").c_str());
+}
+
+// A CUstream as Python's libraries pass it around; 0: the default one.
+void* stream_of(uint64_t handle) { return reinterpret_cast<void*>(static_cast<uintptr_t>(handle)); }
+
 ww_kv_format kv_format_of(const std::string& name) {
   const char* const names[] = {"float32",  "bfloat16", "float16",
                                "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"};
@@ -153,6 +162,8 @@ struct PlanOptions {
   bool causal;
   int window_left;
   bool use_sinks, use_tree_mask, deterministic;
+  std::string device;
+  int max_pages_per_request;
 };
 
 class Plan {
@@ -174,6 +185,8 @@ class Plan {
     options.use_tree_mask = o.use_tree_mask;
     options.deterministic = o.deterministic;
     options.backend = o.backend.c_str();
+    options.device = device_of(o.device);
+    options.max_pages_per_request = o.max_pages_per_request;
     check(ww_plan_create(workspace.workspace, &options, &plan_));
   }
   ~Plan() { ww_plan_destroy(plan_); }
@@ -186,8 +199,9 @@ class Plan {
   void set_batch(const Ints& q_indptr, const std::optional<Ints>& kv_lens,
                  const std::optional<Ints>& page_table, const std::optional<Ints>& page_indptr,
                  const std::optional<Ints>& page_indices, const std::optional<Ints>& kv_indptr,
-                 const std::optional<Words>& tree_mask, int page_size) {
+                 const std::optional<Words>& tree_mask, int page_size, uint64_t stream) {
     ww_batch batch = WW_BATCH_INIT;
+    batch.stream = stream_of(stream);
     const size_t count = q_indptr.size();
     if (count == 0)
       throw nb::value_error("q_indptr: is empty, needs one entry more than there are requests");
@@ -220,7 +234,8 @@ class Plan {
   }
 
   void run(const ConstTensor& q, const KvCache& kv, const Tensor& out,
-           const std::optional<Tensor>& lse_ln, const std::optional<ConstTensor>& sinks) {
+           const std::optional<Tensor>& lse_ln, const std::optional<ConstTensor>& sinks,
+           uint64_t stream) {
     const View q_view(q), out_view(out);
     const OptionalView lse_view(lse_ln), sinks_view(sinks);
     const KvView kv_view(kv);
@@ -230,6 +245,7 @@ class Plan {
     args.out = out_view.get();
     args.lse_ln = lse_view.get();
     args.sinks = sinks_view.get();
+    args.stream = stream_of(stream);
     ww_status status;
     {
       nb::gil_scoped_release released;
@@ -253,7 +269,7 @@ class Plan {
 };
 
 void append_kv(Context& context, const ConstTensor& k_new, const ConstTensor& v_new,
-               const Longs& slots, const KvCache& kv) {
+               const Longs& slots, const KvCache& kv, uint64_t stream) {
   const View k_view(k_new), v_view(v_new);
   const KvView kv_view(kv);
   size_t rows = k_new.ndim() > 0 ? k_new.shape(0) : 0;
@@ -263,6 +279,7 @@ void append_kv(Context& context, const ConstTensor& k_new, const ConstTensor& v_
   args.k_new = k_view.get();
   args.v_new = v_view.get();
   args.slots = slots.data();
+  args.stream = stream_of(stream);
   args.kv = &kv_view.cache;
   ww_status status;
   {
@@ -273,7 +290,7 @@ void append_kv(Context& context, const ConstTensor& k_new, const ConstTensor& v_
 }
 
 void merge_states(Context& context, const ConstTensor& outs, const ConstTensor& lses_ln,
-                  const Tensor& out, const std::optional<Tensor>& lse_ln) {
+                  const Tensor& out, const std::optional<Tensor>& lse_ln, uint64_t stream) {
   const View outs_view(outs), lses_view(lses_ln), out_view(out);
   const OptionalView lse_view(lse_ln);
   ww_merge_args args = WW_MERGE_ARGS_INIT;
@@ -281,6 +298,7 @@ void merge_states(Context& context, const ConstTensor& outs, const ConstTensor& 
   args.lses_ln = lses_view.get();
   args.out = out_view.get();
   args.lse_ln = lse_view.get();
+  args.stream = stream_of(stream);
   ww_status status;
   {
     nb::gil_scoped_release released;
@@ -334,26 +352,30 @@ NB_MODULE(_core, m) {
           [](Plan* self, Workspace& workspace, int num_q_heads, int num_kv_heads, int head_dim,
              int v_head_dim, int page_size, std::string kv_format, std::string q_dtype, float scale,
              float softcap, bool causal, int window_left, bool use_sinks, bool use_tree_mask,
-             bool deterministic, std::string backend) {
+             bool deterministic, std::string backend, std::string device,
+             int max_pages_per_request) {
             new (self) Plan(workspace, {num_q_heads, num_kv_heads, head_dim, v_head_dim, page_size,
                                         kv_format, q_dtype, backend, scale, softcap, causal,
-                                        window_left, use_sinks, use_tree_mask, deterministic});
+                                        window_left, use_sinks, use_tree_mask, deterministic,
+                                        device, max_pages_per_request});
           },
           "workspace"_a, nb::kw_only(), "num_q_heads"_a, "num_kv_heads"_a, "head_dim"_a,
           "v_head_dim"_a = 0, "page_size"_a = 0, "kv_format"_a, "q_dtype"_a, "scale"_a = 0.0f,
           "softcap"_a = 0.0f, "causal"_a = true, "window_left"_a = -1, "use_sinks"_a = false,
           "use_tree_mask"_a = false, "deterministic"_a = false, "backend"_a = "",
-          nb::keep_alive<1, 2>())
+          "device"_a = "cpu", "max_pages_per_request"_a = 0, nb::keep_alive<1, 2>())
       .def("explain", &Plan::explain)
       .def("workspace_bytes", &Plan::workspace_bytes)
       .def("set_batch", &Plan::set_batch, nb::kw_only(), "q_indptr"_a, "kv_lens"_a = nb::none(),
            "page_table"_a = nb::none(), "page_indptr"_a = nb::none(), "page_indices"_a = nb::none(),
-           "kv_indptr"_a = nb::none(), "tree_mask"_a = nb::none(), "page_size"_a = 0)
+           "kv_indptr"_a = nb::none(), "tree_mask"_a = nb::none(), "page_size"_a = 0,
+           "stream"_a = 0)
       .def("run", &Plan::run, "q"_a, "kv"_a, "out"_a, "lse_ln"_a = nb::none(),
-           "sinks"_a = nb::none());
-  m.def("append_kv", &append_kv, "context"_a, "k_new"_a, "v_new"_a, "slots"_a, "kv"_a);
+           "sinks"_a = nb::none(), "stream"_a = 0);
+  m.def("append_kv", &append_kv, "context"_a, "k_new"_a, "v_new"_a, "slots"_a, "kv"_a,
+        "stream"_a = 0);
   m.def("merge_states", &merge_states, "context"_a, "outs"_a, "lses_ln"_a, "out"_a,
-        "lse_ln"_a = nb::none());
+        "lse_ln"_a = nb::none(), "stream"_a = 0);
   m.def("load_backend_plugin", &load_backend_plugin, "path"_a);
   m.def("backends", &backends);
 }

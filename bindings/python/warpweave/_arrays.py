@@ -26,7 +26,47 @@ def readable(array):
         return array if hasattr(array, "__dlpack__") else np.asarray(array)
     array = array.detach()
     # fp8 by its bytes: not every version of torch hands it over.
-    return array.view(torch.uint8) if array.element_size() == 1 and array.dtype.is_floating_point else array
+    if array.element_size() == 1 and array.dtype.is_floating_point:
+        array = array.view(torch.uint8)
+    # A capsule made like this waits for no stream: the caller's stream orders the work.
+    return torch.utils.dlpack.to_dlpack(array) if array.is_cuda else array
+
+
+def device_of(array):
+    """"cpu" or "cuda"."""
+    torch = torch_of(array)
+    if torch is not None:
+        return "cuda" if array.is_cuda else "cpu"
+    where = getattr(array, "__dlpack_device__", None)
+    return "cuda" if where is not None and int(where()[0]) == 2 else "cpu"
+
+
+def stream_of(array):
+    """The stream that work on `array` goes to: torch's current one for its tensors, else the default stream."""
+    torch = torch_of(array)
+    return torch.cuda.current_stream(array.device).cuda_stream if torch is not None and array.is_cuda else 0
+
+
+def is_capturing(array):
+    torch = torch_of(array)
+    return torch is not None and array.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def dense_rows(array):
+    """`array` [..., rows, heads, dim] as kernels on a GPU read it in place: dense heads, one stride for all rows."""
+    if torch_of(array) is None or not array.is_cuda:
+        return array
+    strides, shape = array.stride(), array.shape
+    dense = strides[-1] == 1 and (shape[-2] == 1 or strides[-2] == shape[-1])
+    even = array.ndim < 4 or shape[0] == 1 or strides[0] == shape[1] * strides[1]
+    return array if dense and even else array.contiguous()
+
+
+def alike(k, v):
+    """(k, v) with equal strides, as kernels on a GPU want them."""
+    if torch_of(k) is None or not k.is_cuda or k.stride() == v.stride():
+        return k, v
+    return k.contiguous(), v.contiguous()
 
 
 def dtype_name(array):
@@ -58,7 +98,9 @@ def empty(like, shape, dtype=None):
     """A new array of the kind of `like`; `dtype` is "float32" or None: that of `like`."""
     torch = torch_of(like)
     if torch is not None:
-        return torch.empty(shape, dtype=torch.float32 if dtype == "float32" else like.dtype)
+        return torch.empty(shape, dtype=torch.float32 if dtype == "float32" else like.dtype, device=like.device)
+    if device_of(like) == "cuda":
+        raise ValueError("out: only torch tensors are made on a GPU here; pass an array to write to (and one for lse)")
     if dtype is None and dtype_name(like) == "bfloat16":
         raise ValueError("out: numpy has no bfloat16; pass an array to write to")
     return np.empty(shape, dtype=dtype or np.dtype(dtype_name(like)))

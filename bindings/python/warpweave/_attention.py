@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from . import _core
-from ._arrays import empty, kv_format, q_dtype, readable
+from ._arrays import dense_rows, device_of, empty, is_capturing, kv_format, q_dtype, readable, stream_of
 from ._runtime import plan
 
 
@@ -60,6 +62,10 @@ class Batch:
     def arguments(self):
         return self.__dict__
 
+    def key(self):
+        """Equal for batches that are planned alike."""
+        return tuple((v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in self.__dict__.values())
+
 
 def window_rules(causal, window_size):
     """causal and window_left of a (left, right) window; refuses what no backend runs."""
@@ -79,7 +85,7 @@ def options_of(q, cache, rules, v_head_dim, page_size=0, tree=False):
         page_size=page_size, kv_format=kv_format(cache.k, cache.format), q_dtype=q_dtype(q),
         scale=rules.scale or 0.0, softcap=rules.softcap or 0.0, causal=bool(rules.causal),
         window_left=rules.window_left, use_sinks=rules.sinks is not None, use_tree_mask=tree,
-        deterministic=rules.deterministic, backend=rules.backend)
+        deterministic=rules.deterministic, backend=rules.backend, device=device_of(q))
 
 
 def v_dim_of(cache):
@@ -90,9 +96,14 @@ def v_dim_of(cache):
 def attend(q, cache, batch, rules, out=None, want_lse=False, lse=None):
     """out (and lse as [..., heads]) of q over cache. q is [rows, heads, dim] or [batch, rows, heads, dim]."""
     v_dim = v_dim_of(cache)
-    chosen = plan(**options_of(q, cache, rules, v_dim, tree=batch.tree_mask is not None))
-    chosen.set_batch(**batch.arguments())
-    return run(chosen, q, cache, v_dim, rules.sinks, out, want_lse, lse)
+    planned = plan(**options_of(q, cache, rules, v_dim, tree=batch.tree_mask is not None))
+    if device_of(q) == "cpu":
+        planned.core.set_batch(**batch.arguments())
+    else:
+        if is_capturing(q):
+            raise RuntimeError("a CUDA graph cannot hold this call, which plans: capture a wrapper's run() instead")
+        planned.set_batch(batch, stream_of(q))  # the layers of a model ask for the same again and again
+    return run(planned.core, q, cache, v_dim, rules.sinks, out, want_lse, lse)
 
 
 def run(chosen, q, cache, v_dim, sinks=None, out=None, want_lse=False, lse=None):
@@ -100,5 +111,5 @@ def run(chosen, q, cache, v_dim, sinks=None, out=None, want_lse=False, lse=None)
         out = empty(q, (*q.shape[:-1], v_dim))
     if want_lse and lse is None:
         lse = empty(q, q.shape[:-1], "float32")
-    chosen.run(readable(q), cache.core(), readable(out), readable(lse), readable(sinks))
+    chosen.run(readable(dense_rows(q)), cache.core(), readable(out), readable(lse), readable(sinks), stream_of(q))
     return out, lse

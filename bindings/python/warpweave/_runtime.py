@@ -39,13 +39,31 @@ def workspace():
     return _local.workspace
 
 
+class Planned:
+    """A plan, and the batch that it was planned for, where that is known."""
+
+    def __init__(self, core):
+        self.core = core
+        self._batch = self._key = None
+
+    def set_batch(self, batch, stream):
+        """Plans the batch, unless it is the one that was planned last."""
+        if batch is self._batch:
+            return
+        key = batch.key()
+        if key != self._key:
+            self._batch = self._key = None
+            self.core.set_batch(**batch.arguments(), stream=stream)
+        self._batch, self._key = batch, key
+
+
 def plan(**options):
     """A plan of this thread with these options: the backend is chosen once for all calls that look alike."""
     scratch = workspace()
-    key = tuple(sorted(options.items()))
+    key = tuple(options.values())  # always the same options in the same order
     found = _local.plans.pop(key, None)
     if found is None:
-        found = _core.Plan(scratch, **options)
+        found = Planned(_core.Plan(scratch, **options))
         if len(_local.plans) >= _MAX_PLANS:
             del _local.plans[next(iter(_local.plans))]
     _local.plans[key] = found  # the one used last stands last

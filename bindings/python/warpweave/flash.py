@@ -1,14 +1,16 @@
 """Functions in the shape of flash-attn's, for inference: same names, arguments and layouts.
 
-q, k, v are [batch, tokens, heads, dim] (or [tokens, heads, dim] for varlen), torch tensors on the CPU or
-numpy arrays. Rows are aligned with the last token: row i of q_len stands at position kv_len - q_len + i.
+q, k, v are [batch, tokens, heads, dim] (or [tokens, heads, dim] for varlen), torch tensors on the CPU or a
+GPU, or numpy arrays. Rows are aligned with the last token: row i of q_len stands at position kv_len - q_len + i.
 Arguments that do not run here are refused by name, never ignored.
 """
+
+import functools
 
 import numpy as np
 
 from . import _core
-from ._arrays import host_ints, readable, torch_of
+from ._arrays import alike, dense_rows, host_ints, readable, stream_of, torch_of
 from ._attention import Batch, Cache, Rules, attend, window_rules
 from ._runtime import context
 
@@ -24,6 +26,13 @@ def _rules(causal, window_size, softmax_scale, softcap, deterministic=False):
     return Rules(causal=causal, window_left=left, scale=softmax_scale, softcap=softcap, deterministic=deterministic)
 
 
+@functools.lru_cache(maxsize=256)
+def _equal_lengths(batch, q_len, kv_len):
+    """Each sequence is one page."""
+    pages = np.arange(batch, dtype=np.int32).reshape(batch, 1)
+    return Batch(_steps(batch, q_len), np.full(batch, kv_len, np.int32), pages, page_size=max(1, kv_len))
+
+
 def _steps(count, step=1):
     return np.arange(count + 1, dtype=np.int32) * np.int32(step)
 
@@ -37,12 +46,9 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, out=None):
     """Attention of a batch of equal lengths. With return_attn_probs: (out, softmax_lse, None)."""
     _refuse(dropout_p=dropout_p or None, alibi_slopes=alibi_slopes)
-    batch, q_len = q.shape[:2]
-    kv_len = k.shape[1]
-    pages = np.arange(batch, dtype=np.int32).reshape(batch, 1)  # each sequence is one page
-    arrays = Batch(_steps(batch, q_len), np.full(batch, kv_len, np.int32), pages, page_size=max(1, kv_len))
-    out, lse = attend(q, Cache(k, v), arrays, _rules(causal, window_size, softmax_scale, softcap, deterministic), out,
-                      want_lse=return_attn_probs)
+    arrays = _equal_lengths(q.shape[0], q.shape[1], k.shape[1])
+    rules = _rules(causal, window_size, softmax_scale, softcap, deterministic)
+    out, lse = attend(q, Cache(*alike(k, v)), arrays, rules, out, want_lse=return_attn_probs)
     return (out, _lse_heads_first(lse), None) if return_attn_probs else out
 
 
@@ -55,6 +61,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=Non
     q_indptr, kv_indptr = host_ints(cu_seqlens_q), host_ints(cu_seqlens_k)
     if block_table is None:
         arrays = Batch(q_indptr, kv_indptr=kv_indptr)
+        k, v = alike(k, v)
     else:
         arrays = Batch(q_indptr, np.diff(kv_indptr).astype(np.int32), host_ints(block_table), page_size=k.shape[1])
     out, lse = attend(q, Cache(k, v), arrays, _rules(causal, window_size, softmax_scale, softcap, deterministic), out,
@@ -107,4 +114,4 @@ def _append(cache, k, v, lens, table, page_size):
                          f"{page_size}")
     pages = np.take_along_axis(table.astype(np.int64), positions // page_size, axis=1)
     slots = np.ascontiguousarray((pages * page_size + positions % page_size).reshape(-1))
-    _core.append_kv(context(), readable(k), readable(v), slots, cache.core())
+    _core.append_kv(context(), readable(dense_rows(k)), readable(dense_rows(v)), slots, cache.core(), stream_of(k))

@@ -7,7 +7,7 @@
 
 import numpy as np
 
-from ._arrays import host_ints
+from ._arrays import alike, host_ints
 from ._attention import Batch, Cache, Rules, attend
 
 NAME = "warpweave"
@@ -55,11 +55,11 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
                   softcap=softcap or 0.0, sinks=None if s_aux is None else s_aux.float())
     batch, _, q_len, _ = query.shape
     kv_len = key.shape[2]
-    cache = Cache(key, value, hnd=True)
+    cache = Cache(*alike(key, value), hnd=True)
     starts = _packed_starts(kwargs.get("position_ids"), attention_mask, batch, q_len, kv_len)
     if starts is not None:
         rows = Batch(starts, kv_indptr=starts)
-        cache = Cache(key[0], value[0], hnd=True)
+        cache = Cache(*alike(key[0], value[0]), hnd=True)
         out, _ = attend(query[0].transpose(0, 1), cache, rows, rules)
         return out[None], None
     if attention_mask is None:
@@ -94,7 +94,7 @@ def _batch(batch, q_len, kv_len):
 def _padded_batch(mask, q_len, kv_len, page_step, causal):
     """Pages of one token, those of sequence b from b * page_step on. Rows that stand in the padding become
     requests that see nothing."""
-    mask = np.asarray(mask)
+    mask = mask.cpu().numpy()
     lens = mask.sum(axis=1)
     first = np.where(lens > 0, mask.argmax(axis=1), 0)
     index = np.arange(mask.shape[1])

@@ -1,14 +1,20 @@
-"""Plan and run in the shape of flashinfer's wrappers, for inference on the CPU.
+"""Plan and run in the shape of flashinfer's wrappers, for inference.
 
 plan() once per forward, with lengths and page tables; run() once per layer. Differences, each refused or
 named, none silent: log-sum-exps are natural logarithms (`return_lse_ln`), positions are encoded by the
-caller, and a workspace buffer is not needed (the argument is accepted and not used).
+caller, and a workspace buffer is not needed (the argument only says which device).
+
+On a GPU plan() puts the batch's arrays on the current stream and run() may be captured into a CUDA graph,
+after one run() outside of it. With use_cuda_graph=True later plans of the same shape reach the graphs
+captured before.
 """
+
+import sys
 
 import numpy as np
 
 from . import _core
-from ._arrays import empty, host_ints, kv_format, pack_bits, readable, torch_of
+from ._arrays import device_of, empty, host_ints, kv_format, pack_bits, readable, stream_of, torch_of
 from ._attention import Batch, Cache, Rules, run
 from ._runtime import context
 
@@ -21,26 +27,39 @@ def _unpack(cache):
 
 
 class _Wrapper:
-    def __init__(self, workspace_buffer=None, kv_layout="NHD", backend="auto"):
+    def __init__(self, workspace_buffer=None, kv_layout="NHD", backend="auto", use_cuda_graph=False, device=None,
+                 max_pages_per_request=None):
+        """device: "cpu" or "cuda"; None: where workspace_buffer is, else where plan()'s arrays are.
+        use_cuda_graph needs max_pages_per_request, the width of the page tables."""
         if kv_layout not in ("NHD", "HND"):
             raise ValueError(f"kv_layout: {kv_layout} is not NHD or HND")
+        if use_cuda_graph != (max_pages_per_request is not None):
+            raise ValueError("max_pages_per_request: is needed with use_cuda_graph, and has no meaning without")
+        self._device = None if device is None else str(device).partition(":")[0]
+        if device is None and workspace_buffer is not None:
+            self._device = device_of(workspace_buffer)
+        self._max_pages = max_pages_per_request or 0
         self._hnd = kv_layout == "HND"
         self._backend = backend
         self._plan = None
         self._options = None
         self._scratch = _core.Workspace(context(), 0)
 
-    def _set(self, batch, options):
+    def _set(self, batch, options, like):
         """Keeps the plan while the options stay: planning a batch is then all there is to do."""
+        options |= dict(device=self._device or device_of(like), max_pages_per_request=self._max_pages)
         if options != self._options:
             self._plan = None
             self._plan = _core.Plan(self._scratch, **options)
             self._options = options
-        self._plan.set_batch(**batch.arguments())
+        self._plan.set_batch(**batch.arguments(), stream=_plan_stream(options["device"]))
 
     def _run(self, q, k, v, out, lse_ln, return_lse_ln, sinks, scales):
         if self._plan is None:
             raise ValueError("run: call plan() first")
+        if device_of(q) != self._options["device"]:
+            raise ValueError(f"q: is on {device_of(q)}, the plan on {self._options['device']}; pass device= to the wrapper")
+        scales = [_scale(s, q, self._options["num_kv_heads"]) for s in scales[:2]] + list(scales[2:])
         cache = Cache(k, v, self._hnd, self._options["kv_format"], *scales)
         v_dim = self._options["v_head_dim"]
         out, lse = run(self._plan, q, cache, v_dim, sinks, out, return_lse_ln, lse_ln)
@@ -60,6 +79,25 @@ def _options(heads, page_size, q_data_type, kv_data_type, sm_scale, logits_soft_
                 v_head_dim=v_head_dim or head_dim, page_size=page_size, kv_format=kv_format(None, kv_name),
                 q_dtype=q_name, scale=sm_scale or 0.0, softcap=logits_soft_cap or 0.0, causal=bool(causal),
                 window_left=window_left, use_sinks=use_sinks, use_tree_mask=tree, backend=backend)
+
+
+def _plan_stream(device):
+    """torch's current stream, where torch is in use on a GPU; else the default one."""
+    torch = sys.modules.get("torch")
+    in_use = device == "cuda" and torch is not None and torch.cuda.is_initialized()
+    return torch.cuda.current_stream(0).cuda_stream if in_use else 0
+
+
+def _scale(scale, q, heads):
+    """A number as an array: one value on the CPU, one per head on a GPU."""
+    if not isinstance(scale, (int, float)):
+        return scale
+    if device_of(q) == "cpu":
+        return np.asarray([scale], np.float32)
+    torch = torch_of(q)
+    if torch is None:
+        raise ValueError("k_scale, v_scale: on a GPU pass float32 arrays with one value per KV head")
+    return torch.full((heads,), float(scale), dtype=torch.float32, device=q.device)
 
 
 def _refuse_lse(return_lse):
@@ -90,7 +128,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
                       host_ints(paged_kv_indices), tree_mask=None if tree_mask is None else pack_bits(tree_mask))
         self._set(batch, _options((num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo), page_size, q_data_type,
                                   kv_data_type, sm_scale, logits_soft_cap, causal, window_left, use_sinks,
-                                  tree_mask is not None, self._backend))
+                                  tree_mask is not None, self._backend), paged_kv_indptr)
 
     def run(self, q, paged_kv_cache, k_scale=None, v_scale=None, out=None, lse_ln=None, return_lse=False,
             return_lse_ln=False, sinks=None, k_block_scales=None, v_block_scales=None):
@@ -98,12 +136,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         v_scale, numbers or one per head, are for fp8 and fp4 caches: value = stored * scale."""
         _refuse_lse(return_lse)
         k, v = _unpack(paged_kv_cache)
-        scales = (*(_scale(s) for s in (k_scale, v_scale)), k_block_scales, v_block_scales)
-        return self._run(q, k, v, out, lse_ln, return_lse_ln, sinks, scales)
-
-
-def _scale(scale):
-    return np.asarray([scale], np.float32) if isinstance(scale, (int, float)) else scale
+        return self._run(q, k, v, out, lse_ln, return_lse_ln, sinks, (k_scale, v_scale, k_block_scales, v_block_scales))
 
 
 class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
@@ -128,7 +161,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
             raise NotImplementedError("pos_encoding_mode: encode positions before; only NONE runs here")
         self._set(Batch(host_ints(qo_indptr), kv_indptr=host_ints(kv_indptr)),
                   _options((num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo), 0, q_data_type, kv_data_type,
-                           sm_scale, logits_soft_cap, causal, window_left, use_sinks, False, self._backend))
+                           sm_scale, logits_soft_cap, causal, window_left, use_sinks, False, self._backend), kv_indptr)
 
     def run(self, q, k, v, out=None, lse_ln=None, return_lse=False, return_lse_ln=False, sinks=None):
         _refuse_lse(return_lse)
@@ -140,12 +173,11 @@ def merge_states(v, s):
     and their natural log-sum-exps s [rows, states, heads], both float32. Returns (v, s) merged."""
     out = empty(v, (v.shape[0], *v.shape[2:]))
     lse = empty(v, out.shape[:-1], "float32")
-    _core.merge_states(context(), readable(v), readable(s), readable(out), readable(lse))
+    _core.merge_states(context(), readable(v), readable(s), readable(out), readable(lse), stream_of(v))
     return out, lse
 
 
 def merge_state(v_a, s_a, v_b, s_b):
     """merge_states of two: v [rows, heads, dim], s [rows, heads]."""
     stack = torch_of(v_a) or np
-    v, s = stack.stack([v_a, v_b]), stack.stack([s_a, s_b])
-    return merge_states(stack.swapaxes(v, 0, 1), stack.swapaxes(s, 0, 1))
+    return merge_states(stack.stack([v_a, v_b], 1), stack.stack([s_a, s_b], 1))
