@@ -12,8 +12,9 @@
 namespace warpweave::conformance {
 namespace {
 
-// Kernels load 16 bytes at a time: rows and heads start at multiples of 16 fp8 elements.
-constexpr int kGapMultiple = 16;
+// Kernels load 16 bytes of values and 4 of fp4's block scales at a time: rows and heads start at multiples
+// of 64 elements.
+constexpr int kGapMultiple = 64;
 
 DType activation_dtype(KvFormat format) {
   return format == KvFormat::f32 ? DType::f32 : format == KvFormat::f16 ? DType::f16 : DType::bf16;
@@ -88,17 +89,24 @@ class DeviceForward {
   template <typename T>
   const T* copy(const std::vector<T>& host) { return copy_array(host.data(), host.size()); }
 
+  const void* copy_queries(const std::vector<float>& queries) {
+    if (dtype_ == DType::f32) return copy(queries);
+    std::vector<uint16_t> bits;
+    for (float value : queries) bits.push_back(to_16_bits(dtype_, value));
+    return copy(bits);
+  }
+
   void upload_rows() {
     call_.q_dtype = call_.out_dtype = dtype_;
     const size_t out_bytes = forward_.out.size() * (dtype_ == DType::f32 ? 4 : 2);
     call_.out = allocate(out_bytes);
     call_.lse = static_cast<float*>(allocate(forward_.lse.size() * sizeof(float)));
-    if (dtype_ == DType::f32) {
-      call_.q = copy_array(forward_.q.data(), forward_.q.size());
-    } else {
-      std::vector<uint16_t> q;
-      for (float value : forward_.q) q.push_back(to_16_bits(dtype_, value));
-      call_.q = copy_array(q.data(), q.size());
+    call_.q = copy_queries(forward_.q);
+    if (call_.dual_chunk != nullptr) {
+      dual_chunk_ = *call_.dual_chunk;
+      dual_chunk_.q_succ = copy_queries(forward_.q_succ);
+      dual_chunk_.q_inter = copy_queries(forward_.q_inter);
+      call_.dual_chunk = &dual_chunk_;
     }
     if (!status_.ok()) return;
     // All ones are NaN in every type.
@@ -138,6 +146,7 @@ class DeviceForward {
   Status status_;
   ForwardBatch batch_;
   AttentionCall call_;
+  DualChunkQueries dual_chunk_;
   std::deque<DeviceBuffer> buffers_;
 };
 
@@ -176,6 +185,8 @@ std::vector<Variant> cuda_variants() {
   if (!arch) return variants;
   for (const BackendRegistration& backend : built_backends()) {
     if (!backend.caps->selectable || !backend.caps->archs.has(*arch)) continue;
+    // What it needs beside the GPU, such as NVRTC, may be missing here.
+    if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
     variants.push_back({std::string(backend.caps->name) + "@cuda", "cuda",
                         {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
                         kGapMultiple, true});

@@ -100,5 +100,26 @@ TEST(Report, CellsFollowClaimsAndResults) {
   EXPECT_EQ(parse_report("{}").status().code(), StatusCode::data_loss);
 }
 
+// Two variants share the pools of a case, so a case counts once; formats that round nothing are left out.
+TEST(Report, KvRoundingErrorPerFormat) {
+  CheckResult results[4] = {passed_check({}, true), passed_check({}, true), passed_check({}, true),
+                            passed_check({}, true)};
+  for (CheckResult& result : results) result.kv_format = KvFormat::fp8_e4m3;
+  results[0].kv_error = results[1].kv_error = 0.03;
+  results[1].variant = "intel_amx@avx2";
+  results[2].kv_error = 0.02;
+  results[2].case_name = "another_case";
+  results[3].kv_format = KvFormat::f32;
+  const DeviceReport report = make_report({}, results, "2026-01-31", "abc");
+  ASSERT_EQ(report.kv_errors.size(), 1u);
+  EXPECT_EQ(report.kv_errors[0].format, "fp8_e4m3");
+  EXPECT_EQ(report.kv_errors[0].cases, 2);
+  EXPECT_DOUBLE_EQ(report.kv_errors[0].mean, 0.025);
+  EXPECT_DOUBLE_EQ(report.kv_errors[0].largest, 0.03);
+  const auto read = parse_report(report_json(report));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(report_json(*read), report_json(report));
+}
+
 }  // namespace
 }  // namespace warpweave::conformance

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "attention/select_rules.h"
@@ -140,6 +141,17 @@ Cell cell_from(const Json& json) {
           json.value("text", "")};
 }
 
+Json kv_errors_json(const std::vector<KvError>& errors) {
+  Json json = Json::object();
+  for (const KvError& error : errors) {
+    // Four digits: what two machines agree on.
+    const auto rounded = [](double x) { return std::stod(fmt::format("{:.4g}", x)); };
+    json[error.format] = {
+        {"cases", error.cases}, {"mean", rounded(error.mean)}, {"largest", rounded(error.largest)}};
+  }
+  return json;
+}
+
 BackendReport backend_from(const Json& json) {
   BackendReport report;
   report.name = json.at("backend");
@@ -178,9 +190,26 @@ BackendReport claims_of(const Caps& caps) {
   return report;
 }
 
+std::vector<KvError> kv_errors_of(std::span<const CheckResult> results) {
+  std::map<KvFormat, std::map<std::string, double>> by_case;  // variants share a case's pools
+  for (const CheckResult& result : results) {
+    if (result.kv_error > 0) by_case[result.kv_format][result.case_name] = result.kv_error;
+  }
+  std::vector<KvError> errors;
+  for (const auto& [format, cases] : by_case) {
+    KvError error = {std::string(kv_format_name(format)), static_cast<int>(cases.size()), 0, 0};
+    for (const auto& [name, value] : cases) {
+      error.mean += value / error.cases;
+      error.largest = std::max(error.largest, value);
+    }
+    errors.push_back(std::move(error));
+  }
+  return errors;
+}
+
 DeviceReport make_report(std::span<const Variant> variants, std::span<const CheckResult> results,
                          std::string date, std::string commit) {
-  DeviceReport report = {"", std::move(date), std::move(commit), {}};
+  DeviceReport report = {"", std::move(date), std::move(commit), {}, kv_errors_of(results)};
   std::vector<const Caps*> listed;
   for (const Variant& variant : variants) {
     report.device = variant.hardware.name;
@@ -212,15 +241,20 @@ std::string report_json(const DeviceReport& report) {
                         {"expands_pages", backend.expands_pages},
                         {"cells", cells}});
   }
-  const Json json = {{"device", report.device}, {"date", report.date}, {"commit", report.commit},
-                     {"backends", backends}};
+  Json json = {{"device", report.device}, {"date", report.date}, {"commit", report.commit}};
+  if (!report.kv_errors.empty()) json["kv_rounding_error"] = kv_errors_json(report.kv_errors);
+  json["backends"] = backends;
   return json.dump(1, ' ') + "\n";
 }
 
 Result<DeviceReport> parse_report(std::string_view text) {
   try {
     const Json json = Json::parse(text);
-    DeviceReport report = {json.at("device"), json.at("date"), json.at("commit"), {}};
+    DeviceReport report = {json.at("device"), json.at("date"), json.at("commit"), {}, {}};
+    const Json errors = json.value("kv_rounding_error", Json::object());
+    for (const auto& [format, error] : errors.items()) {
+      report.kv_errors.push_back({format, error.at("cases"), error.at("mean"), error.at("largest")});
+    }
     for (const Json& backend : json.at("backends")) report.backends.push_back(backend_from(backend));
     return report;
   } catch (const std::exception& e) {

@@ -38,15 +38,26 @@ struct BackendReport {
   std::string page_sizes;              // native ones
 };
 
+// What a KV format costs before attention begins, over the cases that ran: root mean square change
+// of K and V by rounding, relative to the root mean square of K and V.
+struct KvError {
+  std::string format;                  // "fp8_e4m3"
+  int cases = 0;
+  double mean = 0, largest = 0;
+};
+
 struct DeviceReport {
   std::string device;                  // "AMD EPYC 9R14 (avx512_bf16)"
   std::string date;                    // 2026-01-31
   std::string commit;                  // of the tree that ran; empty: not told
   std::vector<BackendReport> backends;
+  std::vector<KvError> kv_errors;      // formats that round; reports of older programs have none
 };
 
 // What Caps alone say: refused or claimed.
 BackendReport claims_of(const Caps& caps);
+
+std::vector<KvError> kv_errors_of(std::span<const CheckResult> results);
 
 DeviceReport make_report(std::span<const Variant> variants, std::span<const CheckResult> results,
                          std::string date, std::string commit);

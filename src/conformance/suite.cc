@@ -179,6 +179,7 @@ class Suite {
     const Case& c = problem.shape();
     CheckResult result = result_of(c, problem.kv_format(), variant, Check::reference);
     result.features = features_of(c, problem.kv_format(), page_size);
+    result.kv_error = problem.quantisation_error();
     const auto backend = variant.create({&team_, 0, page_size});
     if (!backend) {
       result.text = "the backend was not created";
@@ -231,7 +232,7 @@ class Suite {
 
   void run_determinism(const Case& c, KvFormat format) {
     for (const Variant& variant : variants_) {
-      if (dropped(variant) || !variant.caps->deterministic || unclaimed(c, format, variant)) continue;
+      if (dropped(variant) || !variant.caps->deterministic_with(format) || unclaimed(c, format, variant)) continue;
       CheckResult result = result_of(c, format, variant, Check::determinism);
       result.text = first_difference(fit_gaps(c, variant), format, variant,
                                      page_size_for(c, variant));

@@ -28,6 +28,8 @@ struct CheckResult {
   std::string text;                   // why it failed; for a refusal, the rule
   double error = 0;                   // reference: max |out - ref| and its bound
   double bound = 0;
+  double kv_error = 0;                // of rounding K and V to the format, apart from `error`;
+                                      // see Problem::quantisation_error
   std::vector<std::string> features;  // what of the matrix this proves, see features_of
 };
 
