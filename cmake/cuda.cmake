@@ -4,7 +4,7 @@
 #
 # WARPWEAVE_CUDA is AUTO (use nvcc where there is one), ON (it must be there) or OFF.
 set(WARPWEAVE_CUDA AUTO CACHE STRING "GPU kernels: AUTO, ON or OFF")
-set(WARPWEAVE_CUDA_ARCHS "80-real;90a-real" CACHE STRING "GPU architectures that get kernels")
+set(WARPWEAVE_CUDA_ARCHS "80-real;89-real;90a-real" CACHE STRING "GPU architectures that get kernels")
 
 set(WW_CUDA OFF)
 if(NOT WARPWEAVE_CUDA STREQUAL "OFF" AND NOT WARPWEAVE_SANITIZE AND NOT WARPWEAVE_FUZZ)
@@ -13,6 +13,9 @@ if(NOT WARPWEAVE_CUDA STREQUAL "OFF" AND NOT WARPWEAVE_SANITIZE AND NOT WARPWEAV
     set(CMAKE_CUDA_COMPILER ${WW_NVCC})
     set(CMAKE_CUDA_ARCHITECTURES ${WARPWEAVE_CUDA_ARCHS})
     enable_language(CUDA)
+    # CMake 3.25's module wants to set a property of this target, whose library CUDA 13 no longer has.
+    add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+    find_package(CUDAToolkit REQUIRED)
     set(WW_CUDA ON)
   elseif(WARPWEAVE_CUDA STREQUAL "ON")
     message(FATAL_ERROR "WARPWEAVE_CUDA=ON, but there is no nvcc; install the CUDA toolkit or set CUDA_HOME")
@@ -26,8 +29,11 @@ if(WW_CUDA)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   string(APPEND CMAKE_CUDA_FLAGS " --expt-relaxed-constexpr -diag-suppress 177 -Xptxas -warn-spills")
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+  # Spills and serialised wgmma fail the build; ccache repeats a compiler's messages, so it may stand within.
+  set(CMAKE_CUDA_COMPILER_LAUNCHER sh ${CMAKE_CURRENT_LIST_DIR}/nvcc_strict.sh
+      ${CMAKE_CURRENT_LIST_DIR}/ptxas_allowed.txt)
   if(CCACHE_PROGRAM)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+    list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   endif()
 else()
   message(STATUS "GPU kernels: no (no nvcc found, or WARPWEAVE_CUDA=OFF): the program will serve on the CPU only")

@@ -37,8 +37,14 @@ endfunction()
 # flags could be the copy the linker keeps for everybody.
 function(ww_tier FILE)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(optimise -O3)
+    if(WARPWEAVE_FUZZ)
+      # Fuzzing is about what reads bytes; clang works for minutes on unrolled kernels with checks in them.
+      set(optimise -O1 -fno-sanitize=all,fuzzer-no-link)
+    endif()
     list(JOIN ARGN " " FLAGS)
-    set_property(SOURCE ${FILE} APPEND_STRING PROPERTY COMPILE_FLAGS " ${FLAGS} -O3")
+    list(JOIN optimise " " OPTIMISE)
+    set_property(SOURCE ${FILE} APPEND_STRING PROPERTY COMPILE_FLAGS " ${FLAGS} ${OPTIMISE}")
   endif()
 endfunction()
 

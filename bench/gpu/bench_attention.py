@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import peers
 import ww_attention as ww
 
 BF = torch.bfloat16
@@ -59,7 +60,7 @@ def copies_for(nbytes, floor=400e6, cap=12):
 def decode(lib, shapes=((1, 4096), (1, 32768), (8, 8192), (64, 2048), (64, 8192), (256, 1024)),
            pages=(64, 16, 1), heads=(32, 8), d=128, kv="16", hnd=False, peer=True, label="decode"):
     for b, s in shapes:
-        nbytes = b * s * heads[1] * d * 2 * (2 if kv == "16" else 1)
+        nbytes = int(b * s * heads[1] * d * 2 * ww.KV_BYTES[kv])
         n = copies_for(nbytes)
         graphs, keep = {}, []
         if peer:
@@ -76,6 +77,11 @@ def decode(lib, shapes=((1, 4096), (1, 32768), (8, 8192), (64, 2048), (64, 8192)
             g = graph_of([lambda c=c, r=r: r.run(c) for c in range(n)])
             graphs[f"page{page}"] = (g.replay, n)
             keep.append((p, r, g))
+            if not hnd and page == 16:
+                for name, call in {**peers.flashinfer_decode(p, False), **peers.flashinfer_decode(p, True)}.items():
+                    g = graph_of([lambda c=c, call=call: call(c) for c in range(n)])
+                    graphs[f"{name} page{page}"] = (g.replay, n)
+                    keep.append(g)
         us = interleaved(graphs)
         base = us.get("cudnn")
         row = {"case": f"{label} {kv} d{d} {b}x{s}", "bytes": nbytes}
@@ -118,8 +124,11 @@ def prefill(lib, kinds=("sm90",), shapes=((16, 1024), (4, 4096), (1, 16384)), he
                 r.plan()
                 graphs[f"{kind} {page}"] = (r.run, 1)
                 keep.append((p, r))
+                if page == 16:
+                    for name, call in peers.flashinfer_prefill(p).items():
+                        graphs[f"{name} {page}"] = (lambda call=call: call(0), 1)
         us = interleaved(graphs, min_ms)
-        row = {"case": f"prefill d{d} {'causal' if causal else 'full'} {b}x{s}"}
+        row = {"case": f"prefill d{d} {'causal' if causal else 'full'} {b}x{s}", "flops": flops}
         text = []
         for name, t in us.items():
             row[name] = round(t, 1)
@@ -153,7 +162,7 @@ def ragged(lib, label, q_lens, kv_lens, page, window=-1, heads=(32, 8), d=128):
 
 def skewed(lib, label, kv_lens, page, kv="16", heads=(32, 8), d=128):
     """Decode of unlike lengths, without a peer."""
-    nbytes = sum(kv_lens) * heads[1] * d * (4 if kv == "16" else 2)
+    nbytes = int(sum(kv_lens) * heads[1] * d * 2 * ww.KV_BYTES[kv])
     n = copies_for(nbytes)
     p = ww.Problem([1] * len(kv_lens), kv_lens, heads=heads, d=d, page=page, kv=kv, poison=False, copies=n)
     r = ww.Decode(lib, p)
@@ -191,7 +200,7 @@ def markdown():
     for row in ROWS:
         cells = []
         for name, value in row.items():
-            if name in ("case", "bytes"):
+            if name in ("case", "bytes", "flops"):
                 continue
             peer = row.get("cudnn")
             ratio = f" ({value / peer:.3f}x)" if peer and name != "cudnn" else ""
@@ -200,7 +209,7 @@ def markdown():
     return "\n".join(lines)
 
 
-ALL = ["decode", "hnd", "fp8", "d64", "d256", "unlike", "prefill", "prefill64", "prefill256", "plans"]
+ALL = ["decode", "hnd", "fp8", "fp4", "d64", "d256", "unlike", "prefill", "prefill64", "prefill256", "plans"]
 
 
 def main():
@@ -212,6 +221,7 @@ def main():
         if name == "decode": decode(lib)
         if name == "hnd": decode(lib, pages=(64, 16), hnd=True, label="decode hnd")
         if name == "fp8": decode(lib, shapes=((1, 32768), (64, 2048), (64, 8192)), pages=(64, 16), kv="e4m3", peer=False)
+        if name == "fp4": decode(lib, shapes=((1, 32768), (64, 2048), (64, 8192)), pages=(64, 16), kv="e2m1", peer=False)
         if name == "d64": decode(lib, shapes=((64, 8192),), pages=(64,), d=64)
         if name == "d256": decode(lib, shapes=((64, 8192),), pages=(64,), d=256, heads=(16, 4))
         if name == "prefill": prefill(lib)

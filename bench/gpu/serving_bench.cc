@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -107,7 +108,7 @@ class Runner {
               state.outcome.first_token_s = seconds(start, now);
               watched = true;
             }
-          } else if (watched) {
+          } else if (watched && state.finished == 0) {
             state.outcome.intervals_ms.push_back(seconds(last, now) * 1e3);
           }
           last = now;
@@ -155,7 +156,8 @@ void decode(Runner& runner, int max_batch) {
   for (int batch : {1, 8, 64, 256}) {
     if (batch > max_batch) break;
     const Outcome outcome = runner.run(std::vector<Job>(batch, {1024, 256}), batch);
-    const double mean_ms = (outcome.total_s - outcome.first_token_s) * 1e3 / 255;
+    const std::vector<double>& intervals = outcome.intervals_ms;
+    const double mean_ms = std::accumulate(intervals.begin(), intervals.end(), 0.0) / std::max<size_t>(intervals.size(), 1);
     print(fmt::format("decode step, batch {}", batch),
           fmt::format("\"median_ms\": {:.3f}, \"mean_ms\": {:.3f}, \"gpu_gap_us\": {:.1f}", median(outcome.intervals_ms),
                       mean_ms, median(outcome.gaps_us)));

@@ -17,7 +17,7 @@ def _struct(name, fields):
 AttentionParams = _struct("AttentionParams", [
     ("q", P), ("q_token_stride", L), ("out", P), ("out_token_stride", L), ("lse", P), ("k", P), ("v", P),
     ("page_stride", L), ("token_stride", L), ("head_stride", L), ("k_head_scales", P),
-    ("v_head_scales", P), ("sinks", P), ("page_table", P), ("page_table_stride", I), ("kv_lens", P),
+    ("v_head_scales", P), ("k_block_scales", P), ("v_block_scales", P), ("sinks", P), ("page_table", P), ("page_table_stride", I), ("kv_lens", P),
     ("q_indptr", P), ("positions", P), ("tree_mask", P), ("tree_mask_words", I), ("num_requests", I), ("num_tokens", I),
     ("num_q_heads", I), ("num_kv_heads", I), ("group", I), ("page_size", I), ("page_shift", I),
     ("window_left", I), ("decode_q_len", I), ("causal", B), ("scale", F), ("softcap", F)])
@@ -25,12 +25,33 @@ PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_request
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
                                   ("head_token_bytes", I), ("causal", B)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
-                                              ("partial_max_sum", P), ("counters", P)])
+                                              ("partial_max_sum", P), ("counters", P), ("pieces", P),
+                                              ("split_tokens", I)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I)])
 
-KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2}
+KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2, "e2m1": 3}
 TORCH_KV = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+KV_BYTES = {"16": 2, "e4m3": 1, "e5m2": 1, "e2m1": 0.5 + 1 / 16}  # of an element
+FP4_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def to_fp4(x):
+    """[..., d] to two values a byte [..., d / 2] and the e4m3 codes of the blocks' scales [..., d / 16]."""
+    blocks = x.float().unflatten(-1, (-1, 16))
+    scales = (blocks.abs().amax(-1) / 6).to(torch.float8_e4m3fn)
+    scales = scales.float().clamp_min(2.0 ** -9).to(torch.float8_e4m3fn)
+    values = blocks / scales.float()[..., None]
+    ends = torch.tensor([(a + b) / 2 for a, b in zip(FP4_LEVELS, FP4_LEVELS[1:])], device=x.device)
+    codes = torch.bucketize(values.abs(), ends) + 8 * (values < 0)
+    codes = codes.flatten(-2).to(torch.uint8)
+    return codes[..., 0::2] | codes[..., 1::2] << 4, scales.view(torch.uint8)
+
+
+def from_fp4(codes, scales):
+    levels = torch.tensor(FP4_LEVELS + tuple(-x for x in FP4_LEVELS), device=codes.device)
+    values = levels[torch.stack((codes & 15, codes >> 4), -1).flatten(-2).long()]
+    return values * scales.view(torch.float8_e4m3fn).float().repeat_interleave(16, -1)
 
 
 def load(path):
@@ -80,12 +101,19 @@ class Problem:
             self.table[r, :c] = order[at:at + c]
             at += c
         shape = (pages, self.hkv, page, d) if hnd else (pages, page, self.hkv, d)
-        store = dtype if kv == "16" else TORCH_KV[kv]
-        self.pools = []
+        store = dtype if kv == "16" else TORCH_KV.get(kv)
+        self.pools, self.block_scales = [], []
         for _ in range(copies):
-            pair = []
+            pair, block_scales = [], []
             for _ in range(2):
-                if poison:
+                if kv == "e2m1":
+                    if poison:
+                        t, s = to_fp4(torch.randn(shape, device=DEV, generator=g))
+                    else:
+                        t = torch.randint(0, 256, shape[:-1] + (d // 2,), device=DEV, generator=g, dtype=torch.uint8)
+                        s = torch.randint(40, 56, shape[:-1] + (d // 16,), device=DEV, generator=g, dtype=torch.uint8)
+                    block_scales.append(s.transpose(1, 2) if hnd else s)
+                elif poison:
                     t = torch.randn(shape, device=DEV, generator=g).to(store)
                 else:
                     t = torch.empty(shape, device=DEV, dtype=store)
@@ -94,12 +122,15 @@ class Problem:
                         t[i:i + 4096] = part.to(store)
                 pair.append(t.transpose(1, 2) if hnd else t)
             self.pools.append(pair)
+            self.block_scales.append(block_scales)
         if poison:
             seen = torch.zeros(pages * page, dtype=torch.bool, device=DEV)
             for r, x in enumerate(kv_lens):
                 seen[self.slots(r)] = True
-            for pair in self.pools:
-                for t in pair:
+            for pair, block_scales in zip(self.pools, self.block_scales):
+                for t in block_scales:
+                    t.masked_fill_(~seen.view(pages, page, 1, 1), 0x7f)
+                for t in pair if kv != "e2m1" else ():
                     flat = t.float()
                     flat.masked_fill_(~seen.view(pages, page, 1, 1), float("nan"))
                     t.copy_(flat.to(store))
@@ -144,7 +175,10 @@ class Problem:
         p.q, p.q_token_stride = self.q.data_ptr(), self.q.stride(0)
         p.out, p.out_token_stride = self.out.data_ptr(), self.out.stride(0)
         p.lse, p.k, p.v = self.lse.data_ptr(), k.data_ptr(), v.data_ptr()
-        p.page_stride, p.token_stride, p.head_stride = k.stride(0), k.stride(1), k.stride(2)
+        per = 2 if self.kv == "e2m1" else 1
+        p.page_stride, p.token_stride, p.head_stride = (k.stride(i) * per for i in range(3))
+        if self.kv == "e2m1":
+            p.k_block_scales, p.v_block_scales = (s.data_ptr() for s in self.block_scales[copy])
         p.page_table, p.page_table_stride = self.table.data_ptr(), self.table.stride(0)
         p.kv_lens, p.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
         for name, t in (("sinks", self.sinks), ("k_head_scales", self.k_scales), ("v_head_scales", self.v_scales),
@@ -164,7 +198,7 @@ class Problem:
         i.kv_lens, i.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
         i.num_requests, i.num_kv_heads = len(self.q_lens), self.hkv
         i.window_left, i.causal = self.window, self.causal
-        i.head_token_bytes = 2 * self.d * self.pools[0][0].element_size()
+        i.head_token_bytes = 2 * self.d // 2 if self.kv == "e2m1" else 2 * self.d * self.pools[0][0].element_size()
         return i
 
     def shape(self):
@@ -182,7 +216,11 @@ class Problem:
                 continue
             t = torch.arange(kl, device=DEV)
             page, off = self.table[r, t // self.page].long(), t % self.page
-            kf, vf = k[page, off].float(), v[page, off].float()
+            if self.kv == "e2m1":
+                ks, vs = self.block_scales[0]
+                kf, vf = from_fp4(k[page, off], ks[page, off]), from_fp4(v[page, off], vs[page, off])
+            else:
+                kf, vf = k[page, off].float(), v[page, off].float()
             if self.k_scales is not None:
                 kf, vf = kf * self.k_scales[None, :, None], vf * self.v_scales[None, :, None]
             a, b = self.indptr_list[r], self.indptr_list[r + 1]
