@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -59,9 +60,8 @@ std::vector<std::string> model_folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) folders.push_back((program.parent_path().parent_path() / "models").string());
   const fs::path here = fs::current_path(error);
-  if (!error && (here / "models").string() != folders.back()) {
-    folders.push_back((here / "models").string());
-  }
+  if (!error) folders.push_back((here / "models").string());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   return folders;
 }
 

@@ -125,7 +125,10 @@ TEST_F(ProgramCacheTest, LeavesNoTemporaryFiles) {
 }
 
 TEST_F(ProgramCacheTest, AFolderThatCannotBeMadeIsNoError) {
-  const ProgramCache nowhere("/proc/none");
+  std::filesystem::create_directories(folder_);
+  const std::string file = folder_ + "/file";
+  std::ofstream(file) << "not a folder";
+  const ProgramCache nowhere(file + "/below");
   nowhere.store("key", "program");
   EXPECT_FALSE(nowhere.load("key").has_value());
   const ProgramCache off("");

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
 
 namespace warpweave::opencl {
 namespace {
@@ -69,6 +73,63 @@ DeviceInfo describe(const Api& api, cl_platform_id platform, cl_device_id id) {
   return info;
 }
 
+// PoCL's worker threads still look at a kernel's queue, context and sub-device for a moment after
+// clFinish has returned (a crash in POclReleaseEvent, PoCL 3.1), so none of them is ever released: a
+// closed device's handles wait here for the next device of the same kind. Thread-safe.
+class IdleHandles {
+ public:
+  using Key = std::pair<cl_device_id, int>;  // of the whole device, with the compute units asked for
+
+  std::optional<DeviceHandles> take(const Key& key) {
+    std::lock_guard lock(mutex_);
+    const auto found = idle_.find(key);
+    if (found == idle_.end()) return std::nullopt;
+    const DeviceHandles handles = found->second;
+    idle_.erase(found);
+    return handles;
+  }
+
+  void put(const Key& key, const DeviceHandles& handles) {
+    std::lock_guard lock(mutex_);
+    idle_.emplace(key, handles);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multimap<Key, DeviceHandles> idle_;
+};
+
+IdleHandles& idle_handles() {
+  static auto* handles = new IdleHandles;  // outlives every static Device
+  return *handles;
+}
+
+Result<DeviceHandles> create_handles(const Api& api, const DeviceInfo& info, int compute_units) {
+  DeviceHandles handles = {.id = info.id, .asked_units = compute_units,
+                           .compute_units = info.compute_units};
+  if (compute_units < info.compute_units) {
+    const cl_device_partition_property parts[] = {CL_DEVICE_PARTITION_BY_COUNTS, compute_units,
+                                                  CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0};
+    cl_device_id part = nullptr;
+    // Where the driver cannot split its device, all of it is used.
+    if (api.clCreateSubDevices(info.id, parts, 1, &part, nullptr) == CL_SUCCESS) {
+      handles.id = part;
+      handles.compute_units = compute_units;
+    }
+  }
+  cl_int error = CL_SUCCESS;
+  handles.context = api.clCreateContext(nullptr, 1, &handles.id, nullptr, nullptr, &error);
+  if (error == CL_SUCCESS) {
+    handles.queue = api.clCreateCommandQueue(handles.context, handles.id, 0, &error);
+  }
+  if (error == CL_SUCCESS) return handles;
+  // Nothing has run on these: they may go.
+  if (handles.context != nullptr) api.clReleaseContext(handles.context);
+  if (handles.id != info.id) api.clReleaseDevice(handles.id);
+  return Status::unavailable(
+      fmt::format("OpenCL device {} does not open: {}", info.name, error_text(error)));
+}
+
 }  // namespace
 
 Result<std::vector<DeviceInfo>> devices() {
@@ -113,37 +174,24 @@ Status check_shares_addresses(const DeviceInfo& info) {
 Result<std::unique_ptr<Device>> Device::open(const DeviceInfo& info, int max_threads) {
   WW_RETURN_IF_ERROR(check_shares_addresses(info));
   WW_ASSIGN_OR_RETURN(const Api* api, opencl::api());
-  std::unique_ptr<Device> device(new Device(info));
-  device->api_ = api;
-  device->id_ = info.id;
-  if (info.kind == DeviceKind::cpu && max_threads > 0 && max_threads < info.compute_units) {
-    const cl_device_partition_property parts[] = {CL_DEVICE_PARTITION_BY_COUNTS, max_threads,
-                                                  CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0};
-    // Where the driver cannot split its device, all of it is used.
-    if (api->clCreateSubDevices(info.id, parts, 1, &device->sub_device_, nullptr) == CL_SUCCESS) {
-      device->id_ = device->sub_device_;
-      device->info_.compute_units = max_threads;
-    }
+  const bool split =
+      info.kind == DeviceKind::cpu && max_threads > 0 && max_threads < info.compute_units;
+  const int threads = split ? max_threads : info.compute_units;
+  std::optional<DeviceHandles> handles = idle_handles().take({info.id, threads});
+  if (!handles) {
+    WW_ASSIGN_OR_RETURN(handles, create_handles(*api, info, threads));
   }
-  cl_int error = CL_SUCCESS;
-  device->context_ = api->clCreateContext(nullptr, 1, &device->id_, nullptr, nullptr, &error);
-  if (error == CL_SUCCESS) {
-    device->queue_ = api->clCreateCommandQueue(device->context_, device->id_, 0, &error);
-  }
-  if (error != CL_SUCCESS) {
-    return Status::unavailable(
-        fmt::format("OpenCL device {} does not open: {}", info.name, error_text(error)));
-  }
-  return device;
+  return std::unique_ptr<Device>(new Device(info, *api, *handles));
+}
+
+Device::Device(const DeviceInfo& info, const Api& api, const DeviceHandles& handles)
+    : info_(info), api_(&api), handles_(handles) {
+  info_.compute_units = handles.compute_units;
 }
 
 Device::~Device() {
-  if (queue_ != nullptr) {
-    api_->clFinish(queue_);
-    api_->clReleaseCommandQueue(queue_);
-  }
-  if (context_ != nullptr) api_->clReleaseContext(context_);
-  if (sub_device_ != nullptr) api_->clReleaseDevice(sub_device_);
+  api_->clFinish(handles_.queue);
+  idle_handles().put({info_.id, handles_.asked_units}, handles_);
 }
 
 Status Device::launch(cl_kernel kernel, const void* argument, size_t argument_bytes,
@@ -152,7 +200,7 @@ Status Device::launch(cl_kernel kernel, const void* argument, size_t argument_by
   if (error == CL_SUCCESS) {
     const size_t local[3] = {grid.work_items, 1, 1};
     const size_t global[3] = {grid.groups[0] * grid.work_items, grid.groups[1], grid.groups[2]};
-    error = api_->clEnqueueNDRangeKernel(queue_, kernel, 3, nullptr, global, local, 0, nullptr,
+    error = api_->clEnqueueNDRangeKernel(handles_.queue, kernel, 3, nullptr, global, local, 0, nullptr,
                                          nullptr);
   }
   if (error == CL_SUCCESS) return {};
@@ -161,7 +209,7 @@ Status Device::launch(cl_kernel kernel, const void* argument, size_t argument_by
 }
 
 Status Device::finish() {
-  const cl_int error = api_->clFinish(queue_);
+  const cl_int error = api_->clFinish(handles_.queue);
   if (error == CL_SUCCESS) return {};
   return Status::internal(fmt::format("a kernel failed on OpenCL device {}: {}", info_.name,
                                       error_text(error)));

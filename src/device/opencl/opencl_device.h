@@ -46,6 +46,16 @@ struct Grid {
   size_t work_items = 1;  // per group, along the first dimension
 };
 
+// What the driver gave for an opened device.
+struct DeviceHandles {
+  cl_device_id id = nullptr;  // the device, or a sub-device where only a part of it is used
+  cl_context context = nullptr;
+  cl_command_queue queue = nullptr;
+  int asked_units = 0;
+  int compute_units = 0;  // more than asked where the driver cannot split its device
+};
+
+// The driver's handles are kept when a Device goes and taken again by the next like it.
 class Device {
  public:
   // On a CPU device at most `max_threads` compute units run kernels (0: all of them).
@@ -55,8 +65,8 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const { return info_; }
-  cl_device_id id() const { return id_; }
-  cl_context context() const { return context_; }
+  cl_device_id id() const { return handles_.id; }
+  cl_context context() const { return handles_.context; }
 
   // Starts `kernel` with one argument, passed by value, after what was started before.
   Status launch(cl_kernel kernel, const void* argument, size_t argument_bytes, const Grid& grid);
@@ -64,14 +74,11 @@ class Device {
   Status finish();
 
  private:
-  explicit Device(const DeviceInfo& info) : info_(info) {}
+  Device(const DeviceInfo& info, const Api& api, const DeviceHandles& handles);
 
   DeviceInfo info_;
-  const Api* api_ = nullptr;
-  cl_device_id id_ = nullptr;
-  cl_device_id sub_device_ = nullptr;  // owned, when only a part of the device is used
-  cl_context context_ = nullptr;
-  cl_command_queue queue_ = nullptr;
+  const Api* api_;
+  DeviceHandles handles_;
 };
 
 }  // namespace warpweave::opencl

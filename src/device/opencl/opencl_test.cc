@@ -50,6 +50,22 @@ TEST(OpenCl, KernelsReadAndWriteThisProcessMemory) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(values[i], i + 21);
 }
 
+// A driver's threads may still be leaving a kernel when its device is closed and the next one opened.
+TEST(OpenCl, DevicesMayBeOpenedAndClosedManyTimes) {
+  for (int i = 0; i < 100; ++i) {
+    OPEN_DEVICE_OR_SKIP(device, 1 + i % 2);
+    auto program = Program::build(device, {kSource, "-DSCALE=1"}, ProgramCache(""));
+    ASSERT_TRUE(program.ok()) << program.status().message();
+    auto kernel = (*program)->kernel("add");
+    ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+    std::vector<int32_t> values(8);
+    const Args args = {reinterpret_cast<uint64_t>(values.data()), 1};
+    ASSERT_TRUE(device.launch(*kernel, &args, sizeof(args), Grid{.groups = {8, 1, 1}}).ok());
+    ASSERT_TRUE(device.finish().ok());
+    for (int value : values) ASSERT_EQ(value, 1);
+  }
+}
+
 TEST(OpenCl, ABuildErrorShowsTheCompilersWords) {
   OPEN_DEVICE_OR_SKIP(device, 0);
   const auto program = Program::build(device, {"__kernel void f() { undeclared_name = 1; }", ""},

@@ -22,9 +22,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
   ptx::launch_dependents();
+  ptx::grid_dependency_wait();  // before anything is read: kernels launched early may be chained
   const DecodeWorker run = w.workers[blockIdx.x];
-  if (run.num_tiles == 0 && blockIdx.x > 0) return;
-  ptx::grid_dependency_wait();  // by one block at least, or the grid might end before its predecessor
   if (run.num_tiles == 0) return;
 
   char* after_ring = smem + C::kWarps * C::kStages * C::kStageBytes;
