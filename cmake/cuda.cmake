@@ -21,6 +21,7 @@ if(NOT WARPWEAVE_CUDA STREQUAL "OFF" AND NOT WARPWEAVE_SANITIZE AND NOT WARPWEAV
     message(FATAL_ERROR "WARPWEAVE_CUDA=ON, but there is no nvcc; install the CUDA toolkit or set CUDA_HOME")
   endif()
 endif()
+set(WARPWEAVE_HAS_CUDA ${WW_CUDA} CACHE INTERNAL "whether this build has GPU kernels; scripts/build reads it")
 if(WW_CUDA)
   message(STATUS "GPU kernels: yes, ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
