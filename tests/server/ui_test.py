@@ -142,10 +142,10 @@ def test_streams_an_answer_and_shows_its_figures(page, api):
 
 
 def test_the_next_question_carries_the_conversation(page, api):
-    for text in ("one", "two"):
+    for answers, text in enumerate(("one", "two"), start=1):
         ask(page, text)
-        page.wait("running === null && document.querySelectorAll('.facts').length === "
-                  f"{len(api.requests) or 1} && conversation.length % 2 === 0 && conversation.length > 0")
+        page.wait(f"running === null && document.querySelectorAll('.facts').length === {answers} "
+                  f"&& conversation.length === {2 * answers}")
     roles = [m["role"] for m in api.requests[-1]["messages"]]
     assert roles == ["user", "assistant", "user"]
 
