@@ -168,10 +168,8 @@ class GpuTarget {
 
   // The device arrays of pointers that the experts of each layer need.
   Result<GpuExpertTable> expert_table(const std::vector<GpuExpert>& experts) {
-    std::vector<const void*> gate_up, down, gate_up_bias, down_bias, gate_up_scales, down_scales;
+    std::vector<const void*> gate_up, down, gate_up_bias, down_bias;
     for (const GpuExpert& expert : experts) {
-      gate_up_scales.push_back(expert.gate_up.scales);
-      down_scales.push_back(expert.down.scales);
       gate_up.push_back(expert.gate_up.weight);
       down.push_back(expert.down.weight);
       gate_up_bias.push_back(expert.gate_up.bias);
@@ -180,10 +178,8 @@ class GpuTarget {
     GpuExpertTable out;
     WW_ASSIGN_OR_RETURN(out.gate_up, pointers<const void*>(gate_up));
     WW_ASSIGN_OR_RETURN(out.down, pointers<const void*>(down));
-    if (gate_up_scales[0] != nullptr) {
-      WW_ASSIGN_OR_RETURN(out.gate_up_scales, pointers<const float*>(gate_up_scales));
-      WW_ASSIGN_OR_RETURN(out.down_scales, pointers<const float*>(down_scales));
-    }
+    WW_ASSIGN_OR_RETURN(out.gate_up_scales, scale_pointers(experts, &GpuExpert::gate_up));
+    WW_ASSIGN_OR_RETURN(out.down_scales, scale_pointers(experts, &GpuExpert::down));
     if (gate_up_bias[0] != nullptr) {
       WW_ASSIGN_OR_RETURN(out.gate_up_bias, pointers<const float*>(gate_up_bias));
       WW_ASSIGN_OR_RETURN(out.down_bias, pointers<const float*>(down_bias));
@@ -272,6 +268,22 @@ class GpuTarget {
                                         std::memcpy(out, values.data() + begin * cols, (end - begin) * row_bytes);
                                       }));
     return GpuVector{static_cast<const float*>(memory)};
+  }
+
+  // Null where the weights are not in 8 bits. One product multiplies all experts, so they are of one kind.
+  Result<const float* const*> scale_pointers(const std::vector<GpuExpert>& experts, GpuLinear GpuExpert::*product) {
+    std::vector<const void*> scales;
+    for (const GpuExpert& expert : experts) {
+      const GpuLinear& linear = expert.*product;
+      const GpuLinear& first = experts[0].*product;
+      if (linear.dtype != first.dtype || linear.scaling != first.scaling) {
+        return Status::unsupported("experts of one layer have weights of different kinds (8-bit ones with and "
+                                   "without scales of blocks, or 16-bit ones); use --device cpu");
+      }
+      scales.push_back(linear.scales);
+    }
+    if (scales[0] == nullptr) return static_cast<const float* const*>(nullptr);
+    return pointers<const float*>(scales);
   }
 
   template <typename Pointer>
