@@ -1,6 +1,7 @@
 #include "model/fp8_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <mutex>
 #include <new>
@@ -132,10 +133,13 @@ class StoredFp8 : public Fp8Source {
       out.stride = (cols + out.block_cols - 1) / out.block_cols;
       WW_ASSIGN_OR_RETURN(view, read(tensor, {{(rows + out.block_rows - 1) / out.block_rows, out.stride}}));
     } else if (tensor = name + "_scale"; inner_->has(tensor)) {
-      WW_ASSIGN_OR_RETURN(view, read(tensor, {{}, {rows}, {rows, 1}, {1}}));
-      out.block_rows = view.elements() == 1 ? rows : 1;
-      out.block_cols = cols;
-      out.stride = 1;
+      const int64_t block_rows = std::max(config_.block_rows, 1), block_cols = std::max(config_.block_cols, 1);
+      const int64_t down = (rows + block_rows - 1) / block_rows, across = (cols + block_cols - 1) / block_cols;
+      const bool blocks = config_.block_rows > 0 && inner_->find(tensor, std::array{down, across}).ok();
+      WW_ASSIGN_OR_RETURN(view, blocks ? read(tensor, {{down, across}}) : read(tensor, {{}, {rows}, {rows, 1}, {1}}));
+      out.block_rows = blocks ? block_rows : view.elements() == 1 ? rows : 1;
+      out.block_cols = blocks ? block_cols : cols;
+      out.stride = blocks ? across : 1;
     } else {
       return Status::data_loss("tensor " + name + " holds 8-bit values without scales: there is no " + name +
                                "_scale and no " + name + "_scale_inv", name);

@@ -281,6 +281,26 @@ TEST_F(LoaderTest, QuantizationOfAnEightBitCheckpointChangesNothing) {
   for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
 }
 
+// The same weights as compressed-tensors spells them.
+TEST_F(LoaderTest, CompressedTensorsOfEightBitFloatsAreRead) {
+  const int32_t ids[] = {3, 4, 5};
+  const Fp8Folders folders = make_fp8(folder_, Fp8Scales::row);
+  const auto meant = PagedRun::open(folders.meant, {});
+  fs::remove_all(folder_);
+  fs::rename(folders.stored, folder_);
+  const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
+  edit_config([&](json& config) {
+    config["quantization_config"] = {{"quant_method", "compressed-tensors"},
+                                     {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  });
+  const auto stored = open();
+  ASSERT_TRUE(stored.ok() && meant.ok()) << stored.status().message();
+  EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids));
+  edit_config([](json& config) { config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; });
+  expect_refusal(open(), StatusCode::unsupported, {"compressed-tensors", "8-bit floats"});
+  fs::remove_all(folders.meant);
+}
+
 TEST_F(LoaderTest, EightBitWeightsWithoutScalesAndOtherMethodsAreRefused) {
   const Fp8Folders folders = make_fp8(folder_, Fp8Scales::block);
   fs::remove_all(folder_);

@@ -73,7 +73,7 @@ Status open_quantized(const std::string& folder, const ModelBundleOptions& optio
   const bool stored = method == "fp8" && options.load_format != "dummy";
   if (!method.empty() && method != "fp8" && method != "mxfp4") {
     return Status::unsupported(folder + "/config.json: quantization_config.quant_method \"" + method.substr(0, 40) +
-                               "\" is not supported; supported is fp8; or use a checkpoint saved in bfloat16, or a "
+                               "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a checkpoint saved in bfloat16, or a "
                                "GGUF file", "quantization_config");
   }
   if (!method.empty() && method != "fp8" && !options.quantization.empty()) {
