@@ -101,11 +101,9 @@ class StoredFp8 : public Fp8Source {
                                  std::string(name));
     }
     WW_ASSIGN_OR_RETURN(out.scales, scales_of(std::string(name), out.codes));
-    const auto* codes = static_cast<const uint8_t*>(out.codes.data);
-    if (out.codes.dtype == DType::fp8_e4m3) {
-      int nans = 0;
-      for (int64_t i = 0; i < out.codes.elements(); ++i) nans |= (codes[i] & 0x7f) == 0x7f;
-      if (nans != 0) return Status::data_loss("tensor " + std::string(name) + " holds NaN", std::string(name));
+    std::lock_guard lock(mutex_);
+    if (out.codes.dtype == DType::fp8_e4m3 && has_nan_e4m3(out.codes, team_)) {
+      return Status::data_loss("tensor " + std::string(name) + " holds NaN", std::string(name));
     }
     return out;
   }

@@ -89,7 +89,9 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   int64_t fp8_depth = 0;
   for (const GpuDecoderLayer& layer : weights_.layers) {
     for (const gpu::GpuLinear* linear : {&layer.qkv.front(), &layer.o, &layer.gate_up, &layer.down}) {
-      if (linear->dtype == DType::fp8_e4m3) fp8_depth = std::max(fp8_depth, linear->in_features);
+      if (linear->dtype != DType::fp8_e4m3) continue;
+      fp8_depth = std::max(fp8_depth, linear->in_features);
+      fp8_blocks_ |= linear->scaling == gpu::Fp8Scaling::block;
     }
   }
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
@@ -106,8 +108,9 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   return failed;
 }
 
-// Decode steps have few sizes as it is.
+// Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
 int64_t GpuDecoder::product_rows(int64_t rows) const {
+  if (fp8_blocks_ && rows > gpu::kSmallGemmRows && (decoding_ || rows < kProductRows)) return (rows + 3) / 4 * 4;
   return decoding_ || rows < kProductRows ? rows : round_up(rows);
 }
 

@@ -70,13 +70,13 @@ Status refuse_quantization(const std::string& what) {
 // where its tensors are looked for.
 Status open_quantized(const std::string& folder, const ModelBundleOptions& options, ModelBundle& bundle) {
   const std::string& method = bundle.config.quant_method;
-  const bool stored = method == "fp8" && options.load_format != "dummy";
-  if (!method.empty() && method != "fp8" && method != "mxfp4") {
+  const bool dummy = options.load_format == "dummy", stored = method == "fp8" && !dummy;
+  if (!dummy && !method.empty() && method != "fp8" && method != "mxfp4") {
     return Status::unsupported(folder + "/config.json: quantization_config.quant_method \"" + method.substr(0, 40) +
                                "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a checkpoint saved in bfloat16, or a "
                                "GGUF file", "quantization_config");
   }
-  if (!method.empty() && method != "fp8" && !options.quantization.empty()) {
+  if (!dummy && !method.empty() && method != "fp8" && !options.quantization.empty()) {
     return refuse_quantization(folder + "/config.json says that its weights are stored as " + method.substr(0, 40));
   }
   if (stored) {

@@ -21,8 +21,10 @@ uint8_t round_to_e4m3(float x) {
   const int32_t normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
   const int32_t subnormal =
       std::bit_cast<int32_t>(std::bit_cast<float>(bits) + std::bit_cast<float>(kShifter)) - kShifter;
-  const int32_t code = std::min(bits < kSmallestNormal ? subnormal : normal, kLargest);
-  return static_cast<uint8_t>(code | (std::bit_cast<uint32_t>(x) >> 24 & 0x80));
+  const int32_t is_normal = -static_cast<int32_t>(bits >= kSmallestNormal);
+  const int32_t code = (normal & is_normal) | (subnormal & ~is_normal);
+  const int32_t over = -static_cast<int32_t>(code > kLargest);
+  return static_cast<uint8_t>((code & ~over) | (kLargest & over) | (std::bit_cast<int32_t>(x) >> 24 & 0x80));
 }
 
 // The rows and columns of one block.
@@ -82,6 +84,17 @@ Result<WeightScales> quantize_fp8(const TensorView& weight, int64_t block_rows, 
   });
   if (!finite) return Status::data_loss("a weight that is not finite cannot be stored in 8 bits");
   return out;
+}
+
+bool has_nan_e4m3(const TensorView& codes, ThreadTeam& team) {
+  const auto* from = static_cast<const uint8_t*>(codes.data);
+  std::atomic<bool> found = false;
+  team.parallel_for(codes.elements(), int64_t{1} << 20, [&](int64_t begin, int64_t end) {
+    uint8_t nans = 0;
+    for (int64_t i = begin; i < end; ++i) nans |= static_cast<uint8_t>((from[i] & 0x7f) == 0x7f);
+    if (nans != 0) found = true;
+  });
+  return found;
 }
 
 void widen_fp8_row(const TensorView& codes, const WeightScales& scales, int64_t row, float* out) {

@@ -35,6 +35,9 @@ struct Fp8Matrix {
 Result<WeightScales> quantize_fp8(const TensorView& weight, int64_t block_rows, int64_t block_cols, uint8_t* codes,
                                   ThreadTeam& team);
 
+// Whether a code of an e4m3 matrix is a NaN.
+bool has_nan_e4m3(const TensorView& codes, ThreadTeam& team);
+
 // Row `row` of `codes` in f32: one rounding, that of the product.
 void widen_fp8_row(const TensorView& codes, const WeightScales& scales, int64_t row, float* out);
 

@@ -124,6 +124,17 @@ TEST(Fp8Matrix, ZerosAndTheSmallestNumbersSurvive) {
   for (uint8_t code : got->codes) EXPECT_EQ(e4m3_to_f32(code), 0.0f);
 }
 
+TEST(Fp8Matrix, NanCodesAreFound) {
+  ThreadTeam team(2);
+  std::vector<uint8_t> codes(3 << 20, 0x7e);
+  const TensorView view = view_of(codes.data(), DType::fp8_e4m3, 3, 1 << 20);
+  EXPECT_FALSE(has_nan_e4m3(view, team));
+  for (uint8_t nan : {0x7f, 0xff}) {
+    codes.back() = nan;
+    EXPECT_TRUE(has_nan_e4m3(view, team));
+  }
+}
+
 TEST(Fp8Matrix, WhatIsNotFiniteIsRefused) {
   for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<float> values(64, 1.0f);

@@ -42,8 +42,11 @@ Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
       const Status status = run_fp8_tensor(call, stream);
       if (status.ok()) return {};
       fp8_refused_.insert(shape);
-      LOG_WARN("8-bit product of {} rows, {} x {}: {}; its weights are widened each time", call.rows,
-               call.linear->out_features, call.linear->in_features, status.message());
+      const std::string text = "8-bit product of " + std::to_string(call.rows) + " rows, " +
+                               std::to_string(call.linear->out_features) + " x " +
+                               std::to_string(call.linear->in_features) + ": " + status.message() +
+                               "; its weights are widened each time";
+      fp8_refused_.size() == 1 ? LOG_WARN("{}", text) : LOG_DEBUG("{}", text);
     }
   }
   return run_fp8_widened(call, stream);

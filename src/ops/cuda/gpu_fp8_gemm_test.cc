@@ -90,7 +90,7 @@ class GpuFp8GemmTest : public testing::TestWithParam<Case> {
 
   float weight(int64_t row, int64_t col) const {
     const float scale = GetParam().scaling == Fp8Scaling::row ? scales_[row] : scales_[row / 128 * stride_ + col / 128];
-    return e4m3_to_f32(codes_[row * GetParam().k + col]) * scale;
+    return kE4m3Table.values[codes_[row * GetParam().k + col]] * scale;
   }
 
   std::vector<float> given_x() const {
@@ -139,10 +139,10 @@ class GpuFp8GemmTest : public testing::TestWithParam<Case> {
     return on_host<float>(device_y, y.size());
   }
 
-  // Every 37th element: all of them would take the test's time.
+  // Every 61st element: all of them would take the test's time.
   void expect_near(const std::vector<float>& y, const std::vector<float>& x, float before, double bound) {
     const Case& c = GetParam();
-    for (int64_t i = 0; i < c.rows * c.n; i += 37) {
+    for (int64_t i = 0; i < c.rows * c.n; i += 61) {
       const Expected e = expected(x, i / c.n, i % c.n);
       ASSERT_NEAR(y[i], e.sum + before, e.magnitude * bound + std::fabs(before) * 1e-6)
           << "row " << i / c.n << " column " << i % c.n << " of " << c;
@@ -228,7 +228,7 @@ TEST_P(GpuFp8GemmTest, RowsAreRoundedAsOnTheHost) {
 std::vector<Case> cases() {
   std::vector<Case> out;
   for (const auto& [rows, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 128, 128}, {1, 4096, 4096}, {3, 384, 1024},
-                                   {8, 6144, 4096}, {8, 28672, 512}, {9, 1024, 14336}, {16, 4096, 14336},
+                                   {8, 6144, 4096}, {8, 28672, 512}, {9, 6144, 4096}, {16, 1024, 14336},
                                    {16, 48, 144}, {17, 256, 384}, {24, 1024, 1024}, {64, 6144, 1024},
                                    {256, 512, 4096}, {1000, 512, 384}}) {
     for (Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {

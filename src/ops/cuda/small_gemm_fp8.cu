@@ -123,8 +123,8 @@ class Loader {
       for (int i = 0; i < C::kTokens * kChunks; i += 32) {
         const int row = (i + lane) / kChunks, chunk = (i + lane) % kChunks, k = inputs_.k + chunk * 8;
         const bool real = row < a.rows && k < a.depth;
-        ptx::cp_async_16<128>(to + input_offset<C>(row, chunk), real ? a.x + (int64_t{row} * a.depth + k) * 2 : a.x,
-                              real ? 16 : 0, policy_);
+        ptx::cp_async_16(to + input_offset<C>(row, chunk), real ? a.x + (int64_t{row} * a.depth + k) * 2 : a.x,
+                         real ? 16 : 0);
       }
     }
     inputs_.k += kWarps * C::kStepDepth;
