@@ -45,8 +45,8 @@ void widen_rows(const GpuLinear& linear, int64_t first_row, int64_t rows, void* 
 
 // Few rows of f16 or bf16 by e4m3 weights, widened on their way to the tensor cores: the time is that of
 // reading 8 bits a weight. rows <= kSmallGemmRows, out_features a multiple of 16. The bias is the caller's.
-// Deterministic.
+// Deterministic. `warps` of a CTA: 4 or 8.
 bool small_gemm_fp8_takes(const GemmCall& call);
-void small_gemm_fp8(const GemmCall& call, Stream stream);
+void small_gemm_fp8(const GemmCall& call, int warps, Stream stream);
 
 }  // namespace warpweave::gpu

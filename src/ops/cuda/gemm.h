@@ -59,7 +59,7 @@ struct GemmCall {
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
-enum class Fp8Path : uint8_t { automatic, stream, tensor, widen };
+enum class Fp8Path : uint8_t { automatic, stream, stream_8_warps, tensor, widen };
 
 class GpuGemm {
  public:

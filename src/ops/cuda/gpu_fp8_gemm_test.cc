@@ -160,9 +160,11 @@ class GpuFp8GemmTest : public testing::TestWithParam<Case> {
 
 TEST_P(GpuFp8GemmTest, FewRowsStreamAndRepeatBitForBit) {
   if (GetParam().rows > kSmallGemmRows) GTEST_SKIP() << "not its shape";
-  const std::vector<float> first = run(Fp8Path::stream, 3.0f);
-  expect_near(first, given_x(), 3.0f, 0x1p-17);
-  for (int repeat = 0; repeat < 4; ++repeat) ASSERT_EQ(run(Fp8Path::stream, 3.0f), first) << repeat;
+  for (Fp8Path path : {Fp8Path::stream, Fp8Path::stream_8_warps}) {
+    const std::vector<float> first = run(path, 3.0f);
+    expect_near(first, given_x(), 3.0f, 0x1p-17);
+    for (int repeat = 0; repeat < 4; ++repeat) ASSERT_EQ(run(path, 3.0f), first) << repeat;
+  }
 }
 
 TEST_P(GpuFp8GemmTest, TensorCoresMultiplyTheRoundedRows) {
