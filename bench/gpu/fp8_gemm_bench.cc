@@ -17,6 +17,7 @@
 
 #include "base/float16.h"
 #include "base/float8.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
 
@@ -34,6 +35,8 @@ struct Product {
   int64_t n, k;
 };
 constexpr Product kProducts[] = {{"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}};
+
+constexpr int64_t kDeepest = 14336, kWidest = 28672;
 
 struct Way {
   const char* name;
@@ -88,17 +91,22 @@ class Bench {
     const std::vector<float> ones(1 << 20, 2e-4f);
     scales_ = DeviceBuffer::allocate(ones.size() * 4, "scales").value();
     check(cudaMemcpy(scales_.as<void>(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
-    y_ = DeviceBuffer::allocate(max_rows * 28672 * 2, "outputs").value();
+    y_ = DeviceBuffer::allocate(max_rows * kWidest * 2, "outputs").value();
     stream_ = create_stream().value();
+    for (const Way& way : kWays) {
+      auto gemm = gpu::GpuGemm::create();
+      check(gemm.status());
+      check((*gemm)->reserve_fp8(max_rows, kDeepest));
+      (*gemm)->set_fp8_path(way.path);
+      (*gemm)->set_fp8_fast_accumulation(way.fast);
+      gemms_.push_back(std::move(*gemm));
+    }
   }
 
   // Microseconds of one product.
-  double time_us(const Product& product, int64_t rows, const Way& way) {
-    auto gemm = gpu::GpuGemm::create();
-    check(gemm.status());
-    if (way.dtype == DType::fp8_e4m3) check((*gemm)->reserve_fp8(rows, product.k));
-    (*gemm)->set_fp8_path(way.path);
-    (*gemm)->set_fp8_fast_accumulation(way.fast);
+  double time_us(const Product& product, int64_t rows, size_t way_index) {
+    const Way& way = kWays[way_index];
+    gpu::GpuGemm& gemm = *gemms_[way_index];
     const size_t bytes = product.n * product.k * dtype_info(way.dtype).block_bytes;
     const int copies = static_cast<int>(std::max<size_t>(1, kPoolBytes / bytes));
     const DeviceBuffer& pool = way.dtype == DType::bf16 ? wide_ : codes_;
@@ -106,12 +114,12 @@ class Bench {
       const gpu::GpuLinear linear = {.weight = pool.as<char>() + copy * bytes, .dtype = way.dtype,
                                      .in_features = product.k, .out_features = product.n,
                                      .scales = scales_.as<float>(), .scaling = way.scaling};
-      check((*gemm)->run({.linear = &linear, .x = x_.as<void>(), .rows = rows, .y = y_.as<void>(),
+      check(gemm.run({.linear = &linear, .x = x_.as<void>(), .rows = rows, .y = y_.as<void>(),
                           .y_dtype = DType::bf16, .y_stride = product.n}, stream_.get()));
     };
-    (*gemm)->start_tuning();
+    gemm.start_tuning();
     for (int i = 0; i < 3 * 16; ++i) run(i % copies);
-    (*gemm)->stop_tuning();
+    gemm.stop_tuning();
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t replay = nullptr;
     const int products = std::max(copies, 4);
@@ -139,6 +147,7 @@ class Bench {
  private:
   DeviceBuffer wide_, codes_, x_, scales_, y_;
   CudaStream stream_;
+  std::vector<std::unique_ptr<gpu::GpuGemm>> gemms_;  // by way
 };
 
 }  // namespace
@@ -158,6 +167,10 @@ int main(int argc, char** argv) {
       at = rest == end ? end : rest + 1;
     }
   }
+  if (const auto info = probe_cuda_device(); !info.ok() || !gpu::keeps_fp8()) {
+    fmt::print(stderr, "needs a GPU of compute capability 9.0\n");
+    return 1;
+  }
   Bench bench(*std::max_element(all_rows.begin(), all_rows.end()));
   for (int64_t rows : all_rows) {
     std::vector<double> layer(std::size(kWays), 0);
@@ -166,7 +179,7 @@ int main(int argc, char** argv) {
       for (size_t i = 0; i < std::size(kWays); ++i) {
         const bool streams = kWays[i].path == Fp8Path::stream || kWays[i].path == Fp8Path::stream_8_warps;
         if (streams && rows > 16) continue;
-        const double us = bench.time_us(product, rows, kWays[i]);
+        const double us = bench.time_us(product, rows, i);
         layer[i] += us;
         const double weight_bytes = static_cast<double>(product.n * product.k * dtype_info(kWays[i].dtype).block_bytes);
         const double flop = 2.0 * static_cast<double>(rows * product.n * product.k);

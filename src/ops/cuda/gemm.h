@@ -76,6 +76,8 @@ class GpuGemm {
   // Memory for products of e4m3 weights: once, before the first of them.
   Status reserve_fp8(int64_t max_rows, int64_t max_in_features);
   void set_fp8_path(Fp8Path path) { fp8_path_ = path; }
+  // Shapes of 8-bit operands that cuBLASLt had no algorithm for.
+  size_t fp8_refusals() const { return fp8_refused_.size(); }
   // Before the first run().
   void set_fp8_fast_accumulation(bool on) { fp8_fast_accumulation_ = on; }
 
