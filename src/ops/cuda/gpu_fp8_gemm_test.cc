@@ -4,7 +4,10 @@
 // Bounds, with A = sum over the depth of |x * w|:
 //   stream   weights and inputs are exact in the tensor cores, sums are f32: depth * 2^-24 of A, and
 //            less in practice; 2^-17 of A is asked for (the tensor cores drop bits when they align sums)
-//   tensor   against the rounded inputs: sums of up to 128 products keep about 14 bits: 2^-11 of A.
+//   tensor   against the rounded inputs: sums of 128 products keep about 14 bits below the largest,
+//            then go to f32. Emulated on 20000 random sums, the worst error is 6.1e-4 of A at depth 128,
+//            2.8e-4 at 384, 1.0e-4 at 1024, 3.3e-5 at 4096 (with fast accumulation 4.3e-4 there): 2^-10
+//            of A is asked for, from depth 1024 on 2^-12.
 //            Against the inputs as they were: e4m3 has a step of 2^-3, so half of it, 2^-4 of A, at most
 //   widen    weights are rounded to bf16, 2^-9 of A (f16: 2^-12), and sums as above
 // and what the output's own rounding adds.
@@ -171,7 +174,7 @@ TEST_P(GpuFp8GemmTest, TensorCoresMultiplyTheRoundedRows) {
   if (GetParam().scaling == Fp8Scaling::block && GetParam().rows % 4 != 0) GTEST_SKIP() << "not its shape";
   const std::vector<float> y = run(Fp8Path::tensor);
   if (gemm_->fp8_refusals() > 0) GTEST_SKIP() << "cuBLASLt has no algorithm for " << GetParam();
-  expect_near(y, rounded_x(), 0, 0x1p-11);
+  expect_near(y, rounded_x(), 0, GetParam().k < 1024 ? 0x1p-10 : 0x1p-12);
   expect_near(y, given_x(), 0, 0x1p-4);
 }
 
