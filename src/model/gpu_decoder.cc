@@ -86,6 +86,15 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   get(w_.gate_up, 2 * inner, element);
   get(w_.act, inner, element);
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
+  int64_t fp8_depth = 0;
+  for (const GpuDecoderLayer& layer : weights_.layers) {
+    for (const gpu::GpuLinear* linear : {&layer.qkv.front(), &layer.o, &layer.gate_up, &layer.down}) {
+      if (linear->dtype != DType::fp8_e4m3) continue;
+      fp8_depth = std::max(fp8_depth, linear->in_features);
+      fp8_blocks_ |= linear->scaling == gpu::Fp8Scaling::block;
+    }
+  }
+  if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
   if (branch_norms) get(w_.branch, tokens * hidden, sizeof(float));
   if (has_experts) {
     get(w_.h_f32, tokens * hidden, sizeof(float));
@@ -99,8 +108,9 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   return failed;
 }
 
-// Decode steps have few sizes as it is.
+// Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
 int64_t GpuDecoder::product_rows(int64_t rows) const {
+  if (fp8_blocks_ && rows > gpu::kSmallGemmRows && (decoding_ || rows < kProductRows)) return (rows + 3) / 4 * 4;
   return decoding_ || rows < kProductRows ? rows : round_up(rows);
 }
 
@@ -230,6 +240,8 @@ Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
   call.experts = num_experts;
   call.pairs = pairs;
   call.weights = table.gate_up;
+  call.weight_scales = table.gate_up_scales;
+  call.scaling = layer.experts[0].gate_up.scaling;
   call.biases = table.gate_up_bias;
   call.n = 2 * ffn;
   call.k = hidden;
@@ -242,6 +254,8 @@ Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
   call.x = w_.act;
   call.pair_of = nullptr;
   call.weights = table.down;
+  call.weight_scales = table.down_scales;
+  call.scaling = layer.experts[0].down.scaling;
   call.biases = table.down_bias;
   call.n = hidden;
   call.k = ffn;

@@ -85,6 +85,7 @@ class GpuDecoder {
   DeviceArena workspace_memory_{size_t{8} << 20};
   Workspace w_;
   DualChunkQueries dual_chunk_;   // in the workspace
+  bool fp8_blocks_ = false;       // weights in 8 bits with scales of blocks
   bool decoding_ = false;         // this forward is a decode step
   int current_ = 0;               // which of the two x / attention_out holds the rows
 };
