@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/launch.cuh"
@@ -47,6 +48,12 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   __shared__ float scratch[kNormThreads / 32];
   if (blockIdx.x >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows));
   start_successor();
+  float weight[kNormPacks][4];
+#pragma unroll
+  for (int pack = 0; pack < kNormPacks; ++pack) {
+    const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
+    if (i < call.cols) load_f32(call.weight + i, weight[pack]);
+  }
   wait_for_predecessor();
   const float* x = call.x + blockIdx.x * call.cols;
   float kept[kNormPacks][4];
@@ -65,11 +72,9 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   sum = block_sum(sum, scratch);
   const float inverse = rsqrtf(sum / static_cast<float>(call.cols) + call.eps);
   const int64_t base = blockIdx.x * call.cols;
-  const auto finish = [&](int64_t i, float (&value)[4]) {
-    float weight[4];
-    load_f32(call.weight + i, weight);
+  const auto finish = [&](int64_t i, float (&value)[4], const float (&scale)[4]) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) value[j] *= inverse * (weight[j] + call.weight_offset);
+    for (int j = 0; j < 4; ++j) value[j] *= inverse * (scale[j] + call.weight_offset);
     if (call.accumulate) {
       float* out = static_cast<float*>(call.out) + base + i;
       float before[4];
@@ -84,29 +89,19 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   for (int pack = 0; pack < kNormPacks; ++pack) {
     const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
     if (i >= call.cols) break;
-    finish(i, kept[pack]);
+    finish(i, kept[pack], weight[pack]);
   }
   for (int64_t i = (int64_t{kNormPacks} * blockDim.x + threadIdx.x) * 4; i < call.cols; i += blockDim.x * 4) {
-    float value[4];
+    float value[4], scale[4];
     load_f32(x + i, value);
-    finish(i, value);
+    load_f32(call.weight + i, scale);
+    finish(i, value, scale);
   }
 }
 
 __global__ void gather_rows_kernel(const uint32_t* in, const int32_t* index, int64_t row_words, uint32_t* out) {
   const int64_t from = index[blockIdx.x] * row_words, to = blockIdx.x * row_words;
   for (int64_t i = threadIdx.x; i < row_words; i += blockDim.x) out[to + i] = in[from + i];
-}
-
-template <GluActivation kActivation>
-__device__ __forceinline__ float activate(float gate, float up) {
-  if constexpr (kActivation == GluActivation::silu) return gate / (1 + __expf(-gate)) * up;
-  if constexpr (kActivation == GluActivation::gelu_tanh) {
-    const float inner = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
-    return 0.5f * gate * (1 + tanhf(inner)) * up;
-  }
-  const float clamped = fminf(gate, 7.0f);
-  return (fminf(fmaxf(up, -7.0f), 7.0f) + 1) * clamped / (1 + __expf(-1.702f * clamped));
 }
 
 template <typename T, GluActivation kActivation, int kPack>

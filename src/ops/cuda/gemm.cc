@@ -10,6 +10,7 @@
 #include "device/cuda/library.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -20,6 +21,14 @@ constexpr int kMaxCandidates = 16;
 constexpr int64_t kManyRows = 128;
 // Weights of this size leave nothing of themselves in the cache: their product may be timed again at once.
 constexpr int64_t kUncachedBytes = int64_t{256} << 20;
+
+// The product alone, whose plan decides for the fused one, too.
+GemmCall unfused(const GemmCall& call) {
+  GemmCall out = call;
+  out.fused_glu = false;
+  out.y_stride = call.linear->out_features;
+  return out;
+}
 
 cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
@@ -91,12 +100,19 @@ struct GpuGemm::Plan {
   Status init(const GemmCall& call, bool whole);
   // Puts another shape's algorithm first, if it takes this one.
   void try_first(const cublasLtMatmulAlgo_t& algorithm);
-  int candidates() const { return static_cast<int>(algorithms.size()); }
+  // cuBLASLt's algorithms, then the variants of stream_gemm.
+  int candidates() const { return static_cast<int>(algorithms.size() + stream_variants.size()); }
+  // The chosen variant of stream_gemm, or -1.
+  int stream_variant(int candidate) const {
+    const int own = candidate - static_cast<int>(algorithms.size());
+    return own < 0 ? -1 : stream_variants[own];
+  }
 
   const Lt& lt;
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
   std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<int> stream_variants;
   int chosen = 0;
   int next_tried = 0;
   bool tuned = false;
@@ -199,20 +215,30 @@ Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   std::unique_ptr<GpuGemm> out(new GpuGemm);
   WW_RETURN_IF_ERROR(out->lt_->open());
   WW_ASSIGN_OR_RETURN(out->workspace_, DeviceBuffer::allocate(kWorkspaceBytes, "the products' workspace"));
+  const size_t scratch_bytes = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
+  WW_ASSIGN_OR_RETURN(out->stream_scratch_, DeviceBuffer::allocate(scratch_bytes, "the products' partial sums"));
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(out->stream_scratch_.as<void>(), 0, scratch_bytes), "clearing partial sums");
   return out;
 }
 
-Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
+GpuGemm::Shape GpuGemm::shape_of(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
-  const Shape shape = {linear.out_features, linear.in_features, linear.dtype, call.y_dtype,
-                       call.y_stride,       call.accumulate,    call.rows};
+  return {linear.out_features, linear.in_features, linear.dtype, call.y_dtype, call.y_stride, call.accumulate,
+          call.rows};
+}
+
+Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
+  const Shape shape = shape_of(call);
   if (const auto found = plans_.find(shape); found != plans_.end()) return found->second.get();
   auto made = std::make_unique<Plan>(*lt_);
   WW_RETURN_IF_ERROR(made->init(call, batch_invariant_));
   if (batch_invariant_) {
     WW_RETURN_IF_ERROR(fix_algorithm(shape, call, stream, *made));
   } else if (const Plan* tuned = tuned_neighbour(shape); tuned != nullptr && !tuning_) {
-    made->try_first(tuned->algorithms[tuned->chosen]);
+    if (tuned->stream_variant(tuned->chosen) < 0) made->try_first(tuned->algorithms[tuned->chosen]);
+  }
+  for (int variant = 0; own_kernels() && variant < kStreamGemmVariants; ++variant) {
+    if (stream_gemm_takes(call, variant)) made->stream_variants.push_back(variant);
   }
   return (plans_[shape] = std::move(made)).get();
 }
@@ -320,6 +346,10 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
 }
 
 Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream) {
+  if (const int variant = plan.stream_variant(candidate); variant >= 0) {
+    stream_gemm(call, variant, {stream_scratch_.as<void>()}, stream);
+    return {};
+  }
   const float alpha = 1, beta = call.accumulate ? 1 : 0;
   const cublasStatus_t status =
       lt_->matmul(lt_->handle, plan.desc, &alpha, call.linear->weight, plan.w, call.x, plan.x, &beta, call.y, plan.y,
@@ -332,12 +362,21 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
   return {};
 }
 
+bool GpuGemm::takes_glu(const GemmCall& call) const {
+  if (!own_kernels() || call.rows == 0) return false;
+  if (small_gemm_takes(call)) return true;
+  const auto found = plans_.find(shape_of(unfused(call)));
+  if (tuning_ || found == plans_.end()) return false;
+  const int variant = found->second->stream_variant(found->second->chosen);
+  return variant >= 0 && stream_gemm_takes(call, variant);
+}
+
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
-  if (!batch_invariant_ && small_gemm_takes(call)) {
+  if (own_kernels() && small_gemm_takes(call)) {
     small_gemm(call, stream);
   } else {
-    WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call, stream));
+    WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call.fused_glu ? unfused(call) : call, stream));
     const bool trying = tuning_ && !batch_invariant_;
     WW_RETURN_IF_ERROR(trying ? try_candidates(*plan, call, stream) : run_candidate(*plan, plan->chosen, call, stream));
   }

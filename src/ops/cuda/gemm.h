@@ -1,5 +1,6 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows a kernel of our own
-// (small_gemm.h), which begins under the kernel before it.
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own,
+// which begin under the kernel before them: small_gemm.h up to 32 rows, stream_gemm.h up to 128 where it was
+// faster when tried.
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). The first product of a shape picks its algorithm and remembers it; while tuning is on,
@@ -42,6 +43,7 @@ struct GemmCall {
   DType y_dtype = DType::bf16;   // the linear's dtype or f32
   int64_t y_stride = 0;
   bool accumulate = false;       // y += (f32 only)
+  bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_glu()
 };
 
 class GpuGemm {
@@ -50,6 +52,11 @@ class GpuGemm {
   ~GpuGemm();
 
   Status run(const GemmCall& call, Stream stream);
+  // Whether run() takes this call with fused_glu: a kernel of our own computes the product.
+  bool takes_glu(const GemmCall& call) const;
+
+  // From now on cuBLASLt alone computes; to compare with.
+  void set_library_only() { library_only_ = true; }
 
   // From now on a row's bits do not depend on the other rows: each product keeps one algorithm for any
   // number of rows, one that does not split the depth and was seen to give the same bits alone and
@@ -75,13 +82,17 @@ class GpuGemm {
   const Plan* tuned_neighbour(const Shape& shape) const;
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
+  bool own_kernels() const { return !batch_invariant_ && !library_only_; }
+  static Shape shape_of(const GemmCall& call);
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;
   DeviceBuffer workspace_;
+  DeviceBuffer stream_scratch_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   bool tuning_ = false;
   bool batch_invariant_ = false;
+  bool library_only_ = false;
   std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by product: the shape of 0 rows
 };
 
