@@ -107,7 +107,7 @@ int64_t GpuDecoder::product_rows(int64_t rows) const {
 // What a small kernel of a decode step asks for ahead of the product that follows it. The kernel for
 // few rows does so by itself; many rows leave memory no idle time.
 gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
-  if (!decoding_ || rows <= gpu::kSmallGemmRows || next.empty()) return {};
+  if (!decoding_ || rows <= gpu::kSmallGemmAlone || next.empty()) return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;
@@ -202,12 +202,18 @@ Status GpuDecoder::add_branch(const gpu::GpuLinear& linear, const void* input, c
 Status GpuDecoder::mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream) {
   normed(layer.mlp_norm, layer.gate_up, rows, stream);
   const int64_t ffn = layer.down.in_features;
-  WW_RETURN_IF_ERROR(gemm_->run({.linear = &layer.gate_up, .x = w_.h, .rows = product_rows(rows), .y = w_.gate_up,
-                                 .y_dtype = dtype_, .y_stride = 2 * ffn},
-                                stream));
-  gpu::glu({.activation = layer.gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn,
-            .out = w_.act, .prefetch = ahead(layer.down, rows)},
-           stream);
+  const gpu::GemmCall fused = {.linear = &layer.gate_up, .x = w_.h, .rows = rows, .y = w_.act, .y_dtype = dtype_,
+                               .y_stride = ffn, .fused_glu = true};
+  if (gemm_->takes_glu(fused)) {
+    WW_RETURN_IF_ERROR(gemm_->run(fused, stream));
+  } else {
+    WW_RETURN_IF_ERROR(gemm_->run({.linear = &layer.gate_up, .x = w_.h, .rows = product_rows(rows), .y = w_.gate_up,
+                                   .y_dtype = dtype_, .y_stride = 2 * ffn},
+                                  stream));
+    gpu::glu({.activation = layer.gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn,
+              .out = w_.act, .prefetch = ahead(layer.down, rows)},
+             stream);
+  }
   return add_branch(layer.down, w_.act, layer.mlp_out_norm, rows, stream);
 }
 

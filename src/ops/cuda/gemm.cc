@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
@@ -87,6 +88,8 @@ Status GpuGemm::Lt::open() {
   return {};
 }
 
+enum class GpuGemm::OwnKernel : int { stream_128, stream_256, small };  // the first two: stream_gemm's variants
+
 // One shape: its descriptors, the algorithms that may run it, and which one does.
 struct GpuGemm::Plan {
   explicit Plan(const Lt& lt_in) : lt(lt_in) {}
@@ -100,19 +103,18 @@ struct GpuGemm::Plan {
   Status init(const GemmCall& call, bool whole);
   // Puts another shape's algorithm first, if it takes this one.
   void try_first(const cublasLtMatmulAlgo_t& algorithm);
-  // cuBLASLt's algorithms, then the variants of stream_gemm.
-  int candidates() const { return static_cast<int>(algorithms.size() + stream_variants.size()); }
-  // The chosen variant of stream_gemm, or -1.
-  int stream_variant(int candidate) const {
+  // cuBLASLt's algorithms, then our kernels.
+  int candidates() const { return static_cast<int>(algorithms.size() + own_kernels.size()); }
+  std::optional<OwnKernel> own_kernel(int candidate) const {
     const int own = candidate - static_cast<int>(algorithms.size());
-    return own < 0 ? -1 : stream_variants[own];
+    return own < 0 ? std::nullopt : std::optional(own_kernels[own]);
   }
 
   const Lt& lt;
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  std::vector<int> stream_variants;
+  std::vector<OwnKernel> own_kernels;
   int chosen = 0;
   int next_tried = 0;
   bool tuned = false;
@@ -221,6 +223,10 @@ Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   return out;
 }
 
+bool GpuGemm::own_kernel_takes(OwnKernel kernel, const GemmCall& call) {
+  return kernel == OwnKernel::small ? small_gemm_takes(call) : stream_gemm_takes(call, static_cast<int>(kernel));
+}
+
 GpuGemm::Shape GpuGemm::shape_of(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
   return {linear.out_features, linear.in_features, linear.dtype, call.y_dtype, call.y_stride, call.accumulate,
@@ -235,10 +241,10 @@ Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
   if (batch_invariant_) {
     WW_RETURN_IF_ERROR(fix_algorithm(shape, call, stream, *made));
   } else if (const Plan* tuned = tuned_neighbour(shape); tuned != nullptr && !tuning_) {
-    if (tuned->stream_variant(tuned->chosen) < 0) made->try_first(tuned->algorithms[tuned->chosen]);
+    if (!tuned->own_kernel(tuned->chosen)) made->try_first(tuned->algorithms[tuned->chosen]);
   }
-  for (int variant = 0; own_kernels() && variant < kStreamGemmVariants; ++variant) {
-    if (stream_gemm_takes(call, variant)) made->stream_variants.push_back(variant);
+  for (OwnKernel kernel : {OwnKernel::small, OwnKernel::stream_128, OwnKernel::stream_256}) {
+    if (own_kernels() && own_kernel_takes(kernel, call)) made->own_kernels.push_back(kernel);
   }
   return (plans_[shape] = std::move(made)).get();
 }
@@ -346,10 +352,7 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
 }
 
 Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream) {
-  if (const int variant = plan.stream_variant(candidate); variant >= 0) {
-    stream_gemm(call, variant, {stream_scratch_.as<void>()}, stream);
-    return {};
-  }
+  if (const auto kernel = plan.own_kernel(candidate)) return run_own(*kernel, call, stream);
   const float alpha = 1, beta = call.accumulate ? 1 : 0;
   const cublasStatus_t status =
       lt_->matmul(lt_->handle, plan.desc, &alpha, call.linear->weight, plan.w, call.x, plan.x, &beta, call.y, plan.y,
@@ -364,16 +367,25 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
 
 bool GpuGemm::takes_glu(const GemmCall& call) const {
   if (!own_kernels() || call.rows == 0) return false;
-  if (small_gemm_takes(call)) return true;
+  if (call.rows <= kSmallGemmAlone && small_gemm_takes(call)) return true;
   const auto found = plans_.find(shape_of(unfused(call)));
   if (tuning_ || found == plans_.end()) return false;
-  const int variant = found->second->stream_variant(found->second->chosen);
-  return variant >= 0 && stream_gemm_takes(call, variant);
+  const auto kernel = found->second->own_kernel(found->second->chosen);
+  return kernel && own_kernel_takes(*kernel, call);
+}
+
+Status GpuGemm::run_own(OwnKernel kernel, const GemmCall& call, Stream stream) {
+  if (kernel == OwnKernel::small) {
+    small_gemm(call, stream);
+  } else {
+    stream_gemm(call, static_cast<int>(kernel), {stream_scratch_.as<void>()}, stream);
+  }
+  return {};
 }
 
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
-  if (own_kernels() && small_gemm_takes(call)) {
+  if (own_kernels() && call.rows <= kSmallGemmAlone && small_gemm_takes(call)) {
     small_gemm(call, stream);
   } else {
     WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call.fused_glu ? unfused(call) : call, stream));

@@ -1,6 +1,6 @@
 // y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own,
-// which begin under the kernel before them: small_gemm.h up to 32 rows, stream_gemm.h up to 128 where it was
-// faster when tried.
+// which begin under the kernel before them: small_gemm.h up to 16 rows; up to 32 rows it and up to 128 rows
+// stream_gemm.h where they were the fastest when tried.
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). The first product of a shape picks its algorithm and remembers it; while tuning is on,
@@ -72,6 +72,7 @@ class GpuGemm {
   struct Lt;
   struct Plan;
   struct Algorithm;
+  enum class OwnKernel : int;
   // out_features, in_features, dtype, y_dtype, y_stride, accumulate, rows
   using Shape = std::tuple<int64_t, int64_t, DType, DType, int64_t, bool, int64_t>;
 
@@ -83,6 +84,8 @@ class GpuGemm {
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
   bool own_kernels() const { return !batch_invariant_ && !library_only_; }
+  static bool own_kernel_takes(OwnKernel kernel, const GemmCall& call);
+  Status run_own(OwnKernel kernel, const GemmCall& call, Stream stream);
   static Shape shape_of(const GemmCall& call);
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 

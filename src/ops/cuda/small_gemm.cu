@@ -1,7 +1,7 @@
 // A CTA an SM owns a range of weight rows; its four warps share the depth. Every warp is a pipeline of
 // its own: a ring of cp.async stages (64 weight rows of 128 bytes, or 32 of 256, and the input rows of
 // the same depth) that runs on across all of the CTA's rows, so that the copies never drain. 16 weight
-// rows are the M side of mma.m16n8k16, 8 or 16 input rows its N side; the warps' sums meet in shared
+// rows are the M side of mma.m16n8k16, 8 to 32 input rows its N side; the warps' sums meet in shared
 // memory when a group of rows is done. The rings are filled before the kernel's predecessor has ended,
 // so that memory does not idle between kernels.
 #include "ops/cuda/small_gemm.h"
@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "attention/cuda/ptx.h"
+#include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
@@ -31,17 +32,21 @@ struct Args {
   void* y;
   int rows;
   int depth;
-  int units;
+  int units;                 // of output columns
   int64_t y_stride;
   bool accumulate;
+  GluActivation activation;  // of a fused GLU, whose up rows follow all gate rows
 };
 
-template <int kTokenTiles_, int kUnits_>
+template <int kTokenTiles_, int kUnits_, bool kGlu_ = false>
 struct Config {
   static constexpr int kTokenTiles = kTokenTiles_;  // of 8 input rows
   static constexpr int kTokens = 8 * kTokenTiles;
+  static constexpr bool kGlu = kGlu_;
   static constexpr int kUnits = kUnits_;            // whose sums a CTA keeps at a time
   static constexpr int kRows = kUnits * kUnitRows;
+  static constexpr int kOutUnits = kGlu ? kUnits / 2 : kUnits;  // with a GLU first gate, then up units
+  static constexpr int kOutRows = kOutUnits * kUnitRows;
   static constexpr int kStepDepth = 256 / kUnits;   // of a warp's stage
   static constexpr int kRowBytes = 2 * kStepDepth;
   static constexpr int kPartialStride = kTokens + 1;
@@ -49,7 +54,7 @@ struct Config {
   static constexpr int kStageBytes = (kRows + kTokens) * kRowBytes;
   static constexpr int kStages = (kSmemBytes - kPartialBytes) / (kWarps * kStageBytes);
   static constexpr int kUsedBytes = kPartialBytes + kWarps * kStages * kStageBytes;
-  static constexpr int kOutputs = (kRows * kTokens + kThreads - 1) / kThreads;  // of a thread
+  static constexpr int kOutputs = (kOutRows * kTokens + kThreads - 1) / kThreads;  // of a thread
   static_assert(kStages >= 3 && kPartialBytes % 128 == 0);
 };
 
@@ -62,9 +67,9 @@ struct Walk {
       : unit(static_cast<int>(int64_t{a.units} * blockIdx.x / gridDim.x)),
         end_unit(static_cast<int>(int64_t{a.units} * (blockIdx.x + 1) / gridDim.x)), k(first_k()) {}
   static __device__ int first_k() { return static_cast<int>(threadIdx.x) / 32 * C::kStepDepth; }
-  __device__ int rows() const { return min(C::kUnits, end_unit - unit) * kUnitRows; }
+  __device__ int rows() const { return min(C::kOutUnits, end_unit - unit) * kUnitRows; }
   __device__ void next_group() {
-    unit += C::kUnits;
+    unit += C::kOutUnits;
     k = first_k();
   }
 };
@@ -83,8 +88,13 @@ class Loader {
   __device__ void load_weights(const Args& a, int stage) {
     skip_ended(a, weights_);
     if (weights_.unit < weights_.end_unit) {
-      copy<C::kRows>(a.w + int64_t{weights_.unit} * kUnitRows * a.depth * 2, a.depth, weights_.k, weights_.rows(),
-                     ring_ + stage * C::kStageBytes);
+      const char* const from = a.w + int64_t{weights_.unit} * kUnitRows * a.depth * 2;
+      const u32 to = ring_ + stage * C::kStageBytes;
+      copy<C::kOutRows>(from, a.depth, weights_.k, weights_.rows(), to);
+      if constexpr (C::kGlu) {
+        copy<C::kOutRows>(from + int64_t{a.units} * kUnitRows * a.depth * 2, a.depth, weights_.k, weights_.rows(),
+                          to + C::kOutRows * C::kRowBytes);
+      }
     }
     weights_.k += kWarps * C::kStepDepth;
   }
@@ -129,15 +139,18 @@ __device__ __forceinline__ void multiply(u32 stage, float (&sum)[C::kUnits][C::k
   const u32 inputs = stage + C::kRows * C::kRowBytes;
 #pragma unroll
   for (int step = 0; step < C::kStepDepth / 16; ++step) {
-    u32 x[4];
-    const int token = C::kTokenTiles == 1 ? lane % 8 : lane % 8 + lane / 16 * 8;
-    ptx::ldmatrix_x4(x, inputs + swizzled<C>(token, step * 2 + lane / 8 % 2));
+    u32 x[(C::kTokenTiles + 1) / 2][4];
+#pragma unroll
+    for (int pair = 0; pair < (C::kTokenTiles + 1) / 2; ++pair) {
+      const int token = pair * 16 + (C::kTokenTiles == 1 ? lane % 8 : lane % 8 + lane / 16 * 8);
+      ptx::ldmatrix_x4(x[pair], inputs + swizzled<C>(token, step * 2 + lane / 8 % 2));
+    }
 #pragma unroll
     for (int u = 0; u < C::kUnits; ++u) {
       u32 w[4];
       ptx::ldmatrix_x4(w, stage + swizzled<C>(u * kUnitRows + lane % 16, step * 2 + lane / 16));
 #pragma unroll
-      for (int t = 0; t < C::kTokenTiles; ++t) E::mma(sum[u][t], w, x[2 * t], x[2 * t + 1]);
+      for (int t = 0; t < C::kTokenTiles; ++t) E::mma(sum[u][t], w, x[t / 2][t % 2 * 2], x[t / 2][t % 2 * 2 + 1]);
     }
   }
 }
@@ -148,12 +161,18 @@ struct Outputs {
 
   static __device__ bool at(const Args& a, const Walk<C>& group, int i, int& row, int& token) {
     const int index = threadIdx.x + i * kThreads;
-    row = index % C::kRows;
-    token = index / C::kRows;
+    row = index % C::kOutRows;
+    token = index / C::kOutRows;
     return row < group.rows() && token < a.rows;
   }
   static __device__ Y* memory(const Args& a, const Walk<C>& group, int row, int token) {
     return static_cast<Y*>(a.y) + token * a.y_stride + group.unit * kUnitRows + row;
+  }
+  static __device__ float sum_of(const float* partial, int row, int token) {
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sum += partial[(warp * C::kRows + row) * C::kPartialStride + token];
+    return sum;
   }
   // Early, so that the wait for memory is over when the sums are there.
   __device__ void read(const Args& a, const Walk<C>& group) {
@@ -168,11 +187,8 @@ struct Outputs {
     for (int i = 0; i < C::kOutputs; ++i) {
       int row, token;
       if (!at(a, group, i, row, token)) continue;
-      float total = before[i];
-#pragma unroll
-      for (int warp = 0; warp < kWarps; ++warp) {
-        total += partial[(warp * C::kRows + row) * C::kPartialStride + token];
-      }
+      float total = before[i] + sum_of(partial, row, token);
+      if constexpr (C::kGlu) total = activate(a.activation, total, sum_of(partial, C::kOutRows + row, token));
       *memory(a, group, row, token) = from_f32<Y>(total);
     }
   }
@@ -235,15 +251,29 @@ void launch(const Args& args, int blocks, cudaStream_t stream) {
   launch_dependent({static_cast<unsigned>(blocks), kThreads, C::kUsedBytes, stream}, small_gemm_kernel<E, Y, C>, args);
 }
 
-template <typename E, typename Y>
+template <typename E, typename Y, int kTokenTiles>
 void launch(const Args& args, cudaStream_t stream) {
   const int blocks = std::min(num_sms(), args.units);
-  const bool few_units = args.units <= 2 * blocks;
-  if (args.rows <= 8) {
-    few_units ? launch<E, Y, Config<1, 2>>(args, blocks, stream) : launch<E, Y, Config<1, 4>>(args, blocks, stream);
+  if (args.units <= 2 * blocks) {
+    launch<E, Y, Config<kTokenTiles, 2>>(args, blocks, stream);
   } else {
-    few_units ? launch<E, Y, Config<2, 2>>(args, blocks, stream) : launch<E, Y, Config<2, 4>>(args, blocks, stream);
+    launch<E, Y, Config<kTokenTiles, 4>>(args, blocks, stream);
   }
+}
+
+template <typename E, typename Y>
+void launch(const Args& args, cudaStream_t stream) {
+  if (args.rows <= 8) return launch<E, Y, 1>(args, stream);
+  if (args.rows <= 16) return launch<E, Y, 2>(args, stream);
+  launch<E, Y, 4>(args, stream);
+}
+
+template <typename E, typename Y>
+void launch_glu(const Args& args, cudaStream_t stream) {
+  const int blocks = std::min(num_sms(), args.units);
+  if (args.rows <= 8) return launch<E, Y, Config<1, 4, true>>(args, blocks, stream);
+  if (args.rows <= 16) return launch<E, Y, Config<2, 4, true>>(args, blocks, stream);
+  launch<E, Y, Config<4, 4, true>>(args, blocks, stream);
 }
 
 }  // namespace
@@ -251,20 +281,26 @@ void launch(const Args& args, cudaStream_t stream) {
 bool small_gemm_takes(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
   const bool halves = linear.dtype == DType::f16 || linear.dtype == DType::bf16;
+  const int64_t columns = call.fused_glu ? 2 * kUnitRows : kUnitRows;
   return has_dependent_launch() && call.rows <= kSmallGemmRows && halves && linear.in_features % 64 == 0 &&
-         linear.out_features % kUnitRows == 0;
+         linear.out_features % columns == 0 &&
+         (!call.fused_glu || (linear.glu != GluActivation::none && linear.bias == nullptr &&
+                              call.y_dtype == linear.dtype && !call.accumulate));
 }
 
 void small_gemm(const GemmCall& call, Stream stream) {
   const GpuLinear& linear = *call.linear;
+  const int64_t columns = call.fused_glu ? linear.out_features / 2 : linear.out_features;
   const Args args = {static_cast<const char*>(linear.weight), static_cast<const char*>(call.x), call.y,
                      static_cast<int>(call.rows), static_cast<int>(linear.in_features),
-                     static_cast<int>(linear.out_features / kUnitRows), call.y_stride, call.accumulate};
+                     static_cast<int>(columns / kUnitRows), call.y_stride, call.accumulate, linear.glu};
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f32_out = call.y_dtype == DType::f32;
   if (linear.dtype == DType::f16) {
+    if (call.fused_glu) return launch_glu<ptx::F16, __half>(args, on);
     f32_out ? launch<ptx::F16, float>(args, on) : launch<ptx::F16, __half>(args, on);
   } else {
+    if (call.fused_glu) return launch_glu<ptx::Bf16, __nv_bfloat16>(args, on);
     f32_out ? launch<ptx::Bf16, float>(args, on) : launch<ptx::Bf16, __nv_bfloat16>(args, on);
   }
 }
