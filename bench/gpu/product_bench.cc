@@ -1,6 +1,6 @@
 // Products of few rows on a GPU: cuBLASLt (its fastest algorithm) beside our kernels, in GB/s of weights.
 //
-//   product_bench [ROWS ...]      default: 1 8 16 17 24 32 48 64 96 128
+//   product_bench [ROWS ...]      default: 1 2 8 16 17 24 32 48 64 96 128
 //
 // The shapes are Llama-3.1-8B's. Every figure is a graph of launches that begin under each other where they can,
 // over enough copies of the weights to miss the L2 cache; the median of kReplays. "layer" is the four products of
@@ -97,6 +97,8 @@ class Bench {
     x_ = random_matrix(size_t{kMaxRows} * 14336 * 2, 1);
     y_ = random_matrix(size_t{kMaxRows} * 128256 * 4, 0);
     act_ = random_matrix(size_t{kMaxRows} * 14336 * 2, 1);
+    stream_rows_ = random_matrix(size_t{kMaxRows} * 4096 * 4, 1);
+    weight_ = random_matrix(4096 * 4, 1);
     const size_t scratch = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
     scratch_memory_ = random_matrix(scratch, 0);
     scratch_.memory = scratch_memory_.as<void>();
@@ -126,6 +128,15 @@ class Bench {
     glu({.activation = GluActivation::silu, .in = y_.as<void>(), .dtype = DType::bf16, .rows = rows, .cols = 14336,
          .out = act_.as<void>()},
         stream_.get());
+  }
+  GemmCall normed(GemmCall call) const {
+    call.norm = {stream_rows_.as<float>(), weight_.as<float>(), 0, 1e-5f};
+    return call;
+  }
+  void norm(int64_t rows) {
+    rms_norm({.x = stream_rows_.as<float>(), .rows = rows, .cols = 4096, .weight = weight_.as<float>(), .eps = 1e-5f,
+              .out = x_.as<void>(), .out_dtype = DType::bf16},
+             stream_.get());
   }
   void tune(const Product& product, int64_t rows) {
     library_->start_tuning();
@@ -160,7 +171,7 @@ class Bench {
  private:
   CudaStream stream_;
   std::unique_ptr<GpuGemm> library_;
-  DeviceBuffer x_, y_, act_, scratch_memory_;
+  DeviceBuffer x_, y_, act_, scratch_memory_, stream_rows_, weight_;  // the last two: f32 bits of any numbers
   StreamGemmScratch scratch_;
 };
 
@@ -213,12 +224,30 @@ void measure_layer(Bench& bench, const std::vector<Product>& products, const std
   fmt::print("{}\n", line);
 }
 
+// A norm and the product behind it, as two kernels and as one.
+void measure_norm(Bench& bench, const Product& product, int64_t rows) {
+  const bool fused = product.glu != GluActivation::none;
+  const GemmCall one = bench.normed(bench.call(product, 0, rows, fused));
+  if (!small_gemm_takes(one)) return;
+  const int launches = std::max<int>(kLeastLaunches, static_cast<int>(product.copies.size()));
+  const double two_us = bench.time_us(launches, [&] {
+    for (int i = 0; i < launches; ++i) {
+      bench.norm(rows);
+      bench.run(1, bench.call(product, i, rows, fused));
+    }
+  });
+  const double one_us = bench.time_us(launches, [&] {
+    for (int i = 0; i < launches; ++i) bench.run(1, bench.normed(bench.call(product, i, rows, fused)));
+  });
+  fmt::print("{:4} rows {:8} | norm, then small {:.1f} us | norm within {:.1f} us\n", rows, product.name, two_us, one_us);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::vector<int64_t> row_counts;
   for (int i = 1; i < argc; ++i) row_counts.push_back(std::clamp(std::atoi(argv[i]), 1, kMaxRows));
-  if (row_counts.empty()) row_counts = {1, 8, 16, 17, 24, 32, 48, 64, 96, 128};
+  if (row_counts.empty()) row_counts = {1, 2, 8, 16, 17, 24, 32, 48, 64, 96, 128};
   Bench bench;
   std::vector<Product> products(5);
   products[0] = {"qkv", 6144, 4096, false, GluActivation::none, {}, {}};
@@ -231,6 +260,9 @@ int main(int argc, char** argv) {
     std::vector<int> best;
     for (const Product& product : products) best.push_back(measure(bench, product, rows));
     measure_layer(bench, products, best, rows);
+    for (const Product& product : products) {
+      if (product.k == 4096 && !product.residual) measure_norm(bench, product, rows);
+    }
   }
   return 0;
 }

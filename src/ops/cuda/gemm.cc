@@ -365,9 +365,10 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
   return {};
 }
 
-bool GpuGemm::takes_glu(const GemmCall& call) const {
+bool GpuGemm::takes_fused(const GemmCall& call) const {
   if (!own_kernels() || call.rows == 0) return false;
-  if (call.rows <= kSmallGemmAlone && small_gemm_takes(call)) return true;
+  if (call.rows <= kSmallGemmAlone) return small_gemm_takes(call);
+  if (call.norm.x != nullptr) return false;
   const auto found = plans_.find(shape_of(unfused(call)));
   if (tuning_ || found == plans_.end()) return false;
   const auto kernel = found->second->own_kernel(found->second->chosen);

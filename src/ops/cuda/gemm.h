@@ -35,6 +35,14 @@ struct GpuLinear {
   bool empty() const { return weight == nullptr; }
 };
 
+// The input of a product as it is before its RMS norm (gpu_ops.h), which the kernel applies.
+struct NormedInput {
+  const float* x = nullptr;      // [rows, in_features] dense; null: no norm
+  const float* weight = nullptr;
+  float weight_offset = 0;
+  float eps = 1e-6f;
+};
+
 struct GemmCall {
   const GpuLinear* linear = nullptr;
   const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype
@@ -43,7 +51,8 @@ struct GemmCall {
   DType y_dtype = DType::bf16;   // the linear's dtype or f32
   int64_t y_stride = 0;
   bool accumulate = false;       // y += (f32 only)
-  bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_glu()
+  bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
+  NormedInput norm = {};         // in place of x; see takes_fused()
 };
 
 class GpuGemm {
@@ -52,8 +61,8 @@ class GpuGemm {
   ~GpuGemm();
 
   Status run(const GemmCall& call, Stream stream);
-  // Whether run() takes this call with fused_glu: a kernel of our own computes the product.
-  bool takes_glu(const GemmCall& call) const;
+  // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
+  bool takes_fused(const GemmCall& call) const;
 
   // From now on cuBLASLt alone computes; to compare with.
   void set_library_only() { library_only_ = true; }

@@ -368,7 +368,7 @@ size_t StreamGemmScratch::flags_bytes() { return size_t{4} * num_sms(); }
 bool stream_gemm_takes(const GemmCall& call, int variant) {
   const GpuLinear& linear = *call.linear;
   const bool halves = linear.dtype == DType::f16 || linear.dtype == DType::bf16;
-  if (!is_sm_90() || !halves || call.rows < 1 || call.rows > kStreamGemmRows || linear.in_features % 8 != 0 ||
+  if (call.norm.x != nullptr || !is_sm_90() || !halves || call.rows < 1 || call.rows > kStreamGemmRows || linear.in_features % 8 != 0 ||
       linear.out_features % 16 != 0 || call.y_stride % 4 != 0) {
     return false;
   }
