@@ -220,6 +220,7 @@ Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   const size_t scratch_bytes = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
   WW_ASSIGN_OR_RETURN(out->stream_scratch_, DeviceBuffer::allocate(scratch_bytes, "the products' partial sums"));
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(out->stream_scratch_.as<void>(), 0, scratch_bytes), "clearing partial sums");
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(nullptr), "clearing partial sums");
   return out;
 }
 
