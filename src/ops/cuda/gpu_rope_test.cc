@@ -1,5 +1,6 @@
 // Norm, rotation and the K/V write on the GPU against f64: both kernels (usual head dims, all others), with and
 // without norms, bf16 and fp8 pools. Skipped without a GPU.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
