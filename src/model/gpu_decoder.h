@@ -49,6 +49,7 @@ class GpuDecoder {
   gpu::WeightPrefetch ahead(const gpu::GpuLinear& next, int64_t rows) const;
   void normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
               bool exact_copy = false);
+  Status run_normed(const GpuVector& weight, gpu::GemmCall call, int64_t rows, void* stream);
   void write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache);
   void attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention);
   Status add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, int64_t rows,

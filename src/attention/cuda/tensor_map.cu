@@ -56,6 +56,12 @@ cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stri
   return encode(map, rows, dims, strides, box_tokens);
 }
 
+cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows) {
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows), 1, 1};
+  const cuuint64_t row_bytes = dims[0] * 2, matrix_bytes = row_bytes * dims[1];
+  return encode(map, matrix, dims, {row_bytes, matrix_bytes, matrix_bytes}, box_rows);
+}
+
 int box_tokens_of(int page_size, int most) {
   int tokens = 1;
   while (tokens < most && page_size % (2 * tokens) == 0) tokens *= 2;

@@ -1,5 +1,6 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows a kernel of our own
-// (small_gemm.h), which begins under the kernel before it.
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own,
+// which begin under the kernel before them: small_gemm.h up to 16 rows; up to 32 rows it and up to 128 rows
+// stream_gemm.h where they were the fastest when tried.
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
@@ -47,6 +48,14 @@ struct GpuLinear {
   bool empty() const { return weight == nullptr; }
 };
 
+// The input of a product as it is before its RMS norm (gpu_ops.h), which the kernel applies.
+struct NormedInput {
+  const float* x = nullptr;      // [rows, in_features] dense; null: no norm
+  const float* weight = nullptr;
+  float weight_offset = 0;
+  float eps = 1e-6f;
+};
+
 struct GemmCall {
   const GpuLinear* linear = nullptr;
   const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype, x_dtype for e4m3
@@ -56,6 +65,8 @@ struct GemmCall {
   int64_t y_stride = 0;
   bool accumulate = false;       // y += (f32 only)
   const float* x_scales = nullptr;  // GpuGemm's own: x are e4m3 codes with these
+  bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
+  NormedInput norm = {};         // in place of x; see takes_fused()
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
@@ -67,6 +78,11 @@ class GpuGemm {
   ~GpuGemm();
 
   Status run(const GemmCall& call, Stream stream);
+  // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
+  bool takes_fused(const GemmCall& call) const;
+
+  // From now on cuBLASLt alone computes; to compare with.
+  void set_library_only() { library_only_ = true; }
 
   // From now on a row's bits do not depend on the other rows: each product keeps one algorithm for any
   // number of rows, one that does not split the depth and was seen to give the same bits alone and
@@ -99,6 +115,7 @@ class GpuGemm {
   Status run_fp8(const GemmCall& call, Stream stream);
   Status run_fp8_tensor(const GemmCall& call, Stream stream);
   Status run_fp8_widened(const GemmCall& call, Stream stream);
+  enum class OwnKernel : int;
 
   GpuGemm();
   Result<Plan*> plan_for(const GemmCall& call, Stream stream);
@@ -107,10 +124,15 @@ class GpuGemm {
   const Plan* tuned_neighbour(const Shape& shape) const;
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
+  bool own_kernels() const { return !batch_invariant_ && !library_only_; }
+  static bool own_kernel_takes(OwnKernel kernel, const GemmCall& call);
+  Status run_own(OwnKernel kernel, const GemmCall& call, Stream stream);
+  static Shape shape_of(const GemmCall& call);
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;
   DeviceBuffer workspace_;
+  DeviceBuffer stream_scratch_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   DeviceBuffer fp8_codes_, fp8_scales_, fp8_widened_;
   std::set<Shape> fp8_refused_;         // by cuBLASLt
@@ -118,6 +140,7 @@ class GpuGemm {
   bool fp8_fast_accumulation_ = false;
   bool tuning_ = false;
   bool batch_invariant_ = false;
+  bool library_only_ = false;
   std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by product: the shape of 0 rows
 };
 
