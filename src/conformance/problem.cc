@@ -167,6 +167,16 @@ void Problem::fill(uint64_t seed) {
   quantisation_error_ = rounding.square > 0 ? std::sqrt(rounding.error / rounding.square) : 0;
 }
 
+void Problem::round_queries(void (*round)(std::span<float> row)) {
+  for (auto* forms : {&queries_, &succ_queries_, &inter_queries_}) {
+    for (std::vector<float>& request : *forms) {
+      for (size_t at = 0; at < request.size(); at += case_.head_dim) {
+        round(std::span(request).subspan(at, case_.head_dim));
+      }
+    }
+  }
+}
+
 // Independent of the plain query, so that meeting a key with the wrong form shows.
 void Problem::make_query_forms(uint64_t seed) {
   std::mt19937_64 random(seed ^ 0xd0a1);
