@@ -106,6 +106,7 @@ class GpuGemm {
   struct Lt;
   struct Plan;
   struct Algorithm;
+  enum class OwnKernel : int;
   // out_features, in_features, dtype and scaling, y_dtype, y_stride, accumulate, rows
   using Shape = std::tuple<int64_t, int64_t, std::pair<DType, Fp8Scaling>, DType, int64_t, bool, int64_t>;
 
@@ -115,7 +116,6 @@ class GpuGemm {
   Status run_fp8(const GemmCall& call, Stream stream);
   Status run_fp8_tensor(const GemmCall& call, Stream stream);
   Status run_fp8_widened(const GemmCall& call, Stream stream);
-  enum class OwnKernel : int;
 
   GpuGemm();
   Result<Plan*> plan_for(const GemmCall& call, Stream stream);
@@ -127,7 +127,6 @@ class GpuGemm {
   bool own_kernels() const { return !batch_invariant_ && !library_only_; }
   static bool own_kernel_takes(OwnKernel kernel, const GemmCall& call);
   Status run_own(OwnKernel kernel, const GemmCall& call, Stream stream);
-  static Shape shape_of(const GemmCall& call);
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;
