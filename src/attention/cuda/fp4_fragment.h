@@ -33,8 +33,11 @@ template <bool kUpper>
 WW_DEVICE ptx::u32 halves_of_e4m3(ptx::u32 codes) {
 #if __CUDA_ARCH__ >= 890
   ptx::u32 pair;
-  if constexpr (kUpper) asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}\n" : "=r"(pair) : "r"(codes));
-  else asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}\n" : "=r"(pair) : "r"(codes));
+  if constexpr (kUpper) {
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}\n" : "=r"(pair) : "r"(codes));
+  } else {
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}\n" : "=r"(pair) : "r"(codes));
+  }
   return pair;
 #else
   const ptx::u32 upper_bytes = __byte_perm(codes, 0, kUpper ? 0x3424 : 0x1404);

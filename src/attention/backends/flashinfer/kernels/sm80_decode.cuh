@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       float s[C::kGroups][C::kColumnTiles][4];
       u32 probability[C::kGroups][C::kColumnTiles][2];
       typename DecodeState<C>::BlockScales block_scales;
-      if constexpr (C::kFp4) state.load_scales(tile, block_scales);
+      if constexpr (DecodeState<C>::BlockScales::kHere) state.load_scales(tile, block_scales);
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) {
         state.scores(tile, group, block_scales, s[group]);

@@ -18,8 +18,7 @@ struct DecodeState {
   float out[C::kColumnTiles][kDimTiles][4];
   float maximum[C::kColumnTiles][2];
   float sum[C::kColumnTiles][2];  // of this thread's tokens only
-  // fp4: the power of two that makes good Q's scaling, of this thread's rows (make_halves) and columns.
-  float row_unscale[C::kFp4 ? C::kColumnTiles : 1];
+  // fp4: the power of two that makes good Q's scaling (make_halves), of this thread's columns.
   float column_unscale[C::kFp4 ? C::kColumnTiles : 1][2];
 
   // Starts reading the segment's Q.
@@ -29,7 +28,6 @@ struct DecodeState {
     for (int n = 0; n < C::kColumnTiles; ++n) {
       if constexpr (C::kQueryInShared) {
         load_query(p, s, n * 8 + lane / 4, q[0]);
-        if constexpr (C::kFp4) row_unscale[n] = make_halves(q[0]);
 #pragma unroll
         for (int k = 0; k < kDimTiles; ++k) {
           q_shared[(n * kDimTiles + k) * C::kThreads + threadIdx.x] = make_uint2(q[0][k][0], q[0][k][1]);
@@ -50,14 +48,14 @@ struct DecodeState {
         q[n][k][0] ^= zero;
         q[n][k][1] ^= zero;
       }
-      if constexpr (C::kFp4) row_unscale[n] = make_halves(q[n]);
     }
     if constexpr (C::kFp4) {
 #pragma unroll
       for (int n = 0; n < C::kColumnTiles; ++n) {
+        const float row_unscale = C::kQueryInShared ? make_shared_halves(n) : make_halves(q[n]);
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          column_unscale[n][c] = __shfl_sync(~0u, row_unscale[n], (threadIdx.x % 4 * 2 + c) * 4);
+          column_unscale[n][c] = __shfl_sync(~0u, row_unscale, (threadIdx.x % 4 * 2 + c) * 4);
         }
       }
     }
@@ -142,31 +140,50 @@ struct DecodeState {
     return __uint_as_float(static_cast<u32>(2 * kBias - exponent) << 23);
   }
 
+  WW_DEVICE float make_shared_halves(int n) {
+    uint2* fragments = q_shared + n * kDimTiles * C::kThreads + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < kDimTiles; ++k) {
+      q[0][k][0] = fragments[k * C::kThreads].x;
+      q[0][k][1] = fragments[k * C::kThreads].y;
+    }
+    const float row_unscale = make_halves(q[0]);
+#pragma unroll
+    for (int k = 0; k < kDimTiles; ++k) fragments[k * C::kThreads] = make_uint2(q[0][k][0], q[0][k][1]);
+    return row_unscale;
+  }
+
   WW_DEVICE uint2 query(int n, int k) const {
     if constexpr (C::kQueryInShared) return q_shared[(n * kDimTiles + k) * C::kThreads + threadIdx.x];
     return make_uint2(q[n][k][0], q[n][k][1]);
   }
 
   // fp4: the block scales of this thread's tokens of a step: of K two rows, of V four in every 16 tokens; every
-  // other block of a row, byte c being that of 16-byte chunk c in half of the lanes.
+  // other block of a row, byte c being that of 16-byte chunk c in half of the lanes. With d 256, for want of
+  // registers, the codes of 128 dims at a time, where they are needed.
+  static constexpr bool kLateScales = C::kDim > 128;
   struct BlockScales {
-    static constexpr int kWords = C::kFp4 ? (C::kDim + 127) / 128 : 1;
-    u32 k[C::kFp4 ? C::kGroups : 1][2][kWords];
-    u32 v[C::kFp4 ? C::kGroups : 1][4][kWords];
+    static constexpr bool kHere = C::kFp4 && !kLateScales;
+    u32 k[kHere ? C::kGroups : 1][2];
+    u32 v[kHere ? C::kGroups : 1][4];
   };
 
+  static WW_DEVICE int k_row(int group, int i) { return group * 16 + threadIdx.x % 32 / 4 + 8 * i; }
+  static WW_DEVICE int v_row(int group, int i) { return group * 16 + threadIdx.x % 4 * 2 + i % 2 + i / 2 * 8; }
+  static WW_DEVICE u32 k_scales(u32 stage) { return stage + 2 * C::kStepTokens * C::kRowBytes; }
+  static WW_DEVICE u32 v_scales(u32 stage) { return k_scales(stage) + C::kStepTokens * 16; }
+
   static WW_DEVICE void load_scales(u32 stage, BlockScales& scales) {
-    const u32 k_rows = stage + 2 * C::kStepTokens * C::kRowBytes;
-    const u32 v_rows = k_rows + C::kStepTokens * 16;
-    uint2 places = make_uint2(0, 0);
-    if constexpr (C::kDim < 256) {
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(places.x), "=r"(places.y) : "r"(stage + C::kStageBytes - 16) : "memory");
-    }
+    uint2 places;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
+                 : "=r"(places.x), "=r"(places.y)
+                 : "r"(stage + C::kStageBytes - 16)
+                 : "memory");
     if (places.x + 1 < 2 && places.y + 1 < 2) {  // one place for all rows
       const u32 place = place_of(places, 0);
-      read_scales(k_rows + place, v_rows + place, scales, [](int) { return 0u; });
+      read_scales(k_scales(stage) + place, v_scales(stage) + place, scales, [](int) { return 0u; });
     } else {
-      read_scales(k_rows, v_rows, scales, [&](int row) { return place_of(places, row); });
+      read_scales(k_scales(stage), v_scales(stage), scales, [&](int row) { return place_of(places, row); });
     }
   }
   template <class Place>
@@ -176,13 +193,13 @@ struct DecodeState {
     for (int group = 0; group < C::kGroups; ++group) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = group * 16 + lane / 4 + 8 * i;
-        read_codes(k_rows + row * 16 + place(row), lane & 2, scales.k[group][i]);
+        const int row = k_row(group, i);
+        scales.k[group][i] = scale_codes<C::kDim>(k_rows + row * 16 + place(row), lane & 2);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = group * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8;
-        read_codes(v_rows + row * 16 + place(row), lane & 16, scales.v[group][i]);
+        const int row = v_row(group, i);
+        scales.v[group][i] = scale_codes<C::kDim>(v_rows + row * 16 + place(row), lane & 16);
       }
     }
   }
@@ -192,11 +209,6 @@ struct DecodeState {
     if constexpr (C::kDim < 128) place += (places.y >> row & 1) * 4;
     return place;
   }
-  static WW_DEVICE void read_codes(u32 smem, bool odd, u32 (&codes)[BlockScales::kWords]) {
-#pragma unroll
-    for (int word = 0; word < BlockScales::kWords; ++word) codes[word] = scale_codes<C::kDim>(smem + word * 8, odd);
-  }
-
   // S^T[16 tokens x rows] = K Q^T, raw products; of the stage's 16 tokens `group`.
   WW_DEVICE void scores(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
                         float (&s)[C::kColumnTiles][4]) const {
@@ -209,7 +221,7 @@ struct DecodeState {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = 0;
     }
-    [[maybe_unused]] u32 row_scales[2][2];
+    [[maybe_unused]] u32 codes[2], row_scales[2][2];
 #pragma unroll
     for (int k = 0; k < C::kRowBytes / 32; ++k) {
       u32 a[4];
@@ -226,7 +238,10 @@ struct DecodeState {
           const int chunk = k * 2 + half;
 #pragma unroll
           for (int i = 0; half == 0 && i < 2; ++i) {
-            const u32 twice = __byte_perm(block_scales.k[group][i][chunk / 4], 0, chunk % 4 == 0 ? 0x1100 : 0x3322);
+            const u32 late = k_scales(stage) + k_row(group, i) * 16 + chunk * 2;
+            if constexpr (!kLateScales) codes[i] = block_scales.k[group][i];
+            else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 2);
+            const u32 twice = __byte_perm(codes[i], 0, chunk % 4 == 0 ? 0x1100 : 0x3322);
             row_scales[i][0] = halves_of_e4m3<false>(twice);
             row_scales[i][1] = halves_of_e4m3<true>(twice);
           }
@@ -369,7 +384,7 @@ struct DecodeState {
       }
     } else if constexpr (C::kStorage == KvStorage::e2m1) {
       // A word holds four dims of two tokens.
-      [[maybe_unused]] u32 pair_scales[2][2];
+      u32 codes[4], pair_scales[2][2];
 #pragma unroll
       for (int m = 0; m < kDimTiles / 4; ++m) {
         u32 a[4];
@@ -378,13 +393,19 @@ struct DecodeState {
         for (int half = 0; half < 2; ++half) {
           const int chunk = m * 2 + half;
 #pragma unroll
-          for (int i = 0; half == 0 && i < 2; ++i) {
-            const u32 codes = __byte_perm(block_scales.v[group][i * 2][chunk / 4], block_scales.v[group][i * 2 + 1][chunk / 4],
-                                          chunk % 4 == 0 ? 0x5140 : 0x7362);
-            pair_scales[i][0] = halves_of_e4m3<false>(codes);
-            pair_scales[i][1] = halves_of_e4m3<true>(codes);
+          for (int i = 0; half == 0 && i < 4; ++i) {
+            const u32 late = v_scales(stage) + v_row(group, i) * 16 + chunk * 2;
+            if constexpr (!kLateScales) codes[i] = block_scales.v[group][i];
+            else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 16);
           }
-          multiply_out(a[half * 2], a[half * 2 + 1], {pair_scales[0][half], pair_scales[1][half]}, chunk * 2, probability);
+#pragma unroll
+          for (int i = 0; half == 0 && i < 2; ++i) {
+            const u32 pairs = __byte_perm(codes[i * 2], codes[i * 2 + 1], chunk % 4 == 0 ? 0x5140 : 0x7362);
+            pair_scales[i][0] = halves_of_e4m3<false>(pairs);
+            pair_scales[i][1] = halves_of_e4m3<true>(pairs);
+          }
+          const uint2 scales = make_uint2(pair_scales[0][half], pair_scales[1][half]);
+          multiply_out(a[half * 2], a[half * 2 + 1], scales, chunk * 2, probability);
         }
       }
     } else {
@@ -409,7 +430,8 @@ struct DecodeState {
   }
 
   // fp4: words of tokens lane % 4 * 2 and the next, and of those 8 on: the rows of dim tiles m and m + 1.
-  WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int m, const u32 (&probability)[C::kColumnTiles][2]) {
+  WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int m,
+                              const u32 (&probability)[C::kColumnTiles][2]) {
     using A = typename C::Arithmetic;
     u32 one[4], two[4];
     C::Fragment::widen(first, one);
