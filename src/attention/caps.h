@@ -70,7 +70,8 @@ struct IntChoice {
 //    keeps the largest magnitude at or below 448;
 //  - probabilities: to e4m3 times 2^p_scale_log2, where the running maximum of the row, which may be
 //    behind by what 448 leaves room for, has probability 1; the sum is of unrounded ones;
-//  - sums keep `sum_bits` leading bits of their largest term, of 32 products and the sum before at a time.
+//  - sums keep `sum_bits` leading bits of their largest term, of 32 products and the sum before at a time;
+//    those over tokens end after `sum_tokens`, from a multiple of it on, and are added up in f32.
 // Decode, draft trees and --enable-deterministic-inference keep 16-bit arithmetic.
 struct Fp8Products {
   EnumSet<KvFormat> kv_formats{};      // empty: none
@@ -79,6 +80,7 @@ struct Fp8Products {
   int min_q_len = 1;                   // of the longest request of the batch
   int p_scale_log2 = 6;
   int sum_bits = 24;
+  int sum_tokens = 0;                  // 0: all of a row's
   constexpr bool apply(KvFormat format, int head_dim, int page_size, int max_q_len) const {
     return kv_formats.has(format) && head_dims.accepts(head_dim) && page_size % page_multiple == 0 &&
            max_q_len >= min_q_len;

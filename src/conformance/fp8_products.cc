@@ -18,6 +18,7 @@ constexpr int kSmallestLog2 = -10;    // half of e4m3's smallest step
 
 // A token that a row sees.
 struct Seen {
+  int kv = 0;
   double logit = 0;
   double logit_error = 0;   // by short sums
   double weight = 0;        // exp(logit - largest logit)
@@ -59,9 +60,7 @@ class Row {
     }
     const double mean = std::fabs(sum) / total_;
     moved = spread() * (moved + mean * lse() / spread() * total_);
-    const double largest = largest_partial(dim) + rounded;
-    const double terms = static_cast<double>(seen_.size()) * (1 + 2.0 / kStep) + 4;
-    return (spread() * rounded + moved + terms * unit_ * largest) / total_;
+    return (spread() * rounded + moved + short_sums(dim)) / total_;
   }
 
  private:
@@ -91,6 +90,7 @@ class Row {
     largest = std::max(largest, std::fabs(sum));
     const int steps = (c.head_dim + kStep - 1) / kStep;
     Seen& token = seen_.emplace_back();
+    token.kv = kv;
     token.logit = sum * problem_.scale();
     token.logit_error = (c.head_dim + 2 * steps) * unit_ * largest * problem_.scale();
     if (c.softcap > 0) {
@@ -103,17 +103,30 @@ class Row {
     problem_.read_v(request_, kv, kv_head, token.v.data());
   }
 
-  // The largest magnitude that a sum over tokens passes, whichever end it starts from, or that it adds.
-  double largest_partial(int dim) const {
+  // What sums over tokens lose.
+  double short_sums(int dim) const {
+    const int length = products_.sum_tokens > 0 ? products_.sum_tokens : std::numeric_limits<int>::max();
+    double lost = 0;
+    for (size_t begin = 0, end = 0; begin < seen_.size(); begin = end) {
+      while (end < seen_.size() && seen_[end].kv / length == seen_[begin].kv / length) ++end;
+      lost += lost_by(std::span(seen_).subspan(begin, end - begin), dim);
+    }
+    return lost;
+  }
+
+  // A unit of the largest magnitude that the sum passes, whichever end it starts from, or that it adds, for
+  // each addition.
+  double lost_by(std::span<const Seen> tokens, int dim) const {
     double all = 0;
-    for (const Seen& token : seen_) all += token.weight * token.v[dim];
-    double sum = 0, largest = 0;
-    for (const Seen& token : seen_) {
+    for (const Seen& token : tokens) all += token.weight * token.v[dim];
+    double sum = 0, largest = std::fabs(all), rounded = 0;
+    for (const Seen& token : tokens) {
       const double term = token.weight * token.v[dim];
       sum += term;
+      rounded += rounding(token.weight) * std::fabs(token.v[dim]);
       largest = std::max({largest, std::fabs(term), std::fabs(sum), std::fabs(all - sum)});
     }
-    return std::max(largest, std::fabs(all));
+    return (static_cast<double>(tokens.size()) * (1 + 2.0 / kStep) + 4) * unit_ * (largest + rounded);
   }
 
   const Problem& problem_;

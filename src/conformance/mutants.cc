@@ -37,6 +37,7 @@ constexpr Named kNames[] = {
     WW_MUTANT(neighbour_request), WW_MUTANT(batch_dependent_blocks),
     WW_MUTANT(phase_dependent_blocks), WW_MUTANT(query_scale_of_neighbour),
     WW_MUTANT(probability_saturated), WW_MUTANT(value_order_of_registers),
+    WW_MUTANT(short_sum_of_all_tokens),
 };
 #undef WW_MUTANT
 
@@ -62,9 +63,11 @@ constexpr Caps kCaps = {
     .deterministic = true,
 };
 
+constexpr int kFp8Block = 64;
 constexpr Caps kFp8Caps = [] {
   Caps caps = kCaps;
-  caps.fp8_products = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::any_up_to(), .sum_bits = 14};
+  caps.fp8_products = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::any_up_to(), .sum_bits = 14,
+                       .sum_tokens = kFp8Block};
   return caps;
 }();
 constexpr float kRescaleOctaves = 2;  // the maximum may be behind by so much, in fp8 arithmetic
@@ -286,7 +289,8 @@ class Mutant : public AttentionBackend {
     }
     for (int i = 0; i < v_dim; ++i) {
       if (!is(M::bf16_sum)) {
-        state.value[i] = sum_of(state.value[i], terms[i]);
+        if (is(M::short_sum_of_all_tokens)) state.value[i] = sum_of(state.value[i], terms[i]);
+        else state.value[i] += sum_of(0, terms[i]);
         continue;
       }
       for (float term : terms[i]) state.value[i] = bf16_to_f32(f32_to_bf16(state.value[i] + term));
@@ -356,6 +360,6 @@ std::vector<Variant> variants_of(const Caps& caps, Mutation last) {
 }  // namespace
 
 std::vector<Variant> mutant_variants() { return variants_of(kCaps, M::phase_dependent_blocks); }
-std::vector<Variant> fp8_mutant_variants() { return variants_of(kFp8Caps, M::value_order_of_registers); }
+std::vector<Variant> fp8_mutant_variants() { return variants_of(kFp8Caps, M::short_sum_of_all_tokens); }
 
 }  // namespace warpweave::conformance

@@ -59,6 +59,7 @@ enum class Mutation {
   query_scale_of_neighbour,  // of the row before
   probability_saturated,   // scaled past e4m3's largest value
   value_order_of_registers,  // V's tokens in order, while threads hold P's in another
+  short_sum_of_all_tokens,  // a sum of few bits is not ended after Fp8Products::sum_tokens
 };
 
 std::string_view mutation_name(Mutation mutation);

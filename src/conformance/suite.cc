@@ -195,7 +195,7 @@ class Suite {
   void run_case(const Case& c, KvFormat format) {
     std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
     std::optional<Expectation> expected;
-    std::map<std::pair<int, int>, Expectation> expected_fp8;  // by bits of sums and scale of probabilities
+    std::map<std::array<int, 3>, Expectation> expected_fp8;  // by what Fp8Products say of arithmetic
     for (const Variant& variant : variants_) {
       if (dropped(variant)) continue;
       if (const auto broken = unclaimed(c, format, variant)) {
@@ -213,7 +213,8 @@ class Suite {
       const Expectation* wanted = &*expected;
       if (in_fp8(c, format, *variant.caps, page_size)) {
         const Fp8Products& products = variant.caps->fp8_products;
-        auto [at, is_new] = expected_fp8.try_emplace({products.sum_bits, products.p_scale_log2});
+        auto [at, is_new] = expected_fp8.try_emplace(
+            std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
         if (is_new) {
           Problem rounded(fitted, format, kSeed, page_size);
           rounded.round_queries(round_query_to_e4m3);
