@@ -23,12 +23,14 @@ cudaError_t encode(CUtensorMap* map, const void* base, const cuuint64_t (&dims)[
                    const cuuint64_t (&strides_bytes)[3], int box_tokens) {
   static const EncodeFn function = find_encode();
   if (function == nullptr) return cudaErrorNotSupported;
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_tokens), 1, 1};
+  const cuuint32_t columns = static_cast<cuuint32_t>(dims[0] < 64 ? dims[0] : 64);
+  const cuuint32_t box[4] = {columns, static_cast<cuuint32_t>(box_tokens), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   // The element type only decides what an out-of-bounds zero is: any 16-bit type will do.
   const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims,
                                    strides_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -45,6 +47,15 @@ cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionPar
                                  static_cast<cuuint64_t>(p.head_stride) * 2,
                                  static_cast<cuuint64_t>(p.page_stride) * 2};
   return encode(map, pool, dims, strides, box_tokens);
+}
+
+cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
+                               int box_tokens) {
+  AttentionParams pairs = p;
+  pairs.page_stride /= 2;
+  pairs.token_stride /= 2;
+  pairs.head_stride /= 2;
+  return make_pool_map(map, pool, pairs, head_dim / 2, box_tokens);
 }
 
 cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,

@@ -14,6 +14,10 @@ namespace warpweave::cuda {
 cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
                           int box_tokens);
 
+// The same of one-byte elements, head dim 64 (64-byte boxes in the 64-byte swizzle) or 128.
+cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
+                               int box_tokens);
+
 // Q (or an output of its shape) as [1][q head][token][dim]; a box holds `box_tokens` tokens of one head.
 cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,
                           int head_dim, int box_tokens);
