@@ -160,7 +160,7 @@ class Sm90Fp8Consumer {
   // Waits for the next tile that has KV blocks; those without are written on the way.
   WW_DEVICE bool next_tile() {
     for (;;) {
-      ptx::mbarrier_wait(shared_.q_full(q_stage()), tile_ / C::kQueryStages);
+      ptx::mbarrier_wait(shared_.q_full(q_stage()), tile_ / C::kQueryStages % 2);
       if (tile().request < 0) return false;
       if (tile().block_begin < tile().block_end) return true;
       release_q();

@@ -15,21 +15,23 @@ class Sm90Fp8Producer {
       : p_(p), maps_(maps), shared_(shared), box_tokens_(box_tokens) {}
 
   WW_DEVICE void run(const ExtendWorklist& work) {
-    for (int unit = blockIdx.x;; unit += gridDim.x) {
-      if (lane() == 0) shared_.tiles[tile_] = tile_of(work, unit);
-      __syncwarp();
-      prefetch_query();
+    write_tile(tile_, work, blockIdx.x);
+    for (int unit = blockIdx.x + gridDim.x;; unit += gridDim.x) {
       next_block_ = tile().block_end - 1;
       find_pages();
 #pragma unroll 1
       for (int i = 0; i < C::kAhead; ++i) load_next();
       publish();
       if (tile().request < 0) return;
-      for (int block = tile().block_end - 1; block >= tile().block_begin; --block) {
+      const int first = tile().block_end - 1, next = (tile_ + 1) % C::kTiles;
+      for (int block = first; block >= tile().block_begin; --block) {
         load_next();
         transpose_block(block);
+        // Here, where consumers have work, since it takes several dependent loads.
+        if (block == first) write_tile(next, work, unit);
       }
-      tile_ = (tile_ + 1) % C::kTiles;
+      if (first < tile().block_begin) write_tile(next, work, unit);
+      tile_ = next;
     }
   }
 
@@ -38,6 +40,11 @@ class Sm90Fp8Producer {
   static WW_DEVICE int lane() { return threadIdx.x % 32; }
   static WW_DEVICE int warp() { return threadIdx.x / 32; }
   // Each warp writes the same.
+  WW_DEVICE void write_tile(int place, const ExtendWorklist& work, int unit) const {
+    if (lane() == 0) shared_.tiles[place] = tile_of(work, unit);
+    __syncwarp();
+    prefetch_query(shared_.tiles[place]);
+  }
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
 
   // Sections of heads outermost, then the items, then the heads of a section.
@@ -74,27 +81,27 @@ class Sm90Fp8Producer {
     t.plain_end = end / C::kBlockTokens;
   }
 
-  // Into the L2 cache, while K and V are being asked for.
-  WW_DEVICE void prefetch_query() const {
-    if (tile().request < 0) return;
-    for (int row = threadIdx.x; row < min(C::kTileRows, tile().q_len - tile().first_token); row += 128) {
+  // Into the L2 cache.
+  WW_DEVICE void prefetch_query(const Sm90Fp8Tile& tile) const {
+    if (tile.request < 0) return;
+    for (int row = threadIdx.x; row < min(C::kTileRows, tile.q_len - tile.first_token); row += 128) {
 #pragma unroll
       for (int line = 0; line < C::kDim / 64; ++line) {
-        ptx::prefetch_l2(query_of(row) + line * 128);
+        ptx::prefetch_l2(query_of(tile, row) + line * 128);
       }
     }
   }
 
-  WW_DEVICE const char* query_of(int row) const {
+  WW_DEVICE const char* query_of(const Sm90Fp8Tile& tile, int row) const {
     return static_cast<const char*>(p_.q) +
-           ((static_cast<int64_t>(tile().q_begin) + tile().first_token + row) * p_.q_token_stride +
-            static_cast<int64_t>(tile().head) * C::kDim) * 2;
+           ((static_cast<int64_t>(tile.q_begin) + tile.first_token + row) * p_.q_token_stride +
+            static_cast<int64_t>(tile.head) * C::kDim) * 2;
   }
 
   // The tile's Q in e4m3 and the scales of its rows.
   WW_DEVICE void publish() {
     const int stage = tile_ % C::kQueryStages;
-    ptx::mbarrier_wait(shared_.q_empty(stage), (tile_ / C::kQueryStages) ^ 1);
+    ptx::mbarrier_wait(shared_.q_empty(stage), (tile_ / C::kQueryStages % 2) ^ 1);
     if (tile().request >= 0) {
       constexpr int kLanes = C::kDim / 8;            // of a row
       constexpr int kRows = 32 / kLanes;             // of a warp at a time
@@ -115,7 +122,7 @@ class Sm90Fp8Producer {
 
   WW_DEVICE uint4 read_query(int row, int part) const {
     if (tile().first_token + row >= tile().q_len) return make_uint4(0, 0, 0, 0);
-    return __ldg(reinterpret_cast<const uint4*>(query_of(row)) + part);
+    return __ldg(reinterpret_cast<const uint4*>(query_of(tile(), row)) + part);
   }
 
   // The row's largest magnitude becomes one of 224 to 448.

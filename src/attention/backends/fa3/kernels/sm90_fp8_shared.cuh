@@ -27,16 +27,17 @@ struct Sm90Fp8Config {
   // V^T: columns of 128 tokens, in each a 128-byte row a dim.
   static constexpr int kValueBytes = (kBlockTokens + 127) / 128 * 128 * kDim;
   static constexpr int kQueryStages = 2;
-  static constexpr int kTiles = 4;                    // so that its place in this ring gives Q's stage and parity
+  static constexpr int kTiles = 8;
   static constexpr bool kSmallBlocks = kBlockBytes <= 16 << 10;
   static constexpr int kAhead = kSmallBlocks ? 2 : 1;  // blocks whose copies are under way while one is transposed
   static constexpr int kKeyStages = kBlockBytes <= 24 << 10 ? kAhead + 2 : kAhead + 1;
   static constexpr int kValueStages = kAhead + 1;      // of V as it is stored, and of V^T
   static constexpr int kRingBytes = kQueryStages * kQueryBytes + kKeyStages * kBlockBytes +
                                     kValueStages * (kBlockBytes + kValueBytes);
+  static constexpr int kControlBytes = 640;           // barriers and tiles
   static constexpr int kScalesBytes = kQueryStages * kTileRows * 4;
-  static constexpr int kSmemBytes = kRingBytes + kScalesBytes + 512 + 1024;
-  static_assert(kSmemBytes <= 227 << 10 && kTiles == 2 * kQueryStages);
+  static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
+  static_assert(kSmemBytes <= 227 << 10);
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
   // P is stored times 2^kProbabilityLog2 and may reach 2^kRescaleThreshold times that: e4m3 ends at 448,
@@ -45,8 +46,8 @@ struct Sm90Fp8Config {
   static constexpr float kRescaleThreshold = 2;
 };
 
-// One unit of work. It is read where it lies, since registers are short: the producer writes one only when the
-// consumers are past the unit kTiles before it.
+// One unit of work. It is read where it lies, since registers are short. The producer writes unit u + 1 when Q's
+// stage of u - 2 is free: consumers may still write their rows of u - 3 then, and need no older unit.
 struct Sm90Fp8Tile {
   int request;  // -1: no more
   int head, kv_head;
@@ -86,7 +87,7 @@ struct Sm90Fp8Shared {
   WW_DEVICE ptx::u32 v_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, v_empty) + s * 8; }
 
   WW_DEVICE void init_barriers() const {
-    static_assert(sizeof(Sm90Fp8Barriers) + C::kTiles * sizeof(Sm90Fp8Tile) <= 512);
+    static_assert(sizeof(Sm90Fp8Barriers) + C::kTiles * sizeof(Sm90Fp8Tile) <= C::kControlBytes);
     constexpr int kWarps = 4 * C::kConsumers;
     for (int s = 0; s < C::kQueryStages; ++s) {
       ptx::mbarrier_init(q_full(s), 128);
