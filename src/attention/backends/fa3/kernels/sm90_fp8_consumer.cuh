@@ -13,10 +13,69 @@ class Sm90Fp8Consumer {
  public:
   WW_DEVICE Sm90Fp8Consumer(const AttentionParams& p, const Sm90Fp8Shared<C>& shared)
       : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1) {
-    if (C::kTurns != Sm90Turns::none && group_ == C::kConsumers - 1) hand_over();  // warpgroup 0 goes first
+    if (C::kTakesTurns && group_ == C::kConsumers - 1) hand_over();  // warpgroup 0 goes first
   }
 
   WW_DEVICE void run() {
+    if constexpr (C::kTurns == Sm90Turns::apart) run_apart();
+    else run_overlapped();
+  }
+
+ private:
+  using E = typename C::Element;
+  using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
+  static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
+  static constexpr int kOut = C::kDim / 2;             // and of O
+  static constexpr float kLog2e = 1.4426950408889634f;
+  static constexpr float kLn2 = 0.6931471805599453f;
+
+  WW_DEVICE void run_apart() {
+    while (next_tile()) {
+      start_rows();
+      clear_out();
+      const int begin = tile().block_begin, plain_begin = tile().plain_begin, plain_end = tile().plain_end;
+      for (int block = tile().block_end - 1; block >= begin; --block) {
+        if (block >= plain_begin && block < plain_end) step_apart<false>(block);
+        else step_apart<true>(block);
+      }
+      if constexpr (!C::kQueryInRegisters) release_q();
+      write(tile(), rows_);
+      advance_tile();
+    }
+  }
+
+  template <bool kMasked>
+  WW_DEVICE void step_apart(int block) {
+    float s[kScores];
+    ptx::u32 probability[kScores / 16][4];
+    wait_k();
+    ptx::wgmma_fence();
+    multiply_qk(s);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
+    release_k();
+    if constexpr (kMasked) mask(block, s);
+    maxima(s);
+    exponentials(s, probability);
+    wait_v();
+    float own[C::kPartDim / 2] = {};
+    float (&part)[C::kPartDim / 2] = C::kPartInScores ? reinterpret_cast<float (&)[C::kPartDim / 2]>(s) : own;
+#pragma unroll
+    for (int dim = 0; dim < C::kDim; dim += C::kPartDim) {
+      ptx::wgmma_fence();
+      multiply_pv(part, probability, dim, 0);
+      ptx::wgmma_commit();
+      if (dim == 0) rescale();
+      ptx::wgmma_wait<0>();
+      fence_registers(part);
+#pragma unroll
+      for (int i = 0; i < C::kPartDim / 2; ++i) out_[dim / 2 + i] += part[i];
+    }
+    release_v();
+  }
+
+  WW_DEVICE void run_overlapped() {
     float s[kScores];
     ptx::u32 probability[kScores / 16][4];
     for (bool more = next_tile(); more;) {
@@ -52,26 +111,17 @@ class Sm90Fp8Consumer {
     }
   }
 
- private:
-  using E = typename C::Element;
-  using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
-  using Pv = ptx::WgmmaE4m3<C::kDim>;
-  static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
-  static constexpr int kOut = C::kDim / 2;             // and of O
-  static constexpr float kLog2e = 1.4426950408889634f;
-  static constexpr float kLn2 = 0.6931471805599453f;
-
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
   WW_DEVICE int q_stage() const { return tile_ % C::kQueryStages; }
   WW_DEVICE void advance_tile() { tile_ = (tile_ + 1) % C::kTiles; }
 
   // ---- turns of the warpgroups at the tensor cores
   WW_DEVICE void take_turn() const {
-    if (C::kTurns != Sm90Turns::none) ptx::named_barrier_sync(2 + group_, 256);
+    if (C::kTakesTurns) ptx::named_barrier_sync(2 + group_, 256);
   }
   WW_DEVICE void hand_over() const {
     const int next = group_ == C::kConsumers - 1 ? 0 : group_ + 1;
-    if (C::kTurns != Sm90Turns::none) ptx::named_barrier_arrive(2 + next, 256);
+    if (C::kTakesTurns) ptx::named_barrier_arrive(2 + next, 256);
   }
   static WW_DEVICE void release(ptx::u32 barrier) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
@@ -111,7 +161,7 @@ class Sm90Fp8Consumer {
     wait_v();
     rescale();
     ptx::wgmma_fence();
-    multiply_pv(probability);
+    multiply_pv(out_, probability, 0, 1);
     ptx::wgmma_commit();
     if (C::kTurns == Sm90Turns::both) hand_over();
   }
@@ -145,7 +195,7 @@ class Sm90Fp8Consumer {
     wait_v();
     rescale();
     ptx::wgmma_fence();
-    multiply_pv(probability);
+    multiply_pv(out_, probability, 0, 1);
     ptx::wgmma_commit();
     if (C::kTurns == Sm90Turns::both) hand_over();
     finish_out();
@@ -241,12 +291,16 @@ class Sm90Fp8Consumer {
     }
   }
 
-  WW_DEVICE void multiply_pv(const ptx::u32 (&probability)[kScores / 16][4]) {
+  // The dims of O from first_dim on.
+  template <int kCount>
+  WW_DEVICE void multiply_pv(float (&o)[kCount], const ptx::u32 (&probability)[kScores / 16][4], int first_dim,
+                             int accumulate) const {
     const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.stage * C::kValueBytes, 16));
 #pragma unroll
     for (int step = 0; step < C::kBlockTokens / 32; ++step) {
-      const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
-      Pv::template rs<128>(out_, probability[step], ptx::wgmma_advance(v, at), 1);
+      const int at = step / 4 * (C::kDim * 128) + first_dim * 128 + step % 4 * 32;
+      ptx::WgmmaE4m3<kCount * 2>::template rs<128>(o, probability[step], ptx::wgmma_advance(v, at),
+                                                    step > 0 || accumulate);
     }
   }
 

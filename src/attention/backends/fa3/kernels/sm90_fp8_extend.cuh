@@ -4,7 +4,9 @@
 //  - Q is rounded to e4m3 times a power of two a row, by the copying warpgroup (Caps: Fp8Products);
 //  - fp8 wgmma takes K-major operands only, so the copying warpgroup also transposes V, in the order of
 //    tokens in which a thread holds P;
-//  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values.
+//  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values;
+//  - S and O of a block follow each other, O in the registers of S, and the blocks of O are added in f32: the tensor
+//    cores' sums keep about 14 bits, in which long ones of small terms would stop growing.
 // Head scales of K go into the row's scale, those of V into the output. Softmax in log2 units.
 //
 // A block's products take half the time of bf16's, its exponentials the same: at 16 a clock and SM they

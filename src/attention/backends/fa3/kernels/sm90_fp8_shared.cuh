@@ -5,9 +5,13 @@
 
 namespace warpweave::cuda {
 
-// Which warpgroup may start products: any, one after the other with both of its products, or one after
-// the other with those of S only.
-enum class Sm90Turns { none, both, scores };
+// How products follow each other:
+//  both     S of the next block together with O of this one; the warpgroups take turns with the pair
+//  scores   the same, but the next warpgroup may start as soon as S is under way
+//  none     the same without turns
+//  apart    S, then O, without turns. O of a block is summed apart from the blocks before it, in the registers
+//           of S, and added to them in f32: sums of 14 bits then end at a block
+enum class Sm90Turns { both, scores, none, apart };
 
 template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, bool kQueryInRegisters_, Sm90Turns kTurns_>
 struct Sm90Fp8Config {
@@ -18,6 +22,12 @@ struct Sm90Fp8Config {
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr bool kQueryInRegisters = kQueryInRegisters_;  // else the tensor cores read it anew for each block
   static constexpr Sm90Turns kTurns = kTurns_;
+  static constexpr bool kTakesTurns = kTurns == Sm90Turns::both || kTurns == Sm90Turns::scores;
+  // Products apart: dims of O that are multiplied at a time, for lack of registers.
+  static constexpr int kPartDim = kConsumers == 3 && kDim == 128 ? 64 : kDim;
+  // In registers of S, which is done with; where there are enough the compiler schedules apart ones better.
+  static constexpr bool kPartInScores = kDim == 128;
+  static_assert(kTurns != Sm90Turns::apart || kPartDim <= kBlockTokens);
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
   static constexpr int kProducerRegisters = 56;
