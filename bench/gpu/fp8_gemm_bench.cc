@@ -47,12 +47,10 @@ struct Way {
 };
 constexpr Way kWays[] = {{"bf16", DType::bf16, Fp8Scaling::row, Fp8Path::automatic, false},
                          {"row/stream", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::stream, false},
-                         {"row/stream-8", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::stream_8_warps, false},
                          {"row/tensor", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::tensor, false},
                          {"row/tensor-fast", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::tensor, true},
                          {"row/widen", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::widen, false},
                          {"block/stream", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::stream, false},
-                         {"block/stream-8", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::stream_8_warps, false},
                          {"block/tensor", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::tensor, false}};
 
 void check(cudaError_t error) {
@@ -177,8 +175,8 @@ int main(int argc, char** argv) {
     for (const Product& product : kProducts) {
       fmt::print("rows {:5} {:8}", rows, product.name);
       for (size_t i = 0; i < std::size(kWays); ++i) {
-        const bool streams = kWays[i].path == Fp8Path::stream || kWays[i].path == Fp8Path::stream_8_warps;
-        if (streams && rows > 16) continue;
+        const bool streams = kWays[i].path == Fp8Path::stream;
+        if (streams && rows > gpu::kSmallGemmFp8Rows) continue;
         const double us = bench.time_us(product, rows, i);
         layer[i] += us;
         const double weight_bytes = static_cast<double>(product.n * product.k * dtype_info(kWays[i].dtype).block_bytes);

@@ -110,7 +110,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
 
 // Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
 int64_t GpuDecoder::product_rows(int64_t rows) const {
-  if (fp8_blocks_ && rows > gpu::kSmallGemmRows && (decoding_ || rows < kProductRows)) return (rows + 3) / 4 * 4;
+  if (fp8_blocks_ && rows > gpu::kSmallGemmFp8Rows && (decoding_ || rows < kProductRows)) return (rows + 3) / 4 * 4;
   return decoding_ || rows < kProductRows ? rows : round_up(rows);
 }
 

@@ -44,9 +44,10 @@ void quantize_rows(const QuantizeRowsCall& call, Stream stream);
 void widen_rows(const GpuLinear& linear, int64_t first_row, int64_t rows, void* out, Stream stream);
 
 // Few rows of f16 or bf16 by e4m3 weights, widened on their way to the tensor cores: the time is that of
-// reading 8 bits a weight. rows <= kSmallGemmRows, out_features a multiple of 16. The bias is the caller's.
-// Deterministic. `warps` of a CTA: 4 or 8.
+// reading 8 bits a weight. rows <= kSmallGemmFp8Rows, out_features a multiple of 16. The bias is the caller's.
+// Deterministic.
+inline constexpr int kSmallGemmFp8Rows = 16;
 bool small_gemm_fp8_takes(const GemmCall& call);
-void small_gemm_fp8(const GemmCall& call, int warps, Stream stream);
+void small_gemm_fp8(const GemmCall& call, Stream stream);
 
 }  // namespace warpweave::gpu

@@ -70,7 +70,7 @@ struct GemmCall {
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
-enum class Fp8Path : uint8_t { automatic, stream, stream_8_warps, tensor, widen };
+enum class Fp8Path : uint8_t { automatic, stream, tensor, widen };
 
 class GpuGemm {
  public:

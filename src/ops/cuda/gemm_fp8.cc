@@ -32,9 +32,8 @@ Status GpuGemm::reserve_fp8(int64_t max_rows, int64_t max_in_features) {
 
 Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
   const auto allowed = [&](Fp8Path path) { return fp8_path_ == Fp8Path::automatic || fp8_path_ == path; };
-  const bool streams = allowed(Fp8Path::stream) || fp8_path_ == Fp8Path::stream_8_warps;
-  if (!batch_invariant_ && streams && small_gemm_fp8_takes(call)) {
-    small_gemm_fp8(call, fp8_path_ == Fp8Path::stream_8_warps ? 8 : 4, stream);
+  if (!batch_invariant_ && allowed(Fp8Path::stream) && small_gemm_fp8_takes(call)) {
+    small_gemm_fp8(call, stream);
     return {};
   }
   if (!batch_invariant_ && allowed(Fp8Path::tensor) && tensor_takes(call)) {

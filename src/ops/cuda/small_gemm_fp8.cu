@@ -1,9 +1,8 @@
 // small_gemm.cu with weights of 8 bits, on the same plan: a CTA an SM owns a range of weight rows, its warps
 // share the depth, and every warp runs a cp.async ring of its own that never drains. Widening is twenty
-// times the instructions that 16-bit weights need; eight warps of half the stage leave a scheduler another
-// warp while one waits, four read longer pieces of a row.
+// times the instructions that 16-bit weights need; eight warps leave a scheduler another one while one waits.
 //
-// A stage is 8 or 4 KiB of codes and the inputs of the same depth. ldmatrix hands a lane four neighbouring
+// A stage is 4 KiB of codes and the inputs of the same depth. ldmatrix hands a lane four neighbouring
 // codes of a row; bytes 0 and 2, and 1 and 3, become the pairs of an mma.m16n8k16, so that the depth is
 // multiplied in the order 0 2 1 3 of every four, and the inputs are picked in that order, too. Codes are
 // widened by moving bits (attention/cuda/kv_fragment.h): what stands in a register is the value times a
@@ -17,7 +16,6 @@
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
-#include "ops/cuda/small_gemm.h"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -27,7 +25,9 @@ using ptx::u32;
 
 constexpr int kUnitRows = 16;  // of weights, on the M side of one mma
 constexpr int kSmemBytes = 224 * 1024;
-constexpr int kStepCodes = 32768;  // of the stages of all warps
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kCodeBytes = 4096;   // of a stage
 constexpr int kMmaDepth = 32;     // of one ldmatrix: two mma
 
 struct Args {
@@ -43,16 +43,13 @@ struct Args {
   bool accumulate;
 };
 
-template <int kTokenTiles_, int kUnits_, bool kBlocks_, int kWarps_>
+template <int kTokenTiles_, int kUnits_, bool kBlocks_>
 struct Config {
-  static constexpr int kWarps = kWarps_;
-  static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTokenTiles = kTokenTiles_;  // of 8 input rows
   static constexpr int kTokens = 8 * kTokenTiles;
   static constexpr int kUnits = kUnits_;            // whose sums a CTA keeps at a time
   static constexpr bool kBlocks = kBlocks_;         // scales of blocks
   static constexpr int kRows = kUnits * kUnitRows;
-  static constexpr int kCodeBytes = kStepCodes / kWarps;  // of a stage
   static constexpr int kStepDepth = kCodeBytes / kRows;
   static constexpr int kXRowBytes = 2 * kStepDepth;
   static constexpr int kPartialStride = kTokens + 1;
@@ -88,7 +85,7 @@ __device__ __forceinline__ u32 code_offset(int row, int chunk) {
 }
 template <class C>
 __device__ __forceinline__ u32 input_offset(int row, int chunk) {
-  return C::kCodeBytes + row * C::kXRowBytes + ((chunk ^ (row & 3) * 2) << 4);
+  return kCodeBytes + row * C::kXRowBytes + ((chunk ^ (row & 3) * 2) << 4);
 }
 
 // Fills the warp's ring, one stage and one cp.async group at a time, weights ahead of inputs. Rows past
@@ -114,7 +111,7 @@ class Loader {
                               real ? 16 : 0, policy_);
       }
     }
-    weights_.k += C::kWarps * C::kStepDepth;
+    weights_.k += kWarps * C::kStepDepth;
   }
 
   __device__ void load_inputs(const Args& a, int stage) {
@@ -131,7 +128,7 @@ class Loader {
                          real ? 16 : 0);
       }
     }
-    inputs_.k += C::kWarps * C::kStepDepth;
+    inputs_.k += kWarps * C::kStepDepth;
     ptx::cp_async_commit();
   }
 
@@ -261,7 +258,7 @@ struct Outputs {
   float factor;
 
   static __device__ int row() { return static_cast<int>(threadIdx.x) % C::kRows; }
-  static __device__ int token(int i) { return static_cast<int>(threadIdx.x) / C::kRows + i * (C::kThreads / C::kRows); }
+  static __device__ int token(int i) { return static_cast<int>(threadIdx.x) / C::kRows + i * (kThreads / C::kRows); }
   static __device__ bool has(const Args& a, const Walk<C>& group, int i) {
     return row() < group.units() * kUnitRows && token(i) < a.rows;
   }
@@ -283,7 +280,7 @@ struct Outputs {
       if (!has(a, group, i)) continue;
       float total = 0;
 #pragma unroll
-      for (int warp = 0; warp < C::kWarps; ++warp) {
+      for (int warp = 0; warp < kWarps; ++warp) {
         total += partial[(warp * C::kRows + row()) * C::kPartialStride + token(i)];
       }
       *memory(a, group, i) = from_f32<Y>(fmaf(total, factor, before[i]));
@@ -308,7 +305,7 @@ __device__ void share(const Sums<C>& sum, float* partial) {
 }
 
 template <typename E, typename Y, class C>
-__global__ void __launch_bounds__(C::kThreads, 1) small_gemm_fp8_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(kThreads, 1) small_gemm_fp8_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(128) char smem[];
   float* const partial = reinterpret_cast<float*>(smem);
   const u32 ring = ptx::smem_address(smem + C::kPartialBytes) + threadIdx.x / 32 * C::kStages * C::kStageBytes;
@@ -323,7 +320,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) small_gemm_fp8_kernel(const __
     Outputs<Y, C> outputs;
     outputs.read(a, at, Widening<E>::kFactor);
     Sums<C> sum = {};
-    for (int k = at.k; k < a.depth; k += C::kWarps * C::kStepDepth) {
+    for (int k = at.k; k < a.depth; k += kWarps * C::kStepDepth) {
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
       add_stage<E, C>(a, ring + stage * C::kStageBytes, at, k, sum);
@@ -345,41 +342,37 @@ void launch(const Args& args, int blocks, cudaStream_t stream) {
   // Where this fails, so does the launch.
   [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
       small_gemm_fp8_kernel<E, Y, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kUsedBytes);
-  launch_dependent({static_cast<unsigned>(blocks), C::kThreads, C::kUsedBytes, stream}, small_gemm_fp8_kernel<E, Y, C>,
+  launch_dependent({static_cast<unsigned>(blocks), kThreads, C::kUsedBytes, stream}, small_gemm_fp8_kernel<E, Y, C>,
                    args);
 }
 
-template <typename E, typename Y, bool kBlocks, int kWarps>
+template <typename E, typename Y, bool kBlocks>
 void launch(const Args& args, cudaStream_t stream) {
   const int blocks = std::min(num_sms(), args.units);
   const bool few_units = args.units <= 2 * blocks;
   if (args.rows <= 8) {
-    few_units ? launch<E, Y, Config<1, 2, kBlocks, kWarps>>(args, blocks, stream)
-              : launch<E, Y, Config<1, 4, kBlocks, kWarps>>(args, blocks, stream);
+    few_units ? launch<E, Y, Config<1, 2, kBlocks>>(args, blocks, stream)
+              : launch<E, Y, Config<1, 4, kBlocks>>(args, blocks, stream);
   } else {
-    few_units ? launch<E, Y, Config<2, 2, kBlocks, kWarps>>(args, blocks, stream)
-              : launch<E, Y, Config<2, 4, kBlocks, kWarps>>(args, blocks, stream);
+    few_units ? launch<E, Y, Config<2, 2, kBlocks>>(args, blocks, stream)
+              : launch<E, Y, Config<2, 4, kBlocks>>(args, blocks, stream);
   }
 }
 
 template <typename E, typename Y>
-void launch(const Args& args, Fp8Scaling scaling, int warps, cudaStream_t stream) {
-  if (warps == 8) {
-    scaling == Fp8Scaling::block ? launch<E, Y, true, 8>(args, stream) : launch<E, Y, false, 8>(args, stream);
-  } else {
-    scaling == Fp8Scaling::block ? launch<E, Y, true, 4>(args, stream) : launch<E, Y, false, 4>(args, stream);
-  }
+void launch(const Args& args, Fp8Scaling scaling, cudaStream_t stream) {
+  scaling == Fp8Scaling::block ? launch<E, Y, true>(args, stream) : launch<E, Y, false>(args, stream);
 }
 
 }  // namespace
 
 bool small_gemm_fp8_takes(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
-  return keeps_fp8() && call.rows <= kSmallGemmRows && linear.dtype == DType::fp8_e4m3 &&
+  return keeps_fp8() && call.rows <= kSmallGemmFp8Rows && linear.dtype == DType::fp8_e4m3 &&
          linear.in_features % kFp8Columns == 0 && linear.out_features % kUnitRows == 0;
 }
 
-void small_gemm_fp8(const GemmCall& call, int warps, Stream stream) {
+void small_gemm_fp8(const GemmCall& call, Stream stream) {
   const GpuLinear& linear = *call.linear;
   const Args args = {static_cast<const char*>(linear.weight), static_cast<const char*>(call.x), linear.scales, call.y,
                      static_cast<int>(call.rows), static_cast<int>(linear.in_features),
@@ -388,11 +381,11 @@ void small_gemm_fp8(const GemmCall& call, int warps, Stream stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f32_out = call.y_dtype == DType::f32;
   if (linear.x_dtype == DType::f16) {
-    f32_out ? launch<ptx::F16, float>(args, linear.scaling, warps, on)
-            : launch<ptx::F16, __half>(args, linear.scaling, warps, on);
+    f32_out ? launch<ptx::F16, float>(args, linear.scaling, on)
+            : launch<ptx::F16, __half>(args, linear.scaling, on);
   } else {
-    f32_out ? launch<ptx::Bf16, float>(args, linear.scaling, warps, on)
-            : launch<ptx::Bf16, __nv_bfloat16>(args, linear.scaling, warps, on);
+    f32_out ? launch<ptx::Bf16, float>(args, linear.scaling, on)
+            : launch<ptx::Bf16, __nv_bfloat16>(args, linear.scaling, on);
   }
 }
 

@@ -90,8 +90,8 @@ class Sm90Fp8Consumer {
           else step<true>(block, s, probability);
         }
         const Sm90Fp8Tile& done = tile();
-        advance_tile();
         if constexpr (!C::kQueryInRegisters) release_q();
+        advance_tile();
         more = next_tile();
         if (!more) {
           finish(done, probability);
