@@ -364,9 +364,15 @@ TEST(GpuTale, EightBitExpertsAreThoseOfTheCpu) {
     const auto exact = (*cpu)->feed(ids);
     auto run = GpuRun::open(folder, {.dtype = DType::f16, .kv_format = KvFormat::f16, .fp8 = fp8}, *arch);
     ASSERT_TRUE(run.ok()) << run.status().message();
-    const auto logits = (*run)->feed(ids);
-    ASSERT_TRUE(exact.ok() && logits.ok());
-    EXPECT_LT(relative_error(*logits, *exact), 0.15) << fp8.block_rows;
+    ASSERT_TRUE(exact.ok());
+    // 8-bit activations move the logits of random weights, of 32 columns, by much more than rounding does.
+    for (const auto& [path, bound] : {std::pair{gpu::Fp8Path::automatic, 0.3}, {gpu::Fp8Path::widen, 0.01}}) {
+      (*run)->restart();
+      (*run)->gemm().set_fp8_path(path);
+      const auto logits = (*run)->feed(ids);
+      ASSERT_TRUE(logits.ok());
+      EXPECT_LT(relative_error(*logits, *exact), bound) << fp8.block_rows;
+    }
   }
 }
 
