@@ -114,11 +114,11 @@ class DeviceForward {
     keep(cudaMemset(call_.lse, 0xff, forward_.lse.size() * sizeof(float)));
   }
 
-  // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides. The driver's copies of many pieces have a
-  // largest pitch, which pages far apart pass.
+  // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
+  static constexpr size_t kLargestPitchBytes = 1 << 20;  // far apart they are copied one by one
   void upload_pieces(void* to, const void* from, size_t pitch_bytes, size_t row_bytes, size_t rows) {
     if (pitch_bytes == row_bytes) return keep(cudaMemcpy(to, from, rows * row_bytes, cudaMemcpyHostToDevice));
-    if (pitch_bytes < size_t{1} << 30) {
+    if (pitch_bytes <= kLargestPitchBytes) {
       return keep(cudaMemcpy2D(to, pitch_bytes, from, pitch_bytes, row_bytes, rows, cudaMemcpyHostToDevice));
     }
     for (size_t row = 0; row < rows; ++row) {

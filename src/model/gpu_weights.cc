@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <optional>
 
@@ -16,9 +17,14 @@ namespace {
 using gpu::GpuLinear;
 
 constexpr size_t kSlabBytes = size_t{64} << 20;
-constexpr size_t kStagingBytes = size_t{64} << 20;
+constexpr size_t kStagingBytes = size_t{16} << 20;
+constexpr size_t kStagingBuffers = 4;
 
-// Host memory to the GPU: while one pinned buffer is on its way, the next is filled.
+using SteadyClock = std::chrono::steady_clock;
+
+double seconds(SteadyClock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// Host memory to the GPU: while pinned buffers are on their way, the next is filled.
 class Uploader {
  public:
   static Result<std::unique_ptr<Uploader>> create(ThreadTeam& team) {
@@ -34,18 +40,22 @@ class Uploader {
   // `rows` rows of row_bytes; fill(begin, end, out) writes rows [begin, end) to `out`, from any thread.
   template <typename Fill>
   Status rows(int64_t rows, size_t row_bytes, std::byte* to, const Fill& fill) {
-    if (row_bytes > kStagingBytes) return Status::unsupported("a weight row of more than 64 MiB");
+    if (row_bytes > kStagingBytes) return Status::unsupported("a weight row of more than 16 MiB");
     const int64_t chunk = std::max<int64_t>(1, static_cast<int64_t>(kStagingBytes / row_bytes));
     const int64_t grain = std::max<int64_t>(1, static_cast<int64_t>((size_t{1} << 20) / row_bytes));
     for (int64_t first = 0; first < rows; first += chunk) {
       const int64_t count = std::min(chunk, rows - first);
       Staging& staging = staging_[next_];
       next_ = (next_ + 1) % staging_.size();
+      const auto before = SteadyClock::now();
       WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(staging.sent.get()), "uploading weights");
+      const auto waited = SteadyClock::now();
       std::byte* const buffer = staging.buffer.as<std::byte>();
       team_.parallel_for(count, grain, [&](int64_t begin, int64_t end) {
         fill(first + begin, first + end, buffer + begin * row_bytes);
       });
+      waited_s_ += seconds(waited - before);
+      filled_s_ += seconds(SteadyClock::now() - waited);
       WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(to + first * row_bytes, buffer, count * row_bytes,
                                               cudaMemcpyHostToDevice, stream_.get()),
                               "uploading weights");
@@ -61,6 +71,7 @@ class Uploader {
 
   Status finish() {
     WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "uploading weights");
+    LOG_DEBUG("weights: {:.3f} s reading and converting, {:.3f} s waiting for the link", filled_s_, waited_s_);
     return {};
   }
 
@@ -73,8 +84,9 @@ class Uploader {
 
   ThreadTeam& team_;
   CudaStream stream_;
-  std::array<Staging, 2> staging_;
+  std::array<Staging, kStagingBuffers> staging_;
   size_t next_ = 0;
+  double filled_s_ = 0, waited_s_ = 0;
 };
 
 void narrow_row(const std::vector<float>& row, DType to, std::byte* out) {
