@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/attention/cuda/wgmma.h: one wrapper per wgmma shape and operand form that the kernels use."""
-SHAPES = (64, 80, 96, 128, 192, 256)
+"""Writes src/attention/cuda/wgmma.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
+SHAPES = (32, 64, 80, 96, 128, 192, 256)
+SHAPES_FP8 = (64, 96, 128, 160, 192, 224)
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 
 HEAD = """// wgmma (sm_90a): d[64 x N] (+)= a[64 x 16] * b[16 x N], float32 accumulation, issued by a warpgroup.
@@ -23,6 +24,25 @@ WW_DEVICE u32 wgmma_advance(u32 descriptor, u32 bytes) { return descriptor + (by
 
 template <class Element, int kColumns>
 struct Wgmma;
+"""
+
+
+HEAD_FP8 = """// wgmma on e4m3 (sm_90a): d[64 x N] (+)= a[64 x 32] * b[32 x N], float32 accumulation, issued by a
+// warpgroup. Made by tools/generate_wgmma.py. Operand a is a K-major shared-memory descriptor (ss) or four
+// registers (rs); b is a K-major descriptor, as fp8 has no other. `accumulate` 0: d = a*b.
+#pragma once
+
+#include "attention/cuda/wgmma.h"
+
+namespace warpweave::ptx {
+
+// The upper half of the descriptor of a tile of 128-byte rows in the 128-byte swizzle, or of 64-byte
+// rows in the 64-byte one; the lower half is wgmma_descriptor's.
+template <int kRowBytes>
+inline constexpr u32 kWgmmaRows = kRowBytes == 128 ? 0x40000040u : 0x80000020u;
+
+template <int kColumns>
+struct WgmmaE4m3;
 """
 
 
@@ -67,6 +87,31 @@ def asm(element, n, form):
     return f"{head}\n    asm volatile(\n{quoted}\n        :\n{wrap(outputs(count))}\n        : {inputs});\n  }}"
 
 
+def asm_fp8(n, form):
+    count = n // 2
+    op = f"wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 "
+    d = "{" + registers(0, count) + "}"
+    if form == "ss":
+        body = f"mov.b64 da, {{%{count}, %{count + 3}}}; mov.b64 db, {{%{count + 1}, %{count + 3}}}; {op}{d}, da, db, p, 1, 1;"
+        pred, inputs = count + 2, '"r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>)'
+        head = (f"  template <int kRowBytes>\n  static WW_DEVICE void ss(float (&d)[{count}], u32 a, u32 b, int accumulate) {{")
+    else:
+        a = "{" + registers(count, 4) + "}"
+        body = f"mov.b64 db, {{%{count + 4}, %{count + 6}}}; {op}{d}, {a}, db, p, 1, 1;"
+        pred = count + 5
+        inputs = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>)'
+        head = f"  template <int kRowBytes>\n  static WW_DEVICE void rs(float (&d)[{count}], const u32 (&a)[4], u32 b, int accumulate) {{"
+    text = "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %" + str(pred) + ", 0; " + body + "}"
+    parts = [text[i:i + 84] for i in range(0, len(text), 84)]
+    quoted = "\n".join(f'        "{part}"' for part in parts)
+    return f"{head}\n    asm volatile(\n{quoted}\n        :\n{wrap(outputs(count))}\n        : {inputs});\n  }}"
+
+
+def write(path, parts):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("\n".join(parts + ["}  // namespace warpweave::ptx"]) + "\n")
+
+
 def main():
     out = [HEAD]
     for element in ("Bf16", "F16"):
@@ -75,9 +120,14 @@ def main():
             out.append(asm(element, n, "qk"))
             out.append(asm(element, n, "pv"))
             out.append("};\n")
-    out.append("}  // namespace warpweave::ptx")
-    with open("src/attention/cuda/wgmma.h", "w", encoding="utf-8") as f:
-        f.write("\n".join(out) + "\n")
+    write("src/attention/cuda/wgmma.h", out)
+    out = [HEAD_FP8]
+    for n in SHAPES_FP8:
+        out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
+        out.append(asm_fp8(n, "ss"))
+        out.append(asm_fp8(n, "rs"))
+        out.append("};\n")
+    write("src/attention/cuda/wgmma_fp8.h", out)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def prefill_flops(b, h, sq, sk, d, causal=True):
 
 
 def prefill(lib, kinds=("sm90",), shapes=((16, 1024), (4, 4096), (1, 16384)), heads=(32, 8), d=128,
-            pages=("ragged", 64, 16, 1), causal=True, peer=True, min_ms=250.0):
+            pages=("ragged", 64, 16, 1), causal=True, peer=True, min_ms=250.0, kv="16"):
     """`ragged`: one page per request, contiguous."""
     for b, s in shapes:
         flops = prefill_flops(b, heads[0], s, s, d, causal)
@@ -119,16 +119,16 @@ def prefill(lib, kinds=("sm90",), shapes=((16, 1024), (4, 4096), (1, 16384)), he
                 if kind == "sm80" and page not in ("ragged", 16):
                     continue
                 p = ww.Problem([s] * b, [s] * b, heads=heads, d=d, page=s if page == "ragged" else page,
-                               causal=causal, poison=False)
+                               causal=causal, poison=False, kv=kv)
                 r = ww.Extend(lib, p, kind)
                 r.plan()
                 graphs[f"{kind} {page}"] = (r.run, 1)
                 keep.append((p, r))
-                if page == 16:
+                if page == 16 and kv == "16":
                     for name, call in peers.flashinfer_prefill(p).items():
                         graphs[f"{name} {page}"] = (lambda call=call: call(0), 1)
         us = interleaved(graphs, min_ms)
-        row = {"case": f"prefill d{d} {'causal' if causal else 'full'} {b}x{s}", "flops": flops}
+        row = {"case": f"prefill {'' if kv == '16' else kv + ' '}d{d} {'causal' if causal else 'full'} {b}x{s}", "flops": flops}
         text = []
         for name, t in us.items():
             row[name] = round(t, 1)
@@ -209,7 +209,7 @@ def markdown():
     return "\n".join(lines)
 
 
-ALL = ["decode", "hnd", "fp8", "fp4", "d64", "d256", "unlike", "prefill", "prefill64", "prefill256", "plans"]
+ALL = ["decode", "hnd", "fp8", "fp4", "d64", "d256", "unlike", "prefill", "prefill_fp8", "prefill64", "prefill256", "plans"]
 
 
 def main():
@@ -226,6 +226,7 @@ def main():
         if name == "d256": decode(lib, shapes=((64, 8192),), pages=(64,), d=256, heads=(16, 4))
         if name == "prefill": prefill(lib)
         if name == "prefill80": prefill(lib, kinds=("sm80",), pages=("ragged", 16))
+        if name == "prefill_fp8": prefill(lib, pages=("ragged", 64, 16), kv="e4m3", peer=False)
         if name == "prefill64": prefill(lib, shapes=((4, 4096),), d=64, pages=("ragged", 16))
         if name == "prefill256": prefill(lib, shapes=((4, 4096), (1, 16384)), d=256, heads=(16, 4), pages=("ragged", 16))
         if name == "unlike": unlike(lib)

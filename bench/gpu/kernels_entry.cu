@@ -52,7 +52,8 @@ int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p) {
 
 int ww_sm90_extend(KernelShape shape, const AttentionParams* p, const ExtendWorklist* work, int tile_rows,
                    int max_items, void* stream) {
-  const ExtendLaunch launch = {{tile_rows, 1}, *work, max_items, sms()};
+  ExtendLaunch launch = {sm90_extend_layout(shape, *p, 1 << 20), *work, max_items, sms()};
+  launch.layout.tile_rows = tile_rows;
   return sm90_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
 }
 

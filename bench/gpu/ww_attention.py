@@ -204,8 +204,9 @@ class Problem:
     def shape(self):
         return KernelShape(0 if self.dtype == torch.bfloat16 else 1, KV_TYPES[self.kv], self.d)
 
-    def reference(self):
-        """float32; returns out and LSE."""
+    def reference(self, rounded_q=False):
+        """float32; returns out and LSE. rounded_q: of q in e4m3 times a power of two a row, as fp8 kernels take it."""
+        q = round_rows_to_e4m3(self.q.float()) if rounded_q else self.q.float()
         out = torch.zeros(self.n, self.hq, self.d, device=DEV)
         lse = torch.full((self.n, self.hq), -math.inf, device=DEV)
         g = self.hq // self.hkv
@@ -237,7 +238,7 @@ class Problem:
                     left[:, kl - ql:] = True
                 see &= left
             for h in range(self.hq):
-                s = self.q[a:b, h].float() @ kf[:, h // g].T * self.scale
+                s = q[a:b, h] @ kf[:, h // g].T * self.scale
                 if self.softcap > 0:
                     s = self.softcap * torch.tanh(s / self.softcap)
                 s = s.masked_fill(~see, -math.inf)
@@ -249,6 +250,12 @@ class Problem:
                 out[a:b, h] = p[:, :kl] @ vf[:, h // g]
                 lse[a:b, h] = l
         return out, lse
+
+
+def round_rows_to_e4m3(x):
+    top = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    scale = torch.exp2(torch.ceil(torch.log2(top * (1.0 / 448.0))))
+    return (x / scale).to(torch.float8_e4m3fn).float() * scale
 
 
 class Decode:

@@ -64,6 +64,29 @@ struct IntChoice {
   }
 };
 
+// Prefill whose products take the codes of fp8 K and V as they are, on tensor cores for fp8: q and the
+// probabilities are rounded to e4m3, too. docs/attention.md has the error bound that conformance derives.
+//  - q: in the model's type, then to e4m3 times a power of two per token and head, the smallest that
+//    keeps the largest magnitude at or below 448;
+//  - probabilities: to e4m3 times 2^p_scale_log2, where the running maximum of the row, which may be
+//    behind by what 448 leaves room for, has probability 1; the sum is of unrounded ones;
+//  - sums keep `sum_bits` leading bits of their largest term, of 32 products and the sum before at a time;
+//    those over tokens end after `sum_tokens`, from a multiple of it on, and are added up in f32.
+// Decode, draft trees and --enable-deterministic-inference keep 16-bit arithmetic.
+struct Fp8Products {
+  EnumSet<KvFormat> kv_formats{};      // empty: none
+  IntChoice head_dims{};
+  int page_multiple = 1;               // pages of a multiple of so many tokens
+  int min_q_len = 1;                   // of the longest request of the batch
+  int p_scale_log2 = 6;
+  int sum_bits = 24;
+  int sum_tokens = 0;                  // 0: all of a row's
+  constexpr bool apply(KvFormat format, int head_dim, int page_size, int max_q_len) const {
+    return kv_formats.has(format) && head_dims.accepts(head_dim) && page_size % page_multiple == 0 &&
+           max_q_len >= min_q_len;
+  }
+};
+
 struct Caps {
   std::string_view name{};
   std::string_view summary{};          // one line for --help and the matrix
@@ -86,6 +109,7 @@ struct Caps {
   bool custom_mask = false;
   bool chunked_prefix = false;         // queries that start after a cached prefix
   bool non_causal = false;             // ForwardBatch::causal == false
+  Fp8Products fp8_products{};
   bool graph_capture = false;
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats
   int deterministic_group = 0;         // for up to so many q heads a kv head; 0: any

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "attention/select_layers.h"
@@ -61,6 +62,7 @@ class Selection {
   Status resolve_phases(const KnownBackend*& prefill, const KnownBackend*& decode);
   Status resolve_page_size(const Caps& prefill, const Caps& decode);
   void resolve_graphs(const Caps& prefill, const Caps& decode);
+  void explain_fp8_products(const Caps& prefill);
   void list_others();
 
   const HardwareFacts& hardware_;
@@ -348,6 +350,26 @@ Status Selection::resolve_phases(const KnownBackend*& prefill, const KnownBacken
   return {};
 }
 
+// Whether prefill rounds more than KV, and how to keep it from that.
+void Selection::explain_fp8_products(const Caps& prefill) {
+  const Fp8Products& fp8 = prefill.fp8_products;
+  if (!fp8.kv_formats.has(input_.kv_format)) return;
+  const bool ever = fp8.apply(input_.kv_format, model_.head_dim, resolved_.page_size, std::numeric_limits<int>::max());
+  const std::string name = fmt::format("prefill: {} on {} KV", prefill.name, kv_format_name(input_.kv_format));
+  if (input_.deterministic || !ever) {
+    resolved_.reasons.push_back(fmt::format(
+        "{}: 16-bit arithmetic, {}", name,
+        input_.deterministic ? "--enable-deterministic-inference"
+                             : fmt::format("fp8 arithmetic needs pages of a multiple of {} tokens and a head dim of its own",
+                                           fp8.page_multiple)));
+    return;
+  }
+  resolved_.reasons.push_back(fmt::format(
+      "{}: fp8 arithmetic (queries and probabilities are rounded to e4m3) where a request of the batch has {} new "
+      "tokens or more; decode, drafts and --enable-deterministic-inference: 16-bit",
+      name, fp8.min_q_len));
+}
+
 Result<Resolved> Selection::run() {
   WW_RETURN_IF_ERROR(read_flags());
   const KnownBackend* prefill = nullptr;
@@ -358,6 +380,7 @@ Result<Resolved> Selection::run() {
     resolved_.reasons.push_back(fmt::format("hybrid: prefill by {}, decode by {}, one KV pool",
                                             resolved_.prefill, resolved_.decode));
   }
+  explain_fp8_products(*prefill->caps);
   if (input_.topk > 0) {
     resolved_.target_verify = input_.verify_with_decode ? resolved_.decode : resolved_.prefill;
     resolved_.reasons.push_back(fmt::format("target verify: {}, --speculative-attention-mode {}",

@@ -283,6 +283,38 @@ TEST(Select, RefusesByRuleAndProposesWhatWorks) {
   }
 }
 
+// Rounding queries and probabilities is said, with the ways round it.
+TEST(Select, Fp8ArithmeticIsExplained) {
+  Caps caps;
+  caps.name = "quick";
+  caps.kinds = {AttentionKind::mha};
+  caps.phases = {AttentionPhase::prefill, AttentionPhase::decode};
+  caps.archs = {DeviceArch::sm_90};
+  caps.dtypes = {ModelDType::bf16};
+  caps.kv_formats = {KvFormat::bf16, KvFormat::fp8_e4m3};
+  caps.head_dims = caps.page_sizes = IntChoice::any_up_to();
+  caps.deterministic = true;
+  caps.fp8_products = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::of({128}), .page_multiple = 8, .min_q_len = 64};
+  const KnownBackend known[] = {{&caps, true}};
+  const auto explained = [&](const AttentionFlags& flags) {
+    const auto resolved = select_attention(named_hardware("h200").value(), llama(), flags, known);
+    EXPECT_TRUE(resolved.ok()) << resolved.status().message();
+    std::string text;
+    for (const std::string& line : explain_lines(*resolved)) text += line + "\n";
+    return text;
+  };
+  AttentionFlags flags = backend_flag("quick");
+  EXPECT_EQ(explained(flags).find("arithmetic"), std::string::npos);
+  flags.kv_cache_dtype = "fp8_e4m3";
+  flags.page_size = 16;
+  EXPECT_NE(explained(flags).find("rounded to e4m3) where a request of the batch has 64 new tokens"), std::string::npos);
+  flags.page_size = 1;
+  EXPECT_NE(explained(flags).find("16-bit arithmetic, fp8 arithmetic needs pages of a multiple of 8"), std::string::npos);
+  flags.page_size = 16;
+  flags.enable_deterministic_inference = true;
+  EXPECT_NE(explained(flags).find("16-bit arithmetic, --enable-deterministic-inference"), std::string::npos);
+}
+
 TEST(Select, NothingWorksIsSaid) {
   ModelFacts model = llama();
   model.head_dim = 4096;

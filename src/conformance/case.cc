@@ -57,6 +57,7 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
   } else if (key == "data") {
     c.data = value == "descending"  ? Data::descending
              : value == "ascending" ? Data::ascending
+             : value == "biased"    ? Data::biased
              : value == "constant"  ? Data::constant
                                     : Data::normal;
   } else if (key == "causal") {

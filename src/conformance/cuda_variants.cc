@@ -114,6 +114,20 @@ class DeviceForward {
     keep(cudaMemset(call_.lse, 0xff, forward_.lse.size() * sizeof(float)));
   }
 
+  // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
+  static constexpr size_t kLargestPitchBytes = 1 << 20;  // far apart they are copied one by one
+  void upload_pieces(void* to, const void* from, size_t pitch_bytes, size_t row_bytes, size_t rows) {
+    if (pitch_bytes == row_bytes) return keep(cudaMemcpy(to, from, rows * row_bytes, cudaMemcpyHostToDevice));
+    if (pitch_bytes <= kLargestPitchBytes) {
+      return keep(cudaMemcpy2D(to, pitch_bytes, from, pitch_bytes, row_bytes, rows, cudaMemcpyHostToDevice));
+    }
+    for (size_t row = 0; row < rows; ++row) {
+      const size_t offset = row * pitch_bytes;
+      keep(cudaMemcpy(static_cast<char*>(to) + offset, static_cast<const char*>(from) + offset, row_bytes,
+                      cudaMemcpyHostToDevice));
+    }
+  }
+
   // Only the pages are copied: what lies between far ones is never touched.
   void upload_pool(const KvPoolView& host, KvPoolView& device) {
     const int bits = kv_format_bits(host.format);
@@ -129,16 +143,18 @@ class DeviceForward {
     if (host.head_scales != nullptr) {
       device.head_scales = copy_array(host.head_scales, forward_.call.num_kv_heads);
     }
-    for (int64_t first = 0; status_.ok() && first < elements; first += host.page_stride) {
-      const int64_t count = std::min(used, elements - first);
-      const size_t offset = first * bits / 8;
-      keep(cudaMemcpy(static_cast<char*>(const_cast<void*>(device.data)) + offset,
-                      static_cast<const char*>(host.data) + offset, count * bits / 8,
-                      cudaMemcpyHostToDevice));
-      if (scales == nullptr) continue;
-      keep(cudaMemcpy(scales + first / kFp4BlockElements, host.block_scales + first / kFp4BlockElements,
-                      count / kFp4BlockElements, cudaMemcpyHostToDevice));
-    }
+    if (!status_.ok()) return;
+    char* const data = static_cast<char*>(const_cast<void*>(device.data));
+    const int64_t whole = (elements - used) / host.page_stride + 1, rest_at = whole * host.page_stride;
+    const int64_t rest = std::max<int64_t>(0, elements - rest_at);
+    const auto upload = [&](void* to, const void* from, auto bytes_of) {
+      upload_pieces(to, from, bytes_of(host.page_stride), bytes_of(used), whole);
+      if (rest == 0) return;
+      keep(cudaMemcpy(static_cast<char*>(to) + bytes_of(rest_at), static_cast<const char*>(from) + bytes_of(rest_at),
+                      bytes_of(rest), cudaMemcpyHostToDevice));
+    };
+    upload(data, host.data, [&](int64_t count) { return count * bits / 8; });
+    if (scales != nullptr) upload(scales, host.block_scales, [](int64_t count) { return count / kFp4BlockElements; });
   }
 
   Forward& forward_;

@@ -4,9 +4,12 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "attention/batch_check.h"
 #include "base/float16.h"
+#include "base/float8.h"
+#include "conformance/fp8_products.h"
 #include "kv/kv_codec.h"
 
 namespace warpweave::conformance {
@@ -32,7 +35,9 @@ constexpr Named kNames[] = {
     WW_MUTANT(head_scale_of_first_head), WW_MUTANT(block_scale_ignored), WW_MUTANT(nibbles_swapped),
     WW_MUTANT(fp8_formats_swapped), WW_MUTANT(bf16_sum), WW_MUTANT(last_token_twice),
     WW_MUTANT(neighbour_request), WW_MUTANT(batch_dependent_blocks),
-    WW_MUTANT(phase_dependent_blocks),
+    WW_MUTANT(phase_dependent_blocks), WW_MUTANT(query_scale_of_neighbour),
+    WW_MUTANT(probability_saturated), WW_MUTANT(value_order_of_registers),
+    WW_MUTANT(short_sum_of_all_tokens),
 };
 #undef WW_MUTANT
 
@@ -58,6 +63,15 @@ constexpr Caps kCaps = {
     .deterministic = true,
 };
 
+constexpr int kFp8Block = 64;
+constexpr Caps kFp8Caps = [] {
+  Caps caps = kCaps;
+  caps.fp8_products = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::any_up_to(), .sum_bits = 14,
+                       .sum_tokens = kFp8Block};
+  return caps;
+}();
+constexpr float kRescaleOctaves = 2;  // the maximum may be behind by so much, in fp8 arithmetic
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // One query row and head: where its tokens are, and what it sees of them.
@@ -73,9 +87,9 @@ struct Row {
 
 class Mutant : public AttentionBackend {
  public:
-  explicit Mutant(Mutation mutation) : mutation_(mutation) {}
+  Mutant(Mutation mutation, const Caps& caps) : mutation_(mutation), caps_(caps) {}
 
-  const Caps& caps() const override { return kCaps; }
+  const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
   void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     run(batch, call, false);
@@ -92,6 +106,8 @@ class Mutant : public AttentionBackend {
     block_ = is(M::batch_dependent_blocks)         ? 16 + batch.num_tokens % 48
              : is(M::phase_dependent_blocks) && decode ? 32
                                                    : 64;
+    fp8_ = !decode && batch.tree_mask.empty() && call.head_dim == call.v_head_dim &&
+           caps_.fp8_products.apply(call.k.format, call.head_dim, batch.page_size, batch.max_q_len);
     last_page_ = 0;
     for (int r = 0; r < batch.num_reqs; ++r) {
       const int32_t* pages = batch.pages_of(r);
@@ -182,17 +198,56 @@ class Mutant : public AttentionBackend {
   float logit(const ForwardBatch& batch, const AttentionCall& call, const Row& row, int kv) const {
     const int64_t q_stride =
         is(M::q_stride_assumed) ? call.num_q_heads * call.head_dim : call.q_token_stride;
-    const float* q = call.q_f32() + row.token * q_stride + row.head * call.head_dim;
-    std::vector<float> k(call.head_dim);
+    const float* given = call.q_f32() + row.token * q_stride + row.head * call.head_dim;
+    std::vector<float> q(given, given + call.head_dim), k(call.head_dim);
+    if (fp8_) round_query(row, q_stride, given, q);
     const int group = call.num_q_heads / call.num_kv_heads;
     load(call.k, row.head / group, offset(batch, call, call.k, row, kv), call.head_dim, k.data());
-    float sum = 0;
-    for (int i = 0; i < call.head_dim; ++i) sum += q[i] * k[i];
+    for (int i = 0; i < call.head_dim; ++i) k[i] *= q[i];
+    float sum = sum_of(0, k);
     sum *= is(M::wrong_scale) ? 0.125f : call.scale;
     if (call.logit_softcap > 0 && !is(M::softcap_ignored) && !is(M::softcap_after_mask)) {
       sum = call.logit_softcap * std::tanh(sum / call.logit_softcap);
     }
     return sum;
+  }
+
+  // Terms added to `sum` as the tensor cores do it, 32 at a time in fp8 arithmetic.
+  float sum_of(float sum, std::span<const float> terms) const {
+    if (!fp8_) return std::accumulate(terms.begin(), terms.end(), sum);
+    for (size_t i = 0; i < terms.size(); i += 32) {
+      const size_t count = std::min<size_t>(32, terms.size() - i);
+      sum = add_short(sum, terms.subspan(i, count), caps_.fp8_products.sum_bits);
+    }
+    return sum;
+  }
+
+  void round_query(const Row& row, int64_t q_stride, const float* given, std::vector<float>& q) const {
+    round_query_to_e4m3(q);
+    if (!is(M::query_scale_of_neighbour) || row.index == 0) return;
+    std::vector<float> before(given - q_stride, given - q_stride + q.size());
+    const float factor = query_scale(before) / query_scale({given, given + q.size()});
+    for (float& value : q) value *= factor;
+  }
+  static float query_scale(const std::vector<float>& q) {
+    float top = 0;
+    for (float value : q) top = std::max(top, std::fabs(value));
+    return std::exp2(std::ceil(std::log2(top / 448)));
+  }
+
+  // What V is multiplied with.
+  float rounded_weight(float weight) const {
+    if (!fp8_) return weight;
+    const float scale = std::exp2(caps_.fp8_products.p_scale_log2 + (is(M::probability_saturated) ? 4.0f : 0.0f));
+    return e4m3_to_f32(f32_to_e4m3(weight * scale)) / scale;
+  }
+
+  // The token whose V meets the probability of token `kv`.
+  int value_token(const Row& row, int kv) const {
+    if (!is(M::value_order_of_registers)) return kv;
+    const int place = kv % 16, thread = place / 4, byte = place % 4;
+    const int other = kv - place + thread * 2 + byte % 2 + byte / 2 * 8;
+    return other < row.kv_len ? other : kv;
   }
 
   // The running softmax of one row.
@@ -212,6 +267,7 @@ class Mutant : public AttentionBackend {
       top = std::max(top, logits.back().second);
     }
     if (logits.empty()) return;
+    if (fp8_ && state.sum > 0 && (top - state.top) * std::log2(std::exp(1.0f)) <= kRescaleOctaves) top = state.top;
     if (is(M::no_maximum)) top = 0;
     if (is(M::softcap_after_mask) && call.logit_softcap > 0) {
       for (auto& [kv, s] : logits) s = top + call.logit_softcap * std::tanh((s - top) / call.logit_softcap);
@@ -222,15 +278,22 @@ class Mutant : public AttentionBackend {
     state.top = top;
     const int group = call.num_q_heads / call.num_kv_heads;
     const int v_dim = is(M::v_dim_assumed) ? std::min(call.head_dim, call.v_head_dim) : call.v_head_dim;
+    std::vector<std::vector<float>> terms(v_dim);
     std::vector<float> v(v_dim);
     for (const auto& [kv, s] : logits) {
-      const float weight = std::exp(s - top);
+      const float weight = std::exp(s - top), rounded = rounded_weight(weight);
       state.sum += weight;
-      load(call.v, row.head / group, offset(batch, call, call.v, row, kv), v_dim, v.data());
-      for (int i = 0; i < v_dim; ++i) {
-        state.value[i] += weight * v[i];
-        if (is(M::bf16_sum)) state.value[i] = bf16_to_f32(f32_to_bf16(state.value[i]));
+      const int64_t at = offset(batch, call, call.v, row, value_token(row, kv));
+      load(call.v, row.head / group, at, v_dim, v.data());
+      for (int i = 0; i < v_dim; ++i) terms[i].push_back(rounded * v[i]);
+    }
+    for (int i = 0; i < v_dim; ++i) {
+      if (!is(M::bf16_sum)) {
+        if (is(M::short_sum_of_all_tokens)) state.value[i] = sum_of(state.value[i], terms[i]);
+        else state.value[i] += sum_of(0, terms[i]);
+        continue;
       }
+      for (float term : terms[i]) state.value[i] = bf16_to_f32(f32_to_bf16(state.value[i] + term));
     }
   }
 
@@ -264,6 +327,8 @@ class Mutant : public AttentionBackend {
   }
 
   Mutation mutation_;
+  const Caps& caps_;
+  bool fp8_ = false;
   int block_ = 64;
   int32_t last_page_ = 0;
 };
@@ -277,16 +342,24 @@ std::string_view mutation_name(Mutation mutation) {
   return "unnamed";
 }
 
-std::vector<Variant> mutant_variants() {
+namespace {
+
+std::vector<Variant> variants_of(const Caps& caps, Mutation last) {
   std::vector<Variant> variants;
   for (const Named& named : kNames) {
-    variants.push_back({std::string(named.name), "cpu", cpu_hardware_facts(), &kCaps,
-                        [mutation = named.mutation](const BackendContext&) {
-                          return std::make_unique<Mutant>(mutation);
+    if (named.mutation > last) continue;
+    variants.push_back({std::string(named.name), "cpu", cpu_hardware_facts(), &caps,
+                        [mutation = named.mutation, &caps](const BackendContext&) {
+                          return std::make_unique<Mutant>(mutation, caps);
                         },
                         {}, 1});
   }
   return variants;
 }
+
+}  // namespace
+
+std::vector<Variant> mutant_variants() { return variants_of(kCaps, M::phase_dependent_blocks); }
+std::vector<Variant> fp8_mutant_variants() { return variants_of(kFp8Caps, M::short_sum_of_all_tokens); }
 
 }  // namespace warpweave::conformance

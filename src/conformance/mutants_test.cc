@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "conformance/suite.h"
 
@@ -37,6 +39,51 @@ TEST(Mutants, EachIsCaughtAndTheSoundOnePasses) {
     }
   }
   EXPECT_GE(caught.size(), 44u);
+}
+
+// fp8 arithmetic is held to bounds of its own (fp8_products.h), over every case in which it applies.
+// They must be wide enough for a sound emulation and narrow enough for these bugs.
+TEST(Mutants, Fp8ArithmeticIsHeldToItsBound) {
+  // bf16 sums are more exact than rounded probabilities; the others show elsewhere: fp4 pools, draft
+  // trees, determinism, V of another width (not in fp8 arithmetic).
+  const std::set<std::string_view> elsewhere = {
+      "bf16_sum", "block_scale_ignored", "nibbles_swapped", "v_dim_assumed", "batch_dependent_blocks",
+      "phase_dependent_blocks", "window_of_tree_rows", "tree_bit_off_by_one", "tree_first_word_only",
+      "tree_mask_ignored", "tree_mask_transposed", "tree_prefix_hidden"};
+  std::vector<Variant> variants = fp8_mutant_variants();
+  std::erase_if(variants, [&](const Variant& v) { return elsewhere.count(v.name) != 0; });
+  SuiteOptions options = committed_cases();
+  options.determinism_cases.clear();
+  for (Case& c : options.cases) {
+    std::erase_if(c.kv_formats, [&](KvFormat format) { return !runs_in_fp8(variants.front(), c, format); });
+  }
+  std::erase_if(options.cases, [](const Case& c) {
+    int64_t pairs = 0;
+    for (const Case::Request& r : c.requests) pairs += int64_t{r.q_len} * r.kv_len;
+    return c.kv_formats.empty() || (pairs * c.q_heads > 200000 && c.name != "kv_long_biased");
+  });
+  ASSERT_GT(options.cases.size(), 40u);
+  options.stop_at_first_failure = true;
+  std::map<std::string, std::string> caught;
+  double largest_share = 0;
+  for (const CheckResult& result : run_suite(variants, options)) {
+    if (!result.passed) caught.emplace(result.variant, result.case_name + ": " + result.text);
+    if (result.variant != mutation_name(Mutation::none)) continue;
+    EXPECT_NE(std::find(result.features.begin(), result.features.end(), "fp8 products"), result.features.end());
+    largest_share = std::max(largest_share, result.error / result.bound);
+    std::printf("%-24s error %.3g of %.3g allowed\n", result.case_name.c_str(), result.error, result.bound);
+  }
+  for (const Variant& variant : variants) {
+    const auto found = caught.find(variant.name);
+    if (variant.name == mutation_name(Mutation::none)) {
+      EXPECT_EQ(found, caught.end()) << found->second;
+    } else {
+      EXPECT_NE(found, caught.end()) << variant.name << " passed the whole suite";
+      if (found != caught.end()) std::printf("%-26s %s\n", variant.name.c_str(), found->second.c_str());
+    }
+  }
+  // A bound that is never approached proves little.
+  EXPECT_GT(largest_share, 0.3);
 }
 
 }  // namespace

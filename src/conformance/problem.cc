@@ -134,6 +134,7 @@ void Problem::fill(uint64_t seed) {
   std::normal_distribution<float> normal;
   for (int h = 0; h < case_.q_heads; ++h) sinks_.push_back(normal(random));
   const int k_row = case_.kv_heads * case_.head_dim, v_row = case_.kv_heads * case_.v_head_dim;
+  const bool plain = case_.data == Data::normal || case_.data == Data::biased;
   std::vector<std::vector<float>> shared_k, shared_v;  // of the first request
   Rounding rounding;
   for (size_t r = 0; r < case_.requests.size(); ++r) {
@@ -141,7 +142,7 @@ void Problem::fill(uint64_t seed) {
     const auto [q_len, kv_len] = case_.requests[r];
     std::vector<float>& q = queries_.emplace_back();
     for (int64_t i = 0; i < int64_t{q_len} * case_.q_heads * case_.head_dim; ++i) {
-      q.push_back(case_.data == Data::normal ? normal(random) : 1 + 0.01f * normal(random));
+      q.push_back(plain ? normal(random) : 1 + 0.01f * normal(random));
     }
     for (int kv = 0; kv < kv_len; ++kv) {
       // Logits move by about 4 per token, so by more than 100 from block to block.
@@ -150,8 +151,8 @@ void Problem::fill(uint64_t seed) {
                           : case_.data == Data::ascending ? slope * kv
                                                           : 0.5f;
       std::vector<float> k(k_row), v(v_row);
-      for (float& value : k) value = case_.data == Data::normal ? normal(random) : level;
-      for (float& value : v) value = normal(random);
+      for (float& value : k) value = plain ? normal(random) : level;
+      for (float& value : v) value = normal(random) + (case_.data == Data::biased ? 2 : 0);
       if (kv < case_.shared) {
         if (r == 0) {
           shared_k.push_back(k);
@@ -165,6 +166,16 @@ void Problem::fill(uint64_t seed) {
     }
   }
   quantisation_error_ = rounding.square > 0 ? std::sqrt(rounding.error / rounding.square) : 0;
+}
+
+void Problem::round_queries(void (*round)(std::span<float> row)) {
+  for (auto* forms : {&queries_, &succ_queries_, &inter_queries_}) {
+    for (std::vector<float>& request : *forms) {
+      for (size_t at = 0; at < request.size(); at += case_.head_dim) {
+        round(std::span(request).subspan(at, case_.head_dim));
+      }
+    }
+  }
 }
 
 // Independent of the plain query, so that meeting a key with the wrong form shows.

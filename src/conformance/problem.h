@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,9 @@ struct Forward {
 class Problem {
  public:
   Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size);
+
+  // Every row of every head of the queries, all forms, as `round` leaves it.
+  void round_queries(void (*round)(std::span<float> row));
 
   // The whole case, or parts of it as one batch. Rows of the output stand in the order of `slices`.
   Output run(AttentionBackend& backend) const;

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<Column, 16> kColumns = {{
+constexpr std::array<Column, 17> kColumns = {{
     {"prefill", "prefill"},
     {"decode", "decode"},
     {"cached prefix", "cached prefix"},
@@ -22,6 +22,7 @@ constexpr std::array<Column, 16> kColumns = {{
     {"FP8 KV", "KV fp8_e4m3"},
     {"FP8 e5m2 KV", "KV fp8_e5m2"},
     {"FP4 KV", "KV fp4_e2m1"},
+    {"FP8 products", "fp8 products"},
     {"topk = 1", "draft chain"},
     {"topk > 1", "draft tree"},
     {"sliding window", "sliding window"},
@@ -79,6 +80,8 @@ std::string refusal(const Caps& caps, std::string_view column) {
     q.input.kv_format = KvFormat::fp8_e5m2;
   } else if (column == "FP4 KV") {
     q.input.kv_format = KvFormat::fp4_e2m1;
+  } else if (column == "FP8 products") {
+    return caps.fp8_products.kv_formats.bits != 0 ? "" : "multiplies fp8 KV in 16-bit or f32 arithmetic";
   } else if (column == "topk = 1" || column == "topk > 1") {
     q.input.topk = column == "topk = 1" ? 1 : 4;
   } else if (column == "sliding window") {

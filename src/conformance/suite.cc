@@ -14,6 +14,7 @@
 #include "attention/select_rules.h"
 #include "base/threads.h"
 #include "conformance/determinism.h"
+#include "conformance/fp8_products.h"
 #include "conformance/naive.h"
 
 namespace warpweave::conformance {
@@ -56,12 +57,33 @@ struct Expectation {
   double naive_bound = 0;  // by the error of same-precision naive attention
   double slack = 0;        // beside it
   double lse_bound = 0;
+  Fp8Allowance fp8;        // beside both, per element; empty without fp8 arithmetic
 
   // A result that came back in 16 bits was rounded once as a whole.
   double bound(const Variant& variant) const {
     return naive_bound + (variant.rounds_output ? 2 : 1) * slack;
   }
 };
+
+// The element whose difference comes closest to its bound, or is furthest past it.
+struct Worst {
+  double difference = 0, bound = 0;
+  bool passed() const { return difference <= bound; }
+};
+
+Worst worst_of(const std::vector<float>& a, const std::vector<float>& b, double bound,
+               const std::vector<double>& allowance) {
+  if (allowance.empty() || a.size() != b.size()) return {max_difference(a, b), bound};
+  Worst worst = {0, bound};
+  double share = -1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = max_difference({a[i]}, {b[i]}), own = bound + allowance[i];
+    if (difference <= share * own) continue;
+    worst = {difference, own};
+    share = own > 0 ? difference / own : std::numeric_limits<double>::infinity();
+  }
+  return worst;
+}
 
 Expectation expect(const Problem& problem, AttentionBackend& reference) {
   Expectation expected;
@@ -72,6 +94,15 @@ Expectation expect(const Problem& problem, AttentionBackend& reference) {
   expected.slack = slack_of(problem.kv_format()) * max_abs(expected.output.out);
   expected.lse_bound = factor * max_difference(naive.lse, expected.output.lse) +
                        kLseSlack * std::max(1.0, max_abs(expected.output.lse));
+  return expected;
+}
+
+// The same of a backend that rounds q and probabilities to fp8. `rounded`: the problem with q rounded.
+Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Products& products,
+                       AttentionBackend& reference) {
+  Expectation expected = plain;
+  expected.output = rounded.run(reference);
+  expected.fp8 = fp8_allowance(rounded, products);
   return expected;
 }
 
@@ -109,6 +140,14 @@ std::optional<BrokenRule> unclaimed(const Case& c, KvFormat format, const Varian
   input.page_size = page_size_for(c, variant);
   input.topk = topk_of(c);
   return check_backend(input, {variant.caps, true}, phase_of(c));
+}
+
+// Whether the variant's Caps say that it runs this case in fp8 arithmetic.
+bool in_fp8(const Case& c, KvFormat format, const Caps& caps, int page_size) {
+  int longest = 0;
+  for (const Case::Request& r : c.requests) longest = std::max(longest, r.q_len);
+  return !c.decode && c.tree == Tree::none && c.head_dim == c.v_head_dim &&
+         caps.fp8_products.apply(format, c.head_dim, page_size, longest);
 }
 
 Case fit_gaps(const Case& c, const Variant& variant) {
@@ -156,6 +195,7 @@ class Suite {
   void run_case(const Case& c, KvFormat format) {
     std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
     std::optional<Expectation> expected;
+    std::map<std::array<int, 3>, Expectation> expected_fp8;  // by what Fp8Products say of arithmetic
     for (const Variant& variant : variants_) {
       if (dropped(variant)) continue;
       if (const auto broken = unclaimed(c, format, variant)) {
@@ -170,7 +210,20 @@ class Suite {
         auto reference = create_backend("reference", {&team_, 0, page_size});
         expected = expect(*problem, **reference);
       }
-      add(check_reference(*problem, *expected, variant, page_size));
+      const Expectation* wanted = &*expected;
+      if (in_fp8(c, format, *variant.caps, page_size)) {
+        const Fp8Products& products = variant.caps->fp8_products;
+        auto [at, is_new] = expected_fp8.try_emplace(
+            std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
+        if (is_new) {
+          Problem rounded(fitted, format, kSeed, page_size);
+          rounded.round_queries(round_query_to_e4m3);
+          auto reference = create_backend("reference", {&team_, 0, page_size});
+          at->second = expect_fp8(*expected, rounded, products, **reference);
+        }
+        wanted = &at->second;
+      }
+      add(check_reference(*problem, *wanted, variant, page_size));
     }
   }
 
@@ -179,6 +232,7 @@ class Suite {
     const Case& c = problem.shape();
     CheckResult result = result_of(c, problem.kv_format(), variant, Check::reference);
     result.features = features_of(c, problem.kv_format(), page_size);
+    if (!expected.fp8.out.empty()) result.features.push_back("fp8 products");
     result.kv_error = problem.quantisation_error();
     const auto backend = variant.create({&team_, 0, page_size});
     if (!backend) {
@@ -190,16 +244,15 @@ class Suite {
       result.text = output.error;
       return result;
     }
-    result.error = max_difference(output.out, expected.output.out);
-    result.bound = expected.bound(variant);
-    const double lse_error = max_difference(output.lse, expected.output.lse);
-    result.passed = result.error <= result.bound && lse_error <= expected.lse_bound;
-    if (!(result.error <= result.bound)) {
-      result.text = fmt::format("output differs by {:.3g}, at most {:.3g} allowed", result.error,
-                                result.bound);
-    } else if (!result.passed) {
-      result.text = fmt::format("log-sum-exp differs by {:.3g}, at most {:.3g} allowed", lse_error,
-                                expected.lse_bound);
+    const Worst out = worst_of(output.out, expected.output.out, expected.bound(variant), expected.fp8.out);
+    const Worst lse = worst_of(output.lse, expected.output.lse, expected.lse_bound, expected.fp8.lse);
+    result.error = out.difference;
+    result.bound = out.bound;
+    result.passed = out.passed() && lse.passed();
+    if (!out.passed()) {
+      result.text = fmt::format("output differs by {:.3g}, at most {:.3g} allowed", out.difference, out.bound);
+    } else if (!lse.passed()) {
+      result.text = fmt::format("log-sum-exp differs by {:.3g}, at most {:.3g} allowed", lse.difference, lse.bound);
     }
     return result;
   }
@@ -306,6 +359,10 @@ std::vector<std::string> features_of(const Case& c, KvFormat format, int page_si
 
 bool claims_case(const Variant& variant, const Case& c, KvFormat format) {
   return !unclaimed(c, format, variant);
+}
+
+bool runs_in_fp8(const Variant& variant, const Case& c, KvFormat format) {
+  return claims_case(variant, c, format) && in_fp8(c, format, *variant.caps, page_size_for(c, variant));
 }
 
 SuiteOptions committed_cases(const std::string& name) {

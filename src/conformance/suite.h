@@ -26,7 +26,7 @@ struct CheckResult {
   Check check = Check::reference;
   bool passed = false;
   std::string text;                   // why it failed; for a refusal, the rule
-  double error = 0;                   // reference: max |out - ref| and its bound
+  double error = 0;                   // reference: |out - ref| of the element nearest its bound, and that
   double bound = 0;
   double kv_error = 0;                // of rounding K and V to the format, apart from `error`;
                                       // see Problem::quantisation_error
@@ -48,6 +48,9 @@ std::vector<CheckResult> run_suite(std::span<const Variant> variants, const Suit
 
 // Whether the variant's Caps claim the case, so that run_suite compares it with the reference.
 bool claims_case(const Variant& variant, const Case& c, KvFormat format);
+
+// Whether they say that it runs it with fp8 products: it is held to fp8_products.h then.
+bool runs_in_fp8(const Variant& variant, const Case& c, KvFormat format);
 
 // The features a case exercises, in the words of the matrix: "decode", "KV fp8_e4m3", "page 64",
 // "sliding window", ...

@@ -173,6 +173,7 @@ Result<ModelBundle> open_served_model(const ServerArgs& args, const std::string&
   options.dummy_seed = static_cast<uint64_t>(args.random_seed.value_or(0));
   WW_ASSIGN_OR_RETURN(const DType dummy, resolve_dtype(args.dtype, DType::bf16));
   options.dummy_dtype = dummy;
+  options.quantization = args.quantization;
   return open_model_bundle(path, options);
 }
 

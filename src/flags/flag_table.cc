@@ -48,6 +48,11 @@ std::vector<FlagSpec> number_flags() {
       {.names = {"--dtype"}, .group = G::numbers, .target = &A::dtype, .value_name = "DTYPE",
        .help = "Type of weights and activations; auto keeps the checkpoint's",
        .choices = {"auto", "half", "float16", "bfloat16", "float", "float32"}, .common = true},
+      {.names = {"--quantization"}, .group = G::numbers, .target = &A::quantization,
+       .value_name = "METHOD",
+       .help = "fp8 rounds the weights of attention and feed-forward to 8 bits (e4m3, one scale an output "
+               "feature) while they are read; fp8 checkpoints need no flag",
+       .default_text = "as the checkpoint says", .choices = {"fp8"}},
       {.names = {"--kv-cache-dtype"}, .group = G::numbers, .target = &A::kv_cache_dtype,
        .value_name = "DTYPE", .help = "Type of the KV pool; auto follows --dtype",
        .choices = {"auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "f16", "f32", "fp4_e2m1"}},

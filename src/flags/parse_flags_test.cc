@@ -78,7 +78,7 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
       {{"--tp-size", "2"}, unsupported, "--tp-size", "--tp-size 1"},
       {{"--device", "tpu"}, unsupported, "--device", "auto, cpu and cuda"},
       {{"--dp-size", "2"}, unsupported, "--dp-size", "only --dp-size 1 works"},
-      {{"--quantization", "fp8"}, unsupported, "--quantization", "GGUF"},
+      {{"--quantization", "awq"}, invalid_argument, "--quantization", "--quantization fp8"},
       {{"--enable-torch-compile"}, unsupported, "--enable-torch-compile", "known, not supported"},
       {{"--speculative-algorithm", "EAGLE"}, unsupported, "--speculative-algorithm", "explain"},
       {{"--json"}, unsupported, "--json", "explain"},

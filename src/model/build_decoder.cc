@@ -16,6 +16,7 @@ class HostTarget {
   using Layer = DecoderLayer;
   using Weights = DecoderWeights;
   static constexpr bool kOneFormat = false;
+  static constexpr bool takes_fp8() { return false; }
 
   HostTarget(DType dtype, ThreadTeam& team) : dtype_(dtype), team_(team) {}
 

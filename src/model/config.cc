@@ -167,11 +167,38 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   read_dual_chunk(config, out);
 }
 
+// The block size of a compressed-tensors section whose weights are all 8-bit floats ({0, 0}: scales of
+// tensors or rows), or nullopt: something else is in it.
+std::optional<Fp8Config> compressed_fp8(const json& section) {
+  const json groups = section.value("config_groups", json::object());
+  if (!groups.is_object() || groups.empty()) return std::nullopt;
+  Fp8Config out;
+  for (const json& group : groups) {
+    const json weights = group.is_object() && group.contains("weights") ? group["weights"] : json();
+    if (!weights.is_object() || weights.value("num_bits", json()) != 8 || weights.value("type", json()) != "float") {
+      return std::nullopt;
+    }
+    const json block = weights.value("block_structure", json());
+    if (block.is_array() && block.size() == 2 && block[0] == 128 && block[1] == 128) {
+      out = {128, 128};
+    } else if (!block.is_null()) {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
 void read_quantization(const json& object, ConfigReader& config, ModelConfig& out) {
   if (!object.contains("quantization_config") || !object["quantization_config"].is_object()) return;
   const json& section = object["quantization_config"];
   ConfigReader quantization(section, "config.json: quantization_config");
   out.quant_method = quantization.text("quant_method", "");
+  if (out.quant_method == "compressed-tensors") {
+    if (const std::optional<Fp8Config> fp8 = compressed_fp8(section)) {
+      out.quant_method = "fp8";
+      out.fp8 = *fp8;
+    }
+  }
   if (const json* block = quantization.find("weight_block_size"); block != nullptr && out.quant_method == "fp8") {
     const auto valid = [](const json& size) {
       return size.is_number_integer() && size.get<double>() >= 1 && size.get<double>() <= 65536;

@@ -8,6 +8,7 @@
 //   Result<Vector> vector(view)         a list of floats
 //   Result<Linear> pack(parts, glu, exact)  one product; the parts may go away afterwards. exact: it
 //                                       multiplies in f32 (a router, which decides discretely)
+//   bool takes_fp8()                    parts may be e4m3 codes with scales
 //   Status embedding(view, source, weights) an untied embedding
 //   Result<Rope> rope(table)            a rotary table
 #pragma once
@@ -84,10 +85,17 @@ auto DecoderBuilder<Target>::linear(const std::vector<PartName>& names, int64_t 
                                     GluActivation glu, bool exact) -> Result<Linear> {
   std::vector<LinearPart> parts;
   std::vector<TensorView> used;
+  std::vector<WeightScales> scales(names.size());
   for (const PartName& name : names) {
     LinearPart part;
     const int64_t shape[] = {name.rows, in_features};
-    WW_ASSIGN_OR_RETURN(part.weight, source_->find(name.weight, shape));
+    if (!exact && target_.takes_fp8() && source_->has_fp8(name.weight)) {
+      WW_ASSIGN_OR_RETURN(Fp8Matrix matrix, source_->find_fp8(name.weight, shape));
+      part.weight = matrix.codes;
+      part.scales = &(scales[parts.size()] = std::move(matrix.scales));
+    } else {
+      WW_ASSIGN_OR_RETURN(part.weight, source_->find(name.weight, shape));
+    }
     used.push_back(part.weight);
     if (!name.bias.empty() && source_->has(name.bias)) {
       const int64_t bias_shape[] = {name.rows};

@@ -7,77 +7,108 @@
 #include <new>
 #include <string>
 
-#include "base/float8.h"
 #include "base/threads.h"
 #include "ops/elementwise.h"
 
 namespace warpweave {
 namespace {
 
-using DecodeTable = std::array<float, 256>;
+bool is_fp8(DType dtype) { return dtype == DType::fp8_e4m3 || dtype == DType::fp8_e5m2; }
 
-DecodeTable decode_table(DType dtype) {
-  DecodeTable table;
-  for (int code = 0; code < 256; ++code) {
-    const auto bits = static_cast<uint8_t>(code);
-    table[code] = dtype == DType::fp8_e4m3 ? e4m3_to_f32(bits) : e5m2_to_f32(bits);
-  }
-  return table;
-}
+// Of a layer: attention's and the feed-forward's, not the head or a router.
+bool is_projection(std::string_view name) { return name.ends_with("_proj.weight"); }
 
-// Scales of a matrix: that of element (r, c) is values[r / block_rows * stride + c / block_cols].
-struct Scales {
-  std::vector<float> values;
-  int64_t block_rows = 1, block_cols = 1, stride = 0;
-};
-
+// What both kinds share: matrices in 8 bits, and what they are widened to.
 class Fp8Source : public WeightSource {
  public:
   Fp8Source(std::shared_ptr<WeightSource> inner, const Fp8Config& config)
-      : inner_(std::move(inner)), config_(config), e4m3_(decode_table(DType::fp8_e4m3)),
-        e5m2_(decode_table(DType::fp8_e5m2)) {}
+      : inner_(std::move(inner)), config_(config) {}
 
   bool has(std::string_view name) const override { return inner_->has(name); }
   DType dtype(std::string_view name) const override {
-    const DType stored = inner_->dtype(name);
-    return is_fp8(stored) ? DType::f32 : stored;
+    return in_8_bits(name) ? DType::f32 : inner_->dtype(name);
   }
-
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
-    WW_ASSIGN_OR_RETURN(const TensorView stored, inner_->find(name, shape));
-    if (!is_fp8(stored.dtype)) return stored;
-    if (stored.rank != 2) {
-      return Status::unsupported("tensor " + std::string(name) + " has 8-bit values and " + std::to_string(stored.rank) +
-                                 " dimensions; only matrices may be stored so", std::string(name));
-    }
-    WW_ASSIGN_OR_RETURN(const Scales scales, scales_of(std::string(name), stored));
-    std::unique_ptr<float[]> wide(new (std::nothrow) float[stored.elements()]);
-    if (wide == nullptr) {
-      return Status::resource_exhausted("tensor " + std::string(name) + " needs " +
-                                        std::to_string(stored.elements() * 4) + " bytes of memory");
-    }
-    std::lock_guard lock(mutex_);
-    widen(stored, scales, wide.get());
-    inner_->release(stored);
-    TensorView view = stored;
+    if (!in_8_bits(name)) return inner_->find(name, shape);
+    WW_ASSIGN_OR_RETURN(const Fp8Matrix matrix, matrix_of(name, shape));
+    const int64_t rows = matrix.codes.shape[0], cols = matrix.codes.shape[1];
+    TensorView view = matrix.codes;
     view.dtype = DType::f32;
-    view.data = wide.get();
-    widened_.push_back(std::move(wide));
+    WW_ASSIGN_OR_RETURN(std::byte* const memory, allocate(name, view.size_bytes()));
+    view.data = memory;
+    {
+      std::lock_guard lock(mutex_);
+      team_.parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          widen_fp8_row(matrix.codes, matrix.scales, r, reinterpret_cast<float*>(memory) + r * cols);
+        }
+      });
+    }
+    release(matrix.codes);
     return view;
   }
-
   void release(const TensorView& view) const override {
     {
       std::lock_guard lock(mutex_);
-      if (std::erase_if(widened_, [&](const auto& buffer) { return buffer.get() == view.data; }) > 0) return;
+      if (std::erase_if(buffers_, [&](const auto& buffer) { return buffer.get() == view.data; }) > 0) return;
     }
     inner_->release(view);
   }
+  Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return matrix_of(name, shape);
+  }
+
+ protected:
+  virtual bool in_8_bits(std::string_view name) const = 0;
+  virtual Result<Fp8Matrix> matrix_of(std::string_view name, std::span<const int64_t> shape) const = 0;
+
+  Result<std::byte*> allocate(std::string_view name, size_t size_bytes) const {
+    std::unique_ptr<std::byte[]> buffer(new (std::nothrow) std::byte[size_bytes]);
+    if (buffer == nullptr) {
+      return Status::resource_exhausted("tensor " + std::string(name) + " needs " + std::to_string(size_bytes) +
+                                        " bytes of memory");
+    }
+    std::lock_guard lock(mutex_);
+    return buffers_.emplace_back(std::move(buffer)).get();
+  }
+
+  std::shared_ptr<WeightSource> inner_;
+  Fp8Config config_;
+  mutable std::mutex mutex_;
+  mutable ThreadTeam team_{available_cpus()};
 
  private:
-  static bool is_fp8(DType dtype) { return dtype == DType::fp8_e4m3 || dtype == DType::fp8_e5m2; }
+  mutable std::vector<std::unique_ptr<std::byte[]>> buffers_;
+};
 
-  Result<Scales> scales_of(const std::string& name, const TensorView& stored) const {
+class StoredFp8 : public Fp8Source {
+ public:
+  using Fp8Source::Fp8Source;
+
+  bool has_fp8(std::string_view name) const override {
+    return is_projection(name) && inner_->dtype(name) == DType::fp8_e4m3;
+  }
+
+ private:
+  bool in_8_bits(std::string_view name) const override { return is_fp8(inner_->dtype(name)); }
+
+  Result<Fp8Matrix> matrix_of(std::string_view name, std::span<const int64_t> shape) const override {
+    Fp8Matrix out;
+    WW_ASSIGN_OR_RETURN(out.codes, inner_->find(name, shape));
+    if (out.codes.rank != 2) {
+      return Status::unsupported("tensor " + std::string(name) + " has 8-bit values and " +
+                                 std::to_string(out.codes.rank) + " dimensions; only matrices may be stored so",
+                                 std::string(name));
+    }
+    WW_ASSIGN_OR_RETURN(out.scales, scales_of(std::string(name), out.codes));
+    std::lock_guard lock(mutex_);
+    if (out.codes.dtype == DType::fp8_e4m3 && has_nan_e4m3(out.codes, team_)) {
+      return Status::data_loss("tensor " + std::string(name) + " holds NaN", std::string(name));
+    }
+    return out;
+  }
+
+  Result<WeightScales> scales_of(const std::string& name, const TensorView& stored) const {
     const int64_t rows = stored.shape[0], cols = stored.shape[1];
     const auto read = [&](const std::string& tensor, std::vector<std::vector<int64_t>> shapes) -> Result<TensorView> {
       Result<TensorView> found = Status::internal("");
@@ -87,7 +118,7 @@ class Fp8Source : public WeightSource {
       }
       return found;
     };
-    Scales out;
+    WeightScales out;
     TensorView view;
     std::string tensor = name + "_scale_inv";
     if (inner_->has(tensor)) {
@@ -100,10 +131,13 @@ class Fp8Source : public WeightSource {
       out.stride = (cols + out.block_cols - 1) / out.block_cols;
       WW_ASSIGN_OR_RETURN(view, read(tensor, {{(rows + out.block_rows - 1) / out.block_rows, out.stride}}));
     } else if (tensor = name + "_scale"; inner_->has(tensor)) {
-      WW_ASSIGN_OR_RETURN(view, read(tensor, {{}, {rows}, {rows, 1}, {1}}));
-      out.block_rows = view.elements() == 1 ? rows : 1;
-      out.block_cols = cols;
-      out.stride = 1;
+      const int64_t block_rows = std::max(config_.block_rows, 1), block_cols = std::max(config_.block_cols, 1);
+      const int64_t down = (rows + block_rows - 1) / block_rows, across = (cols + block_cols - 1) / block_cols;
+      const bool blocks = config_.block_rows > 0 && inner_->find(tensor, std::array{down, across}).ok();
+      WW_ASSIGN_OR_RETURN(view, blocks ? read(tensor, {{down, across}}) : read(tensor, {{}, {rows}, {rows, 1}, {1}}));
+      out.block_rows = blocks ? block_rows : view.elements() == 1 ? rows : 1;
+      out.block_cols = blocks ? block_cols : cols;
+      out.stride = blocks ? across : 1;
     } else {
       return Status::data_loss("tensor " + name + " holds 8-bit values without scales: there is no " + name +
                                "_scale and no " + name + "_scale_inv", name);
@@ -118,35 +152,45 @@ class Fp8Source : public WeightSource {
     }
     return out;
   }
+};
 
-  void widen(const TensorView& stored, const Scales& scales, float* out) const {
-    const DecodeTable& table = stored.dtype == DType::fp8_e4m3 ? e4m3_ : e5m2_;
-    const int64_t cols = stored.shape[1];
-    const auto* codes = static_cast<const uint8_t*>(stored.data);
-    team_.parallel_for(stored.shape[0], 16, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* row_scales = scales.values.data() + r / scales.block_rows * scales.stride;
-        for (int64_t first = 0; first < cols; first += scales.block_cols) {
-          const float scale = row_scales[first / scales.block_cols];
-          const int64_t last = std::min(cols, first + scales.block_cols);
-          for (int64_t c = first; c < last; ++c) out[r * cols + c] = table[codes[r * cols + c]] * scale;
-        }
-      }
-    });
+class QuantizedFp8 : public Fp8Source {
+ public:
+  using Fp8Source::Fp8Source;
+
+  bool has_fp8(std::string_view name) const override { return in_8_bits(name); }
+
+ private:
+  bool in_8_bits(std::string_view name) const override { return is_projection(name); }
+
+  Result<Fp8Matrix> matrix_of(std::string_view name, std::span<const int64_t> shape) const override {
+    WW_ASSIGN_OR_RETURN(const TensorView weight, inner_->find(name, shape));
+    Fp8Matrix out;
+    out.codes = weight;
+    out.codes.dtype = DType::fp8_e4m3;
+    WW_ASSIGN_OR_RETURN(std::byte* const codes, allocate(name, out.codes.size_bytes()));
+    out.codes.data = codes;
+    const bool blocks = config_.block_rows > 0;
+    Result<WeightScales> scales = [&] {
+      std::lock_guard lock(mutex_);
+      return quantize_fp8(weight, blocks ? config_.block_rows : 1, blocks ? config_.block_cols : weight.shape[1],
+                          reinterpret_cast<uint8_t*>(codes), team_);
+    }();
+    inner_->release(weight);
+    if (!scales.ok()) return scales.status().with_context("tensor " + std::string(name));
+    out.scales = *std::move(scales);
+    return out;
   }
-
-  std::shared_ptr<WeightSource> inner_;
-  Fp8Config config_;
-  DecodeTable e4m3_, e5m2_;
-  mutable std::mutex mutex_;
-  mutable ThreadTeam team_{available_cpus()};
-  mutable std::vector<std::unique_ptr<float[]>> widened_;
 };
 
 }  // namespace
 
-std::shared_ptr<WeightSource> widen_fp8_weights(std::shared_ptr<WeightSource> inner, const Fp8Config& config) {
-  return std::make_shared<Fp8Source>(std::move(inner), config);
+std::shared_ptr<WeightSource> read_fp8_weights(std::shared_ptr<WeightSource> inner, const Fp8Config& config) {
+  return std::make_shared<StoredFp8>(std::move(inner), config);
+}
+
+std::shared_ptr<WeightSource> quantize_weights_fp8(std::shared_ptr<WeightSource> inner, const Fp8Config& config) {
+  return std::make_shared<QuantizedFp8>(std::move(inner), config);
 }
 
 }  // namespace warpweave

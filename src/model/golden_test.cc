@@ -56,6 +56,27 @@ std::string shared_model(const std::string& name) {
 
 TEST(TaleGolden, TaleLlamaWithTheReferenceBackend) { expect_golden("models/tale-llama", "reference"); }
 TEST(TaleGolden, TaleLlamaWithTorchNative) { expect_golden("models/tale-llama", "torch_native"); }
+double relative_error(std::span<const float> got, std::span<const float> wanted) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    error += std::pow(got[i] - wanted[i], 2);
+    norm += std::pow(wanted[i], 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+// PyTorch's rounding of the same weights moves these logits by 0.0344 (a scale a row) and 0.0384 (blocks).
+TEST(TaleGolden, WeightsRoundedTo8BitsStayClose) {
+  const auto ids = read_json("models/tale-llama/golden.json").at("prompts")[0].at("input_ids").get<std::vector<int32_t>>();
+  const auto exact = open_or_fail("models/tale-llama")->feed(ids);
+  ASSERT_TRUE(exact.ok());
+  for (const auto& [config, error] : {std::pair{Fp8Config{}, 0.0344}, {Fp8Config{128, 128}, 0.0384}}) {
+    const auto rounded = open_or_fail("models/tale-llama", {.fp8 = config})->feed(ids);
+    ASSERT_TRUE(rounded.ok());
+    EXPECT_NEAR(relative_error(*rounded, *exact), error, 0.001) << config.block_rows;
+  }
+}
+
 TEST(TaleGolden, TaleDraft) { expect_golden("models/tale-draft", "torch_native"); }
 
 TEST(TaleGolden, TaleSwaSlidingWindow) {

@@ -86,6 +86,15 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   get(w_.gate_up, 2 * inner, element);
   get(w_.act, inner, element);
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
+  int64_t fp8_depth = 0;
+  for (const GpuDecoderLayer& layer : weights_.layers) {
+    for (const gpu::GpuLinear* linear : {&layer.qkv.front(), &layer.o, &layer.gate_up, &layer.down}) {
+      if (linear->dtype != DType::fp8_e4m3) continue;
+      fp8_depth = std::max(fp8_depth, linear->in_features);
+      fp8_blocks_ |= linear->scaling == gpu::Fp8Scaling::block;
+    }
+  }
+  if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
   if (branch_norms) get(w_.branch, tokens * hidden, sizeof(float));
   if (has_experts) {
     get(w_.h_f32, tokens * hidden, sizeof(float));
@@ -99,15 +108,16 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   return failed;
 }
 
-// Decode steps have few sizes as it is.
+// Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
 int64_t GpuDecoder::product_rows(int64_t rows) const {
+  if (fp8_blocks_ && rows > gpu::kSmallGemmFp8Rows && (decoding_ || rows < kProductRows)) return (rows + 3) / 4 * 4;
   return decoding_ || rows < kProductRows ? rows : round_up(rows);
 }
 
 // What a small kernel of a decode step asks for ahead of the product that follows it. The kernel for
 // few rows does so by itself; many rows leave memory no idle time.
 gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
-  if (!decoding_ || rows <= gpu::kSmallGemmRows || next.empty()) return {};
+  if (!decoding_ || rows <= gpu::kSmallGemmAlone || next.empty()) return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;
@@ -122,6 +132,17 @@ void GpuDecoder::normed(const GpuVector& weight, const gpu::GpuLinear& next, int
                  .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.h, .out_dtype = dtype_,
                  .out_f32 = exact_copy ? w_.h_f32 : nullptr, .prefetch = ahead(next, rows)},
                 stream);
+}
+
+// A product of the normed residual stream; where the kernel can, it norms the rows itself.
+Status GpuDecoder::run_normed(const GpuVector& weight, gpu::GemmCall call, int64_t rows, void* stream) {
+  call.norm = {w_.x[current_], weight.data, spec_.norm_weight_offset, spec_.norm_eps};
+  if (!gemm_->takes_fused(call)) {
+    normed(weight, *call.linear, rows, stream);
+    call.norm = {};
+    call.x = w_.h;
+  }
+  return gemm_->run(call, stream);
 }
 
 void GpuDecoder::write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache) {
@@ -200,14 +221,19 @@ Status GpuDecoder::add_branch(const gpu::GpuLinear& linear, const void* input, c
 }
 
 Status GpuDecoder::mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream) {
-  normed(layer.mlp_norm, layer.gate_up, rows, stream);
   const int64_t ffn = layer.down.in_features;
-  WW_RETURN_IF_ERROR(gemm_->run({.linear = &layer.gate_up, .x = w_.h, .rows = product_rows(rows), .y = w_.gate_up,
-                                 .y_dtype = dtype_, .y_stride = 2 * ffn},
-                                stream));
-  gpu::glu({.activation = layer.gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn,
-            .out = w_.act, .prefetch = ahead(layer.down, rows)},
-           stream);
+  const gpu::GemmCall fused = {.linear = &layer.gate_up, .rows = rows, .y = w_.act, .y_dtype = dtype_,
+                               .y_stride = ffn, .fused_glu = true};
+  if (gemm_->takes_fused(fused)) {
+    WW_RETURN_IF_ERROR(run_normed(layer.mlp_norm, fused, rows, stream));
+  } else {
+    WW_RETURN_IF_ERROR(run_normed(layer.mlp_norm, {.linear = &layer.gate_up, .rows = product_rows(rows),
+                                                   .y = w_.gate_up, .y_dtype = dtype_, .y_stride = 2 * ffn},
+                                  rows, stream));
+    gpu::glu({.activation = layer.gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn,
+              .out = w_.act, .prefetch = ahead(layer.down, rows)},
+             stream);
+  }
   return add_branch(layer.down, w_.act, layer.mlp_out_norm, rows, stream);
 }
 
@@ -230,6 +256,8 @@ Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
   call.experts = num_experts;
   call.pairs = pairs;
   call.weights = table.gate_up;
+  call.weight_scales = table.gate_up_scales;
+  call.scaling = layer.experts[0].gate_up.scaling;
   call.biases = table.gate_up_bias;
   call.n = 2 * ffn;
   call.k = hidden;
@@ -242,6 +270,8 @@ Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
   call.x = w_.act;
   call.pair_of = nullptr;
   call.weights = table.down;
+  call.weight_scales = table.down_scales;
+  call.scaling = layer.experts[0].down.scaling;
   call.biases = table.down_bias;
   call.n = hidden;
   call.k = ffn;
@@ -279,10 +309,9 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
   for (int i = 0; i < num_layers; ++i) {
     const GpuDecoderLayer& layer = weights_.layers[i];
     const gpu::GpuLinear& qkv = layer.qkv.front();
-    normed(layer.input_norm, qkv, rows, stream);
-    WW_RETURN_IF_ERROR(gemm_->run({.linear = &qkv, .x = w_.h, .rows = product_rows(rows), .y = w_.qkv,
-                                   .y_dtype = dtype_, .y_stride = qkv.out_features},
-                                  stream));
+    WW_RETURN_IF_ERROR(run_normed(layer.input_norm, {.linear = &qkv, .rows = product_rows(rows), .y = w_.qkv,
+                                                     .y_dtype = dtype_, .y_stride = qkv.out_features},
+                                  rows, stream));
     write_kv(i, batch, cache);
     if (i == num_layers - 1 && batch.logits_rows.empty()) break;
     attend(i, batch, cache, attention);
@@ -294,10 +323,9 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
     WW_RETURN_IF_ERROR(layer.experts.empty() ? mlp(layer, rows, stream) : experts(i, rows, stream));
   }
   if (!batch.logits_rows.empty()) {
-    normed(weights_.final_norm, weights_.lm_head, rows, stream);
-    WW_RETURN_IF_ERROR(gemm_->run({.linear = &weights_.lm_head, .x = w_.h, .rows = rows, .y = logits,
-                                   .y_dtype = DType::f32, .y_stride = spec_.vocab_size},
-                                  stream));
+    WW_RETURN_IF_ERROR(run_normed(weights_.final_norm, {.linear = &weights_.lm_head, .rows = rows, .y = logits,
+                                                        .y_dtype = DType::f32, .y_stride = spec_.vocab_size},
+                                  rows, stream));
     if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, rows * spec_.vocab_size, stream);
   }
   return cuda_status(cudaPeekAtLastError(), "a forward step");

@@ -49,6 +49,7 @@ class GpuDecoder {
   gpu::WeightPrefetch ahead(const gpu::GpuLinear& next, int64_t rows) const;
   void normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
               bool exact_copy = false);
+  Status run_normed(const GpuVector& weight, gpu::GemmCall call, int64_t rows, void* stream);
   void write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache);
   void attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention);
   Status add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, int64_t rows,
@@ -85,6 +86,7 @@ class GpuDecoder {
   DeviceArena workspace_memory_{size_t{8} << 20};
   Workspace w_;
   DualChunkQueries dual_chunk_;   // in the workspace
+  bool fp8_blocks_ = false;       // weights in 8 bits with scales of blocks
   bool decoding_ = false;         // this forward is a decode step
   int current_ = 0;               // which of the two x / attention_out holds the rows
 };

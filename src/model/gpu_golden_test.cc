@@ -12,8 +12,10 @@
 #include "attention/select.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
+#include "model/fp8_weights.h"
 #include "model/gpu_decoder.h"
 #include "model/model_bundle.h"
+#include "model/testing/paged_run.h"
 #include "ops/elementwise.h"
 
 namespace warpweave {
@@ -27,6 +29,7 @@ struct GpuRunOptions {
   KvFormat kv_format = KvFormat::f32;
   int page_size = 4;
   int max_tokens = 512;
+  std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
 };
 
 // One sequence on the GPU, pages in a shuffled order: PagedRun's twin.
@@ -36,6 +39,7 @@ class GpuRun {
     auto run = std::unique_ptr<GpuRun>(new GpuRun(options));
     WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, {.load_format = "auto", .tokenizer_path = {},
                                                                      .skip_tokenizer = true}));
+    if (options.fp8) bundle.weights = quantize_weights_fp8(std::move(bundle.weights), *options.fp8);
     run->config_ = bundle.config;
     const BuildOptions build = {.dtype = options.dtype, .max_positions = options.max_tokens, .progress = {}};
     WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(bundle.config, bundle.weights, build, run->team_));
@@ -121,6 +125,7 @@ class GpuRun {
   }
 
   void restart() { length_ = 0; }
+  gpu::GpuGemm& gemm() { return model_->gemm(); }
 
  private:
   explicit GpuRun(const GpuRunOptions& options) : options_(options) {}
@@ -300,6 +305,74 @@ TEST(GpuTale, SixteenBitPrefillAndDecodeStayClose) {
       steps.insert(steps.end(), one->begin(), one->end());
     }
     EXPECT_LT(relative_error(steps, *exact), dtype == DType::bf16 ? 0.03 : 0.005);
+  }
+}
+
+// 8-bit weights: the CPU in f32 with the same rounded weights is the oracle. Steps of one row multiply 16-bit
+// inputs; a prompt's rows are rounded to 8 bits, which moves these logits by 0.039 in PyTorch, and not where
+// weights are widened.
+TEST(GpuTale, EightBitWeightsAreThoseOfTheCpu) {
+  WW_NEED_GPU(arch);
+  const json golden = json::parse(std::ifstream("models/tale-llama/golden.json"));
+  std::vector<int32_t> ids;
+  for (const json& prompt : golden.at("prompts")) {
+    for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
+  }
+  ids.resize(std::min<size_t>(ids.size(), 48));  // more than one step's rows, a multiple of 4
+  ASSERT_EQ(ids.size(), 48u);
+  for (const Fp8Config& fp8 : {Fp8Config{}, Fp8Config{128, 128}}) {
+    auto cpu = PagedRun::open("models/tale-llama", {.fp8 = fp8});
+    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    const auto exact = (*cpu)->feed(ids);
+    ASSERT_TRUE(exact.ok());
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      auto run = GpuRun::open("models/tale-llama", {.dtype = dtype, .kv_format = *kv_format_of(dtype), .page_size = 16,
+                                                    .fp8 = fp8}, *arch);
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      const double close = dtype == DType::bf16 ? 0.03 : 0.01;
+      std::vector<float> steps;
+      for (int32_t id : ids) {
+        const auto one = (*run)->feed(std::span(&id, 1));
+        ASSERT_TRUE(one.ok()) << one.status().message();
+        steps.insert(steps.end(), one->begin(), one->end());
+      }
+      EXPECT_LT(relative_error(steps, *exact), close) << fp8.block_rows << " " << dtype_info(dtype).name;
+      for (const auto& [path, bound] : {std::pair{gpu::Fp8Path::automatic, 0.08}, {gpu::Fp8Path::widen, close}}) {
+        (*run)->restart();
+        (*run)->gemm().set_fp8_path(path);
+        const auto whole = (*run)->feed(ids);
+        ASSERT_TRUE(whole.ok()) << whole.status().message();
+        EXPECT_LT(relative_error(*whole, *exact), bound) << fp8.block_rows << " " << dtype_info(dtype).name;
+      }
+    }
+    auto f32 = GpuRun::open("models/tale-llama", {.fp8 = fp8}, *arch);  // widened while it is read
+    ASSERT_TRUE(f32.ok()) << f32.status().message();
+    const auto logits = (*f32)->feed(ids);
+    ASSERT_TRUE(logits.ok());
+    EXPECT_LT(relative_error(*logits, *exact), 1e-4) << fp8.block_rows;
+  }
+}
+
+TEST(GpuTale, EightBitExpertsAreThoseOfTheCpu) {
+  WW_NEED_GPU(arch);
+  const std::string folder = "tests/golden/families/qwen3-moe";
+  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
+  const auto ids = golden.at("input_ids").get<std::vector<int32_t>>();
+  for (const Fp8Config& fp8 : {Fp8Config{}, Fp8Config{16, 16}, Fp8Config{128, 128}}) {
+    auto cpu = PagedRun::open(folder, {.fp8 = fp8});
+    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    const auto exact = (*cpu)->feed(ids);
+    auto run = GpuRun::open(folder, {.dtype = DType::f16, .kv_format = KvFormat::f16, .fp8 = fp8}, *arch);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    ASSERT_TRUE(exact.ok());
+    // 8-bit activations move the logits of random weights, of 32 columns, by much more than rounding does.
+    for (const auto& [path, bound] : {std::pair{gpu::Fp8Path::automatic, 0.3}, {gpu::Fp8Path::widen, 0.01}}) {
+      (*run)->restart();
+      (*run)->gemm().set_fp8_path(path);
+      const auto logits = (*run)->feed(ids);
+      ASSERT_TRUE(logits.ok());
+      EXPECT_LT(relative_error(*logits, *exact), bound) << fp8.block_rows;
+    }
   }
 }
 

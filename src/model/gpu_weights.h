@@ -1,6 +1,7 @@
 // Decoder weights in GPU memory, streamed there through pinned memory while they are read.
 //
-// Matrices end in the serving dtype whatever the checkpoint holds (GGUF blocks are expanded);
+// Matrices end in the serving dtype whatever the checkpoint holds (GGUF blocks are expanded), except that
+// 8-bit weights of the layers stay e4m3 with their scales where ops/cuda/fp8.h has products for them;
 // routers, norms, biases and rope tables are f32. Everything lives in one arena that the weights
 // own. Errors: those of the weight source; `resource_exhausted` when the GPU's memory is too small.
 #pragma once
@@ -36,6 +37,8 @@ struct GpuExpert {
 struct GpuExpertTable {
   const void* const* gate_up = nullptr;
   const void* const* down = nullptr;
+  const float* const* gate_up_scales = nullptr;  // null: the weights are not in 8 bits
+  const float* const* down_scales = nullptr;
   const float* const* gate_up_bias = nullptr;  // null: no biases
   const float* const* down_bias = nullptr;
 };

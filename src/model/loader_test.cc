@@ -187,6 +187,120 @@ TEST_F(LoaderTest, EightBitWeightsGiveTheModelThatTheyMean) {
   }
 }
 
+// What find_fp8() gives is what find() widens, and only the layers' projections have it.
+TEST_F(LoaderTest, EightBitWeightsAreFoundAsTheyAre) {
+  for (const Fp8Scales kind : {Fp8Scales::tensor, Fp8Scales::row, Fp8Scales::block}) {
+    const Fp8Folders folders = make_fp8(folder_, kind);
+    auto bundle = open_model_bundle(folders.stored, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
+    ASSERT_TRUE(bundle.ok()) << bundle.status().message();
+    const std::string name = "model.layers.1.mlp.down_proj.weight";
+    const int64_t shape[] = {bundle->config.hidden_size, bundle->config.intermediate_size};
+    ASSERT_TRUE(bundle->weights->has_fp8(name));
+    EXPECT_FALSE(bundle->weights->has_fp8("model.embed_tokens.weight"));
+    EXPECT_FALSE(bundle->weights->has_fp8("model.norm.weight"));
+    const auto matrix = bundle->weights->find_fp8(name, shape);
+    const auto wide = bundle->weights->find(name, shape);
+    ASSERT_TRUE(matrix.ok() && wide.ok());
+    EXPECT_EQ(matrix->codes.dtype, DType::fp8_e4m3);
+    std::vector<float> row(shape[1]);
+    for (int64_t r = 0; r < shape[0]; ++r) {
+      widen_fp8_row(matrix->codes, matrix->scales, r, row.data());
+      ASSERT_EQ(std::memcmp(row.data(), static_cast<const float*>(wide->data) + r * shape[1], row.size() * 4), 0) << r;
+    }
+    for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
+  }
+}
+
+Result<ModelBundle> open_rounded(const fs::path& path, const std::string& load_format = "auto") {
+  return open_model_bundle(path, {.load_format = load_format, .tokenizer_path = {}, .skip_tokenizer = true,
+                                  .dummy_dtype = DType::bf16, .dummy_seed = 0, .quantization = "fp8"});
+}
+
+// --quantization fp8: the layers' projections are rounded, a scale a row; all else stays.
+TEST_F(LoaderTest, QuantizationRoundsTheProjectionsAlone) {
+  for (const char* format : {"auto", "dummy"}) {
+    const auto plain = open_model_bundle(folder_, {.load_format = format, .tokenizer_path = {}, .skip_tokenizer = true});
+    const auto rounded = open_rounded(folder_, format);
+    ASSERT_TRUE(plain.ok() && rounded.ok()) << rounded.status().message();
+    const int64_t hidden = plain->config.hidden_size, ffn = plain->config.intermediate_size;
+    const int64_t embedding[] = {plain->config.vocab_size, hidden}, up[] = {ffn, hidden};
+    for (const auto& [name, shape, changes] :
+         {std::tuple<const char*, std::span<const int64_t>, bool>{"model.embed_tokens.weight", embedding, false},
+          {"model.layers.0.mlp.up_proj.weight", up, true}}) {
+      EXPECT_EQ(rounded->weights->has_fp8(name), changes);
+      const auto before = plain->weights->find(name, shape), after = rounded->weights->find(name, shape);
+      ASSERT_TRUE(before.ok() && after.ok());
+      std::vector<float> a(before->elements()), b(after->elements());
+      dequantize_row(before->dtype, before->data, before->elements(), a.data());
+      dequantize_row(after->dtype, after->data, after->elements(), b.data());
+      EXPECT_EQ(a != b, changes) << name;
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 0.07f * std::fabs(a[i]) + 1e-4f) << name;
+    }
+    const auto matrix = rounded->weights->find_fp8("model.layers.0.mlp.up_proj.weight", up);
+    ASSERT_TRUE(matrix.ok());
+    EXPECT_EQ(matrix->scales.values.size(), static_cast<size_t>(ffn));
+  }
+}
+
+// A dummy model whose config.json asks for scales of blocks gets them.
+TEST_F(LoaderTest, DummyWeightsFollowTheConfiguredBlocks) {
+  edit_config([](json& config) {
+    config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {16, 16}}};
+  });
+  const auto bundle = open_model_bundle(folder_, {.load_format = "dummy", .tokenizer_path = {}, .skip_tokenizer = true});
+  ASSERT_TRUE(bundle.ok()) << bundle.status().message();
+  const int64_t shape[] = {bundle->config.intermediate_size, bundle->config.hidden_size};
+  const auto matrix = bundle->weights->find_fp8("model.layers.0.mlp.up_proj.weight", shape);
+  ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+  EXPECT_EQ(matrix->scales.values.size(), static_cast<size_t>((shape[0] + 15) / 16 * ((shape[1] + 15) / 16)));
+}
+
+TEST_F(LoaderTest, QuantizationOfWhatIsQuantizedIsRefused) {
+  const auto gguf = open_rounded("tests/golden/families/gguf/model.gguf");
+  ASSERT_FALSE(gguf.ok());
+  EXPECT_EQ(gguf.status().field(), "--quantization");
+  EXPECT_NE(gguf.status().message().find("leave the flag out"), std::string::npos) << gguf.status().message();
+  edit_config([](json& config) { config["quantization_config"] = {{"quant_method", "mxfp4"}}; });
+  const auto mxfp4 = open_rounded(folder_);
+  ASSERT_FALSE(mxfp4.ok());
+  EXPECT_NE(mxfp4.status().message().find("mxfp4"), std::string::npos) << mxfp4.status().message();
+}
+
+// The flag says what an fp8 checkpoint is already: it stays as stored.
+TEST_F(LoaderTest, QuantizationOfAnEightBitCheckpointChangesNothing) {
+  const Fp8Folders folders = make_fp8(folder_, Fp8Scales::block);
+  const auto plain = open_model_bundle(folders.stored, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
+  const auto flagged = open_rounded(folders.stored);
+  ASSERT_TRUE(plain.ok() && flagged.ok());
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  const int64_t shape[] = {plain->config.intermediate_size, plain->config.hidden_size};
+  const auto a = plain->weights->find_fp8(name, shape), b = flagged->weights->find_fp8(name, shape);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(std::memcmp(a->codes.data, b->codes.data, a->codes.size_bytes()), 0);
+  EXPECT_EQ(a->scales.values, b->scales.values);
+  for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
+}
+
+// The same weights as compressed-tensors spells them.
+TEST_F(LoaderTest, CompressedTensorsOfEightBitFloatsAreRead) {
+  const int32_t ids[] = {3, 4, 5};
+  const Fp8Folders folders = make_fp8(folder_, Fp8Scales::row);
+  const auto meant = PagedRun::open(folders.meant, {});
+  fs::remove_all(folder_);
+  fs::rename(folders.stored, folder_);
+  const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
+  edit_config([&](json& config) {
+    config["quantization_config"] = {{"quant_method", "compressed-tensors"},
+                                     {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  });
+  const auto stored = open();
+  ASSERT_TRUE(stored.ok() && meant.ok()) << stored.status().message();
+  EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids));
+  edit_config([](json& config) { config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; });
+  expect_refusal(open(), StatusCode::unsupported, {"compressed-tensors", "8-bit floats"});
+  fs::remove_all(folders.meant);
+}
+
 TEST_F(LoaderTest, EightBitWeightsWithoutScalesAndOtherMethodsAreRefused) {
   const Fp8Folders folders = make_fp8(folder_, Fp8Scales::block);
   fs::remove_all(folder_);

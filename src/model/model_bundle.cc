@@ -62,18 +62,34 @@ void merge_eos(ModelBundle& bundle) {
   }
 }
 
-// Weights in a format of fewer bits. What MXFP4 misses is said where its tensors are looked for.
-Status widen_quantized(const std::string& folder, ModelBundle& bundle) {
+Status refuse_quantization(const std::string& what) {
+  return Status::invalid_argument("--quantization fp8: " + what + "; leave the flag out", "--quantization");
+}
+
+// Weights in a format of fewer bits, by the checkpoint or by --quantization. What MXFP4 misses is said
+// where its tensors are looked for.
+Status open_quantized(const std::string& folder, const ModelBundleOptions& options, ModelBundle& bundle) {
   const std::string& method = bundle.config.quant_method;
-  if (method.empty() || method == "mxfp4") return {};
-  if (method != "fp8") {
+  const bool dummy = options.load_format == "dummy", stored = method == "fp8" && !dummy;
+  if (!dummy && !method.empty() && method != "fp8" && method != "mxfp4") {
     return Status::unsupported(folder + "/config.json: quantization_config.quant_method \"" + method.substr(0, 40) +
-                               "\" is not supported; supported is fp8; or use a checkpoint saved in bfloat16, or a "
+                               "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a checkpoint saved in bfloat16, or a "
                                "GGUF file", "quantization_config");
   }
-  bundle.weights = widen_fp8_weights(std::move(bundle.weights), bundle.config.fp8);
-  LOG_INFO("8-bit weights ({}) are widened to the serving dtype while they are read",
-           bundle.config.fp8.block_rows > 0 ? "scales of blocks" : "scales of tensors or rows");
+  if (!dummy && !method.empty() && method != "fp8" && !options.quantization.empty()) {
+    return refuse_quantization(folder + "/config.json says that its weights are stored as " + method.substr(0, 40));
+  }
+  if (stored) {
+    bundle.weights = read_fp8_weights(std::move(bundle.weights), bundle.config.fp8);
+  } else if (method == "fp8" || options.quantization == "fp8") {
+    bundle.weights = quantize_weights_fp8(std::move(bundle.weights), bundle.config.fp8);
+  } else {
+    return {};
+  }
+  LOG_INFO("8-bit weights ({}, {})", stored ? "as stored" : "rounded while they are read",
+           bundle.config.fp8.block_rows > 0 ? "scales of blocks"
+           : stored                         ? "scales of tensors or rows"
+                                            : "a scale for each output feature");
   return {};
 }
 
@@ -91,6 +107,7 @@ std::string gguf_in_folder(const std::string& folder) {
 }
 
 Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleOptions& options) {
+  if (!options.quantization.empty()) return refuse_quantization(file + " says itself how its weights are stored");
   WW_ASSIGN_OR_RETURN(GgufModel gguf, load_gguf_model(file));
   ModelBundle out;
   out.config = std::move(gguf.config);
@@ -140,8 +157,8 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
   } else {
     WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
-    WW_RETURN_IF_ERROR(widen_quantized(path, out));
   }
+  WW_RETURN_IF_ERROR(open_quantized(path, options, out));
   if (!options.skip_tokenizer) {
     WW_RETURN_IF_ERROR(open_tokenizer(options.tokenizer_path.empty() ? path : options.tokenizer_path, out));
   }

@@ -18,6 +18,7 @@ struct ModelBundleOptions {
   bool skip_tokenizer = false;
   DType dummy_dtype = DType::bf16;      // of --load-format dummy
   uint64_t dummy_seed = 0;
+  std::string quantization = {};        // "fp8": projections are rounded to 8 bits; empty: as stored
 };
 
 struct ModelBundle {

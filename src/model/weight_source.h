@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/fp8_matrix.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
@@ -22,6 +23,12 @@ class WeightSource {
   virtual DType dtype(std::string_view name) const = 0;  // f32 when there is no such tensor
   // `data_loss`, naming the tensor, when it is missing or has another shape.
   virtual Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const = 0;
+  // Whether find_fp8() gives the matrix in 8 bits (find() gives it widened). Codes are e4m3; release()
+  // takes their view.
+  virtual bool has_fp8(std::string_view) const { return false; }
+  virtual Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t>) const {
+    return Status::internal("tensor " + std::string(name) + " is not in 8 bits");
+  }
   virtual void release(const TensorView&) const {}
 };
 

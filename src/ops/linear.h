@@ -29,6 +29,7 @@
 #include "device/cpu/cpu_info.h"
 #include "ops/aligned_buffer.h"
 #include "ops/compute_types.h"
+#include "ops/fp8_matrix.h"
 #include "ops/kernels/linear_kernels.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
@@ -44,6 +45,7 @@ struct LinearPart {
   int64_t first_row = 0;
   int64_t row_step = 1;    // 2 for weights that store gate and up rows alternately
   int64_t rows = -1;
+  const WeightScales* scales = nullptr;  // of a weight in fp8_e4m3, which only a GPU takes
 };
 
 struct LinearOptions {

@@ -5,8 +5,9 @@
 //
 // `widen_low` gives bytes 0 and 2 of a word, `widen_high` bytes 1 and 3, as a pair of 16-bit values.
 //
-// fp4 goes the same way, then is multiplied by its block's scale: an fp4 value times an e4m3 one has at
-// most six significant bits, so the 16-bit product is exact. `widen<j>` gives nibbles j and j + 4 of a word.
+// fp4 goes the same way (in the extend kernel; decode has fp4_fragment.h), then is multiplied by its block's
+// scale: an fp4 value times an e4m3 one has at most six significant bits, so the 16-bit product is exact.
+// `widen<j>` gives nibbles j and j + 4 of a word.
 #pragma once
 
 #include "attention/cuda/ptx.h"

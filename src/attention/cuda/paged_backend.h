@@ -44,6 +44,7 @@ struct DecodeLayout {
 struct ExtendLayout {
   int tile_rows = 0;
   int rows_per_token = 1;  // group: the q heads of a kv head share a tile; 1: a tile is of one q head
+  bool fp8_products = false;  // Caps::fp8_products apply
 };
 
 struct ExtendLaunch {

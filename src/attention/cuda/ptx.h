@@ -28,6 +28,7 @@ WW_DEVICE void cp_async_few(u32 smem, const void* global, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(smem), "l"(global), "n"(kBytes), "r"(bytes)
                : "memory");
 }
+WW_DEVICE void prefetch_l2(const void* global) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(global)); }
 // For data that is read once: it leaves the L2 first.
 WW_DEVICE u64 evict_first_policy() {
   u64 policy;
@@ -70,6 +71,12 @@ WW_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 smem) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(smem)
+               : "memory");
+}
+// The inverse of ldmatrix_x4 (sm_90).
+WW_DEVICE void stmatrix_x4(u32 smem, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(smem), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 // Transposes an 8x8 matrix of 16-bit elements held as ldmatrix leaves it.
@@ -134,6 +141,15 @@ struct F16 {
     return d;
   }
 };
+
+// Four values as e4m3 bytes (sm_89), the first lowest; too large ones become 448.
+WW_DEVICE u32 pack_e4m3(float a, float b, float c, float d) {
+  u32 word;
+  asm("{.reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; "
+      "mov.b32 %0, {low, high};}\n"
+      : "=r"(word) : "f"(a), "f"(b), "f"(c), "f"(d));
+  return word;
+}
 
 // ---- arithmetic -------------------------------------------------------------------------------
 
@@ -201,6 +217,13 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
       "%4, %5, %6}], [%2];\n" ::"r"(smem),
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4, %5, %6}], [%2], %7;\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
 WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }

@@ -23,12 +23,14 @@ cudaError_t encode(CUtensorMap* map, const void* base, const cuuint64_t (&dims)[
                    const cuuint64_t (&strides_bytes)[3], int box_tokens) {
   static const EncodeFn function = find_encode();
   if (function == nullptr) return cudaErrorNotSupported;
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_tokens), 1, 1};
+  const cuuint32_t columns = static_cast<cuuint32_t>(dims[0] < 64 ? dims[0] : 64);
+  const cuuint32_t box[4] = {columns, static_cast<cuuint32_t>(box_tokens), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   // The element type only decides what an out-of-bounds zero is: any 16-bit type will do.
   const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims,
                                    strides_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -47,6 +49,15 @@ cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionPar
   return encode(map, pool, dims, strides, box_tokens);
 }
 
+cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
+                               int box_tokens) {
+  AttentionParams pairs = p;
+  pairs.page_stride /= 2;
+  pairs.token_stride /= 2;
+  pairs.head_stride /= 2;
+  return make_pool_map(map, pool, pairs, head_dim / 2, box_tokens);
+}
+
 cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,
                           int head_dim, int box_tokens) {
   const cuuint64_t dims[4] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(p.num_tokens),
@@ -54,6 +65,12 @@ cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stri
   const cuuint64_t row_bytes = static_cast<cuuint64_t>(token_stride) * 2;
   const cuuint64_t strides[3] = {row_bytes, static_cast<cuuint64_t>(head_dim) * 2, row_bytes * dims[1]};
   return encode(map, rows, dims, strides, box_tokens);
+}
+
+cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows) {
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows), 1, 1};
+  const cuuint64_t row_bytes = dims[0] * 2, matrix_bytes = row_bytes * dims[1];
+  return encode(map, matrix, dims, {row_bytes, matrix_bytes, matrix_bytes}, box_rows);
 }
 
 int box_tokens_of(int page_size, int most) {

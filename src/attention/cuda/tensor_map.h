@@ -1,4 +1,4 @@
-// Tensor maps: how the bulk copy engine sees Q and the K/V pools. Made on the host, passed to kernels by
+// Tensor maps: how the bulk copy engine sees Q, the K/V pools and weights. Made on the host, passed to kernels by
 // value. Boxes are 64 elements (128 bytes) wide, in the 128-byte swizzle.
 #pragma once
 
@@ -14,9 +14,17 @@ namespace warpweave::cuda {
 cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
                           int box_tokens);
 
+// The same of one-byte elements, head dim 64 (64-byte boxes in the 64-byte swizzle) or 128.
+cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
+                               int box_tokens);
+
 // Q (or an output of its shape) as [1][q head][token][dim]; a box holds `box_tokens` tokens of one head.
 cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,
                           int head_dim, int box_tokens);
+
+// A dense row-major matrix of 16-bit elements; a box holds 64 columns of `box_rows` rows. What a box has outside of
+// the matrix is zero.
+cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows);
 
 // The most tokens, a power of two up to `most`, that a box can hold for this page size.
 int box_tokens_of(int page_size, int most);

@@ -16,7 +16,7 @@ namespace warpweave::tile {
 namespace {
 
 // Work-groups that keep an SM busy: of one warp, and of several.
-constexpr int kSmallGroupsPerSm = 4;
+constexpr int kSmallGroupsPerSm = 8;
 constexpr int kLargeGroupsPerSm = 1;
 // Fewer tokens than this are not worth a split.
 constexpr int kMinSplitTokens = 128;

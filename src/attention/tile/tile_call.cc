@@ -103,6 +103,7 @@ bool rows_are_aligned(const AttentionCall& call) {
                      (is_aligned(call.dual_chunk->q_succ, call.dual_chunk->token_stride) &&
                       is_aligned(call.dual_chunk->q_inter, call.dual_chunk->token_stride));
   return view_is_aligned(call.k) && view_is_aligned(call.v) && call.head_dim % 8 == 0 &&
+         call.v_head_dim % 8 == 0 &&
          is_aligned(call.q, call.q_token_stride) && forms;
 }
 

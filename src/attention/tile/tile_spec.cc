@@ -57,10 +57,10 @@ TileSpec dpas_tile(int rows, const TileDevice& device) {
   return spec;
 }
 
-// Of a block's rows K and V, 16-bit, padded by 16 bytes against bank conflicts, and where they begin.
+// Of a block's rows K and V, 16-bit, padded by 16 bytes against bank conflicts.
 size_t mma_stage_bytes(const TileSpec& spec) {
   const size_t k_row = round_up(spec.shape.head_dim, 16) + 8, v_row = round_up(spec.shape.v_head_dim, 16) + 8;
-  return spec.tile_n * (2 * (k_row + v_row) + 16);
+  return spec.tile_n * 2 * (k_row + v_row);
 }
 
 // Work-groups of many rows read K and V less often; of few, do not compute rows that are not there.
@@ -72,9 +72,11 @@ TileSpec mma_tile(const TileShape& shape, int rows, const TileDevice& device) {
   spec.warps = rows <= kMmaRows ? 1 : rows <= 4 * kMmaRows ? 4 : 8;
   spec.tile_m = spec.warps * kMmaRows;
   spec.row_block = 1;
-  // Dual chunk attention holds a block's scores twice.
-  spec.tile_n = shape.dual_chunk ? 32 : 64;
-  spec.stages = 2;
+  // Dual chunk attention holds a block's scores twice. A warp that is alone waits for memory most of the
+  // time: with small blocks many of them fit an SM, above all where they wait for each load.
+  spec.tile_n = spec.warps == 1 ? (kv_format_bits(shape.kv_format) == 16 ? 32 : 16) : shape.dual_chunk ? 32 : 64;
+  // The codes of fp8 and fp4 wait in registers.
+  spec.stages = kv_format_bits(shape.kv_format) == 16 ? 2 : 1;
   while (local_bytes(spec) > device.local_memory_bytes && (spec.stages == 2 || spec.tile_n == 64)) {
     if (spec.tile_n == 64) {
       spec.tile_n = 32;
@@ -104,7 +106,9 @@ size_t local_bytes(const TileSpec& spec) {
   // Two bits a block, behind the list's origin.
   const size_t list_bytes = shape.mask_modifier ? 16 + kListedBlocks / 4 : 0;
   if (spec.lanes == LaneKind::mma) {
-    return 2 * spec.tile_m * (round_up(shape.head_dim, 16) + 8) + spec.stages * mma_stage_bytes(spec) + list_bytes;
+    const size_t row_places_bytes = 2 * spec.tile_n * 16;
+    return 2 * spec.tile_m * (round_up(shape.head_dim, 16) + 8) + spec.stages * mma_stage_bytes(spec) +
+           row_places_bytes + list_bytes;
   }
   const size_t dv = round_up(shape.v_head_dim, spec.lane_count);
   if (spec.lanes == LaneKind::dpas) {

@@ -7,6 +7,7 @@
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "model/build_decoder.h"
+#include "model/fp8_weights.h"
 #include "model/kv_scales.h"
 
 namespace warpweave {
@@ -16,6 +17,7 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   WW_ASSIGN_OR_RETURN(run->bundle_, open_model_bundle(path, {.load_format = options.load_format,
                                                              .tokenizer_path = {},
                                                              .skip_tokenizer = true}));
+  if (options.fp8) run->bundle_.weights = quantize_weights_fp8(std::move(run->bundle_.weights), *options.fp8);
   const ModelConfig& config = run->bundle_.config;
   WW_ASSIGN_OR_RETURN(KvHeadScales scales, load_kv_scales(*run->bundle_.weights, config));
   WW_ASSIGN_OR_RETURN(run->model_, build_decoder(config, run->bundle_.weights,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct PagedRunOptions {
   int max_tokens = 128;
   int threads = 2;
   std::string load_format = "auto";
+  std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
 };
 
 class PagedRun {

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/launch.cuh"
@@ -47,6 +48,12 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   __shared__ float scratch[kNormThreads / 32];
   if (blockIdx.x >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows));
   start_successor();
+  float weight[kNormPacks][4];
+#pragma unroll
+  for (int pack = 0; pack < kNormPacks; ++pack) {
+    const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
+    if (i < call.cols) load_f32(call.weight + i, weight[pack]);
+  }
   wait_for_predecessor();
   const float* x = call.x + blockIdx.x * call.cols;
   float kept[kNormPacks][4];
@@ -65,11 +72,9 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   sum = block_sum(sum, scratch);
   const float inverse = rsqrtf(sum / static_cast<float>(call.cols) + call.eps);
   const int64_t base = blockIdx.x * call.cols;
-  const auto finish = [&](int64_t i, float (&value)[4]) {
-    float weight[4];
-    load_f32(call.weight + i, weight);
+  const auto finish = [&](int64_t i, float (&value)[4], const float (&scale)[4]) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) value[j] *= inverse * (weight[j] + call.weight_offset);
+    for (int j = 0; j < 4; ++j) value[j] *= inverse * (scale[j] + call.weight_offset);
     if (call.accumulate) {
       float* out = static_cast<float*>(call.out) + base + i;
       float before[4];
@@ -84,12 +89,13 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   for (int pack = 0; pack < kNormPacks; ++pack) {
     const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
     if (i >= call.cols) break;
-    finish(i, kept[pack]);
+    finish(i, kept[pack], weight[pack]);
   }
   for (int64_t i = (int64_t{kNormPacks} * blockDim.x + threadIdx.x) * 4; i < call.cols; i += blockDim.x * 4) {
-    float value[4];
+    float value[4], scale[4];
     load_f32(x + i, value);
-    finish(i, value);
+    load_f32(call.weight + i, scale);
+    finish(i, value, scale);
   }
 }
 
@@ -98,46 +104,37 @@ __global__ void gather_rows_kernel(const uint32_t* in, const int32_t* index, int
   for (int64_t i = threadIdx.x; i < row_words; i += blockDim.x) out[to + i] = in[from + i];
 }
 
-template <GluActivation kActivation>
-__device__ __forceinline__ float activate(float gate, float up) {
-  if constexpr (kActivation == GluActivation::silu) return gate / (1 + __expf(-gate)) * up;
-  if constexpr (kActivation == GluActivation::gelu_tanh) {
-    const float inner = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
-    return 0.5f * gate * (1 + tanhf(inner)) * up;
-  }
-  const float clamped = fminf(gate, 7.0f);
-  return (fminf(fmaxf(up, -7.0f), 7.0f) + 1) * clamped / (1 + __expf(-1.702f * clamped));
-}
-
+// Blocks (row, part of the row); rows past the last prefetch.
 template <typename T, GluActivation kActivation, int kPack>
-__global__ void glu_kernel(GluCall call, int glu_blocks) {
-  if (static_cast<int>(blockIdx.x) >= glu_blocks) return prefetch_weights(call.prefetch, blockIdx.x - glu_blocks);
+__global__ void glu_kernel(GluCall call) {
+  if (blockIdx.x >= call.rows) {
+    const int block = static_cast<int>((blockIdx.x - call.rows) * gridDim.y + blockIdx.y);
+    if (block < kPrefetchBlocks) prefetch_weights(call.prefetch, block);
+    return;
+  }
   start_successor();
   wait_for_predecessor();
-  const T* in = static_cast<const T*>(call.in);
-  const int64_t cols = call.cols, packs = cols / kPack;
-  for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < call.rows * packs;
-       n += int64_t{glu_blocks} * blockDim.x) {
-    const int64_t row = n / packs, i = n % packs * kPack;
-    float gate[kPack], up[kPack];
-    load_f32(in + row * 2 * cols + i, gate);
-    load_f32(in + row * 2 * cols + cols + i, up);
+  const int64_t row = blockIdx.x, cols = call.cols, i = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kPack;
+  if (i >= cols) return;
+  const T* in = static_cast<const T*>(call.in) + row * 2 * cols + i;
+  float gate[kPack], up[kPack];
+  load_f32(in, gate);
+  load_f32(in + cols, up);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) gate[j] = activate<kActivation>(gate[j], up[j]);
-    store_f32(static_cast<T*>(call.out) + row * cols + i, gate);
-  }
+  for (int j = 0; j < kPack; ++j) gate[j] = activate<kActivation>(gate[j], up[j]);
+  store_f32(static_cast<T*>(call.out) + row * cols + i, gate);
 }
 
 template <typename T, GluActivation kActivation>
 void launch_glu(const GluCall& call, cudaStream_t stream) {
   constexpr int kPack = 16 / sizeof(T);
-  constexpr int64_t kThreads = 256, kMaxBlocks = 132 * 32;
+  constexpr int64_t kThreads = 256;
   const bool packed = call.cols % kPack == 0;
-  const int64_t work = call.rows * call.cols / (packed ? kPack : 1);
-  const int blocks = static_cast<int>(std::min((work + kThreads - 1) / kThreads, kMaxBlocks));
+  const int64_t packs = call.cols / (packed ? kPack : 1);
+  const unsigned parts = static_cast<unsigned>((packs + kThreads - 1) / kThreads);
+  const unsigned rows = static_cast<unsigned>(call.rows) + (prefetch_blocks(call.prefetch) + parts - 1) / parts;
   const auto kernel = packed ? glu_kernel<T, kActivation, kPack> : glu_kernel<T, kActivation, 1>;
-  launch_dependent({blocks + prefetch_blocks(call.prefetch), static_cast<unsigned>(kThreads), 0, stream}, kernel, call,
-                   blocks);
+  launch_dependent({dim3(rows, parts), static_cast<unsigned>(kThreads), 0, stream}, kernel, call);
 }
 
 template <typename T>

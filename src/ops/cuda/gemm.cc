@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -21,8 +23,21 @@ constexpr int64_t kManyRows = 128;
 // Weights of this size leave nothing of themselves in the cache: their product may be timed again at once.
 constexpr int64_t kUncachedBytes = int64_t{256} << 20;
 
+// The product alone, whose plan decides for the fused one, too.
+GemmCall unfused(const GemmCall& call) {
+  GemmCall out = call;
+  out.fused_glu = false;
+  out.y_stride = call.linear->out_features;
+  return out;
+}
+
 cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
+  switch (dtype) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::f16: return CUDA_R_16F;
+    case DType::fp8_e4m3: return CUDA_R_8F_E4M3;
+    default: return CUDA_R_16BF;
+  }
 }
 
 }  // namespace
@@ -78,6 +93,8 @@ Status GpuGemm::Lt::open() {
   return {};
 }
 
+enum class GpuGemm::OwnKernel : int { stream_128, stream_256, small };  // the first two: stream_gemm's variants
+
 // One shape: its descriptors, the algorithms that may run it, and which one does.
 struct GpuGemm::Plan {
   explicit Plan(const Lt& lt_in) : lt(lt_in) {}
@@ -88,23 +105,55 @@ struct GpuGemm::Plan {
     }
   }
   // `whole`: only algorithms that do not split the depth.
-  Status init(const GemmCall& call, bool whole);
+  Status init(const GemmCall& call, bool whole, bool fast_accumulation);
+  // Where the scales of this call's operands are; true for operands without.
+  bool set_scales(const GemmCall& call) const;
   // Puts another shape's algorithm first, if it takes this one.
   void try_first(const cublasLtMatmulAlgo_t& algorithm);
-  int candidates() const { return static_cast<int>(algorithms.size()); }
+  bool set_fp8(const GemmCall& call, bool fast_accumulation);
+  // cuBLASLt's algorithms, then our kernels.
+  int candidates() const { return static_cast<int>(algorithms.size() + own_kernels.size()); }
+  std::optional<OwnKernel> own_kernel(int candidate) const {
+    const int own = candidate - static_cast<int>(algorithms.size());
+    return own < 0 ? std::nullopt : std::optional(own_kernels[own]);
+  }
 
   const Lt& lt;
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
   std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<OwnKernel> own_kernels;
   int chosen = 0;
   int next_tried = 0;
   bool tuned = false;
   std::vector<std::vector<float>> times_ms;  // by candidate, while tuning
 };
 
+bool GpuGemm::Plan::set_scales(const GemmCall& call) const {
+  if (call.x_scales == nullptr) return true;
+  const void* const w_scales = call.linear->scales;
+  const void* const x_scales = call.x_scales;
+  return lt.desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w_scales, sizeof(w_scales)) ==
+             CUBLAS_STATUS_SUCCESS &&
+         lt.desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x_scales, sizeof(x_scales)) == CUBLAS_STATUS_SUCCESS;
+}
+
+bool GpuGemm::Plan::set_fp8(const GemmCall& call, bool fast_accumulation) {
+  if (call.x_scales == nullptr) return true;
+  const bool blocks = call.linear->scaling == Fp8Scaling::block;
+  const int32_t w_mode = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  const int32_t x_mode = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  const int8_t fast = fast_accumulation && !blocks;  // sums of blocks are scaled one by one
+  return lt.desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &w_mode, sizeof(w_mode)) == CUBLAS_STATUS_SUCCESS &&
+         lt.desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &x_mode, sizeof(x_mode)) == CUBLAS_STATUS_SUCCESS &&
+         lt.desc_set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)) == CUBLAS_STATUS_SUCCESS &&
+         set_scales(call);
+}
+
 // cuBLASLt thinks in columns: y^T [N, M] = W^T' [K, N]' * x^T [K, M].
-Status GpuGemm::Plan::init(const GemmCall& call, bool whole) {
+Status GpuGemm::Plan::init(const GemmCall& call, bool whole, bool fast_accumulation) {
   const GpuLinear& linear = *call.linear;
   const auto type = cuda_type(linear.dtype), y_type = cuda_type(call.y_dtype);
   const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -118,7 +167,7 @@ Status GpuGemm::Plan::init(const GemmCall& call, bool whole) {
                 CUBLAS_STATUS_SUCCESS &&
             lt.layout_create(&x, type, linear.in_features, call.rows, linear.in_features) == CUBLAS_STATUS_SUCCESS &&
             lt.layout_create(&y, y_type, linear.out_features, call.rows, call.y_stride) == CUBLAS_STATUS_SUCCESS &&
-            lt.preference_create(&preference) == CUBLAS_STATUS_SUCCESS;
+            set_fp8(call, fast_accumulation) && lt.preference_create(&preference) == CUBLAS_STATUS_SUCCESS;
   if (ok) {
     lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -199,20 +248,35 @@ Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   std::unique_ptr<GpuGemm> out(new GpuGemm);
   WW_RETURN_IF_ERROR(out->lt_->open());
   WW_ASSIGN_OR_RETURN(out->workspace_, DeviceBuffer::allocate(kWorkspaceBytes, "the products' workspace"));
+  const size_t scratch_bytes = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
+  WW_ASSIGN_OR_RETURN(out->stream_scratch_, DeviceBuffer::allocate(scratch_bytes, "the products' partial sums"));
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(out->stream_scratch_.as<void>(), 0, scratch_bytes), "clearing partial sums");
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(nullptr), "clearing partial sums");
   return out;
 }
 
-Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
+bool GpuGemm::own_kernel_takes(OwnKernel kernel, const GemmCall& call) {
+  return kernel == OwnKernel::small ? small_gemm_takes(call) : stream_gemm_takes(call, static_cast<int>(kernel));
+}
+
+GpuGemm::Shape GpuGemm::shape_of(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
-  const Shape shape = {linear.out_features, linear.in_features, linear.dtype, call.y_dtype,
-                       call.y_stride,       call.accumulate,    call.rows};
+  return {linear.out_features, linear.in_features, {linear.dtype, linear.scaling}, call.y_dtype,
+          call.y_stride,       call.accumulate,    call.rows};
+}
+
+Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
+  const Shape shape = shape_of(call);
   if (const auto found = plans_.find(shape); found != plans_.end()) return found->second.get();
   auto made = std::make_unique<Plan>(*lt_);
-  WW_RETURN_IF_ERROR(made->init(call, batch_invariant_));
+  WW_RETURN_IF_ERROR(made->init(call, batch_invariant_, fp8_fast_accumulation_));
   if (batch_invariant_) {
     WW_RETURN_IF_ERROR(fix_algorithm(shape, call, stream, *made));
   } else if (const Plan* tuned = tuned_neighbour(shape); tuned != nullptr && !tuning_) {
-    made->try_first(tuned->algorithms[tuned->chosen]);
+    if (!tuned->own_kernel(tuned->chosen)) made->try_first(tuned->algorithms[tuned->chosen]);
+  }
+  for (OwnKernel kernel : {OwnKernel::small, OwnKernel::stream_128, OwnKernel::stream_256}) {
+    if (own_kernels() && own_kernel_takes(kernel, call)) made->own_kernels.push_back(kernel);
   }
   return (plans_[shape] = std::move(made)).get();
 }
@@ -242,7 +306,7 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
   for (int64_t rows : kInvariantRows) {
     trial.call.rows = rows;
     plans.push_back(std::make_unique<Plan>(*lt_));
-    WW_RETURN_IF_ERROR(plans.back()->init(trial.call, /*whole=*/true));
+    WW_RETURN_IF_ERROR(plans.back()->init(trial.call, /*whole=*/true, /*fast_accumulation=*/false));
     for (const cublasLtMatmulAlgo_t& algorithm : plans.back()->algorithms) {
       int32_t splits = 0;
       size_t written = 0;
@@ -320,7 +384,9 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
 }
 
 Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream) {
+  if (const auto kernel = plan.own_kernel(candidate)) return run_own(*kernel, call, stream);
   const float alpha = 1, beta = call.accumulate ? 1 : 0;
+  if (!plan.set_scales(call)) return Status::internal("cuBLASLt takes no scales of 8-bit operands");
   const cublasStatus_t status =
       lt_->matmul(lt_->handle, plan.desc, &alpha, call.linear->weight, plan.w, call.x, plan.x, &beta, call.y, plan.y,
                   call.y, plan.y, &plan.algorithms[candidate], workspace_.as<void>(), workspace_.size_bytes(),
@@ -332,19 +398,44 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
   return {};
 }
 
-Status GpuGemm::run(const GemmCall& call, Stream stream) {
-  if (call.rows == 0) return {};
-  if (!batch_invariant_ && small_gemm_takes(call)) {
+bool GpuGemm::takes_fused(const GemmCall& call) const {
+  if (!own_kernels() || call.rows == 0) return false;
+  if (call.rows <= kSmallGemmAlone) return small_gemm_takes(call);
+  if (call.norm.x != nullptr) return false;
+  const auto found = plans_.find(shape_of(unfused(call)));
+  if (tuning_ || found == plans_.end()) return false;
+  const auto kernel = found->second->own_kernel(found->second->chosen);
+  return kernel && own_kernel_takes(*kernel, call);
+}
+
+Status GpuGemm::run_own(OwnKernel kernel, const GemmCall& call, Stream stream) {
+  if (kernel == OwnKernel::small) {
     small_gemm(call, stream);
   } else {
-    WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call, stream));
-    const bool trying = tuning_ && !batch_invariant_;
-    WW_RETURN_IF_ERROR(trying ? try_candidates(*plan, call, stream) : run_candidate(*plan, plan->chosen, call, stream));
+    stream_gemm(call, static_cast<int>(kernel), {stream_scratch_.as<void>()}, stream);
   }
+  return {};
+}
+
+Status GpuGemm::run(const GemmCall& call, Stream stream) {
+  if (call.rows == 0) return {};
+  WW_RETURN_IF_ERROR(call.linear->dtype == DType::fp8_e4m3 ? run_fp8(call, stream) : run_16_bit(call, stream));
   if (call.linear->bias != nullptr) {
     add_bias(call.y, call.y_dtype, call.rows, call.linear->out_features, call.y_stride, call.linear->bias, stream);
   }
   return {};
+}
+
+Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
+  if (!own_kernels() || call.rows > kSmallGemmAlone || !small_gemm_takes(call)) return run_by_plan(call, stream);
+  small_gemm(call, stream);
+  return {};
+}
+
+Status GpuGemm::run_by_plan(const GemmCall& call, Stream stream) {
+  WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call.fused_glu ? unfused(call) : call, stream));
+  const bool trying = tuning_ && !batch_invariant_;
+  return trying ? try_candidates(*plan, call, stream) : run_candidate(*plan, plan->chosen, call, stream);
 }
 
 // Times the next candidate, or all of them. The first use of each loads its code and is not timed.

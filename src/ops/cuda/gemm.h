@@ -1,8 +1,16 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows a kernel of our own
-// (small_gemm.h), which begins under the kernel before it.
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own,
+// which begin under the kernel before them: small_gemm.h up to 16 rows; up to 32 rows it and up to 128 rows
+// stream_gemm.h where they were the fastest when tried.
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
-// TF32). The first product of a shape picks its algorithm and remembers it; while tuning is on,
+// TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
+//   up to 16 rows        inputs as they are, weights widened on the way to the tensor cores
+//   more                 inputs rounded to e4m3, a scale a row (for weight scales of blocks: one for 128
+//                        columns), products of 8-bit operands by cuBLASLt with f32 sums: its fast
+//                        accumulation, which keeps about 14 bits of a sum, is off
+//   else                 weights are widened to memory, a piece at a time, and multiplied as 16-bit ones:
+//                        where cuBLASLt has no algorithm, and for batch invariance
+//  The first product of a shape picks its algorithm and remembers it; while tuning is on,
 // products try the candidates in turn and time them, so that the layers of one forward measure
 // each with weights that are not in the cache. One thread, one stream at a time.
 // Errors: `unsupported` when cuBLASLt is missing; `internal` when no algorithm takes a shape.
@@ -11,11 +19,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "device/cuda/memory.h"
 #include "ops/compute_types.h"
+#include "ops/cuda/fp8.h"
 #include "ops/cuda/gpu_ops.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
@@ -31,18 +42,35 @@ struct GpuLinear {
   int64_t in_features = 0;
   int64_t out_features = 0;
   GluActivation glu = GluActivation::none;
+  const float* scales = nullptr;  // of weights in e4m3
+  Fp8Scaling scaling = Fp8Scaling::row;
+  DType x_dtype = DType::bf16;    // of the inputs of weights in e4m3
   bool empty() const { return weight == nullptr; }
+};
+
+// The input of a product as it is before its RMS norm (gpu_ops.h), which the kernel applies.
+struct NormedInput {
+  const float* x = nullptr;      // [rows, in_features] dense; null: no norm
+  const float* weight = nullptr;
+  float weight_offset = 0;
+  float eps = 1e-6f;
 };
 
 struct GemmCall {
   const GpuLinear* linear = nullptr;
-  const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype
+  const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype, x_dtype for e4m3
   int64_t rows = 0;
   void* y = nullptr;             // [rows, out_features] with rows y_stride elements apart
-  DType y_dtype = DType::bf16;   // the linear's dtype or f32
+  DType y_dtype = DType::bf16;   // that of x or f32
   int64_t y_stride = 0;
   bool accumulate = false;       // y += (f32 only)
+  const float* x_scales = nullptr;  // GpuGemm's own: x are e4m3 codes with these
+  bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
+  NormedInput norm = {};         // in place of x; see takes_fused()
 };
+
+// How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
+enum class Fp8Path : uint8_t { automatic, stream, tensor, widen };
 
 class GpuGemm {
  public:
@@ -50,11 +78,24 @@ class GpuGemm {
   ~GpuGemm();
 
   Status run(const GemmCall& call, Stream stream);
+  // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
+  bool takes_fused(const GemmCall& call) const;
+
+  // From now on cuBLASLt alone computes; to compare with.
+  void set_library_only() { library_only_ = true; }
 
   // From now on a row's bits do not depend on the other rows: each product keeps one algorithm for any
   // number of rows, one that does not split the depth and was seen to give the same bits alone and
   // among others. Before the first run().
   void set_batch_invariant() { batch_invariant_ = true; }
+
+  // Memory for products of e4m3 weights: once, before the first of them.
+  Status reserve_fp8(int64_t max_rows, int64_t max_in_features);
+  void set_fp8_path(Fp8Path path) { fp8_path_ = path; }
+  // Shapes of 8-bit operands that cuBLASLt had no algorithm for.
+  size_t fp8_refusals() const { return fp8_refused_.size(); }
+  // Before the first run().
+  void set_fp8_fast_accumulation(bool on) { fp8_fast_accumulation_ = on; }
 
   // Between start and stop every run() is timed and waited for; not while a graph is captured.
   void start_tuning() { tuning_ = true; }
@@ -65,8 +106,16 @@ class GpuGemm {
   struct Lt;
   struct Plan;
   struct Algorithm;
-  // out_features, in_features, dtype, y_dtype, y_stride, accumulate, rows
-  using Shape = std::tuple<int64_t, int64_t, DType, DType, int64_t, bool, int64_t>;
+  enum class OwnKernel : int;
+  // out_features, in_features, dtype and scaling, y_dtype, y_stride, accumulate, rows
+  using Shape = std::tuple<int64_t, int64_t, std::pair<DType, Fp8Scaling>, DType, int64_t, bool, int64_t>;
+
+  static Shape shape_of(const GemmCall& call);
+  Status run_by_plan(const GemmCall& call, Stream stream);
+  Status run_16_bit(const GemmCall& call, Stream stream);
+  Status run_fp8(const GemmCall& call, Stream stream);
+  Status run_fp8_tensor(const GemmCall& call, Stream stream);
+  Status run_fp8_widened(const GemmCall& call, Stream stream);
 
   GpuGemm();
   Result<Plan*> plan_for(const GemmCall& call, Stream stream);
@@ -75,13 +124,22 @@ class GpuGemm {
   const Plan* tuned_neighbour(const Shape& shape) const;
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
+  bool own_kernels() const { return !batch_invariant_ && !library_only_; }
+  static bool own_kernel_takes(OwnKernel kernel, const GemmCall& call);
+  Status run_own(OwnKernel kernel, const GemmCall& call, Stream stream);
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;
   DeviceBuffer workspace_;
+  DeviceBuffer stream_scratch_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
+  DeviceBuffer fp8_codes_, fp8_scales_, fp8_widened_;
+  std::set<Shape> fp8_refused_;         // by cuBLASLt
+  Fp8Path fp8_path_ = Fp8Path::automatic;
+  bool fp8_fast_accumulation_ = false;
   bool tuning_ = false;
   bool batch_invariant_ = false;
+  bool library_only_ = false;
   std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by product: the shape of 0 rows
 };
 

@@ -19,6 +19,9 @@ namespace warpweave::gpu {
 
 using Stream = void*;
 
+// What a scale of e4m3 weights belongs to (fp8.h).
+enum class Fp8Scaling : uint8_t { row, block };
+
 // The start of every row of a weight matrix, to be asked for from memory while a small kernel leaves it
 // idle: the product that follows finds it in the L2 cache.
 struct WeightPrefetch {
@@ -140,7 +143,9 @@ struct GroupedGemmCall {
   const int32_t* offsets = nullptr;       // [experts + 1]
   int experts = 0;
   int64_t pairs = 0;
-  const void* const* weights = nullptr;   // [experts] pointers to [n, k] of `dtype`
+  const void* const* weights = nullptr;   // [experts] pointers to [n, k] of `dtype`, or with
+  const float* const* weight_scales = nullptr;  // scales to e4m3 codes (fp8.h)
+  Fp8Scaling scaling = Fp8Scaling::row;
   const float* const* biases = nullptr;   // [experts] pointers to [n], or null
   int64_t n = 0;
   int64_t k = 0;                          // a multiple of 8

@@ -1,8 +1,10 @@
 // Mixture of experts: route, sort by expert, grouped products, sum. Everything stays on the GPU, so
 // that a graph can hold it.
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <mma.h>
 
+#include "ops/cuda/fp8.h"
 #include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/types.cuh"
 
@@ -171,7 +173,25 @@ struct TileProduct<float> {
   }
 };
 
+// Eight codes in T, exact: times scales of blocks, rounded; scales of rows are left for the sums.
 template <typename T>
+__device__ Pack<T, 8> widened_codes(const uint8_t* codes, const GroupedGemmCall& call, const float* scales, int64_t row,
+                                    int64_t col) {
+  const float scale = call.scaling == Fp8Scaling::row
+                          ? 1
+                          : scales[row / kFp8Block * fp8_scale_stride(call.k) + col / kFp8Block];
+  const auto pairs = *reinterpret_cast<const Pack<uint16_t, 4>*>(codes + row * call.k + col);
+  Pack<T, 8> out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pairs.value[i], __NV_E4M3)));
+    out.value[2 * i] = from_f32<T>(values.x * scale);
+    out.value[2 * i + 1] = from_f32<T>(values.y * scale);
+  }
+  return out;
+}
+
+template <typename T, bool kFp8>
 __global__ void __launch_bounds__(128, 1) grouped_gemm_kernel(GroupedGemmCall call) {
   __shared__ __align__(16) T x[kTileRows][kTileDepth + 8];
   __shared__ __align__(16) T w[kTileCols][kTileDepth + 8];
@@ -180,6 +200,7 @@ __global__ void __launch_bounds__(128, 1) grouped_gemm_kernel(GroupedGemmCall ca
   if (tile.expert < 0) return;
   const int64_t first_col = int64_t{blockIdx.x} * kTileCols;
   const T* weight = static_cast<const T*>(call.weights[tile.expert]);
+  const float* scales = kFp8 ? call.weight_scales[tile.expert] : nullptr;
   constexpr int kPack = 16 / sizeof(T);
   constexpr int kPacksPerRow = kTileDepth / kPack;
   TileProduct<T> product;
@@ -193,7 +214,12 @@ __global__ void __launch_bounds__(128, 1) grouped_gemm_kernel(GroupedGemmCall ca
         from_x = *reinterpret_cast<const Pack<T, kPack>*>(static_cast<const T*>(call.x) + source * call.k + k + col);
       }
       if (first_col + row < call.n && k + col < call.k) {
-        from_w = *reinterpret_cast<const Pack<T, kPack>*>(weight + (first_col + row) * call.k + k + col);
+        if constexpr (kFp8) {
+          from_w = widened_codes<T>(static_cast<const uint8_t*>(call.weights[tile.expert]), call, scales,
+                                    first_col + row, k + col);
+        } else {
+          from_w = *reinterpret_cast<const Pack<T, kPack>*>(weight + (first_col + row) * call.k + k + col);
+        }
       }
       *reinterpret_cast<Pack<T, kPack>*>(&x[row][col]) = from_x;
       *reinterpret_cast<Pack<T, kPack>*>(&w[row][col]) = from_w;
@@ -208,7 +234,8 @@ __global__ void __launch_bounds__(128, 1) grouped_gemm_kernel(GroupedGemmCall ca
   for (int n = threadIdx.x; n < kTileRows * kTileCols; n += 128) {
     const int row = n / kTileCols, col = n % kTileCols;
     if (tile.first + row >= tile.end || first_col + col >= call.n) continue;
-    const float value = out[row][col] + (bias != nullptr ? bias[first_col + col] : 0.0f);
+    const float scale = kFp8 && call.scaling == Fp8Scaling::row ? scales[first_col + col] : 1.0f;
+    const float value = out[row][col] * scale + (bias != nullptr ? bias[first_col + col] : 0.0f);
     const int64_t at = (tile.first + row) * call.n + first_col + col;
     if (call.y_dtype == DType::f32) {
       static_cast<float*>(call.y)[at] = value;
@@ -249,7 +276,14 @@ void grouped_gemm(const GroupedGemmCall& call, Stream stream) {
   const int64_t tiles = full + std::min<int64_t>(call.pairs, call.experts);
   const dim3 grid(static_cast<unsigned>((call.n + kTileCols - 1) / kTileCols), static_cast<unsigned>(tiles));
   with_type(call.dtype, [&]<typename T>(T*) {
-    grouped_gemm_kernel<T><<<grid, 128, 0, static_cast<cudaStream_t>(stream)>>>(call);
+    const auto on = static_cast<cudaStream_t>(stream);
+    if constexpr (sizeof(T) == 2) {
+      if (call.weight_scales != nullptr) {
+        grouped_gemm_kernel<T, true><<<grid, 128, 0, on>>>(call);
+        return;
+      }
+    }
+    grouped_gemm_kernel<T, false><<<grid, 128, 0, on>>>(call);
   });
 }
 

@@ -1,5 +1,9 @@
-// One warp per head of a row: norm, rotation, then q back in place or k and v into the pool.
+// Norm, rotation, then q back in place or k and v into the pool. Two kernels: for the usual head dims 8 elements of
+// each half of a head a thread, so that the two elements of a rotation meet in one thread and all accesses have 16
+// bytes; for everything else a warp per head, through shared memory.
 #include <cuda_runtime.h>
+
+#include <algorithm>
 
 #include "base/float8.h"
 #include "ops/cuda/gpu_ops.h"
@@ -157,10 +161,131 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
   store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, head, lane);
 }
 
+constexpr int kPack = 8;
+constexpr int kMostRowThreads = 512;
+
+__device__ __forceinline__ void load_pack(const float* from, float (&to)[kPack]) {
+  float half[4];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    load_f32(from + 4 * part, half);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[4 * part + i] = half[i];
+  }
+}
+
+__device__ __forceinline__ void store_pack(const KvPoolView& pool, int64_t index, float inverse, float (&value)[kPack]) {
+  char* const data = static_cast<char*>(const_cast<void*>(pool.data));
+  if (pool.format == KvFormat::bf16) return store_f32(reinterpret_cast<__nv_bfloat16*>(data) + index, value);
+  if (pool.format == KvFormat::f16) return store_f32(reinterpret_cast<__half*>(data) + index, value);
+  Pack<uint8_t, kPack> codes;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const float x = value[i] * inverse;
+    codes.value[i] = pool.format == KvFormat::fp8_e4m3 ? f32_to_e4m3(x) : f32_to_e5m2(x);
+  }
+  *reinterpret_cast<Pack<uint8_t, kPack>*>(data + index) = codes;
+}
+
+// kLanes threads a head of 16 * kLanes.
+template <int kLanes>
+__device__ __forceinline__ void norm_packs(const float* weight, const QkvRowsCall& call, int lane, float (&low)[kPack],
+                                           float (&high)[kPack]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) sum += low[i] * low[i] + high[i] * high[i];
+  const unsigned mask = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(mask, sum, step);
+  const float inverse = rsqrtf(sum / static_cast<float>(call.head_dim) + call.norm_eps);
+  float low_weight[kPack], high_weight[kPack];
+  load_pack(weight + lane * kPack, low_weight);
+  load_pack(weight + call.head_dim / 2 + lane * kPack, high_weight);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    low[i] *= inverse * (low_weight[i] + call.norm_weight_offset);
+    high[i] *= inverse * (high_weight[i] + call.norm_weight_offset);
+  }
+}
+
+// A block a row.
+template <typename T, int kLanes>
+__global__ void __launch_bounds__(kMostRowThreads) rope_row_kernel(QkvRowsCall call) {
+  constexpr int kDim = 2 * kPack * kLanes, kHalf = kDim / 2;
+  start_successor();
+  wait_for_predecessor();
+  const int64_t row = blockIdx.x;
+  const int lane = threadIdx.x % kLanes, num_heads = call.num_q_heads + 2 * call.num_kv_heads;
+  const int32_t slot = call.kv_slots[row];
+  float cosines[kPack], sines[kPack];
+  if (call.cos != nullptr) {
+    const int64_t at = int64_t{call.positions[row]} * kHalf + lane * kPack;
+    load_pack(call.cos + at, cosines);
+    load_pack(call.sin + at, sines);
+  }
+  for (int head = threadIdx.x / kLanes; head < num_heads; head += blockDim.x / kLanes) {
+    const bool is_q = head < call.num_q_heads, is_k = !is_q && head < call.num_q_heads + call.num_kv_heads;
+    if (!is_q && slot < 0) return;
+    T* const memory = static_cast<T*>(call.qkv) + (row * num_heads + head) * kDim + lane * kPack;
+    float low[kPack], high[kPack];
+    load_f32(memory, low);
+    load_f32(memory + kHalf, high);
+    const float* const norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
+    if (norm != nullptr) norm_packs<kLanes>(norm, call, lane, low, high);
+    if (call.cos != nullptr && (is_q || is_k)) {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float a = low[i], b = high[i];
+        low[i] = a * cosines[i] - b * sines[i];
+        high[i] = b * cosines[i] + a * sines[i];
+      }
+    }
+    if (is_q) {
+      store_f32(memory, low);
+      store_f32(memory + kHalf, high);
+      continue;
+    }
+    const KvPoolView& pool = is_k ? call.k_out : call.v_out;
+    const int kv_head = (head - call.num_q_heads) % call.num_kv_heads;
+    const int64_t index = slot / call.page_size * pool.page_stride + slot % call.page_size * pool.token_stride +
+                          kv_head * pool.head_stride + lane * kPack;
+    const float inverse = pool.head_scales != nullptr ? 1.0f / pool.head_scales[kv_head] : 1.0f;
+    store_pack(pool, index, inverse, low);
+    store_pack(pool, index + kHalf, inverse, high);
+  }
+}
+
+bool pool_takes_packs(const KvPoolView& pool) {
+  return pool.format != KvFormat::f32 && pool.format != KvFormat::fp4_e2m1 && pool.page_stride % kPack == 0 &&
+         pool.token_stride % kPack == 0 && pool.head_stride % kPack == 0 &&
+         reinterpret_cast<uintptr_t>(pool.data) % 16 == 0;
+}
+
+// Lanes a head of rope_row_kernel, or 0: the call is not of its kind.
+int row_lanes(const QkvRowsCall& call) {
+  const bool plain = call.dual_chunk.chunk_len == 0 && call.dtype != DType::f32 && pool_takes_packs(call.k_out) &&
+                     pool_takes_packs(call.v_out) && reinterpret_cast<uintptr_t>(call.qkv) % 16 == 0;
+  const bool whole = call.cos == nullptr || (!call.interleaved && call.rotary_dim == call.head_dim);
+  if (!plain || !whole) return 0;
+  return call.head_dim == 64 ? 4 : call.head_dim == 128 ? 8 : call.head_dim == 256 ? 16 : 0;
+}
+
+template <typename T>
+void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
+  const int threads = std::min((call.num_q_heads + 2 * call.num_kv_heads) * lanes, kMostRowThreads);
+  const LaunchShape shape = {static_cast<unsigned>(call.rows), static_cast<unsigned>((threads + 31) / 32 * 32), 0, stream};
+  const auto kernel = lanes == 4 ? rope_row_kernel<T, 4> : lanes == 8 ? rope_row_kernel<T, 8> : rope_row_kernel<T, 16>;
+  launch_dependent(shape, kernel, call);
+}
+
 }  // namespace
 
 void norm_rope_write_kv(const QkvRowsCall& call, Stream stream) {
   if (call.rows == 0) return;
+  if (const int lanes = row_lanes(call); lanes > 0) {
+    const auto on = static_cast<cudaStream_t>(stream);
+    return call.dtype == DType::bf16 ? launch_rows<__nv_bfloat16>(call, lanes, on) : launch_rows<__half>(call, lanes, on);
+  }
   const int64_t tasks = call.rows * (call.num_q_heads + 2 * call.num_kv_heads);
   const unsigned blocks = static_cast<unsigned>((tasks + kWarps - 1) / kWarps);
   with_type(call.dtype, [&]<typename T>(T*) {

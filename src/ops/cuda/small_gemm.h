@@ -7,8 +7,13 @@ namespace warpweave::gpu {
 
 struct GemmCall;
 
-inline constexpr int kSmallGemmRows = 16;
-// sm_90 or newer, rows <= kSmallGemmRows, 16-bit dtypes, in_features a multiple of 64, out_features of 16.
+inline constexpr int kSmallGemmRows = 32;
+// Up to here nothing else was faster; with more rows it is tried among others.
+inline constexpr int kSmallGemmAlone = 16;
+inline constexpr int kSmallGemmNormRows = 2;
+// sm_90 or newer, rows <= kSmallGemmRows, 16-bit dtypes, in_features a multiple of 64, out_features of 16
+// (of 32, and without a bias, with fused_glu). With a norm: bf16, up to kSmallGemmNormRows rows of 32 KB together,
+// in_features a multiple of 128, no accumulation.
 bool small_gemm_takes(const GemmCall& call);
 // The bias is the caller's to add. Deterministic.
 void small_gemm(const GemmCall& call, Stream stream);

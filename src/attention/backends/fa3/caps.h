@@ -1,10 +1,21 @@
-// What fa3 can do on a GPU: TMA and wgmma prefill on Hopper, split-KV decode, any page size. Draft
-// trees, fp8 and fp4 K/V run in the mma.sync kernels of `flashinfer`.
+// What fa3 can do on a GPU: TMA and wgmma prefill on Hopper, split-KV decode, any page size. Draft trees,
+// fp8_e5m2 and fp4 K/V, and what kFp8Products leaves out run in the mma.sync kernels of `flashinfer`.
 #pragma once
 
 #include "attention/caps.h"
 
 namespace warpweave::fa3 {
+
+// wgmma on e4m3. Sums of 14 bits: what others found of Hopper's fp8 products. Shorter requests gain nothing, as
+// a tile has 128 rows, and drafts stay with decode's arithmetic so.
+inline constexpr Fp8Products kFp8Products = {
+    .kv_formats = {KvFormat::fp8_e4m3},
+    .head_dims = IntChoice::of({64, 128}),
+    .page_multiple = 8,
+    .min_q_len = 64,
+    .sum_bits = 14,
+    .sum_tokens = 160,
+};
 
 inline constexpr Caps kCaps = {
     .name = "fa3",
@@ -25,6 +36,7 @@ inline constexpr Caps kCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .fp8_products = kFp8Products,
     .graph_capture = true,
     .deterministic = true,
     .deterministic_group = 16,

@@ -2,6 +2,7 @@
 // fills a stage. Lazy rescale is in them; polynomial exponentials are not: they were slower on sm_90.
 #pragma once
 
+#include "attention/backends/fa3/caps.h"
 #include "attention/caps.h"
 
 namespace warpweave::fa4 {
@@ -25,6 +26,7 @@ inline constexpr Caps kCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .fp8_products = fa3::kFp8Products,
     .graph_capture = true,
     .deterministic = true,
     .deterministic_group = 16,

@@ -8,12 +8,17 @@
 // Online softmax: Milakov & Gimelshein 2018; tiling: Dao et al. 2022; split-KV: Flash-Decoding 2023.
 
 #if !defined(WW_PIPELINED)
+// What a set of tile operations keeps from one block to the next.
+typedef struct BlockCarry {
+  int unused;
+} BlockCarry;
+
 INLINE void open_blocks(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int begin, int end, int block,
-                        int next, LOCAL char* base) {}
+                        int next, LOCAL char* base, PRIVATE BlockCarry* carry) {}
 
 // Puts a block into local memory; `next` is the one after it.
 INLINE void take_block(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int begin, int end, int block,
-                       int next, int after_next, int stage, LOCAL char* base) {
+                       int next, int after_next, int stage, LOCAL char* base, PRIVATE BlockCarry* carry) {
   BARRIER();
   stage_k(a, tile, begin, end, block, base);
   stage_v(a, tile, begin, end, block, base);
@@ -163,10 +168,11 @@ INLINE void attend_range(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, in
 #if defined(WW_DUAL_CHUNK)
   int staged = FORM_OWN;
 #endif
-  open_blocks(a, tile, begin, end, block, next, base);
+  BlockCarry carry;
+  open_blocks(a, tile, begin, end, block, next, base, &carry);
   for (int stage = 0; block < end; stage ^= STAGES - 1) {
     const int after_next = listed_block(next + TILE_N, end, base);
-    take_block(a, tile, begin, end, block, next, after_next, stage, base);
+    take_block(a, tile, begin, end, block, next, after_next, stage, base, &carry);
     vf s[ROWS][COLS];
     float alpha[ROWS];
 #if defined(WW_DUAL_CHUNK)

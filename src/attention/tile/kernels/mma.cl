@@ -6,8 +6,9 @@
 //
 // Local memory, 16-bit: q [TILE_M][K_STRIDE], then STAGES blocks, each k [TILE_N][K_STRIDE] and
 // v [TILE_N][V_STRIDE]; rows are padded by 16 bytes, so that the 8 rows of an ldmatrix lie in different
-// banks. Behind them, for each stage, where the rows of its tokens begin in the pools.
-// With two stages the next block is on its way while one is computed, at one barrier a block.
+// banks. Behind them, twice, where the rows of a block's tokens begin in the pools.
+// With two stages the next block is on its way while one is computed, at one barrier a block; fp8 and fp4 codes
+// wait in registers instead (WW_CARRIED).
 // Layouts: PTX ISA, "Matrix fragments for mma.m16n8k16".
 
 #define DK_PAD ROUND_UP(DK, 16)
@@ -33,7 +34,7 @@
   (LOCAL_Q(base) + TILE_M * K_STRIDE + (stage)*TILE_N * (K_STRIDE + V_STRIDE))
 #define LOCAL_V(base, stage) (LOCAL_K(base, stage) + TILE_N * K_STRIDE)
 #define LOCAL_ROWS(base, stage) ((TokenRows*)LOCAL_K(base, STAGES) + (stage)*TILE_N)
-#define LOCAL_END(base) ((char*)LOCAL_ROWS(base, STAGES))
+#define LOCAL_END(base) ((char*)LOCAL_ROWS(base, 2))
 
 // Elements where a token's rows begin in the pools of K and V; -1: it is not there, and is 0.
 typedef struct TokenRows {
@@ -134,35 +135,97 @@ INLINE void dot_values(float (*o)[OUT_COLS], float (*s)[COLS], const float* alph
   }
 }
 
-// Eight values from element `index` of a pool, which is a multiple of 8, as operands.
-INLINE uint4 load_eight(tile_address pool, tile_address block_scales, tile_stride index) {
-#if KV_BITS == 16
-  return *(const uint4*)(ADDRESS(const u16, pool) + index);
+#if KV_BITS < 16
+
+// An 8- or 4-bit code, moved into the fields of a 16-bit number, is its value times a power of two; one
+// multiplication, exact for subnormals too, puts that right. WIDEN: sign, exponent and mantissa of a code
+// that stands in the top bits of each half of a word.
+#if MMA_VALUES == BF16_VALUES
+#define FMA_PAIRS "fma.rn.bf16x2 %0, %1, %2, %3;"
 #else
-#if KV_BITS == 8
-  const uint2 codes = *(const uint2*)(ADDRESS(const u8, pool) + index);
-  const float scale = 1.0f;
-#else
-  const uint2 codes = make_uint2(*(const u32*)(ADDRESS(const u8, pool) + index / 2), 0);
-  const float scale = block_scale(block_scales, index);
+#define FMA_PAIRS "fma.rn.f16x2 %0, %1, %2, %3;"
 #endif
-  float x[8];
-  UNROLL for (int e = 0; e < 8; ++e) {
-    const u32 word = e * KV_BITS < 32 ? codes.x : codes.y;
-    x[e] = CODE_TO_F32(word << (32 - KV_BITS - e * KV_BITS % 32)) * scale;
+#if KV_FORMAT == KV_E4M3 && MMA_VALUES == BF16_VALUES
+#define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 4 & 0x07f007f0u))
+#define WIDEN_FACTOR 0x7b807b80u   // 2^120
+#elif KV_FORMAT == KV_E4M3
+#define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 1 & 0x3f803f80u))
+#define WIDEN_FACTOR 0x5c005c00u   // 2^8
+#elif KV_FORMAT == KV_E5M2 && MMA_VALUES == BF16_VALUES
+#define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 3 & 0x0fe00fe0u))
+#define WIDEN_FACTOR 0x77807780u   // 2^112
+#elif KV_FORMAT == KV_E5M2
+#define WIDEN(x) ((x) & 0xff00ff00u)
+#define WIDEN_FACTOR 0x3c003c00u   // 1
+#elif MMA_VALUES == BF16_VALUES
+#define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 6 & 0x01c001c0u))
+#define WIDEN_FACTOR 0x7e807e80u   // 2^126
+#else
+#define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 3 & 0x0e000e00u))
+#define WIDEN_FACTOR 0x74007400u   // 2^14
+#endif
+
+INLINE u32 multiply_pairs(u32 a, u32 b) {
+  u32 product;
+  asm(FMA_PAIRS : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+  return product;
+}
+
+#endif
+
+// Codes of eight values of a row, and for fp4 that of their scale, as they were loaded.
+typedef struct Codes {
+  uint2 bits;
+  u32 scale;
+} Codes;
+
+// From element `index` of a pool, which is a multiple of 8.
+INLINE Codes load_codes(tile_address pool, tile_address block_scales, tile_stride index) {
+  Codes codes = {make_uint2(0, 0), 0};
+#if KV_BITS == 8
+  codes.bits = *(const uint2*)(ADDRESS(const u8, pool) + index);
+#elif KV_BITS == 4
+  codes.bits.x = *(const u32*)(ADDRESS(const u8, pool) + index / 2);
+  codes.scale = ADDRESS(const u8, block_scales)[index / 16];
+#endif
+  return codes;
+}
+
+// As operands.
+INLINE uint4 widen_codes(Codes codes) {
+#if KV_BITS == 8
+#if KV_FORMAT == KV_E4M3
+  const u32 special = ((codes.bits.x & 0x7f7f7f7fu) + 0x01010101u | (codes.bits.y & 0x7f7f7f7fu) + 0x01010101u);
+#else
+  const u32 special = ((codes.bits.x & 0x7c7c7c7cu) + 0x04040404u | (codes.bits.y & 0x7c7c7c7cu) + 0x04040404u);
+#endif
+  if (special & 0x80808080u) {   // NaN, infinite
+    float x[8];
+    UNROLL for (int e = 0; e < 8; ++e) {
+      x[e] = CODE_TO_F32((e < 4 ? codes.bits.x : codes.bits.y) << (24 - e % 4 * 8));
+    }
+    return make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]), pack_pair(x[6], x[7]));
   }
-  return make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]),
-                    pack_pair(x[6], x[7]));
+#define WIDEN_TWO(word, select) multiply_pairs(WIDEN(__byte_perm(word, 0, select)), WIDEN_FACTOR)
+  return make_uint4(WIDEN_TWO(codes.bits.x, 0x1404), WIDEN_TWO(codes.bits.x, 0x3424),
+                    WIDEN_TWO(codes.bits.y, 0x1404), WIDEN_TWO(codes.bits.y, 0x3424));
+#elif KV_BITS == 4
+  const float block_scale = e4m3_to_f32_one(codes.scale << 24);
+  const u32 word = codes.bits.x, scale = pack_pair(block_scale, block_scale);
+  const u32 pairs[4] = {(word << 12 & 0xf000u) | (word << 24 & 0xf0000000u), (word << 4 & 0xf000u) | (word << 16 & 0xf0000000u),
+                        (word >> 4 & 0xf000u) | (word << 8 & 0xf0000000u), (word >> 12 & 0xf000u) | (word & 0xf0000000u)};
+  u32 values[4];
+  UNROLL for (int i = 0; i < 4; ++i) {
+    values[i] = multiply_pairs(multiply_pairs(WIDEN(pairs[i]), WIDEN_FACTOR), scale);
+  }
+  return make_uint4(values[0], values[1], values[2], values[3]);
+#else
+  return make_uint4(0, 0, 0, 0);
 #endif
 }
 
-// One row piece of eight values at d, zeros past `dim`. With WW_ALIGNED_ROWS the host vouches that
-// every row starts on a multiple of eight elements and 16 bytes (8 of fp8, 4 of fp4).
-INLINE uint4 row_piece(tile_address pool, tile_address block_scales, tile_stride row, int d,
-                       int dim) {
-#if defined(WW_ALIGNED_ROWS)
-  if (d + 8 <= dim) return load_eight(pool, block_scales, row + d);
-#endif
+// Eight values of a row from d on as operands, zeros past `dim`, one by one: rows of any alignment.
+INLINE uint4 row_piece(tile_address pool, tile_address block_scales, tile_stride row, int d, int dim) {
   float x[8];
   UNROLL for (int e = 0; e < 8; ++e) {
     x[e] = d + e < dim ? pool_element(pool, block_scales, row + d + e) : 0.0f;
@@ -197,38 +260,95 @@ INLINE void stage_q(const TileArgs* a, const Tile* tile, int form, char* base) {
   WARP_BARRIER();
 }
 
-// Eight values of a row to local memory; rows of the operands' own type without passing a register.
-INLINE void stage_piece(u16* to, tile_address pool, tile_address block_scales, tile_stride row, int d,
-                        int dim) {
+// With WW_ALIGNED_ROWS the host vouches that every row starts on a multiple of eight elements and 16 bytes
+// (8 of fp8, 4 of fp4).
 #if defined(WW_ALIGNED_ROWS) && KV_BITS == 16
-  if (d + 8 <= dim) {
-    const u16* from = ADDRESS(const u16, pool) + (row < 0 ? 0 : row + d);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(row < 0 ? 0 : 16)
-                 : "memory");
-    return;
-  }
+// Past the registers.
+INLINE void copy_piece(u16* to, tile_address pool, tile_stride row, int d) {
+  const u16* from = ADDRESS(const u16, pool) + (row < 0 ? 0 : row + d);
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+               "l"(from), "r"(row < 0 ? 0 : 16)
+               : "memory");
+}
 #endif
-  uint4 piece = make_uint4(0, 0, 0, 0);
-  if (row >= 0) piece = row_piece(pool, block_scales, row, d, dim);
-  *(uint4*)to = piece;
+
+#define PIECES(pad) ((pad) / 8)
+#define THREAD_PIECES(pad) ((TILE_N * PIECES(pad) + THREADS - 1) / THREADS)
+
+// Codes wait in registers from one block to the next, while that is computed, where there is room for them.
+#if defined(WW_ALIGNED_ROWS) && KV_BITS < 16 && THREAD_PIECES(DK_PAD) + THREAD_PIECES(DV_PAD) <= 16
+#define WW_CARRIED
+#endif
+
+typedef struct BlockCarry {
+#if defined(WW_CARRIED)
+  Codes k[THREAD_PIECES(DK_PAD)], v[THREAD_PIECES(DV_PAD)];
+  int slot;   // of LOCAL_ROWS: the rows of the next block
+#else
+  int unused;
+#endif
+} BlockCarry;
+
+#if defined(WW_ALIGNED_ROWS) && KV_BITS < 16
+
+// A thread's pieces `first`, `first` + THREADS and so on of a block's rows in one pool. `second`: V's, not K's.
+template <int kCount>
+INLINE void load_pieces(const TileArgs* a, const TokenRows* rows, int second, int first, Codes (&codes)[kCount]) {
+  const int dim = second ? DV : DK, pieces = second ? PIECES(DV_PAD) : PIECES(DK_PAD);
+  UNROLL for (int n = 0; n < kCount; ++n) {
+    const int i = first + n * THREADS, t = i / pieces, d = i % pieces * 8;
+    codes[n].bits = make_uint2(0, 0);
+    codes[n].scale = 0;
+    if (i >= TILE_N * pieces) continue;
+    const tile_stride row = second ? rows[t].v : rows[t].k;
+    if (row >= 0 && d < dim) {
+      codes[n] = second ? load_codes(a->v, a->v_block_scales, row + d) : load_codes(a->k, a->k_block_scales, row + d);
+    }
+  }
 }
 
-#define ROW_PIECES(pad) ((pad) / 8)
-// Enough loads in flight for a warp that is alone, without code of a thousand lines.
-#define UNROLL_PIECES _Pragma("unroll 8")
+template <int kCount>
+INLINE void store_pieces(const Codes (&codes)[kCount], int second, int first, u16* to) {
+  const int pieces = second ? PIECES(DV_PAD) : PIECES(DK_PAD), stride = second ? V_STRIDE : K_STRIDE;
+  UNROLL for (int n = 0; n < kCount; ++n) {
+    const int i = first + n * THREADS;
+    if (i < TILE_N * pieces) *(uint4*)(to + i / pieces * stride + i % pieces * 8) = widen_codes(codes[n]);
+  }
+}
 
-// The rows of a block that find_rows has found.
+#endif
+
+// One pool's rows of a block, which find_rows has found.
+INLINE void stage_pool(const TileArgs* a, const TokenRows* rows, int second, u16* to) {
+  const int pieces = second ? PIECES(DV_PAD) : PIECES(DK_PAD);
+#if defined(WW_ALIGNED_ROWS) && KV_BITS < 16
+  for (int first = THREAD; first < TILE_N * pieces; first += THREADS * 8) {
+    Codes codes[8];
+    load_pieces(a, rows, second, first, codes);
+    store_pieces(codes, second, first, to);
+  }
+#else
+  const tile_address pool = second ? a->v : a->k;
+  const int dim = second ? DV : DK, stride = second ? V_STRIDE : K_STRIDE;
+  // Enough loads in flight for a warp that is alone, without code of a thousand lines.
+  _Pragma("unroll 8") for (int i = THREAD; i < TILE_N * pieces; i += THREADS) {
+    const int t = i / pieces, d = i % pieces * 8;
+    const tile_stride row = second ? rows[t].v : rows[t].k;
+    u16* piece = to + t * stride + d;
+#if defined(WW_ALIGNED_ROWS)
+    if (d < dim) copy_piece(piece, pool, row, d);
+    else *(uint4*)piece = make_uint4(0, 0, 0, 0);
+#else
+    const tile_address block_scales = second ? a->v_block_scales : a->k_block_scales;
+    *(uint4*)piece = row < 0 ? make_uint4(0, 0, 0, 0) : row_piece(pool, block_scales, row, d, dim);
+#endif
+  }
+#endif
+}
+
 INLINE void stage_block(const TileArgs* a, int stage, char* base) {
-  const TokenRows* rows = LOCAL_ROWS(base, stage);
-  UNROLL_PIECES for (int i = THREAD; i < TILE_N * ROW_PIECES(DK_PAD); i += THREADS) {
-    const int t = i / ROW_PIECES(DK_PAD), d = i % ROW_PIECES(DK_PAD) * 8;
-    stage_piece(LOCAL_K(base, stage) + t * K_STRIDE + d, a->k, a->k_block_scales, rows[t].k, d, DK);
-  }
-  UNROLL_PIECES for (int i = THREAD; i < TILE_N * ROW_PIECES(DV_PAD); i += THREADS) {
-    const int t = i / ROW_PIECES(DV_PAD), d = i % ROW_PIECES(DV_PAD) * 8;
-    stage_piece(LOCAL_V(base, stage) + t * V_STRIDE + d, a->v, a->v_block_scales, rows[t].v, d, DV);
-  }
+  stage_pool(a, LOCAL_ROWS(base, stage), 0, LOCAL_K(base, stage));
+  stage_pool(a, LOCAL_ROWS(base, stage), 1, LOCAL_V(base, stage));
 }
 
 INLINE void find_rows(const TileArgs* a, const Tile* tile, int begin, int end, int block, int stage,
@@ -247,10 +367,16 @@ INLINE void find_rows(const TileArgs* a, const Tile* tile, int begin, int end, i
 INLINE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 INLINE void open_blocks(const TileArgs* a, const Tile* tile, int begin, int end, int block, int next,
-                        char* base) {
+                        char* base, BlockCarry* carry) {
   BARRIER();
   find_rows(a, tile, begin, end, block, 0, base);
-#if STAGES == 2
+#if defined(WW_CARRIED)
+  BARRIER();
+  load_pieces(a, LOCAL_ROWS(base, 0), 0, THREAD, carry->k);
+  load_pieces(a, LOCAL_ROWS(base, 0), 1, THREAD, carry->v);
+  find_rows(a, tile, begin, end, next, 1, base);
+  carry->slot = 1;
+#elif STAGES == 2
   BARRIER();
   stage_block(a, 0, base);
   find_rows(a, tile, begin, end, next, 1, base);
@@ -259,8 +385,19 @@ INLINE void open_blocks(const TileArgs* a, const Tile* tile, int begin, int end,
 
 // Makes a block present in local memory; `next` and `after_next` are those that follow.
 INLINE void take_block(const TileArgs* a, const Tile* tile, int begin, int end, int block, int next,
-                       int after_next, int stage, char* base) {
-#if STAGES == 2
+                       int after_next, int stage, char* base, BlockCarry* carry) {
+#if defined(WW_CARRIED)
+  BARRIER();
+  store_pieces(carry->k, 0, THREAD, LOCAL_K(base, stage));
+  store_pieces(carry->v, 1, THREAD, LOCAL_V(base, stage));
+  if (next < end) {
+    load_pieces(a, LOCAL_ROWS(base, carry->slot), 0, THREAD, carry->k);
+    load_pieces(a, LOCAL_ROWS(base, carry->slot), 1, THREAD, carry->v);
+    carry->slot ^= 1;
+    find_rows(a, tile, begin, end, after_next, carry->slot, base);
+  }
+  BARRIER();
+#elif STAGES == 2
   wait_for_copies();
   BARRIER();
   if (next >= end) return;

@@ -1,5 +1,6 @@
 #include "attention/backends/fa3/kernels/kernels.h"
 
+#include "attention/backends/fa3/caps.h"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/backends/flashinfer/kernels/kernels.h"
 #include "attention/cuda/tensor_map.h"
@@ -10,7 +11,13 @@ namespace {
 // Smaller boxes take the copy engine longer than gathering takes the threads.
 constexpr int kMinBoxTokens = 8;
 
-Sm90Variant variant_for(const KernelShape& shape, const AttentionParams& p) {
+bool multiplies_fp8(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
+  return shape.kv == KvType::e4m3 && p.tree_mask == nullptr &&
+         fa3::kFp8Products.apply(KvFormat::fp8_e4m3, shape.head_dim, p.page_size, max_q_len);
+}
+
+Sm90Variant variant_for(const KernelShape& shape, const AttentionParams& p, bool fp8_products) {
+  if (fp8_products) return (shape.element == ElementType::bf16 ? sm90_fp8_bf16 : sm90_fp8_f16)(shape.head_dim);
   if (shape.kv != KvType::same16 || p.tree_mask != nullptr) return {};
   const bool gather = box_tokens_of(p.page_size, kMinBoxTokens) < kMinBoxTokens;
   return (shape.element == ElementType::bf16 ? sm90_bf16 : sm90_f16)(shape.head_dim, gather);
@@ -19,14 +26,15 @@ Sm90Variant variant_for(const KernelShape& shape, const AttentionParams& p) {
 }  // namespace
 
 ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
-  const Sm90Variant variant = variant_for(shape, p);
+  const bool fp8_products = multiplies_fp8(shape, p, max_q_len);
+  const Sm90Variant variant = variant_for(shape, p, fp8_products);
   if (variant.launch == nullptr) return sm80_extend_layout(shape, p, max_q_len);
-  return {variant.tile_rows, 1};
+  return {variant.tile_rows, 1, fp8_products};
 }
 
 cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
                         cudaStream_t stream) {
-  const Sm90Variant variant = variant_for(shape, p);
+  const Sm90Variant variant = variant_for(shape, p, launch.layout.fp8_products);
   if (variant.launch == nullptr) return sm80_extend(shape, p, launch, stream);
   return variant.launch(p, launch.work, launch.max_items, launch.num_sms, stream);
 }

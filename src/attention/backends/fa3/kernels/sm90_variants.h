@@ -16,5 +16,8 @@ struct Sm90Variant {
 // gather: for pages whose boxes are too small for the copy engine.
 Sm90Variant sm90_bf16(int head_dim, bool gather);
 Sm90Variant sm90_f16(int head_dim, bool gather);
+// e4m3 products, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
+Sm90Variant sm90_fp8_bf16(int head_dim);
+Sm90Variant sm90_fp8_f16(int head_dim);
 
 }  // namespace warpweave::cuda

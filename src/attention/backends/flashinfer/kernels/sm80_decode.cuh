@@ -54,14 +54,16 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       const u32 tile = ring + stage * C::kStageBytes;
       float s[C::kGroups][C::kColumnTiles][4];
       u32 probability[C::kGroups][C::kColumnTiles][2];
+      typename DecodeState<C>::BlockScales block_scales;
+      if constexpr (DecodeState<C>::BlockScales::kHere) state.load_scales(tile, block_scales);
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) {
-        state.scores(tile, group, s[group]);
+        state.scores(tile, group, block_scales, s[group]);
         state.mask(p, segment, position + group * 16, scale_log2, s[group]);
       }
       state.softmax(s, probability);
 #pragma unroll
-      for (int group = 0; group < C::kGroups; ++group) state.accumulate(tile, group, probability[group]);
+      for (int group = 0; group < C::kGroups; ++group) state.accumulate(tile, group, block_scales, probability[group]);
       __syncwarp();
       loader.load(p, w);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
@@ -84,17 +86,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
 }
 
 template <class C>
-struct FixedSplitsOf;
-template <class Element, KvStorage kStorage, int kDim, int kColumnTiles, bool kMultiRow>
-struct FixedSplitsOf<DecodeConfig<Element, kStorage, kDim, kColumnTiles, kMultiRow>> {
-  using type = DecodeConfig<Element, kStorage, kDim, kColumnTiles, true, true>;
-};
+using FixedSplitsOf = DecodeConfig<typename C::Element, C::kStorage, C::kDim, C::kColumnTiles, true, true>;
 
 template <class C>
 cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& w, int num_workers,
                                cudaStream_t stream) {
   if constexpr (!C::kFixedSplits) {
-    if (w.pieces != nullptr) return launch_sm80_decode<typename FixedSplitsOf<C>::type>(p, w, num_workers, stream);
+    if (w.pieces != nullptr) return launch_sm80_decode<FixedSplitsOf<C>>(p, w, num_workers, stream);
   }
   static const cudaError_t ready = cudaFuncSetAttribute(
       sm80_decode<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);

@@ -1,29 +1,57 @@
 // Configuration of the decode kernel (sm80_decode.cuh), and what fills its warps' rings.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cuda/attention_params.h"
+#include "attention/cuda/fp4_fragment.h"
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/plan.h"
 #include "attention/cuda/ptx.h"
 
 namespace warpweave::cuda {
 
-template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false>
+// How the work of an SM is laid out. Fixed splits need rounds that divide kDecodeTileTokens, so that a token's warp
+// follows from its position.
+struct DecodeTuning {
+  int warps = 4;
+  int groups = 1;  // of 16 tokens a warp takes at a time
+  int ctas = 2;    // wanted an SM
+  // fp4, up to 4 rows: columns 4 to 7 hold the rows once more, for the odd blocks of dims, so that V's scales are
+  // applied to P, of which there is less.
+  bool scale_p = false;
+};
+
+constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tiles, bool fixed_splits) {
+  DecodeTuning tuning;
+  const bool few_registers = column_tiles == 1 && dim <= 128;
+  // fp8: a third CTA hides more of the arithmetic's latencies than deeper rings do.
+  if ((storage == KvStorage::e4m3 || storage == KvStorage::e5m2) && few_registers) tuning.ctas = 3;
+  // fp4: what a step costs beside the products weighs more, and more warps hide latencies. A third CTA would
+  // keep the heads of a request, which share the sectors of their scales, from being read at the same time.
+  if (storage == KvStorage::e2m1 && few_registers && !fixed_splits) tuning = {6, 2, 2, false};
+  return tuning;
+}
+
+template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false,
+          DecodeTuning kTuning_ = decode_tuning(kStorage_, kDim_, kColumnTiles_, kFixedSplits_)>
 struct DecodeConfig {
   using Element = Element_;
-  using Fragment = KvFragment<Element_, kStorage_>;
+  static constexpr bool kFp4 = kStorage_ == KvStorage::e2m1;
+  // Of the products: fp4 is widened to halves for either type.
+  using Arithmetic = std::conditional_t<kFp4, ptx::F16, Element_>;
+  using Fragment = std::conditional_t<kFp4, Fp4Halves, KvFragment<Element_, kStorage_>>;
   static constexpr KvStorage kStorage = kStorage_;
   static constexpr int kDim = kDim_;
   static constexpr int kColumnTiles = kColumnTiles_;  // 8 rows of the request each
   static constexpr int kRows = 8 * kColumnTiles_;
   static constexpr bool kMultiRow = kMultiRow_;       // several query tokens: masks per row
   static constexpr bool kFixedSplits = kFixedSplits_; // attention_params.h
-  static constexpr int kWarps = 4;
+  static constexpr int kWarps = kTuning_.warps;
   static constexpr int kThreads = 32 * kWarps;
-  // A warp takes 16 tokens at a time; of fp4 two such groups where the registers allow it, since what a
-  // step costs beside the products weighs more there.
-  static constexpr int kGroups =
-      kStorage_ == KvStorage::e2m1 && kColumnTiles_ == 1 && kDim_ <= 128 && !kFixedSplits_ ? 2 : 1;
+  static constexpr bool kScaleP = kTuning_.scale_p;
+  static_assert(!kScaleP || (kFp4 && kColumnTiles == 1 && !kMultiRow));
+  static constexpr int kGroups = kTuning_.groups;
   static constexpr int kStepTokens = 16 * kGroups;
   static constexpr int kRoundTokens = kWarps * kStepTokens;
   static constexpr int kRowBytes = kDim * Fragment::kBits / 8;
@@ -39,11 +67,8 @@ struct DecodeConfig {
   static constexpr int kMergeStride = kDim + 4;       // floats; the pad spreads the banks
   static constexpr int kMergeBytes = kWarps * (8 * kMergeStride + 4 * kRows) * 4 + kQueryBytes;
   // As many stages as let the CTAs share an SM's 228 KB, of which each costs one more; one CTA where the rows
-  // take the room. With fp8 a third CTA hides more of the arithmetic's latencies than deeper rings do; with
-  // fp4 it would keep the heads of a request, which share the sectors of their scales, from being read at the
-  // same time.
-  static constexpr bool kFp8 = kStorage_ == KvStorage::e4m3 || kStorage_ == KvStorage::e5m2;
-  static constexpr int kCtasWanted = kFp8 && kDim <= 128 && kColumnTiles == 1 ? 3 : 2;
+  // take the room.
+  static constexpr int kCtasWanted = kTuning_.ctas;
   static constexpr int kBudgetBytes = 228 * 1024 / kCtasWanted - 1024;
   static constexpr int kFit = (kBudgetBytes - kMergeBytes) / (kWarps * kStageBytes);
   static constexpr int kCtasPerSm = kFit >= 2 ? kCtasWanted : 1;
@@ -51,7 +76,7 @@ struct DecodeConfig {
   static constexpr int kStagesWanted = kCtasPerSm > 1 ? kFit : kFitAlone;
   static constexpr int kStages = kStagesWanted > 6 ? 6 : kStagesWanted;
   static constexpr int kSmemBytes = kWarps * kStages * kStageBytes + kMergeBytes;
-  static_assert(kDecodeTileTokens % (kWarps * 16) == 0 && kStages >= 2);
+  static_assert((!kFixedSplits || kDecodeTileTokens % kRoundTokens == 0) && kStages >= 2);
 };
 
 // A request's part of one kv head that this worker computes.

@@ -18,6 +18,8 @@ struct DecodeState {
   float out[C::kColumnTiles][kDimTiles][4];
   float maximum[C::kColumnTiles][2];
   float sum[C::kColumnTiles][2];  // of this thread's tokens only
+  // fp4: the power of two that makes good Q's scaling (make_halves), of this thread's columns.
+  float column_unscale[C::kFp4 ? C::kColumnTiles : 1][2];
 
   // Starts reading the segment's Q.
   WW_DEVICE void load(const AttentionParams& p, const DecodeSegment& s) {
@@ -31,7 +33,7 @@ struct DecodeState {
           q_shared[(n * kDimTiles + k) * C::kThreads + threadIdx.x] = make_uint2(q[0][k][0], q[0][k][1]);
         }
       } else {
-        load_query(p, s, n * 8 + lane / 4, q[n]);
+        load_query(p, s, C::kScaleP ? lane / 4 % 4 : n * 8 + lane / 4, q[n]);
       }
     }
   }
@@ -45,6 +47,16 @@ struct DecodeState {
       for (int k = 0; k < kDimTiles; ++k) {
         q[n][k][0] ^= zero;
         q[n][k][1] ^= zero;
+      }
+    }
+    if constexpr (C::kFp4) {
+#pragma unroll
+      for (int n = 0; n < C::kColumnTiles; ++n) {
+        const float row_unscale = C::kQueryInShared ? make_shared_halves(n) : make_halves(q[n]);
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          column_unscale[n][c] = __shfl_sync(~0u, row_unscale, (threadIdx.x % 4 * 2 + c) * 4);
+        }
       }
     }
 #pragma unroll
@@ -85,11 +97,10 @@ struct DecodeState {
         if (k % 2 != 0) continue;
         const uint4* octets = reinterpret_cast<const uint4*>(base) + k * 2 + lane % 4;
         const uint4 w = real ? *octets : make_uint4(0, 0, 0, 0);
-        constexpr float kShift = power_of_two(C::Fragment::kQueryLog2);
-        fragment[k][0] = E::pack(E::low(w.x) * kShift, E::low(w.z) * kShift);
-        fragment[k][1] = E::pack(E::high(w.x) * kShift, E::high(w.z) * kShift);
-        fragment[k + 1][0] = E::pack(E::low(w.y) * kShift, E::low(w.w) * kShift);
-        fragment[k + 1][1] = E::pack(E::high(w.y) * kShift, E::high(w.w) * kShift);
+        fragment[k][0] = w.x;  // as they are until make_halves
+        fragment[k][1] = w.y;
+        fragment[k + 1][0] = w.z;
+        fragment[k + 1][1] = w.w;
       } else {
         const uint2* quads = reinterpret_cast<const uint2*>(base) + k * 4 + lane % 4;
         const uint2 four = real ? *quads : make_uint2(0, 0);
@@ -100,13 +111,107 @@ struct DecodeState {
     }
   }
 
+  // fp4: a row's eights of dims as B fragments of halves, times a power of two; returns its inverse. A row's
+  // greatest element comes near the half's largest, so that what falls below its smallest is 2^-38 of that.
+  static WW_DEVICE float make_halves(u32 (&fragment)[kDimTiles][2]) {
+    using E = typename C::Element;
+    float top = 0;
+#pragma unroll
+    for (int k = 0; k < kDimTiles; ++k) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        top = fmaxf(top, fmaxf(fabsf(E::low(fragment[k][i])), fabsf(E::high(fragment[k][i]))));
+      }
+    }
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    constexpr int kBias = 127;
+    const int exponent = min(C::Fragment::kQueryTopLog2 + 2 * kBias - static_cast<int>(__float_as_uint(top) >> 23), 253);
+    const float factor = __uint_as_float(static_cast<u32>(exponent) << 23);
+#pragma unroll
+    for (int k = 0; k < kDimTiles; k += 2) {
+      const u32 w[4] = {fragment[k][0], fragment[k][1], fragment[k + 1][0], fragment[k + 1][1]};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        fragment[k + i][0] = ptx::F16::pack(E::low(w[i]) * factor, E::low(w[i + 2]) * factor);
+        fragment[k + i][1] = ptx::F16::pack(E::high(w[i]) * factor, E::high(w[i + 2]) * factor);
+      }
+    }
+    return __uint_as_float(static_cast<u32>(2 * kBias - exponent) << 23);
+  }
+
+  WW_DEVICE float make_shared_halves(int n) {
+    uint2* fragments = q_shared + n * kDimTiles * C::kThreads + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < kDimTiles; ++k) {
+      q[0][k][0] = fragments[k * C::kThreads].x;
+      q[0][k][1] = fragments[k * C::kThreads].y;
+    }
+    const float row_unscale = make_halves(q[0]);
+#pragma unroll
+    for (int k = 0; k < kDimTiles; ++k) fragments[k * C::kThreads] = make_uint2(q[0][k][0], q[0][k][1]);
+    return row_unscale;
+  }
+
   WW_DEVICE uint2 query(int n, int k) const {
     if constexpr (C::kQueryInShared) return q_shared[(n * kDimTiles + k) * C::kThreads + threadIdx.x];
     return make_uint2(q[n][k][0], q[n][k][1]);
   }
 
+  // fp4: the block scales of this thread's tokens of a step: of K two rows, of V four in every 16 tokens; every
+  // other block of a row, byte c being that of 16-byte chunk c in half of the lanes. With d 256, for want of
+  // registers, the codes of 128 dims at a time, where they are needed.
+  static constexpr bool kLateScales = C::kDim > 128;
+  struct BlockScales {
+    static constexpr bool kHere = C::kFp4 && !kLateScales;
+    u32 k[kHere ? C::kGroups : 1][2];
+    u32 v[kHere ? C::kGroups : 1][4];
+  };
+
+  static WW_DEVICE int k_row(int group, int i) { return group * 16 + threadIdx.x % 32 / 4 + 8 * i; }
+  static WW_DEVICE int v_row(int group, int i) { return group * 16 + threadIdx.x % 4 * 2 + i % 2 + i / 2 * 8; }
+  static WW_DEVICE u32 k_scales(u32 stage) { return stage + 2 * C::kStepTokens * C::kRowBytes; }
+  static WW_DEVICE u32 v_scales(u32 stage) { return k_scales(stage) + C::kStepTokens * 16; }
+
+  static WW_DEVICE void load_scales(u32 stage, BlockScales& scales) {
+    uint2 places;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
+                 : "=r"(places.x), "=r"(places.y)
+                 : "r"(stage + C::kStageBytes - 16)
+                 : "memory");
+    if (places.x + 1 < 2 && places.y + 1 < 2) {  // one place for all rows
+      const u32 place = place_of(places, 0);
+      read_scales(k_scales(stage) + place, v_scales(stage) + place, scales, [](int) { return 0u; });
+    } else {
+      read_scales(k_scales(stage), v_scales(stage), scales, [&](int row) { return place_of(places, row); });
+    }
+  }
+  template <class Place>
+  static WW_DEVICE void read_scales(u32 k_rows, u32 v_rows, BlockScales& scales, Place place) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int group = 0; group < C::kGroups; ++group) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = k_row(group, i);
+        scales.k[group][i] = scale_codes<C::kDim>(k_rows + row * 16 + place(row), lane & 2);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = v_row(group, i);
+        scales.v[group][i] = scale_codes<C::kDim>(v_rows + row * 16 + place(row), lane & 16);
+      }
+    }
+  }
+  // Where in its 16 bytes a row's scales stand; `places` are DecodeLoader's.
+  static WW_DEVICE u32 place_of(const uint2& places, int row) {
+    u32 place = (places.x >> row & 1) * 8;
+    if constexpr (C::kDim < 128) place += (places.y >> row & 1) * 4;
+    return place;
+  }
   // S^T[16 tokens x rows] = K Q^T, raw products; of the stage's 16 tokens `group`.
-  WW_DEVICE void scores(u32 stage, int group, float (&s)[C::kColumnTiles][4]) const {
+  WW_DEVICE void scores(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
+                        float (&s)[C::kColumnTiles][4]) const {
     const u32 k_tile = stage + group * 16 * C::kRowBytes;
     using E = typename C::Element;
     using F = typename C::Fragment;
@@ -116,12 +221,7 @@ struct DecodeState {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = 0;
     }
-    [[maybe_unused]] u32 codes[2], rows[2];
-    if constexpr (C::kStorage == KvStorage::e2m1) {
-      const uint2 places = scale_places(stage);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) rows[i] = scale_row(stage, places, 0, group * 16 + lane / 4 + 8 * i);
-    }
+    [[maybe_unused]] u32 codes[2], row_scales[2][2];
 #pragma unroll
     for (int k = 0; k < C::kRowBytes / 32; ++k) {
       u32 a[4];
@@ -136,16 +236,16 @@ struct DecodeState {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int chunk = k * 2 + half;
-          if (chunk % 4 == 0) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              codes[i] = scale_codes<C::kDim>(rows[i] + chunk * 2, lane & 2);
-            }
+          for (int i = 0; half == 0 && i < 2; ++i) {
+            const u32 late = k_scales(stage) + k_row(group, i) * 16 + chunk * 2;
+            if constexpr (!kLateScales) codes[i] = block_scales.k[group][i];
+            else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 2);
+            const u32 twice = __byte_perm(codes[i], 0, chunk % 4 == 0 ? 0x1100 : 0x3322);
+            row_scales[i][0] = halves_of_e4m3<false>(twice);
+            row_scales[i][1] = halves_of_e4m3<true>(twice);
           }
-          const u32 scales[2] = {row_scale<E>(codes[0], chunk % 4), row_scale<E>(codes[1], chunk % 4)};
-          const u32 words[2] = {a[half * 2], a[half * 2 + 1]};
-          multiply_scores<0>(words, scales, chunk * 2, s);
-          multiply_scores<2>(words, scales, chunk * 2 + 1, s);
+          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, chunk * 2, s);
         }
       } else {
 #pragma unroll
@@ -162,36 +262,22 @@ struct DecodeState {
     }
   }
 
-  // fp4: the product of nibbles kNibble and the next of both rows' words with Q's fragment k.
-  template <int kNibble>
-  WW_DEVICE void multiply_scores(const u32 (&words)[2], const u32 (&scales)[2], int k,
-                                 float (&s)[C::kColumnTiles][4]) const {
-    using E = typename C::Element;
-    using F = typename C::Fragment;
-    const u32 wide[4] = {E::multiply(F::template widen<kNibble>(words[0]), scales[0]),
-                         E::multiply(F::template widen<kNibble>(words[1]), scales[1]),
-                         E::multiply(F::template widen<kNibble + 1>(words[0]), scales[0]),
-                         E::multiply(F::template widen<kNibble + 1>(words[1]), scales[1])};
+  // fp4: the products of a word of two rows with Q's fragments k and k + 1.
+  WW_DEVICE void multiply_scores(u32 upper, u32 lower, const uint2& scales, int k, float (&s)[C::kColumnTiles][4]) const {
+    using A = typename C::Arithmetic;
+    u32 up[4], low[4];
+    C::Fragment::widen(upper, up);
+    C::Fragment::widen(lower, low);
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
-      const uint2 b = query(n, k);
-      E::mma(s[n], wide, b.x, b.y);
+    for (int i = 0; i < 2; ++i) {
+      const u32 wide[4] = {A::multiply(up[i * 2], scales.x), A::multiply(low[i * 2], scales.y),
+                           A::multiply(up[i * 2 + 1], scales.x), A::multiply(low[i * 2 + 1], scales.y)};
+#pragma unroll
+      for (int n = 0; n < C::kColumnTiles; ++n) {
+        const uint2 b = query(n, k + i);
+        A::mma(s[n], wide, b.x, b.y);
+      }
     }
-  }
-
-  // fp4: the block scales of token `row` of K (v 0) or V (1) of a stage; `places` are DecodeLoader's.
-  static WW_DEVICE uint2 scale_places(u32 stage) {
-    uint2 places = make_uint2(0, 0);
-    if constexpr (C::kDim < 256) {
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(places.x), "=r"(places.y) : "r"(stage + C::kStageBytes - 16) : "memory");
-    }
-    return places;
-  }
-  static WW_DEVICE u32 scale_row(u32 stage, const uint2& places, int v, int row) {
-    u32 place = 0;
-    if constexpr (C::kDim < 256) place = (places.x >> row & 1) * 8;
-    if constexpr (C::kDim < 128) place += (places.y >> row & 1) * 4;
-    return stage + 2 * C::kStepTokens * C::kRowBytes + (v * C::kStepTokens + row) * 16 + place;
   }
 
   // Scales to log2 units and masks. `position` is the kv position of the tile's first token.
@@ -205,10 +291,11 @@ struct DecodeState {
     for (int n = 0; n < C::kColumnTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
+        const float scale = C::kFp4 ? __fmul_rn(scale_log2, column_unscale[n][i % 2]) : scale_log2;
         if (p.softcap > 0) {
-          s[n][i] = __fmul_rn(ptx::tanh_approx(s[n][i] * scale_log2 * (kLn2 / p.softcap)), p.softcap * kLog2e);
+          s[n][i] = __fmul_rn(ptx::tanh_approx(s[n][i] * scale * (kLn2 / p.softcap)), p.softcap * kLog2e);
         } else {
-          s[n][i] = __fmul_rn(s[n][i], scale_log2);
+          s[n][i] = __fmul_rn(s[n][i], scale);
         }
         const int token = position + lane / 4 + i / 2 * 8;
         if (edge && (token >= seg.token_end || (C::kFixedSplits && token < seg.visible_begin))) s[n][i] = -INFINITY;
@@ -237,7 +324,7 @@ struct DecodeState {
   // Online softmax of one step; leaves the B fragments of P^T.
   WW_DEVICE void softmax(float (&s)[C::kGroups][C::kColumnTiles][4],
                          u32 (&probability)[C::kGroups][C::kColumnTiles][2]) {
-    using E = typename C::Element;
+    using A = typename C::Arithmetic;
 #pragma unroll
     for (int n = 0; n < C::kColumnTiles; ++n) {
 #pragma unroll
@@ -273,14 +360,15 @@ struct DecodeState {
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) {
         const float (&x)[4] = s[group][n];
-        probability[group][n][0] = ptx::movmatrix_trans(E::pack(x[0], x[1]));
-        probability[group][n][1] = ptx::movmatrix_trans(E::pack(x[2], x[3]));
+        probability[group][n][0] = ptx::movmatrix_trans(A::pack(x[0], x[1]));
+        probability[group][n][1] = ptx::movmatrix_trans(A::pack(x[2], x[3]));
       }
     }
   }
 
   // O^T += V^T P^T, of the stage's 16 tokens `group`.
-  WW_DEVICE void accumulate(u32 stage, int group, const u32 (&probability)[C::kColumnTiles][2]) {
+  WW_DEVICE void accumulate(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
+                            const u32 (&probability)[C::kColumnTiles][2]) {
     const u32 v_tile = stage + (C::kStepTokens + group * 16) * C::kRowBytes;
     using E = typename C::Element;
     using F = typename C::Fragment;
@@ -296,12 +384,7 @@ struct DecodeState {
       }
     } else if constexpr (C::kStorage == KvStorage::e2m1) {
       // A word holds four dims of two tokens.
-      u32 codes[4], rows[4];
-      const uint2 places = scale_places(stage);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        rows[i] = scale_row(stage, places, 1, group * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8);
-      }
+      u32 codes[4], pair_scales[2][2];
 #pragma unroll
       for (int m = 0; m < kDimTiles / 4; ++m) {
         u32 a[4];
@@ -309,15 +392,20 @@ struct DecodeState {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int chunk = m * 2 + half;
-          if (chunk % 4 == 0) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) codes[i] = scale_codes<C::kDim>(rows[i] + chunk * 2, lane & 16);
+          for (int i = 0; half == 0 && i < 4; ++i) {
+            const u32 late = v_scales(stage) + v_row(group, i) * 16 + chunk * 2;
+            if constexpr (!kLateScales) codes[i] = block_scales.v[group][i];
+            else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 16);
           }
-          const u32 scales[2] = {row_pair_scales<E>(codes[0], codes[1], chunk % 4),
-                                 row_pair_scales<E>(codes[2], codes[3], chunk % 4)};
-          const u32 words[2] = {a[half * 2], a[half * 2 + 1]};
-          multiply_out<0>(words, scales, chunk * 2, probability);
-          multiply_out<2>(words, scales, chunk * 2 + 1, probability);
+#pragma unroll
+          for (int i = 0; half == 0 && i < 2; ++i) {
+            const u32 pairs = __byte_perm(codes[i * 2], codes[i * 2 + 1], chunk % 4 == 0 ? 0x5140 : 0x7362);
+            pair_scales[i][0] = halves_of_e4m3<false>(pairs);
+            pair_scales[i][1] = halves_of_e4m3<true>(pairs);
+          }
+          const uint2 scales = make_uint2(pair_scales[0][half], pair_scales[1][half]);
+          multiply_out(a[half * 2], a[half * 2 + 1], scales, chunk * 2, probability);
         }
       }
     } else {
@@ -341,19 +429,33 @@ struct DecodeState {
     }
   }
 
-  // fp4: V's nibbles kNibble and the next are the rows of dim tile m.
-  template <int kNibble>
-  WW_DEVICE void multiply_out(const u32 (&words)[2], const u32 (&scales)[2], int m,
+  // fp4: words of tokens lane % 4 * 2 and the next, and of those 8 on: the rows of dim tiles m and m + 1.
+  WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int m,
                               const u32 (&probability)[C::kColumnTiles][2]) {
-    using E = typename C::Element;
-    using F = typename C::Fragment;
-    const u32 wide[4] = {E::multiply(F::template widen<kNibble>(words[0]), scales[0]),
-                         E::multiply(F::template widen<kNibble + 1>(words[0]), scales[0]),
-                         E::multiply(F::template widen<kNibble>(words[1]), scales[1]),
-                         E::multiply(F::template widen<kNibble + 1>(words[1]), scales[1])};
+    using A = typename C::Arithmetic;
+    u32 one[4], two[4];
+    C::Fragment::widen(first, one);
+    C::Fragment::widen(second, two);
+    if constexpr (C::kScaleP) {
+      const u32 p0 = A::multiply(probability[0][0], scales.x), p1 = A::multiply(probability[0][1], scales.y);
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) E::mma(out[n][m], wide, probability[n][0], probability[n][1]);
+      for (int i = 0; i < 2; ++i) {
+        const u32 wide[4] = {one[i * 2], one[i * 2 + 1], two[i * 2], two[i * 2 + 1]};
+        A::mma(out[0][m + i], wide, p0, p1);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const u32 wide[4] = {A::multiply(one[i * 2], scales.x), A::multiply(one[i * 2 + 1], scales.x),
+                           A::multiply(two[i * 2], scales.y), A::multiply(two[i * 2 + 1], scales.y)};
+#pragma unroll
+      for (int n = 0; n < C::kColumnTiles; ++n) A::mma(out[n][m + i], wide, probability[n][0], probability[n][1]);
+    }
   }
+
+  // kScaleP: whether this thread's dims are of the blocks that its columns are for.
+  static WW_DEVICE bool columns_match() { return (threadIdx.x % 32 >= 16) == (threadIdx.x % 4 >= 2); }
 
   // The dim that row `lane / 4 + 8 * upper` of dim tile m stands for.
   static WW_DEVICE int dim_of(int m, int upper) {

@@ -1,0 +1,268 @@
+// Products of few rows on a GPU: cuBLASLt (its fastest algorithm) beside our kernels, in GB/s of weights.
+//
+//   product_bench [ROWS ...]      default: 1 2 8 16 17 24 32 48 64 96 128
+//
+// The shapes are Llama-3.1-8B's. Every figure is a graph of launches that begin under each other where they can,
+// over enough copies of the weights to miss the L2 cache; the median of kReplays. "layer" is the four products of
+// a layer with the activation, each with the kernel that was fastest alone, and fused with the activation.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "device/cuda/stream.h"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
+
+using namespace warpweave;
+using namespace warpweave::gpu;
+
+namespace {
+
+constexpr size_t kUncachedBytes = size_t{600} << 20;
+constexpr int kReplays = 9, kLeastLaunches = 12;
+constexpr int kMaxRows = 128;
+constexpr int kKernels = 4;
+constexpr const char* kKernelNames[kKernels] = {"library", "small", "stream128", "stream256"};
+
+void check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  fmt::print(stderr, "{}\n", cudaGetErrorString(error));
+  std::exit(1);
+}
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  fmt::print(stderr, "{}\n", status.message());
+  std::exit(1);
+}
+
+template <typename T>
+T take(Result<T> result) {
+  check(result.status());
+  return std::move(result).value();
+}
+
+// Normal bf16 numbers: a random block, again and again.
+DeviceBuffer random_matrix(size_t size_bytes, float scale) {
+  static const std::vector<uint16_t> block = [] {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> out(size_t{1} << 20);
+    for (uint16_t& x : out) x = static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(random)) >> 16);
+    return out;
+  }();
+  std::vector<uint16_t> scaled(block);
+  for (uint16_t& x : scaled) {
+    x = static_cast<uint16_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(uint32_t{x} << 16) * scale) >> 16);
+  }
+  DeviceBuffer out = take(DeviceBuffer::allocate(size_bytes, "a benchmark"));
+  for (size_t at = 0; at < size_bytes; at += scaled.size() * 2) {
+    check(cudaMemcpy(out.as<char>() + at, scaled.data(), std::min(scaled.size() * 2, size_bytes - at),
+                     cudaMemcpyHostToDevice));
+  }
+  return out;
+}
+
+struct Product {
+  const char* name;
+  int64_t n, k;
+  bool residual;       // adds to the f32 stream
+  GluActivation glu;
+  DeviceBuffer weights;
+  std::vector<GpuLinear> copies;
+
+  void fill() {
+    const size_t bytes = size_t(n) * k * 2;
+    const size_t count = std::max<size_t>(1, (kUncachedBytes + bytes - 1) / bytes);
+    weights = random_matrix(bytes * count, 1 / 64.0f);
+    for (size_t i = 0; i < count; ++i) {
+      GpuLinear& linear = copies.emplace_back();
+      linear.weight = weights.as<char>() + i * bytes;
+      linear.in_features = k;
+      linear.out_features = n;
+      linear.glu = glu;
+    }
+  }
+};
+
+class Bench {
+ public:
+  Bench() : stream_(take(create_stream())), library_(take(GpuGemm::create())) {
+    library_->set_library_only();
+    x_ = random_matrix(size_t{kMaxRows} * 14336 * 2, 1);
+    y_ = random_matrix(size_t{kMaxRows} * 128256 * 4, 0);
+    act_ = random_matrix(size_t{kMaxRows} * 14336 * 2, 1);
+    stream_rows_ = random_matrix(size_t{kMaxRows} * 4096 * 4, 1);
+    weight_ = random_matrix(4096 * 4, 1);
+    const size_t scratch = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
+    scratch_memory_ = random_matrix(scratch, 0);
+    scratch_.memory = scratch_memory_.as<void>();
+  }
+
+  GemmCall call(const Product& product, size_t copy, int64_t rows, bool fused) const {
+    GemmCall out;
+    out.linear = &product.copies[copy % product.copies.size()];
+    out.x = x_.as<void>();
+    out.rows = rows;
+    out.y = fused ? act_.as<void>() : y_.as<void>();
+    out.y_dtype = product.residual || product.n > 100000 ? DType::f32 : DType::bf16;
+    out.y_stride = fused ? product.n / 2 : product.n;
+    out.accumulate = product.residual;
+    out.fused_glu = fused;
+    return out;
+  }
+  static bool takes(int kernel, const GemmCall& call) {
+    return kernel == 0 ? !call.fused_glu : kernel == 1 ? small_gemm_takes(call) : stream_gemm_takes(call, kernel - 2);
+  }
+  void run(int kernel, const GemmCall& call) {
+    if (kernel == 0) return check(library_->run(call, stream_.get()));
+    if (kernel == 1) return small_gemm(call, stream_.get());
+    stream_gemm(call, kernel - 2, scratch_, stream_.get());
+  }
+  void activation(int64_t rows) {
+    glu({.activation = GluActivation::silu, .in = y_.as<void>(), .dtype = DType::bf16, .rows = rows, .cols = 14336,
+         .out = act_.as<void>()},
+        stream_.get());
+  }
+  GemmCall normed(GemmCall call) const {
+    call.norm = {stream_rows_.as<float>(), weight_.as<float>(), 0, 1e-5f};
+    return call;
+  }
+  void norm(int64_t rows) {
+    rms_norm({.x = stream_rows_.as<float>(), .rows = rows, .cols = 4096, .weight = weight_.as<float>(), .eps = 1e-5f,
+              .out = x_.as<void>(), .out_dtype = DType::bf16},
+             stream_.get());
+  }
+  void tune(const Product& product, int64_t rows) {
+    library_->start_tuning();
+    for (int i = 0; i < 48; ++i) run(0, call(product, i, rows, false));
+    library_->stop_tuning();
+  }
+  // Microseconds of one of `launches` that `enqueue` makes.
+  double time_us(int launches, const std::function<void()>& enqueue) {
+    enqueue();
+    check(cudaStreamSynchronize(stream_.get()));
+    CudaGraph graph;
+    CudaGraphExec exec;
+    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
+    enqueue();
+    check(cudaStreamEndCapture(stream_.get(), graph.out()));
+    check(cudaGraphInstantiate(exec.out(), graph.get(), 0));
+    CudaEvent begin, end;
+    check(cudaEventCreate(begin.out()));
+    check(cudaEventCreate(end.out()));
+    std::vector<float> times;
+    for (int i = 0; i < kReplays; ++i) {
+      check(cudaEventRecord(begin.get(), stream_.get()));
+      check(cudaGraphLaunch(exec.get(), stream_.get()));
+      check(cudaEventRecord(end.get(), stream_.get()));
+      check(cudaEventSynchronize(end.get()));
+      check(cudaEventElapsedTime(&times.emplace_back(), begin.get(), end.get()));
+    }
+    std::sort(times.begin(), times.end());
+    return times[kReplays / 2] * 1e3 / launches;
+  }
+
+ private:
+  CudaStream stream_;
+  std::unique_ptr<GpuGemm> library_;
+  DeviceBuffer x_, y_, act_, scratch_memory_, stream_rows_, weight_;  // the last two: f32 bits of any numbers
+  StreamGemmScratch scratch_;
+};
+
+// The fastest kernel's place.
+int measure(Bench& bench, const Product& product, int64_t rows) {
+  bench.tune(product, rows);
+  std::string line = fmt::format("{:4} rows {:8}", rows, product.name);
+  int best = 0;
+  double best_us = 1e30;
+  for (int kernel = 0; kernel < kKernels; ++kernel) {
+    for (bool fused : {false, true}) {
+      if (fused && product.glu == GluActivation::none) continue;
+      if (!Bench::takes(kernel, bench.call(product, 0, rows, fused))) continue;
+      const int launches = std::max<int>(kLeastLaunches, static_cast<int>(product.copies.size()));
+      const double us = bench.time_us(launches, [&] {
+        for (int i = 0; i < launches; ++i) bench.run(kernel, bench.call(product, i, rows, fused));
+      });
+      line += fmt::format(" | {}{} {:.1f} us {:.0f}", kKernelNames[kernel], fused ? "+glu" : "", us,
+                          static_cast<double>(product.n) * product.k * 2 / us / 1e3);
+      if (!fused && us < best_us) {
+        best_us = us;
+        best = kernel;
+      }
+    }
+  }
+  fmt::print("{} GB/s\n", line);
+  std::fflush(stdout);
+  return best;
+}
+
+void measure_layer(Bench& bench, const std::vector<Product>& products, const std::vector<int>& best, int64_t rows) {
+  constexpr int kLayers = 3;
+  const auto layers = [&](const std::vector<int>& kernels, bool fuse) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int i = 0; i < 4; ++i) {
+        const bool glu = products[i].glu != GluActivation::none;
+        const GemmCall call = bench.call(products[i], layer, rows, glu && fuse);
+        bench.run(kernels[i], call);
+        if (glu && !fuse) bench.activation(rows);
+      }
+    }
+  };
+  const std::vector<int> library(4, 0);
+  std::string line = fmt::format("{:4} rows layer    | library {:.1f} us | fastest {:.1f} us", rows,
+                                 bench.time_us(kLayers, [&] { layers(library, false); }),
+                                 bench.time_us(kLayers, [&] { layers(best, false); }));
+  if (Bench::takes(best[2], bench.call(products[2], 0, rows, true))) {
+    line += fmt::format(" | fused {:.1f} us", bench.time_us(kLayers, [&] { layers(best, true); }));
+  }
+  fmt::print("{}\n", line);
+}
+
+// A norm and the product behind it, as two kernels and as one.
+void measure_norm(Bench& bench, const Product& product, int64_t rows) {
+  const bool fused = product.glu != GluActivation::none;
+  const GemmCall one = bench.normed(bench.call(product, 0, rows, fused));
+  if (!small_gemm_takes(one)) return;
+  const int launches = std::max<int>(kLeastLaunches, static_cast<int>(product.copies.size()));
+  const double two_us = bench.time_us(launches, [&] {
+    for (int i = 0; i < launches; ++i) {
+      bench.norm(rows);
+      bench.run(1, bench.call(product, i, rows, fused));
+    }
+  });
+  const double one_us = bench.time_us(launches, [&] {
+    for (int i = 0; i < launches; ++i) bench.run(1, bench.normed(bench.call(product, i, rows, fused)));
+  });
+  fmt::print("{:4} rows {:8} | norm, then small {:.1f} us | norm within {:.1f} us\n", rows, product.name, two_us, one_us);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<int64_t> row_counts;
+  for (int i = 1; i < argc; ++i) row_counts.push_back(std::clamp(std::atoi(argv[i]), 1, kMaxRows));
+  if (row_counts.empty()) row_counts = {1, 2, 8, 16, 17, 24, 32, 48, 64, 96, 128};
+  Bench bench;
+  std::vector<Product> products(5);
+  products[0] = {"qkv", 6144, 4096, false, GluActivation::none, {}, {}};
+  products[1] = {"o", 4096, 4096, true, GluActivation::none, {}, {}};
+  products[2] = {"gate_up", 28672, 4096, false, GluActivation::silu, {}, {}};
+  products[3] = {"down", 4096, 14336, true, GluActivation::none, {}, {}};
+  products[4] = {"lm_head", 128256, 4096, false, GluActivation::none, {}, {}};
+  for (Product& product : products) product.fill();
+  for (int64_t rows : row_counts) {
+    std::vector<int> best;
+    for (const Product& product : products) best.push_back(measure(bench, product, rows));
+    measure_layer(bench, products, best, rows);
+    for (const Product& product : products) {
+      if (product.k == 4096 && !product.residual) measure_norm(bench, product, rows);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,67 @@
+// Prefill with e4m3 products on Hopper, for e4m3 K and V: twice the tensor throughput of bf16, at the cost of
+// rounding Q and P to e4m3, too. After FlashAttention-3 (Shah et al. 2024), like sm90_extend.cuh, whose
+// worklist, overlaps and turns these are. What differs:
+//  - Q is rounded to e4m3 times a power of two a row, by the copying warpgroup (Caps: Fp8Products);
+//  - fp8 wgmma takes K-major operands only, so the copying warpgroup also transposes V, in the order of
+//    tokens in which a thread holds P;
+//  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values;
+//  - S and O of a block follow each other, O in the registers of S, and the blocks of O are added in f32: the tensor
+//    cores' sums keep about 14 bits, in which long ones of small terms would stop growing.
+// Head scales of K go into the row's scale, those of V into the output. Softmax in log2 units.
+//
+// A block's products take half the time of bf16's, its exponentials the same: at 16 a clock and SM they
+// take as long as the products, and all instructions of a block about 1.4 times as long. What a warp waits
+// for beside (barriers, the first result of a product, the chain from maximum to exponential) is the
+// same for a block of any size; hence blocks as long as the registers hold.
+#pragma once
+
+#include "attention/backends/fa3/kernels/sm90_fp8_consumer.cuh"
+#include "attention/backends/fa3/kernels/sm90_fp8_producer.cuh"
+#include "attention/backends/fa3/kernels/sm90_variants.h"
+#include "attention/cuda/tensor_map.h"
+
+namespace warpweave::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    sm90_fp8_extend(const __grid_constant__ AttentionParams p, const __grid_constant__ Sm90Maps maps,
+                    const __grid_constant__ ExtendWorklist work, int box_tokens) {
+  extern __shared__ char unaligned[];
+  char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
+  const Sm90Fp8Shared<C> shared(smem);
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    ptx::setmaxnreg_decrease<C::kProducerRegisters>();
+    Sm90Fp8Producer<C> producer(p, maps, shared, box_tokens);
+    producer.run(work);
+  } else {
+    ptx::setmaxnreg_increase<C::kConsumerRegisters>();
+    Sm90Fp8Consumer<C> consumer(p, shared);
+    consumer.run();
+  }
+}
+
+template <class C>
+cudaError_t launch_sm90_fp8_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
+                                   int num_sms, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      sm90_fp8_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+  if (ready != cudaSuccess) return ready;
+  Sm90Maps maps = {};
+  const int box_tokens = box_tokens_of(p.page_size, C::kBoxTokens);
+  cudaError_t error = make_byte_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
+  if (error == cudaSuccess) error = make_byte_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
+  if (error != cudaSuccess) return error;
+  const int units = max_items * p.num_q_heads;
+  const int ctas = units < num_sms ? units : num_sms;
+  sm90_fp8_extend<C><<<ctas, C::kThreads, C::kSmemBytes, stream>>>(p, maps, work, box_tokens);
+  return cudaPeekAtLastError();
+}
+
+template <class C>
+Sm90Variant sm90_fp8_variant() {
+  return {C::kTileRows, launch_sm90_fp8_extend<C>};
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,169 @@
+// Rounding activations to e4m3 and widening weights from it.
+#include "ops/cuda/fp8.h"
+
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr float kLargest = 448.0f;
+// Rows of zeros get this over 448, and 448 over it is finite.
+constexpr float kSmallestAmax = 0x1p-100f;
+constexpr int kThreads = 256;
+constexpr int kPack = 8;  // elements of a thread at a time
+
+struct Scale {
+  float scale, inverse;
+  __device__ explicit Scale(float amax) {
+    amax = fmaxf(amax, kSmallestAmax);
+    scale = amax / kLargest;
+    inverse = kLargest / amax;
+  }
+};
+
+__device__ __forceinline__ uint16_t codes_of(float low, float high, float inverse) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low * inverse, high * inverse), __NV_SATFINITE, __NV_E4M3);
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+
+// A block a row, read twice: the second time from the cache.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) quantize_rows_kernel(const __grid_constant__ QuantizeRowsCall call) {
+  __shared__ float largest_of_warp[kThreads / 32];
+  start_successor();
+  wait_for_predecessor();
+  const int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(call.x) + row * call.cols;
+  uint8_t* codes = call.codes + row * call.cols;
+  float largest = 0;
+  for (int64_t c = threadIdx.x * kPack; c < call.cols; c += kThreads * kPack) {
+    float values[kPack];
+    load_f32(x + c, values);
+#pragma unroll
+    for (float value : values) largest = fmaxf(largest, fabsf(value));
+  }
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) largest_of_warp[threadIdx.x / 32] = largest;
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, largest_of_warp[warp]);
+  const Scale scale(largest);
+  if (threadIdx.x == 0) call.scales[row] = scale.scale;
+  for (int64_t c = threadIdx.x * kPack; c < call.cols; c += kThreads * kPack) {
+    float values[kPack];
+    load_f32(x + c, values);
+    Pack<uint16_t, kPack / 2> out;
+#pragma unroll
+    for (int i = 0; i < kPack / 2; ++i) out.value[i] = codes_of(values[2 * i], values[2 * i + 1], scale.inverse);
+    *reinterpret_cast<Pack<uint16_t, kPack / 2>*>(codes + c) = out;
+  }
+}
+
+// A warp for 128 columns of a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(const __grid_constant__ QuantizeRowsCall call) {
+  start_successor();
+  wait_for_predecessor();
+  const int64_t across = (call.cols + kFp8Block - 1) / kFp8Block;
+  const int64_t index = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (index >= call.rows * across) return;
+  constexpr int kLanePack = kFp8Block / 32;
+  const int64_t row = index / across, block = index % across;
+  const int64_t c = block * kFp8Block + threadIdx.x % 32 * kLanePack;
+  const bool inside = c < call.cols;
+  float values[kLanePack] = {};
+  if (inside) load_f32(static_cast<const T*>(call.x) + row * call.cols + c, values);
+  float largest = 0;
+#pragma unroll
+  for (float value : values) largest = fmaxf(largest, fabsf(value));
+  const Scale scale(warp_max(largest));
+  if (threadIdx.x % 32 == 0) call.scales[block * call.rows + row] = scale.scale;
+  if (!inside) return;
+  Pack<uint16_t, kLanePack / 2> out;
+#pragma unroll
+  for (int i = 0; i < kLanePack / 2; ++i) out.value[i] = codes_of(values[2 * i], values[2 * i + 1], scale.inverse);
+  *reinterpret_cast<Pack<uint16_t, kLanePack / 2>*>(call.codes + row * call.cols + c) = out;
+}
+
+struct WidenArgs {
+  const uint8_t* codes;  // of the first row
+  const float* scales;   // of the whole matrix
+  int64_t first_row;
+  int64_t rows;
+  int64_t cols;
+  int64_t scale_stride;  // of blocks; 0: scales of rows
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) widen_rows_kernel(const __grid_constant__ WidenArgs a, T* out) {
+  start_successor();
+  wait_for_predecessor();
+  const int64_t packs = a.cols / kPack;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < a.rows * packs; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t row = a.first_row + i / packs, col = i % packs * kPack;
+    const float scale = a.scale_stride == 0 ? a.scales[row]
+                                            : a.scales[row / kFp8Block * a.scale_stride + col / kFp8Block];
+    const auto codes = *reinterpret_cast<const Pack<uint16_t, kPack / 2>*>(a.codes + i * kPack);
+    float values[kPack];
+#pragma unroll
+    for (int j = 0; j < kPack / 2; ++j) {
+      const float2 pair = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes.value[j], __NV_E4M3)));
+      values[2 * j] = pair.x * scale;
+      values[2 * j + 1] = pair.y * scale;
+    }
+    store_f32(out + i * kPack, values);
+  }
+}
+
+template <typename Run>
+void with_half_type(DType dtype, const Run& run) {
+  if (dtype == DType::f16) {
+    run(static_cast<__half*>(nullptr));
+  } else {
+    run(static_cast<__nv_bfloat16*>(nullptr));
+  }
+}
+
+}  // namespace
+
+bool keeps_fp8() { return has_dependent_launch(); }
+
+void quantize_rows(const QuantizeRowsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  const auto on = static_cast<cudaStream_t>(stream);
+  with_half_type(call.dtype, [&]<typename T>(T*) {
+    if (call.scaling == Fp8Scaling::row) {
+      launch_dependent({static_cast<unsigned>(call.rows), kThreads, 0, on}, quantize_rows_kernel<T>, call);
+      return;
+    }
+    const int64_t warps = call.rows * ((call.cols + kFp8Block - 1) / kFp8Block);
+    const auto blocks = static_cast<unsigned>((warps + kThreads / 32 - 1) / (kThreads / 32));
+    launch_dependent({blocks, kThreads, 0, on}, quantize_blocks_kernel<T>, call);
+  });
+}
+
+void widen_rows(const GpuLinear& linear, int64_t first_row, int64_t rows, void* out, Stream stream) {
+  const bool blocks = linear.scaling == Fp8Scaling::block;
+  const WidenArgs args = {static_cast<const uint8_t*>(linear.weight) + first_row * linear.in_features, linear.scales,
+                          first_row, rows, linear.in_features, blocks ? fp8_scale_stride(linear.in_features) : 0};
+  const int64_t wanted = (rows * linear.in_features / kPack + kThreads - 1) / kThreads;
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{num_sms()} * 8));
+  with_half_type(linear.x_dtype, [&]<typename T>(T*) {
+    launch_dependent({grid, kThreads, 0, static_cast<cudaStream_t>(stream)}, widen_rows_kernel<T>, args,
+                     static_cast<T*>(out));
+  });
+}
+
+}  // namespace warpweave::gpu

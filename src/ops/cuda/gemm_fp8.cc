@@ -1,0 +1,90 @@
+// Products of weights in e4m3: which way each goes.
+#include <algorithm>
+#include <string>
+
+#include "base/log.h"
+#include "ops/cuda/gemm.h"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr size_t kWidenedBytes = size_t{64} << 20;
+
+int64_t blocks_of(int64_t cols) { return (cols + kFp8Block - 1) / kFp8Block; }
+
+// What cuBLASLt asks of 8-bit operands: whole 16 bytes; scales of blocks stand by fours.
+bool tensor_takes(const GemmCall& call) {
+  const GpuLinear& linear = *call.linear;
+  return linear.in_features % kFp8Columns == 0 && linear.out_features % 16 == 0 && call.y_stride % 8 == 0 &&
+         (linear.scaling == Fp8Scaling::row || call.rows % 4 == 0);
+}
+
+}  // namespace
+
+Status GpuGemm::reserve_fp8(int64_t max_rows, int64_t max_in_features) {
+  const std::string_view what = "products of 8-bit weights; lower --chunked-prefill-size";
+  WW_ASSIGN_OR_RETURN(fp8_codes_, DeviceBuffer::allocate(max_rows * max_in_features, what));
+  WW_ASSIGN_OR_RETURN(fp8_scales_, DeviceBuffer::allocate(max_rows * blocks_of(max_in_features) * sizeof(float), what));
+  WW_ASSIGN_OR_RETURN(fp8_widened_,
+                      DeviceBuffer::allocate(std::max<size_t>(kWidenedBytes, kFp8Block * max_in_features * 2), what));
+  return {};
+}
+
+Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
+  const auto allowed = [&](Fp8Path path) { return fp8_path_ == Fp8Path::automatic || fp8_path_ == path; };
+  if (!batch_invariant_ && allowed(Fp8Path::stream) && small_gemm_fp8_takes(call)) {
+    small_gemm_fp8(call, stream);
+    return {};
+  }
+  if (!batch_invariant_ && allowed(Fp8Path::tensor) && tensor_takes(call)) {
+    const Shape shape = shape_of(call);
+    if (!fp8_refused_.contains(shape)) {
+      const Status status = run_fp8_tensor(call, stream);
+      if (status.ok()) return {};
+      fp8_refused_.insert(shape);
+      const std::string text = "8-bit product of " + std::to_string(call.rows) + " rows, " +
+                               std::to_string(call.linear->out_features) + " x " +
+                               std::to_string(call.linear->in_features) + ": " + status.message() +
+                               "; its weights are widened each time";
+      fp8_refused_.size() == 1 ? LOG_WARN("{}", text) : LOG_DEBUG("{}", text);
+    }
+  }
+  return run_fp8_widened(call, stream);
+}
+
+Status GpuGemm::run_fp8_tensor(const GemmCall& call, Stream stream) {
+  const GpuLinear& linear = *call.linear;
+  const size_t scales = linear.scaling == Fp8Scaling::row ? 1 : blocks_of(linear.in_features);
+  if (fp8_codes_.size_bytes() < static_cast<size_t>(call.rows * linear.in_features) ||
+      fp8_scales_.size_bytes() < call.rows * scales * sizeof(float)) {
+    return Status::internal("more rows than memory was reserved for");
+  }
+  quantize_rows({.x = call.x, .dtype = linear.x_dtype, .rows = call.rows, .cols = linear.in_features,
+                 .scaling = linear.scaling, .codes = fp8_codes_.as<uint8_t>(), .scales = fp8_scales_.as<float>()},
+                stream);
+  GemmCall codes = call;
+  codes.x = fp8_codes_.as<void>();
+  codes.x_scales = fp8_scales_.as<float>();
+  return run_by_plan(codes, stream);
+}
+
+Status GpuGemm::run_fp8_widened(const GemmCall& call, Stream stream) {
+  GpuLinear wide = *call.linear;
+  wide.dtype = wide.x_dtype;
+  wide.weight = fp8_widened_.as<void>();
+  const size_t row_bytes = wide.in_features * dtype_info(wide.dtype).block_bytes;
+  const int64_t piece = static_cast<int64_t>(fp8_widened_.size_bytes() / row_bytes) / kFp8Block * kFp8Block;
+  if (piece == 0) return Status::internal("no memory was reserved for products of 8-bit weights");
+  for (int64_t first = 0; first < call.linear->out_features; first += piece) {
+    wide.out_features = std::min(piece, call.linear->out_features - first);
+    widen_rows(*call.linear, first, wide.out_features, fp8_widened_.as<void>(), stream);
+    GemmCall part = call;
+    part.linear = &wide;
+    part.y = static_cast<std::byte*>(call.y) + first * dtype_info(call.y_dtype).block_bytes;
+    // Not small_gemm(), which reads weights before the kernel ahead of it has ended.
+    WW_RETURN_IF_ERROR(run_by_plan(part, stream));
+  }
+  return {};
+}
+
+}  // namespace warpweave::gpu

@@ -1,0 +1,274 @@
+// Products of 8-bit weights against sums in f64 of what the codes mean, each way on its own; the codes of
+// activations against the host's. Skipped without a GPU of compute capability 9.0.
+//
+// Bounds, with A = sum over the depth of |x * w|:
+//   stream   weights and inputs are exact in the tensor cores, sums are f32: depth * 2^-24 of A, and
+//            less in practice; 2^-17 of A is asked for (the tensor cores drop bits when they align sums)
+//   tensor   against the rounded inputs: sums of 128 products keep about 14 bits below the largest,
+//            then go to f32. Emulated on 20000 random sums, the worst error is 6.1e-4 of A at depth 128,
+//            2.8e-4 at 384, 1.0e-4 at 1024, 3.3e-5 at 4096 (with fast accumulation 4.3e-4 there): 2^-10
+//            of A is asked for, from depth 1024 on 2^-12.
+//            Against the inputs as they were: e4m3 has a step of 2^-3, so half of it, 2^-4 of A, at most
+//   widen    weights are rounded to bf16, 2^-9 of A (f16: 2^-12), and sums as above
+// and what the output's own rounding adds.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/float16.h"
+#include "base/float8.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/gemm.h"
+
+namespace warpweave::gpu {
+namespace {
+
+DeviceBuffer on_device(const void* data, size_t size_bytes) {
+  DeviceBuffer out = DeviceBuffer::allocate(size_bytes, "a test").value();
+  EXPECT_EQ(cudaMemcpy(out.as<void>(), data, size_bytes, cudaMemcpyHostToDevice), cudaSuccess);
+  return out;
+}
+
+template <typename T>
+std::vector<T> on_host(const DeviceBuffer& buffer, size_t count) {
+  std::vector<T> out(count);
+  EXPECT_EQ(cudaMemcpy(out.data(), buffer.as<void>(), count * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+  return out;
+}
+
+bool usable_gpu() { return probe_cuda_device().ok() && keeps_fp8(); }
+
+uint16_t narrow(float x, DType dtype) { return dtype == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x); }
+float wide(uint16_t x, DType dtype) { return dtype == DType::f16 ? f16_to_f32(x) : bf16_to_f32(x); }
+
+struct Case {
+  int64_t rows, n, k;
+  Fp8Scaling scaling;
+  DType dtype;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.rows << "x" << c.n << "x" << c.k << (c.scaling == Fp8Scaling::row ? " rows" : " blocks") << " "
+             << dtype_info(c.dtype).name;
+}
+
+// Sum and sum of magnitudes of one output.
+struct Expected {
+  double sum = 0, magnitude = 0;
+};
+
+class GpuFp8GemmTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!usable_gpu()) GTEST_SKIP() << "no GPU of compute capability 9.0";
+    const Case& c = GetParam();
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    x_.resize(c.rows * c.k);
+    for (int64_t i = 0; i < c.rows * c.k; ++i) {
+      // Rows and 128 columns of their own size, so that a scale in the wrong place shows.
+      const float size = static_cast<float>(1 + i / c.k % 5) * (i % c.k / 128 % 2 == 0 ? 1.0f : 0.1f);
+      x_[i] = narrow(size * normal(random), c.dtype);
+    }
+    codes_.resize(c.n * c.k);
+    uint8_t drawn[256];
+    for (uint8_t& code : drawn) code = f32_to_e4m3(100 * normal(random));
+    for (uint8_t& code : codes_) code = drawn[random() >> 24];
+    stride_ = c.scaling == Fp8Scaling::row ? 1 : fp8_scale_stride(c.k);
+    scales_.resize(c.scaling == Fp8Scaling::row ? c.n : (c.n + 127) / 128 * stride_);
+    for (float& scale : scales_) scale = 1e-3f * (0.5f + static_cast<float>(random() % 1000) / 500);
+    device_x_ = on_device(x_.data(), x_.size() * 2);
+    device_codes_ = on_device(codes_.data(), codes_.size());
+    device_scales_ = on_device(scales_.data(), scales_.size() * 4);
+    linear_ = {.weight = device_codes_.as<void>(), .dtype = DType::fp8_e4m3, .in_features = c.k, .out_features = c.n,
+               .scales = device_scales_.as<float>(), .scaling = c.scaling, .x_dtype = c.dtype};
+    auto gemm = GpuGemm::create();
+    ASSERT_TRUE(gemm.ok()) << gemm.status().message();
+    gemm_ = std::move(*gemm);
+    ASSERT_TRUE(gemm_->reserve_fp8(c.rows, c.k).ok());
+  }
+
+  float weight(int64_t row, int64_t col) const {
+    const float scale = GetParam().scaling == Fp8Scaling::row ? scales_[row] : scales_[row / 128 * stride_ + col / 128];
+    return kE4m3Table.values[codes_[row * GetParam().k + col]] * scale;
+  }
+
+  std::vector<float> given_x() const {
+    std::vector<float> out(x_.size());
+    for (size_t i = 0; i < out.size(); ++i) out[i] = wide(x_[i], GetParam().dtype);
+    return out;
+  }
+
+  // As quantize_rows() rounds them.
+  std::vector<float> rounded_x() const {
+    const Case& c = GetParam();
+    std::vector<float> out = given_x();
+    const int64_t step = c.scaling == Fp8Scaling::row ? c.k : 128;
+    for (int64_t r = 0; r < c.rows; ++r) {
+      for (int64_t first = 0; first < c.k; first += step) {
+        float* const from = out.data() + r * c.k + first;
+        const int64_t count = std::min(step, c.k - first);
+        float largest = 0;
+        for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(from[i]));
+        for (int64_t i = 0; i < count; ++i) from[i] = e4m3_to_f32(f32_to_e4m3(from[i] * (448 / largest))) * (largest / 448);
+      }
+    }
+    return out;
+  }
+
+  Expected expected(const std::vector<float>& x, int64_t row, int64_t col) const {
+    Expected out;
+    for (int64_t d = 0; d < GetParam().k; ++d) {
+      const double product = double{x[row * GetParam().k + d]} * weight(col, d);
+      out.sum += product;
+      out.magnitude += std::fabs(product);
+    }
+    return out;
+  }
+
+  std::vector<float> run(Fp8Path path, float before = 0) {
+    const Case& c = GetParam();
+    gemm_->set_fp8_path(path);
+    std::vector<float> y(c.rows * c.n, before);
+    DeviceBuffer device_y = on_device(y.data(), y.size() * 4);
+    const Status status = gemm_->run({.linear = &linear_, .x = device_x_.as<void>(), .rows = c.rows,
+                                      .y = device_y.as<void>(), .y_dtype = DType::f32, .y_stride = c.n,
+                                      .accumulate = before != 0},
+                                     nullptr);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return on_host<float>(device_y, y.size());
+  }
+
+  // Every 61st element: all of them would take the test's time.
+  void expect_near(const std::vector<float>& y, const std::vector<float>& x, float before, double bound) {
+    const Case& c = GetParam();
+    for (int64_t i = 0; i < c.rows * c.n; i += 61) {
+      const Expected e = expected(x, i / c.n, i % c.n);
+      ASSERT_NEAR(y[i], e.sum + before, e.magnitude * bound + std::fabs(before) * 1e-6)
+          << "row " << i / c.n << " column " << i % c.n << " of " << c;
+    }
+  }
+
+  std::vector<uint16_t> x_;
+  std::vector<uint8_t> codes_;
+  std::vector<float> scales_;
+  int64_t stride_ = 1;
+  DeviceBuffer device_x_, device_codes_, device_scales_;
+  GpuLinear linear_;
+  std::unique_ptr<GpuGemm> gemm_;
+};
+
+TEST_P(GpuFp8GemmTest, FewRowsStreamAndRepeatBitForBit) {
+  if (GetParam().rows > kSmallGemmFp8Rows) GTEST_SKIP() << "not its shape";
+  const std::vector<float> first = run(Fp8Path::stream, 3.0f);
+  expect_near(first, given_x(), 3.0f, 0x1p-17);
+  for (int repeat = 0; repeat < 4; ++repeat) ASSERT_EQ(run(Fp8Path::stream, 3.0f), first) << repeat;
+}
+
+TEST_P(GpuFp8GemmTest, TensorCoresMultiplyTheRoundedRows) {
+  if (GetParam().scaling == Fp8Scaling::block && GetParam().rows % 4 != 0) GTEST_SKIP() << "not its shape";
+  const std::vector<float> y = run(Fp8Path::tensor);
+  if (gemm_->fp8_refusals() > 0) GTEST_SKIP() << "cuBLASLt has no algorithm for " << GetParam();
+  expect_near(y, rounded_x(), 0, GetParam().k < 1024 ? 0x1p-10 : 0x1p-12);
+  expect_near(y, given_x(), 0, 0x1p-4);
+}
+
+TEST_P(GpuFp8GemmTest, WidenedWeightsGiveTheProduct) {
+  expect_near(run(Fp8Path::widen, 2.0f), given_x(), 2.0f, GetParam().dtype == DType::f16 ? 0x1p-11 : 0x1p-8);
+}
+
+TEST_P(GpuFp8GemmTest, EveryCandidateWritesTheOutputInTheServingType) {
+  const Case& c = GetParam();
+  const std::vector<float> x = given_x();
+  gemm_->start_tuning();
+  for (int candidate = 0; candidate < 6; ++candidate) {
+    std::vector<uint16_t> y(c.rows * c.n, 0xffff);
+    DeviceBuffer device_y = on_device(y.data(), y.size() * 2);
+    const Status status = gemm_->run({.linear = &linear_, .x = device_x_.as<void>(), .rows = c.rows,
+                                      .y = device_y.as<void>(), .y_dtype = c.dtype, .y_stride = c.n},
+                                     nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+    y = on_host<uint16_t>(device_y, y.size());
+    std::vector<float> values(y.size());
+    for (size_t i = 0; i < y.size(); ++i) values[i] = wide(y[i], c.dtype);
+    expect_near(values, x, 0, 0x1p-4);
+  }
+}
+
+TEST_P(GpuFp8GemmTest, BatchInvariantRowsKeepTheirBits) {
+  const Case& c = GetParam();
+  gemm_->set_batch_invariant();
+  const std::vector<float> all = run(Fp8Path::automatic);
+  expect_near(all, given_x(), 0, 0x1p-8);
+  std::vector<float> alone(c.n);
+  DeviceBuffer device_y = on_device(alone.data(), alone.size() * 4);
+  const int64_t row = c.rows - 1;
+  const Status status = gemm_->run({.linear = &linear_, .x = device_x_.as<uint16_t>() + row * c.k, .rows = 1,
+                                    .y = device_y.as<void>(), .y_dtype = DType::f32, .y_stride = c.n},
+                                   nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  alone = on_host<float>(device_y, c.n);
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + row * c.n));
+}
+
+TEST_P(GpuFp8GemmTest, RowsAreRoundedAsOnTheHost) {
+  const Case& c = GetParam();
+  const int64_t across = c.scaling == Fp8Scaling::row ? 1 : (c.k + 127) / 128;
+  DeviceBuffer codes = DeviceBuffer::allocate(c.rows * c.k, "a test").value();
+  DeviceBuffer scales = DeviceBuffer::allocate(c.rows * across * 4, "a test").value();
+  quantize_rows({.x = device_x_.as<void>(), .dtype = c.dtype, .rows = c.rows, .cols = c.k, .scaling = c.scaling,
+                 .codes = codes.as<uint8_t>(), .scales = scales.as<float>()}, nullptr);
+  const auto got_codes = on_host<uint8_t>(codes, c.rows * c.k);
+  const auto got_scales = on_host<float>(scales, c.rows * across);
+  const std::vector<float> rounded = rounded_x();
+  for (int64_t i = 0; i < c.rows * c.k; ++i) {
+    const int64_t block = c.scaling == Fp8Scaling::row ? 0 : i % c.k / 128;
+    ASSERT_EQ(e4m3_to_f32(got_codes[i]) * got_scales[block * c.rows + i / c.k], rounded[i]) << i / c.k << " " << i % c.k;
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const auto& [rows, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 128, 128}, {1, 4096, 4096}, {3, 384, 1024},
+                                   {8, 6144, 4096}, {8, 28672, 512}, {9, 6144, 4096}, {16, 1024, 14336},
+                                   {16, 48, 144}, {17, 256, 384}, {24, 1024, 1024}, {64, 6144, 1024},
+                                   {256, 512, 4096}, {1000, 512, 384}}) {
+    for (Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
+      for (DType dtype : {DType::bf16, DType::f16}) out.push_back({rows, n, k, scaling, dtype});
+    }
+  }
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuFp8GemmTest, testing::ValuesIn(cases()));
+
+// Whole matrices wider than the memory for widened weights go in pieces.
+TEST(GpuFp8Gemm, WidensInPieces) {
+  if (!usable_gpu()) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  const int64_t n = 40000 / 16 * 16, k = 1024, rows = 5;
+  std::vector<uint8_t> codes(n * k);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(0x30 + i / k % 16);  // by the row alone
+  const std::vector<float> scales(n, 0.5f);
+  const std::vector<uint16_t> x(rows * k, f32_to_bf16(1));
+  const DeviceBuffer device_codes = on_device(codes.data(), codes.size());
+  const DeviceBuffer device_scales = on_device(scales.data(), scales.size() * 4);
+  const DeviceBuffer device_x = on_device(x.data(), x.size() * 2);
+  const DeviceBuffer device_y = DeviceBuffer::allocate(rows * n * 4, "a test").value();
+  const GpuLinear linear = {.weight = device_codes.as<void>(), .dtype = DType::fp8_e4m3, .in_features = k,
+                            .out_features = n, .scales = device_scales.as<float>()};
+  auto gemm = GpuGemm::create();
+  ASSERT_TRUE(gemm.ok() && (*gemm)->reserve_fp8(rows, k).ok());
+  (*gemm)->set_fp8_path(Fp8Path::widen);
+  const Status status = (*gemm)->run({.linear = &linear, .x = device_x.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                                      .y_dtype = DType::f32, .y_stride = n}, nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const auto y = on_host<float>(device_y, rows * n);
+  for (int64_t i = 0; i < rows * n; ++i) {
+    ASSERT_NEAR(y[i], e4m3_to_f32(codes[i % n * k]) * 0.5f * k, 1e-3f) << "row " << i / n << " column " << i % n;
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::gpu

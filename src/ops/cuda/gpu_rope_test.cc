@@ -1,0 +1,157 @@
+// Norm, rotation and the K/V write on the GPU against f64: both kernels (usual head dims, all others), with and
+// without norms, bf16 and fp8 pools. Skipped without a GPU.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/float16.h"
+#include "base/float8.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/memory.h"
+#include "ops/cuda/gpu_ops.h"
+
+namespace warpweave::gpu {
+namespace {
+
+struct Case {
+  int head_dim, rotary_dim;
+  bool interleaved, norms;
+  KvFormat format;
+};
+
+constexpr int kRows = 37, kQHeads = 6, kKvHeads = 2, kHeads = kQHeads + 2 * kKvHeads;
+constexpr int kPositions = 100, kPageSize = 4, kPages = 16;
+constexpr float kEps = 1e-5f, kOffset = 0.5f;
+
+template <typename T>
+DeviceBuffer on_device(const std::vector<T>& data) {
+  DeviceBuffer out = DeviceBuffer::allocate(data.size() * sizeof(T), "a test").value();
+  EXPECT_EQ(cudaMemcpy(out.as<void>(), data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  return out;
+}
+
+class GpuRopeTest : public testing::TestWithParam<Case> {};
+
+// One head as the kernel should leave it.
+std::vector<double> expected_head(const Case& c, const uint16_t* head, const std::vector<float>* norm, bool rotate,
+                                  const float* cosines, const float* sines) {
+  std::vector<double> out(c.head_dim);
+  for (int i = 0; i < c.head_dim; ++i) out[i] = bf16_to_f32(head[i]);
+  if (norm != nullptr) {
+    double squares = 0;
+    for (double x : out) squares += x * x;
+    for (int i = 0; i < c.head_dim; ++i) out[i] *= ((*norm)[i] + kOffset) / std::sqrt(squares / c.head_dim + kEps);
+  }
+  for (int i = 0; rotate && i < c.rotary_dim / 2; ++i) {
+    const int first = c.interleaved ? 2 * i : i, second = c.interleaved ? first + 1 : i + c.rotary_dim / 2;
+    const double a = out[first], b = out[second];
+    out[first] = a * cosines[i] - b * sines[i];
+    out[second] = b * cosines[i] + a * sines[i];
+  }
+  return out;
+}
+
+TEST_P(GpuRopeTest, WritesQueriesKeysAndValues) {
+  if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  const Case c = GetParam();
+  const bool fp8 = c.format == KvFormat::fp8_e4m3;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> qkv(kRows * kHeads * c.head_dim);
+  for (uint16_t& x : qkv) x = f32_to_bf16(normal(random));
+  std::vector<float> norms(2 * c.head_dim), cosines(kPositions * c.rotary_dim / 2), sines(cosines.size());
+  for (float& x : norms) x = 1 + 0.1f * normal(random);
+  for (size_t i = 0; i < cosines.size(); ++i) {
+    const float angle = normal(random);
+    cosines[i] = std::cos(angle);
+    sines[i] = std::sin(angle);
+  }
+  std::vector<int32_t> positions(kRows), slots(kRows);
+  for (int i = 0; i < kRows; ++i) {
+    positions[i] = static_cast<int32_t>(random() % kPositions);
+    slots[i] = i % 5 == 3 ? -1 : (i * 7) % (kPageSize * kPages);
+  }
+  const size_t element = fp8 ? 1 : 2, pool_elements = size_t{kPages} * kPageSize * kKvHeads * c.head_dim;
+  const std::vector<uint8_t> poison(pool_elements * element, 0xee);
+  DeviceBuffer device_qkv = on_device(qkv), device_norms = on_device(norms), device_cos = on_device(cosines),
+               device_sin = on_device(sines), device_positions = on_device(positions), device_slots = on_device(slots),
+               device_k = on_device(poison), device_v = on_device(poison);
+  const std::vector<float> scales = {0.5f, 2.0f};
+  DeviceBuffer device_scales = on_device(scales);
+
+  QkvRowsCall call;
+  call.qkv = device_qkv.as<void>();
+  call.rows = kRows;
+  call.num_q_heads = kQHeads;
+  call.num_kv_heads = kKvHeads;
+  call.head_dim = c.head_dim;
+  if (c.norms) {
+    call.q_norm = device_norms.as<float>();
+    call.k_norm = call.q_norm + c.head_dim;
+  }
+  call.norm_weight_offset = kOffset;
+  call.norm_eps = kEps;
+  call.cos = device_cos.as<float>();
+  call.sin = device_sin.as<float>();
+  call.rotary_dim = c.rotary_dim;
+  call.interleaved = c.interleaved;
+  call.positions = device_positions.as<int32_t>();
+  call.kv_slots = device_slots.as<int32_t>();
+  call.page_size = kPageSize;
+  for (auto [pool, memory] : {std::pair{&call.k_out, &device_k}, std::pair{&call.v_out, &device_v}}) {
+    pool->data = memory->as<void>();
+    pool->format = c.format;
+    pool->head_stride = c.head_dim;
+    pool->token_stride = kKvHeads * c.head_dim;
+    pool->page_stride = kPageSize * pool->token_stride;
+    if (fp8) pool->head_scales = device_scales.as<float>();
+  }
+  norm_rope_write_kv(call, nullptr);
+
+  std::vector<uint16_t> out(qkv.size());
+  std::vector<uint8_t> pools[2] = {poison, poison};
+  ASSERT_EQ(cudaMemcpy(out.data(), call.qkv, out.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(pools[0].data(), call.k_out.data, poison.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(pools[1].data(), call.v_out.data, poison.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+  const std::vector<float> q_norm(norms.begin(), norms.begin() + c.head_dim), k_norm(norms.begin() + c.head_dim, norms.end());
+  size_t written = 0;
+  for (int row = 0; row < kRows; ++row) {
+    for (int head = 0; head < kHeads; ++head) {
+      const bool is_q = head < kQHeads, is_v = head >= kQHeads + kKvHeads;
+      const size_t at = (size_t{1} * row * kHeads + head) * c.head_dim;
+      const std::vector<float>* norm = !c.norms || is_v ? nullptr : is_q ? &q_norm : &k_norm;
+      const size_t table = size_t{1} * positions[row] * c.rotary_dim / 2;
+      const auto expected = expected_head(c, qkv.data() + at, norm, !is_v, cosines.data() + table, sines.data() + table);
+      if (!is_q && slots[row] < 0) continue;
+      const int kv_head = (head - kQHeads) % kKvHeads;
+      for (int i = 0; i < c.head_dim; ++i) {
+        double got = bf16_to_f32(out[at + i]), tolerance = 1e-3 + 0.01 * std::abs(expected[i]);
+        if (!is_q) {
+          const size_t place = (size_t{1} * slots[row] * kKvHeads + kv_head) * c.head_dim + i;
+          const uint8_t* bytes = pools[is_v].data() + place * element;
+          got = fp8 ? e4m3_to_f32(*bytes) * scales[kv_head] : bf16_to_f32(static_cast<uint16_t>(bytes[0] | bytes[1] << 8));
+          if (fp8) tolerance = 0.01 + 0.07 * std::abs(expected[i]);
+          written += element;
+        }
+        ASSERT_NEAR(got, expected[i], tolerance) << "row " << row << " head " << head << " element " << i;
+      }
+    }
+  }
+  size_t changed = 0;  // nothing beside the slots
+  for (const auto& pool : pools) {
+    for (size_t i = 0; i < pool.size(); ++i) changed += pool[i] != poison[i];
+  }
+  EXPECT_LE(changed, written);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GpuRopeTest,
+                         testing::Values(Case{128, 128, false, false, KvFormat::bf16}, Case{64, 64, false, true, KvFormat::bf16},
+                                         Case{256, 256, false, true, KvFormat::bf16},
+                                         Case{128, 128, false, false, KvFormat::fp8_e4m3},
+                                         Case{128, 64, false, true, KvFormat::bf16}, Case{128, 128, true, false, KvFormat::bf16},
+                                         Case{96, 96, false, true, KvFormat::fp8_e4m3}));
+
+}  // namespace
+}  // namespace warpweave::gpu
