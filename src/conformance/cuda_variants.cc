@@ -45,6 +45,8 @@ class DeviceForward {
     upload_pool(forward.call.v, call_.v);
     const int q_heads = forward.call.num_q_heads;
     if (call_.sinks != nullptr) call_.sinks = copy_array(call_.sinks, q_heads);
+    // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
+    keep(cudaDeviceSynchronize());
   }
 
   const Status& status() const { return status_; }
