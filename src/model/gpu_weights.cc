@@ -326,7 +326,7 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
     build.max_positions = DualChunkRope(*dual_chunk).rope_positions();
   }
   const bool stored_fp8 = source->has_fp8("model.layers.0.self_attn.q_proj.weight");
-  DecoderBuilder builder(config, traits, std::move(source), build, target);
+  DecoderBuilder builder(config, traits, release_in_background(std::move(source)), build, target);
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, builder.build());
   if (stored_fp8 && !target.takes_fp8()) {
     LOG_INFO("8-bit weights are widened to {}: {}", dtype_info(options.dtype).name,

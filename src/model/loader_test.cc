@@ -174,6 +174,31 @@ Fp8Folders make_fp8(const fs::path& folder, Fp8Scales kind) {
   return out;
 }
 
+TEST(BackgroundRelease, PassesEveryViewOnBeforeTheSourceEnds) {
+  struct Counting final : WeightSource {
+    bool has(std::string_view name) const override { return name == "a"; }
+    DType dtype(std::string_view) const override { return DType::bf16; }
+    Result<TensorView> find(std::string_view, std::span<const int64_t>) const override { return TensorView{}; }
+    void release(const TensorView& view) const override { released.push_back(view.data); }
+    mutable std::vector<const void*> released;
+  };
+  const auto counting = std::make_shared<Counting>();
+  std::vector<char> places(1000);
+  std::vector<const void*> expected;
+  {
+    const auto source = release_in_background(counting);
+    EXPECT_TRUE(source->has("a"));
+    EXPECT_FALSE(source->has("b"));
+    for (const char& place : places) {
+      TensorView view;
+      view.data = &place;
+      source->release(view);
+      expected.push_back(&place);
+    }
+  }
+  EXPECT_EQ(counting->released, expected);
+}
+
 TEST_F(LoaderTest, EightBitWeightsGiveTheModelThatTheyMean) {
   const int32_t ids[] = {3, 4, 5};
   for (const Fp8Scales kind : {Fp8Scales::tensor, Fp8Scales::row, Fp8Scales::block}) {

@@ -1,6 +1,6 @@
 // Where a model's tensors come from: a set of names, each with a view into memory it owns.
 //
-// find() is thread-safe. A view lives as long as the source; release(view) says that the caller
+// find() and release() are thread-safe. A view lives as long as the source; release(view) says that the caller
 // has copied what it needs, so that mapped pages leave resident memory.
 #pragma once
 
@@ -31,6 +31,10 @@ class WeightSource {
   }
   virtual void release(const TensorView&) const {}
 };
+
+// `inner` with release() in a thread of its own: taking mapped pages out of memory costs as much time as reading
+// them does. All is released when the source is destroyed.
+std::shared_ptr<WeightSource> release_in_background(std::shared_ptr<WeightSource> inner);
 
 // The check that every source of files makes: `data_loss` names both shapes.
 Status check_shape(std::string_view name, const TensorView& view, std::span<const int64_t> shape);
