@@ -67,8 +67,8 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
 
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
 Sm90Variant sm90_variant(bool gather) {
-  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Copies::boxes>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Copies::gather>;
+  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, false>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, true>;
   return {Boxes::kTileRows, gather ? launch_sm90_extend<Gather> : launch_sm90_extend<Boxes>};
 }
 

@@ -7,8 +7,7 @@
 namespace warpweave::cuda {
 
 // The warpgroup that copies. Copies run as far ahead as the rings allow, across tiles. All four warps
-// copy K and V, since issuing a copy takes a warp longer than the engine; warp 0 does the rest. With
-// Sm90Copies::announce three warps copy, and warp 0 passes on what has landed.
+// copy K and V, since issuing a copy takes a warp longer than the engine; warp 0 does the rest.
 template <class C>
 class Sm90Producer {
  public:
@@ -24,11 +23,6 @@ class Sm90Producer {
     for (int unit = blockIdx.x + gridDim.x;; unit += gridDim.x) {
       if (threadIdx.x < 32) publish();
       if (tile_.request < 0) return;
-      if (C::kAnnounce && threadIdx.x < 32) {
-        for (int i = tile_.block_begin; i < tile_.block_end; ++i) announce_block();
-        tile_ = tile_of(work, unit);
-        continue;
-      }
       Sm90Tile next;
       bool found = false;  // `next`, which takes several dependent loads: while the first block is copied
       int block = tile_.block_end - 1;
@@ -108,28 +102,17 @@ class Sm90Producer {
     __syncwarp();
   }
 
-  // kGather: the rows that one copy of a warp takes, and the copies of a warp. The warps take turns.
-  static constexpr int kCopyWarps = C::kAnnounce ? 3 : 4;
-  static constexpr int kChunks = C::kDim / 8, kCopyRows = 32 / kChunks;
-  static constexpr int kWarpCopies = (C::kBlockTokens / kCopyRows + kCopyWarps - 1) / kCopyWarps;
-  static constexpr int kPlaces = C::kGather ? (kWarpCopies * kCopyRows + 31) / 32 : 1;  // rows a lane looks up
-  static WW_DEVICE int copy_row(int copy) {
-    return (copy * kCopyWarps + threadIdx.x / 32 - (4 - kCopyWarps)) * kCopyRows;
-  }
+  static constexpr int kWarpRows = C::kBlockTokens / 4;  // kGather: of each warp
 
   // A lane finds the page of one box of this warp; boxes past the end get page -1, which the engine
   // fills with zeros.
   WW_DEVICE void find_pages(int block) {
-#pragma unroll
-    for (int i = 0; i < kPlaces; ++i) {
-      const int at = i * 32 + lane();  // kGather: of the warp's rows
-      const int place = C::kGather ? copy_row(at / kCopyRows) + at % kCopyRows
-                                   : (lane() * 4 + threadIdx.x / 32) * box_tokens_;
-      const int token = block * C::kBlockTokens + place;
-      page_[i] = -1;
-      in_page_[i] = 0;
-      if (token < min(tile_.kv_len, (block + 1) * C::kBlockTokens)) page_[i] = page_of(token, in_page_[i]);
-    }
+    const int place = C::kGather ? threadIdx.x / 32 * kWarpRows + lane() : (lane() * 4 + threadIdx.x / 32) * box_tokens_;
+    const int token = block * C::kBlockTokens + place;
+    page_ = -1;
+    in_page_ = 0;
+    if (C::kGather && lane() >= kWarpRows) return;
+    if (token < min(tile_.kv_len, (block + 1) * C::kBlockTokens)) page_ = page_of(token, in_page_);
   }
 
   WW_DEVICE int page_of(int token, int& in_page) const {
@@ -150,7 +133,7 @@ class Sm90Producer {
     __syncwarp();
     const int kv_head = tile_.head / p_.group;
     for (int i = 0; i * 4 * box_tokens_ < C::kBlockTokens; ++i) {
-      const int page = __shfl_sync(~0u, page_[0], i), in_page = __shfl_sync(~0u, in_page_[0], i);
+      const int page = __shfl_sync(~0u, page_, i), in_page = __shfl_sync(~0u, in_page_, i);
       const int row = (i * 4 + threadIdx.x / 32) * box_tokens_;
       if (lane() != 0 || row >= C::kBlockTokens) continue;
 #pragma unroll
@@ -161,52 +144,33 @@ class Sm90Producer {
     __syncwarp();
   }
 
-  // kGather: a warp copies its share of the rows, a lane knows where one of them is. The copies arrive on
+  // kGather: a warp copies a quarter of the rows, a lane knows where one of them is. The copies arrive on
   // the barrier by themselves, so that waiting for them holds nothing up.
   WW_DEVICE void gather_block(int block) {
     const int64_t head_offset = tile_.head / p_.group * p_.head_stride;
-    int64_t offset[kPlaces];
-#pragma unroll
-    for (int i = 0; i < kPlaces; ++i) {
-      offset[i] = page_[i] < 0 ? -1 : (page_[i] * p_.page_stride + in_page_[i] * p_.token_stride + head_offset) * 2;
-    }
+    const int64_t offset = page_ < 0 ? -1 : (page_ * p_.page_stride + in_page_ * p_.token_stride + head_offset) * 2;
     if (block > tile_.block_begin) find_pages(block - 1);
-    gather(p_.k, shared_.k, C::kAnnounce ? shared_.k_landed(0) : shared_.k_full(0), shared_.k_empty(0), offset, k_ring_);
-    gather(p_.v, shared_.v, C::kAnnounce ? shared_.v_landed(0) : shared_.v_full(0), shared_.v_empty(0), offset, v_ring_);
+    gather(p_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), offset, k_ring_);
+    gather(p_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), offset, v_ring_);
   }
 
   // The engine's layout by hand: column blocks of 128-byte rows, 16-byte chunks permuted by the row.
   template <int kStages>
-  WW_DEVICE void gather(const void* pool, ptx::u32 memory, ptx::u32 full, ptx::u32 empty,
-                        const int64_t (&offset)[kPlaces], RingPosition<kStages>& ring) {
+  WW_DEVICE void gather(const void* pool, ptx::u32 memory, ptx::u32 full, ptx::u32 empty, int64_t offset,
+                        RingPosition<kStages>& ring) {
+    constexpr int kChunks = C::kDim / 8, kRowsAtOnce = 32 / kChunks;
     const int chunk = lane() % kChunks;
     const char* base = static_cast<const char*>(pool) + chunk * 16;
-    const ptx::u32 column = memory + ring.stage * C::kBlockBytes + chunk / 8 * C::kBlockTokens * 128;
+    const int first = threadIdx.x / 32 * kWarpRows;
+    const ptx::u32 column = memory + ring.stage * C::kBlockBytes + (chunk / 8 * C::kBlockTokens + first) * 128;
     ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
-#pragma unroll (C::kDim == 256 || C::kAnnounce ? 2 : 8)
-    for (int i = 0; i < kWarpCopies; ++i) {
-      const int row = copy_row(i) + lane() / kChunks;
-      const int from = i * kCopyRows;
-      const int64_t rows = kPlaces > 1 && from >= 32 ? offset[kPlaces - 1] : offset[0];
-      const int64_t at = __shfl_sync(~0u, rows, from % 32 + lane() / kChunks);
-      if (C::kBlockTokens / kCopyRows % kCopyWarps != 0 && row >= C::kBlockTokens) break;
+#pragma unroll (C::kDim == 256 ? 2 : 8)
+    for (int i = 0; i < kWarpRows / kRowsAtOnce; ++i) {
+      const int row = i * kRowsAtOnce + lane() / kChunks;
+      const int64_t at = __shfl_sync(~0u, offset, row);
       ptx::cp_async_16(column + row * 128 + (chunk % 8 ^ row % 8) * 16, base + (at < 0 ? 0 : at), at < 0 ? 0 : 16);
     }
     ptx::cp_async_mbarrier_arrive_noinc(full + ring.stage * 8);
-    ring.advance();
-  }
-
-  // kAnnounce, warp 0: waits for a block's K, then V, and makes them seen by the tensor cores.
-  WW_DEVICE void announce_block() {
-    pass_on(shared_.k_landed(0), shared_.k_full(0), k_ring_);
-    pass_on(shared_.v_landed(0), shared_.v_full(0), v_ring_);
-  }
-  template <int kStages>
-  static WW_DEVICE void pass_on(ptx::u32 landed, ptx::u32 full, RingPosition<kStages>& ring) {
-    ptx::mbarrier_wait(landed + ring.stage * 8, ring.parity);
-    ptx::fence_proxy_async();
-    if (lane() == 0) ptx::mbarrier_arrive(full + ring.stage * 8);
-    __syncwarp();
     ring.advance();
   }
 
@@ -219,7 +183,7 @@ class Sm90Producer {
   RingPosition<C::kValueStages> v_ring_;
   RingPosition<C::kQueryStages> q_ring_;
   int units_ = 0, section_heads_ = 1;
-  int page_[kPlaces], in_page_[kPlaces];
+  int page_ = -1, in_page_ = 0;
 };
 
 }  // namespace warpweave::cuda

@@ -112,8 +112,7 @@ class DecodeEpilogue {
       const float factor = top == -INFINITY ? 0.0f : ptx::exp2_approx(state.maximum[n][c] - top);
 #pragma unroll
       for (int m = 0; m < C::kDim / 16; ++m) {
-        float* target = out_ + (warp * 8 + (C::kScaleP ? row % 4 : row)) * C::kMergeStride;
-        if (C::kScaleP && !DecodeState<C>::columns_match()) continue;
+        float* target = out_ + (warp * 8 + row) * C::kMergeStride;
         target[DecodeState<C>::dim_of(m, 0)] = state.out[n][m][c] * factor;
         target[DecodeState<C>::dim_of(m, 1)] = state.out[n][m][c + 2] * factor;
       }

@@ -17,9 +17,6 @@ struct DecodeTuning {
   int warps = 4;
   int groups = 1;  // of 16 tokens a warp takes at a time
   int ctas = 2;    // wanted an SM
-  // fp4, up to 4 rows: columns 4 to 7 hold the rows once more, for the odd blocks of dims, so that V's scales are
-  // applied to P, of which there is less.
-  bool scale_p = false;
 };
 
 constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tiles, bool fixed_splits) {
@@ -29,7 +26,7 @@ constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tile
   if ((storage == KvStorage::e4m3 || storage == KvStorage::e5m2) && few_registers) tuning.ctas = 3;
   // fp4: what a step costs beside the products weighs more, and more warps hide latencies. A third CTA would
   // keep the heads of a request, which share the sectors of their scales, from being read at the same time.
-  if (storage == KvStorage::e2m1 && few_registers && !fixed_splits) tuning = {6, 2, 2, false};
+  if (storage == KvStorage::e2m1 && few_registers && !fixed_splits) tuning = {6, 2, 2};
   return tuning;
 }
 
@@ -49,8 +46,6 @@ struct DecodeConfig {
   static constexpr bool kFixedSplits = kFixedSplits_; // attention_params.h
   static constexpr int kWarps = kTuning_.warps;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr bool kScaleP = kTuning_.scale_p;
-  static_assert(!kScaleP || (kFp4 && kColumnTiles == 1 && !kMultiRow));
   static constexpr int kGroups = kTuning_.groups;
   static constexpr int kStepTokens = 16 * kGroups;
   static constexpr int kRoundTokens = kWarps * kStepTokens;

@@ -33,7 +33,7 @@ struct DecodeState {
           q_shared[(n * kDimTiles + k) * C::kThreads + threadIdx.x] = make_uint2(q[0][k][0], q[0][k][1]);
         }
       } else {
-        load_query(p, s, C::kScaleP ? lane / 4 % 4 : n * 8 + lane / 4, q[n]);
+        load_query(p, s, n * 8 + lane / 4, q[n]);
       }
     }
   }
@@ -436,15 +436,6 @@ struct DecodeState {
     u32 one[4], two[4];
     C::Fragment::widen(first, one);
     C::Fragment::widen(second, two);
-    if constexpr (C::kScaleP) {
-      const u32 p0 = A::multiply(probability[0][0], scales.x), p1 = A::multiply(probability[0][1], scales.y);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const u32 wide[4] = {one[i * 2], one[i * 2 + 1], two[i * 2], two[i * 2 + 1]};
-        A::mma(out[0][m + i], wide, p0, p1);
-      }
-      return;
-    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32 wide[4] = {A::multiply(one[i * 2], scales.x), A::multiply(one[i * 2 + 1], scales.x),
@@ -453,9 +444,6 @@ struct DecodeState {
       for (int n = 0; n < C::kColumnTiles; ++n) A::mma(out[n][m + i], wide, probability[n][0], probability[n][1]);
     }
   }
-
-  // kScaleP: whether this thread's dims are of the blocks that its columns are for.
-  static WW_DEVICE bool columns_match() { return (threadIdx.x % 32 >= 16) == (threadIdx.x % 4 >= 2); }
 
   // The dim that row `lane / 4 + 8 * upper` of dim tile m stands for.
   static WW_DEVICE int dim_of(int m, int upper) {
