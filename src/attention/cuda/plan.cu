@@ -157,12 +157,12 @@ __device__ int tile_bucket(const PlanInput& in, int kv_len, int q_len, int last_
 // About half of a large L2 cache: the rest is for Q, the output and what is being evicted.
 constexpr long long kSectionBytes = 24ll << 20;
 
-// CTAs take the tiles in turn, longest first, and begin anew with long ones in every section. Requests of one
-// length end a section with tiles of a few blocks on all CTAs alike; with uneven lengths the CTAs that got the longer
-// one of each turn are late at every section's end (by 7 % in all, counted in blocks for 24 requests of 64 to 4096
-// tokens in eight sections; 1.4 % in one), which costs more than reading K and V from memory again.
+// CTAs that take tiles in turn, longest first, begin anew with long ones in every section. Requests of one length end
+// a section with tiles of a few blocks on all CTAs alike; with uneven lengths the CTAs that got the longer one of each
+// turn are late at every section's end (by 7 % in all, counted in blocks for 24 requests of 64 to 4096 tokens in eight
+// sections; 1.4 % in one), which costs more than reading K and V from memory again.
 __device__ int section_kv_heads(const PlanInput& in, int shortest, int longest, unsigned long long kv_tokens) {
-  if (shortest < longest - longest / 8) return in.num_kv_heads;
+  if (in.tiles_in_turn && shortest < longest - longest / 8) return in.num_kv_heads;
   const long long head_bytes = max(1ll, static_cast<long long>(kv_tokens) * in.head_token_bytes);
   int heads = static_cast<int>(min(static_cast<long long>(in.num_kv_heads), kSectionBytes / head_bytes));
   while (heads > 1 && in.num_kv_heads % heads != 0) --heads;

@@ -282,15 +282,26 @@ class Sm90Consumer {
   // has a scheduler almost to itself, so chains of dependent instructions cost what they look like: both
   // rows go side by side, in two chains each, and lanes trade maxima only when one of them moves.
   WW_DEVICE void maxima(const float (&s)[kScores]) {
-    float top[4];
+    // Floats order as integers do where the greatest is not negative, and an instruction takes three of those.
+    int top_bits[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) top[i] = fmaxf(s[i], s[i + 4]);
+    for (int i = 0; i < 4; ++i) top_bits[i] = __float_as_int(bound_[i % 2]);
 #pragma unroll
-    for (int i = 8; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-    top[0] = fmaxf(top[0], top[1]);
-    top[1] = fmaxf(top[2], top[3]);
-    moved_ = __any_sync(~0u, top[0] > bound_[0] || top[1] > bound_[1]);
+    for (int i = 0; i < kScores; i += 2) {
+      int& bits = top_bits[i / 2 % 4];
+      bits = __vimax3_s32(bits, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+    }
+    float top[2];
+    bool negative = false;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int bits = max(top_bits[row], top_bits[row + 2]);
+      negative |= bits < 0;
+      top[row] = __int_as_float(bits);
+    }
+    moved_ = __any_sync(~0u, negative || top[0] > bound_[0] || top[1] > bound_[1]);
     if (!moved_) return;
+    if (__any_sync(~0u, negative)) find_maxima(s, top);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float m = top[row];
@@ -305,6 +316,16 @@ class Sm90Consumer {
         shift_[row] = -m * scale_log2_;
       }
     }
+  }
+
+  static WW_DEVICE void find_maxima(const float (&s)[kScores], float (&top)[2]) {
+    float part[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) part[i] = fmaxf(s[i], s[i + 4]);
+#pragma unroll
+    for (int i = 8; i < kScores; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    top[0] = fmaxf(part[0], part[1]);
+    top[1] = fmaxf(part[2], part[3]);
   }
 
   // Turns S into P. O is complete here, so P may replace the last one.

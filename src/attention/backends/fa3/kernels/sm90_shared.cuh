@@ -42,7 +42,7 @@ struct Sm90Maps {
   CUtensorMap q, k, v;
 };
 
-// One unit of work, written by the producer, read by all consumers.
+// One unit of work, written by warp 0 of the producer, read by its other warps and the consumers.
 struct Sm90Tile {
   int request;  // -1: no more
   int head;
@@ -53,7 +53,7 @@ struct Sm90Tile {
 };
 
 struct Sm90Barriers {
-  ptx::u64 q_full[2], q_empty[2];
+  ptx::u64 tile_full[2], q_full[2], q_empty[2];
   ptx::u64 k_full[4], k_empty[4], v_full[4], v_empty[4];
 };
 
@@ -69,6 +69,7 @@ struct Sm90Shared {
     barriers = q + C::kRingBytes;
     tiles = reinterpret_cast<Sm90Tile*>(base + C::kRingBytes + sizeof(Sm90Barriers));
   }
+  WW_DEVICE ptx::u32 tile_full(int s) const { return barriers + offsetof(Sm90Barriers, tile_full) + s * 8; }
   WW_DEVICE ptx::u32 q_full(int s) const { return barriers + offsetof(Sm90Barriers, q_full) + s * 8; }
   WW_DEVICE ptx::u32 q_empty(int s) const { return barriers + offsetof(Sm90Barriers, q_empty) + s * 8; }
   WW_DEVICE ptx::u32 k_full(int s) const { return barriers + offsetof(Sm90Barriers, k_full) + s * 8; }
@@ -76,12 +77,16 @@ struct Sm90Shared {
   WW_DEVICE ptx::u32 v_full(int s) const { return barriers + offsetof(Sm90Barriers, v_full) + s * 8; }
   WW_DEVICE ptx::u32 v_empty(int s) const { return barriers + offsetof(Sm90Barriers, v_empty) + s * 8; }
 
-  WW_DEVICE void init_barriers() const {
+  // Warps of the producer that learn of a tile by warp 0.
+  static WW_DEVICE int followers(int box_tokens) { return C::kGather ? 0 : box_tokens < C::kBlockTokens ? 3 : 1; }
+
+  WW_DEVICE void init_barriers(int box_tokens) const {
     static_assert(sizeof(Sm90Barriers) + C::kQueryStages * sizeof(Sm90Tile) <= 512);
     constexpr int kWarps = 4 * C::kConsumers;
     for (int s = 0; s < C::kQueryStages; ++s) {
+      ptx::mbarrier_init(tile_full(s), 1);
       ptx::mbarrier_init(q_full(s), 1);
-      ptx::mbarrier_init(q_empty(s), kWarps);
+      ptx::mbarrier_init(q_empty(s), kWarps + followers(box_tokens));
     }
     for (int s = 0; s < C::kKeyStages; ++s) {
       ptx::mbarrier_init(k_full(s), C::kGather ? 128 : 1);
