@@ -78,6 +78,14 @@ void* allocate(size_t bytes, KvFormat format, std::vector<DeviceBuffer>& owner) 
   return owner.back().as<void>();
 }
 
+// Of e4m3, 1/4 to 2: blocks of fp4.
+std::vector<uint8_t> random_scales(size_t count) {
+  std::mt19937 random(3);
+  std::vector<uint8_t> scales(count);
+  for (uint8_t& code : scales) code = static_cast<uint8_t>(0x28 + random() % 24);
+  return scales;
+}
+
 struct Work {
   std::vector<DeviceBuffer> owner;
   std::vector<int32_t> q_indptr, kv_lens, pages, positions;
@@ -125,6 +133,10 @@ struct Work {
     call.v = call.k;
     call.k.data = allocate(pool_bytes, p.format, owner);
     call.v.data = allocate(pool_bytes, p.format, owner);
+    if (p.format == KvFormat::fp4_e2m1) {
+      call.k.block_scales = upload(random_scales(pages.size() * kPage * kKvHeads * kDim / 16), owner);
+      call.v.block_scales = call.k.block_scales;
+    }
   }
 
   // One forward; a plan is made for it, too.
@@ -207,7 +219,11 @@ int main(int argc, char** argv) {
                              Point{"prefill fp8 4x4096", 4, 4096, 4096, KvFormat::fp8_e4m3},
                              Point{"decode 1x4k", 1, 1, 4096}, Point{"decode 1x32k", 1, 1, 32768},
                              Point{"decode 8x8k", 8, 1, 8192}, Point{"decode 64x2k", 64, 1, 2048},
-                             Point{"decode 64x8k", 64, 1, 8192}, Point{"decode fp8 64x8k", 64, 1, 8192, KvFormat::fp8_e4m3}}) {
+                             Point{"decode 64x8k", 64, 1, 8192}, Point{"decode fp8 64x8k", 64, 1, 8192, KvFormat::fp8_e4m3},
+                             Point{"decode fp8 1x32k", 1, 1, 32768, KvFormat::fp8_e4m3},
+                             Point{"prefill fp4 4x4096", 4, 4096, 4096, KvFormat::fp4_e2m1},
+                             Point{"decode fp4 64x8k", 64, 1, 8192, KvFormat::fp4_e2m1},
+                             Point{"decode fp4 1x32k", 1, 1, 32768, KvFormat::fp4_e2m1}}) {
     measure(point, contenders, stream->get());
   }
 }

@@ -60,6 +60,9 @@ def decode_cases():
     yield "decode skew", dict(q_lens=[1] * 16, kv_lens=[20000] + [100] * 15, page=16)
     yield "decode e2m1 hnd", dict(q_lens=ones, kv_lens=lens, kv="e2m1", hnd=True)
     yield "decode e2m1 heads8", dict(q_lens=ones, kv_lens=lens, kv="e2m1", heads=(32, 2), page=1)
+    for dtype in (BF, HF):  # so many requests that kv heads go in pairs
+        yield f"decode e2m1 pairs {dtype}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", dtype=dtype, page=16, scales=True, window=300)
+    yield "decode e2m1 pairs skew", dict(q_lens=[1] * 16, kv_lens=[20000] + [100] * 15, kv="e2m1", heads=(16, 2), page=1, sinks=True)
     q = [4, 1, 3, 2, 4, 0, 4]
     yield "verify e2m1", dict(q_lens=q, kv_lens=[4, 100, 67, 2, 3000, 5, 513], kv="e2m1", page=16)
     yield "verify e2m1 d64 q8", dict(q_lens=[8, 5, 8], kv_lens=[8, 100, 1000], page=16, d=64, kv="e2m1")

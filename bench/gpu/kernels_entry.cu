@@ -17,9 +17,10 @@ static int sms() {
 
 extern "C" {
 
-int ww_decode_workers(KernelShape shape, int rows, bool multi_row, int* partial_rows) {
+int ww_decode_workers(KernelShape shape, int rows, bool multi_row, int* partial_rows, int* heads) {
   const DecodeLayout layout = sm80_decode_layout(shape, rows, multi_row);
   *partial_rows = layout.rows;
+  *heads = layout.heads;
   return sms() * layout.ctas_per_sm;
 }
 
@@ -46,8 +47,10 @@ int ww_sm80_extend(KernelShape shape, int tile_rows, const AttentionParams* p, c
   return sm80_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
 }
 
-int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p) {
-  return sm90_extend_layout(shape, *p, 1 << 20).tile_rows;
+int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p, bool* tiles_in_turn) {
+  const ExtendLayout layout = sm90_extend_layout(shape, *p, 1 << 20);
+  *tiles_in_turn = layout.tiles_in_turn;
+  return layout.tile_rows;
 }
 
 int ww_sm90_extend(KernelShape shape, const AttentionParams* p, const ExtendWorklist* work, int tile_rows,

@@ -23,12 +23,12 @@ AttentionParams = _struct("AttentionParams", [
     ("window_left", I), ("decode_q_len", I), ("causal", B), ("scale", F), ("softcap", F)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
-                                  ("head_token_bytes", I), ("causal", B)])
+                                  ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
                                               ("split_tokens", I)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P)])
-KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I)])
+KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])
 
 KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2, "e2m1": 3}
 TORCH_KV = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -56,12 +56,12 @@ def from_fp4(codes, scales):
 
 def load(path):
     lib = ct.CDLL(path)
-    lib.ww_decode_workers.argtypes = [KernelShape, I, B, ct.POINTER(I)]
+    lib.ww_decode_workers.argtypes = [KernelShape, I, B, ct.POINTER(I), ct.POINTER(I)]
     lib.ww_decode_plan.argtypes = [ct.POINTER(PlanInput), P, I, P]
     lib.ww_sm80_decode.argtypes = [KernelShape, I, B, ct.POINTER(AttentionParams), ct.POINTER(DecodeWorkspace), I, P]
     lib.ww_extend_plan.argtypes = [ct.POINTER(PlanInput), I, I, P, P, P]
     lib.ww_sm80_extend.argtypes = [KernelShape, I, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, P]
-    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams)]
+    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(B)]
     lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, I, P]
     return lib
 
@@ -202,7 +202,8 @@ class Problem:
         return i
 
     def shape(self):
-        return KernelShape(0 if self.dtype == torch.bfloat16 else 1, KV_TYPES[self.kv], self.d)
+        return KernelShape(0 if self.dtype == torch.bfloat16 else 1, KV_TYPES[self.kv], self.d,
+                           self.hkv % 2 == 0 and len(self.q_lens) >= 16 and self.pools[0][0].stride(2) * (2 if self.kv == "e2m1" else 1) == self.d)
 
     def reference(self, rounded_q=False):
         """float32; returns out and LSE. rounded_q: of q in e4m3 times a power of two a row, as fp8 kernels take it."""
@@ -265,8 +266,8 @@ class Decode:
         self.lib, self.p = lib, problem
         self.multi = max(problem.q_lens) > 1 if multi_row is None else multi_row
         self.rows = max(problem.q_lens) * (problem.hq // problem.hkv)
-        partial = I(0)
-        self.workers = lib.ww_decode_workers(problem.shape(), self.rows, self.multi, ct.byref(partial))
+        partial, heads = I(0), I(1)
+        self.workers = lib.ww_decode_workers(problem.shape(), self.rows, self.multi, ct.byref(partial), ct.byref(heads))
         self.workers = workers or self.workers
         if partial.value == 0:
             raise ValueError("no decode kernel of this shape")
@@ -278,6 +279,7 @@ class Decode:
                                   self.max_sum.data_ptr(), self.counters.data_ptr())
         self.shape, self.input = problem.shape(), problem.plan_input()
         self.input.decode_q_len = max(problem.q_lens)
+        self.input.num_kv_heads //= heads.value
         self.args = [problem.params(c) for c in range(len(problem.pools))]
         for a in self.args:
             a.decode_q_len = max(problem.q_lens)
@@ -296,14 +298,16 @@ class Extend:
         self.lib, self.p, self.kind = lib, problem, kind
         group = problem.hq // problem.hkv
         self.per_token = group if kind == "sm80" else 1
+        in_turn = B(False)
         if kind == "sm90":
-            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params())
+            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params(), ct.byref(in_turn))
         self.tile_rows = tile_rows or (128 if max(problem.q_lens) * group > 64 else 64)
         self.max_items = sum((x * self.per_token + self.tile_rows - 1) // self.tile_rows for x in problem.q_lens)
         self.items = torch.zeros(max(1, self.max_items), 2, dtype=torch.int32, device=DEV)
-        self.count = torch.zeros(2, dtype=torch.int32, device=DEV)
+        self.count = torch.zeros(4, dtype=torch.int32, device=DEV)
         self.work = ExtendWorklist(self.items.data_ptr(), self.count.data_ptr())
         self.shape, self.input = problem.shape(), problem.plan_input()
+        self.input.tiles_in_turn = in_turn.value
         self.args = [problem.params(c) for c in range(len(problem.pools))]
 
     def plan(self):

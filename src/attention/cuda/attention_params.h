@@ -103,11 +103,14 @@ struct ExtendHeader {
   // The kv heads are worked off this many at a time, so that their K and V stay in the L2 cache;
   // divides the number of kv heads.
   int32_t section_kv_heads = 1;
+  // Of kernels whose CTAs fetch units (item and q head) when they are done; zero between launches.
+  int32_t units_taken = 0;
+  int32_t ctas_done = 0;
 };
 
 struct ExtendWorklist {
   const ExtendItem* items = nullptr;
-  const ExtendHeader* header = nullptr;
+  ExtendHeader* header = nullptr;
 };
 
 }  // namespace warpweave::cuda

@@ -11,8 +11,9 @@
 namespace warpweave::cuda {
 namespace {
 
-// The worklist's header stands before its items.
-static_assert(sizeof(ExtendHeader) == sizeof(ExtendItem));
+// The worklist's header stands before its items, in the room of this many.
+constexpr int kHeaderItems = sizeof(ExtendHeader) / sizeof(ExtendItem);
+static_assert(sizeof(ExtendHeader) % sizeof(ExtendItem) == 0);
 
 // Bounds over all decode layouts: CTAs an SM, and floats of one partial result.
 constexpr int kMaxCtasPerSm = 4;
@@ -23,6 +24,9 @@ constexpr size_t kMinHeadDim = 64;
 // The longest run of query tokens that the decode kernel takes together with tiled requests.
 constexpr int kMixedDecodeRows = 16;
 
+// With fewer requests than this, kv heads taken in pairs leave too little to hide latencies behind.
+constexpr int kHeadPairRequests = 16;
+
 // Fixed splits: long enough that merging costs little, short enough to spread one long request.
 constexpr int kSplitTokens = 1024;
 constexpr size_t kFixedPartialFloats = size_t{16} << 20;
@@ -32,6 +36,9 @@ KernelShape shape_of(const AttentionCall& call) {
   KernelShape shape;
   shape.element = call.q_dtype == DType::f16 ? ElementType::f16 : ElementType::bf16;
   shape.head_dim = call.head_dim;
+  const int64_t pair = 2 * call.head_dim;
+  shape.head_pairs = call.num_kv_heads % 2 == 0 && call.k.head_stride == call.head_dim &&
+                     call.k.token_stride % pair == 0 && call.k.page_stride % pair == 0;
   if (call.k.format == KvFormat::fp8_e4m3) shape.kv = KvType::e4m3;
   if (call.k.format == KvFormat::fp8_e5m2) shape.kv = KvType::e5m2;
   if (call.k.format == KvFormat::fp4_e2m1) shape.kv = KvType::e2m1;
@@ -203,8 +210,8 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   if (decode_q_len > 0) run_decode(batch, shape, p, decode_q_len);
 }
 
-void PagedCudaBackend::run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p,
-                                  int q_len) {
+void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len) {
+  shape.head_pairs &= p.num_requests >= kHeadPairRequests;
   const int rows = q_len * p.group;
   const bool multi_row = q_len > 1;
   const DecodeLayout layout = kernels_.decode_layout(shape, rows, multi_row);
@@ -213,13 +220,15 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, const KernelShape& 
   p.decode_q_len = q_len;
   const int num_workers = layout.ctas_per_sm * num_sms_;
   const cudaStream_t stream = stream_of(batch);
-  const DecodeKey key = {p.window_left, p.num_kv_heads, num_workers, q_len};
+  PlanInput input = plan_input(p, shape);
+  input.num_kv_heads /= layout.heads;
+  const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len};
   DecodePlan& plan = place_of(decode_plans_, key);
   const bool plan_is_older = plan.made && plan.key == key;
   if (!plan_is_older) {
     plan.made = true;
     plan.key = key;
-    report(launch_decode_plan(plan_input(p, shape), plan.workers.as<DecodeWorker>(), num_workers, stream), "decode plan");
+    report(launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream), "decode plan");
   }
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
@@ -243,8 +252,9 @@ Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
 
 // All kernels of one shape sum a row alike, whatever number of rows they take, so pieces are as large as
 // they can be.
-void PagedCudaBackend::run_fixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len) {
+void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len) {
   if (batch.num_tokens == 0) return;
+  shape.head_pairs = false;
   int rows = std::min(q_len * p.group, kMaxPartialRows / p.group * p.group);
   DecodeLayout layout;
   for (; rows > 0; rows -= p.group) {
@@ -289,7 +299,7 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
                                   const AttentionParams& p, const ExtendLayout& layout) {
   assert(layout.tile_rows > 0);
   const cudaStream_t stream = stream_of(batch);
-  const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len};
+  const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len, layout.tiles_in_turn};
   ExtendPlan& plan = place_of(extend_plans_, key);
   // Every request may add one partly filled tile to the tiles that its rows fill.
   auto most_items = [&](int64_t tokens, int requests) {
@@ -298,7 +308,7 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
   if (!plan.made || plan.key != key) {
     const int64_t room = most_items(std::max(batch.num_tokens, graph_tokens_),
                                     std::max(batch.num_reqs, graph_requests_));
-    const size_t bytes = static_cast<size_t>(room + 1) * sizeof(ExtendItem);
+    const size_t bytes = static_cast<size_t>(room + kHeaderItems) * sizeof(ExtendItem);
     if (plan.items.size_bytes() < bytes) {
       report(cudaStreamSynchronize(stream), "extend plan");
       auto grown = DeviceBuffer::allocate(bytes + bytes / 2, "attention worklist");
@@ -307,13 +317,15 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
     }
     plan.made = true;
     plan.key = key;
-    report(launch_extend_plan(plan_input(p, shape), layout.tile_rows, layout.rows_per_token,
-                              plan.items.as<ExtendItem>() + 1, plan.items.as<ExtendHeader>(), stream),
+    PlanInput input = plan_input(p, shape);
+    input.tiles_in_turn = layout.tiles_in_turn;
+    report(launch_extend_plan(input, layout.tile_rows, layout.rows_per_token,
+                              plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>(), stream),
            "extend plan");
   }
   ExtendLaunch launch;
   launch.layout = layout;
-  launch.work = {plan.items.as<ExtendItem>() + 1, plan.items.as<ExtendHeader>()};
+  launch.work = {plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>()};
   launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
   launch.num_sms = num_sms_;
   report(kernels_.extend(shape, p, launch, stream), "extend attention");

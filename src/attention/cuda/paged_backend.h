@@ -32,12 +32,14 @@ struct KernelShape {
   ElementType element = ElementType::bf16;
   KvType kv = KvType::same16;
   int head_dim = 128;
+  bool head_pairs = false;  // kv heads are even in number, a token's stand side by side, pairs at multiples of their size
 };
 
 // What a decode launch of `rows` rows a request (query tokens * group) takes; rows 0: not run.
 struct DecodeLayout {
   int rows = 0;         // of a partial result
   int ctas_per_sm = 0;  // workers = this * SMs
+  int heads = 1;        // neighbouring kv heads that the plan counts as one
 };
 
 // How a tiled launch cuts rows; tile_rows 0: not run.
@@ -45,6 +47,7 @@ struct ExtendLayout {
   int tile_rows = 0;
   int rows_per_token = 1;  // group: the q heads of a kv head share a tile; 1: a tile is of one q head
   bool fp8_products = false;  // Caps::fp8_products apply
+  bool tiles_in_turn = false;  // PlanInput
 };
 
 struct ExtendLaunch {
@@ -90,6 +93,7 @@ class PagedCudaBackend : public AttentionBackend {
   };
   struct ExtendKey {
     int window_left = 0, tile_rows = 0, rows_per_token = 0, decode_q_len = 0;
+    bool tiles_in_turn = false;
     bool operator==(const ExtendKey&) const = default;
   };
   struct ExtendPlan {
@@ -110,11 +114,11 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
-  void run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len);
+  void run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   Status reserve_fixed(FixedPlan& plan, int pieces);
-  void run_fixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len);
+  void run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
   void report(cudaError_t error, const char* what);
   void report(const Status& status);
 

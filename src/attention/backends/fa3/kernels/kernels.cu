@@ -16,11 +16,12 @@ bool multiplies_fp8(const KernelShape& shape, const AttentionParams& p, int max_
          fa3::kFp8Products.apply(KvFormat::fp8_e4m3, shape.head_dim, p.page_size, max_q_len);
 }
 
+bool gathers(const AttentionParams& p) { return box_tokens_of(p.page_size, kMinBoxTokens) < kMinBoxTokens; }
+
 Sm90Variant variant_for(const KernelShape& shape, const AttentionParams& p, bool fp8_products) {
   if (fp8_products) return (shape.element == ElementType::bf16 ? sm90_fp8_bf16 : sm90_fp8_f16)(shape.head_dim);
   if (shape.kv != KvType::same16 || p.tree_mask != nullptr) return {};
-  const bool gather = box_tokens_of(p.page_size, kMinBoxTokens) < kMinBoxTokens;
-  return (shape.element == ElementType::bf16 ? sm90_bf16 : sm90_f16)(shape.head_dim, gather);
+  return (shape.element == ElementType::bf16 ? sm90_bf16 : sm90_f16)(shape.head_dim, gathers(p));
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams&
   const bool fp8_products = multiplies_fp8(shape, p, max_q_len);
   const Sm90Variant variant = variant_for(shape, p, fp8_products);
   if (variant.launch == nullptr) return sm80_extend_layout(shape, p, max_q_len);
-  return {variant.tile_rows, 1, fp8_products};
+  return {variant.tile_rows, 1, fp8_products, fp8_products || gathers(p)};
 }
 
 cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,

@@ -14,7 +14,7 @@ class Sm90Consumer {
       : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1),
         threshold_(C::kRescaleThreshold / (p.softcap > 0 ? kLog2e : p.scale * kLog2e)),
         scale_log2_(p.softcap > 0 ? kLog2e : p.scale * kLog2e) {
-    if (C::kPingPong && group_ == C::kConsumers - 1) hand_over();  // warpgroup 0 goes first
+    if (C::kPingPong && group_ == 1) hand_over();  // warpgroup 0 goes first
   }
 
   WW_DEVICE void run() {
@@ -64,12 +64,12 @@ class Sm90Consumer {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
 
-  // ---- turns of the warpgroups at the tensor cores
+  // ---- turns of the two warpgroups at the tensor cores
   WW_DEVICE void take_turn() const {
     if (C::kPingPong) ptx::named_barrier_sync(2 + group_, 256);
   }
   WW_DEVICE void hand_over() const {
-    if (C::kPingPong) ptx::named_barrier_arrive(2 + (group_ + 1 == C::kConsumers ? 0 : group_ + 1), 256);
+    if (C::kPingPong) ptx::named_barrier_arrive(2 + (group_ ^ 1), 256);
   }
   static WW_DEVICE void release(ptx::u32 barrier) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
@@ -80,7 +80,6 @@ class Sm90Consumer {
     start_rows();
     clear_out();
     wait_k();
-    if constexpr (C::kWaitEarly) see_gathered();
     ptx::wgmma_fence();
     multiply_qk(s, query_descriptor(), key_descriptor());
     ptx::wgmma_commit();
@@ -103,13 +102,12 @@ class Sm90Consumer {
   // Starts S of the next block and O of the last one.
   WW_DEVICE void issue(float (&s)[kScores], const ptx::u32 (&probability)[kScores / 8][4]) {
     wait_k();
-    if constexpr (C::kWaitEarly) wait_v();
     const ptx::u32 q = query_descriptor(), k = key_descriptor();
     take_turn();
     ptx::wgmma_fence();
     multiply_qk(s, q, k);
     ptx::wgmma_commit();
-    if constexpr (!C::kWaitEarly) wait_v();
+    wait_v();
     rescale();
     ptx::wgmma_fence();
     multiply_pv(probability);
@@ -197,11 +195,11 @@ class Sm90Consumer {
   }
   WW_DEVICE void wait_k() {
     ptx::mbarrier_wait(shared_.k_full(k_ring_.stage), k_ring_.parity);
-    if constexpr (!C::kWaitEarly) see_gathered();  // else wait_v follows
+    see_gathered();
   }
   // What threads have copied is not seen by the tensor cores without a fence.
   static WW_DEVICE void see_gathered() {
-    if constexpr (C::kCopies == Sm90Copies::gather) ptx::fence_proxy_async();
+    if constexpr (C::kGather) ptx::fence_proxy_async();
   }
   WW_DEVICE void release_k() {
     release(shared_.k_empty(k_ring_.stage));
@@ -284,15 +282,26 @@ class Sm90Consumer {
   // has a scheduler almost to itself, so chains of dependent instructions cost what they look like: both
   // rows go side by side, in two chains each, and lanes trade maxima only when one of them moves.
   WW_DEVICE void maxima(const float (&s)[kScores]) {
-    float top[4];
+    // Floats order as integers do where the greatest is not negative, and an instruction takes three of those.
+    int top_bits[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) top[i] = fmaxf(s[i], s[i + 4]);
+    for (int i = 0; i < 4; ++i) top_bits[i] = __float_as_int(bound_[i % 2]);
 #pragma unroll
-    for (int i = 8; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-    top[0] = fmaxf(top[0], top[1]);
-    top[1] = fmaxf(top[2], top[3]);
-    moved_ = __any_sync(~0u, top[0] > bound_[0] || top[1] > bound_[1]);
+    for (int i = 0; i < kScores; i += 2) {
+      int& bits = top_bits[i / 2 % 4];
+      bits = __vimax3_s32(bits, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+    }
+    float top[2];
+    bool negative = false;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int bits = max(top_bits[row], top_bits[row + 2]);
+      negative |= bits < 0;
+      top[row] = __int_as_float(bits);
+    }
+    moved_ = __any_sync(~0u, negative || top[0] > bound_[0] || top[1] > bound_[1]);
     if (!moved_) return;
+    if (__any_sync(~0u, negative)) find_maxima(s, top);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float m = top[row];
@@ -307,6 +316,16 @@ class Sm90Consumer {
         shift_[row] = -m * scale_log2_;
       }
     }
+  }
+
+  static WW_DEVICE void find_maxima(const float (&s)[kScores], float (&top)[2]) {
+    float part[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) part[i] = fmaxf(s[i], s[i + 4]);
+#pragma unroll
+    for (int i = 8; i < kScores; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    top[0] = fmaxf(part[0], part[1]);
+    top[1] = fmaxf(part[2], part[3]);
   }
 
   // Turns S into P. O is complete here, so P may replace the last one.
@@ -342,7 +361,7 @@ class Sm90Consumer {
       }
     }
     ptx::fence_proxy_async();
-    ptx::named_barrier_sync(2 + C::kConsumers + group_, 128);
+    ptx::named_barrier_sync(4 + group_, 128);
   }
 
   WW_DEVICE void write(const RowsOf& tile, const Rows& rows) const {

@@ -1,6 +1,6 @@
 // Prefill on Hopper, after FlashAttention-3 (Shah et al. 2024): one warpgroup copies (TMA), two multiply
 // (wgmma), persistent CTAs take tiles of kTileRows query tokens of one q head from the worklist, longest
-// first.
+// first, each its next one when it is done.
 //
 // The consumers overlap twice: within a warpgroup S of the next block is multiplied together with O of
 // this one, also from one tile to the next; and the two warpgroups take turns (named barriers), so that
@@ -20,7 +20,10 @@
 // bf16 or f16; causal or not, window, softcap, sinks, LSE. Softmax in log2 units.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/backends/fa3/kernels/sm90_consumer.cuh"
+#include "attention/backends/fa3/kernels/sm90_gather_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/tensor_map.h"
@@ -34,11 +37,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ char unaligned[];
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Shared<C> shared(smem);
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) shared.init_barriers(box_tokens);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
-    Sm90Producer<C> producer(p, maps, shared, box_tokens);
+    std::conditional_t<C::kGather, Sm90GatherProducer<C>, Sm90Producer<C>> producer(p, maps, shared, box_tokens);
     producer.run(work);
   } else {
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
@@ -67,8 +70,8 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
 
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
 Sm90Variant sm90_variant(bool gather) {
-  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Copies::boxes>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Copies::gather>;
+  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, false>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, true>;
   return {Boxes::kTileRows, gather ? launch_sm90_extend<Gather> : launch_sm90_extend<Boxes>};
 }
 

@@ -10,15 +10,7 @@
 
 namespace warpweave::cuda {
 
-// Who fills the rings.
-enum class Sm90Copies {
-  boxes,     // the copy engine
-  gather,    // threads, in 16-byte pieces; the consumers make them seen by the tensor cores (a fence in each)
-  announce,  // threads of three warps; the fourth makes them seen and says so
-};
-
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_,
-          Sm90Copies kCopies_, bool kWaitEarly_ = false>
+template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_, bool kGather_>
 struct Sm90Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -27,21 +19,13 @@ struct Sm90Config {
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr int kKeyStages = kKeyStages_;
   static constexpr int kValueStages = kValueStages_;
-  static constexpr Sm90Copies kCopies = kCopies_;
-  static constexpr bool kGather = kCopies_ != Sm90Copies::boxes;
-  static constexpr bool kAnnounce = kCopies_ == Sm90Copies::announce;
-  // Of a step V is there before K is, so that waiting for both before the turn costs nothing, and the turn does not
-  // hold a fence.
-  static constexpr bool kWaitEarly = kWaitEarly_;
-  // Else registers and shared memory do not suffice.
-  static constexpr bool kOverlapTiles = kDim <= 128 && (kConsumers_ == 2 || kBlockTokens_ <= 80);
+  static constexpr bool kGather = kGather_;
+  static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
   static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
   static constexpr int kThreads = 128 * (kConsumers_ + 1);
-  // Their sum over all threads is what the launch allocates (kLaunchRegisters a thread), or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = kDim == 64 && kConsumers == 2 ? 72 : 56;
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 152 : kDim == 64 ? 216 : 224;
-  static constexpr int kLaunchRegisters = 65536 / kThreads & ~7;
-  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (kConsumers + 1) * kLaunchRegisters);
+  // Their sum over all threads is what the launch allocates (168 a thread), or setmaxnreg never returns.
+  static constexpr int kProducerRegisters = kDim == 64 ? 72 : 56;
+  static constexpr int kConsumerRegisters = kDim == 64 ? 216 : 224;
   static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes
   static constexpr int kQueryBytes = kTileRows * kDim * 2;
   static constexpr int kBlockBytes = kBlockTokens * kDim * 2;
@@ -50,7 +34,7 @@ struct Sm90Config {
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
   static constexpr bool kPingPong = kDim <= 128;
-  static_assert(kConsumers_ == 2 || kConsumers_ == 3);
+  static_assert(kConsumers_ == 2);
   static constexpr float kRescaleThreshold = 8;
 };
 
@@ -58,7 +42,7 @@ struct Sm90Maps {
   CUtensorMap q, k, v;
 };
 
-// One unit of work, written by the producer, read by all consumers.
+// One unit of work, written by warp 0 of the producer, read by its other warps and the consumers.
 struct Sm90Tile {
   int request;  // -1: no more
   int head;
@@ -69,9 +53,8 @@ struct Sm90Tile {
 };
 
 struct Sm90Barriers {
-  ptx::u64 q_full[2], q_empty[2];
+  ptx::u64 tile_full[2], q_full[2], q_empty[2];
   ptx::u64 k_full[4], k_empty[4], v_full[4], v_empty[4];
-  ptx::u64 k_landed[4], v_landed[4];  // Sm90Copies::announce
 };
 
 template <class C>
@@ -86,6 +69,7 @@ struct Sm90Shared {
     barriers = q + C::kRingBytes;
     tiles = reinterpret_cast<Sm90Tile*>(base + C::kRingBytes + sizeof(Sm90Barriers));
   }
+  WW_DEVICE ptx::u32 tile_full(int s) const { return barriers + offsetof(Sm90Barriers, tile_full) + s * 8; }
   WW_DEVICE ptx::u32 q_full(int s) const { return barriers + offsetof(Sm90Barriers, q_full) + s * 8; }
   WW_DEVICE ptx::u32 q_empty(int s) const { return barriers + offsetof(Sm90Barriers, q_empty) + s * 8; }
   WW_DEVICE ptx::u32 k_full(int s) const { return barriers + offsetof(Sm90Barriers, k_full) + s * 8; }
@@ -93,26 +77,24 @@ struct Sm90Shared {
   WW_DEVICE ptx::u32 v_full(int s) const { return barriers + offsetof(Sm90Barriers, v_full) + s * 8; }
   WW_DEVICE ptx::u32 v_empty(int s) const { return barriers + offsetof(Sm90Barriers, v_empty) + s * 8; }
 
-  WW_DEVICE ptx::u32 k_landed(int s) const { return barriers + offsetof(Sm90Barriers, k_landed) + s * 8; }
-  WW_DEVICE ptx::u32 v_landed(int s) const { return barriers + offsetof(Sm90Barriers, v_landed) + s * 8; }
+  // Warps of the producer that learn of a tile by warp 0.
+  static WW_DEVICE int followers(int box_tokens) { return C::kGather ? 0 : box_tokens < C::kBlockTokens ? 3 : 1; }
 
-  WW_DEVICE void init_barriers() const {
+  WW_DEVICE void init_barriers(int box_tokens) const {
     static_assert(sizeof(Sm90Barriers) + C::kQueryStages * sizeof(Sm90Tile) <= 512);
     constexpr int kWarps = 4 * C::kConsumers;
-    constexpr int kFillers = C::kCopies == Sm90Copies::gather ? 128 : 1;
     for (int s = 0; s < C::kQueryStages; ++s) {
+      ptx::mbarrier_init(tile_full(s), 1);
       ptx::mbarrier_init(q_full(s), 1);
-      ptx::mbarrier_init(q_empty(s), kWarps);
+      ptx::mbarrier_init(q_empty(s), kWarps + followers(box_tokens));
     }
     for (int s = 0; s < C::kKeyStages; ++s) {
-      ptx::mbarrier_init(k_full(s), kFillers);
+      ptx::mbarrier_init(k_full(s), C::kGather ? 128 : 1);
       ptx::mbarrier_init(k_empty(s), kWarps);
-      ptx::mbarrier_init(k_landed(s), 96);
     }
     for (int s = 0; s < C::kValueStages; ++s) {
-      ptx::mbarrier_init(v_full(s), kFillers);
+      ptx::mbarrier_init(v_full(s), C::kGather ? 128 : 1);
       ptx::mbarrier_init(v_empty(s), kWarps);
-      ptx::mbarrier_init(v_landed(s), 96);
     }
     ptx::mbarrier_init_fence();
   }

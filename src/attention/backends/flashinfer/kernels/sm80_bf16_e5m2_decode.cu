@@ -1,7 +1,7 @@
 #include "attention/backends/flashinfer/kernels/sm80_decode_dispatch.cuh"
 
 namespace warpweave::cuda {
-DecodeVariant decode_bf16_e5m2(int head_dim, int rows, bool multi_row) {
-  return decode_variant_of<ptx::Bf16, KvStorage::e5m2>(head_dim, rows, multi_row);
+DecodeVariant decode_bf16_e5m2(const DecodeNeed& need) {
+  return decode_variant_of<ptx::Bf16, KvStorage::e5m2>(need);
 }
 }  // namespace warpweave::cuda

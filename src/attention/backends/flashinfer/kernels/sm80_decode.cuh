@@ -45,15 +45,19 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     state.reset(p);
     constexpr float kUnshift =
         power_of_two(C::Fragment::kWidenedScaleLog2 - C::Fragment::kQueryLog2) * DecodeState<C>::kLog2e;
-    const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[segment.head] : 1.0f;
-    const float scale_log2 = p.scale * k_scale * kUnshift;
+    float scale_log2[C::kHeads];
+#pragma unroll
+    for (int i = 0; i < C::kHeads; ++i) {
+      const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[segment.head * C::kHeads + i] : 1.0f;
+      scale_log2[i] = p.scale * k_scale * kUnshift;
+    }
     for (int position = segment.token_begin + warp * C::kStepTokens; position < segment.token_end;
          position += C::kRoundTokens) {
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
       const u32 tile = ring + stage * C::kStageBytes;
-      float s[C::kGroups][C::kColumnTiles][4];
-      u32 probability[C::kGroups][C::kColumnTiles][2];
+      float s[C::kGroups][C::kTiles][4];
+      u32 probability[C::kGroups][C::kTiles][2];
       typename DecodeState<C>::BlockScales block_scales;
       if constexpr (DecodeState<C>::BlockScales::kHere) state.load_scales(tile, block_scales);
 #pragma unroll

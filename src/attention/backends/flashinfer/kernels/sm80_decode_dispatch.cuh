@@ -6,20 +6,37 @@
 
 namespace warpweave::cuda {
 
+struct DecodeNeed {
+  int head_dim = 128;
+  int rows = 0;             // of a kv head and request
+  bool multi_row = false;   // of several query tokens
+  bool head_pairs = false;  // KernelShape
+};
+
 struct DecodeVariant {
   DecodeLayout layout;
   cudaError_t (*launch)(const AttentionParams&, const DecodeWorkspace&, int, cudaStream_t) = nullptr;
 };
 
+template <class C>
+DecodeVariant decode_variant_of_config() {
+  return {{C::kRows, C::kCtasPerSm, C::kHeads}, launch_sm80_decode<C>};
+}
+
 template <class Element, KvStorage kStorage, int kDim, int kColumnTiles, bool kMultiRow>
 DecodeVariant decode_variant() {
-  using C = DecodeConfig<Element, kStorage, kDim, kColumnTiles, kMultiRow>;
-  return {{C::kRows, C::kCtasPerSm}, launch_sm80_decode<C>};
+  return decode_variant_of_config<DecodeConfig<Element, kStorage, kDim, kColumnTiles, kMultiRow>>();
 }
 
 template <class Element, KvStorage kStorage, int kDim>
-DecodeVariant decode_variant_of_rows(int rows, bool multi_row) {
-  if (!multi_row) {
+DecodeVariant decode_variant_of_rows(const DecodeNeed& need) {
+  const int rows = need.rows;
+  if constexpr (kStorage == KvStorage::e2m1 && kDim == 128) {
+    if (need.head_pairs && !need.multi_row && rows <= 8) {
+      return decode_variant_of_config<DecodeConfig<Element, kStorage, kDim, 1, false, false, kHeadPairs>>();
+    }
+  }
+  if (!need.multi_row) {
     if (rows <= 8) return decode_variant<Element, kStorage, kDim, 1, false>();
     if (rows <= 16) return decode_variant<Element, kStorage, kDim, 2, false>();
   } else {
@@ -33,22 +50,22 @@ DecodeVariant decode_variant_of_rows(int rows, bool multi_row) {
 }
 
 template <class Element, KvStorage kStorage>
-DecodeVariant decode_variant_of(int head_dim, int rows, bool multi_row) {
-  switch (head_dim) {
-    case 64: return decode_variant_of_rows<Element, kStorage, 64>(rows, multi_row);
-    case 128: return decode_variant_of_rows<Element, kStorage, 128>(rows, multi_row);
-    case 256: return decode_variant_of_rows<Element, kStorage, 256>(rows, multi_row);
+DecodeVariant decode_variant_of(const DecodeNeed& need) {
+  switch (need.head_dim) {
+    case 64: return decode_variant_of_rows<Element, kStorage, 64>(need);
+    case 128: return decode_variant_of_rows<Element, kStorage, 128>(need);
+    case 256: return decode_variant_of_rows<Element, kStorage, 256>(need);
     default: return {};
   }
 }
 
-DecodeVariant decode_bf16(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_bf16_e4m3(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_bf16_e5m2(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_bf16_e2m1(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_f16(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_f16_e4m3(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_f16_e5m2(int head_dim, int rows, bool multi_row);
-DecodeVariant decode_f16_e2m1(int head_dim, int rows, bool multi_row);
+DecodeVariant decode_bf16(const DecodeNeed& need);
+DecodeVariant decode_bf16_e4m3(const DecodeNeed& need);
+DecodeVariant decode_bf16_e5m2(const DecodeNeed& need);
+DecodeVariant decode_bf16_e2m1(const DecodeNeed& need);
+DecodeVariant decode_f16(const DecodeNeed& need);
+DecodeVariant decode_f16_e4m3(const DecodeNeed& need);
+DecodeVariant decode_f16_e5m2(const DecodeNeed& need);
+DecodeVariant decode_f16_e2m1(const DecodeNeed& need);
 
 }  // namespace warpweave::cuda

@@ -20,7 +20,7 @@ class DecodeEpilogue {
   WW_DEVICE void finish(const AttentionParams& p, const DecodeWorkspace& w, const DecodeSegment& s,
                         DecodeState<C>& state, Pieces pieces) {
     share_sums(state);
-    const int rows = min(s.q_len * p.group, C::kRows);
+    const int rows = min(s.q_len * p.group, C::kHeadRows);  // of a head
     // Read again at every end, not kept in a register.
     const bool cut_pairs = C::kFixedSplits && w.workers[blockIdx.x].cut_pairs != 0;
     const bool carried = C::kFixedSplits && !cut_pairs && s.num_splits > 1;  // merged here, split by split
@@ -28,10 +28,10 @@ class DecodeEpilogue {
     int slot = 2 * blockIdx.x + (s.begins_pair ? 1 : 0);
     if constexpr (C::kFixedSplits) slot = cut_pairs ? pieces.first + s.split : 2 * blockIdx.x + (s.split & 1);
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
       if (n > 0) __syncthreads();
       share_out(state, n);
-      for (int i = threadIdx.x; i < min(rows - n * 8, 8) * (C::kDim / 4); i += C::kThreads) {
+      for (int i = threadIdx.x; i < min(rows - n % C::kColumnTiles * 8, 8) * (C::kDim / 4); i += C::kThreads) {
         const int row = n * 8 + i / (C::kDim / 4), dim = i % (C::kDim / 4) * 4;
         Total total = total_of(row);
         float4 sum = make_float4(0, 0, 0, 0);
@@ -89,7 +89,7 @@ class DecodeEpilogue {
   WW_DEVICE void share_sums(DecodeState<C>& state) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         float sum = state.sum[n][c];
@@ -112,8 +112,7 @@ class DecodeEpilogue {
       const float factor = top == -INFINITY ? 0.0f : ptx::exp2_approx(state.maximum[n][c] - top);
 #pragma unroll
       for (int m = 0; m < C::kDim / 16; ++m) {
-        float* target = out_ + (warp * 8 + (C::kScaleP ? row % 4 : row)) * C::kMergeStride;
-        if (C::kScaleP && !DecodeState<C>::columns_match()) continue;
+        float* target = out_ + (warp * 8 + row) * C::kMergeStride;
         target[DecodeState<C>::dim_of(m, 0)] = state.out[n][m][c] * factor;
         target[DecodeState<C>::dim_of(m, 1)] = state.out[n][m][c + 2] * factor;
       }
@@ -154,8 +153,10 @@ class DecodeEpilogue {
     if (!*flag_) return;
     __threadfence();
     auto slot_of = [&](int piece) { return C::kFixedSplits ? piece : piece == pieces.first ? 2 * piece + 1 : 2 * piece; };
-    for (int i = threadIdx.x; i < rows * (C::kDim / 4); i += C::kThreads) {
-      const int row = i / (C::kDim / 4), dim = i % (C::kDim / 4) * 4;
+    for (int i = threadIdx.x; i < C::kHeads * rows * (C::kDim / 4); i += C::kThreads) {
+      int row = i / (C::kDim / 4);
+      const int dim = i % (C::kDim / 4) * 4;
+      if constexpr (C::kHeads > 1) row = row / rows * C::kHeadRows + row % rows;
       Total total = {-INFINITY, 0};
       float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 4
@@ -169,8 +170,9 @@ class DecodeEpilogue {
   WW_DEVICE void write(const AttentionParams& p, const DecodeSegment& s, int row, int dim,
                        float4 value, Total total) const {
     using E = typename C::Element;
-    const int token = s.q_begin + row / p.group;
-    const int head = s.head * p.group + row % p.group;
+    const int kv_head = s.head * C::kHeads + row / C::kHeadRows, head_row = row % C::kHeadRows;
+    const int token = s.q_begin + head_row / p.group;
+    const int head = kv_head * p.group + head_row % p.group;
     const bool empty = total.maximum == -INFINITY;
     if (p.sinks != nullptr && !empty) {
       const float sink = p.sinks[head] * DecodeState<C>::kLog2e;
@@ -181,7 +183,7 @@ class DecodeEpilogue {
     }
     float scale = empty ? 0.0f : 1.0f / total.sum;
     scale *= power_of_two(C::Fragment::kWidenedScaleLog2);
-    if (p.v_head_scales != nullptr) scale *= p.v_head_scales[s.head];
+    if (p.v_head_scales != nullptr) scale *= p.v_head_scales[kv_head];
     uint2 packed;
     packed.x = E::pack(value.x * scale, value.y * scale);
     packed.y = E::pack(value.z * scale, value.w * scale);

@@ -17,9 +17,7 @@ struct DecodeTuning {
   int warps = 4;
   int groups = 1;  // of 16 tokens a warp takes at a time
   int ctas = 2;    // wanted an SM
-  // fp4, up to 4 rows: columns 4 to 7 hold the rows once more, for the odd blocks of dims, so that V's scales are
-  // applied to P, of which there is less.
-  bool scale_p = false;
+  int heads = 1;   // neighbouring kv heads that a warp takes at once
 };
 
 constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tiles, bool fixed_splits) {
@@ -29,9 +27,14 @@ constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tile
   if ((storage == KvStorage::e4m3 || storage == KvStorage::e5m2) && few_registers) tuning.ctas = 3;
   // fp4: what a step costs beside the products weighs more, and more warps hide latencies. A third CTA would
   // keep the heads of a request, which share the sectors of their scales, from being read at the same time.
-  if (storage == KvStorage::e2m1 && few_registers && !fixed_splits) tuning = {6, 2, 2, false};
+  if (storage == KvStorage::e2m1 && few_registers && !fixed_splits) tuning = {6, 2, 2};
   return tuning;
 }
+
+// fp4, d 128. The L2 cache answers so many lines at a time, and 64 bytes of K, 16 of scales are a line each: taken
+// alone, a head costs as many of them as in bf16, which takes 237 us at 64 x 8192 tokens where the bytes take 140. Two
+// heads share lines: half as many.
+inline constexpr DecodeTuning kHeadPairs = {4, 2, 2, 2};
 
 template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false,
           DecodeTuning kTuning_ = decode_tuning(kStorage_, kDim_, kColumnTiles_, kFixedSplits_)>
@@ -44,17 +47,19 @@ struct DecodeConfig {
   static constexpr KvStorage kStorage = kStorage_;
   static constexpr int kDim = kDim_;
   static constexpr int kColumnTiles = kColumnTiles_;  // 8 rows of the request each
-  static constexpr int kRows = 8 * kColumnTiles_;
+  static constexpr int kHeads = kTuning_.heads;
+  static constexpr int kTiles = kHeads * kColumnTiles_;  // head by head
+  static constexpr int kHeadRows = 8 * kColumnTiles_;
+  static constexpr int kRows = kHeads * kHeadRows;
   static constexpr bool kMultiRow = kMultiRow_;       // several query tokens: masks per row
   static constexpr bool kFixedSplits = kFixedSplits_; // attention_params.h
   static constexpr int kWarps = kTuning_.warps;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr bool kScaleP = kTuning_.scale_p;
-  static_assert(!kScaleP || (kFp4 && kColumnTiles == 1 && !kMultiRow));
   static constexpr int kGroups = kTuning_.groups;
   static constexpr int kStepTokens = 16 * kGroups;
   static constexpr int kRoundTokens = kWarps * kStepTokens;
-  static constexpr int kRowBytes = kDim * Fragment::kBits / 8;
+  static constexpr int kHeadBytes = kDim * Fragment::kBits / 8;
+  static constexpr int kRowBytes = kHeads * kHeadBytes;
   // fp4: the 16 bytes in which a row's scales stand, since the copies that pass the L1 by, whose lines the
   // scales would fill, have no other size; and where in them (scale_row).
   static constexpr int kScaleSlotBytes = kStorage_ == KvStorage::e2m1 ? 16 : 0;
@@ -76,10 +81,12 @@ struct DecodeConfig {
   static constexpr int kStagesWanted = kCtasPerSm > 1 ? kFit : kFitAlone;
   static constexpr int kStages = kStagesWanted > 6 ? 6 : kStagesWanted;
   static constexpr int kSmemBytes = kWarps * kStages * kStageBytes + kMergeBytes;
+  // Two heads fill the 16 bytes of scales.
+  static_assert(kHeads == 1 || (kFp4 && kHeads * kDim == 256 && !kFixedSplits));
   static_assert((!kFixedSplits || kDecodeTileTokens % kRoundTokens == 0) && kStages >= 2);
 };
 
-// A request's part of one kv head that this worker computes.
+// A request's part of one kv head (or kHeads of them, `head` counting these) that this worker computes.
 struct DecodeSegment {
   int request = 0, head = 0;
   int q_begin = 0, q_len = 0;
@@ -110,7 +117,7 @@ class SegmentWalker {
 
  private:
   WW_DEVICE bool next_run(const AttentionParams& p, DecodeSegment& s) {
-    if (head_ == p.num_kv_heads) {
+    if (head_ == p.num_kv_heads / C::kHeads) {
       head_ = 0;
       do {
         read_request(p, request_ + 1);
@@ -255,7 +262,7 @@ class DecodeLoader {
     }
     const int token = position_ + lane % C::kStepTokens;
     const int in_page = token - page_index(p, token) * p.page_size;
-    const int64_t element = page * p.page_stride + in_page * p.token_stride + segment_.head * p.head_stride;
+    const int64_t element = page * p.page_stride + in_page * p.token_stride + segment_.head * C::kHeads * p.head_stride;
     const int64_t offset = element * C::Fragment::kBits / 8;
     const int chunk = lane % kChunks;
     const u32 stage = ring_ + stage_ * C::kStageBytes;
@@ -283,7 +290,7 @@ class DecodeLoader {
     } else {
       ptx::cp_async_16_alone(target, (lane < 16 ? p.k_block_scales : p.v_block_scales) + slot, bytes);
     }
-    if constexpr (C::kDim < 256) {
+    if constexpr (C::kHeads * C::kDim < 256) {
       const u32 eights = __ballot_sync(~0u, element & 128);
       const u32 fours = C::kDim < 128 ? __ballot_sync(~0u, element & 64) : 0;
       if (lane == 0) {

@@ -12,28 +12,27 @@ namespace warpweave::cuda {
 template <class C>
 struct DecodeState {
   static constexpr int kDimTiles = C::kDim / 16;
-  static constexpr int kQueryRows = C::kQueryInShared ? 0 : C::kColumnTiles;
+  static constexpr int kQueryRows = C::kQueryInShared ? 0 : C::kTiles;
   u32 q[kQueryRows + 1][kDimTiles][2];
   uint2* q_shared;  // kQueryInShared: [column tile, dim tile, thread]
-  float out[C::kColumnTiles][kDimTiles][4];
-  float maximum[C::kColumnTiles][2];
-  float sum[C::kColumnTiles][2];  // of this thread's tokens only
+  float out[C::kTiles][kDimTiles][4];
+  float maximum[C::kTiles][2];
+  float sum[C::kTiles][2];  // of this thread's tokens only
   // fp4: the power of two that makes good Q's scaling (make_halves), of this thread's columns.
-  float column_unscale[C::kFp4 ? C::kColumnTiles : 1][2];
+  float column_unscale[C::kFp4 ? C::kTiles : 1][2];
 
   // Starts reading the segment's Q.
   WW_DEVICE void load(const AttentionParams& p, const DecodeSegment& s) {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
       if constexpr (C::kQueryInShared) {
-        load_query(p, s, n * 8 + lane / 4, q[0]);
+        load_query(p, s, n, q[0]);
 #pragma unroll
         for (int k = 0; k < kDimTiles; ++k) {
           q_shared[(n * kDimTiles + k) * C::kThreads + threadIdx.x] = make_uint2(q[0][k][0], q[0][k][1]);
         }
       } else {
-        load_query(p, s, C::kScaleP ? lane / 4 % 4 : n * 8 + lane / 4, q[n]);
+        load_query(p, s, n, q[n]);
       }
     }
   }
@@ -51,7 +50,7 @@ struct DecodeState {
     }
     if constexpr (C::kFp4) {
 #pragma unroll
-      for (int n = 0; n < C::kColumnTiles; ++n) {
+      for (int n = 0; n < C::kTiles; ++n) {
         const float row_unscale = C::kQueryInShared ? make_shared_halves(n) : make_halves(q[n]);
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
@@ -60,7 +59,7 @@ struct DecodeState {
       }
     }
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         maximum[n][c] = -INFINITY;
@@ -74,18 +73,20 @@ struct DecodeState {
     }
   }
 
-  // B fragments of one row of Q; the order of dims matches that in which widened values arrive.
-  static WW_DEVICE void load_query(const AttentionParams& p, const DecodeSegment& s, int row,
+  // B fragments of a row of Q, of a tile; the order of dims matches that in which widened values arrive.
+  static WW_DEVICE void load_query(const AttentionParams& p, const DecodeSegment& s, int tile,
                                    u32 (&fragment)[kDimTiles][2]) {
     using E = typename C::Element;
     const int lane = threadIdx.x % 32;
+    const int head = s.head * C::kHeads + tile / C::kColumnTiles;
+    const int row = tile % C::kColumnTiles * 8 + lane / 4;
     const int token = C::kMultiRow ? row / p.group : 0;
     const int in_group = C::kMultiRow ? row - token * p.group : row;
     const bool real = C::kMultiRow ? token < s.q_len : row < p.group && s.q_len > 0;
     const char* base = static_cast<const char*>(p.q);
     if (real) {
       base += ((s.q_begin + token) * p.q_token_stride +
-               static_cast<int64_t>(s.head * p.group + in_group) * C::kDim) * 2;
+               static_cast<int64_t>(head * p.group + in_group) * C::kDim) * 2;
     }
 #pragma unroll
     for (int k = 0; k < kDimTiles; ++k) {
@@ -164,8 +165,8 @@ struct DecodeState {
   static constexpr bool kLateScales = C::kDim > 128;
   struct BlockScales {
     static constexpr bool kHere = C::kFp4 && !kLateScales;
-    u32 k[kHere ? C::kGroups : 1][2];
-    u32 v[kHere ? C::kGroups : 1][4];
+    u32 k[kHere ? C::kGroups : 1][C::kHeads][2];
+    u32 v[kHere ? C::kGroups : 1][C::kHeads][4];
   };
 
   static WW_DEVICE int k_row(int group, int i) { return group * 16 + threadIdx.x % 32 / 4 + 8 * i; }
@@ -174,6 +175,10 @@ struct DecodeState {
   static WW_DEVICE u32 v_scales(u32 stage) { return k_scales(stage) + C::kStepTokens * 16; }
 
   static WW_DEVICE void load_scales(u32 stage, BlockScales& scales) {
+    if constexpr (C::kHeads * C::kDim == 256) {
+      read_scales(k_scales(stage), v_scales(stage), scales, [](int) { return 0u; });
+      return;
+    }
     uint2 places;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
                  : "=r"(places.x), "=r"(places.y)
@@ -192,14 +197,17 @@ struct DecodeState {
 #pragma unroll
     for (int group = 0; group < C::kGroups; ++group) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = k_row(group, i);
-        scales.k[group][i] = scale_codes<C::kDim>(k_rows + row * 16 + place(row), lane & 2);
-      }
+      for (int head = 0; head < C::kHeads; ++head) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = v_row(group, i);
-        scales.v[group][i] = scale_codes<C::kDim>(v_rows + row * 16 + place(row), lane & 16);
+        for (int i = 0; i < 2; ++i) {
+          const int row = k_row(group, i);
+          scales.k[group][head][i] = scale_codes<C::kDim>(k_rows + row * 16 + place(row) + head * 8, lane & 2);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = v_row(group, i);
+          scales.v[group][head][i] = scale_codes<C::kDim>(v_rows + row * 16 + place(row) + head * 8, lane & 16);
+        }
       }
     }
   }
@@ -211,13 +219,13 @@ struct DecodeState {
   }
   // S^T[16 tokens x rows] = K Q^T, raw products; of the stage's 16 tokens `group`.
   WW_DEVICE void scores(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
-                        float (&s)[C::kColumnTiles][4]) const {
+                        float (&s)[C::kTiles][4]) const {
     const u32 k_tile = stage + group * 16 * C::kRowBytes;
     using E = typename C::Element;
     using F = typename C::Fragment;
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = 0;
     }
@@ -235,17 +243,17 @@ struct DecodeState {
       } else if constexpr (C::kStorage == KvStorage::e2m1) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int chunk = k * 2 + half;
+          const int head = k / (C::kHeadBytes / 32), chunk = k * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
           for (int i = 0; half == 0 && i < 2; ++i) {
             const u32 late = k_scales(stage) + k_row(group, i) * 16 + chunk * 2;
-            if constexpr (!kLateScales) codes[i] = block_scales.k[group][i];
+            if constexpr (!kLateScales) codes[i] = block_scales.k[group][head][i];
             else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 2);
             const u32 twice = __byte_perm(codes[i], 0, chunk % 4 == 0 ? 0x1100 : 0x3322);
             row_scales[i][0] = halves_of_e4m3<false>(twice);
             row_scales[i][1] = halves_of_e4m3<true>(twice);
           }
-          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, chunk * 2, s);
+          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, head, chunk * 2, s);
         }
       } else {
 #pragma unroll
@@ -262,8 +270,9 @@ struct DecodeState {
     }
   }
 
-  // fp4: the products of a word of two rows with Q's fragments k and k + 1.
-  WW_DEVICE void multiply_scores(u32 upper, u32 lower, const uint2& scales, int k, float (&s)[C::kColumnTiles][4]) const {
+  // fp4: the products of a word of two rows of a head with Q's fragments k and k + 1.
+  WW_DEVICE void multiply_scores(u32 upper, u32 lower, const uint2& scales, int head, int k,
+                                 float (&s)[C::kTiles][4]) const {
     using A = typename C::Arithmetic;
     u32 up[4], low[4];
     C::Fragment::widen(upper, up);
@@ -273,7 +282,7 @@ struct DecodeState {
       const u32 wide[4] = {A::multiply(up[i * 2], scales.x), A::multiply(low[i * 2], scales.y),
                            A::multiply(up[i * 2 + 1], scales.x), A::multiply(low[i * 2 + 1], scales.y)};
 #pragma unroll
-      for (int n = 0; n < C::kColumnTiles; ++n) {
+      for (int n = head * C::kColumnTiles; n < (head + 1) * C::kColumnTiles; ++n) {
         const uint2 b = query(n, k + i);
         A::mma(s[n], wide, b.x, b.y);
       }
@@ -282,16 +291,17 @@ struct DecodeState {
 
   // Scales to log2 units and masks. `position` is the kv position of the tile's first token.
   WW_DEVICE void mask(const AttentionParams& p, const DecodeSegment& seg, int position,
-                      float scale_log2, float (&s)[C::kColumnTiles][4]) const {
+                      const float (&scale_log2)[C::kHeads], float (&s)[C::kTiles][4]) const {
     const int lane = threadIdx.x % 32;
     bool edge = position + 16 > seg.token_end;
     if constexpr (C::kFixedSplits) edge |= position < seg.visible_begin;
     const bool row_edge = C::kMultiRow && (position + 16 > seg.position || p.window_left >= 0);
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float scale = C::kFp4 ? __fmul_rn(scale_log2, column_unscale[n][i % 2]) : scale_log2;
+        const float head_scale = scale_log2[n / C::kColumnTiles];
+        const float scale = C::kFp4 ? __fmul_rn(head_scale, column_unscale[n][i % 2]) : head_scale;
         if (p.softcap > 0) {
           s[n][i] = __fmul_rn(ptx::tanh_approx(s[n][i] * scale * (kLn2 / p.softcap)), p.softcap * kLog2e);
         } else {
@@ -299,7 +309,7 @@ struct DecodeState {
         }
         const int token = position + lane / 4 + i / 2 * 8;
         if (edge && (token >= seg.token_end || (C::kFixedSplits && token < seg.visible_begin))) s[n][i] = -INFINITY;
-        if (C::kMultiRow && row_edge && !visible(p, seg, n, i % 2, token)) s[n][i] = -INFINITY;
+        if (C::kMultiRow && row_edge && !visible(p, seg, n % C::kColumnTiles, i % 2, token)) s[n][i] = -INFINITY;
       }
     }
   }
@@ -322,11 +332,11 @@ struct DecodeState {
   }
 
   // Online softmax of one step; leaves the B fragments of P^T.
-  WW_DEVICE void softmax(float (&s)[C::kGroups][C::kColumnTiles][4],
-                         u32 (&probability)[C::kGroups][C::kColumnTiles][2]) {
+  WW_DEVICE void softmax(float (&s)[C::kGroups][C::kTiles][4],
+                         u32 (&probability)[C::kGroups][C::kTiles][2]) {
     using A = typename C::Arithmetic;
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
+    for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         float top = fmaxf(s[0][n][c], s[0][n][c + 2]);
@@ -368,7 +378,7 @@ struct DecodeState {
 
   // O^T += V^T P^T, of the stage's 16 tokens `group`.
   WW_DEVICE void accumulate(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
-                            const u32 (&probability)[C::kColumnTiles][2]) {
+                            const u32 (&probability)[C::kTiles][2]) {
     const u32 v_tile = stage + (C::kStepTokens + group * 16) * C::kRowBytes;
     using E = typename C::Element;
     using F = typename C::Fragment;
@@ -386,16 +396,16 @@ struct DecodeState {
       // A word holds four dims of two tokens.
       u32 codes[4], pair_scales[2][2];
 #pragma unroll
-      for (int m = 0; m < kDimTiles / 4; ++m) {
+      for (int m = 0; m < C::kRowBytes / 32; ++m) {
         u32 a[4];
         ptx::ldmatrix_x4_trans(a, v_tile + swizzled<C::kRowBytes>(lane % 16, m * 2 + lane / 16));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int chunk = m * 2 + half;
+          const int head = m / (C::kHeadBytes / 32), chunk = m * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
           for (int i = 0; half == 0 && i < 4; ++i) {
             const u32 late = v_scales(stage) + v_row(group, i) * 16 + chunk * 2;
-            if constexpr (!kLateScales) codes[i] = block_scales.v[group][i];
+            if constexpr (!kLateScales) codes[i] = block_scales.v[group][head][i];
             else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 16);
           }
 #pragma unroll
@@ -405,7 +415,7 @@ struct DecodeState {
             pair_scales[i][1] = halves_of_e4m3<true>(pairs);
           }
           const uint2 scales = make_uint2(pair_scales[0][half], pair_scales[1][half]);
-          multiply_out(a[half * 2], a[half * 2 + 1], scales, chunk * 2, probability);
+          multiply_out(a[half * 2], a[half * 2 + 1], scales, head, chunk * 2, probability);
         }
       }
     } else {
@@ -430,32 +440,20 @@ struct DecodeState {
   }
 
   // fp4: words of tokens lane % 4 * 2 and the next, and of those 8 on: the rows of dim tiles m and m + 1.
-  WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int m,
-                              const u32 (&probability)[C::kColumnTiles][2]) {
+  WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int head, int m,
+                              const u32 (&probability)[C::kTiles][2]) {
     using A = typename C::Arithmetic;
     u32 one[4], two[4];
     C::Fragment::widen(first, one);
     C::Fragment::widen(second, two);
-    if constexpr (C::kScaleP) {
-      const u32 p0 = A::multiply(probability[0][0], scales.x), p1 = A::multiply(probability[0][1], scales.y);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const u32 wide[4] = {one[i * 2], one[i * 2 + 1], two[i * 2], two[i * 2 + 1]};
-        A::mma(out[0][m + i], wide, p0, p1);
-      }
-      return;
-    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32 wide[4] = {A::multiply(one[i * 2], scales.x), A::multiply(one[i * 2 + 1], scales.x),
                            A::multiply(two[i * 2], scales.y), A::multiply(two[i * 2 + 1], scales.y)};
 #pragma unroll
-      for (int n = 0; n < C::kColumnTiles; ++n) A::mma(out[n][m + i], wide, probability[n][0], probability[n][1]);
+      for (int n = head * C::kColumnTiles; n < (head + 1) * C::kColumnTiles; ++n) A::mma(out[n][m + i], wide, probability[n][0], probability[n][1]);
     }
   }
-
-  // kScaleP: whether this thread's dims are of the blocks that its columns are for.
-  static WW_DEVICE bool columns_match() { return (threadIdx.x % 32 >= 16) == (threadIdx.x % 4 >= 2); }
 
   // The dim that row `lane / 4 + 8 * upper` of dim tile m stands for.
   static WW_DEVICE int dim_of(int m, int upper) {

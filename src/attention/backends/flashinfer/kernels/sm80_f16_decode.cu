@@ -1,7 +1,7 @@
 #include "attention/backends/flashinfer/kernels/sm80_decode_dispatch.cuh"
 
 namespace warpweave::cuda {
-DecodeVariant decode_f16(int head_dim, int rows, bool multi_row) {
-  return decode_variant_of<ptx::F16, KvStorage::same16>(head_dim, rows, multi_row);
+DecodeVariant decode_f16(const DecodeNeed& need) {
+  return decode_variant_of<ptx::F16, KvStorage::same16>(need);
 }
 }  // namespace warpweave::cuda

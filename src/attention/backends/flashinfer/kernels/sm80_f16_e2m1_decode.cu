@@ -1,7 +1,7 @@
 #include "attention/backends/flashinfer/kernels/sm80_decode_dispatch.cuh"
 
 namespace warpweave::cuda {
-DecodeVariant decode_f16_e2m1(int head_dim, int rows, bool multi_row) {
-  return decode_variant_of<ptx::F16, KvStorage::e2m1>(head_dim, rows, multi_row);
+DecodeVariant decode_f16_e2m1(const DecodeNeed& need) {
+  return decode_variant_of<ptx::F16, KvStorage::e2m1>(need);
 }
 }  // namespace warpweave::cuda

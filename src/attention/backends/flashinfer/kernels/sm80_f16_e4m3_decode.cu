@@ -1,7 +1,7 @@
 #include "attention/backends/flashinfer/kernels/sm80_decode_dispatch.cuh"
 
 namespace warpweave::cuda {
-DecodeVariant decode_f16_e4m3(int head_dim, int rows, bool multi_row) {
-  return decode_variant_of<ptx::F16, KvStorage::e4m3>(head_dim, rows, multi_row);
+DecodeVariant decode_f16_e4m3(const DecodeNeed& need) {
+  return decode_variant_of<ptx::F16, KvStorage::e4m3>(need);
 }
 }  // namespace warpweave::cuda
