@@ -5,6 +5,10 @@
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/wgmma_fp8.h"
 
+#ifndef WW_MARK
+#define WW_MARK(n)
+#endif
+
 namespace warpweave::cuda {
 
 // One warpgroup's 64 rows. A thread holds rows lane / 4 and lane / 4 + 8 of its warp's 16.
@@ -17,7 +21,8 @@ class Sm90Fp8Consumer {
   }
 
   WW_DEVICE void run() {
-    if constexpr (C::kTurns == Sm90Turns::apart) run_apart();
+    if constexpr (C::kTurns == Sm90Turns::woven) run_woven();
+    else if constexpr (C::kApart) run_apart();
     else run_overlapped();
   }
 
@@ -32,6 +37,7 @@ class Sm90Fp8Consumer {
   WW_DEVICE void run_apart() {
     while (next_tile()) {
       start_rows();
+      WW_MARK(8);
       clear_out();
       const int begin = tile().block_begin, plain_begin = tile().plain_begin, plain_end = tile().plain_end;
       for (int block = tile().block_end - 1; block >= begin; --block) {
@@ -40,6 +46,7 @@ class Sm90Fp8Consumer {
       }
       if constexpr (!C::kQueryInRegisters) release_q();
       write(tile(), rows_);
+      WW_MARK(7);
       advance_tile();
     }
   }
@@ -49,16 +56,22 @@ class Sm90Fp8Consumer {
     float s[kScores];
     ptx::u32 probability[kScores / 16][4];
     wait_k();
+    WW_MARK(0);
     ptx::wgmma_fence();
     multiply_qk(s);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     fence_registers(s);
     release_k();
+    WW_MARK(1);
     if constexpr (kMasked) mask(block, s);
     maxima(s);
+    WW_MARK(2);
+    if constexpr (C::kTurns == Sm90Turns::streamed) return stream_out(s);
     exponentials(s, probability);
+    WW_MARK(3);
     wait_v();
+    WW_MARK(4);
     float own[C::kPartDim / 2] = {};
     float (&part)[C::kPartDim / 2] = C::kPartInScores ? reinterpret_cast<float (&)[C::kPartDim / 2]>(s) : own;
 #pragma unroll
@@ -68,11 +81,189 @@ class Sm90Fp8Consumer {
       ptx::wgmma_commit();
       if (dim == 0) rescale();
       ptx::wgmma_wait<0>();
+      WW_MARK(5);
       fence_registers(part);
 #pragma unroll
       for (int i = 0; i < C::kPartDim / 2; ++i) out_[dim / 2 + i] += part[i];
     }
+    WW_MARK(6);
+    WW_MARK(15);
     release_v();
+  }
+
+  // Products with V start as soon as 32 tokens' P is there.
+  WW_DEVICE void stream_out(float (&s)[kScores]) {
+    float part[kOut], sum[4] = {};
+    wait_v();
+    WW_MARK(3);
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.stage * C::kValueBytes, 16));
+    ptx::u32 probability[kScores / 16][4];
+#pragma unroll
+    for (int step = 0; step < kScores / 16; ++step) {
+#pragma unroll
+      for (int i = step * 16; i < step * 16 + 16; ++i) {
+        s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]));
+      }
+#pragma unroll
+      for (int i = step * 16; i < step * 16 + 16; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
+      fence_registers(sum);  // here, lest the compiler keeps the summands for later
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = step * 16 + j / 2 * 8 + j % 2 * 2;
+        probability[step][j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+      }
+      ptx::wgmma_fence();
+      const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
+      ptx::WgmmaE4m3<C::kDim>::template rs<128>(part, probability[step], ptx::wgmma_advance(v, at), step > 0);
+    }
+    ptx::wgmma_commit();
+    WW_MARK(4);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
+    rescale();
+    ptx::wgmma_wait<0>();
+    WW_MARK(5);
+    fence_registers(part);
+    release_v();
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] += part[i];
+    WW_MARK(6);
+    WW_MARK(15);
+  }
+
+  // S of the next block and O of this one are multiplied, 32 dims or tokens at a time, while this one's
+  // exponentials are found.
+  WW_DEVICE void run_woven() {
+    while (next_tile()) {
+      start_rows();
+      WW_MARK(8);
+      done_ = 0;
+      float a[kScores], b[kScores];
+      int block = tile().block_end - 1;
+      wait_k();
+      ptx::wgmma_fence();
+      multiply_qk(a);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      fence_registers(a);
+      release_k();
+      mask(block, a);
+      fence_registers(a);
+      maxima(a);
+      const int begin = tile().block_begin;
+      while (block > begin) {
+        weave<true>(--block, a, b);
+        if (block == begin) {
+          weave<false>(0, b, a);
+          break;
+        }
+        weave<true>(--block, b, a);
+      }
+      // The loop above ends with P of the last block due in a, or done by the break.
+      if ((tile().block_end - begin) % 2 == 1) weave<false>(0, a, b);
+      if (done_ > C::kSumBlocks) add_total();
+      write(tile(), rows_);
+      WW_MARK(7);
+      advance_tile();
+    }
+  }
+
+  // P of the present block from s, and its product with V; S of block `next_block`, if there is one.
+  template <bool kNext>
+  WW_DEVICE void weave(int next_block, float (&s)[kScores], float (&next)[kScores]) {
+    constexpr int kQkSteps = C::kDim / 32, kPvSteps = kScores / 16;
+    static_assert(kQkSteps <= kPvSteps);
+    ptx::u32 k = 0, q = 0;
+    const bool plain = kNext && next_block >= tile().plain_begin && next_block < tile().plain_end;
+    if constexpr (kNext) {
+      wait_k();
+      k = uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.stage * C::kBlockBytes, 16));
+      q = uniform(ptx::wgmma_descriptor(shared_.q + q_stage() * C::kQueryBytes + group_ * 64 * C::kDim, 16));
+    } else {
+      release_q();
+    }
+    wait_v();
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.stage * C::kValueBytes, 16));
+    ptx::u32 probability[kPvSteps][4];
+    float sum[4] = {};
+#pragma unroll
+    for (int step = 0; step < kPvSteps; ++step) {
+      ptx::wgmma_fence();
+      if constexpr (kNext) {
+        if (step < kQkSteps) {
+          Qk::template ss<C::kDim>(next, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
+        }
+        if (step == kQkSteps - 1) ptx::wgmma_commit();
+      }
+#pragma unroll
+      for (int i = step * 16; i < step * 16 + 16; ++i) {
+        s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]));
+      }
+#pragma unroll
+      for (int i = step * 16; i < step * 16 + 16; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
+      fence_registers(sum);  // here, lest the compiler keeps the summands for later
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = step * 16 + j / 2 * 8 + j % 2 * 2;
+        probability[step][j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+      }
+      ptx::wgmma_fence();
+      const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
+      ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[step], ptx::wgmma_advance(v, at),
+                                                step > 0 || done_ % C::kSumBlocks > 0);
+    }
+    ptx::wgmma_commit();
+#pragma unroll
+    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
+    if constexpr (kNext) {
+      ptx::wgmma_wait<1>();
+      fence_registers(next);
+      release_k();
+      if (!plain) mask(next_block, next);
+      fence_registers(next);
+      maxima(next);
+    }
+    ptx::wgmma_wait<0>();
+    fence_registers(out_);
+    release_v();
+    ++done_;
+    if constexpr (kNext) {
+      rescale();
+      if (done_ % C::kSumBlocks == 0) keep_total();
+      WW_MARK(15);
+    }
+  }
+
+  // Ends a sum of the tensor cores: O joins the total, which a thread keeps in words of its own.
+  WW_DEVICE void keep_total() {
+    if (done_ > C::kSumBlocks) add_total();
+    const ptx::u32 total = total_address();
+#pragma unroll
+    for (int i = 0; i < kOut; i += 4) {
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(total + i * 512), "f"(out_[i]),
+                   "f"(out_[i + 1]), "f"(out_[i + 2]), "f"(out_[i + 3]) : "memory");
+    }
+    total_shift_[0] = rows_.shift[0];
+    total_shift_[1] = rows_.shift[1];
+  }
+  WW_DEVICE void add_total() {
+    const float f[2] = {ptx::exp2_approx(rows_.shift[0] - total_shift_[0]),
+                        ptx::exp2_approx(rows_.shift[1] - total_shift_[1])};
+    const ptx::u32 total = total_address();
+#pragma unroll
+    for (int i = 0; i < kOut; i += 4) {
+      float t[4];
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                   : "=f"(t[0]), "=f"(t[1]), "=f"(t[2]), "=f"(t[3]) : "r"(total + i * 512) : "memory");
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        out_[i + j] = __fmaf_rn(t[j], f[(i + j) / 2 % 2], out_[i + j]);
+        asm volatile("" : "+f"(out_[i + j])::"memory");
+      }
+    }
+  }
+  WW_DEVICE ptx::u32 total_address() const {
+    return shared_.total + group_ * (64 * C::kDim * 4) + threadIdx.x % 128 * 16;
   }
 
   WW_DEVICE void run_overlapped() {
@@ -101,6 +292,7 @@ class Sm90Fp8Consumer {
         block = tile().block_end - 1;
         const Rows old = rows_;
         start_rows();
+      WW_MARK(8);
         issue(s, probability);
         finish_scores<true>(block, s);
         finish_out();
@@ -230,8 +422,8 @@ class Sm90Fp8Consumer {
     const float k_scale = p_.k_head_scales != nullptr ? p_.k_head_scales[tile().kv_head] : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      rows_.shift[i] = rows_.sum[i] = 0;
-      bound_[i] = -INFINITY;
+      rows_.shift[i] = kNothingSeen;
+      rows_.sum[i] = 0;
       scale_log2_[i] = scales[row_of(i)] * (p_.scale * kLog2e) * k_scale;
     }
     if constexpr (C::kQueryInRegisters) {
@@ -338,32 +530,51 @@ class Sm90Fp8Consumer {
   }
 
   // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
-  // pending factor is in factor_. Lanes trade maxima only when one of them moves.
+  // pending factor is in factor_. Lanes trade maxima only when one of them may move. Floats order as
+  // integers but for negative ones, which count as 0 first.
   WW_DEVICE void maxima(const float (&s)[kScores]) {
-    float top[4];
+    float top[2];
+    if constexpr (C::kMax3) {
+      int t[4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) top[i] = fmaxf(s[i], s[i + 4]);
-#pragma unroll
-    for (int i = 8; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-    top[0] = fmaxf(top[0], top[1]);
-    top[1] = fmaxf(top[2], top[3]);
-    moved_ = __any_sync(~0u, top[0] > bound_[0] || top[1] > bound_[1]);
+      for (int i = 0; i < kScores / 2; ++i) {
+        const int at = i / 4 * 8 + i % 4;
+        t[i % 4] = __vimax3_s32(t[i % 4], __float_as_int(s[at]), __float_as_int(s[at + 4]));
+      }
+      top[0] = __int_as_float(max(t[0], t[1]));
+      top[1] = __int_as_float(max(t[2], t[3]));
+    } else {
+      float_maxima(s, top);
+    }
+    moved_ = __any_sync(~0u, __fmaf_rn(top[0], scale_log2_[0], rows_.shift[0]) > kTopLog2 ||
+                                 __fmaf_rn(top[1], scale_log2_[1], rows_.shift[1]) > kTopLog2);
     if (!moved_) return;
+    if constexpr (C::kMax3) float_maxima(s, top);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float m = top[row];
       m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
       m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
       factor_[row] = 1;
-      if (m > bound_[row]) {
+      if (__fmaf_rn(m, scale_log2_[row], rows_.shift[row]) > kTopLog2) {
         const float shift = C::kProbabilityLog2 - m * scale_log2_[row];
-        factor_[row] = bound_[row] == -INFINITY ? 0.0f : ptx::exp2_approx(shift - rows_.shift[row]);
+        factor_[row] = ptx::exp2_approx(shift - rows_.shift[row]);
         rows_.sum[row] *= factor_[row];
         rows_.shift[row] = shift;
-        bound_[row] = m + __fdividef(C::kRescaleThreshold, scale_log2_[row]);
       }
     }
   }
+  static WW_DEVICE void float_maxima(const float (&s)[kScores], float (&top)[2]) {
+    float t[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) t[i] = fmaxf(s[i], s[i + 4]);
+#pragma unroll
+    for (int i = 8; i < kScores; ++i) t[i % 4] = fmaxf(t[i % 4], s[i]);
+    top[0] = fmaxf(t[0], t[1]);
+    top[1] = fmaxf(t[2], t[3]);
+  }
+  static constexpr float kTopLog2 = C::kProbabilityLog2 + C::kRescaleThreshold;
+  static constexpr float kNothingSeen = 1e30f;  // a row's shift before its first maximum
 
   // Turns S into P. O is complete here, so P may replace the last one. Of 32 tokens a thread holds 2t and
   // 2t + 1 of each 8; the products take them as 4t..4t+3 of each 16.
@@ -491,8 +702,9 @@ class Sm90Fp8Consumer {
   float out_[kOut];
   Rows rows_;
   float scale_log2_[2];          // from a row's raw products to log2 units
-  float bound_[2];               // raw products past which a row's maximum moves
   float factor_[2];              // what O is due to be multiplied with, if a row of the warp has moved
+  int done_ = 0;                 // blocks of the tile whose O has been multiplied
+  float total_shift_[2];
   bool moved_ = false;
 };
 

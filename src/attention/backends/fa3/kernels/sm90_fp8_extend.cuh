@@ -30,6 +30,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Fp8Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers();
+#ifdef WW_MARKS_START
+  WW_MARKS_START();
+#endif
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -39,6 +42,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
     Sm90Fp8Consumer<C> consumer(p, shared);
     consumer.run();
+#ifdef WW_MARKS_START
+    WW_MARKS_END();
+#endif
   }
 }
 

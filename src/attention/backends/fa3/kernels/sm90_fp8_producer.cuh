@@ -189,15 +189,16 @@ class Sm90Fp8Producer {
   }
 
   WW_DEVICE void transpose_block(int block) {
-    ptx::mbarrier_wait(shared_.raw_full(v_ring_.stage), v_ring_.parity);
+    ptx::mbarrier_wait(shared_.raw_full(raw_ring_.stage), raw_ring_.parity);
     ptx::mbarrier_wait(shared_.v_empty(v_ring_.stage), v_ring_.parity ^ 1);
     const int tokens = tile().kv_len - block * C::kBlockTokens;  // of the block and after it
     if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
     else transpose_units<true>(tokens);
     __syncwarp();
-    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(v_ring_.stage));
+    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw_ring_.stage));
     ptx::fence_proxy_async();
     ptx::mbarrier_arrive(shared_.v_full(v_ring_.stage));
+    raw_ring_.advance();
     v_ring_.advance();
   }
 
@@ -209,7 +210,7 @@ class Sm90Fp8Producer {
   WW_DEVICE void transpose_units(int tokens) {
     constexpr int kUnits = C::kBlockTokens / 8, kPairs = C::kDim / 64;  // of chunks of 16 dims
     static_assert(kUnits % 4 == 0);
-    const ptx::u32 raw = shared_.raw + v_ring_.stage * C::kBlockBytes;
+    const ptx::u32 raw = shared_.raw + raw_ring_.stage * C::kBlockBytes;
     const ptx::u32 transposed = shared_.v + v_ring_.stage * C::kValueBytes;
     const bool odd_first = lane() >= 16;
     const ptx::u32 first_bytes = odd_first ? 0x7531 : 0x6420, second_bytes = odd_first ? 0x6420 : 0x7531;
@@ -257,7 +258,8 @@ class Sm90Fp8Producer {
   const int box_tokens_;
   int tile_ = 0;  // its place in the ring of tiles
   RingPosition<C::kKeyStages> k_ring_;
-  RingPosition<C::kValueStages> load_ring_, v_ring_;  // of V: to be copied, to be transposed
+  RingPosition<C::kRawStages> load_ring_, raw_ring_;  // of V as it is stored: to be copied, to be transposed
+  RingPosition<C::kValueStages> v_ring_;
   int next_block_ = -1;  // to be copied
   int page_ = -1, in_page_ = 0;
 };

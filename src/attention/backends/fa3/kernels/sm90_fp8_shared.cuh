@@ -11,9 +11,10 @@ namespace warpweave::cuda {
 //  none     the same without turns
 //  apart    S, then O, without turns. O of a block is summed apart from the blocks before it, in the registers
 //           of S, and added to them in f32: sums of 14 bits then end at a block
-enum class Sm90Turns { both, scores, none, apart };
+enum class Sm90Turns { both, scores, none, apart, streamed, woven };
 
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, bool kQueryInRegisters_, Sm90Turns kTurns_>
+template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, bool kQueryInRegisters_, Sm90Turns kTurns_,
+          bool kMax3_ = false>
 struct Sm90Fp8Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -22,6 +23,8 @@ struct Sm90Fp8Config {
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr bool kQueryInRegisters = kQueryInRegisters_;  // else the tensor cores read it anew for each block
   static constexpr Sm90Turns kTurns = kTurns_;
+  static constexpr bool kMax3 = kMax3_;
+  static constexpr bool kApart = kTurns == Sm90Turns::apart || kTurns == Sm90Turns::streamed;
   static constexpr bool kTakesTurns = kTurns == Sm90Turns::both || kTurns == Sm90Turns::scores;
   // Products apart: dims of O that are multiplied at a time, for lack of registers.
   static constexpr int kPartDim = kConsumers == 3 && kDim == 128 ? 64 : kDim;
@@ -38,12 +41,15 @@ struct Sm90Fp8Config {
   static constexpr int kValueBytes = (kBlockTokens + 127) / 128 * 128 * kDim;
   static constexpr int kQueryStages = 2;
   static constexpr int kTiles = 8;
+  static constexpr int kSumBlocks = 512 / kBlockTokens;
+  static constexpr int kTotalBytes = kTurns == Sm90Turns::woven ? kTileRows * kDim * 4 : 0;
   static constexpr bool kSmallBlocks = kBlockBytes <= 16 << 10;
-  static constexpr int kAhead = kSmallBlocks ? 2 : 1;  // blocks whose copies are under way while one is transposed
+  static constexpr int kAhead = kSmallBlocks && kTotalBytes == 0 ? 2 : 1;  // blocks whose copies are under way while one is transposed
   static constexpr int kKeyStages = kBlockBytes <= 24 << 10 ? kAhead + 2 : kAhead + 1;
-  static constexpr int kValueStages = kAhead + 1;      // of V as it is stored, and of V^T
+  static constexpr int kRawStages = kAhead + 1;  // of V as it is stored
+  static constexpr int kValueStages = kTotalBytes > 0 && kBlockBytes <= 16 << 10 ? 3 : kAhead + 1;  // of V^T
   static constexpr int kRingBytes = kQueryStages * kQueryBytes + kKeyStages * kBlockBytes +
-                                    kValueStages * (kBlockBytes + kValueBytes);
+                                    kRawStages * kBlockBytes + kValueStages * kValueBytes + kTotalBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
   static constexpr int kScalesBytes = kQueryStages * kTileRows * 4;
   static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
@@ -74,7 +80,7 @@ struct Sm90Fp8Barriers {
 
 template <class C>
 struct Sm90Fp8Shared {
-  ptx::u32 q, k, raw, v, barriers;
+  ptx::u32 q, k, raw, v, total, barriers;
   float* q_scales;   // [kQueryStages, kTileRows]
   Sm90Fp8Tile* tiles;  // [kTiles]
 
@@ -82,7 +88,8 @@ struct Sm90Fp8Shared {
     q = ptx::smem_address(base);
     k = q + C::kQueryStages * C::kQueryBytes;
     raw = k + C::kKeyStages * C::kBlockBytes;
-    v = raw + C::kValueStages * C::kBlockBytes;
+    v = raw + C::kRawStages * C::kBlockBytes;
+    total = v + C::kValueStages * C::kValueBytes;
     q_scales = reinterpret_cast<float*>(base + C::kRingBytes);
     barriers = q + C::kRingBytes + C::kScalesBytes;
     tiles = reinterpret_cast<Sm90Fp8Tile*>(base + C::kRingBytes + C::kScalesBytes + sizeof(Sm90Fp8Barriers));
@@ -108,10 +115,12 @@ struct Sm90Fp8Shared {
       ptx::mbarrier_init(k_empty(s), kWarps);
     }
     for (int s = 0; s < C::kValueStages; ++s) {
-      ptx::mbarrier_init(raw_full(s), 1);
-      ptx::mbarrier_init(raw_empty(s), 4);
       ptx::mbarrier_init(v_full(s), 128);
       ptx::mbarrier_init(v_empty(s), kWarps);
+    }
+    for (int s = 0; s < C::kRawStages; ++s) {
+      ptx::mbarrier_init(raw_full(s), 1);
+      ptx::mbarrier_init(raw_empty(s), 4);
     }
     ptx::mbarrier_init_fence();
   }
