@@ -5,53 +5,35 @@
 
 namespace warpweave::cuda {
 
-// How products follow each other:
-//  both     S of the next block together with O of this one; the warpgroups take turns with the pair
-//  scores   the same, but the next warpgroup may start as soon as S is under way
-//  none     the same without turns
-//  apart    S, then O, without turns. O of a block is summed apart from the blocks before it, in the registers
-//           of S, and added to them in f32: sums of 14 bits then end at a block
-enum class Sm90Turns { both, scores, none, apart, streamed, woven };
-
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, bool kQueryInRegisters_, Sm90Turns kTurns_,
-          bool kMax3_ = false>
+template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_>
 struct Sm90Fp8Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
   static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
   static constexpr int kTileRows = 64 * kConsumers;
   static constexpr int kBlockTokens = kBlockTokens_;
-  static constexpr bool kQueryInRegisters = kQueryInRegisters_;  // else the tensor cores read it anew for each block
-  static constexpr Sm90Turns kTurns = kTurns_;
-  static constexpr bool kMax3 = kMax3_;
-  static constexpr bool kApart = kTurns == Sm90Turns::apart || kTurns == Sm90Turns::streamed;
-  static constexpr bool kTakesTurns = kTurns == Sm90Turns::both || kTurns == Sm90Turns::scores;
-  // Products apart: dims of O that are multiplied at a time, for lack of registers.
-  static constexpr int kPartDim = kConsumers == 3 && kDim == 128 ? 64 : kDim;
-  // In registers of S, which is done with; where there are enough the compiler schedules apart ones better.
-  static constexpr bool kPartInScores = kDim == 128;
-  static_assert(kTurns != Sm90Turns::apart || kPartDim <= kBlockTokens);
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = 56;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 224 : 152;
+  static constexpr int kProducerRegisters = 48;
+  static constexpr int kConsumerRegisters = 232;
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
   // V^T: columns of 128 tokens, in each a 128-byte row a dim.
   static constexpr int kValueBytes = (kBlockTokens + 127) / 128 * 128 * kDim;
-  static constexpr int kQueryStages = 2;
-  static constexpr int kTiles = 8;
+  // Sums of the tensor cores end after so many blocks, and join a total in f32: they keep about 14 bits, in which
+  // long ones of small terms stop growing. Fp8Products::sum_tokens says so.
   static constexpr int kSumBlocks = 512 / kBlockTokens;
-  static constexpr int kTotalBytes = kTurns == Sm90Turns::woven ? kTileRows * kDim * 4 : 0;
-  static constexpr bool kSmallBlocks = kBlockBytes <= 16 << 10;
-  static constexpr int kAhead = kSmallBlocks && kTotalBytes == 0 ? 2 : 1;  // blocks whose copies are under way while one is transposed
-  static constexpr int kKeyStages = kBlockBytes <= 24 << 10 ? kAhead + 2 : kAhead + 1;
+  static constexpr int kTotalBytes = kTileRows * kDim * 4 + 128 * kConsumers * 8;  // and each thread's shifts at the time
+  static constexpr int kTileStages = 2;
+  static constexpr int kTiles = 8;
+  static constexpr int kAhead = 1;            // blocks whose copies are under way while one is transposed
+  static constexpr int kKeyStages = kAhead + 2;
   static constexpr int kRawStages = kAhead + 1;  // of V as it is stored
-  static constexpr int kValueStages = kTotalBytes > 0 && kBlockBytes <= 16 << 10 ? 3 : kAhead + 1;  // of V^T
-  static constexpr int kRingBytes = kQueryStages * kQueryBytes + kKeyStages * kBlockBytes +
-                                    kRawStages * kBlockBytes + kValueStages * kValueBytes + kTotalBytes;
+  static constexpr int kValueStages = 3;         // of V^T
+  static constexpr int kRingBytes = kQueryBytes + kKeyStages * kBlockBytes + kRawStages * kBlockBytes +
+                                    kValueStages * kValueBytes + kTotalBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
-  static constexpr int kScalesBytes = kQueryStages * kTileRows * 4;
+  static constexpr int kScalesBytes = kTileRows * 4;
   static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
   static_assert(kSmemBytes <= 227 << 10);
   // The largest power of two of tokens that a box may hold.
@@ -62,8 +44,8 @@ struct Sm90Fp8Config {
   static constexpr float kRescaleThreshold = 2;
 };
 
-// One unit of work. It is read where it lies, since registers are short. The producer writes unit u + 1 when Q's
-// stage of u - 2 is free: consumers may still write their rows of u - 3 then, and need no older unit.
+// One unit of work. It is read where it lies, since registers are short. The producer publishes unit u when consumers
+// have entered u - 2: they may still write their rows of u - 3 then, and need no older unit.
 struct Sm90Fp8Tile {
   int request;  // -1: no more
   int head, kv_head;
@@ -74,19 +56,19 @@ struct Sm90Fp8Tile {
 };
 
 struct Sm90Fp8Barriers {
-  ptx::u64 q_full[2], q_empty[2];
+  ptx::u64 tile_full[2], tile_empty[2];
   ptx::u64 k_full[4], k_empty[4], raw_full[3], raw_empty[3], v_full[3], v_empty[3];
 };
 
 template <class C>
 struct Sm90Fp8Shared {
   ptx::u32 q, k, raw, v, total, barriers;
-  float* q_scales;   // [kQueryStages, kTileRows]
+  float* q_scales;     // [kTileRows]
   Sm90Fp8Tile* tiles;  // [kTiles]
 
   WW_DEVICE Sm90Fp8Shared(char* base) {
     q = ptx::smem_address(base);
-    k = q + C::kQueryStages * C::kQueryBytes;
+    k = q + C::kQueryBytes;
     raw = k + C::kKeyStages * C::kBlockBytes;
     v = raw + C::kRawStages * C::kBlockBytes;
     total = v + C::kValueStages * C::kValueBytes;
@@ -94,8 +76,8 @@ struct Sm90Fp8Shared {
     barriers = q + C::kRingBytes + C::kScalesBytes;
     tiles = reinterpret_cast<Sm90Fp8Tile*>(base + C::kRingBytes + C::kScalesBytes + sizeof(Sm90Fp8Barriers));
   }
-  WW_DEVICE ptx::u32 q_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, q_full) + s * 8; }
-  WW_DEVICE ptx::u32 q_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, q_empty) + s * 8; }
+  WW_DEVICE ptx::u32 tile_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, tile_full) + s * 8; }
+  WW_DEVICE ptx::u32 tile_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, tile_empty) + s * 8; }
   WW_DEVICE ptx::u32 k_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, k_full) + s * 8; }
   WW_DEVICE ptx::u32 k_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, k_empty) + s * 8; }
   WW_DEVICE ptx::u32 raw_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, raw_full) + s * 8; }
@@ -106,9 +88,9 @@ struct Sm90Fp8Shared {
   WW_DEVICE void init_barriers() const {
     static_assert(sizeof(Sm90Fp8Barriers) + C::kTiles * sizeof(Sm90Fp8Tile) <= C::kControlBytes);
     constexpr int kWarps = 4 * C::kConsumers;
-    for (int s = 0; s < C::kQueryStages; ++s) {
-      ptx::mbarrier_init(q_full(s), 128);
-      ptx::mbarrier_init(q_empty(s), kWarps);
+    for (int s = 0; s < C::kTileStages; ++s) {
+      ptx::mbarrier_init(tile_full(s), 4);
+      ptx::mbarrier_init(tile_empty(s), kWarps);
     }
     for (int s = 0; s < C::kKeyStages; ++s) {
       ptx::mbarrier_init(k_full(s), 1);
