@@ -39,7 +39,7 @@ class Sm90Fp8Consumer {
       const bool more = next_tile();
       step<false>(0, a, b);
       const Rows rows = rows_;
-      const bool has_total = done_ > C::kSumBlocks;
+      const bool has_total = has_total_;
       if (!more) {
         if (has_total) add_total(rows);
         write(done, rows);
@@ -153,7 +153,8 @@ class Sm90Fp8Consumer {
       rows_.sum[i] = 0;
       scale_log2_[i] = shared_.q_scales[row_of(i)] * (p_.scale * kLog2e) * k_scale;
     }
-    done_ = 0;
+    in_sum_ = 0;
+    has_total_ = false;
     wait_k(ring_);
     const ptx::u32 k = k_descriptor(ring_), q = q_descriptor();
     ptx::wgmma_fence();
@@ -207,7 +208,7 @@ class Sm90Fp8Consumer {
       ptx::wgmma_fence();
       const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
       ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[step], ptx::wgmma_advance(v, at),
-                                                step > 0 || done_ % C::kSumBlocks > 0);
+                                                step > 0 || in_sum_ > 0);
     }
     ptx::wgmma_commit();
 #pragma unroll
@@ -223,10 +224,10 @@ class Sm90Fp8Consumer {
     ptx::wgmma_wait<0>();
     fence_registers(out_);
     release_v();
-    ++done_;
+    ++in_sum_;
     if constexpr (kNext) {
       rescale();
-      if (done_ % C::kSumBlocks == 0) keep_total();
+      if ((next_block + 1) % C::kSumBlocks == 0) keep_total();
     }
   }
 
@@ -357,7 +358,9 @@ class Sm90Fp8Consumer {
   // ---- the total, for which a thread has words of its own
   // Ends a sum of the tensor cores: O joins the total.
   WW_DEVICE void keep_total() {
-    if (done_ > C::kSumBlocks) add_total(rows_);
+    if (has_total_) add_total(rows_);
+    has_total_ = true;
+    in_sum_ = 0;
     const ptx::u32 total = total_address();
 #pragma unroll
     for (int i = 0; i < kOut; i += 4) {
@@ -487,7 +490,8 @@ class Sm90Fp8Consumer {
   const int group_;
   int tile_ = 0;  // its place in the ring of tiles
   int begin_, last_;  // its KV blocks
-  int done_ = 0;  // blocks of the tile whose O has been multiplied
+  int in_sum_ = 0;  // blocks in the tensor cores' running sum
+  bool has_total_ = false;
   Ring ring_;
   uint4 query_[kQueryLoads];     // of the next tile, on its way to shared memory
   float out_[kOut];
