@@ -1,18 +1,16 @@
 // Prefill with e4m3 products on Hopper, for e4m3 K and V: twice the tensor throughput of bf16, at the cost of
-// rounding Q and P to e4m3, too. After FlashAttention-3 (Shah et al. 2024), like sm90_extend.cuh, whose
-// worklist, overlaps and turns these are. What differs:
-//  - Q is rounded to e4m3 times a power of two a row, by the copying warpgroup (Caps: Fp8Products);
+// rounding Q and P to e4m3, too. After FlashAttention-3 (Shah et al. 2024), like sm90_extend.cuh, whose worklist
+// this is. What differs:
+//  - Q is rounded to e4m3 times a power of two a row, by the warpgroup that multiplies it (Caps: Fp8Products);
 //  - fp8 wgmma takes K-major operands only, so the copying warpgroup also transposes V, in the order of
 //    tokens in which a thread holds P;
 //  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values;
-//  - S and O of a block follow each other, O in the registers of S, and the blocks of O are added in f32: the tensor
-//    cores' sums keep about 14 bits, in which long ones of small terms would stop growing.
+//  - the tensor cores' sums keep about 14 bits, in which long ones of small terms would stop growing: every kSumBlocks
+//    blocks O joins a total in f32, in shared memory;
+//  - products are issued between the exponentials, 32 tokens or dims at a time: O of a block and S of the
+//    next one. A warp that issued them together would wait for the tensor cores, and turns of the warpgroups would be
+//    needed: a block's products take half the time of bf16's, all else the same.
 // Head scales of K go into the row's scale, those of V into the output. Softmax in log2 units.
-//
-// A block's products take half the time of bf16's, its exponentials the same: at 16 a clock and SM they
-// take as long as the products, and all instructions of a block about 1.4 times as long. What a warp waits
-// for beside (barriers, the first result of a product, the chain from maximum to exponential) is the
-// same for a block of any size; hence blocks as long as the registers hold.
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_fp8_consumer.cuh"
@@ -30,9 +28,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Fp8Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers();
-#ifdef WW_MARKS_START
-  WW_MARKS_START();
-#endif
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -42,9 +37,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
     Sm90Fp8Consumer<C> consumer(p, shared);
     consumer.run();
-#ifdef WW_MARKS_START
-    WW_MARKS_END();
-#endif
   }
 }
 

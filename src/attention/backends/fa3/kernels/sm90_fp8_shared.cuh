@@ -1,6 +1,7 @@
 // Tile sizes, shared memory and barriers of the fp8 prefill kernel (sm90_fp8_extend.cuh).
 #pragma once
 
+#include "attention/backends/fa3/caps.h"
 #include "attention/backends/fa3/kernels/sm90_shared.cuh"
 
 namespace warpweave::cuda {
@@ -14,15 +15,17 @@ struct Sm90Fp8Config {
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = 48;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = 224;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumers + 1));
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
   // V^T: columns of 128 tokens, in each a 128-byte row a dim.
   static constexpr int kValueBytes = (kBlockTokens + 127) / 128 * 128 * kDim;
   // Sums of the tensor cores end after so many blocks, and join a total in f32: they keep about 14 bits, in which
-  // long ones of small terms stop growing. Fp8Products::sum_tokens says so.
-  static constexpr int kSumBlocks = 512 / kBlockTokens;
+  // long ones of small terms stop growing.
+  static constexpr int kSumBlocks = fa3::kFp8Products.sum_tokens / kBlockTokens;
+  static_assert(kSumBlocks * kBlockTokens == fa3::kFp8Products.sum_tokens);
   static constexpr int kTotalBytes = kTileRows * kDim * 4 + 128 * kConsumers * 8;  // and each thread's shifts at the time
   static constexpr int kTileStages = 2;
   static constexpr int kTiles = 8;
@@ -39,8 +42,8 @@ struct Sm90Fp8Config {
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
   // P is stored times 2^kProbabilityLog2 and may reach 2^kRescaleThreshold times that: e4m3 ends at 448,
-  // and has its full precision down to 2^-6. The former is Fp8Products::p_scale_log2.
-  static constexpr int kProbabilityLog2 = 6;
+  // and has its full precision down to 2^-6.
+  static constexpr int kProbabilityLog2 = fa3::kFp8Products.p_scale_log2;
   static constexpr float kRescaleThreshold = 2;
 };
 
