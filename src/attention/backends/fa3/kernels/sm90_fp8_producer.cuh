@@ -22,9 +22,8 @@ class Sm90Fp8Producer {
       unit += gridDim.x;
       const int next = (tile_ + 1) % C::kTiles, first = tile().block_end - 1;
       for (int block = first; block >= tile().block_begin; --block) {
-        while (ahead_ <= C::kAhead && load_next()) ++ahead_;
+        while (loads_ - transposed_ <= C::kAhead && load_next()) {}
         transpose_block(block);
-        --ahead_;
         // Here, where consumers have work, since it takes several dependent loads.
         if (block == first) publish(next, work, unit);
       }
@@ -131,9 +130,10 @@ class Sm90Fp8Producer {
     load(maps_.k, shared_.k + k_ring_.stage * C::kBlockBytes, shared_.k_full(k_ring_.stage),
          shared_.k_empty(k_ring_.stage), k_ring_.parity ^ 1);
     k_ring_.advance();
-    load(maps_.v, shared_.raw + load_ring_.stage * C::kBlockBytes, shared_.raw_full(load_ring_.stage),
-         shared_.raw_empty(load_ring_.stage), load_ring_.parity ^ 1);
-    load_ring_.advance();
+    const int raw = loads_ % C::kRawStages;
+    load(maps_.v, shared_.raw + raw * C::kBlockBytes, shared_.raw_full(raw), shared_.raw_empty(raw),
+         (loads_ / C::kRawStages % 2) ^ 1);
+    ++loads_;
     --next_block_;
     find_pages();
     return true;
@@ -154,16 +154,17 @@ class Sm90Fp8Producer {
   }
 
   WW_DEVICE void transpose_block(int block) {
-    ptx::mbarrier_wait(shared_.raw_full(raw_ring_.stage), raw_ring_.parity);
+    const int raw = transposed_ % C::kRawStages;
+    ptx::mbarrier_wait(shared_.raw_full(raw), transposed_ / C::kRawStages % 2);
     ptx::mbarrier_wait(shared_.v_empty(v_ring_.stage), v_ring_.parity ^ 1);
     const int tokens = tile().kv_len - block * C::kBlockTokens;  // of the block and after it
     if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
     else transpose_units<true>(tokens);
     __syncwarp();
-    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw_ring_.stage));
+    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw));
     ptx::fence_proxy_async();
     ptx::mbarrier_arrive(shared_.v_full(v_ring_.stage));
-    raw_ring_.advance();
+    ++transposed_;
     v_ring_.advance();
   }
 
@@ -175,7 +176,7 @@ class Sm90Fp8Producer {
   WW_DEVICE void transpose_units(int tokens) {
     constexpr int kUnits = C::kBlockTokens / 8, kPairs = C::kDim / 64;  // of chunks of 16 dims
     static_assert(kUnits % 4 == 0);
-    const ptx::u32 raw = shared_.raw + raw_ring_.stage * C::kBlockBytes;
+    const ptx::u32 raw = shared_.raw + transposed_ % C::kRawStages * C::kBlockBytes;
     const ptx::u32 transposed = shared_.v + v_ring_.stage * C::kValueBytes;
     const bool odd_first = lane() >= 16;
     const ptx::u32 first_bytes = odd_first ? 0x7531 : 0x6420, second_bytes = odd_first ? 0x6420 : 0x7531;
@@ -224,9 +225,8 @@ class Sm90Fp8Producer {
   // Places in the ring of tiles: of the one whose V is being transposed, whose K and V are being copied, and
   // of the last one that is known.
   int tile_ = 0, load_tile_ = 0, known_ = 0;
-  int ahead_ = 0;  // blocks whose copies have been started, but whose V has not been transposed
+  unsigned loads_ = 0, transposed_ = 0;  // blocks whose copies have been started, whose V has been transposed
   RingPosition<C::kKeyStages> k_ring_;
-  RingPosition<C::kRawStages> load_ring_, raw_ring_;  // of V as it is stored: to be copied, to be transposed
   RingPosition<C::kValueStages> v_ring_;
   int next_block_ = -1;  // to be copied
   int page_ = -1, in_page_ = 0;

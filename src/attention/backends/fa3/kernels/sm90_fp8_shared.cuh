@@ -15,8 +15,8 @@ struct Sm90Fp8Config {
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = 56;
-  static constexpr int kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumers + 1));
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
