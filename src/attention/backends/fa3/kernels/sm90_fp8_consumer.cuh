@@ -48,7 +48,7 @@ class Sm90Fp8Consumer {
       load_query();
       start_tile(a);
       if (has_total) add_total(rows);
-      write(done, rows);
+      if (!(C::kCut & 32)) write(done, rows);
     }
   }
 
@@ -131,12 +131,12 @@ class Sm90Fp8Consumer {
     for (int step = 1; step < kRowLanes; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
     // A power of two, which leaves values that are e4m3 already as they are.
     const ptx::u32 exponent = min(max((__float_as_uint(top * (1.0f / 448.0f)) + 0x7fffffu) >> 23, 27u), 227u);
-    const float scale = __uint_as_float(exponent << 23), inverse = __uint_as_float((254 - exponent) << 23);
+    const float inverse = __uint_as_float((254 - exponent) << 23);
     const ptx::u32 low = ptx::pack_e4m3(value[0] * inverse, value[1] * inverse, value[2] * inverse, value[3] * inverse);
     const ptx::u32 high = ptx::pack_e4m3(value[4] * inverse, value[5] * inverse, value[6] * inverse, value[7] * inverse);
     const ptx::u32 target = shared_.q + sm90_fp8_swizzled<C>(row, part / 2) + part % 2 * 8;
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(target), "r"(low), "r"(high) : "memory");
-    if (part == 0) shared_.q_scales[row] = scale;
+    if (part == 0) shared_.q_exponents[row] = static_cast<unsigned char>(exponent);
   }
 
   // Stores Q and starts S of the first block.
@@ -151,7 +151,7 @@ class Sm90Fp8Consumer {
     for (int i = 0; i < 2; ++i) {
       rows_.shift[i] = kNothingSeen;
       rows_.sum[i] = 0;
-      scale_log2_[i] = shared_.q_scales[row_of(i)] * (p_.scale * kLog2e) * k_scale;
+      scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) * (p_.scale * kLog2e) * k_scale;
     }
     in_sum_ = 0;
     has_total_ = false;
@@ -181,34 +181,56 @@ class Sm90Fp8Consumer {
   template <bool kNext>
   WW_DEVICE void step(int next_block, float (&s)[kScores], float (&next)[kScores]) {
     constexpr int kQkSteps = C::kDim / 32, kPvSteps = kScores / 16;
-    static_assert(kQkSteps <= kPvSteps);
+    static_assert(kQkSteps <= kPvSteps * (C::kPlan == 1 ? 2 : 1) || C::kPlan == 2);
     const bool plain = kNext && next_block >= tile().plain_begin && next_block < tile().plain_end;
     Ring ahead = ring_;
     ahead.advance();
-    ptx::u32 k = 0, q = 0;
-    if constexpr (kNext) {
+    ptx::u32 k = 0, q = 0, v = 0;
+    auto find_k = [&] {
       wait_k(ahead);
       k = k_descriptor(ahead);
       q = q_descriptor();
-    }
-    wait_v();
-    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kValueBytes, 16));
+    };
+    auto find_v = [&] {
+      wait_v();
+      v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kValueBytes, 16));
+    };
+    auto multiply_qk = [&](int begin, int end) {
+#pragma unroll
+      for (int step = begin; step < end && step < kQkSteps; ++step) {
+        Qk::template ss<C::kDim>(next, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
+      }
+      if (begin < kQkSteps && end >= kQkSteps) ptx::wgmma_commit();
+    };
     ptx::u32 probability[kPvSteps][4];
     float sum[4] = {};
-#pragma unroll
-    for (int step = 0; step < kPvSteps; ++step) {
-      if constexpr (kNext) {
-        ptx::wgmma_fence();
-        if (step < kQkSteps) {
-          Qk::template ss<C::kDim>(next, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
-        }
-        if (step == kQkSteps - 1) ptx::wgmma_commit();
-      }
-      exponentials(&s[step * 16], probability[step], sum);
+    if constexpr (kNext && C::kPlan != 1) find_k();
+    if constexpr (!C::kLateV) find_v();
+    if constexpr (kNext && C::kPlan == 2) {
       ptx::wgmma_fence();
-      const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
-      ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[step], ptx::wgmma_advance(v, at),
-                                                step > 0 || in_sum_ > 0);
+      multiply_qk(0, kQkSteps);
+    }
+#pragma unroll
+    for (int step = 0; step < kPvSteps; step += C::kGroup) {
+      if constexpr (kNext && C::kPlan == 0) {
+        ptx::wgmma_fence();
+        multiply_qk(step, step + C::kGroup);
+      }
+#pragma unroll
+      for (int i = step; i < step + C::kGroup; ++i) exponentials(&s[i * 16], probability[i], sum);
+      if constexpr (kNext && C::kPlan == 1) {
+        if (step == 0) find_k();
+      }
+      if constexpr (C::kLateV) {
+        if (step == 0) find_v();
+      }
+      ptx::wgmma_fence();
+      if constexpr (kNext && C::kPlan == 1) multiply_qk(step * 2, (step + C::kGroup) * 2);
+#pragma unroll
+      for (int i = step; i < step + C::kGroup; ++i) {
+        const int at = i / 4 * (C::kDim * 128) + i % 4 * 32;
+        ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[i], ptx::wgmma_advance(v, at), i > 0 || in_sum_ > 0);
+      }
     }
     ptx::wgmma_commit();
 #pragma unroll
@@ -219,7 +241,12 @@ class Sm90Fp8Consumer {
       release_k(ahead);
       if (!plain) mask(next_block, next);
       fence_registers(next);
-      maxima(next);
+      if constexpr (C::kCut & 2) {
+        if (rows_.shift[0] == kNothingSeen || next_block == tile().block_end - 2) maxima(next);
+        else moved_ = false;
+      } else {
+        maxima(next);
+      }
     }
     ptx::wgmma_wait<0>();
     fence_registers(out_);
@@ -236,15 +263,17 @@ class Sm90Fp8Consumer {
   WW_DEVICE void exponentials(float* s, ptx::u32 (&probability)[4], float (&sum)[4]) const {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]));
+      s[i] = __fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]);
+      if constexpr (!(C::kCut & 1)) s[i] = ptx::exp2_approx(s[i]);
     }
 #pragma unroll
-    for (int i = 0; i < 16; ++i) sum[i % 4] += s[i];
+    for (int i = 0; i < (C::kCut & 8 ? 4 : 16); ++i) sum[i % 4] += s[i];
     fence_registers(sum);  // here, lest the compiler keeps the summands for later
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int at = j / 2 * 8 + j % 2 * 2;
-      probability[j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+      if constexpr (C::kCut & 4) probability[j] = (__float_as_uint(s[at]) | __float_as_uint(s[at + 1]) | __float_as_uint(s[at + 4]) | __float_as_uint(s[at + 5])) & 0x30303030u;
+      else probability[j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
     }
   }
 

@@ -21,19 +21,20 @@ class Sm90Fp8Producer {
     while (tile().request >= 0) {
       unit += gridDim.x;
       const int next = (tile_ + 1) % C::kTiles, first = tile().block_end - 1;
-      for (int block = first; block >= tile().block_begin; --block) {
-        while (loads_ - transposed_ <= C::kAhead && load_next()) {}
-        transpose_block(block);
+      int block = first;
+      do {
+        if (block >= tile().block_begin) {
+          while (loads_ - transposed_ <= C::kAhead && load_next(block == first ? tile_ : next)) {}
+          transpose_block(block);
+        }
         // Here, where consumers have work, since it takes several dependent loads.
         if (block == first) publish(next, work, unit);
-      }
-      if (first < tile().block_begin) publish(next, work, unit);
+      } while (--block >= tile().block_begin);
       tile_ = next;
     }
   }
 
  private:
-  
   static WW_DEVICE int lane() { return threadIdx.x % 32; }
   static WW_DEVICE int warp() { return threadIdx.x / 32; }
   // Finds a unit and lets the consumers have it. Each warp writes the same.
@@ -44,7 +45,6 @@ class Sm90Fp8Producer {
     __syncwarp();
     if (lane() == 0) ptx::mbarrier_arrive(shared_.tile_full(stage));
     prefetch_query(shared_.tiles[place]);
-    known_ = place;
   }
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
   WW_DEVICE const Sm90Fp8Tile& load_tile() const { return shared_.tiles[load_tile_]; }
@@ -121,15 +121,15 @@ class Sm90Fp8Producer {
     find_pages();
   }
 
-  // Copies the next block, if one is known, and looks up the pages of the one after it.
-  WW_DEVICE bool load_next() {
+  // Copies the next block, if it is of a tile up to `known`, and looks up the pages of the one after it.
+  WW_DEVICE bool load_next(int known) {
     while (next_block_ < load_tile().block_begin) {
-      if (load_tile_ == known_) return false;
+      if (load_tile_ == known) return false;
       enter((load_tile_ + 1) % C::kTiles);
     }
-    load(maps_.k, shared_.k + k_ring_.stage * C::kBlockBytes, shared_.k_full(k_ring_.stage),
-         shared_.k_empty(k_ring_.stage), k_ring_.parity ^ 1);
-    k_ring_.advance();
+    const int key = loads_ % C::kKeyStages;
+    load(maps_.k, shared_.k + key * C::kBlockBytes, shared_.k_full(key), shared_.k_empty(key),
+         (loads_ / C::kKeyStages % 2) ^ 1);
     const int raw = loads_ % C::kRawStages;
     load(maps_.v, shared_.raw + raw * C::kBlockBytes, shared_.raw_full(raw), shared_.raw_empty(raw),
          (loads_ / C::kRawStages % 2) ^ 1);
@@ -156,16 +156,17 @@ class Sm90Fp8Producer {
   WW_DEVICE void transpose_block(int block) {
     const int raw = transposed_ % C::kRawStages;
     ptx::mbarrier_wait(shared_.raw_full(raw), transposed_ / C::kRawStages % 2);
-    ptx::mbarrier_wait(shared_.v_empty(v_ring_.stage), v_ring_.parity ^ 1);
+    const int stage = transposed_ % C::kValueStages;
+    ptx::mbarrier_wait(shared_.v_empty(stage), (transposed_ / C::kValueStages % 2) ^ 1);
     const int tokens = tile().kv_len - block * C::kBlockTokens;  // of the block and after it
-    if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
+    if (C::kCut & 16) {}
+    else if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
     else transpose_units<true>(tokens);
     __syncwarp();
     if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw));
     ptx::fence_proxy_async();
-    ptx::mbarrier_arrive(shared_.v_full(v_ring_.stage));
+    ptx::mbarrier_arrive(shared_.v_full(stage));
     ++transposed_;
-    v_ring_.advance();
   }
 
   // A unit is 16 tokens of half of the dims; a warp takes every fourth. Byte 4t + c of a unit's 16 in a row
@@ -177,7 +178,7 @@ class Sm90Fp8Producer {
     constexpr int kUnits = C::kBlockTokens / 8, kPairs = C::kDim / 64;  // of chunks of 16 dims
     static_assert(kUnits % 4 == 0);
     const ptx::u32 raw = shared_.raw + transposed_ % C::kRawStages * C::kBlockBytes;
-    const ptx::u32 transposed = shared_.v + v_ring_.stage * C::kValueBytes;
+    const ptx::u32 transposed = shared_.v + transposed_ % C::kValueStages * C::kValueBytes;
     const bool odd_first = lane() >= 16;
     const ptx::u32 first_bytes = odd_first ? 0x7531 : 0x6420, second_bytes = odd_first ? 0x6420 : 0x7531;
     // The row that a lane stores: of the matrices (first, second dims) of the first chunk, then the next's.
@@ -222,12 +223,9 @@ class Sm90Fp8Producer {
   const Sm90Maps& maps_;
   const Sm90Fp8Shared<C>& shared_;
   const int box_tokens_;
-  // Places in the ring of tiles: of the one whose V is being transposed, whose K and V are being copied, and
-  // of the last one that is known.
-  int tile_ = 0, load_tile_ = 0, known_ = 0;
+  // Places in the ring of tiles: of the one whose V is being transposed, and whose K and V are being copied.
+  int tile_ = 0, load_tile_ = 0;
   unsigned loads_ = 0, transposed_ = 0;  // blocks whose copies have been started, whose V has been transposed
-  RingPosition<C::kKeyStages> k_ring_;
-  RingPosition<C::kValueStages> v_ring_;
   int next_block_ = -1;  // to be copied
   int page_ = -1, in_page_ = 0;
 };
