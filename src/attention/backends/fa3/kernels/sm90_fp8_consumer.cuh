@@ -48,7 +48,7 @@ class Sm90Fp8Consumer {
       load_query();
       start_tile(a);
       if (has_total) add_total(rows);
-      if (!(C::kCut & 32)) write(done, rows);
+      write(done, rows);
     }
   }
 
@@ -151,7 +151,8 @@ class Sm90Fp8Consumer {
     for (int i = 0; i < 2; ++i) {
       rows_.shift[i] = kNothingSeen;
       rows_.sum[i] = 0;
-      scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) * (p_.scale * kLog2e) * k_scale;
+      scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) *
+                       (p_.scale * kLog2e) * k_scale;
     }
     in_sum_ = 0;
     has_total_ = false;
@@ -176,61 +177,39 @@ class Sm90Fp8Consumer {
 
   // ---- blocks
   // P of the present block from s, and its product with V; S of block `next_block`, if there is one. Products are
-  // issued 32 tokens or dims at a time between the exponentials, since a warp that issues more waits for
-  // the tensor cores.
+  // issued 32 tokens or dims at a time between the exponentials, since a warp that issues more waits for the
+  // tensor cores.
   template <bool kNext>
   WW_DEVICE void step(int next_block, float (&s)[kScores], float (&next)[kScores]) {
     constexpr int kQkSteps = C::kDim / 32, kPvSteps = kScores / 16;
-    static_assert(kQkSteps <= kPvSteps * (C::kPlan == 1 ? 2 : 1) || C::kPlan == 2);
+    static_assert(kQkSteps <= kPvSteps);
     const bool plain = kNext && next_block >= tile().plain_begin && next_block < tile().plain_end;
     Ring ahead = ring_;
     ahead.advance();
-    ptx::u32 k = 0, q = 0, v = 0;
-    auto find_k = [&] {
+    ptx::u32 k = 0, q = 0;
+    if constexpr (kNext) {
       wait_k(ahead);
       k = k_descriptor(ahead);
       q = q_descriptor();
-    };
-    auto find_v = [&] {
-      wait_v();
-      v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kValueBytes, 16));
-    };
-    auto multiply_qk = [&](int begin, int end) {
-#pragma unroll
-      for (int step = begin; step < end && step < kQkSteps; ++step) {
-        Qk::template ss<C::kDim>(next, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
-      }
-      if (begin < kQkSteps && end >= kQkSteps) ptx::wgmma_commit();
-    };
+    }
+    wait_v();
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kValueBytes, 16));
     ptx::u32 probability[kPvSteps][4];
     float sum[4] = {};
-    if constexpr (kNext && C::kPlan != 1) find_k();
-    if constexpr (!C::kLateV) find_v();
-    if constexpr (kNext && C::kPlan == 2) {
-      ptx::wgmma_fence();
-      multiply_qk(0, kQkSteps);
-    }
 #pragma unroll
-    for (int step = 0; step < kPvSteps; step += C::kGroup) {
-      if constexpr (kNext && C::kPlan == 0) {
+    for (int step = 0; step < kPvSteps; ++step) {
+      if constexpr (kNext) {
         ptx::wgmma_fence();
-        multiply_qk(step, step + C::kGroup);
+        if (step < kQkSteps) {
+          Qk::template ss<C::kDim>(next, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
+        }
+        if (step == kQkSteps - 1) ptx::wgmma_commit();
       }
-#pragma unroll
-      for (int i = step; i < step + C::kGroup; ++i) exponentials(&s[i * 16], probability[i], sum);
-      if constexpr (kNext && C::kPlan == 1) {
-        if (step == 0) find_k();
-      }
-      if constexpr (C::kLateV) {
-        if (step == 0) find_v();
-      }
+      exponentials(&s[step * 16], probability[step], sum);
       ptx::wgmma_fence();
-      if constexpr (kNext && C::kPlan == 1) multiply_qk(step * 2, (step + C::kGroup) * 2);
-#pragma unroll
-      for (int i = step; i < step + C::kGroup; ++i) {
-        const int at = i / 4 * (C::kDim * 128) + i % 4 * 32;
-        ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[i], ptx::wgmma_advance(v, at), i > 0 || in_sum_ > 0);
-      }
+      const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
+      ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[step], ptx::wgmma_advance(v, at),
+                                                step > 0 || in_sum_ > 0);
     }
     ptx::wgmma_commit();
 #pragma unroll
@@ -241,12 +220,7 @@ class Sm90Fp8Consumer {
       release_k(ahead);
       if (!plain) mask(next_block, next);
       fence_registers(next);
-      if constexpr (C::kCut & 2) {
-        if (rows_.shift[0] == kNothingSeen || next_block == tile().block_end - 2) maxima(next);
-        else moved_ = false;
-      } else {
-        maxima(next);
-      }
+      maxima(next);
     }
     ptx::wgmma_wait<0>();
     fence_registers(out_);
@@ -263,17 +237,15 @@ class Sm90Fp8Consumer {
   WW_DEVICE void exponentials(float* s, ptx::u32 (&probability)[4], float (&sum)[4]) const {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      s[i] = __fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]);
-      if constexpr (!(C::kCut & 1)) s[i] = ptx::exp2_approx(s[i]);
+      s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]));
     }
 #pragma unroll
-    for (int i = 0; i < (C::kCut & 8 ? 4 : 16); ++i) sum[i % 4] += s[i];
+    for (int i = 0; i < 16; ++i) sum[i % 4] += s[i];
     fence_registers(sum);  // here, lest the compiler keeps the summands for later
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int at = j / 2 * 8 + j % 2 * 2;
-      if constexpr (C::kCut & 4) probability[j] = (__float_as_uint(s[at]) | __float_as_uint(s[at + 1]) | __float_as_uint(s[at + 4]) | __float_as_uint(s[at + 5])) & 0x30303030u;
-      else probability[j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+      probability[j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
     }
   }
 

@@ -159,8 +159,7 @@ class Sm90Fp8Producer {
     const int stage = transposed_ % C::kValueStages;
     ptx::mbarrier_wait(shared_.v_empty(stage), (transposed_ / C::kValueStages % 2) ^ 1);
     const int tokens = tile().kv_len - block * C::kBlockTokens;  // of the block and after it
-    if (C::kCut & 16) {}
-    else if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
+    if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
     else transpose_units<true>(tokens);
     __syncwarp();
     if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw));

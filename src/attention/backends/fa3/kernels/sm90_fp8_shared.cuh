@@ -6,20 +6,17 @@
 
 namespace warpweave::cuda {
 
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kPlan_ = 0, int kGroup_ = 1, bool kLateV_ = false,
-          int kCut_ = 0, int kAhead_ = 1, bool kMoreRegisters_ = true>
+template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_>
 struct Sm90Fp8Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
   static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
   static constexpr int kTileRows = 64 * kConsumers;
   static constexpr int kBlockTokens = kBlockTokens_;
-  static constexpr int kPlan = kPlan_, kGroup = kGroup_, kCut = kCut_;
-  static constexpr bool kLateV = kLateV_;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = kConsumers == 3 ? (kMoreRegisters_ ? 32 : 56) : kMoreRegisters_ ? 40 : 56;
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? (kMoreRegisters_ ? 160 : 152) : kMoreRegisters_ ? 232 : 224;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumers + 1));
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
@@ -32,7 +29,7 @@ struct Sm90Fp8Config {
   static constexpr int kTotalBytes = kTileRows * kDim * 4 + 128 * kConsumers * 8;  // and each thread's shifts at the time
   static constexpr int kTileStages = 2;
   static constexpr int kTiles = 8;
-  static constexpr int kAhead = kAhead_;            // blocks whose copies are under way while one is transposed
+  static constexpr int kAhead = 1;            // blocks whose copies are under way while one is transposed
   static constexpr int kKeyStages = 3;
   static constexpr int kRawStages = kAhead + 1;  // of V as it is stored
   static constexpr int kValueStages = 3;         // of V^T
@@ -40,7 +37,7 @@ struct Sm90Fp8Config {
                                     kValueStages * kValueBytes + kTotalBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
   static constexpr int kScalesBytes = kTileRows;
-  static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + (kAhead == 1 ? 1024 : 0);
+  static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
   static_assert(kSmemBytes <= 227 << 10);
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
