@@ -20,17 +20,17 @@ class Sm90Fp8Producer {
     enter(0);
     while (tile().request >= 0) {
       unit += gridDim.x;
-      const int next = (tile_ + 1) % C::kTiles, first = tile().block_end - 1;
-      int block = first;
+      int block = tile().block_end - 1;
       do {
+        const bool first = block == tile().block_end - 1;
         if (block >= tile().block_begin) {
-          while (loads_ - transposed_ <= C::kAhead && load_next(block == first ? tile_ : next)) {}
+          while (loads_ - transposed_ <= C::kAhead && load_next(first ? tile_ : next_tile())) {}
           transpose_block(block);
         }
         // Here, where consumers have work, since it takes several dependent loads.
-        if (block == first) publish(next, work, unit);
+        if (first) publish(next_tile(), work, unit);
       } while (--block >= tile().block_begin);
-      tile_ = next;
+      tile_ = next_tile();
     }
   }
 
@@ -47,6 +47,7 @@ class Sm90Fp8Producer {
     prefetch_query(shared_.tiles[place]);
   }
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
+  WW_DEVICE int next_tile() const { return (tile_ + 1) % C::kTiles; }
   WW_DEVICE const Sm90Fp8Tile& load_tile() const { return shared_.tiles[load_tile_]; }
 
   // Sections of heads outermost, then the items, then the heads of a section.
