@@ -14,7 +14,7 @@ inline constexpr Fp8Products kFp8Products = {
     .page_multiple = 8,
     .min_q_len = 64,
     .sum_bits = 14,
-    .sum_tokens = 512,
+    .sum_tokens = 128,
 };
 
 inline constexpr Caps kCaps = {

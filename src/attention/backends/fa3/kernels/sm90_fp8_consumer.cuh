@@ -14,48 +14,36 @@ class Sm90Fp8Consumer {
   WW_DEVICE Sm90Fp8Consumer(const AttentionParams& p, const Sm90Fp8Shared<C>& shared)
       : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1) {}
 
-  // S of a block is multiplied during the one before it, and that of a tile's first block while the last
-  // tile's output is written; hence two sets of registers for S, which change places.
   WW_DEVICE void run() {
     if (!next_tile()) return;
-    float a[kScores], b[kScores];
+    float s[kScores];
     load_query();
-    start_tile(a);
+    start_tile(s);
     for (;;) {
-      int block = last_;
+      clear_out();
       const int begin = begin_;
-      finish_first(block, a);
-      while (block > begin) {
-        step<true>(--block, a, b);
-        if (block == begin) {
-#pragma unroll
-          for (int i = 0; i < kScores; ++i) a[i] = b[i];
-          break;
-        }
-        step<true>(--block, b, a);
+      for (int block = last_;; --block) {
+        finish_scores(block, s);
+        multiply_pv(s);
+        if (block == begin) break;
+        start_scores(s);
       }
       const Sm90Fp8Tile& done = tile();
-      advance_tile();
-      const bool more = next_tile();
-      step<false>(0, a, b);
       const Rows rows = rows_;
-      const bool has_total = has_total_;
-      if (!more) {
-        if (has_total) add_total(rows);
+      advance_tile();
+      if (!next_tile()) {
         write(done, rows);
         return;
       }
+      // S of the next tile's first block is multiplied while this one's output is written.
       load_query();
-      start_tile(a);
-      if (has_total) add_total(rows);
+      start_tile(s);
       write(done, rows);
     }
   }
 
  private:
   using E = typename C::Element;
-  using Ring = RingPosition<C::kKeyStages>;
-  static_assert(C::kValueStages == C::kKeyStages);
   using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
   static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
   static constexpr int kOut = C::kDim / 2;             // and of O
@@ -154,10 +142,14 @@ class Sm90Fp8Consumer {
       scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) *
                        (p_.scale * kLog2e) * k_scale;
     }
-    in_sum_ = 0;
-    has_total_ = false;
-    wait_k(ring_);
-    const ptx::u32 k = k_descriptor(ring_), q = q_descriptor();
+    start_scores(s);
+  }
+
+  // ---- blocks
+  WW_DEVICE void start_scores(float (&s)[kScores]) {
+    ptx::mbarrier_wait(shared_.k_full(ring_.stage), ring_.parity);
+    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + ring_.stage * C::kBlockBytes, 16));
+    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q + group_ * 64 * C::kDim, 16));
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < C::kDim / 32; ++step) {
@@ -166,70 +158,40 @@ class Sm90Fp8Consumer {
     ptx::wgmma_commit();
   }
 
-  WW_DEVICE void finish_first(int block, float (&s)[kScores]) {
+  WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
+    const bool plain = block >= tile().plain_begin && block < tile().plain_end;
     ptx::wgmma_wait<0>();
     fence_registers(s);
-    release_k(ring_);
-    mask(block, s);
+    release(shared_.k_empty(ring_.stage));
+    if (!plain) mask(block, s);
     fence_registers(s);
     maxima(s);
   }
 
-  // ---- blocks
-  // P of the present block from s, and its product with V; S of block `next_block`, if there is one. Products are
-  // issued 32 tokens or dims at a time between the exponentials, since a warp that issues more waits for the
-  // tensor cores.
-  template <bool kNext>
-  WW_DEVICE void step(int next_block, float (&s)[kScores], float (&next)[kScores]) {
-    constexpr int kQkSteps = C::kDim / 32, kPvSteps = kScores / 16;
-    static_assert(kQkSteps <= kPvSteps);
-    const bool plain = kNext && next_block >= tile().plain_begin && next_block < tile().plain_end;
-    Ring ahead = ring_;
-    ahead.advance();
-    ptx::u32 k = 0, q = 0;
-    if constexpr (kNext) {
-      wait_k(ahead);
-      k = k_descriptor(ahead);
-      q = q_descriptor();
-    }
-    wait_v();
-    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kValueBytes, 16));
-    ptx::u32 probability[kPvSteps][4];
-    float sum[4] = {};
+  // P from S and its product with V, which starts as soon as 32 tokens' P is there. O of the block is summed
+  // apart from the blocks before it: the tensor cores' sums keep about 14 bits, in which long ones of small terms
+  // stop growing (Fp8Products::sum_tokens).
+  WW_DEVICE void multiply_pv(float (&s)[kScores]) {
+    float part[kOut], sum[4] = {};
+    ptx::u32 probability[kScores / 16][4];
+    ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity);
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kBlockBytes, 16));
 #pragma unroll
-    for (int step = 0; step < kPvSteps; ++step) {
-      if constexpr (kNext) {
-        ptx::wgmma_fence();
-        if (step < kQkSteps) {
-          Qk::template ss<C::kDim>(next, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
-        }
-        if (step == kQkSteps - 1) ptx::wgmma_commit();
-      }
+    for (int step = 0; step < kScores / 16; ++step) {
       exponentials(&s[step * 16], probability[step], sum);
       ptx::wgmma_fence();
-      const int at = step / 4 * (C::kDim * 128) + step % 4 * 32;
-      ptx::WgmmaE4m3<C::kDim>::template rs<128>(out_, probability[step], ptx::wgmma_advance(v, at),
-                                                step > 0 || in_sum_ > 0);
+      ptx::WgmmaE4m3<C::kDim>::template rs<128>(part, probability[step], ptx::wgmma_advance(v, step * 32), step > 0);
     }
     ptx::wgmma_commit();
 #pragma unroll
     for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
-    if constexpr (kNext) {
-      ptx::wgmma_wait<1>();
-      fence_registers(next);
-      release_k(ahead);
-      if (!plain) mask(next_block, next);
-      fence_registers(next);
-      maxima(next);
-    }
+    rescale();
     ptx::wgmma_wait<0>();
-    fence_registers(out_);
-    release_v();
-    ++in_sum_;
-    if constexpr (kNext) {
-      rescale();
-      if ((next_block + 1) % C::kSumBlocks == 0) keep_total();
-    }
+    fence_registers(part);
+    release(shared_.v_empty(ring_.stage));
+    ring_.advance();
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] += part[i];
   }
 
   // P of 32 tokens. Of those a thread holds 2t and 2t + 1 of each 8; the products take them as 4t..4t+3
@@ -249,23 +211,8 @@ class Sm90Fp8Consumer {
     }
   }
 
-  // K of a tile's first block is at ring_, as its V; that of a next block one place further.
-  WW_DEVICE void wait_k(const Ring& at) const { ptx::mbarrier_wait(shared_.k_full(at.stage), at.parity); }
-  WW_DEVICE void wait_v() const { ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity); }
-  WW_DEVICE void release_k(const Ring& at) const { release(shared_.k_empty(at.stage)); }
-  WW_DEVICE void release_v() {
-    release(shared_.v_empty(ring_.stage));
-    ring_.advance();
-  }
-
   // The same value in all lanes, in a uniform register: descriptors are read from those.
   static WW_DEVICE ptx::u32 uniform(ptx::u32 value) { return __reduce_max_sync(~0u, value); }
-  WW_DEVICE ptx::u32 k_descriptor(const Ring& at) const {
-    return uniform(ptx::wgmma_descriptor(shared_.k + at.stage * C::kBlockBytes, 16));
-  }
-  WW_DEVICE ptx::u32 q_descriptor() const {
-    return uniform(ptx::wgmma_descriptor(shared_.q + group_ * 64 * C::kDim, 16));
-  }
 
   // Keeps the compiler from moving reads of accumulators over the wait.
   template <int kCount>
@@ -350,51 +297,14 @@ class Sm90Fp8Consumer {
   static constexpr float kTopLog2 = C::kProbabilityLog2 + C::kRescaleThreshold;
   static constexpr float kNothingSeen = 1e30f;  // a row's shift before its first maximum
 
+  WW_DEVICE void clear_out() {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] = 0;
+  }
   WW_DEVICE void rescale() {
     if (!moved_) return;
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] *= factor_[i / 2 % 2];
-  }
-
-  // ---- the total, for which a thread has words of its own
-  // Ends a sum of the tensor cores: O joins the total.
-  WW_DEVICE void keep_total() {
-    if (has_total_) add_total(rows_);
-    has_total_ = true;
-    in_sum_ = 0;
-    const ptx::u32 total = total_address();
-#pragma unroll
-    for (int i = 0; i < kOut; i += 4) {
-      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(total + i * 512), "f"(out_[i]),
-                   "f"(out_[i + 1]), "f"(out_[i + 2]), "f"(out_[i + 3]) : "memory");
-    }
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(total_shift_address()), "f"(rows_.shift[0]),
-                 "f"(rows_.shift[1]) : "memory");
-  }
-  WW_DEVICE void add_total(const Rows& rows) {
-    float f[2];
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(f[0]), "=f"(f[1]) : "r"(total_shift_address()) : "memory");
-#pragma unroll
-    for (int row = 0; row < 2; ++row) f[row] = ptx::exp2_approx(rows.shift[row] - f[row]);
-    const ptx::u32 total = total_address();
-#pragma unroll
-    for (int i = 0; i < kOut; i += 4) {
-      float t[4];
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-                   : "=f"(t[0]), "=f"(t[1]), "=f"(t[2]), "=f"(t[3]) : "r"(total + i * 512) : "memory");
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        out_[i + j] = __fmaf_rn(t[j], f[(i + j) / 2 % 2], out_[i + j]);
-        asm volatile("" : "+f"(out_[i + j])::"memory");  // a few loads at a time: registers are short
-      }
-    }
-  }
-  WW_DEVICE ptx::u32 total_address() const {
-    return shared_.total + group_ * (64 * C::kDim * 4) + threadIdx.x % 128 * 16;
-  }
-
-  WW_DEVICE ptx::u32 total_shift_address() const {
-    return shared_.total + C::kTileRows * C::kDim * 4 + (threadIdx.x - 128) * 8;
   }
 
   // ---- output
@@ -491,9 +401,7 @@ class Sm90Fp8Consumer {
   const int group_;
   int tile_ = 0;  // its place in the ring of tiles
   int begin_, last_;  // its KV blocks
-  int in_sum_ = 0;  // blocks in the tensor cores' running sum
-  bool has_total_ = false;
-  Ring ring_;
+  RingPosition<C::kStages> ring_;  // of K and V
   uint4 query_[kQueryLoads];     // of the next tile, on its way to shared memory
   float out_[kOut];
   Rows rows_;

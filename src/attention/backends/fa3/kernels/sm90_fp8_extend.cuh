@@ -5,11 +5,11 @@
 //  - fp8 wgmma takes K-major operands only, so the copying warpgroup also transposes V, in the order of
 //    tokens in which a thread holds P;
 //  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values;
-//  - the tensor cores' sums keep about 14 bits, in which long ones of small terms would stop growing: every kSumBlocks
-//    blocks O joins a total in f32, in shared memory;
-//  - products are issued between the exponentials, 32 tokens or dims at a time: O of a block and S of the
-//    next one. A warp that issued them together would wait for the tensor cores, and turns of the warpgroups would be
-//    needed: a block's products take half the time of bf16's, all else the same.
+//  - products of P with V are issued 32 tokens at a time between the exponentials: a warp that issues several waits
+//    for the tensor cores. Turns of the warpgroups are not needed then;
+//  - blocks of O are added in f32: the tensor cores' sums keep about 14 bits, in which long ones of small terms
+//    would stop growing;
+//  - a tile's first S is multiplied while the last tile's output is written.
 // Head scales of K go into the row's scale, those of V into the output. Softmax in log2 units.
 #pragma once
 
@@ -47,7 +47,7 @@ cudaError_t launch_sm90_fp8_extend(const AttentionParams& p, const ExtendWorklis
       sm90_fp8_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
   Sm90Maps maps = {};
-  const int box_tokens = box_tokens_of(p.page_size, C::kBoxTokens);
+  const int box_tokens = box_tokens_of(p.page_size, C::kBlockTokens);
   cudaError_t error = make_byte_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
   if (error == cudaSuccess) error = make_byte_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
   if (error != cudaSuccess) return error;

@@ -3,10 +3,9 @@
 namespace warpweave::cuda {
 
 Sm90Variant sm90_fp8_f16(int head_dim) {
-  // dim, warpgroups, KV block
   switch (head_dim) {
-    case 64: return sm90_fp8_variant<Sm90Fp8Config<ptx::F16, 64, 2, 128>>();
-    case 128: return sm90_fp8_variant<Sm90Fp8Config<ptx::F16, 128, 2, 128>>();
+    case 64: return sm90_fp8_variant<Sm90Fp8Config<ptx::F16, 64>>();
+    case 128: return sm90_fp8_variant<Sm90Fp8Config<ptx::F16, 128>>();
     default: return {};
   }
 }

@@ -24,8 +24,9 @@ class Sm90Fp8Producer {
       do {
         const bool first = block == tile().block_end - 1;
         if (block >= tile().block_begin) {
-          while (loads_ - transposed_ <= C::kAhead && load_next(first ? tile_ : next_tile())) {}
+          while (ahead_ <= C::kAhead && load_next(first ? tile_ : next_tile())) ++ahead_;
           transpose_block(block);
+          --ahead_;
         }
         // Here, where consumers have work, since it takes several dependent loads.
         if (first) publish(next_tile(), work, unit);
@@ -128,13 +129,12 @@ class Sm90Fp8Producer {
       if (load_tile_ == known) return false;
       enter((load_tile_ + 1) % C::kTiles);
     }
-    const int key = loads_ % C::kKeyStages;
-    load(maps_.k, shared_.k + key * C::kBlockBytes, shared_.k_full(key), shared_.k_empty(key),
-         (loads_ / C::kKeyStages % 2) ^ 1);
-    const int raw = loads_ % C::kRawStages;
-    load(maps_.v, shared_.raw + raw * C::kBlockBytes, shared_.raw_full(raw), shared_.raw_empty(raw),
-         (loads_ / C::kRawStages % 2) ^ 1);
-    ++loads_;
+    load(maps_.k, shared_.k + k_ring_.stage * C::kBlockBytes, shared_.k_full(k_ring_.stage),
+         shared_.k_empty(k_ring_.stage), k_ring_.parity ^ 1);
+    k_ring_.advance();
+    load(maps_.v, shared_.raw + load_ring_.stage * C::kBlockBytes, shared_.raw_full(load_ring_.stage),
+         shared_.raw_empty(load_ring_.stage), load_ring_.parity ^ 1);
+    load_ring_.advance();
     --next_block_;
     find_pages();
     return true;
@@ -155,56 +155,62 @@ class Sm90Fp8Producer {
   }
 
   WW_DEVICE void transpose_block(int block) {
-    const int raw = transposed_ % C::kRawStages;
-    ptx::mbarrier_wait(shared_.raw_full(raw), transposed_ / C::kRawStages % 2);
-    const int stage = transposed_ % C::kValueStages;
-    ptx::mbarrier_wait(shared_.v_empty(stage), (transposed_ / C::kValueStages % 2) ^ 1);
+    ptx::mbarrier_wait(shared_.raw_full(raw_ring_.stage), raw_ring_.parity);
+    ptx::mbarrier_wait(shared_.v_empty(v_ring_.stage), v_ring_.parity ^ 1);
     const int tokens = tile().kv_len - block * C::kBlockTokens;  // of the block and after it
     if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
     else transpose_units<true>(tokens);
     __syncwarp();
-    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw));
+    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw_ring_.stage));
     ptx::fence_proxy_async();
-    ptx::mbarrier_arrive(shared_.v_full(stage));
-    ++transposed_;
+    ptx::mbarrier_arrive(shared_.v_full(v_ring_.stage));
+    raw_ring_.advance();
+    v_ring_.advance();
   }
 
-  // A unit is 16 tokens of half of the dims; a warp takes every fourth. Byte 4t + c of a unit's 16 in a row
-  // of V^T is token 2t + c % 2 + c / 2 * 8, the order in which a thread of the consumers holds P. A
-  // matrix of 16-bit pairs, read transposed, gives a thread two tokens of two neighbouring dims; half
-  // of the lanes store the odd dim first, which spreads the banks.
+  // A unit is 16 tokens of half of the dims; a warp takes every fourth, and so always the same half. Byte 4t + c of
+  // a unit's 16 in a row of V^T is token 2t + c % 2 + c / 2 * 8, the order in which a thread of the consumers
+  // holds P. A matrix of 16-bit pairs, read transposed, gives a thread two tokens of two neighbouring dims; half
+  // of the lanes store the odd dim first, which spreads the banks. Addresses of units differ in constants alone: a
+  // warp is all that a scheduler has for this, and the consumers wait for it.
   template <bool kTail>
   WW_DEVICE void transpose_units(int tokens) {
-    constexpr int kUnits = C::kBlockTokens / 8, kPairs = C::kDim / 64;  // of chunks of 16 dims
-    static_assert(kUnits % 4 == 0);
-    const ptx::u32 raw = shared_.raw + transposed_ % C::kRawStages * C::kBlockBytes;
-    const ptx::u32 transposed = shared_.v + transposed_ % C::kValueStages * C::kValueBytes;
+    constexpr int kPairs = C::kDim / 64;  // of chunks of 16 dims
+    const int first_group = warp() / 2, chunk = warp() % 2 * kPairs * 2;
+    ptx::u32 source[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      source[i] = shared_.raw + raw_ring_.stage * C::kBlockBytes +
+                  sm90_fp8_swizzled<C>(first_group * 16 + lane() % 16, chunk + i * 2 + lane() / 16);
+    }
     const bool odd_first = lane() >= 16;
     const ptx::u32 first_bytes = odd_first ? 0x7531 : 0x6420, second_bytes = odd_first ? 0x6420 : 0x7531;
     // The row that a lane stores: of the matrices (first, second dims) of the first chunk, then the next's.
     const int matrix_row = lane() % 8;
-    const int dim = lane() / 16 * 16 + matrix_row * 2 + ((matrix_row >= 4) != (lane() / 8 % 2 == 1) ? 1 : 0);
-#pragma unroll 1
-    for (int unit = warp(); unit < kUnits; unit += 4) {
-      const int group = unit / 2, chunk = unit % 2 * kPairs * 2;
-      ptx::u32 pair[kPairs][4];
+    const int row = chunk * 16 + lane() / 16 * 16 + matrix_row * 2 +
+                    ((matrix_row >= 4) != (lane() / 8 % 2 == 1) ? 1 : 0);
+    const ptx::u32 target =
+        shared_.v + v_ring_.stage * C::kBlockBytes + row * 128 + ((first_group ^ row % 8) * 16);
+    constexpr int kAtOnce = 2;  // units, for the latency
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const ptx::u32 at = sm90_fp8_swizzled<C>(group * 16 + lane() % 16, chunk + i * 2 + lane() / 16);
-        ptx::ldmatrix_x4_trans(pair[i], raw + at);
+    for (int step = 0; step < C::kBlockTokens / 32; step += kAtOnce) {
+      ptx::u32 pair[kAtOnce][kPairs][4];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) ptx::ldmatrix_x4_trans(pair[u][i], source[i] + (step + u) * (32 * C::kDim));
       }
-      const ptx::u32 keep = kTail ? kept_bytes(tokens - group * 16) : ~0u;
-      const ptx::u32 column = transposed + group / 8 * (C::kDim * 128);
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        ptx::u32 out[4];
+      for (int u = 0; u < kAtOnce; ++u) {
+        const ptx::u32 keep = kTail ? kept_bytes(tokens - (first_group + (step + u) * 2) * 16) : ~0u;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          out[half * 2] = __byte_perm(pair[i][half * 2], pair[i][half * 2 + 1], first_bytes) & keep;
-          out[half * 2 + 1] = __byte_perm(pair[i][half * 2], pair[i][half * 2 + 1], second_bytes) & keep;
+        for (int i = 0; i < kPairs; ++i) {
+          const ptx::u32 (&p)[4] = pair[u][i];
+          const ptx::u32 out[4] = {
+              __byte_perm(p[0], p[1], first_bytes) & keep, __byte_perm(p[0], p[1], second_bytes) & keep,
+              __byte_perm(p[2], p[3], first_bytes) & keep, __byte_perm(p[2], p[3], second_bytes) & keep};
+          ptx::stmatrix_x4((target ^ (step + u) * 32) + i * (32 * 128), out);
         }
-        const int row = (chunk + i * 2) * 16 + dim;
-        ptx::stmatrix_x4(column + row * 128 + ((group % 8 ^ row % 8) * 16), out);
       }
     }
   }
@@ -225,7 +231,9 @@ class Sm90Fp8Producer {
   const int box_tokens_;
   // Places in the ring of tiles: of the one whose V is being transposed, and whose K and V are being copied.
   int tile_ = 0, load_tile_ = 0;
-  unsigned loads_ = 0, transposed_ = 0;  // blocks whose copies have been started, whose V has been transposed
+  int ahead_ = 0;  // blocks whose copies have been started, but whose V has not been transposed
+  RingPosition<C::kStages> k_ring_, v_ring_;
+  RingPosition<C::kRawStages> load_ring_, raw_ring_;  // of V as it is stored: to be copied, to be transposed
   int next_block_ = -1;  // to be copied
   int page_ = -1, in_page_ = 0;
 };

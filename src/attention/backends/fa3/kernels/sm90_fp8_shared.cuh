@@ -6,41 +6,31 @@
 
 namespace warpweave::cuda {
 
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_>
+template <class Element_, int kDim_>
 struct Sm90Fp8Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
-  static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
+  static constexpr int kConsumers = 2;           // warpgroups of 64 rows
   static constexpr int kTileRows = 64 * kConsumers;
-  static constexpr int kBlockTokens = kBlockTokens_;
+  static constexpr int kBlockTokens = fa3::kFp8Products.sum_tokens;
+  static_assert(kBlockTokens == 128);            // a row of V^T, in the swizzle of 128 bytes
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = 224;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumers + 1));
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
-  // V^T: columns of 128 tokens, in each a 128-byte row a dim.
-  static constexpr int kValueBytes = (kBlockTokens + 127) / 128 * 128 * kDim;
-  // Sums of the tensor cores end after so many blocks, and join a total in f32: they keep about 14 bits, in which
-  // long ones of small terms stop growing.
-  static constexpr int kSumBlocks = fa3::kFp8Products.sum_tokens / kBlockTokens;
-  static_assert(kSumBlocks * kBlockTokens == fa3::kFp8Products.sum_tokens);
-  static constexpr int kTotalBytes = kTileRows * kDim * 4 + 128 * kConsumers * 8;  // and each thread's shifts at the time
   static constexpr int kTileStages = 2;
   static constexpr int kTiles = 8;
-  static constexpr int kAhead = 1;            // blocks whose copies are under way while one is transposed
-  static constexpr int kKeyStages = 3;
+  static constexpr int kAhead = 2;               // blocks whose copies are under way while one is transposed
+  static constexpr int kStages = 4;              // of K, and of V^T
   static constexpr int kRawStages = kAhead + 1;  // of V as it is stored
-  static constexpr int kValueStages = 3;         // of V^T
-  static constexpr int kRingBytes = kQueryBytes + kKeyStages * kBlockBytes + kRawStages * kBlockBytes +
-                                    kValueStages * kValueBytes + kTotalBytes;
+  static constexpr int kRingBytes = kQueryBytes + (2 * kStages + kRawStages) * kBlockBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
   static constexpr int kScalesBytes = kTileRows;
   static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
   static_assert(kSmemBytes <= 227 << 10);
-  // The largest power of two of tokens that a box may hold.
-  static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
   // P is stored times 2^kProbabilityLog2 and may reach 2^kRescaleThreshold times that: e4m3 ends at 448,
   // and has its full precision down to 2^-6.
   static constexpr int kProbabilityLog2 = fa3::kFp8Products.p_scale_log2;
@@ -60,21 +50,20 @@ struct Sm90Fp8Tile {
 
 struct Sm90Fp8Barriers {
   ptx::u64 tile_full[2], tile_empty[2];
-  ptx::u64 k_full[4], k_empty[4], raw_full[3], raw_empty[3], v_full[3], v_empty[3];
+  ptx::u64 k_full[4], k_empty[4], raw_full[3], raw_empty[3], v_full[4], v_empty[4];
 };
 
 template <class C>
 struct Sm90Fp8Shared {
-  ptx::u32 q, k, raw, v, total, barriers;
+  ptx::u32 q, k, raw, v, barriers;
   unsigned char* q_exponents;  // [kTileRows], of the scales, as in a float
   Sm90Fp8Tile* tiles;  // [kTiles]
 
   WW_DEVICE Sm90Fp8Shared(char* base) {
     q = ptx::smem_address(base);
     k = q + C::kQueryBytes;
-    raw = k + C::kKeyStages * C::kBlockBytes;
+    raw = k + C::kStages * C::kBlockBytes;
     v = raw + C::kRawStages * C::kBlockBytes;
-    total = v + C::kValueStages * C::kValueBytes;
     q_exponents = reinterpret_cast<unsigned char*>(base + C::kRingBytes);
     barriers = q + C::kRingBytes + C::kScalesBytes;
     tiles = reinterpret_cast<Sm90Fp8Tile*>(base + C::kRingBytes + C::kScalesBytes + sizeof(Sm90Fp8Barriers));
@@ -95,11 +84,9 @@ struct Sm90Fp8Shared {
       ptx::mbarrier_init(tile_full(s), 4);
       ptx::mbarrier_init(tile_empty(s), kWarps);
     }
-    for (int s = 0; s < C::kKeyStages; ++s) {
+    for (int s = 0; s < C::kStages; ++s) {
       ptx::mbarrier_init(k_full(s), 1);
       ptx::mbarrier_init(k_empty(s), kWarps);
-    }
-    for (int s = 0; s < C::kValueStages; ++s) {
       ptx::mbarrier_init(v_full(s), 128);
       ptx::mbarrier_init(v_empty(s), kWarps);
     }
