@@ -22,12 +22,12 @@ class Sm90Fp8Consumer {
     for (;;) {
       clear_out();
       const int begin = begin_;
-      for (int block = last_;; --block) {
+      for (int block = last_; block > begin; --block) {
         finish_scores(block, s);
-        multiply_pv(s);
-        if (block == begin) break;
-        start_scores(s);
+        multiply_pv<true>(s);
       }
+      finish_scores(begin, s);
+      multiply_pv<false>(s);
       const Sm90Fp8Tile& done = tile();
       const Rows rows = rows_;
       advance_tile();
@@ -142,13 +142,14 @@ class Sm90Fp8Consumer {
       scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) *
                        (p_.scale * kLog2e) * k_scale;
     }
-    start_scores(s);
+    start_scores(ring_, s);
   }
 
   // ---- blocks
-  WW_DEVICE void start_scores(float (&s)[kScores]) {
-    ptx::mbarrier_wait(shared_.k_full(ring_.stage), ring_.parity);
-    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + ring_.stage * C::kBlockBytes, 16));
+  using Ring = RingPosition<C::kStages>;
+  WW_DEVICE void start_scores(const Ring& at, float (&s)[kScores]) const {
+    ptx::mbarrier_wait(shared_.k_full(at.stage), at.parity);
+    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + at.stage * C::kBlockBytes, 16));
     const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q + group_ * 64 * C::kDim, 16));
     ptx::wgmma_fence();
 #pragma unroll
@@ -171,6 +172,7 @@ class Sm90Fp8Consumer {
   // P from S and its product with V, which starts as soon as 32 tokens' P is there. O of the block is summed
   // apart from the blocks before it: the tensor cores' sums keep about 14 bits, in which long ones of small terms
   // stop growing (Fp8Products::sum_tokens).
+  template <bool kNext>
   WW_DEVICE void multiply_pv(float (&s)[kScores]) {
     float part[kOut], sum[4] = {};
     ptx::u32 probability[kScores / 16][4];
@@ -183,13 +185,15 @@ class Sm90Fp8Consumer {
       ptx::WgmmaE4m3<C::kDim>::template rs<128>(part, probability[step], ptx::wgmma_advance(v, step * 32), step > 0);
     }
     ptx::wgmma_commit();
+    const int stage = ring_.stage;
+    ring_.advance();
+    if constexpr (kNext) start_scores(ring_, s);
 #pragma unroll
     for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
     rescale();
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<kNext ? 1 : 0>();
     fence_registers(part);
-    release(shared_.v_empty(ring_.stage));
-    ring_.advance();
+    release(shared_.v_empty(stage));
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] += part[i];
   }
@@ -401,7 +405,7 @@ class Sm90Fp8Consumer {
   const int group_;
   int tile_ = 0;  // its place in the ring of tiles
   int begin_, last_;  // its KV blocks
-  RingPosition<C::kStages> ring_;  // of K and V
+  Ring ring_;  // of K and V
   uint4 query_[kQueryLoads];     // of the next tile, on its way to shared memory
   float out_[kOut];
   Rows rows_;
