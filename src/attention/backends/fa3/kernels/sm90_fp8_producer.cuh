@@ -19,7 +19,9 @@ class Sm90Fp8Producer {
     publish(0, work, unit);
     enter(0);
     while (tile().request >= 0) {
-      unit += gridDim.x;
+      int ctas;
+      asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(ctas));  // here, lest it takes a register all along
+      unit += ctas;
       int block = tile().block_end - 1;
       do {
         const bool first = block == tile().block_end - 1;
