@@ -44,6 +44,7 @@ class Sm90Fp8Consumer {
 
  private:
   using E = typename C::Element;
+  using Ring = RingPosition<C::kStages>;
   using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
   static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
   static constexpr int kOut = C::kDim / 2;             // and of O
@@ -99,7 +100,8 @@ class Sm90Fp8Consumer {
                         ((static_cast<int64_t>(tile().q_begin) + token) * p_.q_token_stride +
                          static_cast<int64_t>(tile().head) * C::kDim) * 2;
       query_[i] = make_uint4(0, 0, 0, 0);
-      if (token < tile().q_len) query_[i] = __ldg(reinterpret_cast<const uint4*>(row) + threadIdx.x % kRowLanes);
+      if (token >= tile().q_len) continue;
+      query_[i] = __ldg(reinterpret_cast<const uint4*>(row) + threadIdx.x % kRowLanes);
     }
   }
 
@@ -146,7 +148,6 @@ class Sm90Fp8Consumer {
   }
 
   // ---- blocks
-  using Ring = RingPosition<C::kStages>;
   WW_DEVICE void start_scores(const Ring& at, float (&s)[kScores]) const {
     ptx::mbarrier_wait(shared_.k_full(at.stage), at.parity);
     const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + at.stage * C::kBlockBytes, 16));
@@ -169,9 +170,9 @@ class Sm90Fp8Consumer {
     maxima(s);
   }
 
-  // P from S and its product with V, which starts as soon as 32 tokens' P is there. O of the block is summed
-  // apart from the blocks before it: the tensor cores' sums keep about 14 bits, in which long ones of small terms
-  // stop growing (Fp8Products::sum_tokens).
+  // P from S and its product with V, which starts as soon as 32 tokens' P is there; then S of the next block, in
+  // the same registers, while O is added. O of a block is summed apart from those before it: the tensor cores'
+  // sums keep about 14 bits, in which long ones of small terms stop growing (Fp8Products::sum_tokens).
   template <bool kNext>
   WW_DEVICE void multiply_pv(float (&s)[kScores]) {
     float part[kOut], sum[4] = {};
