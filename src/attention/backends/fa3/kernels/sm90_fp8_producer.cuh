@@ -40,6 +40,7 @@ class Sm90Fp8Producer {
  private:
   static WW_DEVICE int lane() { return threadIdx.x % 32; }
   static WW_DEVICE int warp() { return threadIdx.x / 32; }
+
   // Finds a unit and lets the consumers have it. Each warp writes the same.
   WW_DEVICE void publish(int place, const ExtendWorklist& work, int unit) {
     const int stage = place % C::kTileStages;
