@@ -12,208 +12,70 @@ template <class C>
 class Sm90Fp8Consumer {
  public:
   WW_DEVICE Sm90Fp8Consumer(const AttentionParams& p, const Sm90Fp8Shared<C>& shared)
-      : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1) {
-    if (C::kTakesTurns && group_ == C::kConsumers - 1) hand_over();  // warpgroup 0 goes first
-  }
+      : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1) {}
 
   WW_DEVICE void run() {
-    if constexpr (C::kTurns == Sm90Turns::apart) run_apart();
-    else run_overlapped();
+    if (!next_tile()) return;
+    float s[kScores];
+    load_query();
+    start_tile(s);
+    for (;;) {
+      clear_out();
+      const int begin = begin_;
+      for (int block = last_; block > begin; --block) {
+        finish_scores(block, s);
+        multiply_pv<true>(s);
+      }
+      finish_scores(begin, s);
+      multiply_pv<false>(s);
+      const Sm90Fp8Tile& done = tile();
+      const Rows rows = rows_;
+      advance_tile();
+      if (!next_tile()) {
+        write(done, rows);
+        return;
+      }
+      // S of the next tile's first block is multiplied while this one's output is written.
+      load_query();
+      start_tile(s);
+      write(done, rows);
+    }
   }
 
  private:
   using E = typename C::Element;
+  using Ring = RingPosition<C::kStages>;
   using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
   static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
   static constexpr int kOut = C::kDim / 2;             // and of O
+  static constexpr int kRowLanes = C::kDim / 8;        // lanes that load a row of Q, 8 elements each
+  static constexpr int kQueryLoads = C::kDim / 16;     // of a lane, for its warp's 16 rows
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
-
-  WW_DEVICE void run_apart() {
-    while (next_tile()) {
-      start_rows();
-      clear_out();
-      const int begin = tile().block_begin, plain_begin = tile().plain_begin, plain_end = tile().plain_end;
-      for (int block = tile().block_end - 1; block >= begin; --block) {
-        if (block >= plain_begin && block < plain_end) step_apart<false>(block);
-        else step_apart<true>(block);
-      }
-      if constexpr (!C::kQueryInRegisters) release_q();
-      write(tile(), rows_);
-      advance_tile();
-    }
-  }
-
-  template <bool kMasked>
-  WW_DEVICE void step_apart(int block) {
-    float s[kScores];
-    ptx::u32 probability[kScores / 16][4];
-    wait_k();
-    ptx::wgmma_fence();
-    multiply_qk(s);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    fence_registers(s);
-    release_k();
-    if constexpr (kMasked) mask(block, s);
-    maxima(s);
-    exponentials(s, probability);
-    wait_v();
-    float own[C::kPartDim / 2] = {};
-    float (&part)[C::kPartDim / 2] = C::kPartInScores ? reinterpret_cast<float (&)[C::kPartDim / 2]>(s) : own;
-#pragma unroll
-    for (int dim = 0; dim < C::kDim; dim += C::kPartDim) {
-      ptx::wgmma_fence();
-      multiply_pv(part, probability, dim, 0);
-      ptx::wgmma_commit();
-      if (dim == 0) rescale();
-      ptx::wgmma_wait<0>();
-      fence_registers(part);
-#pragma unroll
-      for (int i = 0; i < C::kPartDim / 2; ++i) out_[dim / 2 + i] += part[i];
-    }
-    release_v();
-  }
-
-  WW_DEVICE void run_overlapped() {
-    float s[kScores];
-    ptx::u32 probability[kScores / 16][4];
-    for (bool more = next_tile(); more;) {
-      int block = tile().block_end - 1;
-      begin_tile(block, s);
-      exponentials(s, probability);
-      while (true) {
-        // P of `block` is ready, its product with V is due.
-        const int begin = tile().block_begin, plain_begin = tile().plain_begin, plain_end = tile().plain_end;
-        for (--block; block >= begin; --block) {
-          if (block >= plain_begin && block < plain_end) step<false>(block, s, probability);
-          else step<true>(block, s, probability);
-        }
-        const Sm90Fp8Tile& done = tile();
-        if constexpr (!C::kQueryInRegisters) release_q();
-        advance_tile();
-        more = next_tile();
-        if (!more) {
-          finish(done, probability);
-          break;
-        }
-        // The same step across two tiles: S of the next one's first block, O of this one's last.
-        block = tile().block_end - 1;
-        const Rows old = rows_;
-        start_rows();
-        issue(s, probability);
-        finish_scores<true>(block, s);
-        finish_out();
-        write(done, old);
-        clear_out();
-        exponentials(s, probability);
-      }
-    }
-  }
-
-  WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
-  WW_DEVICE int q_stage() const { return tile_ % C::kQueryStages; }
-  WW_DEVICE void advance_tile() { tile_ = (tile_ + 1) % C::kTiles; }
-
-  // ---- turns of the warpgroups at the tensor cores
-  WW_DEVICE void take_turn() const {
-    if (C::kTakesTurns) ptx::named_barrier_sync(2 + group_, 256);
-  }
-  WW_DEVICE void hand_over() const {
-    const int next = group_ == C::kConsumers - 1 ? 0 : group_ + 1;
-    if (C::kTakesTurns) ptx::named_barrier_arrive(2 + next, 256);
-  }
-  static WW_DEVICE void release(ptx::u32 barrier) {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
-  }
-
-  // P of a tile's first block, with nothing to overlap.
-  WW_DEVICE void begin_tile(int block, float (&s)[kScores]) {
-    start_rows();
-    clear_out();
-    wait_k();
-    ptx::wgmma_fence();
-    multiply_qk(s);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    fence_registers(s);
-    release_k();
-    mask(block, s);
-    maxima(s);
-  }
-
-  template <bool kMasked>
-  WW_DEVICE void step(int block, float (&s)[kScores], ptx::u32 (&probability)[kScores / 16][4]) {
-    issue(s, probability);
-    finish_scores<kMasked>(block, s);
-    finish_out();
-    exponentials(s, probability);
-  }
-
-  // Starts S of the next block and O of the last one.
-  WW_DEVICE void issue(float (&s)[kScores], const ptx::u32 (&probability)[kScores / 16][4]) {
-    wait_k();
-    take_turn();
-    ptx::wgmma_fence();
-    multiply_qk(s);
-    ptx::wgmma_commit();
-    if (C::kTurns == Sm90Turns::scores) hand_over();
-    wait_v();
-    rescale();
-    ptx::wgmma_fence();
-    multiply_pv(out_, probability, 0, 1);
-    ptx::wgmma_commit();
-    if (C::kTurns == Sm90Turns::both) hand_over();
-  }
-
-  // Finds the maxima of S, while the rest of O is being multiplied: issuing products waits for the tensor
-  // cores, so that little of O is left by then.
-  template <bool kMasked>
-  WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
-    ptx::wgmma_wait<1>();
-    fence_registers(s);
-    release_k();
-    if constexpr (kMasked) mask(block, s);
-    maxima(s);
-  }
-
-  WW_DEVICE void finish_out() {
-    ptx::wgmma_wait<0>();
-    fence_registers(out_);
-    release_v();
-  }
 
   struct Rows {
     float shift[2];  // of P's exponents: kProbabilityLog2 - maximum, in log2 units
     float sum[2];    // of P; 0: sees nothing
   };
 
-  // O of a tile's last block, with nothing to overlap.
-  WW_DEVICE void finish(const Sm90Fp8Tile& done, const ptx::u32 (&probability)[kScores / 16][4]) {
-    take_turn();
-    if (C::kTurns == Sm90Turns::scores) hand_over();
-    wait_v();
-    rescale();
-    ptx::wgmma_fence();
-    multiply_pv(out_, probability, 0, 1);
-    ptx::wgmma_commit();
-    if (C::kTurns == Sm90Turns::both) hand_over();
-    finish_out();
-    write(done, rows_);
-  }
+  WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
+  WW_DEVICE void advance_tile() { tile_ = (tile_ + 1) % C::kTiles; }
 
-  WW_DEVICE void clear_out() {
-#pragma unroll
-    for (int i = 0; i < kOut; ++i) out_[i] = 0;
+  static WW_DEVICE void release(ptx::u32 barrier) {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
   }
 
   // Waits for the next tile that has KV blocks; those without are written on the way.
   WW_DEVICE bool next_tile() {
     for (;;) {
-      ptx::mbarrier_wait(shared_.q_full(q_stage()), tile_ / C::kQueryStages % 2);
-      if (tile().request < 0) return false;
-      if (tile().block_begin < tile().block_end) return true;
-      release_q();
+      const int stage = tile_ % C::kTileStages;
+      ptx::mbarrier_wait(shared_.tile_full(stage), tile_ / C::kTileStages % 2);
+      // Uniform, so that what loops count stays in uniform registers.
+      if (uniform(tile().request + 1) == 0) return false;
+      begin_ = uniform(tile().block_begin);
+      last_ = uniform(tile().block_end) - 1;
+      release(shared_.tile_empty(stage));
+      if (begin_ <= last_) return true;
       write_empty();
       advance_tile();
     }
@@ -224,44 +86,134 @@ class Sm90Fp8Consumer {
   }
   WW_DEVICE int token_of(const Sm90Fp8Tile& tile, int row) const { return tile.first_token + row_of(row); }
 
-  // Reads what the tile's stage has of this thread's rows: their scales, and Q itself if registers hold it.
-  WW_DEVICE void start_rows() {
-    const float* scales = shared_.q_scales + q_stage() * C::kTileRows;
-    const float k_scale = p_.k_head_scales != nullptr ? p_.k_head_scales[tile().kv_head] : 1.0f;
+  // ---- Q
+  // The row of Q that a lane's load `i` is of.
+  WW_DEVICE int loaded_row(int i) const {
+    return group_ * 64 + threadIdx.x % 128 / 32 * 16 + i * (32 / kRowLanes) + threadIdx.x % 32 / kRowLanes;
+  }
+
+  WW_DEVICE void load_query() {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      rows_.shift[i] = rows_.sum[i] = 0;
-      bound_[i] = -INFINITY;
-      scale_log2_[i] = scales[row_of(i)] * (p_.scale * kLog2e) * k_scale;
-    }
-    if constexpr (C::kQueryInRegisters) {
-      const int lane = threadIdx.x % 32, row = group_ * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
-      const ptx::u32 q = shared_.q + q_stage() * C::kQueryBytes;
-#pragma unroll
-      for (int step = 0; step < C::kDim / 32; ++step) {
-        ptx::ldmatrix_x4(query_[step], q + sm90_fp8_swizzled<C>(row, step * 2 + lane / 16));
-      }
-      release_q();
+    for (int i = 0; i < kQueryLoads; ++i) {
+      const int token = tile().first_token + loaded_row(i);
+      const char* row = static_cast<const char*>(p_.q) +
+                        ((static_cast<int64_t>(tile().q_begin) + token) * p_.q_token_stride +
+                         static_cast<int64_t>(tile().head) * C::kDim) * 2;
+      query_[i] = make_uint4(0, 0, 0, 0);
+      if (token >= tile().q_len) continue;
+      query_[i] = __ldg(reinterpret_cast<const uint4*>(row) + threadIdx.x % kRowLanes);
     }
   }
 
-  WW_DEVICE void wait_v() {
-    ptx::mbarrier_wait(shared_.v_full(v_ring_.stage), v_ring_.parity);
+  // Rounds a row to e4m3. Its largest magnitude becomes one of 224 to 448.
+  WW_DEVICE void store_query(int row, const uint4& eight) const {
+    const int part = threadIdx.x % kRowLanes;
+    const ptx::u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+    float value[8];
+    float top = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      value[i * 2] = E::low(pairs[i]);
+      value[i * 2 + 1] = E::high(pairs[i]);
+      top = fmaxf(top, fmaxf(fabsf(value[i * 2]), fabsf(value[i * 2 + 1])));
+    }
+#pragma unroll
+    for (int step = 1; step < kRowLanes; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+    // A power of two, which leaves values that are e4m3 already as they are.
+    const ptx::u32 exponent = min(max((__float_as_uint(top * (1.0f / 448.0f)) + 0x7fffffu) >> 23, 27u), 227u);
+    const float inverse = __uint_as_float((254 - exponent) << 23);
+    const ptx::u32 low = ptx::pack_e4m3(value[0] * inverse, value[1] * inverse, value[2] * inverse, value[3] * inverse);
+    const ptx::u32 high = ptx::pack_e4m3(value[4] * inverse, value[5] * inverse, value[6] * inverse, value[7] * inverse);
+    const ptx::u32 target = shared_.q + sm90_fp8_swizzled<C>(row, part / 2) + part % 2 * 8;
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(target), "r"(low), "r"(high) : "memory");
+    if (part == 0) shared_.q_exponents[row] = static_cast<unsigned char>(exponent);
   }
-  WW_DEVICE void wait_k() {
-    ptx::mbarrier_wait(shared_.k_full(k_ring_.stage), k_ring_.parity);
+
+  // Stores Q and starts S of the first block.
+  WW_DEVICE void start_tile(float (&s)[kScores]) {
+    ptx::named_barrier_sync(1 + group_, 128);  // no warp's products read the last tile's Q any more
+#pragma unroll
+    for (int i = 0; i < kQueryLoads; ++i) store_query(loaded_row(i), query_[i]);
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(1 + group_, 128);
+    const float k_scale = p_.k_head_scales != nullptr ? p_.k_head_scales[tile().kv_head] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rows_.shift[i] = kNothingSeen;
+      rows_.sum[i] = 0;
+      scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) *
+                       (p_.scale * kLog2e) * k_scale;
+    }
+    start_scores(ring_, s);
   }
-  WW_DEVICE void release_q() {
-    __syncwarp();
-    release(shared_.q_empty(q_stage()));
+
+  // ---- blocks
+  WW_DEVICE void start_scores(const Ring& at, float (&s)[kScores]) const {
+    ptx::mbarrier_wait(shared_.k_full(at.stage), at.parity);
+    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + at.stage * C::kBlockBytes, 16));
+    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q + group_ * 64 * C::kDim, 16));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < C::kDim / 32; ++step) {
+      Qk::template ss<C::kDim>(s, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
+    }
+    ptx::wgmma_commit();
   }
-  WW_DEVICE void release_k() {
-    release(shared_.k_empty(k_ring_.stage));
-    k_ring_.advance();
+
+  WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
+    const bool plain = block >= tile().plain_begin && block < tile().plain_end;
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
+    release(shared_.k_empty(ring_.stage));
+    if (!plain) mask(block, s);
+    fence_registers(s);
+    maxima(s);
   }
-  WW_DEVICE void release_v() {
-    release(shared_.v_empty(v_ring_.stage));
-    v_ring_.advance();
+
+  // P from S and its product with V, which starts as soon as 32 tokens' P is there; then S of the next block, in
+  // the same registers, while O is added. O of a block is summed apart from those before it: the tensor cores'
+  // sums keep about 14 bits, in which long ones of small terms stop growing (Fp8Products::sum_tokens).
+  template <bool kNext>
+  WW_DEVICE void multiply_pv(float (&s)[kScores]) {
+    float part[kOut], sum[4] = {};
+    ptx::u32 probability[kScores / 16][4];
+    ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity);
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kBlockBytes, 16));
+#pragma unroll
+    for (int step = 0; step < kScores / 16; ++step) {
+      exponentials(&s[step * 16], probability[step], sum);
+      ptx::wgmma_fence();
+      ptx::WgmmaE4m3<C::kDim>::template rs<128>(part, probability[step], ptx::wgmma_advance(v, step * 32), step > 0);
+    }
+    ptx::wgmma_commit();
+    const int stage = ring_.stage;
+    ring_.advance();
+    if constexpr (kNext) start_scores(ring_, s);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
+    rescale();
+    ptx::wgmma_wait<kNext ? 1 : 0>();
+    fence_registers(part);
+    release(shared_.v_empty(stage));
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] += part[i];
+  }
+
+  // P of 32 tokens. Of those a thread holds 2t and 2t + 1 of each 8; the products take them as 4t..4t+3
+  // of each 16.
+  WW_DEVICE void exponentials(float* s, ptx::u32 (&probability)[4], float (&sum)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]));
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sum[i % 4] += s[i];
+    fence_registers(sum);  // here, lest the compiler keeps the summands for later
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int at = j / 2 * 8 + j % 2 * 2;
+      probability[j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
+    }
   }
 
   // The same value in all lanes, in a uniform register: descriptors are read from those.
@@ -272,36 +224,6 @@ class Sm90Fp8Consumer {
   static WW_DEVICE void fence_registers(float (&r)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
-  }
-
-  WW_DEVICE void multiply_qk(float (&s)[kScores]) const {
-    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.stage * C::kBlockBytes, 16));
-    if constexpr (C::kQueryInRegisters) {
-#pragma unroll
-      for (int step = 0; step < C::kDim / 32; ++step) {
-        Qk::template rs<C::kDim>(s, query_[step], ptx::wgmma_advance(k, step * 32), step > 0);
-      }
-    } else {
-      const ptx::u32 q = uniform(
-          ptx::wgmma_descriptor(shared_.q + q_stage() * C::kQueryBytes + group_ * 64 * C::kDim, 16));
-#pragma unroll
-      for (int step = 0; step < C::kDim / 32; ++step) {
-        Qk::template ss<C::kDim>(s, ptx::wgmma_advance(q, step * 32), ptx::wgmma_advance(k, step * 32), step > 0);
-      }
-    }
-  }
-
-  // The dims of O from first_dim on.
-  template <int kCount>
-  WW_DEVICE void multiply_pv(float (&o)[kCount], const ptx::u32 (&probability)[kScores / 16][4], int first_dim,
-                             int accumulate) const {
-    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.stage * C::kValueBytes, 16));
-#pragma unroll
-    for (int step = 0; step < C::kBlockTokens / 32; ++step) {
-      const int at = step / 4 * (C::kDim * 128) + first_dim * 128 + step % 4 * 32;
-      ptx::WgmmaE4m3<kCount * 2>::template rs<128>(o, probability[step], ptx::wgmma_advance(v, at),
-                                                    step > 0 || accumulate);
-    }
   }
 
   WW_DEVICE void mask(int block, float (&s)[kScores]) const {
@@ -338,61 +260,59 @@ class Sm90Fp8Consumer {
   }
 
   // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
-  // pending factor is in factor_. Lanes trade maxima only when one of them moves.
+  // pending factor is in factor_. Lanes trade maxima only when one of them may move. Floats order as
+  // integers but for negative ones, which count as 0 first.
   WW_DEVICE void maxima(const float (&s)[kScores]) {
-    float top[4];
+    float top[2];
+    int t[4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) top[i] = fmaxf(s[i], s[i + 4]);
-#pragma unroll
-    for (int i = 8; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-    top[0] = fmaxf(top[0], top[1]);
-    top[1] = fmaxf(top[2], top[3]);
-    moved_ = __any_sync(~0u, top[0] > bound_[0] || top[1] > bound_[1]);
+    for (int i = 0; i < kScores / 2; ++i) {
+      const int at = i / 4 * 8 + i % 4;
+      t[i % 4] = __vimax3_s32(t[i % 4], __float_as_int(s[at]), __float_as_int(s[at + 4]));
+    }
+    top[0] = __int_as_float(max(t[0], t[1]));
+    top[1] = __int_as_float(max(t[2], t[3]));
+    moved_ = __any_sync(~0u, __fmaf_rn(top[0], scale_log2_[0], rows_.shift[0]) > kTopLog2 ||
+                                 __fmaf_rn(top[1], scale_log2_[1], rows_.shift[1]) > kTopLog2);
     if (!moved_) return;
+    float_maxima(s, top);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float m = top[row];
       m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
       m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
       factor_[row] = 1;
-      if (m > bound_[row]) {
+      if (__fmaf_rn(m, scale_log2_[row], rows_.shift[row]) > kTopLog2) {
         const float shift = C::kProbabilityLog2 - m * scale_log2_[row];
-        factor_[row] = bound_[row] == -INFINITY ? 0.0f : ptx::exp2_approx(shift - rows_.shift[row]);
+        factor_[row] = ptx::exp2_approx(shift - rows_.shift[row]);
         rows_.sum[row] *= factor_[row];
         rows_.shift[row] = shift;
-        bound_[row] = m + __fdividef(C::kRescaleThreshold, scale_log2_[row]);
       }
     }
   }
-
-  // Turns S into P. O is complete here, so P may replace the last one. Of 32 tokens a thread holds 2t and
-  // 2t + 1 of each 8; the products take them as 4t..4t+3 of each 16.
-  WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 16][4]) {
+  static WW_DEVICE void float_maxima(const float (&s)[kScores], float (&top)[2]) {
+    float t[4];
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_[i / 2 % 2], rows_.shift[i / 2 % 2]));
-    }
-    float sum[4];
+    for (int i = 0; i < 4; ++i) t[i] = fmaxf(s[i], s[i + 4]);
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-#pragma unroll
-    for (int i = 0; i < kScores / 16; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = i * 16 + j / 2 * 8 + j % 2 * 2;
-        probability[i][j] = ptx::pack_e4m3(s[at], s[at + 1], s[at + 4], s[at + 5]);
-      }
-    }
-#pragma unroll
-    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
+    for (int i = 8; i < kScores; ++i) t[i % 4] = fmaxf(t[i % 4], s[i]);
+    top[0] = fmaxf(t[0], t[1]);
+    top[1] = fmaxf(t[2], t[3]);
   }
+  static constexpr float kTopLog2 = C::kProbabilityLog2 + C::kRescaleThreshold;
+  static constexpr float kNothingSeen = 1e30f;  // a row's shift before its first maximum
 
+  WW_DEVICE void clear_out() {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] = 0;
+  }
   WW_DEVICE void rescale() {
     if (!moved_) return;
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] *= factor_[i / 2 % 2];
   }
 
+  // ---- output
   WW_DEVICE void write(const Sm90Fp8Tile& tile, const Rows& rows) const {
     const float v_scale = p_.v_head_scales != nullptr ? p_.v_head_scales[tile.kv_head] : 1.0f;
     float scale[2];
@@ -485,13 +405,12 @@ class Sm90Fp8Consumer {
   const Sm90Fp8Shared<C>& shared_;
   const int group_;
   int tile_ = 0;  // its place in the ring of tiles
-  RingPosition<C::kKeyStages> k_ring_;
-  RingPosition<C::kValueStages> v_ring_;
-  ptx::u32 query_[C::kQueryInRegisters ? C::kDim / 32 : 1][4];
+  int begin_, last_;  // its KV blocks
+  Ring ring_;  // of K and V
+  uint4 query_[kQueryLoads];     // of the next tile, on its way to shared memory
   float out_[kOut];
   Rows rows_;
   float scale_log2_[2];          // from a row's raw products to log2 units
-  float bound_[2];               // raw products past which a row's maximum moves
   float factor_[2];              // what O is due to be multiplied with, if a row of the warp has moved
   bool moved_ = false;
 };

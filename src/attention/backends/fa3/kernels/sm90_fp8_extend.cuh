@@ -1,18 +1,16 @@
 // Prefill with e4m3 products on Hopper, for e4m3 K and V: twice the tensor throughput of bf16, at the cost of
-// rounding Q and P to e4m3, too. After FlashAttention-3 (Shah et al. 2024), like sm90_extend.cuh, whose
-// worklist, overlaps and turns these are. What differs:
-//  - Q is rounded to e4m3 times a power of two a row, by the copying warpgroup (Caps: Fp8Products);
+// rounding Q and P to e4m3, too. After FlashAttention-3 (Shah et al. 2024), like sm90_extend.cuh, whose worklist
+// this is. What differs:
+//  - Q is rounded to e4m3 times a power of two a row, by the warpgroup that multiplies it (Caps: Fp8Products);
 //  - fp8 wgmma takes K-major operands only, so the copying warpgroup also transposes V, in the order of
 //    tokens in which a thread holds P;
 //  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values;
-//  - S and O of a block follow each other, O in the registers of S, and the blocks of O are added in f32: the tensor
-//    cores' sums keep about 14 bits, in which long ones of small terms would stop growing.
+//  - products of P with V are issued 32 tokens at a time between the exponentials: a warp that issues several waits
+//    for the tensor cores. Turns of the warpgroups are not needed then;
+//  - blocks of O are added in f32: the tensor cores' sums keep about 14 bits, in which long ones of small terms
+//    would stop growing;
+//  - a tile's first S is multiplied while the last tile's output is written.
 // Head scales of K go into the row's scale, those of V into the output. Softmax in log2 units.
-//
-// A block's products take half the time of bf16's, its exponentials the same: at 16 a clock and SM they
-// take as long as the products, and all instructions of a block about 1.4 times as long. What a warp waits
-// for beside (barriers, the first result of a product, the chain from maximum to exponential) is the
-// same for a block of any size; hence blocks as long as the registers hold.
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_fp8_consumer.cuh"
@@ -49,7 +47,7 @@ cudaError_t launch_sm90_fp8_extend(const AttentionParams& p, const ExtendWorklis
       sm90_fp8_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
   Sm90Maps maps = {};
-  const int box_tokens = box_tokens_of(p.page_size, C::kBoxTokens);
+  const int box_tokens = box_tokens_of(p.page_size, C::kBlockTokens);
   cudaError_t error = make_byte_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
   if (error == cudaSuccess) error = make_byte_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
   if (error != cudaSuccess) return error;

@@ -1,4 +1,4 @@
-// The copying, quantising and transposing warpgroup of the fp8 prefill kernel (sm90_fp8_extend.cuh).
+// The copying and transposing warpgroup of the fp8 prefill kernel (sm90_fp8_extend.cuh).
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_fp8_shared.cuh"
@@ -6,7 +6,7 @@
 
 namespace warpweave::cuda {
 
-// All four warps start copies of K and V, kAhead blocks ahead, quantise Q and transpose V.
+// All four warps find the units of work, start copies of K and V, kAhead blocks ahead, and transpose V.
 template <class C>
 class Sm90Fp8Producer {
  public:
@@ -15,37 +15,44 @@ class Sm90Fp8Producer {
       : p_(p), maps_(maps), shared_(shared), box_tokens_(box_tokens) {}
 
   WW_DEVICE void run(const ExtendWorklist& work) {
-    write_tile(tile_, work, blockIdx.x);
-    for (int unit = blockIdx.x + gridDim.x;; unit += gridDim.x) {
-      next_block_ = tile().block_end - 1;
-      find_pages();
-#pragma unroll 1
-      for (int i = 0; i < C::kAhead; ++i) load_next();
-      publish();
-      if (tile().request < 0) return;
-      const int first = tile().block_end - 1, next = (tile_ + 1) % C::kTiles;
-      for (int block = first; block >= tile().block_begin; --block) {
-        load_next();
-        transpose_block(block);
+    int unit = blockIdx.x;
+    publish(0, work, unit);
+    enter(0);
+    while (tile().request >= 0) {
+      int ctas;
+      asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(ctas));  // here, lest it takes a register all along
+      unit += ctas;
+      int block = tile().block_end - 1;
+      do {
+        const bool first = block == tile().block_end - 1;
+        if (block >= tile().block_begin) {
+          while (ahead_ <= C::kAhead && load_next(first ? tile_ : next_tile())) ++ahead_;
+          transpose_block(block);
+          --ahead_;
+        }
         // Here, where consumers have work, since it takes several dependent loads.
-        if (block == first) write_tile(next, work, unit);
-      }
-      if (first < tile().block_begin) write_tile(next, work, unit);
-      tile_ = next;
+        if (first) publish(next_tile(), work, unit);
+      } while (--block >= tile().block_begin);
+      tile_ = next_tile();
     }
   }
 
  private:
-  using E = typename C::Element;
   static WW_DEVICE int lane() { return threadIdx.x % 32; }
   static WW_DEVICE int warp() { return threadIdx.x / 32; }
-  // Each warp writes the same.
-  WW_DEVICE void write_tile(int place, const ExtendWorklist& work, int unit) const {
+
+  // Finds a unit and lets the consumers have it. Each warp writes the same.
+  WW_DEVICE void publish(int place, const ExtendWorklist& work, int unit) {
+    const int stage = place % C::kTileStages;
+    ptx::mbarrier_wait(shared_.tile_empty(stage), (place / C::kTileStages % 2) ^ 1);
     if (lane() == 0) shared_.tiles[place] = tile_of(work, unit);
     __syncwarp();
+    if (lane() == 0) ptx::mbarrier_arrive(shared_.tile_full(stage));
     prefetch_query(shared_.tiles[place]);
   }
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
+  WW_DEVICE int next_tile() const { return (tile_ + 1) % C::kTiles; }
+  WW_DEVICE const Sm90Fp8Tile& load_tile() const { return shared_.tiles[load_tile_]; }
 
   // Sections of heads outermost, then the items, then the heads of a section.
   WW_DEVICE Sm90Fp8Tile tile_of(const ExtendWorklist& work, int unit) const {
@@ -98,56 +105,6 @@ class Sm90Fp8Producer {
             static_cast<int64_t>(tile.head) * C::kDim) * 2;
   }
 
-  // The tile's Q in e4m3 and the scales of its rows.
-  WW_DEVICE void publish() {
-    const int stage = tile_ % C::kQueryStages;
-    ptx::mbarrier_wait(shared_.q_empty(stage), (tile_ / C::kQueryStages % 2) ^ 1);
-    if (tile().request >= 0) {
-      constexpr int kLanes = C::kDim / 8;            // of a row
-      constexpr int kRows = 32 / kLanes;             // of a warp at a time
-      constexpr int kAhead = 2;                      // loads under way: registers for more are lacking
-      static_assert(C::kTileRows / 4 % (kAhead * kRows) == 0);
-      constexpr int kWarpRows = C::kTileRows / 4;
-      for (int row = warp() * kWarpRows + lane() / kLanes; row < (warp() + 1) * kWarpRows; row += kAhead * kRows) {
-        uint4 eight[kAhead];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) eight[i] = read_query(row + i * kRows, lane() % kLanes);
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) quantise(stage, row + i * kRows, lane() % kLanes, eight[i]);
-      }
-      ptx::fence_proxy_async();
-    }
-    ptx::mbarrier_arrive(shared_.q_full(stage));
-  }
-
-  WW_DEVICE uint4 read_query(int row, int part) const {
-    if (tile().first_token + row >= tile().q_len) return make_uint4(0, 0, 0, 0);
-    return __ldg(reinterpret_cast<const uint4*>(query_of(tile(), row)) + part);
-  }
-
-  // The row's largest magnitude becomes one of 224 to 448.
-  WW_DEVICE void quantise(int stage, int row, int part, const uint4& eight) const {
-    const ptx::u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-    float value[8];
-    float top = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      value[i * 2] = E::low(pairs[i]);
-      value[i * 2 + 1] = E::high(pairs[i]);
-      top = fmaxf(top, fmaxf(fabsf(value[i * 2]), fabsf(value[i * 2 + 1])));
-    }
-#pragma unroll
-    for (int step = 1; step < C::kDim / 8; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    // A power of two, which leaves values that are e4m3 already as they are.
-    const ptx::u32 exponent = min(max((__float_as_uint(top * (1.0f / 448.0f)) + 0x7fffffu) >> 23, 27u), 227u);
-    const float scale = __uint_as_float(exponent << 23), inverse = __uint_as_float((254 - exponent) << 23);
-    const ptx::u32 low = ptx::pack_e4m3(value[0] * inverse, value[1] * inverse, value[2] * inverse, value[3] * inverse);
-    const ptx::u32 high = ptx::pack_e4m3(value[4] * inverse, value[5] * inverse, value[6] * inverse, value[7] * inverse);
-    const ptx::u32 target = shared_.q + stage * C::kQueryBytes + sm90_fp8_swizzled<C>(row, part / 2) + part % 2 * 8;
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(target), "r"(low), "r"(high) : "memory");
-    if (part == 0) shared_.q_scales[stage * C::kTileRows + row] = scale;
-  }
-
   // A lane finds the page of one of this warp's boxes in the next block; boxes past the end get page -1,
   // which the engine fills with zeros.
   WW_DEVICE void find_pages() {
@@ -155,15 +112,26 @@ class Sm90Fp8Producer {
     const int token = next_block_ * C::kBlockTokens + box * box_tokens_;
     page_ = -1;
     in_page_ = 0;
-    if (next_block_ < tile().block_begin || box * box_tokens_ >= C::kBlockTokens || token >= tile().kv_len) return;
+    const Sm90Fp8Tile& tile = load_tile();
+    if (next_block_ < tile.block_begin || box * box_tokens_ >= C::kBlockTokens || token >= tile.kv_len) return;
     const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
     in_page_ = token - index * p_.page_size;
-    page_ = __ldg(p_.page_table + static_cast<int64_t>(tile().request) * p_.page_table_stride + index);
+    page_ = __ldg(p_.page_table + static_cast<int64_t>(tile.request) * p_.page_table_stride + index);
   }
 
-  // Copies the tile's next block, if it has one, and looks up the pages of the one after it.
-  WW_DEVICE void load_next() {
-    if (next_block_ < tile().block_begin) return;
+  // Goes on to a tile that is published.
+  WW_DEVICE void enter(int place) {
+    load_tile_ = place;
+    next_block_ = load_tile().block_end - 1;
+    find_pages();
+  }
+
+  // Copies the next block, if it is of a tile up to `known`, and looks up the pages of the one after it.
+  WW_DEVICE bool load_next(int known) {
+    while (next_block_ < load_tile().block_begin) {
+      if (load_tile_ == known) return false;
+      enter((load_tile_ + 1) % C::kTiles);
+    }
     load(maps_.k, shared_.k + k_ring_.stage * C::kBlockBytes, shared_.k_full(k_ring_.stage),
          shared_.k_empty(k_ring_.stage), k_ring_.parity ^ 1);
     k_ring_.advance();
@@ -172,6 +140,7 @@ class Sm90Fp8Producer {
     load_ring_.advance();
     --next_block_;
     find_pages();
+    return true;
   }
 
   WW_DEVICE void load(const CUtensorMap& map, ptx::u32 target, ptx::u32 full, ptx::u32 empty, int parity) const {
@@ -183,60 +152,68 @@ class Sm90Fp8Producer {
       const int page = __shfl_sync(~0u, page_, i), in_page = __shfl_sync(~0u, in_page_, i);
       const int row = (i * 4 + warp()) * box_tokens_;
       if (lane() != 0 || row >= C::kBlockTokens) continue;
-      ptx::tma_load_4d(target + row * C::kDim, &map, full, 0, in_page, tile().kv_head, page);
+      ptx::tma_load_4d(target + row * C::kDim, &map, full, 0, in_page, load_tile().kv_head, page);
     }
     __syncwarp();
   }
 
   WW_DEVICE void transpose_block(int block) {
-    ptx::mbarrier_wait(shared_.raw_full(v_ring_.stage), v_ring_.parity);
+    ptx::mbarrier_wait(shared_.raw_full(raw_ring_.stage), raw_ring_.parity);
     ptx::mbarrier_wait(shared_.v_empty(v_ring_.stage), v_ring_.parity ^ 1);
     const int tokens = tile().kv_len - block * C::kBlockTokens;  // of the block and after it
     if (tokens >= C::kBlockTokens) transpose_units<false>(tokens);
     else transpose_units<true>(tokens);
     __syncwarp();
-    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(v_ring_.stage));
+    if (lane() == 0) ptx::mbarrier_arrive(shared_.raw_empty(raw_ring_.stage));
     ptx::fence_proxy_async();
     ptx::mbarrier_arrive(shared_.v_full(v_ring_.stage));
+    raw_ring_.advance();
     v_ring_.advance();
   }
 
-  // A unit is 16 tokens of half of the dims; a warp takes every fourth. Byte 4t + c of a unit's 16 in a row
-  // of V^T is token 2t + c % 2 + c / 2 * 8, the order in which a thread of the consumers holds P. A
-  // matrix of 16-bit pairs, read transposed, gives a thread two tokens of two neighbouring dims; half
-  // of the lanes store the odd dim first, which spreads the banks.
+  // A unit is 16 tokens of half of the dims; a warp takes every fourth, and so always the same half. Byte 4t + c of
+  // a unit's 16 in a row of V^T is token 2t + c % 2 + c / 2 * 8, the order in which a thread of the consumers
+  // holds P. A matrix of 16-bit pairs, read transposed, gives a thread two tokens of two neighbouring dims; half
+  // of the lanes store the odd dim first, which spreads the banks. Addresses of units differ in constants alone: a
+  // warp is all that a scheduler has for this, and the consumers wait for it.
   template <bool kTail>
   WW_DEVICE void transpose_units(int tokens) {
-    constexpr int kUnits = C::kBlockTokens / 8, kPairs = C::kDim / 64;  // of chunks of 16 dims
-    static_assert(kUnits % 4 == 0);
-    const ptx::u32 raw = shared_.raw + v_ring_.stage * C::kBlockBytes;
-    const ptx::u32 transposed = shared_.v + v_ring_.stage * C::kValueBytes;
+    constexpr int kPairs = C::kDim / 64;  // of chunks of 16 dims
+    const int first_group = warp() / 2, chunk = warp() % 2 * kPairs * 2;
+    ptx::u32 source[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      source[i] = shared_.raw + raw_ring_.stage * C::kBlockBytes +
+                  sm90_fp8_swizzled<C>(first_group * 16 + lane() % 16, chunk + i * 2 + lane() / 16);
+    }
     const bool odd_first = lane() >= 16;
     const ptx::u32 first_bytes = odd_first ? 0x7531 : 0x6420, second_bytes = odd_first ? 0x6420 : 0x7531;
     // The row that a lane stores: of the matrices (first, second dims) of the first chunk, then the next's.
     const int matrix_row = lane() % 8;
-    const int dim = lane() / 16 * 16 + matrix_row * 2 + ((matrix_row >= 4) != (lane() / 8 % 2 == 1) ? 1 : 0);
-#pragma unroll 1
-    for (int unit = warp(); unit < kUnits; unit += 4) {
-      const int group = unit / 2, chunk = unit % 2 * kPairs * 2;
-      ptx::u32 pair[kPairs][4];
+    const int row = chunk * 16 + lane() / 16 * 16 + matrix_row * 2 +
+                    ((matrix_row >= 4) != (lane() / 8 % 2 == 1) ? 1 : 0);
+    const ptx::u32 target =
+        shared_.v + v_ring_.stage * C::kBlockBytes + row * 128 + ((first_group ^ row % 8) * 16);
+    constexpr int kAtOnce = 2;  // units, for the latency
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const ptx::u32 at = sm90_fp8_swizzled<C>(group * 16 + lane() % 16, chunk + i * 2 + lane() / 16);
-        ptx::ldmatrix_x4_trans(pair[i], raw + at);
+    for (int step = 0; step < C::kBlockTokens / 32; step += kAtOnce) {
+      ptx::u32 pair[kAtOnce][kPairs][4];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) ptx::ldmatrix_x4_trans(pair[u][i], source[i] + (step + u) * (32 * C::kDim));
       }
-      const ptx::u32 keep = kTail ? kept_bytes(tokens - group * 16) : ~0u;
-      const ptx::u32 column = transposed + group / 8 * (C::kDim * 128);
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        ptx::u32 out[4];
+      for (int u = 0; u < kAtOnce; ++u) {
+        const ptx::u32 keep = kTail ? kept_bytes(tokens - (first_group + (step + u) * 2) * 16) : ~0u;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          out[half * 2] = __byte_perm(pair[i][half * 2], pair[i][half * 2 + 1], first_bytes) & keep;
-          out[half * 2 + 1] = __byte_perm(pair[i][half * 2], pair[i][half * 2 + 1], second_bytes) & keep;
+        for (int i = 0; i < kPairs; ++i) {
+          const ptx::u32 (&p)[4] = pair[u][i];
+          const ptx::u32 out[4] = {
+              __byte_perm(p[0], p[1], first_bytes) & keep, __byte_perm(p[0], p[1], second_bytes) & keep,
+              __byte_perm(p[2], p[3], first_bytes) & keep, __byte_perm(p[2], p[3], second_bytes) & keep};
+          ptx::stmatrix_x4((target ^ (step + u) * 32) + i * (32 * 128), out);
         }
-        const int row = (chunk + i * 2) * 16 + dim;
-        ptx::stmatrix_x4(column + row * 128 + ((group % 8 ^ row % 8) * 16), out);
       }
     }
   }
@@ -255,9 +232,11 @@ class Sm90Fp8Producer {
   const Sm90Maps& maps_;
   const Sm90Fp8Shared<C>& shared_;
   const int box_tokens_;
-  int tile_ = 0;  // its place in the ring of tiles
-  RingPosition<C::kKeyStages> k_ring_;
-  RingPosition<C::kValueStages> load_ring_, v_ring_;  // of V: to be copied, to be transposed
+  // Places in the ring of tiles: of the one whose V is being transposed, and whose K and V are being copied.
+  int tile_ = 0, load_tile_ = 0;
+  int ahead_ = 0;  // blocks whose copies have been started, but whose V has not been transposed
+  RingPosition<C::kStages> k_ring_, v_ring_;
+  RingPosition<C::kRawStages> load_ring_, raw_ring_;  // of V as it is stored: to be copied, to be transposed
   int next_block_ = -1;  // to be copied
   int page_ = -1, in_page_ = 0;
 };

@@ -1,63 +1,44 @@
 // Tile sizes, shared memory and barriers of the fp8 prefill kernel (sm90_fp8_extend.cuh).
 #pragma once
 
+#include "attention/backends/fa3/caps.h"
 #include "attention/backends/fa3/kernels/sm90_shared.cuh"
 
 namespace warpweave::cuda {
 
-// How products follow each other:
-//  both     S of the next block together with O of this one; the warpgroups take turns with the pair
-//  scores   the same, but the next warpgroup may start as soon as S is under way
-//  none     the same without turns
-//  apart    S, then O, without turns. O of a block is summed apart from the blocks before it, in the registers
-//           of S, and added to them in f32: sums of 14 bits then end at a block
-enum class Sm90Turns { both, scores, none, apart };
-
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, bool kQueryInRegisters_, Sm90Turns kTurns_>
+template <class Element_, int kDim_>
 struct Sm90Fp8Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
-  static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
+  static constexpr int kConsumers = 2;           // warpgroups of 64 rows
   static constexpr int kTileRows = 64 * kConsumers;
-  static constexpr int kBlockTokens = kBlockTokens_;
-  static constexpr bool kQueryInRegisters = kQueryInRegisters_;  // else the tensor cores read it anew for each block
-  static constexpr Sm90Turns kTurns = kTurns_;
-  static constexpr bool kTakesTurns = kTurns == Sm90Turns::both || kTurns == Sm90Turns::scores;
-  // Products apart: dims of O that are multiplied at a time, for lack of registers.
-  static constexpr int kPartDim = kConsumers == 3 && kDim == 128 ? 64 : kDim;
-  // In registers of S, which is done with; where there are enough the compiler schedules apart ones better.
-  static constexpr bool kPartInScores = kDim == 128;
-  static_assert(kTurns != Sm90Turns::apart || kPartDim <= kBlockTokens);
+  static constexpr int kBlockTokens = fa3::kFp8Products.sum_tokens;
+  static_assert(kBlockTokens == 128);            // a row of V^T, in the swizzle of 128 bytes
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
   static constexpr int kProducerRegisters = 56;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 224 : 152;
+  static constexpr int kConsumerRegisters = 224;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumers + 1));
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
-  // V^T: columns of 128 tokens, in each a 128-byte row a dim.
-  static constexpr int kValueBytes = (kBlockTokens + 127) / 128 * 128 * kDim;
-  static constexpr int kQueryStages = 2;
+  static constexpr int kTileStages = 2;
   static constexpr int kTiles = 8;
-  static constexpr bool kSmallBlocks = kBlockBytes <= 16 << 10;
-  static constexpr int kAhead = kSmallBlocks ? 2 : 1;  // blocks whose copies are under way while one is transposed
-  static constexpr int kKeyStages = kBlockBytes <= 24 << 10 ? kAhead + 2 : kAhead + 1;
-  static constexpr int kValueStages = kAhead + 1;      // of V as it is stored, and of V^T
-  static constexpr int kRingBytes = kQueryStages * kQueryBytes + kKeyStages * kBlockBytes +
-                                    kValueStages * (kBlockBytes + kValueBytes);
+  static constexpr int kAhead = 2;               // blocks whose copies are under way while one is transposed
+  static constexpr int kStages = 4;              // of K, and of V^T
+  static constexpr int kRawStages = kAhead + 1;  // of V as it is stored
+  static constexpr int kRingBytes = kQueryBytes + (2 * kStages + kRawStages) * kBlockBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
-  static constexpr int kScalesBytes = kQueryStages * kTileRows * 4;
+  static constexpr int kScalesBytes = kTileRows;
   static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
   static_assert(kSmemBytes <= 227 << 10);
-  // The largest power of two of tokens that a box may hold.
-  static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
   // P is stored times 2^kProbabilityLog2 and may reach 2^kRescaleThreshold times that: e4m3 ends at 448,
-  // and has its full precision down to 2^-6. The former is Fp8Products::p_scale_log2.
-  static constexpr int kProbabilityLog2 = 6;
+  // and has its full precision down to 2^-6.
+  static constexpr int kProbabilityLog2 = fa3::kFp8Products.p_scale_log2;
   static constexpr float kRescaleThreshold = 2;
 };
 
-// One unit of work. It is read where it lies, since registers are short. The producer writes unit u + 1 when Q's
-// stage of u - 2 is free: consumers may still write their rows of u - 3 then, and need no older unit.
+// One unit of work. It is read where it lies, since registers are short. The producer publishes unit u when consumers
+// have entered u - 2: they may still write their rows of u - 3 then, and need no older unit.
 struct Sm90Fp8Tile {
   int request;  // -1: no more
   int head, kv_head;
@@ -68,27 +49,27 @@ struct Sm90Fp8Tile {
 };
 
 struct Sm90Fp8Barriers {
-  ptx::u64 q_full[2], q_empty[2];
-  ptx::u64 k_full[4], k_empty[4], raw_full[3], raw_empty[3], v_full[3], v_empty[3];
+  ptx::u64 tile_full[2], tile_empty[2];
+  ptx::u64 k_full[4], k_empty[4], raw_full[3], raw_empty[3], v_full[4], v_empty[4];
 };
 
 template <class C>
 struct Sm90Fp8Shared {
   ptx::u32 q, k, raw, v, barriers;
-  float* q_scales;   // [kQueryStages, kTileRows]
+  unsigned char* q_exponents;  // [kTileRows], of the scales, as in a float
   Sm90Fp8Tile* tiles;  // [kTiles]
 
   WW_DEVICE Sm90Fp8Shared(char* base) {
     q = ptx::smem_address(base);
-    k = q + C::kQueryStages * C::kQueryBytes;
-    raw = k + C::kKeyStages * C::kBlockBytes;
-    v = raw + C::kValueStages * C::kBlockBytes;
-    q_scales = reinterpret_cast<float*>(base + C::kRingBytes);
+    k = q + C::kQueryBytes;
+    raw = k + C::kStages * C::kBlockBytes;
+    v = raw + C::kRawStages * C::kBlockBytes;
+    q_exponents = reinterpret_cast<unsigned char*>(base + C::kRingBytes);
     barriers = q + C::kRingBytes + C::kScalesBytes;
     tiles = reinterpret_cast<Sm90Fp8Tile*>(base + C::kRingBytes + C::kScalesBytes + sizeof(Sm90Fp8Barriers));
   }
-  WW_DEVICE ptx::u32 q_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, q_full) + s * 8; }
-  WW_DEVICE ptx::u32 q_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, q_empty) + s * 8; }
+  WW_DEVICE ptx::u32 tile_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, tile_full) + s * 8; }
+  WW_DEVICE ptx::u32 tile_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, tile_empty) + s * 8; }
   WW_DEVICE ptx::u32 k_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, k_full) + s * 8; }
   WW_DEVICE ptx::u32 k_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, k_empty) + s * 8; }
   WW_DEVICE ptx::u32 raw_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, raw_full) + s * 8; }
@@ -99,19 +80,19 @@ struct Sm90Fp8Shared {
   WW_DEVICE void init_barriers() const {
     static_assert(sizeof(Sm90Fp8Barriers) + C::kTiles * sizeof(Sm90Fp8Tile) <= C::kControlBytes);
     constexpr int kWarps = 4 * C::kConsumers;
-    for (int s = 0; s < C::kQueryStages; ++s) {
-      ptx::mbarrier_init(q_full(s), 128);
-      ptx::mbarrier_init(q_empty(s), kWarps);
+    for (int s = 0; s < C::kTileStages; ++s) {
+      ptx::mbarrier_init(tile_full(s), 4);
+      ptx::mbarrier_init(tile_empty(s), kWarps);
     }
-    for (int s = 0; s < C::kKeyStages; ++s) {
+    for (int s = 0; s < C::kStages; ++s) {
       ptx::mbarrier_init(k_full(s), 1);
       ptx::mbarrier_init(k_empty(s), kWarps);
-    }
-    for (int s = 0; s < C::kValueStages; ++s) {
-      ptx::mbarrier_init(raw_full(s), 1);
-      ptx::mbarrier_init(raw_empty(s), 4);
       ptx::mbarrier_init(v_full(s), 128);
       ptx::mbarrier_init(v_empty(s), kWarps);
+    }
+    for (int s = 0; s < C::kRawStages; ++s) {
+      ptx::mbarrier_init(raw_full(s), 1);
+      ptx::mbarrier_init(raw_empty(s), 4);
     }
     ptx::mbarrier_init_fence();
   }
