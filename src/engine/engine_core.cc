@@ -33,9 +33,13 @@ void EngineCore::loop() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   DeviceStep* running = nullptr;
   while (take_inbox(/*wait=*/running == nullptr && scheduler_.idle())) {
+    const auto begun = SteadyClock::now();
     const Step& step = scheduler_.schedule();
     DeviceStep* launched = step.empty() ? nullptr : prepare(step);
-    if (launched != nullptr) runner_->launch(launched);
+    if (launched != nullptr) {
+      runner_->launch(launched);
+      launched->host_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
+    }
     DeviceStep* finished = overlap ? running : launched;
     running = overlap ? launched : nullptr;
     if (finished != nullptr) {
@@ -161,8 +165,21 @@ void EngineCore::want_input_logprobs(const StepRow& row, int first_logits_row,
   }
 }
 
+void EngineCore::count_step(const DeviceStep& device_step) {
+  const ForwardBatch& batch = device_step.builder.batch();
+  StepTotals& totals = batch.mode == ForwardMode::decode   ? decode_steps_
+                       : batch.mode == ForwardMode::extend ? prefill_steps_
+                                                           : mixed_steps_;
+  ++totals.steps;
+  totals.requests += static_cast<uint64_t>(batch.num_reqs);
+  totals.tokens += static_cast<uint64_t>(batch.num_tokens);
+  totals.device_ms += device_step.device_us / 1000;
+  totals.host_ms += device_step.host_us / 1000;
+}
+
 void EngineCore::publish(DeviceStep& device_step) {
   last_overhead_us_ = device_step.overhead_us;
+  count_step(device_step);
   for (InputLogprob& task : device_step.input_logprobs) {
     LiveRequest& request = *task.request;
     if (request.input_logprobs_sent) continue;  // computed again after a retraction
@@ -301,6 +318,9 @@ void EngineCore::update_stats() {
   now.evicted_tokens_total = scheduled.evicted_tokens_total;
   now.steps_total = scheduled.steps_total;
   now.step_overhead_us = last_overhead_us_;
+  now.decode_steps = decode_steps_;
+  now.prefill_steps = prefill_steps_;
+  now.mixed_steps = mixed_steps_;
   std::lock_guard lock(mutex_);
   stats_ = now;
 }
