@@ -160,11 +160,12 @@ struct MixedChunks {
   MixedChunks(int rows, int decoding, int chunk = 4096) : scheduler(config(rows, chunk)) {
     for (int i = 0; i < decoding; ++i) EXPECT_TRUE(scheduler.add(make_spec(next_id++, 1, 1000)).ok());
     while (scheduler.stats().queued_reqs > 0) commit(scheduler, scheduler.schedule());
+    EXPECT_EQ(scheduler.stats().running_reqs, decoding);
   }
   static SchedulerConfig config(int rows, int chunk) {
     SchedulerConfig out;
     out.page_size = 16;
-    out.num_pages = 8192;
+    out.num_pages = 65536;
     out.context_len = 32768;
     out.max_running_requests = 600;
     out.chunked_prefill_size = chunk;
