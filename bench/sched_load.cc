@@ -3,8 +3,12 @@
 //
 //   sched_load REQUESTS CONCURRENCY [KEY=VALUE ...]
 //
-// Keys: chunk (8192), mixed (1), products (us at 64 rows, 4450), rate (prefill tokens/s of large steps, 45000),
-// runs (seeds that are averaged, 1), seed (11, that of serving_bench).
+// Keys: chunk (8192), mixed (1) and rows (--mixed-chunk-rows, 256) of the scheduler; delay (steps that go by between
+// a request's end and the next one's arrival, 1); in_min, in_max, out_min, out_max (tokens); runs (seeds that are
+// averaged, 1), seed (11, that of serving_bench); trace (1: a line a step); of the model: products (1, a factor),
+// round (rows to which steps with prefill are padded), mixed_us and row_us (what such a step and each of its
+// prompt tokens cost beside products and attention), throttle (0.14, how much slower compute-bound work gets when
+// it lasts), heat, tau_us, warm_from (when).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,9 +28,10 @@ namespace {
 struct Options {
   int requests = 200, concurrency = 64;
   std::map<std::string, double> values = {
-      {"chunk", 8192}, {"mixed", 1},        {"rows", 256},        {"delay", 1},      {"runs", 1},
-      {"seed", 11},    {"products", 1},     {"round", 128},       {"mixed_us", 300},   {"row_us", 1.4},   {"heat", 1.28},
-      {"tau_us", 33000}, {"warm_from", 0.39}, {"throttle", 0.14}, {"trace", 0}};
+      {"chunk", 8192},   {"mixed", 1},        {"rows", 256},      {"delay", 1},     {"in_min", 512},
+      {"in_max", 1536},  {"out_min", 128},    {"out_max", 384},   {"runs", 1},      {"seed", 11},
+      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 300}, {"row_us", 1.4},
+      {"throttle", 0.14}, {"heat", 1.28},     {"tau_us", 33000},  {"warm_from", 0.39}};
 };
 
 // Llama-3.1-8B in bf16 on one H200, calibrated on the times of 1,000 steps of serving_bench and on what the tuner
@@ -135,12 +140,16 @@ Totals run(const Options& options, int seed) {
   std::map<RequestId, double> arrival, last;
   int submitted = 0, finished = 0;
   double now = 0;
+  const auto draw = [&](const char* least, const char* most) {
+    const int from = static_cast<int>(value.at(least));
+    return from + static_cast<int>(random() % static_cast<unsigned>(static_cast<int>(value.at(most)) - from + 1));
+  };
   const auto submit = [&](double arrived) {
     if (submitted == options.requests) return;
     ScheduledRequestSpec spec;
     spec.id = ++submitted;
-    spec.input_ids.assign(512 + random() % 1025, 7);
-    spec.max_new_tokens = 128 + static_cast<int>(random() % 257);
+    spec.input_ids.assign(draw("in_min", "in_max"), 7);
+    spec.max_new_tokens = draw("out_min", "out_max");
     spec.ignore_eos = true;
     arrival[spec.id] = arrived;
     if (!scheduler.add(std::move(spec)).ok()) std::abort();

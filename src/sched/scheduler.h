@@ -60,12 +60,13 @@ inline constexpr int kReservedNewTokensCap = 4096;
 // decode rows, or the chunk if that is less): products are as fast with more, and a long step would
 // keep those who decode waiting.
 inline constexpr int kMixedStepTokens = 2048;
-// With mixed_chunk_rows such a step takes a share of the prompt tokens that wait: what decoding leaves of
-// mixed_chunk_rows, or a part in mixed_chunk_rows / decode rows if that is more, so that the more of the weights'
-// time the decode rows fill the less is spread, and all at once from mixed_chunk_rows decode rows on. A first
-// token waits for a few more steps, each of them shorter. The step's rows are a multiple of kMixedRowTile (or of
-// mixed_chunk_rows if that is less): a product takes as long for fewer.
-inline constexpr double kMixedSpreadSteps = 8;
+// With mixed_chunk_rows such a step takes a piece of the prompt tokens that wait: what decoding leaves of
+// mixed_chunk_rows, or one part in (mixed_chunk_rows / decode rows, at most kMixedSpreadSteps) of them if that is
+// more. Few decode rows leave much of the time in which weights are read to others; from mixed_chunk_rows decode
+// rows on there is none left, and nothing is spread. A first token waits for a few more steps, each of them
+// shorter. The step's rows are a multiple of kMixedRowTile (or of mixed_chunk_rows if that is less): a product
+// takes as long for fewer.
+inline constexpr double kMixedSpreadSteps = 4;
 inline constexpr int kMixedRowTile = 128;
 // A retraction makes room for this many more steps of those who stay.
 inline constexpr int kRetractHeadroomSteps = 20;

@@ -207,7 +207,7 @@ TEST(Scheduler, MixedChunkRowsSpreadAPromptOverStepsThatDecode) {
 TEST(Scheduler, MixedChunkRowsFillAPieceWithTheNextPrompt) {
   MixedChunks chunks(256, 10);
   chunks.add_prompt(100);
-  chunks.add_prompt(1000);
+  chunks.add_prompt(600);
   const Step& step = chunks.scheduler.schedule();
   EXPECT_EQ(step.num_tokens, 256);
   EXPECT_EQ(step.rows[0].num_tokens, 100);
@@ -221,7 +221,7 @@ TEST(Scheduler, MixedChunkRowsLeaveStepsOfManyDecodeRowsAndLongQueuesWhole) {
   EXPECT_EQ(many.next_step_tokens(), 1256);
   MixedChunks queue(256, 8);
   for (int i = 0; i < 40; ++i) queue.add_prompt(1000);
-  EXPECT_EQ(queue.next_step_tokens(), 2048);  // what waits is spread over at most 8 steps
+  EXPECT_EQ(queue.next_step_tokens(), 2048);  // what waits is spread over at most 4 steps
   MixedChunks alone(256, 0);
   alone.add_prompt(1000);
   EXPECT_EQ(alone.next_step_tokens(), 1000);  // nobody decodes
