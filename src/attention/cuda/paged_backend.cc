@@ -200,11 +200,12 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   }
   p.decode_q_len = decode_q_len;
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
-  if (decode_q_len > 0) run_decode(batch, shape, p, decode_q_len);
+  if (decode_q_len > 0) run_decode(batch, shape, p, decode_q_len, /*beside_extend=*/true);
 }
 
+// With `beside_extend` the kernel before it is the tiled one of the same batch, whose rows are others.
 void PagedCudaBackend::run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p,
-                                  int q_len) {
+                                  int q_len, bool beside_extend) {
   const int rows = q_len * p.group;
   const bool multi_row = q_len > 1;
   const DecodeLayout layout = kernels_.decode_layout(shape, rows, multi_row);
@@ -224,6 +225,7 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, const KernelShape& 
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
+  workspace.beside_predecessor = workspace.plan_is_older && beside_extend;
   report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
 }
 

@@ -110,7 +110,8 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
-  void run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len);
+  void run_decode(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p, int q_len,
+                  bool beside_extend = false);
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   Status reserve_fixed(FixedPlan& plan, int pieces);
