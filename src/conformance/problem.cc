@@ -315,8 +315,12 @@ Forward Problem::prepare(const std::vector<Slice>& slices, bool decode) const {
     batch.max_q_len = std::max(batch.max_q_len, rows);
     batch.max_kv_len = std::max(batch.max_kv_len, kv_len);
   }
+  const bool decodes_too = batch.max_q_len > 1 && std::any_of(slices.begin(), slices.end(), [](const Slice& slice) {
+    return slice.q_end - slice.q_begin == 1;
+  });
   batch.mode = !trees_.empty() ? ForwardMode::target_verify
                : decode        ? ForwardMode::decode
+               : decodes_too   ? ForwardMode::mixed
                                : ForwardMode::extend;
   batch.causal = case_.causal;
   batch.positions = forward.positions;
