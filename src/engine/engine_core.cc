@@ -6,6 +6,11 @@
 #include "base/log.h"
 
 namespace warpweave {
+namespace {
+
+constexpr auto kUntilItComes = std::chrono::microseconds::max();
+
+}  // namespace
 
 EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> runner)
     : options_(std::move(options)),
@@ -32,7 +37,7 @@ EngineCore::~EngineCore() {
 void EngineCore::loop() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   DeviceStep* running = nullptr;
-  while (take_inbox(/*wait=*/running == nullptr && scheduler_.idle())) {
+  while (take_inbox(patience(running))) {
     const auto begun = SteadyClock::now();
     const Step& step = scheduler_.schedule();
     DeviceStep* launched = step.empty() ? nullptr : prepare(step);
@@ -57,11 +62,23 @@ void EngineCore::loop() {
   }
 }
 
-bool EngineCore::take_inbox(bool wait) {
+// How long a request is waited for before the next step is made. Where one ended, its client may send the next at
+// once, which would miss that step by little; the device is busy for about a decode step at least.
+std::chrono::microseconds EngineCore::patience(const DeviceStep* running) const {
+  if (running == nullptr) return scheduler_.idle() ? kUntilItComes : std::chrono::microseconds(0);
+  return std::chrono::microseconds(request_ended_ ? static_cast<int64_t>(last_decode_us_ / 4) : 0);
+}
+
+bool EngineCore::take_inbox(std::chrono::microseconds patience) {
   Inbox taken;
   {
     std::unique_lock lock(mutex_);
-    if (wait) inbox_changed_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+    const auto came = [&] { return stopping_ || !inbox_.empty(); };
+    if (patience == kUntilItComes) {
+      inbox_changed_.wait(lock, came);
+    } else if (patience.count() > 0) {
+      inbox_changed_.wait_for(lock, patience, came);
+    }
     std::swap(taken, inbox_);
   }
   for (auto& request : taken.arrived) start_request(std::move(request));
@@ -175,11 +192,13 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   totals.tokens += static_cast<uint64_t>(batch.num_tokens);
   totals.device_ms += device_step.device_us / 1000;
   totals.host_ms += device_step.host_us / 1000;
+  if (batch.mode == ForwardMode::decode) last_decode_us_ = device_step.device_us;
 }
 
 void EngineCore::publish(DeviceStep& device_step) {
   last_overhead_us_ = device_step.overhead_us;
   count_step(device_step);
+  request_ended_ = false;
   for (InputLogprob& task : device_step.input_logprobs) {
     LiveRequest& request = *task.request;
     if (request.input_logprobs_sent) continue;  // computed again after a retraction
@@ -237,7 +256,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
 
 void EngineCore::answer(LiveRequest& request, FinishReason reason) {
   if (request.answered) return;
-  request.answered = true;
+  request.answered = request_ended_ = true;
   request.pending.finish = std::move(reason);
   ids_by_rid_.erase(request.request.rid);
   {
