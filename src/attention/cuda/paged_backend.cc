@@ -20,9 +20,6 @@ constexpr int kMaxPartialFloats = 16 * 256;
 constexpr int kMaxPartialRows = 32;
 constexpr size_t kMinHeadDim = 64;
 
-// The longest run of query tokens that the decode kernel takes together with tiled requests.
-constexpr int kMixedDecodeRows = 16;
-
 // Fixed splits: long enough that merging costs little, short enough to spread one long request.
 constexpr int kSplitTokens = 1024;
 constexpr size_t kFixedPartialFloats = size_t{16} << 20;
@@ -187,20 +184,18 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   AttentionParams p = params_of(batch, call);
   if (batch.num_tokens == 0) return;
   if (deterministic_) return run_fixed(batch, shape, p, batch.max_q_len);
+  // Rows that decode keep their kernel: with the end of a prompt, of a few rows, it would be that of several
+  // rows a request, two to four times as slow for all of them.
+  if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
+    p.decode_q_len = 1;
+    if (batch.max_q_len > 1) run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
+    return run_decode(batch, shape, p, 1, /*beside_extend=*/batch.max_q_len > 1);
+  }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
     return run_decode(batch, shape, p, batch.max_q_len);
   }
-  int decode_q_len = 0;
-  if (batch.mode == ForwardMode::mixed) {
-    const int longest = kMixedDecodeRows / p.group;
-    for (int r = 0; r < batch.num_reqs; ++r) {
-      if (batch.q_len(r) <= longest) decode_q_len = std::max(decode_q_len, batch.q_len(r));
-    }
-  }
-  p.decode_q_len = decode_q_len;
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
-  if (decode_q_len > 0) run_decode(batch, shape, p, decode_q_len, /*beside_extend=*/true);
 }
 
 // With `beside_extend` the kernel before it is the tiled one of the same batch, whose rows are others.
