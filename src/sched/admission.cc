@@ -47,7 +47,9 @@ int Scheduler::mixed_chunk(int decode_rows) {
   const double steps = std::clamp(static_cast<double>(config_.mixed_chunk_rows) / decode_rows, 1.0, kMixedSpreadSteps);
   const auto enough = static_cast<int64_t>(steps * most);
   const auto share = static_cast<int64_t>(std::ceil(static_cast<double>(waiting_prefill_tokens(enough)) / steps));
-  const int64_t rows = std::max<int64_t>(decode_rows + share, config_.mixed_chunk_rows);
+  const int seen = chunked_ != nullptr ? chunked_->scheduled : waiting_.empty() ? 0 : (*waiting_.begin())->match_len;
+  const int64_t piece = std::max<int64_t>(share, seen / kMixedSeenPerToken);
+  const int64_t rows = std::max<int64_t>(decode_rows + piece, config_.mixed_chunk_rows);
   const int tile = std::min(kMixedRowTile, config_.mixed_chunk_rows);
   return static_cast<int>(std::clamp<int64_t>((rows + tile - 1) / tile * tile - decode_rows, 1, most));
 }

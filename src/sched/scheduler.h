@@ -67,6 +67,8 @@ inline constexpr int kMixedStepTokens = 2048;
 // shorter. The step's rows are a multiple of kMixedRowTile (or of mixed_chunk_rows if that is less): a product
 // takes as long for fewer.
 inline constexpr double kMixedSpreadSteps = 4;
+// A piece reads the K/V of all tokens before it, so it has at least one token for so many of those.
+inline constexpr int kMixedSeenPerToken = 32;
 inline constexpr int kMixedRowTile = 128;
 // A retraction makes room for this many more steps of those who stay.
 inline constexpr int kRetractHeadroomSteps = 20;

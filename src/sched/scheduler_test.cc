@@ -227,6 +227,15 @@ TEST(Scheduler, MixedChunkRowsLeaveStepsOfManyDecodeRowsAndLongQueuesWhole) {
   EXPECT_EQ(alone.next_step_tokens(), 1000);  // nobody decodes
 }
 
+TEST(Scheduler, MixedChunkRowsMakeLongerPiecesBehindALongPrefix) {
+  MixedChunks chunks(256, 64);
+  chunks.add_prompt(20000);
+  int left = 20000;
+  while (left > 600) left -= chunks.next_step_tokens() - 64;
+  ASSERT_GT(left, 256);
+  EXPECT_EQ(chunks.next_step_tokens(), 64 + left);  // at once: more than 19400 / 32
+}
+
 TEST(Scheduler, MixedChunkRowsStayBelowTheChunkSize) {
   MixedChunks chunks(256, 64, /*chunk=*/128);
   chunks.add_prompt(1000);
