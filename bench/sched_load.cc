@@ -30,7 +30,7 @@ struct Options {
   std::map<std::string, double> values = {
       {"chunk", 8192},   {"mixed", 1},        {"rows", 256},      {"delay", 1},     {"in_min", 512},
       {"in_max", 1536},  {"out_min", 128},    {"out_max", 384},   {"runs", 1},      {"seed", 11},
-      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 300}, {"row_us", 1.4},
+      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 650}, {"row_us", 1.1},
       {"throttle", 0.14}, {"heat", 1.28},     {"tau_us", 33000},  {"warm_from", 0.39}};
 };
 
