@@ -169,8 +169,12 @@ void Problem::fill(uint64_t seed) {
 }
 
 void Problem::round_queries(void (*round)(std::span<float> row)) {
+  const bool mixed = !case_.decode && trees_.empty() &&
+                     std::any_of(case_.requests.begin(), case_.requests.end(), [](const auto& r) { return r.q_len > 1; });
   for (auto* forms : {&queries_, &succ_queries_, &inter_queries_}) {
-    for (std::vector<float>& request : *forms) {
+    for (size_t r = 0; r < forms->size(); ++r) {
+      if (mixed && case_.requests[r].q_len == 1) continue;  // decodes
+      std::vector<float>& request = (*forms)[r];
       for (size_t at = 0; at < request.size(); at += case_.head_dim) {
         round(std::span(request).subspan(at, case_.head_dim));
       }

@@ -17,7 +17,7 @@ constexpr int64_t kProductRows = 64;
 // What memory delivers while a small kernel runs.
 constexpr int64_t kPrefetchedBytes = int64_t{12} << 20;
 // Of a step with prefill: with more rows products take longer than their weights take to arrive.
-constexpr int64_t kPrefetchedRows = 256;
+constexpr int64_t kPrefetchedRows = 128;
 
 int64_t round_up(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
 

@@ -188,8 +188,13 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   // rows a request, two to four times as slow for all of them.
   if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
     p.decode_q_len = 1;
-    if (batch.max_q_len > 1) run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
-    return run_decode(batch, shape, p, 1, /*beside_extend=*/batch.max_q_len > 1);
+    if (batch.max_q_len <= 1) return run_decode(batch, shape, p, 1);
+    const ExtendLayout layout = kernels_.extend_layout(shape, p, batch.max_q_len);
+    run_extend(batch, shape, p, layout);
+    // Where its tiles fill the GPU, the last of them leave SMs free for a while. With fewer tiles the decode kernel,
+    // whose shares are equal, would only end later on the SMs where it begins later.
+    const int64_t tiles = int64_t{batch.num_tokens - batch.num_reqs} * p.num_q_heads / layout.tile_rows;
+    return run_decode(batch, shape, p, 1, /*beside_extend=*/tiles > num_sms_);
   }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
