@@ -3,8 +3,12 @@
 //
 //   sched_load REQUESTS CONCURRENCY [KEY=VALUE ...]
 //
-// Keys: chunk (8192), mixed (1), products (us at 64 rows, 4450), rate (prefill tokens/s of large steps, 45000),
-// runs (seeds that are averaged, 1), seed (11, that of serving_bench).
+// Keys: chunk (8192), mixed (1) and rows (--mixed-chunk-rows, 256) of the scheduler; delay (steps that go by between
+// a request's end and the next one's arrival, 1); in_min, in_max, out_min, out_max (tokens); runs (seeds that are
+// averaged, 1), seed (11, that of serving_bench); trace (1: a line a step); of the model: products (1, a factor),
+// round (rows to which steps with prefill are padded), mixed_us and row_us (what such a step and each of its
+// prompt tokens cost beside products and attention), throttle (0.14, how much slower compute-bound work gets when
+// it lasts), heat, tau_us, warm_from (when).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,43 +27,79 @@ namespace {
 
 struct Options {
   int requests = 200, concurrency = 64;
-  std::map<std::string, double> values = {{"chunk", 8192}, {"mixed", 1}, {"products", 4450}, {"rate", 45000},
-                                          {"runs", 1}, {"seed", 11}};
+  std::map<std::string, double> values = {
+      {"chunk", 8192},   {"mixed", 1},        {"rows", 256},      {"delay", 1},     {"in_min", 512},
+      {"in_max", 1536},  {"out_min", 128},    {"out_max", 384},   {"runs", 1},      {"seed", 11},
+      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 650}, {"row_us", 1.1},
+      {"throttle", 0.14}, {"heat", 1.28},     {"tau_us", 33000},  {"warm_from", 0.39}};
 };
 
-// Llama-3.1-8B in bf16 on one H200: products by rows, from measurements at 16, 64, 256 and >= 1024 rows (512 is
-// a guess); K/V at the speed of the decode kernel; quadratic attention of prompts; the small kernels.
+// Llama-3.1-8B in bf16 on one H200, calibrated on the times of 1,000 steps of serving_bench and on what the tuner
+// measured of the products: their sum over the layers by rows; K/V at the speed of the decode kernel; quadratic
+// attention of prompts; the small kernels; and the clock, which falls when compute-bound work lasts.
 class StepModel {
  public:
-  StepModel(double products_64_us, double rate) {
-    points_ = {{0, 3600}, {16, 3600}, {64, products_64_us}, {128, std::max(5100.0, products_64_us)},
-               {256, 6700}, {512, 12000}, {1024, 1024e6 / rate}};
-    rate_ = rate;
-  }
-  double us(const Step& step) const {
+  explicit StepModel(const std::map<std::string, double>& values) : values_(values) {}
+
+  // The time of the step; the model remembers how warm it leaves the GPU.
+  double us(const Step& step) {
     double kv_bytes = 0, quadratic = 0;
+    int64_t prefill_tokens = 0;
     for (const StepRow& row : step.rows) {
       const double seen = row.start + row.num_tokens;
       kv_bytes += seen * kKvBytes;
-      if (row.prefill) quadratic += row.num_tokens * (row.start + row.num_tokens / 2.0);
+      if (!row.prefill) continue;
+      quadratic += row.num_tokens * (row.start + row.num_tokens / 2.0);
+      prefill_tokens += row.num_tokens;
     }
-    const double products = products_us(step.num_tokens);
-    return products + kv_bytes / 4.3e6 + quadratic * kAttentionFlops / 430e6 + 500 + 1.5 * std::min(step.num_tokens, 256);
+    const double products = products_us(step.num_tokens, prefill_tokens > 0);
+    double other = kv_bytes / 4.085e6 + lm_head_us(step.num_samples) + 130 + 0.94 * std::min<size_t>(step.rows.size(), 256);
+    if (prefill_tokens > 0) {
+      other += values_.at("mixed_us") + values_.at("row_us") * static_cast<double>(prefill_tokens) + quadratic * kAttentionFlops / 530e6;
+    }
+    return warmed(products + other, std::clamp((products - 4300) / (products + other), 0.0, 1.0) * values_.at("heat"),
+                  prefill_tokens > 0);
   }
 
  private:
   static constexpr double kKvBytes = 131072;
   static constexpr double kAttentionFlops = 4.0 * 32 * 128 * 32;
-  double products_us(int tokens) const {
-    if (tokens >= 1024) return tokens * 1e6 / rate_;
-    size_t i = 1;
-    while (points_[i].first < tokens) ++i;
-    const auto [x0, y0] = points_[i - 1];
-    const auto [x1, y1] = points_[i];
-    return y0 + (y1 - y0) * (tokens - x0) / (x1 - x0);
+  static constexpr double kSliceUs = 1000;
+
+  // Time passes in slices, of which each takes longer the warmer the GPU is.
+  double warmed(double work_us, double load, bool mixed) {
+    double spent = 0;
+    const double tau = values_.at("tau_us"), from = values_.at("warm_from");
+    const double throttle = values_.at("throttle") * (mixed ? 1 : 0.4);
+    for (double left = work_us; left > 0; left -= kSliceUs) {
+      const double slice = std::min(left, kSliceUs);
+      const double slower = 1 + throttle * std::clamp((warmth_ - from) / (0.95 - from), 0.0, 1.0);
+      spent += slice * slower;
+      warmth_ += (load - warmth_) * std::min(slice * slower / tau, 1.0);
+    }
+    return spent;
   }
-  std::vector<std::pair<double, double>> points_;
-  double rate_;
+
+  static double lm_head_us(int rows) { return 265 + 0.5 * std::max(rows - 64, 0); }
+
+  // Decode steps are padded to multiples of 8 rows, steps with prefill to `round`.
+  double products_us(int tokens, bool prefill) const {
+    static const std::vector<std::pair<double, double>> points = {
+        {0, 3750},    {8, 3800},    {16, 3950},   {24, 4300},    {64, 4330},    {96, 4500},     {128, 4660},
+        {160, 5000},  {192, 5230},  {224, 5880},  {256, 6130},   {384, 8420},   {512, 10310},   {640, 12500},
+        {768, 14820}, {896, 17100}, {1024, 19110}, {1152, 21820}, {1280, 24100}, {1536, 28520},
+        {2048, 36800}, {8192, 140200}, {65536, 1121600}};
+    const int round = prefill ? (tokens < 64 ? 1 : static_cast<int>(values_.at("round"))) : 8;
+    const double rows = (tokens + round - 1) / round * round;
+    size_t i = 1;
+    while (points[i].first < rows) ++i;
+    const auto [x0, y0] = points[i - 1];
+    const auto [x1, y1] = points[i];
+    return (y0 + (y1 - y0) * (rows - x0) / (x1 - x0)) * values_.at("products");
+  }
+
+  const std::map<std::string, double>& values_;
+  double warmth_ = 0;  // 0..1
 };
 
 struct Totals {
@@ -67,6 +107,19 @@ struct Totals {
   int64_t output_tokens = 0, decode_steps = 0, mixed_steps = 0, prefill_steps = 0, decode_rows = 0, mixed_rows = 0;
   std::vector<double> ttft_us, gap_us;  // until a first token; between tokens
 };
+
+// One line a step: requests, tokens, ms, tokens of prefill, K/V tokens read, K/V tokens times prefill rows, samples.
+void trace(const Step& step, double us) {
+  double kv = 0, quadratic = 0;
+  int prefill_tokens = 0;
+  for (const StepRow& row : step.rows) {
+    kv += row.start + row.num_tokens;
+    if (row.prefill) quadratic += row.num_tokens * (row.start + row.num_tokens / 2.0);
+    if (row.prefill) prefill_tokens += row.num_tokens;
+  }
+  std::printf("%zu %d %.3f %d %.0f %.0f %d\n", step.rows.size(), step.num_tokens, us / 1e3, prefill_tokens, kv, quadratic,
+              step.num_samples);
+}
 
 Totals run(const Options& options, int seed) {
   const auto& value = options.values;
@@ -77,26 +130,32 @@ Totals run(const Options& options, int seed) {
   config.max_running_requests = 256;
   config.chunked_prefill_size = static_cast<int>(value.at("chunk"));
   config.enable_mixed_chunk = value.at("mixed") != 0;
+  config.mixed_chunk_rows = static_cast<int>(value.at("rows"));
   config.disable_radix_cache = true;
   config.overlap_depth = 1;
   Scheduler scheduler(config);
-  const StepModel model(value.at("products"), value.at("rate"));
+  StepModel model(value);
   std::mt19937 random(seed);
   Totals out;
   std::map<RequestId, double> arrival, last;
   int submitted = 0, finished = 0;
   double now = 0;
-  const auto submit = [&] {
+  const auto draw = [&](const char* least, const char* most) {
+    const int from = static_cast<int>(value.at(least));
+    return from + static_cast<int>(random() % static_cast<unsigned>(static_cast<int>(value.at(most)) - from + 1));
+  };
+  const auto submit = [&](double arrived) {
     if (submitted == options.requests) return;
     ScheduledRequestSpec spec;
     spec.id = ++submitted;
-    spec.input_ids.assign(512 + random() % 1025, 7);
-    spec.max_new_tokens = 128 + static_cast<int>(random() % 257);
+    spec.input_ids.assign(draw("in_min", "in_max"), 7);
+    spec.max_new_tokens = draw("out_min", "out_max");
     spec.ignore_eos = true;
-    arrival[spec.id] = now;
+    arrival[spec.id] = arrived;
     if (!scheduler.add(std::move(spec)).ok()) std::abort();
   };
-  for (int i = 0; i < options.concurrency; ++i) submit();
+  for (int i = 0; i < options.concurrency; ++i) submit(0);
+  std::deque<std::pair<int, double>> coming;  // after how many steps a request arrives; when its time began
   const Step* running = nullptr;
   while (finished < options.requests) {
     const Step& step = scheduler.schedule();
@@ -104,6 +163,7 @@ Totals run(const Options& options, int seed) {
     if (running != nullptr) {
       const double us = model.us(*running);
       now += us;
+      if (value.at("trace") != 0) trace(*running, us);
       const auto prefills = std::count_if(running->rows.begin(), running->rows.end(), [](auto& row) { return row.prefill; });
       const int64_t decodes = static_cast<int64_t>(running->rows.size()) - prefills;
       (prefills == 0 ? out.decode_us : decodes == 0 ? out.prefill_us : out.mixed_us) += us;
@@ -122,7 +182,12 @@ Totals run(const Options& options, int seed) {
       }
       scheduler.take_released();
       finished += ended;
-      for (; ended > 0; --ended) submit();
+      for (; ended > 0; --ended) coming.emplace_back(static_cast<int>(value.at("delay")), now);
+      while (!coming.empty() && coming.front().first == 0) {
+        submit(coming.front().second);
+        coming.pop_front();
+      }
+      for (auto& [steps, since] : coming) --steps;
     }
     running = launched;
   }

@@ -30,11 +30,13 @@ double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-double median(std::vector<double> values) {
+double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return values[std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
+
+double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 
 struct Job {
   int prompt_tokens = 0;
@@ -45,6 +47,7 @@ struct Outcome {
   double first_token_s = 0;         // until every request has its first token
   double total_s = 0;
   std::vector<double> intervals_ms; // between tokens of the last request to start, all running
+  std::vector<double> token_gaps_ms;  // between tokens, of all requests
   std::vector<double> ttft_s;
   std::vector<double> gaps_us;      // the GPU's idle time between steps
   int64_t output_tokens = 0;
@@ -108,8 +111,10 @@ class Runner {
               state.outcome.first_token_s = seconds(start, now);
               watched = true;
             }
-          } else if (watched && state.finished == 0) {
-            state.outcome.intervals_ms.push_back(seconds(last, now) * 1e3);
+          } else {
+            const double gap_ms = seconds(last, now) * 1e3;
+            state.outcome.token_gaps_ms.push_back(gap_ms);
+            if (watched && state.finished == 0) state.outcome.intervals_ms.push_back(gap_ms);
           }
           last = now;
           if (watched && profiled > 0) {
@@ -180,16 +185,37 @@ void ttft(Runner& runner) {
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
 }
 
-void load(Runner& runner, int requests, int concurrency) {
+// What the steps of one kind were, from the engine's totals before and after.
+void print_steps(const std::string& row, const char* kind, const StepTotals& before, const StepTotals& after) {
+  const uint64_t steps = after.steps - before.steps;
+  if (steps == 0) return;
+  const auto mean = [&](double total) { return total / static_cast<double>(steps); };
+  print(row + ", " + kind,
+        fmt::format("\"steps\": {}, \"requests\": {:.1f}, \"tokens\": {:.1f}, \"gpu_ms\": {:.3f}, \"host_ms\": {:.3f}, "
+                    "\"gpu_s\": {:.2f}",
+                    steps, mean(static_cast<double>(after.requests - before.requests)),
+                    mean(static_cast<double>(after.tokens - before.tokens)), mean(after.device_ms - before.device_ms),
+                    mean(after.host_ms - before.host_ms), (after.device_ms - before.device_ms) / 1e3));
+}
+
+void load(Engine& engine, Runner& runner, int requests, int concurrency) {
   std::mt19937 random(11);
   std::vector<Job> jobs;
   for (int i = 0; i < requests; ++i) {
     jobs.push_back({512 + static_cast<int>(random() % 1025), 128 + static_cast<int>(random() % 257)});
   }
+  const EngineStats before = engine.stats();
   const Outcome outcome = runner.run(jobs, concurrency);
-  print(fmt::format("{} requests, concurrency {}", requests, concurrency),
-        fmt::format("\"output_tokens_per_s\": {:.0f}, \"median_ttft_ms\": {:.1f}",
-                    static_cast<double>(outcome.output_tokens) / outcome.total_s, median(outcome.ttft_s) * 1e3));
+  const EngineStats after = engine.stats();
+  const std::string row = fmt::format("{} requests, concurrency {}", requests, concurrency);
+  print(row, fmt::format("\"output_tokens_per_s\": {:.0f}, \"median_ttft_ms\": {:.1f}, \"p99_ttft_ms\": {:.1f}, "
+                         "\"token_gap_ms\": {{\"median\": {:.2f}, \"p95\": {:.2f}, \"p99\": {:.2f}}}",
+                         static_cast<double>(outcome.output_tokens) / outcome.total_s, median(outcome.ttft_s) * 1e3,
+                         quantile(outcome.ttft_s, 0.99) * 1e3, median(outcome.token_gaps_ms),
+                         quantile(outcome.token_gaps_ms, 0.95), quantile(outcome.token_gaps_ms, 0.99)));
+  print_steps(row, "decode", before.decode_steps, after.decode_steps);
+  print_steps(row, "mixed", before.mixed_steps, after.mixed_steps);
+  print_steps(row, "prefill", before.prefill_steps, after.prefill_steps);
 }
 
 }  // namespace
@@ -224,7 +250,7 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
-  if (wants("load64")) load(runner, 200, 64);
-  if (wants("load256")) load(runner, 600, 256);
+  if (wants("load64")) load(engine, runner, 200, 64);
+  if (wants("load256")) load(engine, runner, 600, 256);
   return 0;
 }

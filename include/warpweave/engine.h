@@ -90,6 +90,15 @@ struct OutputDelta {
 using OutputSink = std::function<void(OutputDelta)>;
 
 // A snapshot for /metrics, /get_server_info and the periodic log line.
+// Steps of one kind since the start.
+struct StepTotals {
+  uint64_t steps = 0;
+  uint64_t requests = 0;
+  uint64_t tokens = 0;
+  double device_ms = 0;
+  double host_ms = 0;             // choosing, preparing and enqueueing; with overlap, while the step before runs
+};
+
 struct EngineStats {
   int running_reqs = 0;
   int queued_reqs = 0;
@@ -106,6 +115,7 @@ struct EngineStats {
   uint64_t evicted_tokens_total = 0;
   uint64_t steps_total = 0;
   double step_overhead_us = 0;    // host time of the last step outside the model's forward
+  StepTotals decode_steps, prefill_steps, mixed_steps;  // mixed: prefill and decode in one
 };
 
 // What does not change after start.

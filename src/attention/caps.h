@@ -72,7 +72,8 @@ struct IntChoice {
 //    behind by what 448 leaves room for, has probability 1; the sum is of unrounded ones;
 //  - sums keep `sum_bits` leading bits of their largest term, of 32 products and the sum before at a time;
 //    those over tokens end after `sum_tokens`, from a multiple of it on, and are added up in f32.
-// Decode, draft trees and --enable-deterministic-inference keep 16-bit arithmetic.
+// Decode (in a mixed batch the requests of one query token), draft trees and --enable-deterministic-inference keep
+// 16-bit arithmetic.
 struct Fp8Products {
   EnumSet<KvFormat> kv_formats{};      // empty: none
   IntChoice head_dims{};

@@ -53,6 +53,13 @@ class DeviceForward {
   const ForwardBatch& batch() const { return batch_; }
   const AttentionCall& call() const { return call_; }
 
+  // All ones are NaN in every type.
+  void clear_output() {
+    const auto stream = static_cast<cudaStream_t>(batch_.device.stream);
+    keep(cudaMemsetAsync(call_.out, 0xff, out_bytes_, stream));
+    keep(cudaMemsetAsync(call_.lse, 0xff, forward_.lse.size() * sizeof(float), stream));
+  }
+
   // Results into the Forward's own arrays.
   void download() {
     const size_t n = forward_.out.size();
@@ -111,9 +118,8 @@ class DeviceForward {
       call_.dual_chunk = &dual_chunk_;
     }
     if (!status_.ok()) return;
-    // All ones are NaN in every type.
-    keep(cudaMemset(call_.out, 0xff, out_bytes));
-    keep(cudaMemset(call_.lse, 0xff, forward_.lse.size() * sizeof(float)));
+    out_bytes_ = out_bytes;
+    clear_output();
   }
 
   // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
@@ -162,6 +168,7 @@ class DeviceForward {
   Forward& forward_;
   DType dtype_;
   Status status_;
+  size_t out_bytes_ = 0;
   ForwardBatch batch_;
   AttentionCall call_;
   DualChunkQueries dual_chunk_;
@@ -176,6 +183,11 @@ Status run_on_device(const Problem& problem, AttentionBackend& backend, Forward&
   if (decode) {
     backend.forward_decode(device.batch(), device.call());
   } else {
+    backend.forward_extend(device.batch(), device.call());
+  }
+  if (device.batch().mode == ForwardMode::mixed) {
+    // As the layers after the first do, with plans that are there: kernels may then overlap.
+    device.clear_output();
     backend.forward_extend(device.batch(), device.call());
   }
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "the backend"));

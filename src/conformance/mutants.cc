@@ -106,8 +106,8 @@ class Mutant : public AttentionBackend {
     block_ = is(M::batch_dependent_blocks)         ? 16 + batch.num_tokens % 48
              : is(M::phase_dependent_blocks) && decode ? 32
                                                    : 64;
-    fp8_ = !decode && batch.tree_mask.empty() && call.head_dim == call.v_head_dim &&
-           caps_.fp8_products.apply(call.k.format, call.head_dim, batch.page_size, batch.max_q_len);
+    const bool fp8 = !decode && batch.tree_mask.empty() && call.head_dim == call.v_head_dim &&
+                     caps_.fp8_products.apply(call.k.format, call.head_dim, batch.page_size, batch.max_q_len);
     last_page_ = 0;
     for (int r = 0; r < batch.num_reqs; ++r) {
       const int32_t* pages = batch.pages_of(r);
@@ -116,6 +116,7 @@ class Mutant : public AttentionBackend {
     }
     for (int r = 0; r < batch.num_reqs; ++r) {
       if (batch.kv_lens[r] == 0) continue;
+      fp8_ = fp8 && (batch.mode != ForwardMode::mixed || batch.q_len(r) > 1);
       for (int i = 0; i < batch.q_len(r); ++i) {
         for (int h = 0; h < call.num_q_heads; ++h) compute(batch, call, row_of(batch, r, i, h));
       }

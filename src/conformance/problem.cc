@@ -169,8 +169,12 @@ void Problem::fill(uint64_t seed) {
 }
 
 void Problem::round_queries(void (*round)(std::span<float> row)) {
+  const bool mixed = !case_.decode && trees_.empty() &&
+                     std::any_of(case_.requests.begin(), case_.requests.end(), [](const auto& r) { return r.q_len > 1; });
   for (auto* forms : {&queries_, &succ_queries_, &inter_queries_}) {
-    for (std::vector<float>& request : *forms) {
+    for (size_t r = 0; r < forms->size(); ++r) {
+      if (mixed && case_.requests[r].q_len == 1) continue;  // decodes
+      std::vector<float>& request = (*forms)[r];
       for (size_t at = 0; at < request.size(); at += case_.head_dim) {
         round(std::span(request).subspan(at, case_.head_dim));
       }
@@ -315,8 +319,12 @@ Forward Problem::prepare(const std::vector<Slice>& slices, bool decode) const {
     batch.max_q_len = std::max(batch.max_q_len, rows);
     batch.max_kv_len = std::max(batch.max_kv_len, kv_len);
   }
+  const bool decodes_too = batch.max_q_len > 1 && std::any_of(slices.begin(), slices.end(), [](const Slice& slice) {
+    return slice.q_end - slice.q_begin == 1;
+  });
   batch.mode = !trees_.empty() ? ForwardMode::target_verify
                : decode        ? ForwardMode::decode
+               : decodes_too   ? ForwardMode::mixed
                                : ForwardMode::extend;
   batch.causal = case_.causal;
   batch.positions = forward.positions;

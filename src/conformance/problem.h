@@ -65,7 +65,7 @@ class Problem {
  public:
   Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size);
 
-  // Every row of every head of the queries, all forms, as `round` leaves it.
+  // Every row of every head of the queries, all forms, as `round` leaves it; not the rows that decode beside prefill.
   void round_queries(void (*round)(std::span<float> row));
 
   // The whole case, or parts of it as one batch. Rows of the output stand in the order of `slices`.

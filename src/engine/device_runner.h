@@ -33,6 +33,7 @@ struct DeviceStep {
   std::vector<PageCopy> copies;
   std::vector<SampleRow> sample_rows;  // by sample slot
   std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from
+  double host_us = 0;                  // until launch() returned
   // In and out.
   std::vector<InputLogprob> input_logprobs;
   // Out: valid after wait().
@@ -40,6 +41,7 @@ struct DeviceStep {
   std::vector<int32_t> sampled_ids;
   Status status;
   double overhead_us = 0;              // device time from the last forward's end to this one's start
+  double device_us = 0;                // of the whole step
 
   bool done = false;                   // the runner's
 };

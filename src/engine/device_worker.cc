@@ -58,6 +58,7 @@ void DeviceWorker::loop() {
 }
 
 void DeviceWorker::run(DeviceStep& step) {
+  const auto begun = SteadyClock::now();
   for (auto& [state, output_ids] : step.resumed) state->reset_output(output_ids);
   for (const PageCopy& copy : step.copies) {
     const int64_t page_size = parts_.cache->shape().page_size;
@@ -81,6 +82,7 @@ void DeviceWorker::run(DeviceStep& step) {
   std::transform(step.sampled.begin(), step.sampled.end(), step.sampled_ids.begin(),
                  [](const SampledRow& row) { return row.token_id; });
   last_sampled_ = step.sampled_ids;
+  step.device_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
 }
 
 // Logits block by block, each used before the next takes its place.

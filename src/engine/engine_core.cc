@@ -6,6 +6,11 @@
 #include "base/log.h"
 
 namespace warpweave {
+namespace {
+
+constexpr auto kUntilItComes = std::chrono::microseconds::max();
+
+}  // namespace
 
 EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> runner)
     : options_(std::move(options)),
@@ -32,10 +37,14 @@ EngineCore::~EngineCore() {
 void EngineCore::loop() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   DeviceStep* running = nullptr;
-  while (take_inbox(/*wait=*/running == nullptr && scheduler_.idle())) {
+  while (take_inbox(patience(running))) {
+    const auto begun = SteadyClock::now();
     const Step& step = scheduler_.schedule();
     DeviceStep* launched = step.empty() ? nullptr : prepare(step);
-    if (launched != nullptr) runner_->launch(launched);
+    if (launched != nullptr) {
+      runner_->launch(launched);
+      launched->host_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
+    }
     DeviceStep* finished = overlap ? running : launched;
     running = overlap ? launched : nullptr;
     if (finished != nullptr) {
@@ -53,11 +62,23 @@ void EngineCore::loop() {
   }
 }
 
-bool EngineCore::take_inbox(bool wait) {
+// How long a request is waited for before the next step is made. Where one ended, its client may send the next at
+// once, which would miss that step by little; the device is busy for about a decode step at least.
+std::chrono::microseconds EngineCore::patience(const DeviceStep* running) const {
+  if (running == nullptr) return scheduler_.idle() ? kUntilItComes : std::chrono::microseconds(0);
+  return std::chrono::microseconds(request_ended_ ? static_cast<int64_t>(last_decode_us_ / 4) : 0);
+}
+
+bool EngineCore::take_inbox(std::chrono::microseconds patience) {
   Inbox taken;
   {
     std::unique_lock lock(mutex_);
-    if (wait) inbox_changed_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+    const auto came = [&] { return stopping_ || !inbox_.empty(); };
+    if (patience == kUntilItComes) {
+      inbox_changed_.wait(lock, came);
+    } else if (patience.count() > 0) {
+      inbox_changed_.wait_for(lock, patience, came);
+    }
     std::swap(taken, inbox_);
   }
   for (auto& request : taken.arrived) start_request(std::move(request));
@@ -161,8 +182,23 @@ void EngineCore::want_input_logprobs(const StepRow& row, int first_logits_row,
   }
 }
 
+void EngineCore::count_step(const DeviceStep& device_step) {
+  const ForwardBatch& batch = device_step.builder.batch();
+  StepTotals& totals = batch.mode == ForwardMode::decode   ? decode_steps_
+                       : batch.mode == ForwardMode::extend ? prefill_steps_
+                                                           : mixed_steps_;
+  ++totals.steps;
+  totals.requests += static_cast<uint64_t>(batch.num_reqs);
+  totals.tokens += static_cast<uint64_t>(batch.num_tokens);
+  totals.device_ms += device_step.device_us / 1000;
+  totals.host_ms += device_step.host_us / 1000;
+  if (batch.mode == ForwardMode::decode) last_decode_us_ = device_step.device_us;
+}
+
 void EngineCore::publish(DeviceStep& device_step) {
   last_overhead_us_ = device_step.overhead_us;
+  count_step(device_step);
+  request_ended_ = false;
   for (InputLogprob& task : device_step.input_logprobs) {
     LiveRequest& request = *task.request;
     if (request.input_logprobs_sent) continue;  // computed again after a retraction
@@ -220,7 +256,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
 
 void EngineCore::answer(LiveRequest& request, FinishReason reason) {
   if (request.answered) return;
-  request.answered = true;
+  request.answered = request_ended_ = true;
   request.pending.finish = std::move(reason);
   ids_by_rid_.erase(request.request.rid);
   {
@@ -301,6 +337,9 @@ void EngineCore::update_stats() {
   now.evicted_tokens_total = scheduled.evicted_tokens_total;
   now.steps_total = scheduled.steps_total;
   now.step_overhead_us = last_overhead_us_;
+  now.decode_steps = decode_steps_;
+  now.prefill_steps = prefill_steps_;
+  now.mixed_steps = mixed_steps_;
   std::lock_guard lock(mutex_);
   stats_ = now;
 }

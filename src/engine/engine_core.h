@@ -55,11 +55,13 @@ class EngineCore : public Engine {
   };
 
   void loop();
-  bool take_inbox(bool wait);
+  std::chrono::microseconds patience(const DeviceStep* running) const;
+  bool take_inbox(std::chrono::microseconds patience);
   void start_request(std::unique_ptr<LiveRequest> request);
   DeviceStep* prepare(const Step& step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
+  void count_step(const DeviceStep& device_step);
   void publish(DeviceStep& device_step);
   void publish_event(const StepEvent& event, DeviceStep& device_step);
   void answer(LiveRequest& request, FinishReason reason);
@@ -94,6 +96,9 @@ class EngineCore : public Engine {
   uint64_t requests_total_ = 0;
   uint64_t aborted_total_ = 0;
   double last_overhead_us_ = 0;
+  double last_decode_us_ = 0;     // of the device
+  bool request_ended_ = false;    // with the step published last
+  StepTotals decode_steps_, prefill_steps_, mixed_steps_;
   SteadyClock::time_point last_log_ = SteadyClock::now();
   uint64_t generated_at_last_log_ = 0;
   double throughput_ = 0;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "engine/engine_impl.h"
 
@@ -108,7 +109,44 @@ TEST(Engine, MatchesTheGoldensInSmallChunksOddPagesAndWithTorchNative) {
   expect_goldens(args);
   args.attention_backend = "torch_native";
   args.disable_overlap_schedule = true;
+  args.mixed_chunk_rows = 5;
   expect_goldens(args);
+}
+
+TEST(Engine, StepTotalsCountEveryStepAndRowOnce) {
+  ServerArgs args;
+  args.chunked_prefill_size = 8;
+  args.enable_mixed_chunk = true;
+  args.disable_radix_cache = true;
+  ServedModel served = serve(args);
+  Collector answers;
+  const auto prompts = golden()["prompts"];
+  uint64_t tokens = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerateRequest request = greedy(std::to_string(i), prompts[i]["input_ids"], 9);
+    tokens += request.input_ids.size() + 8;  // the last token is never fed back
+    ASSERT_TRUE(served.engine->submit(request, answers.sink(request.rid)).ok());
+  }
+  answers.wait(static_cast<int>(prompts.size()));
+  EngineStats stats;
+  for (int i = 0; i < 1000; ++i) {  // written when the step's answers are out
+    stats = served.engine->stats();
+    if (stats.running_reqs == 0 && stats.generation_tokens_total == 9 * prompts.size()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const StepTotals kinds[] = {stats.decode_steps, stats.prefill_steps, stats.mixed_steps};
+  uint64_t steps = 0, rows = 0;
+  for (const StepTotals& kind : kinds) {
+    steps += kind.steps;
+    rows += kind.tokens;
+    EXPECT_EQ(kind.device_ms > 0, kind.steps > 0);
+    EXPECT_EQ(kind.host_ms > 0, kind.steps > 0);
+    EXPECT_GE(kind.tokens, kind.requests);
+  }
+  EXPECT_EQ(steps, stats.steps_total);
+  EXPECT_EQ(rows, tokens);
+  EXPECT_EQ(stats.decode_steps.tokens, stats.decode_steps.requests);
+  EXPECT_GT(stats.decode_steps.steps, 0u);
 }
 
 TEST(Engine, InputLogprobsAreThoseOfTheModel) {

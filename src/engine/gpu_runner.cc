@@ -153,8 +153,10 @@ void GpuRunner::finish(Flight& flight) {
   if (flight.follows && cudaEventElapsedTime(&gap_ms, last_end_.get(), flight.begin.get()) == cudaSuccess) {
     step->overhead_us = gap_ms * 1000.0;
   }
-  if (spdlog::should_log(spdlog::level::debug) &&
-      cudaEventElapsedTime(&run_ms, flight.begin.get(), flight.end.get()) == cudaSuccess) {
+  if (cudaEventElapsedTime(&run_ms, flight.begin.get(), flight.end.get()) == cudaSuccess) {
+    step->device_us = run_ms * 1000.0;
+  }
+  if (spdlog::should_log(spdlog::level::debug)) {
     const ForwardBatch& batch = step->builder.batch();
     LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
               "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms, gap_ms * 1000,

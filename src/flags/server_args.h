@@ -60,6 +60,7 @@ struct ServerArgs {
   std::optional<int> chunked_prefill_size;   // -1: prompts are never split
   bool enable_mixed_chunk = false;
   bool disable_mixed_chunk = false;
+  std::optional<int> mixed_chunk_rows;
   std::string schedule_policy = "fcfs";      // fcfs, lpm, priority
   double schedule_conservativeness = 1.0;
   std::optional<int> page_size;              // tokens

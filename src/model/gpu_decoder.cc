@@ -16,6 +16,8 @@ constexpr int64_t kProductRows = 64;
 
 // What memory delivers while a small kernel runs.
 constexpr int64_t kPrefetchedBytes = int64_t{12} << 20;
+// Of a step with prefill: with more rows products take longer than their weights take to arrive.
+constexpr int64_t kPrefetchedRows = 128;
 
 int64_t round_up(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
 
@@ -114,10 +116,10 @@ int64_t GpuDecoder::product_rows(int64_t rows) const {
   return decoding_ || rows < kProductRows ? rows : round_up(rows);
 }
 
-// What a small kernel of a decode step asks for ahead of the product that follows it. The kernel for
+// What a small kernel of a step with few rows asks for ahead of the product that follows it. The kernel for
 // few rows does so by itself; many rows leave memory no idle time.
 gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
-  if (!decoding_ || rows <= gpu::kSmallGemmAlone || next.empty()) return {};
+  if ((!decoding_ && rows > kPrefetchedRows) || rows <= gpu::kSmallGemmAlone || next.empty()) return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;

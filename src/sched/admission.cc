@@ -1,6 +1,7 @@
 // The queue: who is admitted next, and the prefill rows of a step.
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "kv/common_prefix.h"
 #include "sched/request.h"
@@ -12,12 +13,6 @@ namespace {
 // How many of the newest admissions are compared when looking for a shared prefix.
 constexpr int kSharePeersCap = 64;
 
-// Prefill tokens of a step in which `decode_rows` rows decode: at least a quarter of the step.
-int mixed_chunk(int chunk, int decode_rows) {
-  const int step = std::min(chunk, std::max(kMixedStepTokens, 4 * decode_rows));
-  return std::max({step - decode_rows, step / 4, 1});
-}
-
 }  // namespace
 
 void Scheduler::add_prefill_rows(Step& step) {
@@ -27,7 +22,10 @@ void Scheduler::add_prefill_rows(Step& step) {
   } else if (config_.enable_mixed_chunk) {
     const int decode_rows =
         std::count_if(running_.begin(), running_.end(), [&](auto* r) { return can_decode(*r); });
-    if (decode_rows > 0) budget.chunk = mixed_chunk(budget.chunk, decode_rows);
+    if (decode_rows > 0) {
+      budget.chunk = mixed_chunk(decode_rows);
+      budget.cut_at_pages = config_.mixed_chunk_rows == 0;
+    }
   }
   if (chunked_ != nullptr) add_prefill_row(*chunked_, budget, step);
   if (waiting_.empty() || !can_admit_more()) return;
@@ -39,6 +37,32 @@ void Scheduler::add_prefill_rows(Step& step) {
     if (must_wait(*request)) continue;
     if (!admit(*request, budget, step)) break;
   }
+}
+
+// Prefill tokens of a step in which `decode_rows` rows decode.
+int Scheduler::mixed_chunk(int decode_rows) {
+  const int most_rows = std::min(config_.chunked_prefill_size, std::max(kMixedStepTokens, 4 * decode_rows));
+  const int most = std::max({most_rows - decode_rows, most_rows / 4, 1});
+  if (config_.mixed_chunk_rows == 0) return most;
+  const double steps = std::clamp(static_cast<double>(config_.mixed_chunk_rows) / decode_rows, 1.0, kMixedSpreadSteps);
+  const auto enough = static_cast<int64_t>(steps * most);
+  const auto share = static_cast<int64_t>(std::ceil(static_cast<double>(waiting_prefill_tokens(enough)) / steps));
+  const int seen = chunked_ != nullptr ? chunked_->scheduled : waiting_.empty() ? 0 : (*waiting_.begin())->match_len;
+  const int64_t piece = std::max<int64_t>(share, seen / kMixedSeenPerToken);
+  const int64_t rows = std::max<int64_t>(decode_rows + piece, config_.mixed_chunk_rows);
+  const int tile = std::min(kMixedRowTile, config_.mixed_chunk_rows);
+  return static_cast<int>(std::clamp<int64_t>((rows + tile - 1) / tile * tile - decode_rows, 1, most));
+}
+
+// Prompt tokens that the next steps could compute, of the requests that may still run; counted up to `enough`.
+int64_t Scheduler::waiting_prefill_tokens(int64_t enough) {
+  int64_t tokens = chunked_ != nullptr ? chunked_->prefill_len - chunked_->scheduled : 0;
+  int places = std::min(config_.max_running_requests - static_cast<int>(running_.size()), kScanWindow);
+  for (auto it = waiting_.begin(); it != waiting_.end() && places > 0 && tokens < enough; ++it, --places) {
+    refresh_match(**it);
+    tokens += (*it)->num_tokens() - (*it)->match_len;
+  }
+  return tokens;
 }
 
 // A cheap look at what is left, so that a full pool costs nothing per queued request.
@@ -223,7 +247,7 @@ void Scheduler::add_prefill_row(Request& request, PrefillBudget& budget, Step& s
   const int page_size = pool_.page_size();
   const int remaining = request.prefill_len - request.scheduled;
   int num_tokens = std::min(remaining, budget.chunk);
-  if (num_tokens < remaining) {
+  if (num_tokens < remaining && budget.cut_at_pages) {
     // End on a page boundary where the chunk reaches one.
     const int end = (request.scheduled + num_tokens) / page_size * page_size;
     if (end > request.scheduled) num_tokens = end - request.scheduled;

@@ -27,6 +27,7 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.context_len, 1, "--context-length"));
   WW_RETURN_IF_ERROR(at_least(config.max_running_requests, 1, "--max-running-requests"));
   WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
+  WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
   if (config.max_queued_requests != -1) {
     WW_RETURN_IF_ERROR(at_least(config.max_queued_requests, 1, "--max-queued-requests"));
   }

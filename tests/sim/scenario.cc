@@ -30,6 +30,7 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
   config.disable_radix_cache = rng.chance(10);
   config.prefix_match = rng.chance(20) ? PrefixMatchMode::page : PrefixMatchMode::token;
   config.overlap_depth = rng.between(0, 1);
+  config.mixed_chunk_rows = rng.chance(50) ? rng.between(1, 16) : 0;
   return config;
 }
 

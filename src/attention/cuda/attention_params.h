@@ -88,6 +88,8 @@ struct DecodeWorkspace {
   int split_tokens = 0;             // a multiple of kDecodeTileTokens
   // Another call has run since the plan was made: this one may be launched under its predecessor.
   bool plan_is_older = false;
+  // Nor does it touch what its predecessor writes: it runs beside it, and ends after it.
+  bool beside_predecessor = false;
 };
 
 // ---- tiled extend ------------------------------------------------------------------------------

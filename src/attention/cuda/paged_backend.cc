@@ -21,9 +21,6 @@ constexpr int kMaxPartialFloats = 16 * 256;
 constexpr int kMaxPartialRows = 32;
 constexpr size_t kMinHeadDim = 64;
 
-// The longest run of query tokens that the decode kernel takes together with tiled requests.
-constexpr int kMixedDecodeRows = 16;
-
 // With fewer requests than this, kv heads taken in pairs leave too little to hide latencies behind.
 constexpr int kHeadPairRequests = 16;
 
@@ -194,23 +191,28 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   AttentionParams p = params_of(batch, call);
   if (batch.num_tokens == 0) return;
   if (deterministic_) return run_fixed(batch, shape, p, batch.max_q_len);
+  // Rows that decode keep their kernel: with the end of a prompt, of a few rows, it would be that of several
+  // rows a request, two to four times as slow for all of them.
+  if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
+    p.decode_q_len = 1;
+    if (batch.max_q_len <= 1) return run_decode(batch, shape, p, 1);
+    const ExtendLayout layout = kernels_.extend_layout(shape, p, batch.max_q_len);
+    run_extend(batch, shape, p, layout);
+    // Where its tiles fill the GPU, the last of them leave SMs free for a while. With fewer tiles the decode kernel,
+    // whose shares are equal, would only end later on the SMs where it begins later.
+    const int64_t tiles = int64_t{batch.num_tokens - batch.num_reqs} * p.num_q_heads / layout.tile_rows;
+    return run_decode(batch, shape, p, 1, /*beside_extend=*/tiles > num_sms_);
+  }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
     return run_decode(batch, shape, p, batch.max_q_len);
   }
-  int decode_q_len = 0;
-  if (batch.mode == ForwardMode::mixed) {
-    const int longest = kMixedDecodeRows / p.group;
-    for (int r = 0; r < batch.num_reqs; ++r) {
-      if (batch.q_len(r) <= longest) decode_q_len = std::max(decode_q_len, batch.q_len(r));
-    }
-  }
-  p.decode_q_len = decode_q_len;
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
-  if (decode_q_len > 0) run_decode(batch, shape, p, decode_q_len);
 }
 
-void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len) {
+// With `beside_extend` the kernel before it is the tiled one of the same batch, whose rows are others.
+void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
+                                  bool beside_extend) {
   shape.head_pairs &= p.num_requests >= kHeadPairRequests;
   const int rows = q_len * p.group;
   const bool multi_row = q_len > 1;
@@ -233,6 +235,7 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
+  workspace.beside_predecessor = workspace.plan_is_older && beside_extend;
   report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
 }
 

@@ -5,8 +5,8 @@
 // kernel) and reused by the other layers; inside a capture they become part of the graph, so that a
 // replay plans for itself and costs the host nothing. Memory is allocated at creation and, outside
 // graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
-// Requests of few query tokens go to the split-KV decode kernel even in a mixed batch, longer ones to
-// the tiled kernel. Errors of launches are reported by the next init_forward_metadata.
+// Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
+// kernel; batches of short requests (drafts) to the decode kernel of several rows. Errors of launches are reported by the next init_forward_metadata.
 //
 // With BackendContext::deterministic the decode kernel computes every row, prefill included, with fixed
 // splits (attention_params.h): the bits of a row depend on its own Q and KV alone.
@@ -114,7 +114,8 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
-  void run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
+  void run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
+                  bool beside_extend = false);
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   Status reserve_fixed(FixedPlan& plan, int pieces);

@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     sm90_extend(const __grid_constant__ AttentionParams p, const __grid_constant__ Sm90Maps maps,
                 const __grid_constant__ ExtendWorklist work, int box_tokens) {
   extern __shared__ char unaligned[];
+  ptx::launch_dependents();  // decode rows of the same batch fill the SMs that prompts leave free
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers(box_tokens);

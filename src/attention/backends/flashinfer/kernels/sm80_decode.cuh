@@ -22,9 +22,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
   ptx::launch_dependents();
-  ptx::grid_dependency_wait();  // before anything is read: kernels launched early may be chained
+  // Before anything is read: kernels launched early may be chained. Beside its predecessor, which was not
+  // launched early, it waits only so that its own end means both.
+  if (!w.beside_predecessor) ptx::grid_dependency_wait();
   const DecodeWorker run = w.workers[blockIdx.x];
-  if (run.num_tiles == 0) return;
+  if (run.num_tiles == 0) {
+    if (w.beside_predecessor) ptx::grid_dependency_wait();
+    return;
+  }
 
   char* after_ring = smem + C::kWarps * C::kStages * C::kStageBytes;
   DecodeEpilogue<C> epilogue(after_ring + C::kQueryBytes);
@@ -87,6 +92,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     if (!more) break;
   }
   ptx::cp_async_wait<0>();
+  if (w.beside_predecessor) ptx::grid_dependency_wait();
 }
 
 template <class C>
