@@ -1,6 +1,6 @@
-// Products of few rows on a GPU: cuBLASLt (its fastest algorithm) beside our kernels, in GB/s of weights.
+// Products of few rows on a GPU: cuBLASLt (its fastest algorithm) beside our kernel, in GB/s of weights.
 //
-//   product_bench [ROWS ...]      default: 1 2 8 16 17 24 32 48 64 96 128
+//   product_bench [ROWS ...]      default: 1 2 8 16 24 32 64 128
 //
 // The shapes are Llama-3.1-8B's. Every figure is a graph of launches that begin under each other where they can,
 // over enough copies of the weights to miss the L2 cache; the median of kReplays. "layer" is the four products of
@@ -16,7 +16,6 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/small_gemm.h"
-#include "ops/cuda/stream_gemm.h"
 
 using namespace warpweave;
 using namespace warpweave::gpu;
@@ -26,8 +25,8 @@ namespace {
 constexpr size_t kUncachedBytes = size_t{600} << 20;
 constexpr int kReplays = 9, kLeastLaunches = 12;
 constexpr int kMaxRows = 128;
-constexpr int kKernels = 4;
-constexpr const char* kKernelNames[kKernels] = {"library", "small", "stream128", "stream256"};
+constexpr int kKernels = 2;
+constexpr const char* kKernelNames[kKernels] = {"library", "small"};
 
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -99,9 +98,6 @@ class Bench {
     act_ = random_matrix(size_t{kMaxRows} * 14336 * 2, 1);
     stream_rows_ = random_matrix(size_t{kMaxRows} * 4096 * 4, 1);
     weight_ = random_matrix(4096 * 4, 1);
-    const size_t scratch = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
-    scratch_memory_ = random_matrix(scratch, 0);
-    scratch_.memory = scratch_memory_.as<void>();
   }
 
   GemmCall call(const Product& product, size_t copy, int64_t rows, bool fused) const {
@@ -117,12 +113,11 @@ class Bench {
     return out;
   }
   static bool takes(int kernel, const GemmCall& call) {
-    return kernel == 0 ? !call.fused_glu : kernel == 1 ? small_gemm_takes(call) : stream_gemm_takes(call, kernel - 2);
+    return kernel == 0 ? !call.fused_glu : small_gemm_takes(call);
   }
   void run(int kernel, const GemmCall& call) {
     if (kernel == 0) return check(library_->run(call, stream_.get()));
-    if (kernel == 1) return small_gemm(call, stream_.get());
-    stream_gemm(call, kernel - 2, scratch_, stream_.get());
+    small_gemm(call, stream_.get());
   }
   void activation(int64_t rows) {
     glu({.activation = GluActivation::silu, .in = y_.as<void>(), .dtype = DType::bf16, .rows = rows, .cols = 14336,
@@ -171,8 +166,7 @@ class Bench {
  private:
   CudaStream stream_;
   std::unique_ptr<GpuGemm> library_;
-  DeviceBuffer x_, y_, act_, scratch_memory_, stream_rows_, weight_;  // the last two: f32 bits of any numbers
-  StreamGemmScratch scratch_;
+  DeviceBuffer x_, y_, act_, stream_rows_, weight_;  // the last two: f32 bits of any numbers
 };
 
 // The fastest kernel's place.
@@ -247,7 +241,7 @@ void measure_norm(Bench& bench, const Product& product, int64_t rows) {
 int main(int argc, char** argv) {
   std::vector<int64_t> row_counts;
   for (int i = 1; i < argc; ++i) row_counts.push_back(std::clamp(std::atoi(argv[i]), 1, kMaxRows));
-  if (row_counts.empty()) row_counts = {1, 2, 8, 16, 17, 24, 32, 48, 64, 96, 128};
+  if (row_counts.empty()) row_counts = {1, 2, 8, 16, 24, 32, 64, 128};
   Bench bench;
   std::vector<Product> products(5);
   products[0] = {"qkv", 6144, 4096, false, GluActivation::none, {}, {}};

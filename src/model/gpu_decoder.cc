@@ -119,7 +119,7 @@ int64_t GpuDecoder::product_rows(int64_t rows) const {
 // What a small kernel of a step with few rows asks for ahead of the product that follows it. The kernel for
 // few rows does so by itself; many rows leave memory no idle time.
 gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
-  if ((!decoding_ && rows > kPrefetchedRows) || rows <= gpu::kSmallGemmAlone || next.empty()) return {};
+  if ((!decoding_ && rows > kPrefetchedRows) || rows <= gpu::kSmallGemmRows || next.empty()) return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;

@@ -20,33 +20,6 @@ template <class Element, int kColumns>
 struct Wgmma;
 
 template <>
-struct Wgmma<Bf16, 32> {
-  static WW_DEVICE void qk(float (&d)[16], u32 a, u32 b, int accumulate) {
-    asm volatile(
-        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %18, 0; mov.b64 da, {%16, 0x40000040"
-        "}; mov.b64 db, {%17, 0x40000040}; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf"
-        "16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, da, db, p"
-        ", 1, 1, 0, 0;}"
-        :
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15])
-        : "r"(a), "r"(b), "r"(accumulate));
-  }
-  static WW_DEVICE void pv(float (&d)[16], const u32 (&a)[4], u32 b, int accumulate) {
-    asm volatile(
-        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %21, 0; mov.b64 db, {%20, 0x40000040"
-        "}; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6,"
-        " %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, db, p, 1, 1, 1;}"
-        :
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate));
-  }
-};
-
-template <>
 struct Wgmma<Bf16, 64> {
   static WW_DEVICE void qk(float (&d)[32], u32 a, u32 b, int accumulate) {
     asm volatile(
@@ -329,33 +302,6 @@ struct Wgmma<Bf16, 256> {
         "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
         "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
         "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate));
-  }
-};
-
-template <>
-struct Wgmma<F16, 32> {
-  static WW_DEVICE void qk(float (&d)[16], u32 a, u32 b, int accumulate) {
-    asm volatile(
-        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %18, 0; mov.b64 da, {%16, 0x40000040"
-        "}; mov.b64 db, {%17, 0x40000040}; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16"
-        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, da, db, p, "
-        "1, 1, 0, 0;}"
-        :
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15])
-        : "r"(a), "r"(b), "r"(accumulate));
-  }
-  static WW_DEVICE void pv(float (&d)[16], const u32 (&a)[4], u32 b, int accumulate) {
-    asm volatile(
-        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %21, 0; mov.b64 db, {%20, 0x40000040"
-        "}; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %"
-        "7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, db, p, 1, 1, 1;}"
-        :
-        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate));
   }
 };

@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "base/log.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
-#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -22,14 +20,6 @@ constexpr int kMaxCandidates = 16;
 constexpr int64_t kManyRows = 128;
 // Weights of this size leave nothing of themselves in the cache: their product may be timed again at once.
 constexpr int64_t kUncachedBytes = int64_t{256} << 20;
-
-// The product alone, whose plan decides for the fused one, too.
-GemmCall unfused(const GemmCall& call) {
-  GemmCall out = call;
-  out.fused_glu = false;
-  out.y_stride = call.linear->out_features;
-  return out;
-}
 
 cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {
@@ -93,8 +83,6 @@ Status GpuGemm::Lt::open() {
   return {};
 }
 
-enum class GpuGemm::OwnKernel : int { stream_128, stream_256, small };  // the first two: stream_gemm's variants
-
 // One shape: its descriptors, the algorithms that may run it, and which one does.
 struct GpuGemm::Plan {
   explicit Plan(const Lt& lt_in) : lt(lt_in) {}
@@ -111,18 +99,12 @@ struct GpuGemm::Plan {
   // Puts another shape's algorithm first, if it takes this one.
   void try_first(const cublasLtMatmulAlgo_t& algorithm);
   bool set_fp8(const GemmCall& call, bool fast_accumulation);
-  // cuBLASLt's algorithms, then our kernels.
-  int candidates() const { return static_cast<int>(algorithms.size() + own_kernels.size()); }
-  std::optional<OwnKernel> own_kernel(int candidate) const {
-    const int own = candidate - static_cast<int>(algorithms.size());
-    return own < 0 ? std::nullopt : std::optional(own_kernels[own]);
-  }
+  int candidates() const { return static_cast<int>(algorithms.size()); }
 
   const Lt& lt;
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  std::vector<OwnKernel> own_kernels;
   int chosen = 0;
   int next_tried = 0;
   bool tuned = false;
@@ -248,15 +230,7 @@ Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   std::unique_ptr<GpuGemm> out(new GpuGemm);
   WW_RETURN_IF_ERROR(out->lt_->open());
   WW_ASSIGN_OR_RETURN(out->workspace_, DeviceBuffer::allocate(kWorkspaceBytes, "the products' workspace"));
-  const size_t scratch_bytes = StreamGemmScratch::partials_bytes() + StreamGemmScratch::flags_bytes();
-  WW_ASSIGN_OR_RETURN(out->stream_scratch_, DeviceBuffer::allocate(scratch_bytes, "the products' partial sums"));
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(out->stream_scratch_.as<void>(), 0, scratch_bytes), "clearing partial sums");
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(nullptr), "clearing partial sums");
   return out;
-}
-
-bool GpuGemm::own_kernel_takes(OwnKernel kernel, const GemmCall& call) {
-  return kernel == OwnKernel::small ? small_gemm_takes(call) : stream_gemm_takes(call, static_cast<int>(kernel));
 }
 
 GpuGemm::Shape GpuGemm::shape_of(const GemmCall& call) {
@@ -273,10 +247,7 @@ Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
   if (batch_invariant_) {
     WW_RETURN_IF_ERROR(fix_algorithm(shape, call, stream, *made));
   } else if (const Plan* tuned = tuned_neighbour(shape); tuned != nullptr && !tuning_) {
-    if (!tuned->own_kernel(tuned->chosen)) made->try_first(tuned->algorithms[tuned->chosen]);
-  }
-  for (OwnKernel kernel : {OwnKernel::small, OwnKernel::stream_128, OwnKernel::stream_256}) {
-    if (own_kernels() && own_kernel_takes(kernel, call)) made->own_kernels.push_back(kernel);
+    made->try_first(tuned->algorithms[tuned->chosen]);
   }
   return (plans_[shape] = std::move(made)).get();
 }
@@ -384,7 +355,6 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
 }
 
 Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream) {
-  if (const auto kernel = plan.own_kernel(candidate)) return run_own(*kernel, call, stream);
   const float alpha = 1, beta = call.accumulate ? 1 : 0;
   if (!plan.set_scales(call)) return Status::internal("cuBLASLt takes no scales of 8-bit operands");
   const cublasStatus_t status =
@@ -398,23 +368,10 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
   return {};
 }
 
-bool GpuGemm::takes_fused(const GemmCall& call) const {
-  if (!own_kernels() || call.rows == 0) return false;
-  if (call.rows <= kSmallGemmAlone) return small_gemm_takes(call);
-  if (call.norm.x != nullptr) return false;
-  const auto found = plans_.find(shape_of(unfused(call)));
-  if (tuning_ || found == plans_.end()) return false;
-  const auto kernel = found->second->own_kernel(found->second->chosen);
-  return kernel && own_kernel_takes(*kernel, call);
-}
+bool GpuGemm::takes_fused(const GemmCall& call) const { return call.rows > 0 && runs_small(call); }
 
-Status GpuGemm::run_own(OwnKernel kernel, const GemmCall& call, Stream stream) {
-  if (kernel == OwnKernel::small) {
-    small_gemm(call, stream);
-  } else {
-    stream_gemm(call, static_cast<int>(kernel), {stream_scratch_.as<void>()}, stream);
-  }
-  return {};
+bool GpuGemm::runs_small(const GemmCall& call) const {
+  return !batch_invariant_ && !library_only_ && small_gemm_takes(call);
 }
 
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
@@ -427,13 +384,13 @@ Status GpuGemm::run(const GemmCall& call, Stream stream) {
 }
 
 Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
-  if (!own_kernels() || call.rows > kSmallGemmAlone || !small_gemm_takes(call)) return run_by_plan(call, stream);
+  if (!runs_small(call)) return run_by_plan(call, stream);
   small_gemm(call, stream);
   return {};
 }
 
 Status GpuGemm::run_by_plan(const GemmCall& call, Stream stream) {
-  WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call.fused_glu ? unfused(call) : call, stream));
+  WW_ASSIGN_OR_RETURN(Plan* const plan, plan_for(call, stream));
   const bool trying = tuning_ && !batch_invariant_;
   return trying ? try_candidates(*plan, call, stream) : run_candidate(*plan, plan->chosen, call, stream);
 }

@@ -1,6 +1,5 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and for few rows kernels of our own,
-// which begin under the kernel before them: small_gemm.h up to 16 rows; up to 32 rows it and up to 128 rows
-// stream_gemm.h where they were the fastest when tried.
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and up to 16 rows a kernel of our own,
+// which begins under the kernel before it (small_gemm.h).
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
@@ -106,7 +105,6 @@ class GpuGemm {
   struct Lt;
   struct Plan;
   struct Algorithm;
-  enum class OwnKernel : int;
   // out_features, in_features, dtype and scaling, y_dtype, y_stride, accumulate, rows
   using Shape = std::tuple<int64_t, int64_t, std::pair<DType, Fp8Scaling>, DType, int64_t, bool, int64_t>;
 
@@ -124,14 +122,11 @@ class GpuGemm {
   const Plan* tuned_neighbour(const Shape& shape) const;
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
-  bool own_kernels() const { return !batch_invariant_ && !library_only_; }
-  static bool own_kernel_takes(OwnKernel kernel, const GemmCall& call);
-  Status run_own(OwnKernel kernel, const GemmCall& call, Stream stream);
+  bool runs_small(const GemmCall& call) const;
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;
   DeviceBuffer workspace_;
-  DeviceBuffer stream_scratch_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   DeviceBuffer fp8_codes_, fp8_scales_, fp8_widened_;
   std::set<Shape> fp8_refused_;         // by cuBLASLt

@@ -348,17 +348,14 @@ void launch(const Args& args, cudaStream_t stream) {
 
 template <typename E, typename Y>
 void launch(const Args& args, cudaStream_t stream) {
-  if (args.rows <= 8) return launch<E, Y, 1>(args, stream);
-  if (args.rows <= 16) return launch<E, Y, 2>(args, stream);
-  launch<E, Y, 4>(args, stream);
+  args.rows <= 8 ? launch<E, Y, 1>(args, stream) : launch<E, Y, 2>(args, stream);
 }
 
 template <typename E, typename Y>
 void launch_glu(const Args& args, cudaStream_t stream) {
   const int blocks = std::min(num_sms(), args.units);
-  if (args.rows <= 8) return launch<E, Y, Config<1, 4, true>>(args, blocks, stream);
-  if (args.rows <= 16) return launch<E, Y, Config<2, 4, true>>(args, blocks, stream);
-  launch<E, Y, Config<4, 4, true>>(args, blocks, stream);
+  args.rows <= 8 ? launch<E, Y, Config<1, 4, true>>(args, blocks, stream)
+                 : launch<E, Y, Config<2, 4, true>>(args, blocks, stream);
 }
 
 }  // namespace

@@ -7,9 +7,7 @@ namespace warpweave::gpu {
 
 struct GemmCall;
 
-inline constexpr int kSmallGemmRows = 32;
-// Up to here nothing else was faster; with more rows it is tried among others.
-inline constexpr int kSmallGemmAlone = 16;
+inline constexpr int kSmallGemmRows = 16;
 inline constexpr int kSmallGemmNormRows = 2;
 // sm_90 or newer, rows <= kSmallGemmRows, 16-bit dtypes, in_features a multiple of 64, out_features of 16
 // (of 32, and without a bias, with fused_glu). With a norm: bf16, up to kSmallGemmNormRows rows of 32 KB together,
