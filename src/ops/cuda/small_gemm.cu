@@ -1,7 +1,7 @@
 // A CTA an SM owns a range of weight rows; its four warps share the depth. Every warp is a pipeline of
 // its own: a ring of cp.async stages (64 weight rows of 128 bytes, or 32 of 256, and the input rows of
 // the same depth) that runs on across all of the CTA's rows, so that the copies never drain. 16 weight
-// rows are the M side of mma.m16n8k16, 8 to 32 input rows its N side; the warps' sums meet in shared
+// rows are the M side of mma.m16n8k16, 8 or 16 input rows its N side; the warps' sums meet in shared
 // memory when a group of rows is done. The rings are filled before the kernel's predecessor has ended,
 // so that memory does not idle between kernels.
 //
