@@ -8,38 +8,27 @@
 namespace warpweave {
 namespace {
 
-class BackgroundRelease final : public WeightSource {
+// What the releasing thread shares with its source, and keeps until it is done.
+class Releaser {
  public:
-  explicit BackgroundRelease(std::shared_ptr<WeightSource> inner)
-      : inner_(std::move(inner)), worker_([this] { work(); }) {}
-  ~BackgroundRelease() override {
-    {
-      std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    changed_.notify_one();
-    worker_.join();
-  }
+  explicit Releaser(std::shared_ptr<WeightSource> inner) : inner_(std::move(inner)) {}
 
-  bool has(std::string_view name) const override { return inner_->has(name); }
-  DType dtype(std::string_view name) const override { return inner_->dtype(name); }
-  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
-    return inner_->find(name, shape);
-  }
-  bool has_fp8(std::string_view name) const override { return inner_->has_fp8(name); }
-  Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
-    return inner_->find_fp8(name, shape);
-  }
-  void release(const TensorView& view) const override {
+  const WeightSource& inner() const { return *inner_; }
+  void add(const TensorView& view) {
     {
       std::lock_guard lock(mutex_);
       released_.push_back(view);
     }
     changed_.notify_one();
   }
-
- private:
-  void work() {
+  void end() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_one();
+  }
+  void run() {
     for (std::unique_lock lock(mutex_);;) {
       changed_.wait(lock, [&] { return ending_ || !released_.empty(); });
       if (released_.empty()) return;
@@ -50,12 +39,35 @@ class BackgroundRelease final : public WeightSource {
     }
   }
 
+ private:
   const std::shared_ptr<WeightSource> inner_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  mutable std::vector<TensorView> released_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TensorView> released_;
   bool ending_ = false;
-  std::thread worker_;  // last: it uses all of the above
+};
+
+class BackgroundRelease final : public WeightSource {
+ public:
+  explicit BackgroundRelease(std::shared_ptr<WeightSource> inner)
+      : releaser_(std::make_shared<Releaser>(std::move(inner))) {
+    std::thread([releaser = releaser_] { releaser->run(); }).detach();
+  }
+  ~BackgroundRelease() override { releaser_->end(); }
+
+  bool has(std::string_view name) const override { return releaser_->inner().has(name); }
+  DType dtype(std::string_view name) const override { return releaser_->inner().dtype(name); }
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    return releaser_->inner().find(name, shape);
+  }
+  bool has_fp8(std::string_view name) const override { return releaser_->inner().has_fp8(name); }
+  Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return releaser_->inner().find_fp8(name, shape);
+  }
+  void release(const TensorView& view) const override { releaser_->add(view); }
+
+ private:
+  const std::shared_ptr<Releaser> releaser_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "base/float8.h"
@@ -174,19 +175,22 @@ Fp8Folders make_fp8(const fs::path& folder, Fp8Scales kind) {
   return out;
 }
 
-TEST(BackgroundRelease, PassesEveryViewOnBeforeTheSourceEnds) {
+TEST(BackgroundRelease, PassesEveryViewOnBeforeItLetsGoOfTheSource) {
   struct Counting final : WeightSource {
+    explicit Counting(std::promise<std::vector<const void*>>& done) : done_(done) {}
+    ~Counting() override { done_.set_value(released_); }
     bool has(std::string_view name) const override { return name == "a"; }
     DType dtype(std::string_view) const override { return DType::bf16; }
     Result<TensorView> find(std::string_view, std::span<const int64_t>) const override { return TensorView{}; }
-    void release(const TensorView& view) const override { released.push_back(view.data); }
-    mutable std::vector<const void*> released;
+    void release(const TensorView& view) const override { released_.push_back(view.data); }
+    std::promise<std::vector<const void*>>& done_;
+    mutable std::vector<const void*> released_;
   };
-  const auto counting = std::make_shared<Counting>();
+  std::promise<std::vector<const void*>> done;
   std::vector<char> places(1000);
   std::vector<const void*> expected;
   {
-    const auto source = release_in_background(counting);
+    const auto source = release_in_background(std::make_shared<Counting>(done));
     EXPECT_TRUE(source->has("a"));
     EXPECT_FALSE(source->has("b"));
     for (const char& place : places) {
@@ -196,7 +200,7 @@ TEST(BackgroundRelease, PassesEveryViewOnBeforeTheSourceEnds) {
       expected.push_back(&place);
     }
   }
-  EXPECT_EQ(counting->released, expected);
+  EXPECT_EQ(done.get_future().get(), expected);
 }
 
 TEST_F(LoaderTest, EightBitWeightsGiveTheModelThatTheyMean) {

@@ -33,7 +33,7 @@ class WeightSource {
 };
 
 // `inner` with release() in a thread of its own: taking mapped pages out of memory costs as much time as reading
-// them does. All is released when the source is destroyed.
+// them does. That thread goes on when the source is destroyed, and then lets go of `inner`.
 std::shared_ptr<WeightSource> release_in_background(std::shared_ptr<WeightSource> inner);
 
 // The check that every source of files makes: `data_loss` names both shapes.
