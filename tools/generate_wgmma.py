@@ -65,6 +65,13 @@ def wrap(text, width=100):
     return "\n".join(lines)
 
 
+def function(head, body, pred, count, inputs):
+    text = "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %" + str(pred) + ", 0; " + body + "}"
+    parts = [text[i:i + 84] for i in range(0, len(text), 84)]
+    quoted = "\n".join(f'        "{part}"' for part in parts)
+    return f"{head}\n    asm volatile(\n{quoted}\n        :\n{wrap(outputs(count))}\n        : {inputs});\n  }}"
+
+
 def asm(element, n, form):
     count = n // 2
     kind = {"Bf16": "bf16", "F16": "f16"}[element]
@@ -81,10 +88,7 @@ def asm(element, n, form):
         pred = count + 5
         inputs = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)'
         head = f"  static WW_DEVICE void pv(float (&d)[{count}], const u32 (&a)[4], u32 b, int accumulate) {{"
-    text = "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %" + str(pred) + ", 0; " + body + "}"
-    parts = [text[i:i + 84] for i in range(0, len(text), 84)]
-    quoted = "\n".join(f'        "{part}"' for part in parts)
-    return f"{head}\n    asm volatile(\n{quoted}\n        :\n{wrap(outputs(count))}\n        : {inputs});\n  }}"
+    return function(head, body, pred, count, inputs)
 
 
 def asm_fp8(n, form):
@@ -101,10 +105,7 @@ def asm_fp8(n, form):
         pred = count + 5
         inputs = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>)'
         head = f"  template <int kRowBytes>\n  static WW_DEVICE void rs(float (&d)[{count}], const u32 (&a)[4], u32 b, int accumulate) {{"
-    text = "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %" + str(pred) + ", 0; " + body + "}"
-    parts = [text[i:i + 84] for i in range(0, len(text), 84)]
-    quoted = "\n".join(f'        "{part}"' for part in parts)
-    return f"{head}\n    asm volatile(\n{quoted}\n        :\n{wrap(outputs(count))}\n        : {inputs});\n  }}"
+    return function(head, body, pred, count, inputs)
 
 
 def write(path, parts):

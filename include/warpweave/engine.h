@@ -89,7 +89,6 @@ struct OutputDelta {
 
 using OutputSink = std::function<void(OutputDelta)>;
 
-// A snapshot for /metrics, /get_server_info and the periodic log line.
 // Steps of one kind since the start.
 struct StepTotals {
   uint64_t steps = 0;
@@ -99,6 +98,7 @@ struct StepTotals {
   double host_ms = 0;             // choosing, preparing and enqueueing; with overlap, while the step before runs
 };
 
+// A snapshot for /metrics, /get_server_info and the periodic log line.
 struct EngineStats {
   int running_reqs = 0;
   int queued_reqs = 0;

@@ -1,5 +1,6 @@
 // 8-bit weights. Checkpoints with them ("quantization_config": {"quant_method": "fp8"}, or
-// "compressed-tensors" with nothing but 8-bit float weights): a weight is an F8_E4M3 (or F8_E5M2) tensor with scales beside it, in f32, f16 or bf16:
+// "compressed-tensors" with nothing but 8-bit float weights): a weight is an F8_E4M3 (or F8_E5M2) tensor
+// with scales beside it, in f32, f16 or bf16:
 //   NAME_scale       one for the tensor (shape [], [1]) or one a row ([rows], [rows, 1]), or as below
 //   NAME_scale_inv   one a block of config.block_rows x config.block_cols, rounded up; despite its
 //                    name it, too, is what the stored value is multiplied with

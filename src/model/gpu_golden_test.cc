@@ -366,7 +366,7 @@ TEST(GpuTale, EightBitExpertsAreThoseOfTheCpu) {
     ASSERT_TRUE(run.ok()) << run.status().message();
     ASSERT_TRUE(exact.ok());
     // 8-bit activations move the logits of random weights, of 32 columns, by much more than rounding does.
-    for (const auto& [path, bound] : {std::pair{gpu::Fp8Path::automatic, 0.3}, {gpu::Fp8Path::widen, 0.01}}) {
+    for (const auto& [path, bound] : {std::pair{gpu::Fp8Path::automatic, 0.2}, {gpu::Fp8Path::widen, 0.01}}) {
       (*run)->restart();
       (*run)->gemm().set_fp8_path(path);
       const auto logits = (*run)->feed(ids);

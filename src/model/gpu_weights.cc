@@ -243,13 +243,16 @@ class GpuTarget {
       return;
     }
     std::vector<float> scratch;
-    for (int64_t r = begin; part.scales != nullptr && r < end; ++r) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t row = part.first_row + r * part.row_step;
+      std::byte* const to_row = out + (r - begin) * row_bytes;
+      if (part.scales == nullptr) {
+        convert_row(part.weight, row, to, to_row, scratch);
+        continue;
+      }
       scratch.resize(part.weight.shape[1]);
-      widen_fp8_row(part.weight, *part.scales, r, scratch.data());
-      narrow_row(scratch, to, out + (r - begin) * row_bytes);
-    }
-    for (int64_t r = begin; part.scales == nullptr && r < end; ++r) {
-      convert_row(part.weight, part.first_row + r * part.row_step, to, out + (r - begin) * row_bytes, scratch);
+      widen_fp8_row(part.weight, *part.scales, row, scratch.data());
+      narrow_row(scratch, to, to_row);
     }
   }
 

@@ -16,6 +16,7 @@
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/small_gemm.cuh"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -23,7 +24,6 @@ namespace {
 
 using ptx::u32;
 
-constexpr int kUnitRows = 16;  // of weights, on the M side of one mma
 constexpr int kSmemBytes = 224 * 1024;
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
@@ -287,22 +287,6 @@ struct Outputs {
     }
   }
 };
-
-template <class C>
-__device__ void share(const Sums<C>& sum, float* partial) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int u = 0; u < C::kUnits; ++u) {
-#pragma unroll
-    for (int t = 0; t < C::kTokenTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = u * kUnitRows + lane / 4 + i / 2 * 8, token = t * 8 + lane % 4 * 2 + i % 2;
-        partial[(warp * C::kRows + row) * C::kPartialStride + token] = sum[u][t][i];
-      }
-    }
-  }
-}
 
 template <typename E, typename Y, class C>
 __global__ void __launch_bounds__(kThreads, 1) small_gemm_fp8_kernel(const __grid_constant__ Args a) {

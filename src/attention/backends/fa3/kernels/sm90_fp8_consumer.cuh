@@ -216,16 +216,6 @@ class Sm90Fp8Consumer {
     }
   }
 
-  // The same value in all lanes, in a uniform register: descriptors are read from those.
-  static WW_DEVICE ptx::u32 uniform(ptx::u32 value) { return __reduce_max_sync(~0u, value); }
-
-  // Keeps the compiler from moving reads of accumulators over the wait.
-  template <int kCount>
-  static WW_DEVICE void fence_registers(float (&r)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
-  }
-
   WW_DEVICE void mask(int block, float (&s)[kScores]) const {
     if (p_.softcap > 0) {
       // In raw products again, so that the steps after this one are the same.
@@ -381,22 +371,6 @@ class Sm90Fp8Consumer {
       for (int i = threadIdx.x % 4; i < C::kDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
       if (p_.lse != nullptr && threadIdx.x % 4 == 0) {
         p_.lse[(static_cast<int64_t>(tile().q_begin) + token) * p_.num_q_heads + tile().head] = -INFINITY;
-      }
-    }
-  }
-
-  // 4x4 over the lanes of a quad: word j of lane i becomes word i of lane j.
-  static WW_DEVICE void transpose_quad(ptx::u32 (&w)[4]) {
-    const int i = threadIdx.x % 4;
-#pragma unroll
-    for (int step = 1; step <= 2; step *= 2) {
-      const bool upper = i & step;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (j & step) continue;
-        const ptx::u32 send = upper ? w[j] : w[j | step];
-        const ptx::u32 received = __shfl_xor_sync(~0u, send, step);
-        if (upper) w[j] = received; else w[j | step] = received;
       }
     }
   }

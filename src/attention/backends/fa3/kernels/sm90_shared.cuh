@@ -112,4 +112,31 @@ struct RingPosition {
   }
 };
 
+// ---- what multiplying warpgroups do with their registers
+// The same value in all lanes, in a uniform register: descriptors are read from those.
+WW_DEVICE ptx::u32 uniform(ptx::u32 value) { return __reduce_max_sync(~0u, value); }
+
+// Keeps the compiler from moving reads of accumulators over the wait.
+template <int kCount>
+WW_DEVICE void fence_registers(float (&r)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+// 4x4 over the lanes of a quad: word j of lane i becomes word i of lane j.
+WW_DEVICE void transpose_quad(ptx::u32 (&w)[4]) {
+  const int i = threadIdx.x % 4;
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = i & step;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j & step) continue;
+      const ptx::u32 send = upper ? w[j] : w[j | step];
+      const ptx::u32 received = __shfl_xor_sync(~0u, send, step);
+      if (upper) w[j] = received; else w[j | step] = received;
+    }
+  }
+}
+
 }  // namespace warpweave::cuda
