@@ -15,30 +15,37 @@ class Sm90Fp8Consumer {
       : p_(p), shared_(shared), group_(__shfl_sync(~0u, threadIdx.x / 128, 0) - 1) {}
 
   WW_DEVICE void run() {
-    if (!next_tile()) return;
     float s[kScores];
-    load_query();
-    start_tile(s);
-    for (;;) {
+    while (next_tile()) {
+      copy_query(tile());
+      store_query();
+      start_rows();
+      ptx::mbarrier_wait(shared_.k_full(ring_.stage), ring_.parity);
+      multiply_qk(ring_, s);
+      int block = last_;
       clear_out();
-      const int begin = begin_;
-      for (int block = last_; block > begin; --block) {
+      // S of the next block is multiplied while O is added, also over the border of two tiles.
+      for (;;) {
+        const bool ends = block == begin_;
+        const bool ahead = !ends || copy_next_query();
         finish_scores(block, s);
+        if (!ahead) break;
+        if (ends) store_query();
         multiply_pv<true>(s);
-      }
-      finish_scores(begin, s);
-      multiply_pv<false>(s);
-      const Sm90Fp8Tile& done = tile();
-      const Rows rows = rows_;
-      advance_tile();
-      if (!next_tile()) {
+        --block;
+        if (!ends) continue;
+        const Sm90Fp8Tile& done = tile();
+        const Rows rows = rows_;
+        advance_tile();
+        enter_tile();
+        start_rows();
         write(done, rows);
-        return;
+        clear_out();
+        block = last_;
       }
-      // S of the next tile's first block is multiplied while this one's output is written.
-      load_query();
-      start_tile(s);
-      write(done, rows);
+      multiply_pv<false>(s);
+      write(tile(), rows_);
+      advance_tile();
     }
   }
 
@@ -48,8 +55,6 @@ class Sm90Fp8Consumer {
   using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
   static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
   static constexpr int kOut = C::kDim / 2;             // and of O
-  static constexpr int kRowLanes = C::kDim / 8;        // lanes that load a row of Q, 8 elements each
-  static constexpr int kQueryLoads = C::kDim / 16;     // of a lane, for its warp's 16 rows
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
 
@@ -61,8 +66,10 @@ class Sm90Fp8Consumer {
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
   WW_DEVICE void advance_tile() { tile_ = (tile_ + 1) % C::kTiles; }
 
+  // One lane arrives, without a branch.
   static WW_DEVICE void release(ptx::u32 barrier) {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
+    asm volatile("{.reg .pred p; .reg .b64 s; setp.eq.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 s, [%0];}\n"
+                 ::"r"(barrier), "r"(threadIdx.x % 32) : "memory");
   }
 
   // Waits for the next tile that has KV blocks; those without are written on the way.
@@ -72,13 +79,19 @@ class Sm90Fp8Consumer {
       ptx::mbarrier_wait(shared_.tile_full(stage), tile_ / C::kTileStages % 2);
       // Uniform, so that what loops count stays in uniform registers.
       if (uniform(tile().request + 1) == 0) return false;
-      begin_ = uniform(tile().block_begin);
-      last_ = uniform(tile().block_end) - 1;
-      release(shared_.tile_empty(stage));
+      enter_tile();
       if (begin_ <= last_) return true;
       write_empty();
       advance_tile();
     }
+  }
+
+  WW_DEVICE void enter_tile() {
+    begin_ = uniform(tile().block_begin);
+    last_ = uniform(tile().block_end) - 1;
+    plain_begin_ = uniform(tile().plain_begin);
+    plain_end_ = uniform(tile().plain_end);
+    release(shared_.tile_empty(tile_ % C::kTileStages));
   }
 
   WW_DEVICE int row_of(int row) const {
@@ -87,55 +100,96 @@ class Sm90Fp8Consumer {
   WW_DEVICE int token_of(const Sm90Fp8Tile& tile, int row) const { return tile.first_token + row_of(row); }
 
   // ---- Q
-  // The row of Q that a lane's load `i` is of.
-  WW_DEVICE int loaded_row(int i) const {
-    return group_ * 64 + threadIdx.x % 128 / 32 * 16 + i * (32 / kRowLanes) + threadIdx.x % 32 / kRowLanes;
+  static constexpr int kPieces = C::kDim / 32;  // of 8 elements, of a lane in a row
+
+  // Of a warp: its 16 rows of Q as they are copied, later its rows of the output.
+  WW_DEVICE ptx::u32 staging(int thread) const {
+    return shared_.raw_q + (thread - 128) / 32 * (16 * C::kDim * 2);
+  }
+  // Four lanes take a row, eight rows a warp at a time. A lane's pieces lie at copied() until it rounds them.
+  static WW_DEVICE int query_row(int thread, int eight) {
+    return (thread - 128) / 32 * 16 + eight * 8 + thread % 32 / 4;
+  }
+  WW_DEVICE ptx::u32 copied(int thread, int i) const { return staging(thread) + i * 512 + thread % 32 * 16; }
+  // Read where it is used, lest addresses made of it take registers all along.
+  static WW_DEVICE int thread_here() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
   }
 
-  WW_DEVICE void load_query() {
+  WW_DEVICE void copy_query(const Sm90Fp8Tile& tile) const {
+    const int thread = thread_here();
+    __syncwarp();  // the last tile's output has been read
 #pragma unroll
-    for (int i = 0; i < kQueryLoads; ++i) {
-      const int token = tile().first_token + loaded_row(i);
+    for (int eight = 0; eight < 2; ++eight) {
+      const int token = tile.first_token + query_row(thread, eight);
       const char* row = static_cast<const char*>(p_.q) +
-                        ((static_cast<int64_t>(tile().q_begin) + token) * p_.q_token_stride +
-                         static_cast<int64_t>(tile().head) * C::kDim) * 2;
-      query_[i] = make_uint4(0, 0, 0, 0);
-      if (token >= tile().q_len) continue;
-      query_[i] = __ldg(reinterpret_cast<const uint4*>(row) + threadIdx.x % kRowLanes);
+                        ((static_cast<int64_t>(tile.q_begin) + min(token, tile.q_len - 1)) * p_.q_token_stride +
+                         static_cast<int64_t>(tile.head) * C::kDim) * 2 + thread % 4 * 16;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < tile.q_len ? 16 : 0);
+      }
     }
+    ptx::cp_async_commit();
+  }
+  // Of the next tile, if there is one and it has KV blocks.
+  WW_DEVICE bool copy_next_query() const {
+    const int place = (tile_ + 1) % C::kTiles;
+    ptx::mbarrier_wait(shared_.tile_full(place % C::kTileStages), place / C::kTileStages % 2);
+    const Sm90Fp8Tile& next = shared_.tiles[place];
+    if (uniform(next.request >= 0 && next.block_begin < next.block_end) == 0) return false;
+    copy_query(next);
+    return true;
   }
 
-  // Rounds a row to e4m3. Its largest magnitude becomes one of 224 to 448.
-  WW_DEVICE void store_query(int row, const uint4& eight) const {
-    const int part = threadIdx.x % kRowLanes;
-    const ptx::u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-    float value[8];
-    float top = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      value[i * 2] = E::low(pairs[i]);
-      value[i * 2 + 1] = E::high(pairs[i]);
-      top = fmaxf(top, fmaxf(fabsf(value[i * 2]), fabsf(value[i * 2 + 1])));
-    }
-#pragma unroll
-    for (int step = 1; step < kRowLanes; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    // A power of two, which leaves values that are e4m3 already as they are.
-    const ptx::u32 exponent = min(max((__float_as_uint(top * (1.0f / 448.0f)) + 0x7fffffu) >> 23, 27u), 227u);
-    const float inverse = __uint_as_float((254 - exponent) << 23);
-    const ptx::u32 low = ptx::pack_e4m3(value[0] * inverse, value[1] * inverse, value[2] * inverse, value[3] * inverse);
-    const ptx::u32 high = ptx::pack_e4m3(value[4] * inverse, value[5] * inverse, value[6] * inverse, value[7] * inverse);
-    const ptx::u32 target = shared_.q + sm90_fp8_swizzled<C>(row, part / 2) + part % 2 * 8;
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(target), "r"(low), "r"(high) : "memory");
-    if (part == 0) shared_.q_exponents[row] = static_cast<unsigned char>(exponent);
-  }
-
-  // Stores Q and starts S of the first block.
-  WW_DEVICE void start_tile(float (&s)[kScores]) {
+  // Rounds the copied rows to e4m3. A row's largest magnitude becomes one of 224 to 448.
+  WW_DEVICE void store_query() const {
+    const int thread = thread_here();
+    ptx::cp_async_wait<0>();
     ptx::named_barrier_sync(1 + group_, 128);  // no warp's products read the last tile's Q any more
 #pragma unroll
-    for (int i = 0; i < kQueryLoads; ++i) store_query(loaded_row(i), query_[i]);
+    for (int eight = 0; eight < 2; ++eight) store_rows(thread, eight);
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(1 + group_, 128);
+  }
+  WW_DEVICE void store_rows(int thread, int eight) const {
+    const int row = query_row(thread, eight);
+    ptx::u32 pairs[kPieces][4], top = 0;  // magnitudes order as integers
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      ptx::u32 (&x)[4] = pairs[i];
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                   : "r"(copied(thread, eight * kPieces + i)) : "memory");
+      top = __vimax3_u16x2(top, x[0] & 0x7fff7fffu, x[1] & 0x7fff7fffu);
+      top = __vimax3_u16x2(top, x[2] & 0x7fff7fffu, x[3] & 0x7fff7fffu);
+    }
+    top = max(top & 0xffffu, top >> 16);
+    top = max(top, __shfl_xor_sync(~0u, top, 1));
+    top = max(top, __shfl_xor_sync(~0u, top, 2));
+    // A power of two, which leaves values that are e4m3 already as they are.
+    const ptx::u32 exponent =
+        min(max((__float_as_uint(E::low(top) * (1.0f / 448.0f)) + 0x7fffffu) >> 23, 27u), 227u);
+    const float inverse = __uint_as_float((254 - exponent) << 23);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      ptx::u32 out[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const ptx::u32 (&x)[4] = pairs[i];
+        out[j] = ptx::pack_e4m3(E::low(x[j * 2]) * inverse, E::high(x[j * 2]) * inverse,
+                                E::low(x[j * 2 + 1]) * inverse, E::high(x[j * 2 + 1]) * inverse);
+      }
+      const int eighth = i * 4 + thread % 4;
+      const ptx::u32 target = shared_.q + sm90_fp8_swizzled<C>(row, eighth / 2) + eighth % 2 * 8;
+      asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(target), "r"(out[0]), "r"(out[1]) : "memory");
+    }
+    if (thread % 4 == 0) shared_.q_exponents[row] = static_cast<unsigned char>(exponent);
+  }
+
+  // The rows of a tile whose Q is stored; they have seen nothing.
+  WW_DEVICE void start_rows() {
     const float k_scale = p_.k_head_scales != nullptr ? p_.k_head_scales[tile().kv_head] : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -144,14 +198,13 @@ class Sm90Fp8Consumer {
       scale_log2_[i] = __uint_as_float(static_cast<ptx::u32>(shared_.q_exponents[row_of(i)]) << 23) *
                        (p_.scale * kLog2e) * k_scale;
     }
-    start_scores(ring_, s);
   }
 
   // ---- blocks
-  WW_DEVICE void start_scores(const Ring& at, float (&s)[kScores]) const {
-    ptx::mbarrier_wait(shared_.k_full(at.stage), at.parity);
-    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.k + at.stage * C::kBlockBytes, 16));
-    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q + group_ * 64 * C::kDim, 16));
+  // S of a block whose K is there.
+  WW_DEVICE void multiply_qk(const Ring& at, float (&s)[kScores]) const {
+    const ptx::u32 k = ptx::wgmma_descriptor(shared_.k + at.stage * C::kBlockBytes, 16);
+    const ptx::u32 q = ptx::wgmma_descriptor(shared_.q + group_ * 64 * C::kDim, 16);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < C::kDim / 32; ++step) {
@@ -161,11 +214,10 @@ class Sm90Fp8Consumer {
   }
 
   WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
-    const bool plain = block >= tile().plain_begin && block < tile().plain_end;
+    v_ready_ = ptx::mbarrier_try(shared_.v_full(ring_.stage), ring_.parity);
     ptx::wgmma_wait<0>();
     fence_registers(s);
-    release(shared_.k_empty(ring_.stage));
-    if (!plain) mask(block, s);
+    if (block < plain_begin_ || block >= plain_end_) mask(block, s);
     fence_registers(s);
     maxima(s);
   }
@@ -177,26 +229,35 @@ class Sm90Fp8Consumer {
   WW_DEVICE void multiply_pv(float (&s)[kScores]) {
     float part[kOut], sum[4] = {};
     ptx::u32 probability[kScores / 16][4];
-    ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity);
-    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kBlockBytes, 16));
+    // Barriers are tried well before they are waited for: the answer takes long.
+    if (!v_ready_) ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity);
+    Ring next = ring_;
+    next.advance();
+    bool k_ready = false;
+    if constexpr (kNext) k_ready = ptx::mbarrier_try(shared_.k_full(next.stage), next.parity);
+    const ptx::u32 v = ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kBlockBytes, 16);
 #pragma unroll
     for (int step = 0; step < kScores / 16; ++step) {
       exponentials(&s[step * 16], probability[step], sum);
       ptx::wgmma_fence();
       ptx::WgmmaE4m3<C::kDim>::template rs<128>(part, probability[step], ptx::wgmma_advance(v, step * 32), step > 0);
+      if (step == 0) release(shared_.k_empty(ring_.stage));
     }
     ptx::wgmma_commit();
+    if constexpr (kNext) {
+      if (!k_ready) ptx::mbarrier_wait(shared_.k_full(next.stage), next.parity);
+    }
     const int stage = ring_.stage;
     ring_.advance();
-    if constexpr (kNext) start_scores(ring_, s);
+    if constexpr (kNext) multiply_qk(ring_, s);
 #pragma unroll
     for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
     rescale();
     ptx::wgmma_wait<kNext ? 1 : 0>();
     fence_registers(part);
-    release(shared_.v_empty(stage));
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] += part[i];
+    release(shared_.v_empty(stage));
   }
 
   // P of 32 tokens. Of those a thread holds 2t and 2t + 1 of each 8; the products take them as 4t..4t+3
@@ -235,18 +296,20 @@ class Sm90Fp8Consumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int position = tile().kv_len - tile().q_len + token_of(tile(), row);
-      const int end = elements_before((p_.causal ? min(position + 1, tile().kv_len) : tile().kv_len) - column);
-      const int hidden = p_.window_left < 0 ? 0 : elements_before(position - p_.window_left - column);
+      ptx::u32 seen = first_elements((p_.causal ? min(position + 1, tile().kv_len) : tile().kv_len) - column);
+      if (p_.window_left >= 0) seen &= ~first_elements(position - p_.window_left - column);
 #pragma unroll
       for (int i = 0; i < kScores / 2; ++i) {
-        if (i >= end || i < hidden) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+        if ((seen & 1u << i) == 0) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
       }
     }
   }
 
-  // Of a thread's elements of a row, those in the row's first `columns` columns.
-  static WW_DEVICE int elements_before(int columns) {
-    return columns <= 0 ? 0 : columns / 8 * 2 + min(columns % 8, 2);
+  // One bit for each of a thread's elements of a row that stands in the row's first `columns` columns.
+  static WW_DEVICE ptx::u32 first_elements(int columns) {
+    static_assert(kScores <= 64);
+    const int count = columns <= 0 ? 0 : columns / 8 * 2 + min(columns % 8, 2);
+    return count >= 32 ? ~0u : (1u << count) - 1;
   }
 
   // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
@@ -265,12 +328,14 @@ class Sm90Fp8Consumer {
     moved_ = __any_sync(~0u, __fmaf_rn(top[0], scale_log2_[0], rows_.shift[0]) > kTopLog2 ||
                                  __fmaf_rn(top[1], scale_log2_[1], rows_.shift[1]) > kTopLog2);
     if (!moved_) return;
-    float_maxima(s, top);
+    row_maxima(top);
+    if (__any_sync(~0u, top[0] == 0 || top[1] == 0)) {  // may be negative
+      float_maxima(s, top);
+      row_maxima(top);
+    }
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float m = top[row];
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      const float m = top[row];
       factor_[row] = 1;
       if (__fmaf_rn(m, scale_log2_[row], rows_.shift[row]) > kTopLog2) {
         const float shift = C::kProbabilityLog2 - m * scale_log2_[row];
@@ -278,6 +343,13 @@ class Sm90Fp8Consumer {
         rows_.sum[row] *= factor_[row];
         rows_.shift[row] = shift;
       }
+    }
+  }
+  static WW_DEVICE void row_maxima(float (&top)[2]) {
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row], __shfl_xor_sync(~0u, top[row], step));
     }
   }
   static WW_DEVICE void float_maxima(const float (&s)[kScores], float (&top)[2]) {
@@ -339,24 +411,35 @@ class Sm90Fp8Consumer {
                                          static_cast<int64_t>(tile.head) * C::kDim) * 2;
   }
 
-  // Lanes of a quad trade 4-byte pairs so that each stores 16 contiguous bytes.
+  // Through the warp's staging rows, 16-byte chunks of which are swizzled.
   WW_DEVICE void write_out(const Sm90Fp8Tile& tile, const float (&scale)[2]) const {
+    constexpr int kChunks = C::kDim / 8;      // of a row
+    constexpr int kRows = 32 / kChunks;       // that a warp stores at a time
+    const int thread = thread_here(), lane = thread % 32;
+    const ptx::u32 rows = staging(thread);
+    const ptx::u32 target = rows + lane % 16 * (C::kDim * 2);
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const int token = token_of(tile, row);
-      char* out = out_of(tile, token);
+    for (int i = 0; i < kChunks; i += 2) {
+      ptx::u32 own[4];
 #pragma unroll
-      for (int i = 0; i < C::kDim / 32; ++i) {
-        ptx::u32 own[4];
+      for (int j = 0; j < 4; ++j) {
+        const int at = (i + j / 2) * 4 + j % 2 * 2;
+        own[j] = E::pack(out_[at] * scale[j % 2], out_[at + 1] * scale[j % 2]);
+      }
+      ptx::stmatrix_x4(target + ((i + lane / 16) ^ lane % 8) * 16, own);
+    }
+    __syncwarp();
+    const int chunk = lane % kChunks;
+    const int first = (thread - 128) / 32 * 16 + lane / kChunks;
+    char* out = out_of(tile, tile.first_token + first) + chunk * 16;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = (i * 4 + j) * 4 + row * 2;
-          own[j] = E::pack(out_[at] * scale[row], out_[at + 1] * scale[row]);
-        }
-        transpose_quad(own);
-        if (token < tile.q_len) {
-          reinterpret_cast<uint4*>(out)[i * 4 + threadIdx.x % 4] = make_uint4(own[0], own[1], own[2], own[3]);
-        }
+    for (int i = 0; i < 16 / kRows; ++i) {
+      const int row = i * kRows + lane / kChunks;
+      uint4 x;
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                   : "r"(rows + row * (C::kDim * 2) + (chunk ^ row % 8) * 16) : "memory");
+      if (tile.first_token + first + i * kRows < tile.q_len) {
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(i * kRows) * p_.out_token_stride * 2) = x;
       }
     }
   }
@@ -381,12 +464,13 @@ class Sm90Fp8Consumer {
   int tile_ = 0;  // its place in the ring of tiles
   int begin_, last_;  // its KV blocks
   Ring ring_;  // of K and V
-  uint4 query_[kQueryLoads];     // of the next tile, on its way to shared memory
   float out_[kOut];
   Rows rows_;
   float scale_log2_[2];          // from a row's raw products to log2 units
   float factor_[2];              // what O is due to be multiplied with, if a row of the warp has moved
   bool moved_ = false;
+  bool v_ready_ = false;
+  int plain_begin_, plain_end_;  // blocks that all rows see whole
 };
 
 }  // namespace warpweave::cuda

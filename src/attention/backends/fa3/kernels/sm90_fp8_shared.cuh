@@ -23,22 +23,22 @@ struct Sm90Fp8Config {
   static constexpr int kBlockBytes = kBlockTokens * kDim;
   static constexpr int kTileStages = 2;
   static constexpr int kTiles = 8;
-  static constexpr int kAhead = 2;               // blocks whose copies are under way while one is transposed
   static constexpr int kStages = 4;              // of K, and of V^T
-  static constexpr int kRawStages = kAhead + 1;  // of V as it is stored
+  static constexpr int kRawStages = 3;           // of V as it is stored
   static constexpr int kRingBytes = kQueryBytes + (2 * kStages + kRawStages) * kBlockBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
   static constexpr int kScalesBytes = kTileRows;
-  static constexpr int kSmemBytes = kRingBytes + kScalesBytes + kControlBytes + 1024;
+  static constexpr int kRawQueryBytes = kQueryBytes * 2;  // as it is stored; then of the output
+  static constexpr int kSmemBytes = kRingBytes + kRawQueryBytes + kScalesBytes + kControlBytes + 1024;
   static_assert(kSmemBytes <= 227 << 10);
   // P is stored times 2^kProbabilityLog2 and may reach 2^kRescaleThreshold times that: e4m3 ends at 448,
   // and has its full precision down to 2^-6.
   static constexpr int kProbabilityLog2 = fa3::kFp8Products.p_scale_log2;
-  static constexpr float kRescaleThreshold = 2;
+  static constexpr float kRescaleThreshold = 2.8f;
 };
 
-// One unit of work. It is read where it lies, since registers are short. The producer publishes unit u when consumers
-// have entered u - 2: they may still write their rows of u - 3 then, and need no older unit.
+// One unit of work. It is read where it lies, since registers are short. The copying warp publishes unit u when
+// all others have entered u - 2: consumers may still write their rows of u - 3 then, and need no older unit.
 struct Sm90Fp8Tile {
   int request;  // -1: no more
   int head, kv_head;
@@ -55,18 +55,21 @@ struct Sm90Fp8Barriers {
 
 template <class C>
 struct Sm90Fp8Shared {
-  ptx::u32 q, k, raw, v, barriers;
+  ptx::u32 q, k, raw, v, raw_q, barriers;
   unsigned char* q_exponents;  // [kTileRows], of the scales, as in a float
   Sm90Fp8Tile* tiles;  // [kTiles]
+  static constexpr int kTransposers = 3;  // warps that transpose V
 
   WW_DEVICE Sm90Fp8Shared(char* base) {
     q = ptx::smem_address(base);
     k = q + C::kQueryBytes;
     raw = k + C::kStages * C::kBlockBytes;
     v = raw + C::kRawStages * C::kBlockBytes;
-    q_exponents = reinterpret_cast<unsigned char*>(base + C::kRingBytes);
-    barriers = q + C::kRingBytes + C::kScalesBytes;
-    tiles = reinterpret_cast<Sm90Fp8Tile*>(base + C::kRingBytes + C::kScalesBytes + sizeof(Sm90Fp8Barriers));
+    raw_q = q + C::kRingBytes;
+    constexpr int kScales = C::kRingBytes + C::kRawQueryBytes;
+    q_exponents = reinterpret_cast<unsigned char*>(base + kScales);
+    barriers = q + kScales + C::kScalesBytes;
+    tiles = reinterpret_cast<Sm90Fp8Tile*>(base + kScales + C::kScalesBytes + sizeof(Sm90Fp8Barriers));
   }
   WW_DEVICE ptx::u32 tile_full(int s) const { return barriers + offsetof(Sm90Fp8Barriers, tile_full) + s * 8; }
   WW_DEVICE ptx::u32 tile_empty(int s) const { return barriers + offsetof(Sm90Fp8Barriers, tile_empty) + s * 8; }
@@ -81,18 +84,18 @@ struct Sm90Fp8Shared {
     static_assert(sizeof(Sm90Fp8Barriers) + C::kTiles * sizeof(Sm90Fp8Tile) <= C::kControlBytes);
     constexpr int kWarps = 4 * C::kConsumers;
     for (int s = 0; s < C::kTileStages; ++s) {
-      ptx::mbarrier_init(tile_full(s), 4);
-      ptx::mbarrier_init(tile_empty(s), kWarps);
+      ptx::mbarrier_init(tile_full(s), 1);
+      ptx::mbarrier_init(tile_empty(s), kWarps + kTransposers);
     }
     for (int s = 0; s < C::kStages; ++s) {
       ptx::mbarrier_init(k_full(s), 1);
       ptx::mbarrier_init(k_empty(s), kWarps);
-      ptx::mbarrier_init(v_full(s), 128);
+      ptx::mbarrier_init(v_full(s), 32 * kTransposers);
       ptx::mbarrier_init(v_empty(s), kWarps);
     }
     for (int s = 0; s < C::kRawStages; ++s) {
       ptx::mbarrier_init(raw_full(s), 1);
-      ptx::mbarrier_init(raw_empty(s), 4);
+      ptx::mbarrier_init(raw_empty(s), kTransposers);
     }
     ptx::mbarrier_init_fence();
   }
