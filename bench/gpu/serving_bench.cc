@@ -2,7 +2,8 @@
 //
 //   serving_bench ROWS --model-path DIR --load-format dummy --skip-tokenizer-init [flags of `serve`]
 //
-// ROWS is a list of: start, decode, prefill, ttft, load64, load256, or all. One line of JSON a row.
+// ROWS is a list of: start, decode, prefill, ttft, load64, load256, or all. One line of JSON a row. decode64 alone is
+// the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
 #include <fmt/format.h>
@@ -153,13 +154,17 @@ void profile(Runner& runner, int batch) {
     return;
   }
   runner.profile_from_token = 4;
-  runner.run(std::vector<Job>(batch, {1024, 8}), batch);
+  runner.run(std::vector<Job>(batch, {1024, 128}), batch);  // the first still runs when the last begins
   runner.profile_from_token = 0;
 }
 
-void decode(Runner& runner, int max_batch) {
-  for (int batch : {1, 8, 64, 256}) {
+constexpr int kBatches[] = {1, 8, 64, 256};
+
+// `only`: a batch, or 0 for all.
+void decode(Runner& runner, int max_batch, int only) {
+  for (int batch : kBatches) {
     if (batch > max_batch) break;
+    if (only != 0 && batch != only) continue;
     const Outcome outcome = runner.run(std::vector<Job>(batch, {1024, 256}), batch);
     const std::vector<double>& intervals = outcome.intervals_ms;
     const double mean_ms = std::accumulate(intervals.begin(), intervals.end(), 0.0) / std::max<size_t>(intervals.size(), 1);
@@ -247,7 +252,9 @@ int main(int argc, char** argv) {
   for (int batch : {0, 1, 8, 64, 256}) {
     if (rows == fmt::format("profile{}", batch)) profile(runner, batch);
   }
-  if (wants("decode")) decode(runner, info.max_running_requests);
+  const auto* const alone = std::find_if(std::begin(kBatches), std::end(kBatches),
+                                         [&](int batch) { return rows == fmt::format("decode{}", batch); });
+  if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
   if (wants("load64")) load(engine, runner, 200, 64);

@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_check.h"
 #include "model/families/family.h"
 #include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave {
 namespace {
@@ -87,6 +88,8 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   }
   get(w_.gate_up, 2 * inner, element);
   get(w_.act, inner, element);
+  const int64_t widest = std::max(hidden, q_dim + 2 * kv_dim);
+  get(w_.partials, int64_t{gpu::kStreamGemmRows} * gpu::kMostStreamSplits * widest, sizeof(float));
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
   int64_t fp8_depth = 0;
   for (const GpuDecoderLayer& layer : weights_.layers) {
@@ -116,10 +119,11 @@ int64_t GpuDecoder::product_rows(int64_t rows) const {
   return decoding_ || rows < kProductRows ? rows : round_up(rows);
 }
 
-// What a small kernel of a step with few rows asks for ahead of the product that follows it. The kernel for
-// few rows does so by itself; many rows leave memory no idle time.
+// What a small kernel of a step with few rows asks for ahead of the product that follows it. Kernels of our own
+// do so by themselves; many rows leave memory no idle time.
 gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
   if ((!decoding_ && rows > kPrefetchedRows) || rows <= gpu::kSmallGemmRows || next.empty()) return {};
+  if (gemm_->partial_splits({.linear = &next, .rows = rows, .y_stride = next.out_features}) > 0) return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;
@@ -130,10 +134,12 @@ gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) 
 
 void GpuDecoder::normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
                         bool exact_copy) {
-  gpu::rms_norm({.x = w_.x[current_], .rows = rows, .cols = spec_.hidden_size, .weight = weight.data,
-                 .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.h, .out_dtype = dtype_,
+  gpu::rms_norm({.x = w_.x[current_], .partials = pending_, .rows = rows, .cols = spec_.hidden_size,
+                 .weight = weight.data, .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps,
+                 .out = w_.h, .out_dtype = dtype_,
                  .out_f32 = exact_copy ? w_.h_f32 : nullptr, .prefetch = ahead(next, rows)},
                 stream);
+  pending_ = {};
 }
 
 // A product of the normed residual stream; where the kernel can, it norms the rows itself.
@@ -147,7 +153,15 @@ Status GpuDecoder::run_normed(const GpuVector& weight, gpu::GemmCall call, int64
   return gemm_->run(call, stream);
 }
 
-void GpuDecoder::write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache) {
+// Has the product leave partial sums, if it can.
+gpu::PartialSums GpuDecoder::leave_partials(gpu::GemmCall& call) {
+  const int splits = gemm_->partial_splits(call);
+  if (splits == 0) return {};
+  call.partials = w_.partials;
+  return {w_.partials, splits, call.rows * call.linear->out_features};
+}
+
+gpu::QkvRowsCall GpuDecoder::qkv_rows(int layer, const ForwardBatch& batch, GpuKvCache& cache) const {
   const GpuDecoderLayer& weights = weights_.layers[layer];
   gpu::QkvRowsCall call;
   call.qkv = w_.qkv;
@@ -176,7 +190,7 @@ void GpuDecoder::write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cach
     call.dual_chunk = {w_.q_succ, w_.q_inter, dual_chunk_.chunk_len, DualChunkRope(*spec_.dual_chunk).farthest(),
                        spec_.dual_chunk->original_max_positions};
   }
-  gpu::norm_rope_write_kv(call, batch.device.stream);
+  return call;
 }
 
 void GpuDecoder::attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention) {
@@ -211,9 +225,11 @@ Status GpuDecoder::add_branch(const gpu::GpuLinear& linear, const void* input, c
                               int64_t rows, void* stream) {
   const int64_t cols = spec_.hidden_size;
   const bool direct = out_norm.empty();
-  WW_RETURN_IF_ERROR(gemm_->run({.linear = &linear, .x = input, .rows = product_rows(rows), .y = direct ? w_.x[current_] : w_.branch,
-                                 .y_dtype = DType::f32, .y_stride = cols, .accumulate = direct},
-                                stream));
+  gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(rows), .y = direct ? w_.x[current_] : w_.branch,
+                        .y_dtype = DType::f32, .y_stride = cols};
+  if (direct && cols <= gpu::kNormPartialCols) pending_ = leave_partials(call);
+  call.accumulate = direct && pending_.data == nullptr;
+  WW_RETURN_IF_ERROR(gemm_->run(call, stream));
   if (direct) return {};
   gpu::rms_norm({.x = w_.branch, .rows = rows, .cols = cols, .weight = out_norm.data,
                  .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.x[current_],
@@ -302,6 +318,7 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
   if (rows == 0) return {};
   void* const stream = batch.device.stream;
   current_ = 0;
+  pending_ = {};
   decoding_ = batch.mode == ForwardMode::decode;
   gpu::embedding({.table = weights_.embedding, .dtype = dtype_, .ids = batch.device.input_ids,
                   .future_slots = futures.slots, .sampled = futures.sampled, .rows = rows, .cols = spec_.hidden_size,
@@ -311,10 +328,12 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
   for (int i = 0; i < num_layers; ++i) {
     const GpuDecoderLayer& layer = weights_.layers[i];
     const gpu::GpuLinear& qkv = layer.qkv.front();
-    WW_RETURN_IF_ERROR(run_normed(layer.input_norm, {.linear = &qkv, .rows = product_rows(rows), .y = w_.qkv,
-                                                     .y_dtype = dtype_, .y_stride = qkv.out_features},
-                                  rows, stream));
-    write_kv(i, batch, cache);
+    gpu::GemmCall product = {.linear = &qkv, .rows = product_rows(rows), .y = w_.qkv, .y_dtype = dtype_,
+                             .y_stride = qkv.out_features};
+    gpu::QkvRowsCall qkv_call = qkv_rows(i, batch, cache);
+    if (gpu::rope_takes_partials(qkv_call)) qkv_call.partials = leave_partials(product);
+    WW_RETURN_IF_ERROR(run_normed(layer.input_norm, product, rows, stream));
+    gpu::norm_rope_write_kv(qkv_call, stream);
     if (i == num_layers - 1 && batch.logits_rows.empty()) break;
     attend(i, batch, cache, attention);
     if (i == num_layers - 1) {

@@ -50,7 +50,8 @@ class GpuDecoder {
   void normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
               bool exact_copy = false);
   Status run_normed(const GpuVector& weight, gpu::GemmCall call, int64_t rows, void* stream);
-  void write_kv(int layer, const ForwardBatch& batch, GpuKvCache& cache);
+  gpu::PartialSums leave_partials(gpu::GemmCall& call);
+  gpu::QkvRowsCall qkv_rows(int layer, const ForwardBatch& batch, GpuKvCache& cache) const;
   void attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention);
   Status add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, int64_t rows,
                     void* stream);
@@ -73,6 +74,7 @@ class GpuDecoder {
     void* qkv = nullptr;          // [tokens, q | k | v]
     void* q_succ = nullptr;       // [tokens, q heads * head_dim]; with dual chunk attention only
     void* q_inter = nullptr;
+    float* partials = nullptr;    // sums that the next kernel adds up, of one product at a time
     float* branch = nullptr;      // [tokens, hidden]; with branch norms only
     void* gate_up = nullptr;      // [rows, 2 * ffn]; rows are (token, expert) pairs in expert layers
     void* act = nullptr;          // [rows, ffn]
@@ -87,6 +89,7 @@ class GpuDecoder {
   Workspace w_;
   DualChunkQueries dual_chunk_;   // in the workspace
   bool fp8_blocks_ = false;       // weights in 8 bits with scales of blocks
+  gpu::PartialSums pending_;      // of the residual stream, which the next norm adds
   bool decoding_ = false;         // this forward is a decode step
   int current_ = 0;               // which of the two x / attention_out holds the rows
 };

@@ -20,7 +20,8 @@ EncodeFn find_encode() {
 }
 
 cudaError_t encode(CUtensorMap* map, const void* base, const cuuint64_t (&dims)[4],
-                   const cuuint64_t (&strides_bytes)[3], int box_tokens) {
+                   const cuuint64_t (&strides_bytes)[3], int box_tokens,
+                   CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   static const EncodeFn function = find_encode();
   if (function == nullptr) return cudaErrorNotSupported;
   const cuuint32_t columns = static_cast<cuuint32_t>(dims[0] < 64 ? dims[0] : 64);
@@ -30,7 +31,7 @@ cudaError_t encode(CUtensorMap* map, const void* base, const cuuint64_t (&dims)[
   const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims,
                                    strides_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                    columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   promotion,
                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -70,7 +71,7 @@ cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stri
 cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows) {
   const cuuint64_t dims[4] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows), 1, 1};
   const cuuint64_t row_bytes = dims[0] * 2, matrix_bytes = row_bytes * dims[1];
-  return encode(map, matrix, dims, {row_bytes, matrix_bytes, matrix_bytes}, box_rows);
+  return encode(map, matrix, dims, {row_bytes, matrix_bytes, matrix_bytes}, box_rows, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 int box_tokens_of(int page_size, int most) {

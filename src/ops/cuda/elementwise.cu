@@ -43,7 +43,7 @@ __global__ void embedding_kernel(EmbeddingCall call) {
 constexpr int kNormThreads = 512;
 
 // A thread keeps kNormPacks times 4 elements in registers; what is wider than that is read twice.
-template <typename T, int kNormPacks>
+template <typename T, int kNormPacks, bool kPartials = false>
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call) {
   __shared__ float scratch[kNormThreads / 32];
   if (blockIdx.x >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows));
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
     if (i < call.cols) load_f32(call.weight + i, weight[pack]);
   }
   wait_for_predecessor();
-  const float* x = call.x + blockIdx.x * call.cols;
+  float* x = call.x + blockIdx.x * call.cols;
   float kept[kNormPacks][4];
   float sum = 0;
 #pragma unroll
@@ -63,6 +63,11 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
     const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
     if (i >= call.cols) break;
     load_f32(x + i, kept[pack]);
+    if constexpr (kPartials) {
+      const float* from = call.partials.data + blockIdx.x * call.cols + i;
+      add_partials(from, call.partials.splits, call.partials.stride, kept[pack]);
+      store_f32(x + i, kept[pack]);
+    }
 #pragma unroll
     for (float v : kept[pack]) sum += v * v;
   }
@@ -176,7 +181,10 @@ void rms_norm(const RmsNormCall& call, Stream stream) {
   if (call.rows == 0) return;
   const unsigned threads = call.cols >= 4 * kNormThreads ? kNormThreads : 128;
   with_type(call.out_dtype, [&]<typename T>(T*) {
-    const auto kernel = call.cols <= int64_t{8} * threads ? rms_norm_kernel<T, 2> : rms_norm_kernel<T, 6>;
+    const bool narrow = call.cols <= int64_t{8} * threads;
+    const auto kernel = call.partials.data != nullptr
+                            ? (narrow ? rms_norm_kernel<T, 2, true> : rms_norm_kernel<T, 6, true>)
+                            : (narrow ? rms_norm_kernel<T, 2> : rms_norm_kernel<T, 6>);
     const unsigned blocks = static_cast<unsigned>(call.rows) + prefetch_blocks(call.prefetch);
     launch_dependent({blocks, threads, 0, cuda_stream(stream)}, kernel, call);
   });

@@ -10,6 +10,7 @@
 #include "device/cuda/library.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -368,7 +369,17 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
   return {};
 }
 
-bool GpuGemm::takes_fused(const GemmCall& call) const { return call.rows > 0 && runs_small(call); }
+bool GpuGemm::takes_fused(const GemmCall& call) const {
+  return call.rows > 0 && (runs_small(call) || (call.fused_glu && runs_stream(call)));
+}
+
+int GpuGemm::partial_splits(const GemmCall& call) const {
+  return runs_stream(call) ? stream_plan(call).splits : 0;
+}
+
+bool GpuGemm::runs_stream(const GemmCall& call) const {
+  return !batch_invariant_ && !library_only_ && call.rows > kSmallGemmRows && stream_gemm_takes(call);
+}
 
 bool GpuGemm::runs_small(const GemmCall& call) const {
   return !batch_invariant_ && !library_only_ && small_gemm_takes(call);
@@ -384,6 +395,10 @@ Status GpuGemm::run(const GemmCall& call, Stream stream) {
 }
 
 Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
+  if (call.partials != nullptr || (call.fused_glu && !runs_small(call))) {
+    stream_gemm(call, stream_plan(call), call.partials, stream);
+    return {};
+  }
   if (!runs_small(call)) return run_by_plan(call, stream);
   small_gemm(call, stream);
   return {};

@@ -1,5 +1,6 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and up to 16 rows a kernel of our own,
-// which begins under the kernel before it (small_gemm.h).
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and kernels of our own, which begin under
+// the kernel before them, up to 16 rows (small_gemm.h) and, where the caller can take partial sums or wants
+// a GLU, up to 64 (stream_gemm.h).
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
@@ -66,6 +67,7 @@ struct GemmCall {
   const float* x_scales = nullptr;  // GpuGemm's own: x are e4m3 codes with these
   bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
   NormedInput norm = {};         // in place of x; see takes_fused()
+  float* partials = nullptr;     // in place of y: partial_splits() sums in f32, [splits][rows][out_features]
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
@@ -79,6 +81,8 @@ class GpuGemm {
   Status run(const GemmCall& call, Stream stream);
   // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
   bool takes_fused(const GemmCall& call) const;
+  // How many partial sums run() leaves of this call where it is given room for them (stream_gemm.h); 0: it does not.
+  int partial_splits(const GemmCall& call) const;
 
   // From now on cuBLASLt alone computes; to compare with.
   void set_library_only() { library_only_ = true; }
@@ -123,6 +127,7 @@ class GpuGemm {
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
   bool runs_small(const GemmCall& call) const;
+  bool runs_stream(const GemmCall& call) const;
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;

@@ -9,6 +9,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -149,6 +150,38 @@ TEST_P(GpuGemmTest, SmallGemmNormsItsInput) {
   }
 }
 
+TEST_P(GpuGemmTest, StreamGemmLeavesSumsThatAddUpToTheProduct) {
+  const auto [rows, n, k] = GetParam();
+  for (const StreamPlan& plan : {StreamPlan{128, 1, 1, 1}, StreamPlan{128, 4, 3, 9}, StreamPlan{192, 3, 2, 3}, stream_plan({.linear = &linear_, .rows = rows})}) {
+    const size_t each = rows * n;
+    std::vector<float> sums((plan.splits + 1) * each, NAN);
+    DeviceBuffer device_sums = on_device(sums.data(), sums.size() * 4);
+    const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y_dtype = DType::f32, .y_stride = n};
+    if (!stream_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+    stream_gemm(call, plan, device_sums.as<float>(), nullptr);
+    ASSERT_EQ(cudaMemcpy(sums.data(), device_sums.as<void>(), sums.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    std::vector<float> y(each);
+    for (size_t i = 0; i < each; ++i) {
+      for (int split = 0; split < plan.splits; ++split) y[i] += sums[split * each + i];
+      ASSERT_TRUE(std::isnan(sums[plan.splits * each + i])) << "past the end, " << i;
+    }
+    expect_product(y, 0, 2e-4f);
+  }
+}
+
+TEST_P(GpuGemmTest, StreamGemmAppliesTheGlu) {
+  const auto [rows, n, k] = GetParam();
+  linear_.glu = GluActivation::silu;
+  std::vector<uint16_t> y(rows * n / 2, 0xffff);
+  DeviceBuffer device_y = on_device(y.data(), y.size() * 2);
+  const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                         .y_dtype = DType::bf16, .y_stride = n / 2, .fused_glu = true};
+  if (!stream_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  stream_gemm(call, stream_plan(call), nullptr, nullptr);
+  ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+  expect_glu(y);
+}
+
 TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
   const auto [rows, n, k] = GetParam();
   auto gemm = GpuGemm::create();
@@ -200,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuGemmTest,
                                          Shape{8, 4096, 4096}, Shape{9, 6144, 4096}, Shape{16, 1024, 14336},
                                          Shape{17, 4096, 512}, Shape{32, 28672, 128}, Shape{24, 512, 4096},
                                          Shape{33, 512, 4096},
-                                         Shape{64, 6144, 1024}, Shape{64, 17024, 256}, Shape{5, 96, 64}, Shape{300, 512, 384}, Shape{1000, 512, 384}));
+                                         Shape{64, 6144, 1024}, Shape{64, 17024, 256}, Shape{50, 1056, 640}, Shape{64, 4096, 1024}, Shape{5, 96, 64}, Shape{300, 512, 384}, Shape{1000, 512, 384}));
 
 }  // namespace
 }  // namespace warpweave::gpu

@@ -45,9 +45,19 @@ struct EmbeddingCall {
 };
 void embedding(const EmbeddingCall& call, Stream stream);
 
+// What a product left to be added up (stream_gemm.h): [splits][rows][cols] f32, each split dense.
+struct PartialSums {
+  const float* data = nullptr;            // null: none
+  int splits = 0;
+  int64_t stride = 0;                     // from one split to the next
+};
+
+inline constexpr int64_t kNormPartialCols = 12288;  // with partial sums a row stays in registers
+
 // out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row.
 struct RmsNormCall {
-  const float* x = nullptr;               // [rows, cols] dense
+  float* x = nullptr;                     // [rows, cols] dense; written only with partial sums
+  PartialSums partials = {};              // x += their sum first; up to kNormPartialCols cols
   int64_t rows = 0;
   int64_t cols = 0;
   const float* weight = nullptr;
@@ -93,6 +103,7 @@ struct DualChunkForms {
 // q/k norms, rotary embedding in place on q, and the write of k and v to the pool.
 struct QkvRowsCall {
   void* qkv = nullptr;                    // [rows, (q heads + 2 kv heads) * head_dim] of `dtype`
+  PartialSums partials = {};              // in place of qkv, of which then only q is written; see rope_takes_partials()
   DType dtype = DType::bf16;
   int64_t rows = 0;
   int num_q_heads = 0;
@@ -114,6 +125,7 @@ struct QkvRowsCall {
   DualChunkForms dual_chunk = {};
 };
 void norm_rope_write_kv(const QkvRowsCall& call, Stream stream);
+bool rope_takes_partials(const QkvRowsCall& call);
 
 // The router: logits = x * weight^T + bias in f32, the k largest per row and their weights.
 struct RouterCall {

@@ -19,6 +19,7 @@ struct Case {
   int head_dim, rotary_dim;
   bool interleaved, norms;
   KvFormat format;
+  int splits = 0;  // partial sums in place of qkv
 };
 
 constexpr int kRows = 37, kQHeads = 6, kKvHeads = 2, kHeads = kQHeads + 2 * kKvHeads;
@@ -108,6 +109,20 @@ TEST_P(GpuRopeTest, WritesQueriesKeysAndValues) {
     pool->page_stride = kPageSize * pool->token_stride;
     if (fp8) pool->head_scales = device_scales.as<float>();
   }
+  const int64_t stride = int64_t{kRows} * kHeads * c.head_dim + 8;
+  std::vector<float> sums(c.splits * stride);
+  for (size_t i = 0; i < qkv.size() && c.splits > 0; ++i) {
+    float rest = bf16_to_f32(qkv[i]);
+    for (int split = 1; split < c.splits; ++split) rest -= sums[split * stride + i] = normal(random);
+    sums[i] = rest;
+  }
+  DeviceBuffer device_sums;
+  if (c.splits > 0) {
+    device_sums = on_device(sums);
+    call.partials = {device_sums.as<float>(), c.splits, stride};
+    ASSERT_EQ(cudaMemset(device_qkv.as<void>(), 0xff, qkv.size() * 2), cudaSuccess);
+    ASSERT_TRUE(rope_takes_partials(call));
+  }
   norm_rope_write_kv(call, nullptr);
 
   std::vector<uint16_t> out(qkv.size());
@@ -151,7 +166,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, GpuRopeTest,
                                          Case{256, 256, false, true, KvFormat::bf16},
                                          Case{128, 128, false, false, KvFormat::fp8_e4m3},
                                          Case{128, 64, false, true, KvFormat::bf16}, Case{128, 128, true, false, KvFormat::bf16},
-                                         Case{96, 96, false, true, KvFormat::fp8_e4m3}));
+                                         Case{96, 96, false, true, KvFormat::fp8_e4m3},
+                                         Case{128, 128, false, false, KvFormat::bf16, 4}, Case{64, 64, false, true, KvFormat::bf16, 3},
+                                         Case{256, 256, false, true, KvFormat::fp8_e4m3, 1}));
 
 }  // namespace
 }  // namespace warpweave::gpu

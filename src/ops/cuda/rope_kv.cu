@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
 }
 
 constexpr int kPack = 8;
-constexpr int kMostRowThreads = 512;
+constexpr int kMostRowThreads = 512, kPartialThreads = 192;
 
 __device__ __forceinline__ void load_pack(const float* from, float (&to)[kPack]) {
   float half[4];
@@ -208,8 +208,8 @@ __device__ __forceinline__ void norm_packs(const float* weight, const QkvRowsCal
   }
 }
 
-// A block a row.
-template <typename T, int kLanes>
+// A block a row; with partial sums several, each with some of the heads.
+template <typename T, int kLanes, bool kPartials = false>
 __global__ void __launch_bounds__(kMostRowThreads) rope_row_kernel(QkvRowsCall call) {
   constexpr int kDim = 2 * kPack * kLanes, kHalf = kDim / 2;
   start_successor();
@@ -223,13 +223,20 @@ __global__ void __launch_bounds__(kMostRowThreads) rope_row_kernel(QkvRowsCall c
     load_pack(call.cos + at, cosines);
     load_pack(call.sin + at, sines);
   }
-  for (int head = threadIdx.x / kLanes; head < num_heads; head += blockDim.x / kLanes) {
+  const int first = (blockIdx.y * blockDim.x + threadIdx.x) / kLanes, stride = gridDim.y * blockDim.x / kLanes;
+  for (int head = first; head < num_heads; head += stride) {
     const bool is_q = head < call.num_q_heads, is_k = !is_q && head < call.num_q_heads + call.num_kv_heads;
     if (!is_q && slot < 0) return;
     T* const memory = static_cast<T*>(call.qkv) + (row * num_heads + head) * kDim + lane * kPack;
-    float low[kPack], high[kPack];
-    load_f32(memory, low);
-    load_f32(memory + kHalf, high);
+    float low[kPack] = {}, high[kPack] = {};
+    if constexpr (kPartials) {
+      const float* const from = call.partials.data + (row * num_heads + head) * kDim + lane * kPack;
+      add_partials(from, call.partials.splits, call.partials.stride, low);
+      add_partials(from + kHalf, call.partials.splits, call.partials.stride, high);
+    } else {
+      load_f32(memory, low);
+      load_f32(memory + kHalf, high);
+    }
     const float* const norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
     if (norm != nullptr) norm_packs<kLanes>(norm, call, lane, low, high);
     if (call.cos != nullptr && (is_q || is_k)) {
@@ -274,11 +281,20 @@ template <typename T>
 void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
   const int threads = std::min((call.num_q_heads + 2 * call.num_kv_heads) * lanes, kMostRowThreads);
   const LaunchShape shape = {static_cast<unsigned>(call.rows), static_cast<unsigned>((threads + 31) / 32 * 32), 0, stream};
+  if (call.partials.data != nullptr) {
+    const unsigned parts = static_cast<unsigned>((threads + kPartialThreads - 1) / kPartialThreads);
+    const auto kernel = lanes == 4   ? rope_row_kernel<T, 4, true>
+                        : lanes == 8 ? rope_row_kernel<T, 8, true>
+                                     : rope_row_kernel<T, 16, true>;
+    return launch_dependent({dim3(static_cast<unsigned>(call.rows), parts), kPartialThreads, 0, stream}, kernel, call);
+  }
   const auto kernel = lanes == 4 ? rope_row_kernel<T, 4> : lanes == 8 ? rope_row_kernel<T, 8> : rope_row_kernel<T, 16>;
   launch_dependent(shape, kernel, call);
 }
 
 }  // namespace
+
+bool rope_takes_partials(const QkvRowsCall& call) { return row_lanes(call) > 0; }
 
 void norm_rope_write_kv(const QkvRowsCall& call, Stream stream) {
   if (call.rows == 0) return;

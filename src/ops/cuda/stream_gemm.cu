@@ -1,0 +1,327 @@
+// wgmma with 64 input rows as the M side, half of a tile's weight rows a warpgroup as the N side, both in
+// shared memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings
+// inputs, and two warpgroups that multiply. The ring fills with weights while the kernels before still run.
+//
+// The inputs of a CTA with all of a depth of 4096 are 512 KB from the L2, as much as its share of small
+// weights: hence tiles of many weight rows, and CTAs that share a tile's depth.
+#include "ops/cuda/stream_gemm.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/cuda/ptx.h"
+#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/wgmma.h"
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+using ptx::u32;
+using ptx::u64;
+
+constexpr int kGroups = 2;                 // of 4 warps that multiply
+constexpr int kConsumers = 128 * kGroups;
+constexpr int kThreads = kConsumers + 64;
+constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
+constexpr int kRowBytes = 2 * kDepth;
+constexpr int kBarrierBytes = 24;          // of a stage: weights are there, inputs are, it is free again
+constexpr int kMostSmemBytes = 227 * 1024;
+constexpr int kGluTile = 224;
+
+struct Args {
+  CUtensorMap w, x;
+  void* y;
+  int64_t y_stride;
+  int64_t split_stride;  // of partial sums
+  int rows;
+  int columns;           // of y
+  int chunks;            // of the depth
+  int splits;
+  int stages;
+  int together, in_flight;  // StreamPlan
+  bool f32_out;
+  GluActivation glu;     // none: not fused. Up rows follow all gate rows
+};
+
+// Under a GLU a tile is gate rows, then as many up rows; a warpgroup has half of each.
+template <int kTile_, bool kGlu_>
+struct Config {
+  static constexpr int kTile = kTile_;        // weight rows
+  static constexpr bool kGlu = kGlu_;
+  static constexpr int kBoxes = kGlu ? 2 : 1;
+  static constexpr int kBoxRows = kTile / kBoxes;
+  static constexpr int kColumns = kBoxRows / kGroups;  // of a box, a warpgroup's
+  static constexpr int kBoxBytes = kBoxRows * kRowBytes;
+  static constexpr int kWeightBytes = kTile * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kStreamGemmRows * kRowBytes;
+  static_assert(kColumns % 8 == 0 && kBoxRows <= 256);
+};
+
+// The part of the depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
+// the same rows on.
+struct Share {
+  int tile, rank, count;
+
+  __device__ explicit Share(const Args& a)
+      : tile(static_cast<int>(blockIdx.x) / a.splits), rank(static_cast<int>(blockIdx.x) % a.splits),
+        count((a.chunks - rank + a.splits - 1) / a.splits) {}
+};
+
+// A place in the ring, and the parity of its turn.
+template <class C>
+struct Ring {
+  u32 base, barriers;
+  int stages, stage = 0;
+  u32 parity = 0;
+
+  __device__ Ring(const Args& a, const char* memory)
+      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes), stages(a.stages) {}
+  __device__ u32 at() const { return base + stage * C::kStageBytes; }
+  __device__ u32 weights_full() const { return barriers + kBarrierBytes * stage; }
+  __device__ u32 inputs_full() const { return weights_full() + 8; }
+  __device__ u32 empty() const { return weights_full() + 16; }
+  __device__ void next() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// One thread. What it does for a stage must not take longer than the stage's bytes: no divisions. Weights come before
+// the predecessor has ended, but never so many at a time that its own loads, and the inputs, wait behind them.
+template <class C>
+__device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share) {
+  const u64 policy = ptx::evict_first_policy();
+  const int row = share.tile * C::kBoxRows, turn = a.splits * kDepth;
+  Ring<C> landing = ring;
+  int depth = share.rank * kDepth;
+  for (int i = 0; i < share.count; i += a.together) {
+    const int stages = min(a.together, share.count - i);
+    Ring<C> at = ring;
+    for (int j = 0; j < stages; ++j) {
+      ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
+      if (i + j >= a.in_flight) {
+        ptx::mbarrier_wait(landing.weights_full(), landing.parity);
+        landing.next();
+      }
+      ptx::mbarrier_arrive_expect_tx(at.weights_full(), C::kWeightBytes);
+      at.next();
+    }
+#pragma unroll
+    for (int box = 0; box < C::kBoxes; ++box) {
+      at = ring;
+      for (int j = 0; j < stages; ++j) {
+        ptx::tma_load_4d(at.at() + box * C::kBoxBytes, &a.w, at.weights_full(), depth + j * turn, row + box * a.columns, 0, 0,
+                         policy);
+        at.next();
+      }
+    }
+    ring = at;
+    depth += stages * turn;
+  }
+}
+
+// One thread.
+template <class C>
+__device__ void bring_inputs(const Args& a, Ring<C> ring, const Share& share) {
+  wait_for_predecessor();
+  const int turn = a.splits * kDepth;
+  int depth = share.rank * kDepth;
+  for (int i = 0; i < share.count; ++i, depth += turn) {
+    const u32 full = ring.inputs_full();
+    ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, kStreamGemmRows * kRowBytes);
+    ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, depth, 0, 0, 0);
+    ring.next();
+  }
+}
+
+template <class C>
+using Sums = float[C::kBoxes][C::kColumns / 2];
+
+template <class E, class C>
+__device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
+  const u32 w = ptx::wgmma_descriptor(stage + group * C::kColumns * kRowBytes, 0);
+  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {
+#pragma unroll
+    for (int box = 0; box < C::kBoxes; ++box) {
+      ptx::Wgmma<E, C::kColumns>::qk(sum[box], ptx::wgmma_advance(x, k * 32),
+                                     ptx::wgmma_advance(w, box * C::kBoxBytes + k * 32), 1);
+    }
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+}
+
+// Two neighbours of a row of y.
+template <class E>
+__device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, float second) {
+  if (a.f32_out) {
+    *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(first, second);
+  } else {
+    *reinterpret_cast<u32*>(static_cast<char*>(a.y) + 2 * at) = E::pack(first, second);
+  }
+}
+
+// wgmma leaves a thread two neighbours of every 8 columns, of two rows.
+template <class E, class C>
+__device__ void write(const Args& a, const Share& share, const Sums<C>& sum) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first = share.tile * C::kBoxRows + warp / 4 * C::kColumns + lane % 4 * 2;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int token = warp % 4 * 16 + 8 * below + lane / 4;
+    if (token >= a.rows) continue;
+    const int64_t row = share.rank * a.split_stride + token * a.y_stride;
+#pragma unroll
+    for (int j = 0; j < C::kColumns / 8; ++j) {
+      const int column = first + 8 * j, at = 4 * j + 2 * below;
+      if (column >= a.columns) continue;
+      if constexpr (C::kGlu) {
+        store_2<E>(a, row + column, activate(a.glu, sum[0][at], sum[1][at]), activate(a.glu, sum[0][at + 1], sum[1][at + 1]));
+      } else {
+        store_2<E>(a, row + column, sum[0][at], sum[0][at + 1]);
+      }
+    }
+  }
+}
+
+template <class E, class C>
+__global__ void __launch_bounds__(kThreads, 1) stream_gemm_kernel(const __grid_constant__ Args a) {
+  extern __shared__ __align__(1024) char memory[];
+  Ring<C> ring(a, memory);
+  const Share share(a);
+  start_successor();
+  if (threadIdx.x == kConsumers) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.x);
+    for (int i = 0; i < a.stages; ++i) {
+      const u32 barriers = ring.barriers + kBarrierBytes * i;
+      ptx::mbarrier_init(barriers, 1);
+      ptx::mbarrier_init(barriers + 8, 1);
+      ptx::mbarrier_init(barriers + 16, kConsumers / 32);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring, share);
+    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring, share);
+    return;
+  }
+  wait_for_predecessor();
+  Sums<C> sum = {};
+  for (int i = 0; i < share.count; ++i) {
+    ptx::mbarrier_wait(ring.weights_full(), ring.parity);
+    ptx::mbarrier_wait(ring.inputs_full(), ring.parity);
+    multiply<E, C>(ring.at(), threadIdx.x / 128, sum);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty());
+    ring.next();
+  }
+  write<E, C>(a, share, sum);
+}
+
+template <class E, class C>
+void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream_t stream) {
+  const GpuLinear& linear = *call.linear;
+  if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, linear.in_features, C::kBoxRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kStreamGemmRows) != cudaSuccess) {
+    return;  // the driver is older than the chip: stream_gemm_takes() has asked
+  }
+  // Where this fails, so does the launch.
+  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
+      stream_gemm_kernel<E, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  const int tiles = (args.columns + C::kBoxRows - 1) / C::kBoxRows;
+  args.stages = kMostSmemBytes / (C::kStageBytes + kBarrierBytes);
+  args.together = std::min(plan.together, args.stages);
+  args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
+  const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes);
+  launch_dependent({static_cast<unsigned>(tiles * args.splits), kThreads, used_bytes, stream},
+                   stream_gemm_kernel<E, C>, static_cast<const Args&>(args));
+}
+
+template <class E>
+void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream_t stream) {
+  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true>>(args, call, plan, stream);
+  plan.tile == 128 ? launch<E, Config<128, false>>(args, call, plan, stream)
+                   : launch<E, Config<192, false>>(args, call, plan, stream);
+}
+
+bool is_sm_90() {
+  static const bool value = [] {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    CUtensorMap map;
+    return major == 9 && cuda::make_matrix_map(&map, reinterpret_cast<const void*>(1024), 64, 64, 64) == cudaSuccess;
+  }();
+  return value;
+}
+
+}  // namespace
+
+bool stream_gemm_takes(const GemmCall& call) {
+  const GpuLinear& linear = *call.linear;
+  const bool halves = linear.dtype == DType::f16 || linear.dtype == DType::bf16;
+  const bool fits = linear.in_features >= kDepth && linear.in_features % 8 == 0 && linear.out_features % 16 == 0 && call.y_stride % 2 == 0 &&
+                    reinterpret_cast<uintptr_t>(linear.weight) % 16 == 0;
+  const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == linear.dtype;
+  return call.norm.x == nullptr && call.rows >= 1 && call.rows <= kStreamGemmRows && halves && fits && !call.accumulate &&
+         linear.bias == nullptr && (!call.fused_glu || glu_fits) && is_sm_90();
+}
+
+StreamPlan stream_plan(const GemmCall& call) {
+  // A CTA's chunks of one row, weights and half as much for inputs, which come from the L2; what a split costs the
+  // kernel that adds up, in the same unit, from times of Llama-3.1-8B's products.
+  constexpr int64_t kSplitCost = 900;
+  const GpuLinear& linear = *call.linear;
+  if (call.fused_glu) return {kGluTile, 1, 2, 4};
+  const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
+  StreamPlan best;
+  int64_t best_cost = INT64_MAX;
+  for (int tile : {128, 192}) {
+    const int64_t tiles = (linear.out_features + tile - 1) / tile;
+    for (int splits = 1; splits <= kMostStreamSplits; ++splits) {
+      const int64_t waves = (tiles * splits + num_sms() - 1) / num_sms();
+      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kStreamGemmRows / 2) + kSplitCost * splits;
+      if (cost >= best_cost) continue;
+      best_cost = cost;
+      best = {tile, splits, splits <= 2 ? 2 : 1, tile == 128 ? 6 : 4};
+    }
+  }
+  return best;
+}
+
+void stream_gemm(const GemmCall& call, const StreamPlan& plan, float* partials, Stream stream) {
+  const GpuLinear& linear = *call.linear;
+  Args args{};
+  args.rows = static_cast<int>(call.rows);
+  args.columns = static_cast<int>(call.fused_glu ? linear.out_features / 2 : linear.out_features);
+  args.chunks = static_cast<int>((linear.in_features + kDepth - 1) / kDepth);
+  args.y = call.y;
+  args.y_stride = call.y_stride;
+  args.f32_out = call.y_dtype == DType::f32;
+  args.splits = 1;
+  if (partials != nullptr) {
+    args.y = partials;
+    args.y_stride = linear.out_features;
+    args.split_stride = call.rows * linear.out_features;
+    args.f32_out = true;
+    args.splits = plan.splits;
+  }
+  args.glu = call.fused_glu ? linear.glu : GluActivation::none;
+  const auto on = static_cast<cudaStream_t>(stream);
+  linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
+}
+
+}  // namespace warpweave::gpu
