@@ -6,8 +6,9 @@
 //   types Linear, Vector, Expert (with gate_up and down), Layer, Weights
 //   bool kOneFormat                     all parts of a product end in one format
 //   Result<Vector> vector(view)         a list of floats
-//   Result<Linear> pack(parts, glu, exact)  one product; the parts may go away afterwards. exact: it
-//                                       multiplies in f32 (a router, which decides discretely)
+//   Result<Linear> pack(parts, glu, exact)  one product; parts may go away afterwards (LinearPart::stays: when
+//                                       they are released). exact: it multiplies in f32 (a router, which
+//                                       decides discretely)
 //   bool takes_fp8()                    parts may be e4m3 codes with scales
 //   Status embedding(view, source, weights) an untied embedding
 //   Result<Rope> rope(table)            a rotary table
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -96,6 +98,7 @@ auto DecoderBuilder<Target>::linear(const std::vector<PartName>& names, int64_t 
     } else {
       WW_ASSIGN_OR_RETURN(part.weight, source_->find(name.weight, shape));
     }
+    part.stays = true;
     used.push_back(part.weight);
     if (!name.bias.empty() && source_->has(name.bias)) {
       const int64_t bias_shape[] = {name.rows};
@@ -268,12 +271,15 @@ bool DecoderBuilder<Target>::has_experts(int layer) const {
 template <typename Target>
 auto DecoderBuilder<Target>::build() -> Result<typename Target::Weights> {
   typename Target::Weights out;
+  // Tables of many positions take as long as many weights do.
+  std::vector<std::future<RopeTable>> tables;
   if (config_.rope.type != RopeConfig::Type::none) {
     for (const RopeConfig* rope : {&config_.rope, config_.local_rope ? &*config_.local_rope : nullptr}) {
       if (rope == nullptr) continue;
-      const RopeFrequencies f = rope_frequencies(*rope, config_.head_dim, config_.max_position_embeddings);
-      WW_ASSIGN_OR_RETURN(out.ropes.emplace_back(),
-                          target_.rope(RopeTable::make(f.inv_freq, options_.max_positions, false, f.attention_factor)));
+      tables.push_back(std::async(std::launch::async | std::launch::deferred, [this, rope] {
+        const RopeFrequencies f = rope_frequencies(*rope, config_.head_dim, config_.max_position_embeddings);
+        return RopeTable::make(f.inv_freq, options_.max_positions, false, f.attention_factor);
+      }));
     }
   }
   WW_RETURN_IF_ERROR(head(out));
@@ -284,6 +290,9 @@ auto DecoderBuilder<Target>::build() -> Result<typename Target::Weights> {
     WW_RETURN_IF_ERROR(attention(prefix + "self_attn.", i, layer));
     WW_RETURN_IF_ERROR(has_experts(i) ? experts(prefix + "mlp.", layer) : mlp(prefix + "mlp.", layer));
     if (options_.progress) options_.progress(i + 1, config_.num_layers);
+  }
+  for (std::future<RopeTable>& table : tables) {
+    WW_ASSIGN_OR_RETURN(out.ropes.emplace_back(), target_.rope(table.get()));
   }
   return out;
 }

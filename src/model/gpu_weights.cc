@@ -1,14 +1,13 @@
 #include "model/gpu_weights.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/log.h"
-#include "device/cuda/stream.h"
 #include "model/decoder_builder.h"
+#include "model/uploader.h"
 #include "ops/cuda/fp8.h"
 
 namespace warpweave {
@@ -17,77 +16,6 @@ namespace {
 using gpu::GpuLinear;
 
 constexpr size_t kSlabBytes = size_t{64} << 20;
-constexpr size_t kStagingBytes = size_t{16} << 20;
-constexpr size_t kStagingBuffers = 4;
-
-using SteadyClock = std::chrono::steady_clock;
-
-double seconds(SteadyClock::duration time) { return std::chrono::duration<double>(time).count(); }
-
-// Host memory to the GPU: while pinned buffers are on their way, the next is filled.
-class Uploader {
- public:
-  static Result<std::unique_ptr<Uploader>> create(ThreadTeam& team) {
-    std::unique_ptr<Uploader> out(new Uploader(team));
-    WW_ASSIGN_OR_RETURN(out->stream_, create_stream());
-    for (Staging& staging : out->staging_) {
-      WW_ASSIGN_OR_RETURN(staging.buffer, PinnedBuffer::allocate(kStagingBytes, "staging of weights"));
-      WW_ASSIGN_OR_RETURN(staging.sent, create_event());
-    }
-    return out;
-  }
-
-  // `rows` rows of row_bytes; fill(begin, end, out) writes rows [begin, end) to `out`, from any thread.
-  template <typename Fill>
-  Status rows(int64_t rows, size_t row_bytes, std::byte* to, const Fill& fill) {
-    if (row_bytes > kStagingBytes) return Status::unsupported("a weight row of more than 16 MiB");
-    const int64_t chunk = std::max<int64_t>(1, static_cast<int64_t>(kStagingBytes / row_bytes));
-    const int64_t grain = std::max<int64_t>(1, static_cast<int64_t>((size_t{1} << 20) / row_bytes));
-    for (int64_t first = 0; first < rows; first += chunk) {
-      const int64_t count = std::min(chunk, rows - first);
-      Staging& staging = staging_[next_];
-      next_ = (next_ + 1) % staging_.size();
-      const auto before = SteadyClock::now();
-      WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(staging.sent.get()), "uploading weights");
-      const auto waited = SteadyClock::now();
-      std::byte* const buffer = staging.buffer.as<std::byte>();
-      team_.parallel_for(count, grain, [&](int64_t begin, int64_t end) {
-        fill(first + begin, first + end, buffer + begin * row_bytes);
-      });
-      waited_s_ += seconds(waited - before);
-      filled_s_ += seconds(SteadyClock::now() - waited);
-      WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(to + first * row_bytes, buffer, count * row_bytes,
-                                              cudaMemcpyHostToDevice, stream_.get()),
-                              "uploading weights");
-      WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(staging.sent.get(), stream_.get()), "uploading weights");
-    }
-    return {};
-  }
-
-  Status bytes(const void* from, size_t size_bytes, void* to) {
-    return rows(1, size_bytes, static_cast<std::byte*>(to),
-                [&](int64_t, int64_t, std::byte* out) { std::memcpy(out, from, size_bytes); });
-  }
-
-  Status finish() {
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "uploading weights");
-    LOG_DEBUG("weights: {:.3f} s reading and converting, {:.3f} s waiting for the link", filled_s_, waited_s_);
-    return {};
-  }
-
- private:
-  struct Staging {
-    PinnedBuffer buffer;
-    CudaEvent sent;
-  };
-  explicit Uploader(ThreadTeam& team) : team_(team) {}
-
-  ThreadTeam& team_;
-  CudaStream stream_;
-  std::array<Staging, kStagingBuffers> staging_;
-  size_t next_ = 0;
-  double filled_s_ = 0, waited_s_ = 0;
-};
 
 void narrow_row(const std::vector<float>& row, DType to, std::byte* out) {
   const auto cols = static_cast<int64_t>(row.size());
@@ -113,6 +41,30 @@ void convert_row(const TensorView& weight, int64_t row, DType to, std::byte* out
   narrow_row(scratch, to, out);
 }
 
+// Releases what the uploader has read.
+class ReleasedWhenRead final : public WeightSource {
+ public:
+  ReleasedWhenRead(std::shared_ptr<WeightSource> inner, Uploader& uploader)
+      : inner_(std::move(inner)), uploader_(uploader) {}
+
+  bool has(std::string_view name) const override { return inner_->has(name); }
+  DType dtype(std::string_view name) const override { return inner_->dtype(name); }
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    return inner_->find(name, shape);
+  }
+  bool has_fp8(std::string_view name) const override { return inner_->has_fp8(name); }
+  Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return inner_->find_fp8(name, shape);
+  }
+  void release(const TensorView& view) const override {
+    uploader_.then([inner = inner_, view] { inner->release(view); });
+  }
+
+ private:
+  const std::shared_ptr<WeightSource> inner_;
+  Uploader& uploader_;
+};
+
 // What DecoderBuilder packs into (decoder_builder.h).
 class GpuTarget {
  public:
@@ -135,15 +87,16 @@ class GpuTarget {
     GpuRope out;
     out.rotary_dim = table.rotary_dim;
     out.interleaved = table.interleaved;
-    WW_ASSIGN_OR_RETURN(const GpuVector cos, large_floats(table.cos, table.rotary_dim / 2));
-    WW_ASSIGN_OR_RETURN(const GpuVector sin, large_floats(table.sin, table.rotary_dim / 2));
+    WW_ASSIGN_OR_RETURN(const GpuVector cos, floats(table.cos));
+    WW_ASSIGN_OR_RETURN(const GpuVector sin, floats(table.sin));
     out.cos = cos.data;
     out.sin = sin.data;
     return out;
   }
 
   Status embedding(const TensorView& view, const std::shared_ptr<WeightSource>& source, GpuDecoderWeights& out) {
-    WW_ASSIGN_OR_RETURN(const GpuLinear table, pack({LinearPart{.weight = view, .bias = {}}}, GluActivation::none, false));
+    WW_ASSIGN_OR_RETURN(const GpuLinear table,
+                        pack({LinearPart{.weight = view, .bias = {}, .stays = true}}, GluActivation::none, false));
     out.embedding = table.weight;
     source->release(view);
     return {};
@@ -169,9 +122,7 @@ class GpuTarget {
     out.weight = memory;
     std::byte* to = static_cast<std::byte*>(memory);
     for (const LinearPart& part : parts) {
-      WW_RETURN_IF_ERROR(uploader_.rows(rows_of(part), row_bytes, to, [&](int64_t begin, int64_t end, std::byte* rows) {
-        copy_rows(part, out.dtype, begin, end, rows, row_bytes);
-      }));
+      WW_RETURN_IF_ERROR(upload(part, out.dtype, row_bytes, to));
       to += rows_of(part) * row_bytes;
     }
     WW_ASSIGN_OR_RETURN(out.bias, bias(parts));
@@ -202,6 +153,19 @@ class GpuTarget {
  private:
   static int64_t rows_of(const LinearPart& part) {
     return part.rows >= 0 ? part.rows : (part.weight.shape[0] - part.first_row) / part.row_step;
+  }
+
+  Status upload(const LinearPart& part, DType dtype, size_t row_bytes, std::byte* to) {
+    const auto* const from = static_cast<const std::byte*>(part.weight.data) + part.first_row * row_bytes;
+    if (part.weight.dtype != dtype || part.row_step != 1) {
+      return uploader_.rows(rows_of(part), row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
+        convert_rows(part, dtype, begin, end, out, row_bytes);
+        return Status();
+      });
+    }
+    if (!part.stays) return uploader_.bytes(from, rows_of(part) * row_bytes, to);
+    uploader_.add_bytes(from, rows_of(part) * row_bytes, to);
+    return {};
   }
 
   // How the scales of all parts can stand in GPU memory, or nullopt: then the parts are widened.
@@ -235,13 +199,8 @@ class GpuTarget {
     return out;
   }
 
-  static void copy_rows(const LinearPart& part, DType to, int64_t begin, int64_t end, std::byte* out,
-                        size_t row_bytes) {
-    if (part.weight.dtype == to && part.row_step == 1) {
-      std::memcpy(out, static_cast<const std::byte*>(part.weight.data) + (part.first_row + begin) * row_bytes,
-                  (end - begin) * row_bytes);
-      return;
-    }
+  static void convert_rows(const LinearPart& part, DType to, int64_t begin, int64_t end, std::byte* out,
+                           size_t row_bytes) {
     std::vector<float> scratch;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t row = part.first_row + r * part.row_step;
@@ -272,16 +231,9 @@ class GpuTarget {
   }
 
   Result<GpuVector> floats(const std::vector<float>& values) {
-    return large_floats(values, static_cast<int64_t>(values.size()));
-  }
-
-  Result<GpuVector> large_floats(const std::vector<float>& values, int64_t cols) {
-    WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(values.size() * sizeof(float), "weights"));
-    const size_t row_bytes = cols * sizeof(float);
-    WW_RETURN_IF_ERROR(uploader_.rows(static_cast<int64_t>(values.size()) / cols, row_bytes,
-                                      static_cast<std::byte*>(memory), [&](int64_t begin, int64_t end, std::byte* out) {
-                                        std::memcpy(out, values.data() + begin * cols, (end - begin) * row_bytes);
-                                      }));
+    const size_t size_bytes = values.size() * sizeof(float);
+    WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(size_bytes, "weights"));
+    WW_RETURN_IF_ERROR(uploader_.bytes(values.data(), size_bytes, memory));
     return GpuVector{static_cast<const float*>(memory)};
   }
 
@@ -321,15 +273,16 @@ class GpuTarget {
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                            const BuildOptions& options, ThreadTeam& team) {
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
-  WW_ASSIGN_OR_RETURN(const std::unique_ptr<Uploader> uploader, Uploader::create(team));
   auto arena = std::make_unique<DeviceArena>(kSlabBytes);
+  WW_ASSIGN_OR_RETURN(const std::unique_ptr<Uploader> uploader, Uploader::create(team.size()));
+  const bool stored_fp8 = source->has_fp8("model.layers.0.self_attn.q_proj.weight");
+  source = release_in_background(std::move(source));
   GpuTarget target(options.dtype, *uploader, *arena);
   BuildOptions build = options;
   if (const auto dual_chunk = dual_chunk_in_use(config, options.max_positions)) {
     build.max_positions = DualChunkRope(*dual_chunk).rope_positions();
   }
-  const bool stored_fp8 = source->has_fp8("model.layers.0.self_attn.q_proj.weight");
-  DecoderBuilder builder(config, traits, release_in_background(std::move(source)), build, target);
+  DecoderBuilder builder(config, traits, std::make_shared<ReleasedWhenRead>(source, *uploader), build, target);
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, builder.build());
   if (stored_fp8 && !target.takes_fp8()) {
     LOG_INFO("8-bit weights are widened to {}: {}", dtype_info(options.dtype).name,

@@ -46,6 +46,7 @@ struct LinearPart {
   int64_t row_step = 1;    // 2 for weights that store gate and up rows alternately
   int64_t rows = -1;
   const WeightScales* scales = nullptr;  // of a weight in fp8_e4m3, which only a GPU takes
+  bool stays = false;      // the weight's memory is there until its source is told to release it
 };
 
 struct LinearOptions {

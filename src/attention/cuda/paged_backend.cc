@@ -29,6 +29,11 @@ constexpr int kSplitTokens = 1024;
 constexpr size_t kFixedPartialFloats = size_t{16} << 20;
 constexpr int kFixedCounters = 16384;
 
+// Of the H200, for decode rows beside prompts' tiles: a tile until the next CTA is at work in its place, a tile's
+// token, the decode kernel's start, and what an SM reads.
+constexpr double kTileUs = 15, kTileTokenUs = 0.011, kDecodeUs = 5, kSmBytesPerUs = 30'000;
+constexpr double kLeastLateShare = 0.3;
+
 KernelShape shape_of(const AttentionCall& call) {
   KernelShape shape;
   shape.element = call.q_dtype == DType::f16 ? ElementType::f16 : ElementType::bf16;
@@ -87,6 +92,8 @@ AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) 
 // Of an element, without block scales.
 int kv_bits(KvType kv) { return kv == KvType::same16 ? 16 : kv == KvType::e2m1 ? 4 : 8; }
 
+int head_token_bytes(const KernelShape& shape) { return 2 * shape.head_dim * kv_bits(shape.kv) / 8; }
+
 PlanInput plan_input(const AttentionParams& p, const KernelShape& shape) {
   PlanInput input;
   input.kv_lens = p.kv_lens;
@@ -95,7 +102,7 @@ PlanInput plan_input(const AttentionParams& p, const KernelShape& shape) {
   input.num_kv_heads = p.num_kv_heads;
   input.window_left = p.window_left;
   input.decode_q_len = p.decode_q_len;
-  input.head_token_bytes = 2 * shape.head_dim * kv_bits(shape.kv) / 8;
+  input.head_token_bytes = head_token_bytes(shape);
   input.causal = p.causal;
   return input;
 }
@@ -198,10 +205,7 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
     if (batch.max_q_len <= 1) return run_decode(batch, shape, p, 1);
     const ExtendLayout layout = kernels_.extend_layout(shape, p, batch.max_q_len);
     run_extend(batch, shape, p, layout);
-    // Where its tiles fill the GPU, the last of them leave SMs free for a while. With fewer tiles the decode kernel,
-    // whose shares are equal, would only end later on the SMs where it begins later.
-    const int64_t tiles = int64_t{batch.num_tokens - batch.num_reqs} * p.num_q_heads / layout.tile_rows;
-    return run_decode(batch, shape, p, 1, /*beside_extend=*/tiles > num_sms_);
+    return run_decode(batch, shape, p, 1, decode_beside(batch, shape, p, layout));
   }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
@@ -210,9 +214,39 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
 }
 
-// With `beside_extend` the kernel before it is the tiled one of the same batch, whose rows are others.
+// Decode CTAs begin on the SMs that tiles leave free, the others where tiles end. Those get less to do, or nothing:
+// with equal shares all would wait for them.
+PagedCudaBackend::DecodeBeside PagedCudaBackend::decode_beside(const ForwardBatch& batch, const KernelShape& shape,
+                                                               const AttentionParams& p,
+                                                               const ExtendLayout& layout) const {
+  if (!layout.others_beside || batch.q_indptr.empty()) return {};
+  const auto seen = [&](int r) {
+    return batch.kv_lens[r] - first_visible(batch.kv_lens[r], batch.q_len(r), p.window_left, p.causal);
+  };
+  int64_t tiles = 0, decode_tokens = 0;
+  int longest = 0;
+  for (int r = 0; r < batch.num_reqs; ++r) {
+    const int64_t rows = int64_t{batch.q_len(r)} * layout.rows_per_token;
+    if (batch.q_len(r) <= p.decode_q_len) {
+      decode_tokens += seen(r);
+    } else {
+      tiles += (rows + layout.tile_rows - 1) / layout.tile_rows * (p.num_q_heads / layout.rows_per_token);
+      longest = std::max(longest, seen(r));
+    }
+  }
+  DecodeBeside out{.beside = true, .sms = num_sms_, .early_sms = num_sms_, .late_share = 1};
+  if (tiles >= num_sms_) return out;
+  const double tile_us = kTileUs + kTileTokenUs * longest * shape.head_dim / 128;
+  const double bytes = static_cast<double>(decode_tokens) * p.num_kv_heads * head_token_bytes(shape);
+  const double all_us = kDecodeUs + (bytes / kSmBytesPerUs + static_cast<double>(tiles) * tile_us) / num_sms_;
+  out.early_sms = num_sms_ - static_cast<int>(tiles);
+  out.late_share = std::max(1 - tile_us / all_us, kLeastLateShare);
+  if (out.late_share == kLeastLateShare && tiles <= num_sms_ / 2) out.sms = out.early_sms;
+  return out;
+}
+
 void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
-                                  bool beside_extend) {
+                                  const DecodeBeside& place) {
   shape.head_pairs &= p.num_requests >= kHeadPairRequests;
   const int rows = q_len * p.group;
   const bool multi_row = q_len > 1;
@@ -220,10 +254,14 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   assert(layout.rows > 0 && layout.ctas_per_sm * layout.rows * shape.head_dim <= 2 * kMaxPartialFloats);
   assert(layout.ctas_per_sm <= kMaxCtasPerSm && layout.ctas_per_sm * layout.rows <= 2 * kMaxPartialRows);
   p.decode_q_len = q_len;
-  const int num_workers = layout.ctas_per_sm * num_sms_;
+  const int num_workers = layout.ctas_per_sm * (place.beside ? place.sms : num_sms_);
   const cudaStream_t stream = stream_of(batch);
   PlanInput input = plan_input(p, shape);
   input.num_kv_heads /= layout.heads;
+  if (place.beside) {
+    input.first_late_worker = layout.ctas_per_sm * place.early_sms;
+    input.late_share = static_cast<int>(place.late_share * kWholeShare);
+  }
   const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len};
   DecodePlan& plan = place_of(decode_plans_, key);
   const bool plan_is_older = plan.made && plan.key == key;
@@ -235,7 +273,7 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
-  workspace.beside_predecessor = workspace.plan_is_older && beside_extend;
+  workspace.beside_predecessor = workspace.plan_is_older && place.beside;
   report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
 }
 

@@ -48,6 +48,7 @@ struct ExtendLayout {
   int rows_per_token = 1;  // group: the q heads of a kv head share a tile; 1: a tile is of one q head
   bool fp8_products = false;  // Caps::fp8_products apply
   bool tiles_in_turn = false;  // PlanInput
+  bool others_beside = false;  // every CTA of the kernel lets the next kernel begin at once
 };
 
 struct ExtendLaunch {
@@ -114,8 +115,18 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
+  // Decode rows beside the tiles of the kernel before, which is that of the same batch's prompts.
+  struct DecodeBeside {
+    bool beside = false;
+    int sms = 0;            // that decode takes
+    int early_sms = 0;      // of those, without tiles
+    double late_share = 1;  // of an SM with a tile, in shares of one without
+    static DecodeBeside none() { return {}; }
+  };
+  DecodeBeside decode_beside(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                             const ExtendLayout& layout) const;
   void run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
-                  bool beside_extend = false);
+                  const DecodeBeside& place = DecodeBeside::none());
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   Status reserve_fixed(FixedPlan& plan, int pieces);

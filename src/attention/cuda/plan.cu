@@ -69,8 +69,18 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
   }
   const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
   const long long active = count_runs(total, pairs, shortest, longest, num_workers);
-  auto run_begin = [&](long long worker) { return worker * total / active; };
-  auto worker_of = [&](long long unit) { return ((unit + 1) * active - 1) / total; };
+  // Runs are cut from shares counted up; equal shares where pairs are kept whole.
+  const bool late = active == num_workers && in.first_late_worker < num_workers;
+  const long long early = late ? in.first_late_worker : active;
+  const long long full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
+  const long long shares = early * full + (active - early) * share;
+  auto run_begin = [&](long long worker) {
+    return (min(worker, early) * full + max(worker - early, 0ll) * share) * total / shares;
+  };
+  auto worker_of = [&](long long unit) {
+    const long long place = ((unit + 1) * shares - 1) / total;
+    return place < early * full ? place / full : early + (place - early * full) / share;
+  };
 
   long long base = 0;  // tiles of the chunks before
   for (int chunk = 0; chunk < chunks; ++chunk) {

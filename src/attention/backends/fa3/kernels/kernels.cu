@@ -30,7 +30,7 @@ ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams&
   const bool fp8_products = multiplies_fp8(shape, p, max_q_len);
   const Sm90Variant variant = variant_for(shape, p, fp8_products);
   if (variant.launch == nullptr) return sm80_extend_layout(shape, p, max_q_len);
-  return {variant.tile_rows, 1, fp8_products, fp8_products || gathers(p)};
+  return {variant.tile_rows, 1, fp8_products, fp8_products || gathers(p), !fp8_products};
 }
 
 cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
