@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers(box_tokens);
+  if constexpr (C::kCopies) Sm90Copies<C>(p, work).first_head();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -58,10 +59,19 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
       sm90_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
   Sm90Maps maps;
-  const int box_tokens = box_tokens_of(p.page_size, C::kBoxTokens);
+  AttentionParams pools = p;
+  if (C::kCopies) {
+    pools.k = work.copies.k;
+    pools.v = work.copies.v;
+    pools.page_size = kCopyBlockTokens;
+    pools.token_stride = C::kDim;
+    pools.page_stride = kCopyBlockTokens * C::kDim;
+    pools.head_stride = work.copies.max_blocks * pools.page_stride;
+  }
+  const int box_tokens = box_tokens_of(pools.page_size, C::kBoxTokens);
   cudaError_t error = make_rows_map(&maps.q, p.q, p.q_token_stride, p, C::kDim, 64);
-  if (error == cudaSuccess) error = make_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
-  if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
+  if (error == cudaSuccess) error = make_pool_map(&maps.k, pools.k, pools, C::kDim, box_tokens);
+  if (error == cudaSuccess) error = make_pool_map(&maps.v, pools.v, pools, C::kDim, box_tokens);
   if (error != cudaSuccess) return error;
   const int units = max_items * p.num_q_heads;
   const int ctas = units < num_sms ? units : num_sms;
@@ -69,11 +79,15 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   return cudaPeekAtLastError();
 }
 
-template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
-Sm90Variant sm90_variant(bool gather) {
-  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, false>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, true>;
-  return {Boxes::kTileRows, gather ? launch_sm90_extend<Gather> : launch_sm90_extend<Boxes>};
+template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages, int kTune = 0>
+Sm90Variant sm90_variant(Sm90Source source) {
+  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::boxes, kTune>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::gather, kTune>;
+  using Copies = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::copies, kTune>;
+  auto* launch = launch_sm90_extend<Boxes>;
+  if (source == Sm90Source::gather) launch = launch_sm90_extend<Gather>;
+  if (source == Sm90Source::copies) launch = launch_sm90_extend<Copies>;
+  return {Boxes::kTileRows, launch};
 }
 
 }  // namespace warpweave::cuda
