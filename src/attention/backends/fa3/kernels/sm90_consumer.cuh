@@ -43,6 +43,7 @@ class Sm90Consumer {
         // The same step across two tiles: S of the next one's first block, O of this one's last.
         block = tile_.block_end - 1;
         issue(s, probability);
+        hand_over();
         const Rows old = rows_;
         start_rows();
         finish_scores<true>(block, s);
@@ -94,25 +95,24 @@ class Sm90Consumer {
   template <bool kMasked>
   WW_DEVICE void step(int block, float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
     issue(s, probability);
-    if constexpr (kMasked || !C::kExpectMaxima) {
+    if constexpr (!kMasked && C::kExpectMaxima) {
+      // Only now, or the other warpgroup's first products would run between this one's last.
+      ptx::wgmma_wait<0>();
+      hand_over();
+      fence_registers(s);
+      fence_registers(out_);
+      release_v();
+      expected_exponentials(s, probability);
+      release_k();
+    } else {
+      hand_over();
       finish_scores<kMasked>(block, s);
       finish_out();
       exponentials(s, probability);
-    } else {
-      if constexpr (C::kEarly) {
-        ptx::wgmma_wait<1>();
-      } else {
-        ptx::wgmma_wait<0>();
-        fence_registers(out_);
-        release_v();
-      }
-      fence_registers(s);
-      expected_exponentials(s, probability);
-      release_k();
     }
   }
 
-  // Starts S of the next block and O of the last one.
+  // Starts S of the next block and O of the last one; the turn is to be handed over after.
   WW_DEVICE void issue(float (&s)[kScores], const ptx::u32 (&probability)[kScores / 8][4]) {
     wait_k();
     const ptx::u32 q = query_descriptor(), k = key_descriptor();
@@ -125,7 +125,6 @@ class Sm90Consumer {
     ptx::wgmma_fence();
     multiply_pv(probability);
     ptx::wgmma_commit();
-    hand_over();
   }
 
   // Finds the maxima of S, while the rest of O is being multiplied. (Issuing products waits for the tensor
@@ -335,8 +334,8 @@ class Sm90Consumer {
     top[1] = fmaxf(part[2], part[3]);
   }
 
-  // Turns S into P. O is complete here, so P may replace the last one.
-  WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+  // Turns S into P. O is complete here, so P may replace the last one. Returns what a row's sums grow by.
+  WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) const {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift_[i / 2 % 2]));
     float sum[4];
@@ -344,31 +343,28 @@ class Sm90Consumer {
     for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
 #pragma unroll
     for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
-#pragma unroll
-    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
+    return {sum[0] + sum[1], sum[2] + sum[3]};
   }
 
-  // Exponentials with the maxima as they stand, without looking for greater ones: the sums of a block tell whether
-  // there were any that matter, and then S is multiplied once more.
+  WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+    const float2 sums = turn_into_probabilities(s, probability);
+    rows_.sum[0] += sums.x;
+    rows_.sum[1] += sums.y;
+  }
+
+  // With the maxima as they stand: rows seldom meet a score that is greater by so much that it matters. The sums tell
+  // (NaN, too), and then S is multiplied once more.
   WW_DEVICE void expected_exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
     moved_ = false;
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift_[i / 2 % 2]));
-    float sum[4];
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-    if constexpr (C::kEarly) finish_out();
-#pragma unroll
-    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
-    const float added[2] = {sum[0] + sum[1], sum[2] + sum[3]};
-    if (__any_sync(~0u, !(added[0] <= limit_[0] && added[1] <= limit_[1]))) {
+    const float2 sums = turn_into_probabilities(s, probability);
+    if (__any_sync(~0u, !(sums.x <= limit_[0] && sums.y <= limit_[1]))) {
       multiply_alone(s);
       maxima(s);
       exponentials(s, probability);
       return;
     }
-#pragma unroll
-    for (int row = 0; row < 2; ++row) rows_.sum[row] += added[row];
+    rows_.sum[0] += sums.x;
+    rows_.sum[1] += sums.y;
   }
 
   // S of the block whose K is still held, by this warp's own products of 16 rows: they leave S as wgmma does.

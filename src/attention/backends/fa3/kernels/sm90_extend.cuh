@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers(box_tokens);
-  if constexpr (C::kCopies) Sm90Copies<C>(p, work).first_head();
+  if constexpr (C::kCopies) Sm90Copies<C>(p, work).first_heads();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -79,11 +79,11 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   return cudaPeekAtLastError();
 }
 
-template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages, int kTune = 0>
+template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
 Sm90Variant sm90_variant(Sm90Source source) {
-  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::boxes, kTune>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::gather, kTune>;
-  using Copies = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::copies, kTune>;
+  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::boxes>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::gather>;
+  using Copies = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::copies>;
   auto* launch = launch_sm90_extend<Boxes>;
   if (source == Sm90Source::gather) launch = launch_sm90_extend<Gather>;
   if (source == Sm90Source::copies) launch = launch_sm90_extend<Copies>;

@@ -13,7 +13,7 @@
 namespace warpweave::cuda {
 
 template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_,
-          Sm90Source kSource_, int kTune_>
+          Sm90Source kSource_>
 struct Sm90Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -24,9 +24,9 @@ struct Sm90Config {
   static constexpr int kValueStages = kValueStages_;
   static constexpr bool kGather = kSource_ == Sm90Source::gather;
   static constexpr bool kCopies = kSource_ == Sm90Source::copies;
-  static constexpr bool kExpectMaxima = kTune_ & 1;
-  static constexpr bool kEarly = kTune_ & 4;
-  // Far from what a float32 sum holds, and for f16 below what P may be.
+  // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected.
+  static constexpr bool kExpectMaxima = kDim <= 128;  // else registers do not suffice
+  // Far below what float32 holds, and for f16 what P may be.
   static constexpr float kMostExpected = std::is_same_v<Element_, ptx::F16> ? 0x1p14f : 0x1p30f;
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
   static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
@@ -41,7 +41,7 @@ struct Sm90Config {
   static constexpr int kSmemBytes = kRingBytes + 1024 + 512;
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
-  static constexpr bool kPingPong = kDim <= 128 && !(kTune_ & 2);
+  static constexpr bool kPingPong = kDim <= 128;
   static_assert(kConsumers_ == 2);
   static constexpr float kRescaleThreshold = 8;
 };
