@@ -9,7 +9,8 @@
 // kernel; batches of short requests (drafts) to the decode kernel of several rows. Errors of launches are reported by the next init_forward_metadata.
 //
 // K and V on pages of a few tokens are copied for prefill where the copies are read often enough (ExtendCopies), into
-// memory that grows to at most kMaxCopyBytes; not inside graphs, whose lengths are not known.
+// memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
+// known, they are gathered.
 //
 // With BackendContext::deterministic the decode kernel computes every row, prefill included, with fixed
 // splits (attention_params.h): the bits of a row depend on its own Q and KV alone.
