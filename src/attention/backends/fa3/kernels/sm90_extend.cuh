@@ -11,10 +11,11 @@
 // come at the ends; those that every row sees whole run without masking code. Maxima are traded between
 // lanes, and O is rescaled, only when a row's maximum has grown by more than kRescaleThreshold (log2
 // units) since: P then reaches 2^threshold, which bf16 and float32 hold as exactly, and the sum uses the
-// same maximum.
+// same maximum. Up to head dim 128 maxima are not looked for at all in blocks that every row sees whole: a
+// sum too great tells, and that block's S is multiplied once more.
 //
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
-// same code; for pages of a few tokens threads gather 16-byte pieces instead (kGather).
+// same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather).
 // Tokens past the table are zero-filled by the copy engine; unused rows of the last page may hold
 // anything: K's are masked, V's are overwritten with zeros.
 // bf16 or f16; causal or not, window, softcap, sinks, LSE. Softmax in log2 units.
