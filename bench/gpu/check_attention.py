@@ -107,6 +107,14 @@ def extend_cases():
     yield "extend tree", dict(q_lens=[60, 33, 8], kv_lens=[60, 100, 1000], page=16, tree=True)
     yield "extend tree window", dict(q_lens=[60, 33, 8], kv_lens=[60, 100, 1000], page=16, tree=True, window=50)
     yield "extend long", dict(q_lens=[1500, 40], kv_lens=[1500, 4000], page=16)
+    for page in (1, 3):
+        small = dict(q_lens=q, kv_lens=kv, page=page)
+        for name, more in (("f16", dict(dtype=HF)), ("full", dict(causal=False)), ("window", dict(window=100)),
+                           ("softcap", dict(softcap=20.0)), ("sinks", dict(sinks=True)), ("hnd", dict(hnd=True)),
+                           ("heads", dict(heads=(20, 4)))):
+            yield f"extend page{page} {name}", dict(small, **more)
+    yield "extend page1 long", dict(q_lens=[1500, 40], kv_lens=[1500, 4000], page=1, window=2000)
+    yield "extend page1 many", dict(q_lens=[40] * 1100, kv_lens=[40 + i % 90 for i in range(1100)], page=1, heads=(4, 2))
     yield "extend q7", dict(q_lens=[7] * 40, kv_lens=[50 + 3 * i for i in range(40)], page=16)
 
 
@@ -147,7 +155,9 @@ def main():
     for name, case in extend_cases():
         attempt(name, lambda n: one(lambda p: ww.Extend(lib, p))(n, case))
         if sm90_ok(case):
-            attempt("sm90 " + name, lambda n: one(lambda p: ww.Extend(lib, p, "sm90"))(n, case))
+            attempt("sm90 " + name, lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=False))(n, case))
+        if sm90_ok(case) and case.get("page", 64) % 8 != 0:
+            attempt("sm90 copies " + name, lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=True))(n, case))
     print(f"{failed} of {total} failed")
     sys.exit(1 if failed else 0)
 

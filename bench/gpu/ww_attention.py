@@ -21,18 +21,22 @@ AttentionParams = _struct("AttentionParams", [
     ("q_indptr", P), ("positions", P), ("tree_mask", P), ("tree_mask_words", I), ("num_requests", I), ("num_tokens", I),
     ("num_q_heads", I), ("num_kv_heads", I), ("group", I), ("page_size", I), ("page_shift", I),
     ("window_left", I), ("decode_q_len", I), ("causal", B), ("scale", F), ("softcap", F)])
+ExtendCopies = _struct("ExtendCopies", [("k", P), ("v", P), ("blocks", P), ("first_blocks", P), ("ready", P),
+                                        ("max_blocks", I)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
-                                  ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B)])
+                                  ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B),
+                                  ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
                                               ("split_tokens", I)])
-ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P)])
+ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])
 
 KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2, "e2m1": 3}
 TORCH_KV = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 KV_BYTES = {"16": 2, "e4m3": 1, "e5m2": 1, "e2m1": 0.5 + 1 / 16}  # of an element
+MIN_COPY_READS = 16  # PagedCudaBackend's kMinCopyReads
 FP4_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -61,7 +65,7 @@ def load(path):
     lib.ww_sm80_decode.argtypes = [KernelShape, I, B, ct.POINTER(AttentionParams), ct.POINTER(DecodeWorkspace), I, P]
     lib.ww_extend_plan.argtypes = [ct.POINTER(PlanInput), I, I, P, P, P]
     lib.ww_sm80_extend.argtypes = [KernelShape, I, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, P]
-    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(B)]
+    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(B), ct.POINTER(B)]
     lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, I, P]
     return lib
 
@@ -292,23 +296,45 @@ class Decode:
 
 
 class Extend:
-    """Tiled kernels with their device worklist; kind sm80 or sm90."""
+    """Tiled kernels with their device worklist; kind sm80 or sm90. copies: of K and V on pages of a few tokens, where
+    the kernel can take them; None: where PagedCudaBackend would."""
 
-    def __init__(self, lib, problem, kind="sm80", tile_rows=None):
+    def __init__(self, lib, problem, kind="sm80", tile_rows=None, copies=None):
         self.lib, self.p, self.kind = lib, problem, kind
         group = problem.hq // problem.hkv
         self.per_token = group if kind == "sm80" else 1
-        in_turn = B(False)
+        in_turn, takes_copies = B(False), B(False)
         if kind == "sm90":
-            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params(), ct.byref(in_turn))
+            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params(), ct.byref(in_turn), ct.byref(takes_copies))
         self.tile_rows = tile_rows or (128 if max(problem.q_lens) * group > 64 else 64)
         self.max_items = sum((x * self.per_token + self.tile_rows - 1) // self.tile_rows for x in problem.q_lens)
         self.items = torch.zeros(max(1, self.max_items), 2, dtype=torch.int32, device=DEV)
-        self.count = torch.zeros(4, dtype=torch.int32, device=DEV)
+        self.count = torch.zeros(6, dtype=torch.int32, device=DEV)
         self.work = ExtendWorklist(self.items.data_ptr(), self.count.data_ptr())
         self.shape, self.input = problem.shape(), problem.plan_input()
-        self.input.tiles_in_turn = in_turn.value
+        self.copies = takes_copies.value and (self.worth_copies() if copies is None else copies)
+        if self.copies:
+            self.make_copies()
+        self.input.tiles_in_turn = in_turn.value and not self.copies
         self.args = [problem.params(c) for c in range(len(problem.pools))]
+
+    def blocks_of(self, r):
+        p = self.p
+        seen_from = max(0, p.kv_lens_list[r] - p.q_lens[r] - p.window) if p.window >= 0 else 0
+        return (p.kv_lens_list[r] + 127) // 128 - seen_from // 128
+
+    def worth_copies(self):
+        p, requests = self.p, [r for r, x in enumerate(self.p.q_lens) if x > 0]
+        reads = sum(self.blocks_of(r) * (-(-p.q_lens[r] // self.tile_rows)) for r in requests) * (p.hq // p.hkv)
+        return reads >= MIN_COPY_READS * sum(self.blocks_of(r) for r in requests)
+
+    def make_copies(self):
+        p = self.p
+        blocks = sum(self.blocks_of(r) for r, x in enumerate(p.q_lens) if x > 0)
+        self.copied = [torch.full((p.hkv, blocks, 128, p.d), math.nan, device=DEV, dtype=p.dtype) for _ in range(2)]
+        self.lists = [torch.zeros(n, dtype=torch.int32, device=DEV) for n in (2 * blocks, len(p.q_lens), p.hkv)]
+        self.work.copies = ExtendCopies(*(t.data_ptr() for t in self.copied + self.lists), blocks)
+        self.input.copies = self.work.copies
 
     def plan(self):
         ok(self.lib.ww_extend_plan(self.input, self.tile_rows, self.per_token, self.work.items, self.work.header, stream()))

@@ -108,11 +108,34 @@ struct ExtendHeader {
   // Of kernels whose CTAs fetch units (item and q head) when they are done; zero between launches.
   int32_t units_taken = 0;
   int32_t ctas_done = 0;
+  // Of kernels that copy K and V first (ExtendCopies).
+  int32_t num_blocks = 0;
+  int32_t pieces_taken = 0;  // zero between launches
+};
+
+// K and V of pages of a few tokens, copied into blocks of kCopyBlockTokens tokens of one kv head, from which the copy
+// engine takes large boxes: [kv head][max_blocks][kCopyBlockTokens][d] each. Head by head, so that the first is
+// multiplied while the others are copied.
+inline constexpr int kCopyBlockTokens = 128;
+
+struct ExtendCopyBlock {
+  int32_t request = 0;
+  int32_t block = 0;  // of the request's tokens
+};
+
+struct ExtendCopies {
+  void* k = nullptr;
+  void* v = nullptr;
+  ExtendCopyBlock* blocks = nullptr;  // [num_blocks]
+  int32_t* first_blocks = nullptr;    // [requests] where block 0 of the request stands, or would
+  int32_t* ready = nullptr;           // [kv heads] pieces copied; zero between launches
+  int max_blocks = 0;                 // 0: nothing is copied
 };
 
 struct ExtendWorklist {
   const ExtendItem* items = nullptr;
   ExtendHeader* header = nullptr;
+  ExtendCopies copies;
 };
 
 }  // namespace warpweave::cuda

@@ -24,6 +24,11 @@ constexpr size_t kMinHeadDim = 64;
 // With fewer requests than this, kv heads taken in pairs leave too little to hide latencies behind.
 constexpr int kHeadPairRequests = 16;
 
+// Copies of K and V: how often a block must be read, counted in tiles of q heads, to make up for copying it (on an
+// H200 8 reads lose a fifth to gathering, 16 gain a third), and the most memory.
+constexpr int64_t kMinCopyReads = 16;
+constexpr int64_t kMaxCopyBytes = int64_t{768} << 20;
+
 // Fixed splits: long enough that merging costs little, short enough to spread one long request.
 constexpr int kSplitTokens = 1024;
 constexpr size_t kFixedPartialFloats = size_t{16} << 20;
@@ -156,6 +161,7 @@ Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
   if (!first_error_.ok()) return std::exchange(first_error_, Status());
   if (!batch.q_indptr.empty()) WW_RETURN_IF_ERROR(check_batch(batch));
   forget_plans();
+  capturing_ = false;
   return {};
 }
 
@@ -169,6 +175,7 @@ Status PagedCudaBackend::init_cuda_graph_state(const GraphLimits& limits) {
 Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
   WW_RETURN_IF_ERROR(prepare());
   if (!first_error_.ok()) return std::exchange(first_error_, Status());
+  capturing_ = true;
   forget_plans();
   return {};
 }
@@ -336,11 +343,51 @@ void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, A
   report(kernels_.decode(shape, rows, tokens > 1, p, workspace, num_workers, stream), "decode attention");
 }
 
+// The blocks of K and V to copy, 0 where that is not worth it; has the memory for them.
+int PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                                  const ExtendLayout& layout) {
+  if (!layout.takes_copies || capturing_ || batch.q_indptr.empty() || batch.kv_lens.empty()) return 0;
+  int64_t blocks = 0, reads = 0;
+  for (int r = 0; r < batch.num_reqs; ++r) {
+    const int q_len = batch.q_len(r), kv_len = batch.kv_lens[r];
+    if (q_len <= p.decode_q_len) continue;
+    const int first = first_visible(kv_len, q_len, p.window_left, p.causal) / kCopyBlockTokens;
+    const int64_t of_request = (kv_len + kCopyBlockTokens - 1) / kCopyBlockTokens - first;
+    blocks += of_request;
+    reads += of_request * ((q_len + layout.tile_rows - 1) / layout.tile_rows) * p.group;
+  }
+  const int64_t bytes = blocks * kCopyBlockTokens * shape.head_dim * 2 * p.num_kv_heads * 2;
+  if (reads < kMinCopyReads * blocks || bytes > kMaxCopyBytes) return 0;
+  if (copies_.size_bytes() < static_cast<size_t>(bytes)) {
+    report(cudaStreamSynchronize(stream_of(batch)), "copies of K and V");
+    copies_ = {};
+    auto grown = DeviceBuffer::allocate(std::min(bytes + bytes / 2, kMaxCopyBytes), "copies of K and V");
+    if (!grown.ok()) return 0;  // slower without, but right
+    copies_ = std::move(*grown);
+  }
+  return static_cast<int>(blocks);
+}
+
+ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelShape& shape,
+                                         const AttentionParams& p) const {
+  ExtendCopies copies;
+  copies.max_blocks = plan.key.copy_blocks;
+  if (copies.max_blocks == 0) return copies;
+  copies.k = copies_.as<char>();
+  copies.v = copies_.as<char>() + int64_t{copies.max_blocks} * kCopyBlockTokens * shape.head_dim * 2 * p.num_kv_heads;
+  copies.blocks = plan.copy_lists.as<ExtendCopyBlock>();
+  copies.first_blocks = reinterpret_cast<int32_t*>(copies.blocks + copies.max_blocks);
+  copies.ready = copies.first_blocks + p.num_requests;
+  return copies;
+}
+
 void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
                                   const AttentionParams& p, const ExtendLayout& layout) {
   assert(layout.tile_rows > 0);
   const cudaStream_t stream = stream_of(batch);
-  const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len, layout.tiles_in_turn};
+  const int blocks = copy_blocks(batch, shape, p, layout);
+  const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len, p.num_kv_heads,
+                         layout.tiles_in_turn && blocks == 0, blocks};
   ExtendPlan& plan = place_of(extend_plans_, key);
   // Every request may add one partly filled tile to the tiles that its rows fill.
   auto most_items = [&](int64_t tokens, int requests) {
@@ -356,17 +403,25 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
       if (!grown.ok()) return report(grown.status());
       plan.items = std::move(*grown);
     }
+    const size_t list_bytes = sizeof(ExtendCopyBlock) * blocks + sizeof(int32_t) * (p.num_requests + p.num_kv_heads);
+    if (blocks > 0 && plan.copy_lists.size_bytes() < list_bytes) {
+      report(cudaStreamSynchronize(stream), "extend plan");
+      auto grown = DeviceBuffer::allocate(list_bytes + list_bytes / 2, "attention worklist");
+      if (!grown.ok()) return report(grown.status());
+      plan.copy_lists = std::move(*grown);
+    }
     plan.made = true;
     plan.key = key;
     PlanInput input = plan_input(p, shape);
-    input.tiles_in_turn = layout.tiles_in_turn;
+    input.tiles_in_turn = key.tiles_in_turn;
+    input.copies = copies_of(plan, shape, p);
     report(launch_extend_plan(input, layout.tile_rows, layout.rows_per_token,
                               plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>(), stream),
            "extend plan");
   }
   ExtendLaunch launch;
   launch.layout = layout;
-  launch.work = {plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>()};
+  launch.work = {plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>(), copies_of(plan, shape, p)};
   launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
   launch.num_sms = num_sms_;
   report(kernels_.extend(shape, p, launch, stream), "extend attention");

@@ -8,6 +8,10 @@
 // Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
 // kernel; batches of short requests (drafts) to the decode kernel of several rows. Errors of launches are reported by the next init_forward_metadata.
 //
+// K and V on pages of a few tokens are copied for prefill where the copies are read often enough (ExtendCopies), into
+// memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
+// known, they are gathered.
+//
 // With BackendContext::deterministic the decode kernel computes every row, prefill included, with fixed
 // splits (attention_params.h): the bits of a row depend on its own Q and KV alone.
 #pragma once
@@ -49,6 +53,7 @@ struct ExtendLayout {
   bool fp8_products = false;  // Caps::fp8_products apply
   bool tiles_in_turn = false;  // PlanInput
   bool others_beside = false;  // every CTA of the kernel lets the next kernel begin at once
+  bool takes_copies = false;  // ExtendCopies, where they are worth it; tiles are then not taken in turn
 };
 
 struct ExtendLaunch {
@@ -93,14 +98,16 @@ class PagedCudaBackend : public AttentionBackend {
     DeviceBuffer workers;
   };
   struct ExtendKey {
-    int window_left = 0, tile_rows = 0, rows_per_token = 0, decode_q_len = 0;
+    int window_left = 0, tile_rows = 0, rows_per_token = 0, decode_q_len = 0, num_kv_heads = 0;
     bool tiles_in_turn = false;
+    int copy_blocks = 0;
     bool operator==(const ExtendKey&) const = default;
   };
   struct ExtendPlan {
     bool made = false;
     ExtendKey key;
     DeviceBuffer items;  // behind their header
+    DeviceBuffer copy_lists;
   };
   struct FixedKey {
     int window_left = 0, num_kv_heads = 0, num_workers = 0, tokens_per_piece = 0, max_cut_units = 0;
@@ -129,6 +136,9 @@ class PagedCudaBackend : public AttentionBackend {
                   const DecodeBeside& place = DecodeBeside::none());
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
+  int copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                  const ExtendLayout& layout);
+  ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
   Status reserve_fixed(FixedPlan& plan, int pieces);
   void run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
   void report(cudaError_t error, const char* what);
@@ -143,6 +153,8 @@ class PagedCudaBackend : public AttentionBackend {
   DeviceBuffer partial_out_, partial_max_sum_, counters_;
   std::array<DecodePlan, kMaxPlans> decode_plans_;
   std::array<ExtendPlan, kMaxPlans> extend_plans_;
+  DeviceBuffer copies_;  // of K and V, of the layer at work
+  bool capturing_ = false;
   // Apart for decode steps, whose memory graphs may hold.
   std::array<FixedPlan, kMaxPlans> fixed_decode_plans_, fixed_extend_plans_;
   std::vector<DeviceBuffer> outgrown_;  // memory that graphs may still use

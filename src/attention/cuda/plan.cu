@@ -172,11 +172,46 @@ constexpr long long kSectionBytes = 24ll << 20;
 // turn are late at every section's end (by 7 % in all, counted in blocks for 24 requests of 64 to 4096 tokens in eight
 // sections; 1.4 % in one), which costs more than reading K and V from memory again.
 __device__ int section_kv_heads(const PlanInput& in, int shortest, int longest, unsigned long long kv_tokens) {
+  if (in.copies.max_blocks > 0) return 1;  // the first heads are waited for
   if (in.tiles_in_turn && shortest < longest - longest / 8) return in.num_kv_heads;
   const long long head_bytes = max(1ll, static_cast<long long>(kv_tokens) * in.head_token_bytes);
   int heads = static_cast<int>(min(static_cast<long long>(in.num_kv_heads), kSectionBytes / head_bytes));
   while (heads > 1 && in.num_kv_heads % heads != 0) --heads;
   return max(1, heads);
+}
+
+// Lists the blocks of K and V that the tiles read; returns their number.
+__device__ int list_copies(const PlanInput& in, long long* warp_sums) {
+  const ExtendCopies& copies = in.copies;
+  for (int head = threadIdx.x; head < in.num_kv_heads; head += kPlanThreads) copies.ready[head] = 0;
+  __shared__ int chunk_blocks;
+  int base = 0;
+  for (int chunk = 0; chunk < in.num_requests; chunk += kPlanThreads) {
+    const int r = chunk + threadIdx.x;
+    int count = 0, first = 0;
+    if (r < in.num_requests) {
+      const int q_len = in.q_indptr[r + 1] - in.q_indptr[r];
+      first = first_visible(in.kv_lens[r], q_len, in.window_left, in.causal) / kCopyBlockTokens;
+      if (q_len > in.decode_q_len) count = (in.kv_lens[r] + kCopyBlockTokens - 1) / kCopyBlockTokens - first;
+    }
+    const int end = base + static_cast<int>(block_inclusive_scan(count, warp_sums));
+    if (threadIdx.x == kPlanThreads - 1) chunk_blocks = end;
+    if (r < in.num_requests) copies.first_blocks[r] = end - count - first;
+    __syncthreads();
+    base = chunk_blocks;
+    __syncthreads();
+  }
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int r = warp; r < in.num_requests; r += kPlanThreads / 32) {
+    const int q_len = in.q_indptr[r + 1] - in.q_indptr[r];
+    if (q_len <= in.decode_q_len) continue;
+    const int first = first_visible(in.kv_lens[r], q_len, in.window_left, in.causal) / kCopyBlockTokens;
+    const int blocks = (in.kv_lens[r] + kCopyBlockTokens - 1) / kCopyBlockTokens;
+    for (int block = first + lane; block < blocks; block += 32) {
+      copies.blocks[copies.first_blocks[r] + block] = {r, block};
+    }
+  }
+  return base;
 }
 
 __global__ void __launch_bounds__(kPlanThreads) extend_plan(PlanInput in, int tile_rows,
@@ -201,6 +236,8 @@ __global__ void __launch_bounds__(kPlanThreads) extend_plan(PlanInput in, int ti
   }
   __syncthreads();
 
+  const int num_blocks = in.copies.max_blocks > 0 ? list_copies(in, warp_sums) : 0;
+
   // A warp takes a request, its lanes the tiles.
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int pass = 0; pass < 2; ++pass) {
@@ -220,7 +257,9 @@ __global__ void __launch_bounds__(kPlanThreads) extend_plan(PlanInput in, int ti
       const int count = counts[threadIdx.x];
       const int end = static_cast<int>(block_inclusive_scan(count, warp_sums));
       counts[threadIdx.x] = end - count;
-      if (threadIdx.x == kPlanThreads - 1) *header = {end, section_kv_heads(in, shortest, longest, kv_tokens)};
+      if (threadIdx.x == kPlanThreads - 1) {
+        *header = {end, section_kv_heads(in, shortest, longest, kv_tokens), 0, 0, num_blocks};
+      }
       __syncthreads();
     }
   }

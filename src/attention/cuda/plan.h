@@ -26,6 +26,7 @@ struct PlanInput {
   int late_share = 0;
   bool causal = true;
   bool tiles_in_turn = false;  // CTAs take every so-manieth tile, rather than the next when they are done
+  ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
 };
 
 // Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token.

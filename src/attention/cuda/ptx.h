@@ -52,6 +52,13 @@ WW_DEVICE void cp_async_16(u32 smem, const void* global, int bytes, u64 policy) 
 WW_DEVICE void cp_async_16_alone(u32 smem, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(smem), "l"(global), "r"(bytes) : "memory");
 }
+// 16 bytes into registers, past the L1.
+WW_DEVICE uint4 load_once_16(const void* global) {
+  uint4 w;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(global) : "memory");
+  return w;
+}
 WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most N of this thread's newest groups are in flight.
 template <int N>
@@ -233,6 +240,8 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
+// Of all memory, not only the CTA's.
+WW_DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;\n" ::: "memory"); }
 WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 // ---- warpgroup control (sm_90a) ---------------------------------------------------------------
@@ -250,6 +259,17 @@ WW_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n
 template <int N>
 WW_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+}
+
+// ---- words that CTAs share ----------------------------------------------------------------------
+
+WW_DEVICE int load_acquire(const int* global) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
+WW_DEVICE void reduce_add_release(int* global, int value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(global), "r"(value) : "memory");
 }
 
 // Programmatic dependent launch: the next kernel of the stream may start its prologue / waits here

@@ -41,7 +41,7 @@ inline constexpr Caps kCaps = {
     .deterministic = true,
     .deterministic_group = 16,
     .deterministic_kv = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
-    .workspace_bytes = 12 << 20,
+    .workspace_bytes = (12 << 20) + (768 << 20),  // copies of K and V on pages of a few tokens, when needed
 };
 
 }  // namespace warpweave::fa3

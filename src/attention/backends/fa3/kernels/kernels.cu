@@ -18,10 +18,11 @@ bool multiplies_fp8(const KernelShape& shape, const AttentionParams& p, int max_
 
 bool gathers(const AttentionParams& p) { return box_tokens_of(p.page_size, kMinBoxTokens) < kMinBoxTokens; }
 
-Sm90Variant variant_for(const KernelShape& shape, const AttentionParams& p, bool fp8_products) {
+Sm90Variant variant_for(const KernelShape& shape, const AttentionParams& p, bool fp8_products, bool copies = false) {
   if (fp8_products) return (shape.element == ElementType::bf16 ? sm90_fp8_bf16 : sm90_fp8_f16)(shape.head_dim);
   if (shape.kv != KvType::same16 || p.tree_mask != nullptr) return {};
-  return (shape.element == ElementType::bf16 ? sm90_bf16 : sm90_f16)(shape.head_dim, gathers(p));
+  const Sm90Source source = copies ? Sm90Source::copies : gathers(p) ? Sm90Source::gather : Sm90Source::boxes;
+  return (shape.element == ElementType::bf16 ? sm90_bf16 : sm90_f16)(shape.head_dim, source);
 }
 
 }  // namespace
@@ -30,12 +31,18 @@ ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams&
   const bool fp8_products = multiplies_fp8(shape, p, max_q_len);
   const Sm90Variant variant = variant_for(shape, p, fp8_products);
   if (variant.launch == nullptr) return sm80_extend_layout(shape, p, max_q_len);
-  return {variant.tile_rows, 1, fp8_products, fp8_products || gathers(p), !fp8_products};
+  const bool gather = !fp8_products && gathers(p);
+  ExtendLayout out{.tile_rows = variant.tile_rows};
+  out.fp8_products = fp8_products;
+  out.tiles_in_turn = fp8_products || gather;
+  out.takes_copies = gather;
+  out.others_beside = !fp8_products;
+  return out;
 }
 
 cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
                         cudaStream_t stream) {
-  const Sm90Variant variant = variant_for(shape, p, launch.layout.fp8_products);
+  const Sm90Variant variant = variant_for(shape, p, launch.layout.fp8_products, launch.work.copies.max_blocks > 0);
   if (variant.launch == nullptr) return sm80_extend(shape, p, launch, stream);
   return variant.launch(p, launch.work, launch.max_items, launch.num_sms, stream);
 }

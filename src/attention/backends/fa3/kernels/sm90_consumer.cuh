@@ -43,6 +43,7 @@ class Sm90Consumer {
         // The same step across two tiles: S of the next one's first block, O of this one's last.
         block = tile_.block_end - 1;
         issue(s, probability);
+        hand_over();
         const Rows old = rows_;
         start_rows();
         finish_scores<true>(block, s);
@@ -94,12 +95,24 @@ class Sm90Consumer {
   template <bool kMasked>
   WW_DEVICE void step(int block, float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
     issue(s, probability);
-    finish_scores<kMasked>(block, s);
-    finish_out();
-    exponentials(s, probability);
+    if constexpr (!kMasked && C::kExpectMaxima) {
+      // Only now, or the other warpgroup's first products would run between this one's last.
+      ptx::wgmma_wait<0>();
+      hand_over();
+      fence_registers(s);
+      fence_registers(out_);
+      release_v();
+      expected_exponentials(s, probability);
+      release_k();
+    } else {
+      hand_over();
+      finish_scores<kMasked>(block, s);
+      finish_out();
+      exponentials(s, probability);
+    }
   }
 
-  // Starts S of the next block and O of the last one.
+  // Starts S of the next block and O of the last one; the turn is to be handed over after.
   WW_DEVICE void issue(float (&s)[kScores], const ptx::u32 (&probability)[kScores / 8][4]) {
     wait_k();
     const ptx::u32 q = query_descriptor(), k = key_descriptor();
@@ -112,7 +125,6 @@ class Sm90Consumer {
     ptx::wgmma_fence();
     multiply_pv(probability);
     ptx::wgmma_commit();
-    hand_over();
   }
 
   // Finds the maxima of S, while the rest of O is being multiplied. (Issuing products waits for the tensor
@@ -186,6 +198,7 @@ class Sm90Consumer {
       rows_.sum[i] = 0;
       bound_[i] = -INFINITY;
       shift_[i] = 0;
+      limit_[i] = -1;
     }
   }
 
@@ -251,20 +264,22 @@ class Sm90Consumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int position = tile_.kv_len - tile_.q_len + token_of(tile_, row);
-      ptx::u32 seen = first_elements((p_.causal ? min(position + 1, tile_.kv_len) : tile_.kv_len) - column);
+      Elements seen = first_elements((p_.causal ? min(position + 1, tile_.kv_len) : tile_.kv_len) - column);
       if (p_.window_left >= 0) seen &= ~first_elements(position - p_.window_left - column);
 #pragma unroll
       for (int i = 0; i < kScores / 2; ++i) {
-        if ((seen & 1u << i) == 0) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+        if ((seen & Elements{1} << i) == 0) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
       }
     }
   }
 
   // One bit for each element of a thread's row that stands in the row's first `columns` columns.
-  static WW_DEVICE ptx::u32 first_elements(int columns) {
-    static_assert(kScores <= 64);
+  using Elements = std::conditional_t<(kScores > 64), ptx::u64, ptx::u32>;
+  static WW_DEVICE Elements first_elements(int columns) {
+    constexpr int kBits = sizeof(Elements) * 8;
+    static_assert(kScores / 2 <= kBits);
     const int count = columns <= 0 ? 0 : columns / 8 * 2 + min(columns % 8, 2);
-    return count >= 32 ? ~0u : (1u << count) - 1;
+    return count >= kBits ? ~Elements{0} : (Elements{1} << count) - 1;
   }
 
   // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
@@ -304,6 +319,7 @@ class Sm90Consumer {
         rows_.sum[row] *= factor_[row];
         bound_[row] = m + threshold_;
         shift_[row] = -m * scale_log2_;
+        limit_[row] = C::kMostExpected;
       }
     }
   }
@@ -318,8 +334,8 @@ class Sm90Consumer {
     top[1] = fmaxf(part[2], part[3]);
   }
 
-  // Turns S into P. O is complete here, so P may replace the last one.
-  WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+  // Turns S into P. O is complete here, so P may replace the last one. Returns what a row's sums grow by.
+  WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) const {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift_[i / 2 % 2]));
     float sum[4];
@@ -327,8 +343,53 @@ class Sm90Consumer {
     for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
 #pragma unroll
     for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
+    return {sum[0] + sum[1], sum[2] + sum[3]};
+  }
+
+  WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+    const float2 sums = turn_into_probabilities(s, probability);
+    rows_.sum[0] += sums.x;
+    rows_.sum[1] += sums.y;
+  }
+
+  // With the maxima as they stand: rows seldom meet a score that is greater by so much that it matters. The sums tell
+  // (NaN, too), and then S is multiplied once more.
+  WW_DEVICE void expected_exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
+    moved_ = false;
+    const float2 sums = turn_into_probabilities(s, probability);
+    if (__any_sync(~0u, !(sums.x <= limit_[0] && sums.y <= limit_[1]))) {
+      multiply_alone(s);
+      maxima(s);
+      exponentials(s, probability);
+      return;
+    }
+    rows_.sum[0] += sums.x;
+    rows_.sum[1] += sums.y;
+  }
+
+  // S of the block whose K is still held, by this warp's own products of 16 rows: they leave S as wgmma does.
+  WW_DEVICE void multiply_alone(float (&s)[kScores]) const {
+    const int lane = threadIdx.x % 32, row = group_ * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
+    const ptx::u32 q = shared_.q + q_ring_.stage * C::kQueryBytes + row * 128;
+    const ptx::u32 k = shared_.k + k_ring_.stage * C::kBlockBytes + (lane % 8 + lane / 16 * 8) * 128;
 #pragma unroll
-    for (int row = 0; row < 2; ++row) rows_.sum[row] += sum[row * 2] + sum[row * 2 + 1];
+    for (int i = 0; i < kScores; ++i) s[i] = 0;
+#pragma unroll 1
+    for (int step = 0; step < C::kDim / 16; ++step) {
+      const int column = step / 4, chunk = step % 4 * 2;
+      ptx::u32 a[4];
+      ptx::ldmatrix_x4(a, q + column * C::kTileRows * 128 + ((chunk + lane / 16) ^ lane % 8) * 16);
+#pragma unroll
+      for (int i = 0; i < C::kBlockTokens / 16; ++i) {
+        ptx::u32 b[4];
+        ptx::ldmatrix_x4(b, k + (column * C::kBlockTokens + i * 16) * 128 + ((chunk + lane / 8 % 2) ^ lane % 8) * 16);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float (&d)[4] = *reinterpret_cast<float (*)[4]>(s + i * 8 + half * 4);
+          E::mma(d, a, b[half * 2], b[half * 2 + 1]);
+        }
+      }
+    }
   }
 
   WW_DEVICE void rescale() {
@@ -432,6 +493,7 @@ class Sm90Consumer {
   float out_[kOut];
   Rows rows_;
   float bound_[2], shift_[2];
+  float limit_[2];               // what a thread's part of a row may sum to in a block; -1: no maximum is known
   bool moved_ = false;
   float factor_[2];              // what O is due to be multiplied with
   const float threshold_;

@@ -11,10 +11,11 @@
 // come at the ends; those that every row sees whole run without masking code. Maxima are traded between
 // lanes, and O is rescaled, only when a row's maximum has grown by more than kRescaleThreshold (log2
 // units) since: P then reaches 2^threshold, which bf16 and float32 hold as exactly, and the sum uses the
-// same maximum.
+// same maximum. Up to head dim 128 maxima are not looked for at all in blocks that every row sees whole: a
+// sum too great tells, and that block's S is multiplied once more.
 //
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
-// same code; for pages of a few tokens threads gather 16-byte pieces instead (kGather).
+// same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather).
 // Tokens past the table are zero-filled by the copy engine; unused rows of the last page may hold
 // anything: K's are masked, V's are overwritten with zeros.
 // bf16 or f16; causal or not, window, softcap, sinks, LSE. Softmax in log2 units.
@@ -39,6 +40,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers(box_tokens);
+  if constexpr (C::kCopies) Sm90Copies<C>(p, work).first_heads();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -58,10 +60,19 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
       sm90_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
   Sm90Maps maps;
-  const int box_tokens = box_tokens_of(p.page_size, C::kBoxTokens);
+  AttentionParams pools = p;
+  if (C::kCopies) {
+    pools.k = work.copies.k;
+    pools.v = work.copies.v;
+    pools.page_size = kCopyBlockTokens;
+    pools.token_stride = C::kDim;
+    pools.page_stride = kCopyBlockTokens * C::kDim;
+    pools.head_stride = work.copies.max_blocks * pools.page_stride;
+  }
+  const int box_tokens = box_tokens_of(pools.page_size, C::kBoxTokens);
   cudaError_t error = make_rows_map(&maps.q, p.q, p.q_token_stride, p, C::kDim, 64);
-  if (error == cudaSuccess) error = make_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
-  if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
+  if (error == cudaSuccess) error = make_pool_map(&maps.k, pools.k, pools, C::kDim, box_tokens);
+  if (error == cudaSuccess) error = make_pool_map(&maps.v, pools.v, pools, C::kDim, box_tokens);
   if (error != cudaSuccess) return error;
   const int units = max_items * p.num_q_heads;
   const int ctas = units < num_sms ? units : num_sms;
@@ -70,10 +81,14 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
 }
 
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
-Sm90Variant sm90_variant(bool gather) {
-  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, false>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, true>;
-  return {Boxes::kTileRows, gather ? launch_sm90_extend<Gather> : launch_sm90_extend<Boxes>};
+Sm90Variant sm90_variant(Sm90Source source) {
+  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::boxes>;
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::gather>;
+  using Copies = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::copies>;
+  auto* launch = launch_sm90_extend<Boxes>;
+  if (source == Sm90Source::gather) launch = launch_sm90_extend<Gather>;
+  if (source == Sm90Source::copies) launch = launch_sm90_extend<Copies>;
+  return {Boxes::kTileRows, launch};
 }
 
 }  // namespace warpweave::cuda

@@ -1,7 +1,7 @@
 // The copying warpgroup of the Hopper prefill kernel (sm90_extend.cuh).
 #pragma once
 
-#include "attention/backends/fa3/kernels/sm90_tiles.cuh"
+#include "attention/backends/fa3/kernels/sm90_copies.cuh"
 
 namespace warpweave::cuda {
 
@@ -12,11 +12,18 @@ template <class C>
 class Sm90Producer : Sm90ProducerBase<C> {
  public:
   WW_DEVICE Sm90Producer(const AttentionParams& p, const Sm90Maps& maps, const Sm90Shared<C>& shared, int box_tokens)
-      : Base(p, maps, shared), box_tokens_(box_tokens) {}
+      : Base(p, maps, shared), box_tokens_(C::kCopies ? C::kBlockTokens : box_tokens) {}
 
   WW_DEVICE void run(const ExtendWorklist& work) {
     // A warp without a box of its own would only wait (Sm90Shared::followers).
-    if (part() * box_tokens_ >= C::kBlockTokens) return;
+    if (part() * box_tokens_ >= C::kBlockTokens) {
+      if constexpr (C::kCopies) {
+        Sm90Copies<C>(p_, work).other_heads();
+        Sm90Tiles<C>(p_, work).finish();
+      }
+      return;
+    }
+    if constexpr (C::kCopies) first_blocks_ = work.copies.first_blocks;
     const int warp_of_all_lanes = __shfl_sync(~0u, warp(), 0);  // which the compiler then knows
     if (warp_of_all_lanes == 0) lead(work);
     else if (warp_of_all_lanes == 1) follow(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
@@ -34,6 +41,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
     tile_ = tiles.of(blockIdx.x);
     find_pages(tile_.block_end - 1);
     for (;;) {
+      if constexpr (C::kCopies) wait_for_copies(work);
       publish();
       if (tile_.request < 0) break;
       tiles.ask();
@@ -51,6 +59,14 @@ class Sm90Producer : Sm90ProducerBase<C> {
     tiles.finish();
   }
 
+  // Before the tile is published, so that no other warp needs to wait.
+  WW_DEVICE void wait_for_copies(const ExtendWorklist& work) {
+    if (tile_.request < 0 || tile_.head / p_.group == copied_head_) return;
+    copied_head_ = tile_.head / p_.group;
+    if (lane() == 0) Sm90Copies<C>(p_, work).wait(copied_head_);
+    __syncwarp();
+  }
+
   template <int kStages>
   WW_DEVICE void follow(const CUtensorMap& map, ptx::u32 memory, ptx::u32 full, ptx::u32 empty,
                         RingPosition<kStages>& ring) {
@@ -61,6 +77,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
       if (lane() == 0) ptx::mbarrier_arrive(shared_.q_empty(q_ring_.stage));
       q_ring_.advance();
       if (tile_.request < 0) return;
+      if constexpr (C::kCopies) ptx::fence_proxy_async_all();
       find_pages(tile_.block_end - 1);
       for (int block = tile_.block_end - 1; block >= tile_.block_begin; --block) {
         load_block(map, memory, full, empty, ring);
@@ -77,7 +94,13 @@ class Sm90Producer : Sm90ProducerBase<C> {
     in_page_ = 0;
     if (block < tile_.block_begin) return;
     kv_head_ = tile_.head / p_.group;  // here, ahead of the wait for room
-    if (token < min(tile_.kv_len, (block + 1) * C::kBlockTokens)) page_ = page_of(token, in_page_);
+    if (token >= min(tile_.kv_len, (block + 1) * C::kBlockTokens)) return;
+    if constexpr (C::kCopies) {
+      page_ = first_blocks_[tile_.request] + token / kCopyBlockTokens;
+      in_page_ = token % kCopyBlockTokens;
+    } else {
+      page_ = page_of(token, in_page_);
+    }
   }
 
   // `full`, `empty`: the barriers of the ring's first stage.
@@ -104,6 +127,8 @@ class Sm90Producer : Sm90ProducerBase<C> {
 
   const int box_tokens_;
   int page_ = -1, in_page_ = 0, kv_head_ = 0;
+  const int32_t* first_blocks_ = nullptr;
+  int copied_head_ = -1;
 };
 
 }  // namespace warpweave::cuda

@@ -4,13 +4,16 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <type_traits>
 
+#include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/ptx.h"
 
 namespace warpweave::cuda {
 
-template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_, bool kGather_>
+template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_,
+          Sm90Source kSource_>
 struct Sm90Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -19,7 +22,12 @@ struct Sm90Config {
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr int kKeyStages = kKeyStages_;
   static constexpr int kValueStages = kValueStages_;
-  static constexpr bool kGather = kGather_;
+  static constexpr bool kGather = kSource_ == Sm90Source::gather;
+  static constexpr bool kCopies = kSource_ == Sm90Source::copies;
+  // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected.
+  static constexpr bool kExpectMaxima = kDim <= 128;  // else registers do not suffice
+  // Far below what float32 holds, and for f16 what P may be.
+  static constexpr float kMostExpected = std::is_same_v<Element_, ptx::F16> ? 0x1p14f : 0x1p30f;
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
   static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
   static constexpr int kThreads = 128 * (kConsumers_ + 1);
@@ -78,7 +86,7 @@ struct Sm90Shared {
   WW_DEVICE ptx::u32 v_empty(int s) const { return barriers + offsetof(Sm90Barriers, v_empty) + s * 8; }
 
   // Warps of the producer that learn of a tile by warp 0.
-  static WW_DEVICE int followers(int box_tokens) { return C::kGather ? 0 : box_tokens < C::kBlockTokens ? 3 : 1; }
+  static WW_DEVICE int followers(int box_tokens) { return C::kGather ? 0 : C::kCopies || box_tokens >= C::kBlockTokens ? 1 : 3; }
 
   WW_DEVICE void init_barriers(int box_tokens) const {
     static_assert(sizeof(Sm90Barriers) + C::kQueryStages * sizeof(Sm90Tile) <= 512);

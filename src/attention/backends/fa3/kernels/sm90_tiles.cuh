@@ -6,6 +6,12 @@
 
 namespace warpweave::cuda {
 
+WW_DEVICE int page_of_token(const AttentionParams& p, int request, int token, int& in_page) {
+  const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
+  in_page = token - index * p.page_size;
+  return __ldg(p.page_table + static_cast<int64_t>(request) * p.page_table_stride + index);
+}
+
 template <class C>
 class Sm90Tiles {
  public:
@@ -47,9 +53,16 @@ class Sm90Tiles {
   WW_DEVICE Sm90Tile next() const { return of(__shfl_sync(~0u, asked_, 0)); }
 
   WW_DEVICE void finish() const {
-    if (threadIdx.x % 32 != 0 || atomicAdd(&work_.header->ctas_done, 1) + 1 != static_cast<int>(gridDim.x)) return;
+    constexpr int kWarps = C::kCopies ? 3 : 1;  // those that copy finish, too
+    if (threadIdx.x % 32 != 0) return;
+    if (C::kCopies) __threadfence();
+    if (atomicAdd(&work_.header->ctas_done, 1) + 1 != kWarps * static_cast<int>(gridDim.x)) return;
     work_.header->units_taken = 0;
     work_.header->ctas_done = 0;
+    if constexpr (C::kCopies) {
+      work_.header->pieces_taken = 0;
+      for (int head = 0; head < p_.num_kv_heads; ++head) work_.copies.ready[head] = 0;
+    }
   }
 
  private:
@@ -104,11 +117,7 @@ class Sm90ProducerBase {
     __syncwarp();
   }
 
-  WW_DEVICE int page_of(int token, int& in_page) const {
-    const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
-    in_page = token - index * p_.page_size;
-    return __ldg(p_.page_table + static_cast<int64_t>(tile_.request) * p_.page_table_stride + index);
-  }
+  WW_DEVICE int page_of(int token, int& in_page) const { return page_of_token(p_, tile_.request, token, in_page); }
 
   const AttentionParams& p_;
   const Sm90Maps& maps_;

@@ -13,9 +13,15 @@ struct Sm90Variant {
                         cudaStream_t) = nullptr;
 };
 
-// gather: for pages whose boxes are too small for the copy engine.
-Sm90Variant sm90_bf16(int head_dim, bool gather);
-Sm90Variant sm90_f16(int head_dim, bool gather);
+// Where K and V come from.
+enum class Sm90Source {
+  boxes,   // of the pools, by the copy engine
+  gather,  // 16-byte pieces of the pools, by threads: pages of a few tokens
+  copies,  // such pages, copied first to where the copy engine can take large boxes (ExtendCopies)
+};
+
+Sm90Variant sm90_bf16(int head_dim, Sm90Source source);
+Sm90Variant sm90_f16(int head_dim, Sm90Source source);
 // e4m3 products, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
 Sm90Variant sm90_fp8_bf16(int head_dim);
 Sm90Variant sm90_fp8_f16(int head_dim);
