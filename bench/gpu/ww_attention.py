@@ -20,13 +20,13 @@ AttentionParams = _struct("AttentionParams", [
     ("v_head_scales", P), ("k_block_scales", P), ("v_block_scales", P), ("sinks", P), ("page_table", P), ("page_table_stride", I), ("kv_lens", P),
     ("q_indptr", P), ("positions", P), ("tree_mask", P), ("tree_mask_words", I), ("num_requests", I), ("num_tokens", I),
     ("num_q_heads", I), ("num_kv_heads", I), ("group", I), ("page_size", I), ("page_shift", I),
-    ("window_left", I), ("decode_q_len", I), ("causal", B), ("scale", F), ("softcap", F)])
+    ("window_left", I), ("decode_q_len", I), ("causal", B), ("earlier_kv_settled", B), ("scale", F), ("softcap", F)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
                                   ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
-                                              ("split_tokens", I)])
+                                              ("split_tokens", I), ("plan_is_older", B), ("beside_predecessor", B)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])
 
@@ -260,9 +260,9 @@ def round_rows_to_e4m3(x):
 
 
 class Decode:
-    """sm80 decode with its device plan and workspace."""
+    """sm80 decode with its device plan and workspace. early: launched under its predecessor, as in a forward pass."""
 
-    def __init__(self, lib, problem, multi_row=None, workers=None):
+    def __init__(self, lib, problem, multi_row=None, workers=None, early=False):
         self.lib, self.p = lib, problem
         self.multi = max(problem.q_lens) > 1 if multi_row is None else multi_row
         self.rows = max(problem.q_lens) * (problem.hq // problem.hkv)
@@ -281,8 +281,10 @@ class Decode:
         self.input.decode_q_len = max(problem.q_lens)
         self.input.num_kv_heads //= heads.value
         self.args = [problem.params(c) for c in range(len(problem.pools))]
+        self.ws.plan_is_older = early
         for a in self.args:
             a.decode_q_len = max(problem.q_lens)
+            a.earlier_kv_settled = early
 
     def plan(self):
         ok(self.lib.ww_decode_plan(self.input, self.ws.workers, self.workers, stream()))
