@@ -77,6 +77,12 @@ def decode(lib, shapes=((1, 4096), (1, 32768), (8, 8192), (64, 2048), (64, 8192)
             g = graph_of([lambda c=c, r=r: r.run(c) for c in range(n)])
             graphs[f"page{page}"] = (g.replay, n)
             keep.append((p, r, g))
+            if page == pages[0]:
+                e = ww.Decode(lib, p, early=True)
+                e.plan()
+                g = graph_of([lambda c=c, e=e: e.run(c) for c in range(n)])
+                graphs[f"page{page} as launched in a forward pass"] = (g.replay, n)
+                keep.append((e, g))
             if not hnd and page == 16:
                 for name, call in {**peers.flashinfer_decode(p, False), **peers.flashinfer_decode(p, True)}.items():
                     g = graph_of([lambda c=c, call=call: call(c) for c in range(n)])

@@ -62,6 +62,9 @@ def decode_cases():
     yield "decode e2m1 heads8", dict(q_lens=ones, kv_lens=lens, kv="e2m1", heads=(32, 2), page=1)
     for dtype in (BF, HF):  # so many requests that kv heads go in pairs
         yield f"decode e2m1 pairs {dtype}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", dtype=dtype, page=16, scales=True, window=300)
+    for group in (1, 3, 4):
+        yield f"decode e2m1 pairs group{group}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", heads=(4 * group, 4), page=53, softcap=20.0 if group == 3 else 0.0, sinks=group == 1)
+    yield "decode 64 long", dict(q_lens=[1] * 64, kv_lens=[9000 + (i * 37) % 2000 for i in range(64)], page=16)  # equal runs, whatever they cut
     yield "decode e2m1 pairs skew", dict(q_lens=[1] * 16, kv_lens=[20000] + [100] * 15, kv="e2m1", heads=(16, 2), page=1, sinks=True)
     q = [4, 1, 3, 2, 4, 0, 4]
     yield "verify e2m1", dict(q_lens=q, kv_lens=[4, 100, 67, 2, 3000, 5, 513], kv="e2m1", page=16)
@@ -144,6 +147,27 @@ def main():
                 print(f"{failed} of {total} failed, stopped")
                 sys.exit(1)
 
+    def early(name, case):
+        """Launched under its predecessor, K and V of earlier tokens read before it ends: the same bits."""
+        problem = ww.Problem(copies=4, **case)
+        plain, runner = ww.Decode(lib, problem), ww.Decode(lib, problem, early=True)
+        plain.plan()
+        runner.plan()
+        plain.run(3)
+        torch.cuda.synchronize()
+        out, lse = problem.out.clone(), problem.lse.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for copy in range(4):
+                runner.run(copy)
+        same = True
+        for _ in range(20):
+            problem.out.fill_(float("nan"))
+            graph.replay()
+            same &= torch.equal(problem.out, out) and torch.equal(problem.lse, lse)
+        print(f"{'ok  ' if same else 'FAIL'} {name}", flush=True)
+        return same
+
     def one(runner):
         def make(name, case):
             problem = ww.Problem(**case)
@@ -152,6 +176,9 @@ def main():
 
     for name, case in decode_cases():
         attempt(name, lambda n: one(lambda p: ww.Decode(lib, p))(n, case))
+    for kv, requests, tokens in (("16", 1, 4096), ("16", 3, 700), ("e4m3", 2, 3000), ("e2m1", 32, 900)):
+        case = dict(q_lens=[1] * requests, kv_lens=[tokens] * requests, kv=kv, page=16)
+        attempt(f"decode early {kv} {requests}x{tokens}", lambda n: early(n, case))
     for name, case in extend_cases():
         attempt(name, lambda n: one(lambda p: ww.Extend(lib, p))(n, case))
         if sm90_ok(case):

@@ -20,16 +20,16 @@ AttentionParams = _struct("AttentionParams", [
     ("v_head_scales", P), ("k_block_scales", P), ("v_block_scales", P), ("sinks", P), ("page_table", P), ("page_table_stride", I), ("kv_lens", P),
     ("q_indptr", P), ("positions", P), ("tree_mask", P), ("tree_mask_words", I), ("num_requests", I), ("num_tokens", I),
     ("num_q_heads", I), ("num_kv_heads", I), ("group", I), ("page_size", I), ("page_shift", I),
-    ("window_left", I), ("decode_q_len", I), ("causal", B), ("scale", F), ("softcap", F)])
+    ("window_left", I), ("decode_q_len", I), ("causal", B), ("earlier_kv_settled", B), ("scale", F), ("softcap", F)])
 ExtendCopies = _struct("ExtendCopies", [("k", P), ("v", P), ("blocks", P), ("first_blocks", P), ("ready", P),
                                         ("max_blocks", I)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
-                                  ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B),
-                                  ("copies", ExtendCopies)])
+                                  ("head_token_bytes", I), ("first_late_worker", I), ("late_share", I),
+                                  ("causal", B), ("tiles_in_turn", B), ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
-                                              ("split_tokens", I)])
+                                              ("split_tokens", I), ("plan_is_older", B), ("beside_predecessor", B)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])
 
@@ -202,6 +202,7 @@ class Problem:
         i.kv_lens, i.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
         i.num_requests, i.num_kv_heads = len(self.q_lens), self.hkv
         i.window_left, i.causal = self.window, self.causal
+        i.first_late_worker = 1 << 30
         i.head_token_bytes = 2 * self.d // 2 if self.kv == "e2m1" else 2 * self.d * self.pools[0][0].element_size()
         return i
 
@@ -264,9 +265,9 @@ def round_rows_to_e4m3(x):
 
 
 class Decode:
-    """sm80 decode with its device plan and workspace."""
+    """sm80 decode with its device plan and workspace. early: launched under its predecessor, as in a forward pass."""
 
-    def __init__(self, lib, problem, multi_row=None, workers=None):
+    def __init__(self, lib, problem, multi_row=None, workers=None, early=False):
         self.lib, self.p = lib, problem
         self.multi = max(problem.q_lens) > 1 if multi_row is None else multi_row
         self.rows = max(problem.q_lens) * (problem.hq // problem.hkv)
@@ -285,8 +286,10 @@ class Decode:
         self.input.decode_q_len = max(problem.q_lens)
         self.input.num_kv_heads //= heads.value
         self.args = [problem.params(c) for c in range(len(problem.pools))]
+        self.ws.plan_is_older = early
         for a in self.args:
             a.decode_q_len = max(problem.q_lens)
+            a.earlier_kv_settled = early
 
     def plan(self):
         ok(self.lib.ww_decode_plan(self.input, self.ws.workers, self.workers, stream()))

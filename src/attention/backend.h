@@ -57,6 +57,9 @@ struct AttentionCall {
   int64_t out_token_stride = 0;
   float* lse = nullptr;            // [num_tokens, num_q_heads] natural log, or null
   const DualChunkQueries* dual_chunk = nullptr;  // null: ordinary attention
+  // K and V of the tokens before this forward's rows were in the pool when the forward's first attention call was
+  // made; a GPU kernel may then read them while the call's predecessor in the stream still runs.
+  bool earlier_kv_settled = false;
 
   const float* q_f32() const { return static_cast<const float*>(q); }
   float* out_f32() const { return static_cast<float*>(out); }

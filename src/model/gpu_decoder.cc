@@ -212,6 +212,7 @@ void GpuDecoder::attend(int layer, const ForwardBatch& batch, GpuKvCache& cache,
   call.v = cache.v(layer);
   call.out = w_.attention_out[current_];
   call.out_token_stride = q_dim;
+  call.earlier_kv_settled = true;
   if (spec_.dual_chunk) call.dual_chunk = &dual_chunk_;
   if (batch.mode == ForwardMode::decode) {
     attention.forward_decode(batch, call);

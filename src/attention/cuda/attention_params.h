@@ -39,6 +39,7 @@ struct AttentionParams {
   int window_left = -1;
   int decode_q_len = 0;               // requests with more query tokens are not the decode kernel's
   bool causal = true;
+  bool earlier_kv_settled = false;    // AttentionCall
   float scale = 1;                    // of q.k, natural units
   float softcap = 0;
 };

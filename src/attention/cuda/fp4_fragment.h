@@ -9,6 +9,9 @@
 
 namespace warpweave::cuda {
 
+// Shifts as multiplications by numbers that the compiler does not know: the pipe of logic and shifts is the busy one.
+static __constant__ ptx::u32 kShiftBy[3] = {1u << 1, 1u << 4, 1u << 8};
+
 struct Fp4Halves {
   static constexpr int kBits = 4;
   static constexpr int kWidenedScaleLog2 = 14;  // stored value = widened value * 2^this
@@ -18,13 +21,15 @@ struct Fp4Halves {
 
   // pairs[j]: nibbles j and j + 4 of a word.
   static WW_DEVICE void widen(ptx::u32 x, ptx::u32 (&pairs)[4]) {
-    // A byte each: nibbles 0, 2, 4, 6, then 1, 3, 5, 7.
-    const ptx::u32 even = ((x << 4) & 0x80808080u) | ((x << 1) & 0x0e0e0e0eu);
-    const ptx::u32 odd = (x & 0x80808080u) | ((x >> 3) & 0x0e0e0e0eu);
-    pairs[0] = __byte_perm(even, 0, 0x2404);
-    pairs[1] = __byte_perm(odd, 0, 0x2404);
-    pairs[2] = even & 0xff00ff00u;
-    pairs[3] = odd & 0xff00ff00u;
+    // A byte each, nibbles 0, 2, 4, 6, then 1, 3, 5, 7: the sign of one shift and the rest of another. What else
+    // stands there goes with the neighbouring byte.
+    constexpr ptx::u32 kSigns = 0x80808080u, kFields = 0x8e008e00u;
+    const ptx::u32 even = ptx::select_bits(x * kShiftBy[1], x * kShiftBy[0], kSigns);
+    const ptx::u32 odd = ptx::select_bits(x, x >> 3, kSigns);
+    pairs[0] = (even * kShiftBy[2]) & kFields;
+    pairs[1] = (odd * kShiftBy[2]) & kFields;
+    pairs[2] = even & kFields;
+    pairs[3] = odd & kFields;
   }
 };
 

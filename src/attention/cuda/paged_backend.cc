@@ -88,6 +88,7 @@ AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) 
   const unsigned page_size = static_cast<unsigned>(batch.page_size);
   p.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
   p.window_left = call.window_left;
+  p.earlier_kv_settled = call.earlier_kv_settled;
   p.causal = batch.causal;
   p.scale = call.scale;
   p.softcap = call.logit_softcap;

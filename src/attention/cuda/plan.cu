@@ -18,11 +18,14 @@ __device__ int decode_tiles(const PlanInput& in, int request) {
 // split gains; and pairs of one length are cut at their ends, or into equal pieces, where nearly all
 // workers can be used so.
 constexpr int kMinPieceTiles = 4;
+// From this on all workers are used, whatever is cut.
+constexpr int kLongRunTiles = 96;
 
 __device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers) {
   const long long runs = min(static_cast<long long>(num_workers), (total + kMinPieceTiles - 1) / kMinPieceTiles);
   if (shortest != longest) return runs;
   if (pairs >= runs) {
+    if (total >= runs * kLongRunTiles) return runs;
     for (long long fewer = runs; fewer > runs - runs / 16; --fewer) {
       if (pairs % fewer == 0) return fewer;
     }

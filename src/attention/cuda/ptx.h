@@ -66,6 +66,13 @@ WW_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
+// Bits of `a` where `mask` has ones, of `b` elsewhere, as one instruction, whatever is done with the result.
+WW_DEVICE u32 select_bits(u32 a, u32 b, u32 mask) {
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe4;\n" : "=r"(d) : "r"(a), "r"(b), "r"(mask));
+  return d;
+}
+
 // ---- warp matrix instructions -----------------------------------------------------------------
 
 WW_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 smem) {
@@ -135,6 +142,14 @@ struct F16 {
   static WW_DEVICE u32 multiply(u32 a, u32 b) {
     u32 d;
     asm("mul.rn.f16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+  }
+  // One half of a pair in both.
+  template <bool kUpper>
+  static WW_DEVICE u32 twice(u32 pair) {
+    u32 d;
+    if constexpr (kUpper) asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}\n" : "=r"(d) : "r"(pair));
+    else asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}\n" : "=r"(d) : "r"(pair));
     return d;
   }
   static WW_DEVICE float low(u32 pair) {

@@ -24,10 +24,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   ptx::launch_dependents();
   // Before anything is read: kernels launched early may be chained. Beside its predecessor, which was not
   // launched early, it waits only so that its own end means both.
-  if (!w.beside_predecessor) ptx::grid_dependency_wait();
+  const bool reads_early = !C::kFixedSplits && w.plan_is_older && p.earlier_kv_settled && !w.beside_predecessor;
+  const bool wait_late = reads_early || w.beside_predecessor;
+  if (!wait_late) ptx::grid_dependency_wait();
   const DecodeWorker run = w.workers[blockIdx.x];
   if (run.num_tiles == 0) {
-    if (w.beside_predecessor) ptx::grid_dependency_wait();
+    if (wait_late) ptx::grid_dependency_wait();
     return;
   }
 
@@ -35,14 +37,19 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   DecodeEpilogue<C> epilogue(after_ring + C::kQueryBytes);
   DecodeState<C> state;
   state.q_shared = reinterpret_cast<uint2*>(after_ring);
+  const u32 ring = ptx::smem_address(smem) + warp * C::kStages * C::kStageBytes;
   DecodeSegment segment;
   SegmentWalker<C> walker(run);
   walker.next(p, w, segment);
-  state.load(p, segment);
-
-  const u32 ring = ptx::smem_address(smem) + warp * C::kStages * C::kStageBytes;
+  if (!reads_early) state.load(p, segment);
   DecodeLoader<C> loader(p, run, w, ring);
-  for (int i = 0; i < C::kStages; ++i) loader.load(p, w);
+  int filled = 0;
+  if (reads_early) {
+    for (; filled < C::kStages && loader.next_is_earlier(); ++filled) loader.load(p, w);
+    ptx::grid_dependency_wait();
+    state.load(p, segment);
+  }
+  for (; filled < C::kStages; ++filled) loader.load(p, w);
 
   int stage = 0;
   int unit = run.unit;
@@ -53,7 +60,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     float scale_log2[C::kHeads];
 #pragma unroll
     for (int i = 0; i < C::kHeads; ++i) {
-      const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[segment.head * C::kHeads + i] : 1.0f;
+      const unsigned head = segment.head * C::kHeads + (C::kShare ? threadIdx.x % 4 / 2 : i);  // of this thread's columns
+      const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[head] : 1.0f;
       scale_log2[i] = p.scale * k_scale * kUnshift;
     }
     for (int position = segment.token_begin + warp * C::kStepTokens; position < segment.token_end;
@@ -64,13 +72,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       float s[C::kGroups][C::kTiles][4];
       u32 probability[C::kGroups][C::kTiles][2];
       typename DecodeState<C>::BlockScales block_scales;
-      if constexpr (DecodeState<C>::BlockScales::kHere) state.load_scales(tile, block_scales);
+      if constexpr (DecodeState<C>::BlockScales::kHere) block_scales.load_k(tile);
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) {
         state.scores(tile, group, block_scales, s[group]);
         state.mask(p, segment, position + group * 16, scale_log2, s[group]);
       }
       state.softmax(s, probability);
+      if constexpr (DecodeState<C>::BlockScales::kHere) block_scales.load_v(tile);
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) state.accumulate(tile, group, block_scales, probability[group]);
       __syncwarp();

@@ -32,6 +32,9 @@ template <class Element, KvStorage kStorage, int kDim>
 DecodeVariant decode_variant_of_rows(const DecodeNeed& need) {
   const int rows = need.rows;
   if constexpr (kStorage == KvStorage::e2m1 && kDim == 128) {
+    if (need.head_pairs && !need.multi_row && rows <= 4) {
+      return decode_variant_of_config<DecodeConfig<Element, kStorage, kDim, 1, false, false, kHeadPairsOfFour>>();
+    }
     if (need.head_pairs && !need.multi_row && rows <= 8) {
       return decode_variant_of_config<DecodeConfig<Element, kStorage, kDim, 1, false, false, kHeadPairs>>();
     }

@@ -31,8 +31,10 @@ class DecodeEpilogue {
     for (int n = 0; n < C::kTiles; ++n) {
       if (n > 0) __syncthreads();
       share_out(state, n);
-      for (int i = threadIdx.x; i < min(rows - n % C::kColumnTiles * 8, 8) * (C::kDim / 4); i += C::kThreads) {
+      const int tile_rows = C::kShare ? 8 : min(rows - n % C::kColumnTiles * 8, 8);
+      for (int i = threadIdx.x; i < tile_rows * (C::kDim / 4); i += C::kThreads) {
         const int row = n * 8 + i / (C::kDim / 4), dim = i % (C::kDim / 4) * 4;
+        if (C::kShare && row % C::kHeadRows >= rows) continue;
         Total total = total_of(row);
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll

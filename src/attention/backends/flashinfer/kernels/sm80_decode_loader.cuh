@@ -18,6 +18,7 @@ struct DecodeTuning {
   int groups = 1;  // of 16 tokens a warp takes at a time
   int ctas = 2;    // wanted an SM
   int heads = 1;   // neighbouring kv heads that a warp takes at once
+  bool share = false;  // they share a tile's 8 columns, 4 rows each
 };
 
 constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tiles, bool fixed_splits) {
@@ -35,6 +36,8 @@ constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tile
 // alone, a head costs as many of them as in bf16, which takes 237 us at 64 x 8192 tokens where the bytes take 140. Two
 // heads share lines: half as many.
 inline constexpr DecodeTuning kHeadPairs = {4, 2, 2, 2};
+// Of up to four q heads each: their scores and sums share a tile's columns, half of the registers and of the softmax.
+inline constexpr DecodeTuning kHeadPairsOfFour = {4, 2, 2, 2, true};
 
 template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false,
           DecodeTuning kTuning_ = decode_tuning(kStorage_, kDim_, kColumnTiles_, kFixedSplits_)>
@@ -48,8 +51,9 @@ struct DecodeConfig {
   static constexpr int kDim = kDim_;
   static constexpr int kColumnTiles = kColumnTiles_;  // 8 rows of the request each
   static constexpr int kHeads = kTuning_.heads;
-  static constexpr int kTiles = kHeads * kColumnTiles_;  // head by head
-  static constexpr int kHeadRows = 8 * kColumnTiles_;
+  static constexpr bool kShare = kTuning_.share;
+  static constexpr int kTiles = kShare ? 1 : kHeads * kColumnTiles_;  // head by head
+  static constexpr int kHeadRows = kShare ? 4 : 8 * kColumnTiles_;
   static constexpr int kRows = kHeads * kHeadRows;
   static constexpr bool kMultiRow = kMultiRow_;       // several query tokens: masks per row
   static constexpr bool kFixedSplits = kFixedSplits_; // attention_params.h
@@ -207,6 +211,11 @@ class DecodeLoader {
     stage_ = stage_ + 1 == C::kStages ? 0 : stage_ + 1;
   }
 
+  // Whether the next call reads no token of this forward, whose K and V the kernel before this one writes.
+  WW_DEVICE bool next_is_earlier() const {
+    return min(position_ + C::kStepTokens, segment_.token_end) <= segment_.tree_begin;
+  }
+
  private:
   static constexpr int kStepsPerRead = 64 / C::kStepTokens;
 
@@ -262,14 +271,21 @@ class DecodeLoader {
     }
     const int token = position_ + lane % C::kStepTokens;
     const int in_page = token - page_index(p, token) * p.page_size;
-    const int64_t element = page * p.page_stride + in_page * p.token_stride + segment_.head * C::kHeads * p.head_stride;
-    const int64_t offset = element * C::Fragment::kBits / 8;
+    // fp4: in units of 16 bytes, of which 32 bits count those of 64 GB.
+    using Offset = std::conditional_t<C::kFp4, u32, int64_t>;
+    constexpr int kUnit = C::kFp4 ? 32 : 1;
+    const Offset element = page * static_cast<Offset>(p.page_stride / kUnit) +
+                           in_page * static_cast<Offset>(p.token_stride / kUnit) +
+                           segment_.head * C::kHeads * static_cast<Offset>(p.head_stride / kUnit);
+    const Offset offset = C::kFp4 ? element : element * C::Fragment::kBits / 8;
     const int chunk = lane % kChunks;
     const u32 stage = ring_ + stage_ * C::kStageBytes;
 #pragma unroll
     for (int i = 0; i < C::kStepTokens / kRowsPerCopy; ++i) {
       const int row = i * kRowsPerCopy + lane / kChunks;
-      const int64_t row_offset = __shfl_sync(~0u, offset, row) + chunk * 16;
+      int64_t row_offset;
+      if constexpr (C::kFp4) row_offset = static_cast<ptx::u64>(__shfl_sync(~0u, offset, row) + chunk) * 16;
+      else row_offset = __shfl_sync(~0u, offset, row) + chunk * 16;
       const int bytes = seen(position_ + row) ? 16 : 0;
       const u32 target = stage + swizzled<C::kRowBytes>(row, chunk);
       copy(target, static_cast<const char*>(p.k) + row_offset, bytes);
@@ -279,9 +295,9 @@ class DecodeLoader {
   }
 
   // A lane's token's, of K and V; their places as one mask of lanes for each bit of them.
-  WW_DEVICE void copy_scales(const AttentionParams& p, u32 stage, int64_t element, bool real) const {
+  WW_DEVICE void copy_scales(const AttentionParams& p, u32 stage, u32 chunk, bool real) const {
     const int lane = threadIdx.x % 32;
-    const int64_t slot = element / 16 & ~int64_t{15};
+    const int64_t slot = static_cast<ptx::u64>(chunk / 8) * 16;
     const int bytes = real ? 16 : 0;
     const u32 target = stage + 2 * C::kStepTokens * C::kRowBytes + lane * 16;
     if constexpr (C::kGroups == 2) {
@@ -291,8 +307,8 @@ class DecodeLoader {
       ptx::cp_async_16_alone(target, (lane < 16 ? p.k_block_scales : p.v_block_scales) + slot, bytes);
     }
     if constexpr (C::kHeads * C::kDim < 256) {
-      const u32 eights = __ballot_sync(~0u, element & 128);
-      const u32 fours = C::kDim < 128 ? __ballot_sync(~0u, element & 64) : 0;
+      const u32 eights = __ballot_sync(~0u, chunk & 4);
+      const u32 fours = C::kDim < 128 ? __ballot_sync(~0u, chunk & 2) : 0;
       if (lane == 0) {
         asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(stage + C::kStageBytes - 16), "r"(eights), "r"(fours)
                      : "memory");

@@ -3,7 +3,7 @@
 // the same bits.
 #pragma once
 
-#include "attention/backends/flashinfer/kernels/sm80_decode_loader.cuh"
+#include "attention/backends/flashinfer/kernels/sm80_decode_scales.cuh"
 
 namespace warpweave::cuda {
 
@@ -78,8 +78,8 @@ struct DecodeState {
                                    u32 (&fragment)[kDimTiles][2]) {
     using E = typename C::Element;
     const int lane = threadIdx.x % 32;
-    const int head = s.head * C::kHeads + tile / C::kColumnTiles;
-    const int row = tile % C::kColumnTiles * 8 + lane / 4;
+    const int head = s.head * C::kHeads + (C::kShare ? lane / 16 : tile / C::kColumnTiles);
+    const int row = C::kShare ? lane / 4 % 4 : tile % C::kColumnTiles * 8 + lane / 4;
     const int token = C::kMultiRow ? row / p.group : 0;
     const int in_group = C::kMultiRow ? row - token * p.group : row;
     const bool real = C::kMultiRow ? token < s.q_len : row < p.group && s.q_len > 0;
@@ -159,64 +159,9 @@ struct DecodeState {
     return make_uint2(q[n][k][0], q[n][k][1]);
   }
 
-  // fp4: the block scales of this thread's tokens of a step: of K two rows, of V four in every 16 tokens; every
-  // other block of a row, byte c being that of 16-byte chunk c in half of the lanes. With d 256, for want of
-  // registers, the codes of 128 dims at a time, where they are needed.
-  static constexpr bool kLateScales = C::kDim > 128;
-  struct BlockScales {
-    static constexpr bool kHere = C::kFp4 && !kLateScales;
-    u32 k[kHere ? C::kGroups : 1][C::kHeads][2];
-    u32 v[kHere ? C::kGroups : 1][C::kHeads][4];
-  };
+  using BlockScales = DecodeBlockScales<C>;
+  static constexpr int kScoreTiles = C::kShare ? C::kHeads : C::kTiles;
 
-  static WW_DEVICE int k_row(int group, int i) { return group * 16 + threadIdx.x % 32 / 4 + 8 * i; }
-  static WW_DEVICE int v_row(int group, int i) { return group * 16 + threadIdx.x % 4 * 2 + i % 2 + i / 2 * 8; }
-  static WW_DEVICE u32 k_scales(u32 stage) { return stage + 2 * C::kStepTokens * C::kRowBytes; }
-  static WW_DEVICE u32 v_scales(u32 stage) { return k_scales(stage) + C::kStepTokens * 16; }
-
-  static WW_DEVICE void load_scales(u32 stage, BlockScales& scales) {
-    if constexpr (C::kHeads * C::kDim == 256) {
-      read_scales(k_scales(stage), v_scales(stage), scales, [](int) { return 0u; });
-      return;
-    }
-    uint2 places;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
-                 : "=r"(places.x), "=r"(places.y)
-                 : "r"(stage + C::kStageBytes - 16)
-                 : "memory");
-    if (places.x + 1 < 2 && places.y + 1 < 2) {  // one place for all rows
-      const u32 place = place_of(places, 0);
-      read_scales(k_scales(stage) + place, v_scales(stage) + place, scales, [](int) { return 0u; });
-    } else {
-      read_scales(k_scales(stage), v_scales(stage), scales, [&](int row) { return place_of(places, row); });
-    }
-  }
-  template <class Place>
-  static WW_DEVICE void read_scales(u32 k_rows, u32 v_rows, BlockScales& scales, Place place) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int group = 0; group < C::kGroups; ++group) {
-#pragma unroll
-      for (int head = 0; head < C::kHeads; ++head) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int row = k_row(group, i);
-          scales.k[group][head][i] = scale_codes<C::kDim>(k_rows + row * 16 + place(row) + head * 8, lane & 2);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = v_row(group, i);
-          scales.v[group][head][i] = scale_codes<C::kDim>(v_rows + row * 16 + place(row) + head * 8, lane & 16);
-        }
-      }
-    }
-  }
-  // Where in its 16 bytes a row's scales stand; `places` are DecodeLoader's.
-  static WW_DEVICE u32 place_of(const uint2& places, int row) {
-    u32 place = (places.x >> row & 1) * 8;
-    if constexpr (C::kDim < 128) place += (places.y >> row & 1) * 4;
-    return place;
-  }
   // S^T[16 tokens x rows] = K Q^T, raw products; of the stage's 16 tokens `group`.
   WW_DEVICE void scores(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
                         float (&s)[C::kTiles][4]) const {
@@ -224,21 +169,19 @@ struct DecodeState {
     using E = typename C::Element;
     using F = typename C::Fragment;
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < C::kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = 0;
-    }
+    // Of a shared tile each head gives all columns, half of which are its own.
+    float sums[kScoreTiles][4] = {};
     [[maybe_unused]] u32 codes[2], row_scales[2][2];
 #pragma unroll
     for (int k = 0; k < C::kRowBytes / 32; ++k) {
       u32 a[4];
       ptx::ldmatrix_x4(a, k_tile + swizzled<C::kRowBytes>(lane % 16, k * 2 + lane / 16));
       if constexpr (C::kStorage == KvStorage::same16) {
+        const int head = k / kDimTiles;  // 0 but of a shared tile
 #pragma unroll
         for (int n = 0; n < C::kColumnTiles; ++n) {
-          const uint2 b = query(n, k);
-          E::mma(s[n], a, b.x, b.y);
+          const uint2 b = query(n, k % kDimTiles);
+          E::mma(sums[head + n], a, b.x, b.y);
         }
       } else if constexpr (C::kStorage == KvStorage::e2m1) {
 #pragma unroll
@@ -246,14 +189,14 @@ struct DecodeState {
           const int head = k / (C::kHeadBytes / 32), chunk = k * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
           for (int i = 0; half == 0 && i < 2; ++i) {
-            const u32 late = k_scales(stage) + k_row(group, i) * 16 + chunk * 2;
-            if constexpr (!kLateScales) codes[i] = block_scales.k[group][head][i];
+            const u32 late = BlockScales::k_codes(stage) + BlockScales::k_row(group, i) * 16 + chunk * 2;
+            if constexpr (BlockScales::kHere) codes[i] = block_scales.k[group][head][i];
             else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 2);
-            const u32 twice = __byte_perm(codes[i], 0, chunk % 4 == 0 ? 0x1100 : 0x3322);
-            row_scales[i][0] = halves_of_e4m3<false>(twice);
-            row_scales[i][1] = halves_of_e4m3<true>(twice);
+            const u32 both = chunk % 4 == 0 ? halves_of_e4m3<false>(codes[i]) : halves_of_e4m3<true>(codes[i]);
+            row_scales[i][0] = ptx::F16::twice<false>(both);
+            row_scales[i][1] = ptx::F16::twice<true>(both);
           }
-          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, head, chunk * 2, s);
+          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, head, chunk * 2, sums);
         }
       } else {
 #pragma unroll
@@ -263,16 +206,25 @@ struct DecodeState {
 #pragma unroll
           for (int n = 0; n < C::kColumnTiles; ++n) {
             const uint2 b = query(n, k * 2 + half);
-            E::mma(s[n], wide, b.x, b.y);
+            E::mma(sums[n], wide, b.x, b.y);
           }
         }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (C::kShare) {
+        s[0][i] = lane % 4 < 2 ? sums[0][i] : sums[1][i];
+      } else {
+#pragma unroll
+        for (int n = 0; n < C::kTiles; ++n) s[n][i] = sums[n][i];
       }
     }
   }
 
   // fp4: the products of a word of two rows of a head with Q's fragments k and k + 1.
   WW_DEVICE void multiply_scores(u32 upper, u32 lower, const uint2& scales, int head, int k,
-                                 float (&s)[C::kTiles][4]) const {
+                                 float (&s)[kScoreTiles][4]) const {
     using A = typename C::Arithmetic;
     u32 up[4], low[4];
     C::Fragment::widen(upper, up);
@@ -283,7 +235,7 @@ struct DecodeState {
                            A::multiply(up[i * 2 + 1], scales.x), A::multiply(low[i * 2 + 1], scales.y)};
 #pragma unroll
       for (int n = head * C::kColumnTiles; n < (head + 1) * C::kColumnTiles; ++n) {
-        const uint2 b = query(n, k + i);
+        const uint2 b = query(C::kShare ? 0 : n, k + i);
         A::mma(s[n], wide, b.x, b.y);
       }
     }
@@ -300,16 +252,29 @@ struct DecodeState {
     for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float head_scale = scale_log2[n / C::kColumnTiles];
+        const float head_scale = scale_log2[C::kShare ? 0 : n / C::kColumnTiles];
         const float scale = C::kFp4 ? __fmul_rn(head_scale, column_unscale[n][i % 2]) : head_scale;
-        if (p.softcap > 0) {
-          s[n][i] = __fmul_rn(ptx::tanh_approx(s[n][i] * scale * (kLn2 / p.softcap)), p.softcap * kLog2e);
-        } else {
-          s[n][i] = __fmul_rn(s[n][i], scale);
+        s[n][i] = __fmul_rn(s[n][i], scale);
+      }
+    }
+    if (p.softcap > 0) {
+#pragma unroll
+      for (int n = 0; n < C::kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[n][i] = __fmul_rn(ptx::tanh_approx(__fmul_rn(s[n][i], kLn2 / p.softcap)), p.softcap * kLog2e);
         }
-        const int token = position + lane / 4 + i / 2 * 8;
-        if (edge && (token >= seg.token_end || (C::kFixedSplits && token < seg.visible_begin))) s[n][i] = -INFINITY;
-        if (C::kMultiRow && row_edge && !visible(p, seg, n % C::kColumnTiles, i % 2, token)) s[n][i] = -INFINITY;
+      }
+    }
+    if (C::kMultiRow || edge) {
+#pragma unroll
+      for (int n = 0; n < C::kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int token = position + lane / 4 + i / 2 * 8;
+          if (edge && (token >= seg.token_end || (C::kFixedSplits && token < seg.visible_begin))) s[n][i] = -INFINITY;
+          if (C::kMultiRow && row_edge && !visible(p, seg, n % C::kColumnTiles, i % 2, token)) s[n][i] = -INFINITY;
+        }
       }
     }
   }
@@ -331,33 +296,45 @@ struct DecodeState {
     return p.window_left < 0 || token >= row_position - p.window_left;
   }
 
+  // To that of all lanes' `top`.
+  WW_DEVICE void raise_maximum(int n, int c, float top) {
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 4));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
+    const float next = fmaxf(top, maximum[n][c]);
+    const float factor = next == -INFINITY ? 1.0f : ptx::exp2_approx(maximum[n][c] - next);
+    maximum[n][c] = next;
+    sum[n][c] = __fmul_rn(sum[n][c], factor);
+#pragma unroll
+    for (int m = 0; m < kDimTiles; ++m) {
+      out[n][m][c] *= factor;
+      out[n][m][c + 2] *= factor;
+    }
+  }
+
   // Online softmax of one step; leaves the B fragments of P^T.
   WW_DEVICE void softmax(float (&s)[C::kGroups][C::kTiles][4],
                          u32 (&probability)[C::kGroups][C::kTiles][2]) {
     using A = typename C::Arithmetic;
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
+      float top[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        float top = fmaxf(s[0][n][c], s[0][n][c + 2]);
+        top[c] = fmaxf(s[0][n][c], s[0][n][c + 2]);
 #pragma unroll
-        for (int group = 1; group < C::kGroups; ++group) top = fmaxf(top, fmaxf(s[group][n][c], s[group][n][c + 2]));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 4));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
-        // The stored maximum carries the shift that keeps widened products in range.
-        top -= C::Fragment::kProbabilityLog2;
-        if (__any_sync(~0u, top > maximum[n][c])) {
-          const float next = fmaxf(top, maximum[n][c]);
-          const float factor = next == -INFINITY ? 1.0f : ptx::exp2_approx(maximum[n][c] - next);
-          maximum[n][c] = next;
-          sum[n][c] = __fmul_rn(sum[n][c], factor);
-#pragma unroll
-          for (int m = 0; m < kDimTiles; ++m) {
-            out[n][m][c] *= factor;
-            out[n][m][c + 2] *= factor;
-          }
+        for (int group = 1; group < C::kGroups; ++group) {
+          top[c] = fmaxf(top[c], fmaxf(s[group][n][c], s[group][n][c + 2]));
         }
+        // The stored maximum carries the shift that keeps widened products in range.
+        top[c] -= C::Fragment::kProbabilityLog2;
+      }
+      if (__any_sync(~0u, top[0] > maximum[n][0] || top[1] > maximum[n][1])) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) raise_maximum(n, c, top[c]);
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
         const float reference = maximum[n][c] == -INFINITY ? 0.0f : maximum[n][c];
 #pragma unroll
         for (int group = 0; group < C::kGroups; ++group) {
@@ -383,14 +360,23 @@ struct DecodeState {
     using E = typename C::Element;
     using F = typename C::Fragment;
     const int lane = threadIdx.x % 32;
+    u32 own[kScoreTiles][2];  // a shared tile's probabilities without the other head's
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) own[n][i] = C::kShare ? (lane / 16 == n ? probability[0][i] : 0) : probability[n][i];
+    }
     if constexpr (C::kStorage == KvStorage::same16) {
       const int row = lane % 8 + lane / 16 * 8;
 #pragma unroll
-      for (int m = 0; m < kDimTiles; ++m) {
+      for (int m = 0; m < C::kRowBytes / 32; ++m) {
+        const int head = m / kDimTiles;
         u32 a[4];
         ptx::ldmatrix_x4_trans(a, v_tile + swizzled<C::kRowBytes>(row, m * 2 + (lane / 8) % 2));
 #pragma unroll
-        for (int n = 0; n < C::kColumnTiles; ++n) E::mma(out[n][m], a, probability[n][0], probability[n][1]);
+        for (int n = 0; n < C::kColumnTiles; ++n) {
+          E::mma(out[n][m % kDimTiles], a, own[head + n][0], own[head + n][1]);
+        }
       }
     } else if constexpr (C::kStorage == KvStorage::e2m1) {
       // A word holds four dims of two tokens.
@@ -404,8 +390,8 @@ struct DecodeState {
           const int head = m / (C::kHeadBytes / 32), chunk = m * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
           for (int i = 0; half == 0 && i < 4; ++i) {
-            const u32 late = v_scales(stage) + v_row(group, i) * 16 + chunk * 2;
-            if constexpr (!kLateScales) codes[i] = block_scales.v[group][head][i];
+            const u32 late = BlockScales::v_codes(stage) + BlockScales::v_row(group, i) * 16 + chunk * 2;
+            if constexpr (BlockScales::kHere) codes[i] = block_scales.v[group][head][i];
             else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 16);
           }
 #pragma unroll
@@ -415,7 +401,7 @@ struct DecodeState {
             pair_scales[i][1] = halves_of_e4m3<true>(pairs);
           }
           const uint2 scales = make_uint2(pair_scales[0][half], pair_scales[1][half]);
-          multiply_out(a[half * 2], a[half * 2 + 1], scales, head, chunk * 2, probability);
+          multiply_out(a[half * 2], a[half * 2 + 1], scales, head, chunk * 2, own);
         }
       }
     } else {
@@ -441,7 +427,7 @@ struct DecodeState {
 
   // fp4: words of tokens lane % 4 * 2 and the next, and of those 8 on: the rows of dim tiles m and m + 1.
   WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int head, int m,
-                              const u32 (&probability)[C::kTiles][2]) {
+                              const u32 (&probability)[kScoreTiles][2]) {
     using A = typename C::Arithmetic;
     u32 one[4], two[4];
     C::Fragment::widen(first, one);
@@ -450,8 +436,14 @@ struct DecodeState {
     for (int i = 0; i < 2; ++i) {
       const u32 wide[4] = {A::multiply(one[i * 2], scales.x), A::multiply(one[i * 2 + 1], scales.x),
                            A::multiply(two[i * 2], scales.y), A::multiply(two[i * 2 + 1], scales.y)};
+      if constexpr (C::kShare) {
+        A::mma(out[0][m + i], wide, probability[head][0], probability[head][1]);
+      } else {
 #pragma unroll
-      for (int n = head * C::kColumnTiles; n < (head + 1) * C::kColumnTiles; ++n) A::mma(out[n][m + i], wide, probability[n][0], probability[n][1]);
+        for (int n = head * C::kColumnTiles; n < (head + 1) * C::kColumnTiles; ++n) {
+          A::mma(out[n][m + i], wide, probability[n][0], probability[n][1]);
+        }
+      }
     }
   }
 
