@@ -18,11 +18,14 @@
 #include "attention/mods/parse.h"
 #include "attention/registry.h"
 #include "attention/select.h"
+#include "cuda_bench.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 
 using namespace warpweave;
+using bench::check;
+using bench::take;
 
 namespace {
 
@@ -41,12 +44,6 @@ struct Contender {
   std::unique_ptr<AttentionBackend> backend;
 };
 
-void must(const Status& status) {
-  if (status.ok()) return;
-  fmt::print(stderr, "{}\n", status.message());
-  std::exit(1);
-}
-
 // Random bf16 values of about unit variance, or random small fp8 codes, repeated over the buffer.
 void fill(const DeviceBuffer& buffer, KvFormat format) {
   static std::mt19937 random(1);
@@ -63,16 +60,14 @@ void fill(const DeviceBuffer& buffer, KvFormat format) {
 
 template <typename T>
 T* upload(const std::vector<T>& values, std::vector<DeviceBuffer>& owner) {
-  Result<DeviceBuffer> buffer = DeviceBuffer::allocate(values.size() * sizeof(T), "the benchmark");
-  must(buffer.status());
-  cudaMemcpy(buffer->as<void>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
-  owner.push_back(std::move(*buffer));
+  owner.push_back(take(DeviceBuffer::allocate(values.size() * sizeof(T), "the benchmark")));
+  cudaMemcpy(owner.back().as<void>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
   return owner.back().as<T>();
 }
 
 void* allocate(size_t bytes, KvFormat format, std::vector<DeviceBuffer>& owner) {
   auto buffer = DeviceBuffer::allocate(bytes, "the benchmark");
-  must(buffer.status());
+  check(buffer.status());
   fill(*buffer, format);
   owner.push_back(std::move(*buffer));
   return owner.back().as<void>();
@@ -141,7 +136,7 @@ struct Work {
 
   // One forward; a plan is made for it, too.
   void run(AttentionBackend& backend) {
-    must(backend.init_forward_metadata(batch));
+    check(backend.init_forward_metadata(batch));
     if (batch.mode == ForwardMode::decode) {
       backend.forward_decode(batch, call);
     } else {
@@ -192,7 +187,7 @@ void measure(const Point& p, std::vector<Contender>& contenders, cudaStream_t st
 
 int main(int argc, char** argv) {
   const auto gpu = probe_cuda_device();
-  must(gpu.status());
+  check(gpu.status());
   const auto arch = arch_of_compute_capability(gpu->compute_capability);
   std::vector<Contender> contenders;
   for (int i = 1; i < argc; ++i) {
@@ -201,7 +196,7 @@ int main(int argc, char** argv) {
     const std::string name = contender.name.substr(0, contender.name.find('='));
     if (name.size() < contender.name.size()) {
       auto parsed = mods::parse_mask_modifier(contender.name.substr(name.size() + 1));
-      must(parsed.status());
+      check(parsed.status());
       contender.modifiers.mask = std::move(*parsed);
     }
     for (const BackendRegistration& backend : built_backends()) {
@@ -209,10 +204,10 @@ int main(int argc, char** argv) {
       contender.caps = backend.caps;
       contender.backend = backend.create({.page_size = kPage, .modifiers = &contender.modifiers});
     }
-    if (contender.backend == nullptr) must(Status::not_found("no backend " + name + " for this GPU"));
+    if (contender.backend == nullptr) check(Status::not_found("no backend " + name + " for this GPU"));
   }
   auto stream = create_stream();
-  must(stream.status());
+  check(stream.status());
   fmt::print("{}\n", gpu->name);
   for (const Point& point : {Point{"prefill 16x1024", 16, 1024, 1024}, Point{"prefill 4x4096", 4, 4096, 4096},
                              Point{"prefill 1x16384", 1, 16384, 16384}, Point{"extend 8x512 on 16k", 8, 512, 16384},

@@ -17,6 +17,7 @@
 
 #include "base/float16.h"
 #include "base/float8.h"
+#include "cuda_bench.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
@@ -24,11 +25,11 @@
 using namespace warpweave;
 using gpu::Fp8Path;
 using gpu::Fp8Scaling;
+using bench::check;
 
 namespace {
 
 constexpr size_t kPoolBytes = size_t{768} << 20;
-constexpr int kReplays = 7;
 
 struct Product {
   const char* name;
@@ -52,17 +53,6 @@ constexpr Way kWays[] = {{"bf16", DType::bf16, Fp8Scaling::row, Fp8Path::automat
                          {"row/widen", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::widen, false},
                          {"block/stream", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::stream, false},
                          {"block/tensor", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::tensor, false}};
-
-void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  fmt::print(stderr, "CUDA: {}\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-void check(const Status& status) {
-  if (status.ok()) return;
-  fmt::print(stderr, "{}\n", status.message());
-  std::exit(1);
-}
 
 // kPoolBytes of random elements made by `make`.
 template <typename T, typename Make>
@@ -118,28 +108,10 @@ class Bench {
     gemm.start_tuning();
     for (int i = 0; i < 3 * 16; ++i) run(i % copies);
     gemm.stop_tuning();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t replay = nullptr;
     const int products = std::max(copies, 4);
-    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < products; ++i) run(i % copies);
-    check(cudaStreamEndCapture(stream_.get(), &graph));
-    check(cudaGraphInstantiate(&replay, graph, 0));
-    CudaEvent begin, end;
-    check(cudaEventCreate(begin.out()));
-    check(cudaEventCreate(end.out()));
-    std::vector<float> times;
-    for (int i = 0; i < kReplays; ++i) {
-      check(cudaEventRecord(begin.get(), stream_.get()));
-      check(cudaGraphLaunch(replay, stream_.get()));
-      check(cudaEventRecord(end.get(), stream_.get()));
-      check(cudaEventSynchronize(end.get()));
-      check(cudaEventElapsedTime(&times.emplace_back(), begin.get(), end.get()));
-    }
-    check(cudaGraphExecDestroy(replay));
-    check(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1000 / products;
+    return bench::time_us(stream_.get(), products, [&] {
+      for (int i = 0; i < products; ++i) run(i % copies);
+    });
   }
 
  private:

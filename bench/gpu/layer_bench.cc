@@ -4,7 +4,7 @@
 //   layer_bench [ROWS ...]      default: 64
 //
 // The shapes are Llama-3.1-8B's. Sums are first held to float64 ones. Every time is a graph of launches over enough
-// copies of the weights to miss the L2 cache; the median of kReplays. "layer" is norm, qkv, rope with the KV write, o,
+// copies of the weights to miss the L2 cache; the median of nine. "layer" is norm, qkv, rope with the KV write, o,
 // norm, gate and up with the activation, down.
 #include <fmt/format.h>
 
@@ -15,35 +15,20 @@
 #include <random>
 #include <vector>
 
+#include "cuda_bench.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/stream_gemm.h"
 
 using namespace warpweave;
 using namespace warpweave::gpu;
+using bench::check;
+using bench::take;
 
 namespace {
 
-constexpr int kReplays = 9, kLayers = 8, kMaxRows = kStreamGemmRows, kHeads = 32, kKvHeads = 8, kHeadDim = 128;
+constexpr int kLayers = 8, kMaxRows = kStreamGemmRows, kHeads = 32, kKvHeads = 8, kHeadDim = 128;
 constexpr int64_t kHidden = 4096, kFfn = 14336, kQkv = 6144;
-
-void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  fmt::print(stderr, "{}\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void check(const Status& status) {
-  if (status.ok()) return;
-  fmt::print(stderr, "{}\n", status.message());
-  std::exit(1);
-}
-
-template <typename T>
-T take(Result<T> result) {
-  check(result.status());
-  return std::move(result).value();
-}
 
 float bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -152,7 +137,7 @@ class Bench {
   void rope(int64_t rows, int splits) {
     QkvRowsCall c;
     c.qkv = y_.as<void>();
-    c.partials = {splits > 0 ? partials_.as<float>() : nullptr, splits, rows * kHidden};
+    c.partials = {splits > 0 ? partials_.as<float>() : nullptr, splits, rows * kQkv};
     c.rows = rows;
     c.num_q_heads = kHeads;
     c.num_kv_heads = kKvHeads;
@@ -198,27 +183,7 @@ class Bench {
     check(cudaMemset(residual_.as<void>(), 0, residual_.size_bytes()));
   }
   double time_us(int launches, const std::function<void()>& enqueue) {
-    enqueue();
-    check(cudaStreamSynchronize(stream_.get()));
-    CudaGraph graph;
-    CudaGraphExec exec;
-    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
-    enqueue();
-    check(cudaStreamEndCapture(stream_.get(), graph.out()));
-    check(cudaGraphInstantiate(exec.out(), graph.get(), 0));
-    CudaEvent begin, end;
-    check(cudaEventCreate(begin.out()));
-    check(cudaEventCreate(end.out()));
-    std::vector<float> times;
-    for (int i = 0; i < kReplays; ++i) {
-      check(cudaEventRecord(begin.get(), stream_.get()));
-      check(cudaGraphLaunch(exec.get(), stream_.get()));
-      check(cudaEventRecord(end.get(), stream_.get()));
-      check(cudaEventSynchronize(end.get()));
-      check(cudaEventElapsedTime(&times.emplace_back(), begin.get(), end.get()));
-    }
-    std::sort(times.begin(), times.end());
-    return times[kReplays / 2] * 1e3 / launches;
+    return bench::time_us(stream_.get(), launches, enqueue);
   }
 
   // The largest error over the outputs' size, of some outputs.

@@ -3,7 +3,7 @@
 //   product_bench [ROWS ...]      default: 1 2 8 16 24 32 64 128
 //
 // The shapes are Llama-3.1-8B's. Every figure is a graph of launches that begin under each other where they can,
-// over enough copies of the weights to miss the L2 cache; the median of kReplays. "layer" is the four products of
+// over enough copies of the weights to miss the L2 cache; the median of nine. "layer" is the four products of
 // a layer with the activation, each with the kernel that was fastest alone, and fused with the activation.
 #include <fmt/format.h>
 
@@ -13,38 +13,23 @@
 #include <random>
 #include <vector>
 
+#include "cuda_bench.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/small_gemm.h"
 
 using namespace warpweave;
 using namespace warpweave::gpu;
+using bench::check;
+using bench::take;
 
 namespace {
 
 constexpr size_t kUncachedBytes = size_t{600} << 20;
-constexpr int kReplays = 9, kLeastLaunches = 12;
+constexpr int kLeastLaunches = 12;
 constexpr int kMaxRows = 128;
 constexpr int kKernels = 2;
 constexpr const char* kKernelNames[kKernels] = {"library", "small"};
-
-void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  fmt::print(stderr, "{}\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void check(const Status& status) {
-  if (status.ok()) return;
-  fmt::print(stderr, "{}\n", status.message());
-  std::exit(1);
-}
-
-template <typename T>
-T take(Result<T> result) {
-  check(result.status());
-  return std::move(result).value();
-}
 
 // Normal bf16 numbers: a random block, again and again.
 DeviceBuffer random_matrix(size_t size_bytes, float scale) {
@@ -140,27 +125,7 @@ class Bench {
   }
   // Microseconds of one of `launches` that `enqueue` makes.
   double time_us(int launches, const std::function<void()>& enqueue) {
-    enqueue();
-    check(cudaStreamSynchronize(stream_.get()));
-    CudaGraph graph;
-    CudaGraphExec exec;
-    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
-    enqueue();
-    check(cudaStreamEndCapture(stream_.get(), graph.out()));
-    check(cudaGraphInstantiate(exec.out(), graph.get(), 0));
-    CudaEvent begin, end;
-    check(cudaEventCreate(begin.out()));
-    check(cudaEventCreate(end.out()));
-    std::vector<float> times;
-    for (int i = 0; i < kReplays; ++i) {
-      check(cudaEventRecord(begin.get(), stream_.get()));
-      check(cudaGraphLaunch(exec.get(), stream_.get()));
-      check(cudaEventRecord(end.get(), stream_.get()));
-      check(cudaEventSynchronize(end.get()));
-      check(cudaEventElapsedTime(&times.emplace_back(), begin.get(), end.get()));
-    }
-    std::sort(times.begin(), times.end());
-    return times[kReplays / 2] * 1e3 / launches;
+    return bench::time_us(stream_.get(), launches, enqueue);
   }
 
  private:

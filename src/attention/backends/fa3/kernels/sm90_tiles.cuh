@@ -46,7 +46,6 @@ class Sm90Tiles {
   // Units go to whichever CTA is done first: taken in turn, the CTAs that got the longer tile of every turn would end
   // a long tile late in every section. ask(), next() and finish(): by one warp. The answer takes as long as a read
   // from memory, so it is asked for ahead. The counters are zero again when the last CTA has finished.
-  // The answer takes as long as a read from memory: asked for ahead of next().
   WW_DEVICE void ask() {
     if (threadIdx.x % 32 == 0) asked_ = atomicAdd(&work_.header->units_taken, 1) + static_cast<int>(gridDim.x);
   }
