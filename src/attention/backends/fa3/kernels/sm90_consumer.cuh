@@ -324,16 +324,6 @@ class Sm90Consumer {
     }
   }
 
-  static WW_DEVICE void find_maxima(const float (&s)[kScores], float (&top)[2]) {
-    float part[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) part[i] = fmaxf(s[i], s[i + 4]);
-#pragma unroll
-    for (int i = 8; i < kScores; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
-    top[0] = fmaxf(part[0], part[1]);
-    top[1] = fmaxf(part[2], part[3]);
-  }
-
   // Turns S into P. O is complete here, so P may replace the last one. Returns what a row's sums grow by.
   WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) const {
 #pragma unroll

@@ -330,7 +330,7 @@ class Sm90Fp8Consumer {
     if (!moved_) return;
     row_maxima(top);
     if (__any_sync(~0u, top[0] == 0 || top[1] == 0)) {  // may be negative
-      float_maxima(s, top);
+      find_maxima(s, top);
       row_maxima(top);
     }
 #pragma unroll
@@ -351,15 +351,6 @@ class Sm90Fp8Consumer {
 #pragma unroll
       for (int row = 0; row < 2; ++row) top[row] = fmaxf(top[row], __shfl_xor_sync(~0u, top[row], step));
     }
-  }
-  static WW_DEVICE void float_maxima(const float (&s)[kScores], float (&top)[2]) {
-    float t[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) t[i] = fmaxf(s[i], s[i + 4]);
-#pragma unroll
-    for (int i = 8; i < kScores; ++i) t[i % 4] = fmaxf(t[i % 4], s[i]);
-    top[0] = fmaxf(t[0], t[1]);
-    top[1] = fmaxf(t[2], t[3]);
   }
   static constexpr float kTopLog2 = C::kProbabilityLog2 + C::kRescaleThreshold;
   static constexpr float kNothingSeen = 1e30f;  // a row's shift before its first maximum

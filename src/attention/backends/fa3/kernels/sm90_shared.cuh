@@ -131,6 +131,18 @@ WW_DEVICE void fence_registers(float (&r)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
+// Of a thread's two rows, of any sign; four chains.
+template <int kScores>
+WW_DEVICE void find_maxima(const float (&s)[kScores], float (&top)[2]) {
+  float part[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) part[i] = fmaxf(s[i], s[i + 4]);
+#pragma unroll
+  for (int i = 8; i < kScores; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+  top[0] = fmaxf(part[0], part[1]);
+  top[1] = fmaxf(part[2], part[3]);
+}
+
 // 4x4 over the lanes of a quad: word j of lane i becomes word i of lane j.
 WW_DEVICE void transpose_quad(ptx::u32 (&w)[4]) {
   const int i = threadIdx.x % 4;
