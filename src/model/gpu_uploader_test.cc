@@ -30,6 +30,7 @@ DeviceBuffer memory(size_t size_bytes) {
   auto buffer = DeviceBuffer::allocate(size_bytes, "a test");
   EXPECT_TRUE(buffer.ok()) << buffer.status().message();
   EXPECT_EQ(cudaMemset(buffer->as<void>(), 0xee, size_bytes), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the uploader's streams do not wait for the memset
   return std::move(*buffer);
 }
 
