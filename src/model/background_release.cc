@@ -64,6 +64,9 @@ class BackgroundRelease final : public WeightSource {
   Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
     return releaser_->inner().find_fp8(name, shape);
   }
+  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
+    return releaser_->inner().random(name, shape);
+  }
   void release(const TensorView& view) const override { releaser_->add(view); }
 
  private:

@@ -22,8 +22,9 @@ class HostTarget {
 
   Result<Vector> vector(const TensorView& view) { return widened(view); }
   Result<RopeTable> rope(RopeTable table) { return table; }
-  Status embedding(const TensorView& view, const std::shared_ptr<WeightSource>& source, DecoderWeights& out) {
-    out.embedding = view;
+  static bool takes_random(DType) { return false; }
+  Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, DecoderWeights& out) {
+    out.embedding = table.weight;
     out.embedding_owner = source;
     return {};
   }

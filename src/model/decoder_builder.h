@@ -10,7 +10,8 @@
 //                                       they are released). exact: it multiplies in f32 (a router, which
 //                                       decides discretely)
 //   bool takes_fp8()                    parts may be e4m3 codes with scales
-//   Status embedding(view, source, weights) an untied embedding
+//   bool takes_random(dtype)            parts of that dtype may be a rule without data (LinearPart::random)
+//   Status embedding(part, source, weights) an untied embedding
 //   Result<Rope> rope(table)            a rotary table
 #pragma once
 
@@ -19,6 +20,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +62,7 @@ class DecoderBuilder {
   Result<Vector> vector(const std::string& name, int64_t size);
   Result<Linear> linear(const std::vector<PartName>& names, int64_t in_features,
                         GluActivation glu = GluActivation::none, bool exact = false);
+  Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
   Status attention(const std::string& prefix, int index, Layer& layer);
   Status mlp(const std::string& prefix, Layer& layer);
   Status experts(const std::string& prefix, Layer& layer);
@@ -82,6 +85,21 @@ auto DecoderBuilder<Target>::vector(const std::string& name, int64_t size) -> Re
   return target_.vector(view);
 }
 
+// A whole weight matrix that is not in 8 bits.
+template <typename Target>
+Result<LinearPart> DecoderBuilder<Target>::matrix(const std::string& name, std::span<const int64_t> shape, bool exact) {
+  LinearPart part;
+  part.stays = true;
+  const DType dtype = source_->dtype(name);
+  if (!exact && target_.takes_random(dtype)) part.random = source_->random(name, shape);
+  if (part.random) {
+    part.weight = {.data = nullptr, .dtype = dtype, .rank = 2, .shape = {shape[0], shape[1]}};
+  } else {
+    WW_ASSIGN_OR_RETURN(part.weight, source_->find(name, shape));
+  }
+  return part;
+}
+
 template <typename Target>
 auto DecoderBuilder<Target>::linear(const std::vector<PartName>& names, int64_t in_features,
                                     GluActivation glu, bool exact) -> Result<Linear> {
@@ -94,12 +112,12 @@ auto DecoderBuilder<Target>::linear(const std::vector<PartName>& names, int64_t 
     if (!exact && target_.takes_fp8() && source_->has_fp8(name.weight)) {
       WW_ASSIGN_OR_RETURN(Fp8Matrix matrix, source_->find_fp8(name.weight, shape));
       part.weight = matrix.codes;
+      part.stays = true;
       part.scales = &(scales[parts.size()] = std::move(matrix.scales));
     } else {
-      WW_ASSIGN_OR_RETURN(part.weight, source_->find(name.weight, shape));
+      WW_ASSIGN_OR_RETURN(part, matrix(name.weight, shape, exact));
     }
-    part.stays = true;
-    used.push_back(part.weight);
+    if (!part.random) used.push_back(part.weight);
     if (!name.bias.empty() && source_->has(name.bias)) {
       const int64_t bias_shape[] = {name.rows};
       WW_ASSIGN_OR_RETURN(part.bias, source_->find(name.bias, bias_shape));
@@ -250,8 +268,8 @@ Status DecoderBuilder<Target>::head(typename Target::Weights& out) {
   const std::string embedding = "model.embed_tokens.weight";
   const bool tied = config_.tie_word_embeddings || !source_->has("lm_head.weight");
   if (!tied) {
-    WW_ASSIGN_OR_RETURN(const TensorView view, source_->find(embedding, shape));
-    WW_RETURN_IF_ERROR(target_.embedding(view, source_, out));
+    WW_ASSIGN_OR_RETURN(const LinearPart table, matrix(embedding, shape, false));
+    WW_RETURN_IF_ERROR(target_.embedding(table, source_, out));
   }
   WW_ASSIGN_OR_RETURN(out.lm_head, linear({{tied ? embedding : "lm_head.weight", config_.vocab_size, ""}},
                                           config_.hidden_size));

@@ -12,16 +12,10 @@
 namespace warpweave {
 namespace {
 
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
-
 uint64_t hash_name(std::string_view name, uint64_t seed) {
   uint64_t h = seed ^ 0xcbf29ce484222325ull;
   for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return mix(h);
+  return mixed_bits(h);
 }
 
 class DummyWeights : public WeightSource {
@@ -55,6 +49,11 @@ class DummyWeights : public WeightSource {
     return view;
   }
 
+  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
+    if (shape.size() != 2) return std::nullopt;
+    return RandomMatrix{hash_name(name, seed_), matrix_scale(shape[1])};
+  }
+
   void release(const TensorView& view) const override {
     std::lock_guard lock(mutex_);
     std::erase_if(buffers_, [&](const auto& buffer) { return buffer.get() == view.data; });
@@ -64,20 +63,19 @@ class DummyWeights : public WeightSource {
   void fill(std::string_view name, const TensorView& view, std::byte* out) const {
     const bool is_norm = view.rank == 1 && name.find("norm") != name.npos;
     const float centre = is_norm ? 1.0f : 0.0f;
-    // Uniform in +-scale; sqrt(3) gives unit variance times 1/sqrt(columns).
-    const float scale = is_norm ? 0.05f : std::sqrt(3.0f / static_cast<float>(view.shape[view.rank - 1]));
-    const uint64_t base = hash_name(name, seed_);
+    const RandomMatrix rule = {hash_name(name, seed_), is_norm ? 0.05f : matrix_scale(view.shape[view.rank - 1])};
     std::lock_guard lock(mutex_);
     team_.parallel_for(view.elements(), 1 << 16, [&](int64_t begin, int64_t end) {
-      fill_range(base, centre, scale, begin, end, out);
+      fill_range(rule, centre, begin, end, out);
     });
   }
 
-  void fill_range(uint64_t base, float centre, float scale, int64_t begin, int64_t end,
-                  std::byte* out) const {
+  // Uniform in +-scale; sqrt(3) gives unit variance times 1/sqrt(columns).
+  static float matrix_scale(int64_t columns) { return std::sqrt(3.0f / static_cast<float>(columns)); }
+
+  void fill_range(const RandomMatrix& rule, float centre, int64_t begin, int64_t end, std::byte* out) const {
     for (int64_t i = begin; i < end; ++i) {
-      const float unit = static_cast<float>(mix(base + static_cast<uint64_t>(i)) >> 40) * 0x1.0p-24f;
-      const float value = centre + scale * (2 * unit - 1);
+      const float value = centre + rule.scale * random_unit(rule.base, static_cast<uint64_t>(i));
       if (dtype_ == DType::f32) {
         std::memcpy(out + i * 4, &value, 4);
       } else {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "device/cuda/cuda_check.h"
 #include "model/decoder_builder.h"
 #include "model/uploader.h"
 #include "ops/cuda/fp8.h"
@@ -56,6 +57,9 @@ class ReleasedWhenRead final : public WeightSource {
   Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
     return inner_->find_fp8(name, shape);
   }
+  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
+    return inner_->random(name, shape);
+  }
   void release(const TensorView& view) const override {
     uploader_.then([inner = inner_, view] { inner->release(view); });
   }
@@ -94,11 +98,11 @@ class GpuTarget {
     return out;
   }
 
-  Status embedding(const TensorView& view, const std::shared_ptr<WeightSource>& source, GpuDecoderWeights& out) {
-    WW_ASSIGN_OR_RETURN(const GpuLinear table,
-                        pack({LinearPart{.weight = view, .bias = {}, .stays = true}}, GluActivation::none, false));
-    out.embedding = table.weight;
-    source->release(view);
+  bool takes_random(DType dtype) const { return dtype == dtype_; }
+  Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, GpuDecoderWeights& out) {
+    WW_ASSIGN_OR_RETURN(const GpuLinear packed, pack({table}, GluActivation::none, false));
+    out.embedding = packed.weight;
+    if (!table.random) source->release(table.weight);
     return {};
   }
 
@@ -156,6 +160,10 @@ class GpuTarget {
   }
 
   Status upload(const LinearPart& part, DType dtype, size_t row_bytes, std::byte* to) {
+    if (part.random) {
+      gpu::fill_random(*part.random, part.weight.elements(), dtype, to, nullptr);
+      return {};
+    }
     const auto* const from = static_cast<const std::byte*>(part.weight.data) + part.first_row * row_bytes;
     if (part.weight.dtype != dtype || part.row_step != 1) {
       return uploader_.rows(rows_of(part), row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
@@ -301,6 +309,7 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
     WW_ASSIGN_OR_RETURN(table, target.expert_table(layer.experts));
   }
   WW_RETURN_IF_ERROR(uploader->finish());
+  WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "making random weights");
   weights.arena = std::move(arena);
   return weights;
 }

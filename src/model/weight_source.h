@@ -5,12 +5,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ops/fp8_matrix.h"
+#include "ops/random_matrix.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
@@ -29,6 +31,8 @@ class WeightSource {
   virtual Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t>) const {
     return Status::internal("tensor " + std::string(name) + " is not in 8 bits");
   }
+  // The rule that makes the matrix find() gives, where there is one: it may be made anywhere.
+  virtual std::optional<RandomMatrix> random(std::string_view, std::span<const int64_t>) const { return std::nullopt; }
   virtual void release(const TensorView&) const {}
 };
 

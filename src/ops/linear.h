@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/threads.h"
@@ -31,6 +32,7 @@
 #include "ops/compute_types.h"
 #include "ops/fp8_matrix.h"
 #include "ops/kernels/linear_kernels.h"
+#include "ops/random_matrix.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
@@ -47,6 +49,7 @@ struct LinearPart {
   int64_t rows = -1;
   const WeightScales* scales = nullptr;  // of a weight in fp8_e4m3, which only a GPU takes
   bool stays = false;      // the weight's memory is there until its source is told to release it
+  std::optional<RandomMatrix> random = {};  // in place of the weight's data, which only a GPU takes: all its rows
 };
 
 struct LinearOptions {

@@ -13,6 +13,7 @@
 #include "kv/kv_pool_view.h"
 #include "ops/compute_types.h"
 #include "ops/elementwise.h"
+#include "ops/random_matrix.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::gpu {
@@ -170,6 +171,9 @@ void grouped_gemm(const GroupedGemmCall& call, Stream stream);
 // y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
 void combine_experts(const float* results, const int32_t* place_of, const float* weights, int64_t rows,
                      int k, int64_t hidden, float* y, Stream stream);
+
+// out[i] = element i of `rule`, rounded to `dtype`, for i < count. `out` is 16-byte aligned.
+void fill_random(const RandomMatrix& rule, int64_t count, DType dtype, void* out, Stream stream);
 
 // What a step brings to the GPU, read by the kernel straight from pinned host memory: the batch's
 // arrays, and what changed in the page tables since the step before:
