@@ -53,8 +53,9 @@ def interleaved(graphs, min_ms=60.0, least=7):
     return {name: statistics.median(v) for name, v in times.items()}
 
 
-def copies_for(nbytes, floor=400e6, cap=12):
-    return max(1, min(cap, int(floor / nbytes) + 1))
+def copies_for(nbytes, floor=400e6, cap=12, least=4):
+    """Calls in a graph, each on K and V of its own: at least a few, since one alone follows no other."""
+    return max(least, min(cap, int(floor / nbytes) + 1))
 
 
 def decode(lib, shapes=((1, 4096), (1, 32768), (8, 8192), (64, 2048), (64, 8192), (256, 1024)),
@@ -72,17 +73,12 @@ def decode(lib, shapes=((1, 4096), (1, 32768), (8, 8192), (64, 2048), (64, 8192)
             keep.append((q, kvs))
         for page in pages:
             p = ww.Problem([1] * b, [s] * b, heads=heads, d=d, page=page, kv=kv, hnd=hnd, poison=False, copies=n)
-            r = ww.Decode(lib, p)
-            r.plan()
-            g = graph_of([lambda c=c, r=r: r.run(c) for c in range(n)])
-            graphs[f"page{page}"] = (g.replay, n)
-            keep.append((p, r, g))
-            if page == pages[0]:
-                e = ww.Decode(lib, p, early=True)
-                e.plan()
-                g = graph_of([lambda c=c, e=e: e.run(c) for c in range(n)])
-                graphs[f"page{page} as launched in a forward pass"] = (g.replay, n)
-                keep.append((e, g))
+            for early in (False, True):
+                r = ww.Decode(lib, p, early=early)
+                r.plan()
+                g = graph_of([lambda c=c, r=r: r.run(c) for c in range(n)])
+                graphs[f"page{page}" + early * " as launched in a forward pass"] = (g.replay, n)
+                keep.append((p, r, g))
             if not hnd and page == 16:
                 for name, call in {**peers.flashinfer_decode(p, False), **peers.flashinfer_decode(p, True)}.items():
                     g = graph_of([lambda c=c, call=call: call(c) for c in range(n)])

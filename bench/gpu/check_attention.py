@@ -44,6 +44,9 @@ def decode_cases():
             yield f"decode d{d} page{page}", dict(q_lens=ones, kv_lens=lens, d=d, page=page)
     for heads in ((8, 8), (20, 4), (28, 4), (64, 8), (32, 2)):
         yield f"decode heads{heads}", dict(q_lens=ones, kv_lens=lens, heads=heads, page=16)
+    mixed = [200 + i * 331 % 1700 for i in range(50)]
+    for heads in ((32, 8), (40, 20), (11, 11), (24, 24), (16, 1)):  # as many abreast as there are, 5, 1, 8 in three turns, 1
+        yield f"decode mixed heads{heads}", dict(q_lens=[1] * 50, kv_lens=mixed, heads=heads, page=16)
     yield "decode f16", dict(q_lens=ones, kv_lens=lens, dtype=HF, page=16)
     for kv in ("e4m3", "e5m2", "e2m1"):
         for d in (64, 128, 256):
@@ -176,7 +179,7 @@ def main():
 
     for name, case in decode_cases():
         attempt(name, lambda n: one(lambda p: ww.Decode(lib, p))(n, case))
-    for kv, requests, tokens in (("16", 1, 4096), ("16", 3, 700), ("e4m3", 2, 3000), ("e2m1", 32, 900)):
+    for kv, requests, tokens in (("16", 1, 4096), ("16", 3, 700), ("16", 40, 1200), ("e4m3", 2, 3000), ("e2m1", 32, 900)):
         case = dict(q_lens=[1] * requests, kv_lens=[tokens] * requests, kv=kv, page=16)
         attempt(f"decode early {kv} {requests}x{tokens}", lambda n: early(n, case))
     for name, case in extend_cases():

@@ -29,6 +29,16 @@ struct PlanInput {
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
 };
 
+// How many neighbouring kv heads as many neighbouring workers of the decode plan take side by side (DecodeWorker): up to
+// kMaxHeadsAbreast, of which the kv heads are a multiple and the workers nearly so.
+constexpr int kMaxHeadsAbreast = 8;
+inline int heads_abreast(int num_kv_heads, int num_workers) {
+  for (int heads = kMaxHeadsAbreast; heads > 1; --heads) {
+    if (num_kv_heads % heads == 0 && num_workers >= heads && num_workers % heads <= num_workers / 32) return heads;
+  }
+  return 1;
+}
+
 // Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token.
 cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                cudaStream_t stream);

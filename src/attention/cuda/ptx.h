@@ -287,6 +287,13 @@ WW_DEVICE void reduce_add_release(int* global, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(global), "r"(value) : "memory");
 }
 
+// Returns what stood there. Between two barriers of the CTA, orders what all its threads wrote and read.
+WW_DEVICE int add_acq_rel(int* global, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;\n" : "=r"(before) : "l"(global), "r"(value) : "memory");
+  return before;
+}
+
 // Programmatic dependent launch: the next kernel of the stream may start its prologue / waits here
 // until the kernels before it have finished.
 WW_DEVICE void launch_dependents() {

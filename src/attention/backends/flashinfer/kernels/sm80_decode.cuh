@@ -18,7 +18,8 @@ namespace warpweave::cuda {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
-    sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w) {
+    sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w,
+                const int heads_abreast) {
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
   ptx::launch_dependents();
@@ -39,10 +40,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   state.q_shared = reinterpret_cast<uint2*>(after_ring);
   const u32 ring = ptx::smem_address(smem) + warp * C::kStages * C::kStageBytes;
   DecodeSegment segment;
-  SegmentWalker<C> walker(run);
+  SegmentWalker<C> walker(run, heads_abreast);
+  DecodeLoader<C> loader(p, walker, w, ring);
   walker.next(p, w, segment);
   if (!reads_early) state.load(p, segment);
-  DecodeLoader<C> loader(p, run, w, ring);
   int filled = 0;
   if (reads_early) {
     for (; filled < C::kStages && loader.next_is_earlier(); ++filled) loader.load(p, w);
@@ -86,12 +87,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       loader.load(p, w);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
-    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x)};
+    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x), heads_abreast};
     if constexpr (C::kFixedSplits) {
       pieces.first = unit++ - segment.split;
       pieces.last = pieces.first + segment.num_splits - 1;
     } else {
-      if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end};
+      if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end, heads_abreast};
       else if (!segment.ends_pair) pieces.last = run.last_pair_end;
     }
     const DecodeSegment done = segment;
@@ -126,7 +127,8 @@ cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& 
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
   config.numAttrs = w.plan_is_older ? 1 : 0;
-  return cudaLaunchKernelEx(&config, sm80_decode<C>, p, w);
+  const int abreast = C::kFixedSplits ? 1 : heads_abreast(p.num_kv_heads / C::kHeads, num_workers);
+  return cudaLaunchKernelEx(&config, sm80_decode<C>, p, w, abreast);
 }
 
 }  // namespace warpweave::cuda

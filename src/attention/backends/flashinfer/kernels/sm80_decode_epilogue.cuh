@@ -14,8 +14,8 @@ class DecodeEpilogue {
         max_sum_(out_ + C::kWarps * 8 * C::kMergeStride),
         flag_(reinterpret_cast<int*>(out_ + C::kDim)) {}  // in the first row's pad
 
-  // The workers [first, last] that share the pair; with fixed splits its units in the line.
-  struct Pieces { int first, last; };
+  // The workers that share the pair, every `step`th from first to last; with fixed splits its units in the line.
+  struct Pieces { int first, last, step; };
 
   WW_DEVICE void finish(const AttentionParams& p, const DecodeWorkspace& w, const DecodeSegment& s,
                         DecodeState<C>& state, Pieces pieces) {
@@ -144,29 +144,83 @@ class DecodeEpilogue {
 
   WW_DEVICE void merge_pieces(const AttentionParams& p, const DecodeWorkspace& w,
                               const DecodeSegment& s, int rows, Pieces pieces) {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      const int before = atomicAdd(w.counters + pieces.first, 1);
-      *flag_ = before == pieces.last - pieces.first;
+      const int before = ptx::add_acq_rel(w.counters + pieces.first, 1);
+      *flag_ = before == (pieces.last - pieces.first) / pieces.step;
       if (*flag_) w.counters[pieces.first] = 0;
     }
     __syncthreads();
     if (!*flag_) return;
-    __threadfence();
-    auto slot_of = [&](int piece) { return C::kFixedSplits ? piece : piece == pieces.first ? 2 * piece + 1 : 2 * piece; };
-    for (int i = threadIdx.x; i < C::kHeads * rows * (C::kDim / 4); i += C::kThreads) {
-      int row = i / (C::kDim / 4);
-      const int dim = i % (C::kDim / 4) * 4;
+    // A warp takes 128 dims of a row.
+    constexpr int kRowWarps = (C::kDim + 127) / 128;
+    for (int i = threadIdx.x / 32; i < C::kHeads * rows * kRowWarps; i += C::kWarps) {
+      int row = i / kRowWarps;
       if constexpr (C::kHeads > 1) row = row / rows * C::kHeadRows + row % rows;
+      const int dim = i % kRowWarps * 128 + threadIdx.x % 32 * 4;
       Total total = {-INFINITY, 0};
       float4 sum = make_float4(0, 0, 0, 0);
+      if constexpr (C::kFixedSplits) {
+        if (dim < C::kDim) {
 #pragma unroll 4
-      for (int piece = pieces.first; piece <= pieces.last; ++piece) {
-        merge(sum, total, read_part(w, slot_of(piece), row, dim));
+          for (int piece = pieces.first; piece <= pieces.last; ++piece) merge(sum, total, read_part(w, piece, row, dim));
+        }
+      } else {
+        merge_at_once(w, pieces, row, dim, sum, total);
       }
-      write(p, s, row, dim, sum, total);
+      if (dim < C::kDim) write(p, s, row, dim, sum, total);
     }
+  }
+
+  // Of 32 pieces at a time the lanes find the factors, while the first O are read.
+  static WW_DEVICE void merge_at_once(const DecodeWorkspace& w, Pieces pieces, int row, int dim, float4& sum,
+                                      Total& total) {
+    constexpr int kReads = C::kColumnTiles == 1 && C::kDim <= 128 ? 16 : 8;  // as registers allow
+    const int lane = threadIdx.x % 32;
+    const int num_pieces = (pieces.last - pieces.first) / pieces.step + 1;
+    auto base_of = [&](int piece) {
+      const int slot = 2 * (pieces.first + piece * pieces.step) + (piece == 0 ? 1 : 0);
+      return static_cast<int64_t>(slot) * C::kRows + row;
+    };
+    for (int first = 0; first < num_pieces; first += 32) {
+      const int count = min(32, num_pieces - first);
+      float2 part = make_float2(-INFINITY, 0);
+      if (lane < count) part = __ldcg(reinterpret_cast<const float2*>(w.partial_max_sum) + base_of(first + lane));
+      float4 read[kReads];
+      auto read_from = [&](int at) {
+#pragma unroll
+        for (int j = 0; j < kReads; ++j) {
+          read[j] = make_float4(0, 0, 0, 0);
+          if (at + j < count && dim < C::kDim) {
+            read[j] = __ldcg(reinterpret_cast<const float4*>(w.partial_out + base_of(first + at + j) * C::kDim + dim));
+          }
+        }
+      };
+      read_from(0);
+      const float top = fmaxf(total.maximum, warp_max(part.x));
+      const float keep = top == -INFINITY ? 0.0f : ptx::exp2_approx(total.maximum - top);
+      const float factor = top == -INFINITY ? 0.0f : ptx::exp2_approx(part.x - top);
+      total = {top, __fmaf_rn(total.sum, keep, warp_sum(part.y * factor))};
+      sum = make_float4(sum.x * keep, sum.y * keep, sum.z * keep, sum.w * keep);
+      for (int at = 0;;) {
+#pragma unroll
+        for (int j = 0; j < kReads; ++j) add(sum, read[j], __shfl_sync(~0u, factor, at + j));
+        at += kReads;
+        if (at >= count) break;
+        read_from(at);
+      }
+    }
+  }
+
+  static WW_DEVICE float warp_max(float x) {
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+    return x;
+  }
+  static WW_DEVICE float warp_sum(float x) {
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+    return x;
   }
 
   WW_DEVICE void write(const AttentionParams& p, const DecodeSegment& s, int row, int dim,

@@ -106,8 +106,8 @@ struct DecodeSegment {
 template <class C>
 class SegmentWalker {
  public:
-  WW_DEVICE SegmentWalker(const DecodeWorker& run)
-      : request_(run.request), head_(run.head), tile_(run.tile), tiles_left_(run.num_tiles),
+  WW_DEVICE SegmentWalker(const DecodeWorker& run, int heads_abreast)
+      : request_(run.request), head_(run.head), tile_(run.tile), tiles_left_(run.num_tiles), head_step_(heads_abreast),
         q_begin_(run.q_begin), q_len_(run.q_len), kv_len_(run.kv_len) {}
 
   WW_DEVICE bool next(const AttentionParams& p, const DecodeWorkspace& w, DecodeSegment& s) {
@@ -121,14 +121,15 @@ class SegmentWalker {
 
  private:
   WW_DEVICE bool next_run(const AttentionParams& p, DecodeSegment& s) {
-    if (head_ == p.num_kv_heads / C::kHeads) {
-      head_ = 0;
+    if (head_ >= p.num_kv_heads / C::kHeads) {
+      head_ -= p.num_kv_heads / C::kHeads;
       do {
         read_request(p, request_ + 1);
       } while (q_len_ > p.decode_q_len);
     }
     s.request = request_;
-    s.head = head_++;
+    s.head = head_;
+    head_ += head_step_;
     s.q_begin = q_begin_;
     s.q_len = q_len_;
     s.position = s.tree_begin = kv_len_ - q_len_;
@@ -183,7 +184,7 @@ class SegmentWalker {
     kv_len_ = p.kv_lens[request];
   }
 
-  int request_, head_, tile_, tiles_left_;
+  int request_, head_, tile_, tiles_left_, head_step_;
   int q_begin_, q_len_, kv_len_;
 };
 
@@ -193,8 +194,8 @@ class SegmentWalker {
 template <class C>
 class DecodeLoader {
  public:
-  WW_DEVICE DecodeLoader(const AttentionParams& p, const DecodeWorker& run, const DecodeWorkspace& w, u32 ring)
-      : walker_(run), ring_(ring) {
+  WW_DEVICE DecodeLoader(const AttentionParams& p, const SegmentWalker<C>& walker, const DecodeWorkspace& w, u32 ring)
+      : walker_(walker), ring_(ring) {
     position_ = segment_.token_end = 0;
     seek(p, w);
   }
