@@ -255,9 +255,38 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
+// The same into every CTA of the cluster that `ctas` has a bit for, at the same addresses; each one's own barrier hears of
+// its bytes.
+WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas) {
+  asm volatile(
+      "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], m;}\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas)
+      : "memory");
+}
+WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas,
+                                u64 policy) {
+  asm volatile(
+      "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], m, %8;}\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas), "l"(policy)
+      : "memory");
+}
 // Of all memory, not only the CTA's.
 WW_DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;\n" ::: "memory"); }
 WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+// ---- clusters of CTAs (sm_90) -------------------------------------------------------------------
+
+// On the barrier at the same address in CTA `cta` of the cluster.
+WW_DEVICE void mbarrier_arrive_at(u32 barrier, u32 cta) {
+  asm volatile(
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}\n" ::"r"(barrier), "r"(cta)
+      : "memory");
+}
+WW_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
+WW_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 
 // ---- warpgroup control (sm_90a) ---------------------------------------------------------------
 

@@ -1,0 +1,412 @@
+// wgmma with 128 input rows as the M side, half of them a warpgroup's, a tile of weight rows as the N side, both in shared
+// memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings inputs, and two
+// warpgroups that multiply; the CTAs go through tiles without a stop between them. More than 128 rows are a pair
+// of CTAs, each with half of the rows, that bring each other half of the weights; neighbouring tiles may bring each other
+// the inputs, too: what counts is the bytes from the L2, which are more than the weights.
+#include "ops/cuda/tile_gemm.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/cuda/ptx.h"
+#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/wgmma.h"
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+using ptx::u32;
+using ptx::u64;
+
+constexpr int kGroups = 2;                 // of 4 warps that multiply
+constexpr int kConsumers = 128 * kGroups;
+constexpr int kThreads = kConsumers + 64;
+constexpr int kRows = 64 * kGroups;        // of the inputs, a CTA's
+constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
+constexpr int kRowBytes = 2 * kDepth;
+constexpr int kInputBytes = kRows * kRowBytes;
+constexpr int kBarrierBytes = 24;          // of a stage: weights are there, inputs are, it is free again
+constexpr int kMostSmemBytes = 227 * 1024;
+constexpr int kGluTile = 224;
+
+struct Args {
+  CUtensorMap w, x;
+  void* y;
+  int64_t y_stride;
+  int64_t split_stride;  // of partial sums
+  int rows;
+  int columns;           // of y
+  int chunks;            // of the depth
+  int splits;
+  int units;             // tiles of a cluster, times splits
+  int neighbours;
+  int stages;
+  int together, in_flight;  // TilePlan
+  bool f32_out;
+  GluActivation glu;     // none: not fused. Up rows follow all gate rows
+};
+
+// Under a GLU a tile is gate rows, then as many up rows.
+template <int kTile_, bool kGlu_, int kHalves_>
+struct Config {
+  static constexpr int kTile = kTile_;        // weight rows
+  static constexpr bool kGlu = kGlu_;
+  static constexpr int kHalves = kHalves_;    // of the inputs' rows, each a CTA's
+  static constexpr int kPieces = kGlu || kHalves == 2 ? 2 : 1;  // of a stage's weights
+  static constexpr int kPieceRows = kTile / kPieces;
+  static constexpr int kPieceBytes = kPieceRows * kRowBytes;
+  static constexpr int kColumns = kGlu ? kTile / 2 : kTile;     // of y
+  static constexpr int kWeightBytes = kTile * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kInputBytes;
+  static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
+};
+
+// A CTA of a cluster: the CTAs of one tile stand side by side.
+template <class C>
+struct Place {
+  int half, neighbour, cluster, clusters;
+
+  __device__ explicit Place(const Args& a) {
+    const int size = C::kHalves * a.neighbours, rank = static_cast<int>(blockIdx.x) % size;
+    half = rank % C::kHalves;
+    neighbour = rank / C::kHalves;
+    cluster = static_cast<int>(blockIdx.x) / size;
+    clusters = static_cast<int>(gridDim.x) / size;
+  }
+  __device__ u32 same_tile() const { return ((1u << C::kHalves) - 1) << (neighbour * C::kHalves); }
+  __device__ u32 same_rows(const Args& a) const {
+    return 1u << half | (a.neighbours == 2 ? 1u << (C::kHalves + half) : 0);
+  }
+};
+
+// The part of a tile's depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
+// the same rows on.
+struct Share {
+  int tile, rank, count;
+
+  __device__ Share(const Args& a, int unit, int neighbour)
+      : tile(unit / a.splits * a.neighbours + neighbour), rank(unit % a.splits),
+        count((a.chunks - rank + a.splits - 1) / a.splits) {}
+};
+
+// A place in the ring, and the parity of its turn.
+template <class C>
+struct Ring {
+  u32 base, barriers;
+  int stages, stage = 0;
+  u32 parity = 0;
+
+  __device__ Ring(const Args& a, const char* memory)
+      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes), stages(a.stages) {}
+  __device__ u32 at() const { return base + stage * C::kStageBytes; }
+  __device__ u32 weights_full() const { return barriers + kBarrierBytes * stage; }
+  __device__ u32 inputs_full() const { return weights_full() + 8; }
+  __device__ u32 empty() const { return weights_full() + 16; }
+  __device__ void next() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// One thread. Weights come before the predecessor has ended, but never so many at a time that its own loads, and the
+// inputs, wait behind them.
+template <class C>
+__device__ void bring_weights(const Args& a, Ring<C> ring, const Place<C>& place) {
+  const u64 policy = ptx::evict_first_policy();
+  const int turn = a.splits * kDepth;
+  Ring<C> landing = ring;
+  int asked = 0;
+  for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
+    const Share share(a, unit, place.neighbour);
+    const int row = share.tile * (C::kGlu ? C::kColumns : C::kTile);
+    int depth = share.rank * kDepth;
+    for (int i = 0; i < share.count; i += a.together) {
+      const int stages = min(a.together, share.count - i);
+      Ring<C> at = ring;
+      for (int j = 0; j < stages; ++j) {
+        ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
+        if (asked++ >= a.in_flight) {
+          ptx::mbarrier_wait(landing.weights_full(), landing.parity);
+          landing.next();
+        }
+        ptx::mbarrier_arrive_expect_tx(at.weights_full(), C::kWeightBytes);
+        at.next();
+      }
+#pragma unroll
+      for (int piece = 0; piece < C::kPieces; ++piece) {
+        if (C::kHalves == 2 && piece != place.half) continue;
+        const int piece_row = row + piece * (C::kGlu ? a.columns : C::kPieceRows);
+        at = ring;
+        for (int j = 0; j < stages; ++j) {
+          const u32 to = at.at() + piece * C::kPieceBytes;
+          if constexpr (C::kHalves == 2) {
+            ptx::tma_multicast_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, place.same_tile(), policy);
+          } else {
+            ptx::tma_load_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, policy);
+          }
+          at.next();
+        }
+      }
+      ring = at;
+      depth += stages * turn;
+    }
+  }
+}
+
+// One thread.
+template <class C>
+__device__ void bring_inputs(const Args& a, Ring<C> ring, const Place<C>& place) {
+  wait_for_predecessor();
+  const int turn = a.splits * kDepth, piece_rows = kRows / a.neighbours;
+  const int row = place.half * kRows + place.neighbour * piece_rows;
+  const u32 at = C::kWeightBytes + place.neighbour * piece_rows * kRowBytes, ctas = place.same_rows(a);
+  for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
+    const Share share(a, unit, place.neighbour);
+    int depth = share.rank * kDepth;
+    for (int i = 0; i < share.count; ++i, depth += turn) {
+      const u32 full = ring.inputs_full();
+      ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, kInputBytes);
+      if (a.neighbours == 1) {
+        ptx::tma_load_4d(ring.at() + at, &a.x, full, depth, row, 0, 0);
+      } else {
+        ptx::tma_multicast_4d(ring.at() + at, &a.x, full, depth, row, 0, 0, ctas);
+      }
+      ring.next();
+    }
+  }
+}
+
+template <class C>
+using Sums = float[C::kTile / 2];
+
+template <class E, class C>
+__device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<C>& sum) {
+  const u32 w = ptx::wgmma_descriptor(stage, 0);
+  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes + group * 64 * kRowBytes, 0);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {
+    ptx::Wgmma<E, C::kTile>::qk(sum, ptx::wgmma_advance(x, k * 32), ptx::wgmma_advance(w, k * 32), !first || k > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// Two neighbours of a row of y.
+template <class E>
+__device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, float second) {
+  if (a.f32_out) {
+    *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(first, second);
+  } else {
+    *reinterpret_cast<u32*>(static_cast<char*>(a.y) + 2 * at) = E::pack(first, second);
+  }
+}
+
+// wgmma leaves a thread two neighbours of every 8 columns, of two rows.
+template <class E, class C>
+__device__ void write(const Args& a, const Share& share, int half, const Sums<C>& sum) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first = share.tile * C::kColumns + lane % 4 * 2;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int token = half * kRows + warp * 16 + 8 * below + lane / 4;
+    if (token >= a.rows) continue;
+    const int64_t row = share.rank * a.split_stride + token * a.y_stride;
+#pragma unroll
+    for (int j = 0; j < C::kColumns / 8; ++j) {
+      const int column = first + 8 * j, at = 4 * j + 2 * below;
+      if (column >= a.columns) continue;
+      if constexpr (C::kGlu) {
+        const int up = at + C::kColumns / 2;
+        store_2<E>(a, row + column, activate(a.glu, sum[at], sum[up]), activate(a.glu, sum[at + 1], sum[up + 1]));
+      } else {
+        store_2<E>(a, row + column, sum[at], sum[at + 1]);
+      }
+    }
+  }
+}
+
+// A stage is free for those CTAs whose copies write to it.
+template <class C>
+__device__ __forceinline__ void release(const Args& a, u32 empty, u32 ctas) {
+  const int lane = threadIdx.x % 32;
+  if (C::kHalves * a.neighbours == 1) {
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  } else {
+    if (ctas >> lane & 1) ptx::mbarrier_arrive_at(empty, lane);
+  }
+}
+
+template <class E, class C>
+__global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_constant__ Args a) {
+  extern __shared__ __align__(1024) char memory[];
+  Ring<C> ring(a, memory);
+  const Place<C> place(a);
+  const bool alone = C::kHalves * a.neighbours == 1;
+  const u32 mates = place.same_tile() | place.same_rows(a);
+  start_successor();
+  if (threadIdx.x == kConsumers) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.x);
+    for (int i = 0; i < a.stages; ++i) {
+      const u32 barriers = ring.barriers + kBarrierBytes * i;
+      ptx::mbarrier_init(barriers, 1);
+      ptx::mbarrier_init(barriers + 8, 1);
+      ptx::mbarrier_init(barriers + 16, kConsumers / 32 * __popc(mates));
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (!alone) {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring, place);
+    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring, place);
+    return;
+  }
+  wait_for_predecessor();
+  Sums<C> sum;
+  for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
+    const Share share(a, unit, place.neighbour);
+    u32 used = 0;
+    for (int i = 0; i < share.count; ++i) {
+      ptx::mbarrier_wait(ring.weights_full(), ring.parity);
+      ptx::mbarrier_wait(ring.inputs_full(), ring.parity);
+      multiply<E, C>(ring.at(), threadIdx.x / 128, i == 0, sum);
+      if (i > 0) {
+        ptx::wgmma_wait<1>();
+        release<C>(a, used, mates);
+      }
+      used = ring.empty();
+      ring.next();
+    }
+    ptx::wgmma_wait<0>();
+    release<C>(a, used, mates);
+    // What others send here has come, and what this CTA says to others is said, before any of them ends.
+    if (!alone && unit + place.clusters >= a.units) ptx::cluster_arrive();
+    write<E, C>(a, share, place.half, sum);
+  }
+  if (!alone) ptx::cluster_wait();
+}
+
+// Clusters that run at once, at most.
+template <class E, class C>
+int most_clusters(int neighbours, size_t smem_bytes) {
+  cudaLaunchConfig_t config{};
+  const unsigned size = C::kHalves * neighbours;
+  config.gridDim = size;
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = smem_bytes;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = size;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  cudaOccupancyMaxActiveClusters(&count, tile_gemm_kernel<E, C>, &config);
+  return std::max(count, 1);
+}
+
+template <class E, class C>
+void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
+  const GpuLinear& linear = *call.linear;
+  args.neighbours = plan.neighbours;
+  if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, linear.in_features, C::kPieceRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows / args.neighbours) != cudaSuccess) {
+    return;  // the driver is older than the chip: tile_gemm_takes() has asked
+  }
+  // Where this fails, so does the launch.
+  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
+      tile_gemm_kernel<E, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  args.stages = kMostSmemBytes / (C::kStageBytes + kBarrierBytes);
+  args.together = std::min(plan.together, args.stages);
+  args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
+  const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes);
+  static const int most[] = {most_clusters<E, C>(1, used_bytes), most_clusters<E, C>(2, used_bytes)};
+  const int tiles = (args.columns + C::kColumns - 1) / C::kColumns;
+  args.units = (tiles + args.neighbours - 1) / args.neighbours * args.splits;
+  const unsigned cluster = C::kHalves * args.neighbours;
+  const unsigned blocks = std::min(args.units, most[args.neighbours - 1]) * cluster;
+  launch_dependent({blocks, kThreads, used_bytes, stream, cluster}, tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
+}
+
+template <class E, int kHalves>
+void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
+  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true, kHalves>>(args, call, plan, stream);
+  switch (plan.tile) {
+    case 96: return launch<E, Config<96, false, kHalves>>(args, call, plan, stream);
+    case 128: return launch<E, Config<128, false, kHalves>>(args, call, plan, stream);
+    case 192: return launch<E, Config<192, false, kHalves>>(args, call, plan, stream);
+    default: return launch<E, Config<256, false, kHalves>>(args, call, plan, stream);
+  }
+}
+
+template <class E>
+void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
+  call.rows > kRows ? launch<E, 2>(args, call, plan, stream) : launch<E, 1>(args, call, plan, stream);
+}
+
+}  // namespace
+
+bool tile_gemm_takes(const GemmCall& call) {
+  if (call.rows <= kStreamGemmRows || call.rows > kTileGemmRows) return false;
+  GemmCall few = call;
+  few.rows = kStreamGemmRows;
+  return stream_gemm_takes(few);
+}
+
+TilePlan tile_plan(const GemmCall& call) {
+  if (call.fused_glu) return {kGluTile, 1, 1, 2, 4};
+  const GpuLinear& linear = *call.linear;
+  const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
+  const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
+  TilePlan best;
+  int64_t best_cost = INT64_MAX;
+  for (int tile : {128, 192, 256}) {
+    const int64_t tiles = (linear.out_features + tile - 1) / tile;
+    for (int splits = 1; splits <= kMostTileSplits; ++splits) {
+      const int64_t waves = (tiles * splits + places - 1) / places;
+      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + 32) + int64_t{900} * splits;
+      if (cost >= best_cost) continue;
+      best_cost = cost;
+      best = {tile, splits, 1, 2, 4};
+    }
+  }
+  return best;
+}
+
+void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stream stream) {
+  const GpuLinear& linear = *call.linear;
+  Args args{};
+  args.rows = static_cast<int>(call.rows);
+  args.columns = static_cast<int>(call.fused_glu ? linear.out_features / 2 : linear.out_features);
+  args.chunks = static_cast<int>((linear.in_features + kDepth - 1) / kDepth);
+  args.y = call.y;
+  args.y_stride = call.y_stride;
+  args.f32_out = call.y_dtype == DType::f32;
+  args.splits = 1;
+  if (partials != nullptr) {
+    args.y = partials;
+    args.y_stride = linear.out_features;
+    args.split_stride = call.rows * linear.out_features;
+    args.f32_out = true;
+    args.splits = plan.splits;
+  }
+  args.glu = call.fused_glu ? linear.glu : GluActivation::none;
+  const auto on = static_cast<cudaStream_t>(stream);
+  linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
+}
+
+}  // namespace warpweave::gpu
