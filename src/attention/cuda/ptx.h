@@ -59,6 +59,12 @@ WW_DEVICE uint4 load_once_16(const void* global) {
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(global) : "memory");
   return w;
 }
+WW_DEVICE float4 load_shared_16(u32 smem) {
+  float4 w;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n" : "=f"(w.x), "=f"(w.y), "=f"(w.z), "=f"(w.w) : "r"(smem)
+               : "memory");
+  return w;
+}
 WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most N of this thread's newest groups are in flight.
 template <int N>
@@ -278,13 +284,25 @@ WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta
 
 // ---- clusters of CTAs (sm_90) -------------------------------------------------------------------
 
-// On the barrier at the same address in CTA `cta` of the cluster.
+// On the barrier at the same address in CTA `cta` of the cluster. Orders no writes of this thread for that CTA (in cluster
+// scope the instruction would wait for all of them).
 WW_DEVICE void mbarrier_arrive_at(u32 barrier, u32 cta) {
   asm volatile(
-      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}\n" ::"r"(barrier), "r"(cta)
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}\n"
+      ::"r"(barrier), "r"(cta)
       : "memory");
 }
+// The address of `smem` in CTA `cta` of the cluster.
+WW_DEVICE u32 cluster_address(u32 smem, u32 cta) {
+  u32 out;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(out) : "r"(smem), "r"(cta));
+  return out;
+}
+WW_DEVICE void cluster_store_16(u32 address, float a, float b, float c, float d) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+WW_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 WW_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
 WW_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 

@@ -44,9 +44,9 @@ struct Args {
   int rows;
   int columns;           // of y
   int chunks;            // of the depth
-  int splits;
-  int units;             // tiles of a cluster, times splits
-  int neighbours;
+  int splits, joined, neighbours;  // TilePlan
+  int sums;              // splits / joined
+  int units;             // a cluster's: groups of neighbouring tiles, times sums
   int stages;
   int together, in_flight;  // TilePlan
   bool f32_out;
@@ -68,31 +68,37 @@ struct Config {
   static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
 };
 
-// A CTA of a cluster: the CTAs of one tile stand side by side.
+// A CTA of a cluster.
 template <class C>
 struct Place {
-  int half, neighbour, cluster, clusters;
+  int half, neighbour, join, cluster, clusters;
+  int rank_step;  // from the CTA of one joined part to that of the next
 
   __device__ explicit Place(const Args& a) {
-    const int size = C::kHalves * a.neighbours, rank = static_cast<int>(blockIdx.x) % size;
+    rank_step = C::kHalves * a.neighbours;
+    const int size = rank_step * a.joined, rank = static_cast<int>(blockIdx.x) % size;
     half = rank % C::kHalves;
-    neighbour = rank / C::kHalves;
+    neighbour = rank / C::kHalves % a.neighbours;
+    join = rank / rank_step;
     cluster = static_cast<int>(blockIdx.x) / size;
     clusters = static_cast<int>(gridDim.x) / size;
   }
-  __device__ u32 same_tile() const { return ((1u << C::kHalves) - 1) << (neighbour * C::kHalves); }
+  // The CTAs with the same part of the depth of the same tile, or of the same rows.
+  __device__ u32 same_tile() const { return ((1u << C::kHalves) - 1) << (neighbour * C::kHalves + join * rank_step); }
   __device__ u32 same_rows(const Args& a) const {
-    return 1u << half | (a.neighbours == 2 ? 1u << (C::kHalves + half) : 0);
+    return (1u << half | (a.neighbours == 2 ? 1u << (C::kHalves + half) : 0)) << (join * rank_step);
   }
+  __device__ u32 other_part() const { return half + C::kHalves * neighbour + (1 - join) * rank_step; }
 };
 
 // The part of a tile's depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
 // the same rows on.
 struct Share {
-  int tile, rank, count;
+  int tile, sum, rank, count;
 
-  __device__ Share(const Args& a, int unit, int neighbour)
-      : tile(unit / a.splits * a.neighbours + neighbour), rank(unit % a.splits),
+  template <class C>
+  __device__ Share(const Args& a, int unit, const Place<C>& place)
+      : tile(unit / a.sums * a.neighbours + place.neighbour), sum(unit % a.sums), rank(sum * a.joined + place.join),
         count((a.chunks - rank + a.splits - 1) / a.splits) {}
 };
 
@@ -126,7 +132,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Place<C>& place
   Ring<C> landing = ring;
   int asked = 0;
   for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
-    const Share share(a, unit, place.neighbour);
+    const Share share(a, unit, place);
     const int row = share.tile * (C::kGlu ? C::kColumns : C::kTile);
     int depth = share.rank * kDepth;
     for (int i = 0; i < share.count; i += a.together) {
@@ -170,7 +176,7 @@ __device__ void bring_inputs(const Args& a, Ring<C> ring, const Place<C>& place)
   const int row = place.half * kRows + place.neighbour * piece_rows;
   const u32 at = C::kWeightBytes + place.neighbour * piece_rows * kRowBytes, ctas = place.same_rows(a);
   for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
-    const Share share(a, unit, place.neighbour);
+    const Share share(a, unit, place);
     int depth = share.rank * kDepth;
     for (int i = 0; i < share.count; ++i, depth += turn) {
       const u32 full = ring.inputs_full();
@@ -201,37 +207,74 @@ __device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<
   ptx::wgmma_commit();
 }
 
-// Two neighbours of a row of y.
-template <class E>
-__device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, float second) {
-  if (a.f32_out) {
-    *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(first, second);
-  } else {
-    *reinterpret_cast<u32*>(static_cast<char*>(a.y) + 2 * at) = E::pack(first, second);
+// Two CTAs with the two parts of a tile's depth: each gets the total of its half of the columns, in the lower half of
+// `sum`. The ring's memory is free by then.
+template <class C>
+__device__ __forceinline__ void join_parts(const Place<C>& place, u32 memory, Sums<C>& sum) {
+  constexpr int kKept = C::kTile / 4;
+  ptx::cluster_arrive_relaxed();  // this CTA has only read
+  ptx::cluster_wait();
+  const u32 mine = memory + threadIdx.x * 16, there = ptx::cluster_address(mine, place.other_part());
+  const bool upper = place.join == 1;
+#pragma unroll
+  for (int i = 0; i < kKept; i += 4) {
+    ptx::cluster_store_16(there + i / 4 * kConsumers * 16, upper ? sum[i] : sum[kKept + i], upper ? sum[i + 1] : sum[kKept + i + 1],
+                          upper ? sum[i + 2] : sum[kKept + i + 2], upper ? sum[i + 3] : sum[kKept + i + 3]);
+  }
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+#pragma unroll
+  for (int i = 0; i < kKept; i += 4) {
+    const float4 other = ptx::load_shared_16(mine + i / 4 * kConsumers * 16);
+    sum[i] = (upper ? sum[kKept + i] : sum[i]) + other.x;
+    sum[i + 1] = (upper ? sum[kKept + i + 1] : sum[i + 1]) + other.y;
+    sum[i + 2] = (upper ? sum[kKept + i + 2] : sum[i + 2]) + other.z;
+    sum[i + 3] = (upper ? sum[kKept + i + 3] : sum[i + 3]) + other.w;
   }
 }
 
-// wgmma leaves a thread two neighbours of every 8 columns, of two rows.
-template <class E, class C>
-__device__ void write(const Args& a, const Share& share, int half, const Sums<C>& sum) {
+// The activations of gates and ups, in the lower half of `sum`: all of them, so that none waits for another.
+template <class C>
+__device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& sum) {
+  const auto with = [&]<GluActivation kActivation>() {
+#pragma unroll
+    for (int i = 0; i < C::kTile / 4; ++i) sum[i] = activate<kActivation>(sum[i], sum[i + C::kTile / 4]);
+  };
+  if (activation == GluActivation::silu) return with.template operator()<GluActivation::silu>();
+  if (activation == GluActivation::gelu_tanh) return with.template operator()<GluActivation::gelu_tanh>();
+  with.template operator()<GluActivation::swiglu_oai>();
+}
+
+// kCount columns of y from `first` on. wgmma leaves a thread two neighbours of every 8 columns, of two rows.
+// store(element, two neighbours).
+template <class C, int kCount, class Store>
+__device__ __forceinline__ void write(const Args& a, const Share& share, int half, int first, const Sums<C>& sum,
+                                      const Store& store) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first = share.tile * C::kColumns + lane % 4 * 2;
+  first += lane % 4 * 2;
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     const int token = half * kRows + warp * 16 + 8 * below + lane / 4;
     if (token >= a.rows) continue;
-    const int64_t row = share.rank * a.split_stride + token * a.y_stride;
+    const int64_t row = share.sum * a.split_stride + token * a.y_stride;
 #pragma unroll
-    for (int j = 0; j < C::kColumns / 8; ++j) {
+    for (int j = 0; j < kCount / 8; ++j) {
       const int column = first + 8 * j, at = 4 * j + 2 * below;
-      if (column >= a.columns) continue;
-      if constexpr (C::kGlu) {
-        const int up = at + C::kColumns / 2;
-        store_2<E>(a, row + column, activate(a.glu, sum[at], sum[up]), activate(a.glu, sum[at + 1], sum[up + 1]));
-      } else {
-        store_2<E>(a, row + column, sum[at], sum[at + 1]);
-      }
+      if (column < a.columns) store(row + column, sum[at], sum[at + 1]);
     }
+  }
+}
+
+template <class E, class C, int kCount>
+__device__ __forceinline__ void write(const Args& a, const Share& share, int half, int first, const Sums<C>& sum) {
+  if (!C::kGlu && a.f32_out) {
+    write<C, kCount>(a, share, half, first, sum, [&](int64_t at, float x, float y) {
+      *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(x, y);
+    });
+  } else {
+    write<C, kCount>(a, share, half, first, sum, [&](int64_t at, float x, float y) {
+      *reinterpret_cast<u32*>(static_cast<char*>(a.y) + 2 * at) = E::pack(x, y);
+    });
   }
 }
 
@@ -239,7 +282,7 @@ __device__ void write(const Args& a, const Share& share, int half, const Sums<C>
 template <class C>
 __device__ __forceinline__ void release(const Args& a, u32 empty, u32 ctas) {
   const int lane = threadIdx.x % 32;
-  if (C::kHalves * a.neighbours == 1) {
+  if (C::kHalves * a.neighbours * a.joined == 1) {
     if (lane == 0) ptx::mbarrier_arrive(empty);
   } else {
     if (ctas >> lane & 1) ptx::mbarrier_arrive_at(empty, lane);
@@ -251,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
   extern __shared__ __align__(1024) char memory[];
   Ring<C> ring(a, memory);
   const Place<C> place(a);
-  const bool alone = C::kHalves * a.neighbours == 1;
+  const bool alone = C::kHalves * a.neighbours * a.joined == 1;
   const u32 mates = place.same_tile() | place.same_rows(a);
   start_successor();
   if (threadIdx.x == kConsumers) {
@@ -267,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
   }
   __syncthreads();
   if (!alone) {
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   }
   if (threadIdx.x >= kConsumers) {
@@ -278,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
   wait_for_predecessor();
   Sums<C> sum;
   for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
-    const Share share(a, unit, place.neighbour);
+    const Share share(a, unit, place);
     u32 used = 0;
     for (int i = 0; i < share.count; ++i) {
       ptx::mbarrier_wait(ring.weights_full(), ring.parity);
@@ -293,18 +336,25 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
     }
     ptx::wgmma_wait<0>();
     release<C>(a, used, mates);
+    const int first = share.tile * C::kColumns;
+    if constexpr (!C::kGlu) {
+      if (a.joined == 2) {
+        join_parts(place, ring.base, sum);
+        return write<E, C, C::kColumns / 2>(a, share, place.half, first + place.join * C::kColumns / 2, sum);
+      }
+    }
     // What others send here has come, and what this CTA says to others is said, before any of them ends.
-    if (!alone && unit + place.clusters >= a.units) ptx::cluster_arrive();
-    write<E, C>(a, share, place.half, sum);
+    if (!alone && unit + place.clusters >= a.units) ptx::cluster_arrive_relaxed();
+    if constexpr (C::kGlu) activate_all<C>(a.glu, sum);
+    write<E, C, C::kColumns>(a, share, place.half, first, sum);
   }
   if (!alone) ptx::cluster_wait();
 }
 
 // Clusters that run at once, at most.
 template <class E, class C>
-int most_clusters(int neighbours, size_t smem_bytes) {
+int most_clusters(unsigned size, size_t smem_bytes) {
   cudaLaunchConfig_t config{};
-  const unsigned size = C::kHalves * neighbours;
   config.gridDim = size;
   config.blockDim = kThreads;
   config.dynamicSmemBytes = smem_bytes;
@@ -334,12 +384,12 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
   args.together = std::min(plan.together, args.stages);
   args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
   const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes);
-  static const int most[] = {most_clusters<E, C>(1, used_bytes), most_clusters<E, C>(2, used_bytes)};
+  static const int most[] = {most_clusters<E, C>(C::kHalves, used_bytes), most_clusters<E, C>(2 * C::kHalves, used_bytes)};
   const int tiles = (args.columns + C::kColumns - 1) / C::kColumns;
-  args.units = (tiles + args.neighbours - 1) / args.neighbours * args.splits;
-  const unsigned cluster = C::kHalves * args.neighbours;
-  const unsigned blocks = std::min(args.units, most[args.neighbours - 1]) * cluster;
-  launch_dependent({blocks, kThreads, used_bytes, stream, cluster}, tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
+  args.units = (tiles + args.neighbours - 1) / args.neighbours * args.sums;
+  const unsigned cluster = C::kHalves * args.neighbours * args.joined;
+  const int clusters = args.joined > 1 ? args.units : std::min(args.units, most[args.neighbours - 1]);
+  launch_dependent({clusters * cluster, kThreads, used_bytes, stream, cluster}, tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
 }
 
 template <class E, int kHalves>
@@ -368,7 +418,7 @@ bool tile_gemm_takes(const GemmCall& call) {
 }
 
 TilePlan tile_plan(const GemmCall& call) {
-  if (call.fused_glu) return {kGluTile, 1, 1, 2, 4};
+  if (call.fused_glu) return {kGluTile, 1, 1, 1, 2, 4};
   const GpuLinear& linear = *call.linear;
   const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
   const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
@@ -381,7 +431,7 @@ TilePlan tile_plan(const GemmCall& call) {
       const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + 32) + int64_t{900} * splits;
       if (cost >= best_cost) continue;
       best_cost = cost;
-      best = {tile, splits, 1, 2, 4};
+      best = {tile, splits, 1, 1, 2, 4};
     }
   }
   return best;
@@ -396,7 +446,7 @@ void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stre
   args.y = call.y;
   args.y_stride = call.y_stride;
   args.f32_out = call.y_dtype == DType::f32;
-  args.splits = 1;
+  args.splits = args.joined = plan.joined;
   if (partials != nullptr) {
     args.y = partials;
     args.y_stride = linear.out_features;
@@ -404,6 +454,7 @@ void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stre
     args.f32_out = true;
     args.splits = plan.splits;
   }
+  args.sums = args.splits / args.joined;
   args.glu = call.fused_glu ? linear.glu : GluActivation::none;
   const auto on = static_cast<cudaStream_t>(stream);
   linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);

@@ -1,7 +1,7 @@
 // y = x * W^T on the GPU for 65 to 256 rows, where the weights' bytes and the arithmetic take about as long (sm_90).
 //
-// Like stream_gemm a product writes y, where a tile's depth is not shared, or leaves `splits` partial sums in f32,
-// [splits][rows][out_features], which the kernel that reads y adds up: RmsNormCall::partials, QkvRowsCall::partials.
+// Like stream_gemm a product writes y, where one cluster has all of the depth, or leaves partial sums in f32,
+// [sums()][rows][out_features], which the kernel that reads y adds up: RmsNormCall::partials, QkvRowsCall::partials.
 #pragma once
 
 #include "ops/cuda/gpu_ops.h"
@@ -16,9 +16,11 @@ inline constexpr int kTileGemmRows = 256, kMostTileSplits = 4;
 struct TilePlan {
   int tile = 192;      // weight rows of a CTA: 96, 128, 192 or 256; with a GLU 224, gates and ups
   int splits = 1;      // parts of the depth; with a GLU 1
+  int joined = 1;      // parts that a cluster adds up before they are written: 1 or 2, which divides `splits`
   int neighbours = 1;  // tiles whose CTAs form a cluster and bring inputs for each other: 1 or 2
   int together = 2;    // stages of weights asked for at once, whose bytes of a row are neighbours
   int in_flight = 4;   // stages of weights asked for that have not arrived, at most
+  int sums() const { return splits / joined; }
   bool operator==(const TilePlan&) const = default;
 };
 
@@ -27,7 +29,7 @@ bool tile_gemm_takes(const GemmCall& call);
 
 TilePlan tile_plan(const GemmCall& call);
 
-// `partials` null: y, by one split.
+// `partials` null: y; then `splits` is `joined`.
 void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stream stream);
 
 }  // namespace warpweave::gpu
