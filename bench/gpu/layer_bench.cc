@@ -62,17 +62,14 @@ Matrix random_matrix(size_t count, float scale) {
 
 using Way = std::variant<StreamPlan, TilePlan>;
 
-int sums_of(const StreamPlan& plan) { return plan.splits; }
-int sums_of(const TilePlan& plan) { return plan.sums(); }
-int sums_of(const Way& way) {
-  return std::visit([](const auto& plan) { return sums_of(plan); }, way);
+int splits_of(const Way& way) {
+  return std::visit([](const auto& plan) { return plan.splits; }, way);
 }
 
 std::string name_of(const Way& way) {
   if (const auto* p = std::get_if<StreamPlan>(&way)) return fmt::format("{}x{} {} of {}", p->tile, p->splits, p->together, p->in_flight);
   const TilePlan& p = std::get<TilePlan>(way);
-  return fmt::format("{}x{}{}{} {} of {}", p.tile, p.splits, p.joined == 2 ? "j" : "", p.neighbours == 2 ? "n" : "", p.together,
-                     p.in_flight);
+  return fmt::format("{}x{}{} {} of {}", p.tile, p.splits, p.neighbours == 2 ? "n" : "", p.together, p.in_flight);
 }
 
 struct Product {
@@ -97,6 +94,7 @@ struct Product {
 struct Layer {
   std::string name;
   Way of[4];
+  bool ahead = false;  // norms ask for the next product's first weights
 };
 
 struct Timed {
@@ -127,18 +125,14 @@ class Bench {
     kv_ = take(DeviceBuffer::allocate(size_t{64} * kKvHeads * kHeadDim * 2 * 2, "a benchmark"));
     add("qkv", kQkv, kHidden, false, GluActivation::none,
         {{192, 4, 1, 4}, {128, 2, 1, 5}, {128, 2, 2, 6}, {128, 2, 4, 8}},
-        {{192, 2, 1, 1, 2, 4}, {192, 2, 2, 1, 2, 4}, {192, 2, 1, 2, 2, 4}, {192, 4, 2, 1, 1, 4}, {192, 4, 1, 2, 1, 4},
-         {96, 1, 1, 1, 2, 6}, {96, 1, 1, 2, 2, 6}, {96, 2, 2, 1, 2, 6}, {96, 2, 1, 2, 2, 6}, {256, 3, 1, 1, 1, 3}});
+        {{192, 2, 1, 2, 4}, {96, 1, 1, 2, 6}, {96, 2, 1, 2, 6}, {96, 2, 2, 2, 6}, {128, 2, 1, 2, 6}, {192, 4, 1, 1, 4}});
     add("o", kHidden, kHidden, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
-        {{128, 2, 1, 1, 2, 6}, {128, 2, 1, 2, 2, 6}, {128, 2, 2, 1, 2, 6}, {128, 2, 2, 2, 2, 6}, {128, 4, 2, 1, 1, 6},
-         {128, 4, 1, 2, 1, 6}, {256, 4, 1, 1, 1, 3}, {256, 4, 2, 1, 1, 3}, {192, 3, 1, 1, 1, 4}, {96, 1, 1, 2, 2, 6}});
+        {{128, 2, 1, 2, 6}, {128, 2, 1, 2, 4}, {128, 4, 1, 1, 6}, {128, 4, 2, 1, 6}, {256, 4, 1, 1, 3}, {192, 3, 1, 1, 4}, {96, 3, 1, 2, 6}});
     add("gate_up", 2 * kFfn, kHidden, false, GluActivation::silu,
         {{224, 1, 1, 3}, {224, 1, 2, 4}, {224, 1, 2, 6}, {224, 1, 3, 5}, {224, 1, 3, 6}},
-        {{224, 1, 1, 1, 2, 4}, {224, 1, 1, 2, 2, 4}, {224, 1, 1, 1, 1, 3}, {224, 1, 1, 1, 1, 4}, {224, 1, 1, 1, 2, 5},
-         {224, 1, 1, 2, 1, 4}, {224, 1, 1, 2, 2, 5}});
+        {{224, 1, 1, 2, 4}, {224, 1, 1, 1, 3}, {224, 1, 1, 1, 4}, {224, 1, 1, 2, 3}});
     add("down", kHidden, kFfn, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
-        {{256, 4, 1, 1, 1, 3}, {256, 4, 2, 1, 1, 3}, {256, 4, 1, 2, 1, 3}, {256, 4, 2, 2, 1, 3}, {256, 4, 2, 1, 1, 4},
-         {128, 2, 1, 1, 2, 6}, {128, 2, 2, 1, 2, 6}, {128, 4, 2, 1, 1, 6}, {128, 4, 1, 2, 1, 6}, {192, 3, 1, 1, 1, 4}});
+        {{256, 4, 1, 1, 3}, {128, 4, 1, 2, 6}, {128, 4, 2, 1, 6}, {192, 3, 1, 1, 4}, {192, 3, 1, 2, 4}, {96, 3, 1, 2, 6}});
     for (Product& p : products) p.weights = random_matrix(size_t(p.n) * p.k * kLayers, 1 / 64.0f);
   }
 
@@ -166,7 +160,7 @@ class Bench {
   // Partial sums that are left to the next kernel, or 0: y is written.
   static int sums_left(const Product& p, const Way& way) {
     const bool stream = std::holds_alternative<StreamPlan>(way);
-    return p.glu == GluActivation::none && (p.residual || stream || sums_of(way) > 1) ? sums_of(way) : 0;
+    return p.glu == GluActivation::none && (p.residual || stream || splits_of(way) > 1) ? splits_of(way) : 0;
   }
   void own(const Product& p, const Way& way, int copy, int64_t rows) {
     const GpuLinear linear = p.copy(copy);
@@ -221,11 +215,11 @@ class Bench {
     library(products[3], i, rows);
   }
   void own_layer(const Layer& layer, int i, int64_t rows) {
-    norm(rows, sums_left(products[3], layer.of[3]));
+    norm(rows, sums_left(products[3], layer.of[3]), layer.ahead ? ahead(products[0], i) : WeightPrefetch{});
     own(products[0], layer.of[0], i, rows);
     rope(rows, sums_left(products[0], layer.of[0]));
     own(products[1], layer.of[1], i, rows);
-    norm(rows, sums_left(products[1], layer.of[1]));
+    norm(rows, sums_left(products[1], layer.of[1]), layer.ahead ? ahead(products[2], i) : WeightPrefetch{});
     own(products[2], layer.of[2], i, rows);
     own(products[3], layer.of[3], i, rows);
   }
@@ -315,7 +309,7 @@ class Bench {
       for (int64_t i = 0; i < each; ++i) y[i] = bf16(halves[i]);
     } else {
       std::vector<float> part(each);
-      for (int s = 0; s < sums_of(way); ++s) {
+      for (int s = 0; s < splits_of(way); ++s) {
         check(cudaMemcpy(part.data(), partials_.as<float>() + s * each, each * 4, cudaMemcpyDeviceToHost));
         for (int64_t i = 0; i < each; ++i) y[i] += part[i];
       }
@@ -373,6 +367,9 @@ void measure(Bench& bench, int64_t rows) {
     std::fflush(stdout);
   }
   std::vector<Layer> layers = {{"chosen", {chosen[0], chosen[1], chosen[2], chosen[3]}}};
+  layers.push_back(layers[0]);
+  layers[1].name = "with prefetch";
+  layers[1].ahead = true;
   for (int changed = 0; changed < 4; ++changed) {
     const Product& p = bench.products[changed];
     const auto add = [&](const Way& way) {
@@ -387,6 +384,19 @@ void measure(Bench& bench, int64_t rows) {
       for (const TilePlan& way : p.tile_plans) add(way);
     }
   }
+  std::vector<Timed> small;
+  const auto add_small = [&](std::string name, std::function<void()> one) {
+    small.push_back({std::move(name), 2 * kLayers, [one] {
+      for (int i = 0; i < 2 * kLayers; ++i) one();
+    }});
+  };
+  for (int splits : {0, 1, 2, 3, 4}) add_small(fmt::format("norm, {} sums", splits), [&bench, rows, splits] { bench.norm(rows, splits); });
+  for (int splits : {0, 1, 2, 4}) add_small(fmt::format("rope, {} sums", splits), [&bench, rows, splits] { bench.rope(rows, splits); });
+  add_small("glu", [&bench, rows] { bench.glu_rows(rows, {}); });
+  bench.time(small);
+  fmt::print("{} small kernels:", rows);
+  for (Timed& timed : small) fmt::print(" | {} {:.1f}", timed.name, timed.median());
+  fmt::print("\n");
   std::vector<Timed> all = {{"library", kLayers, [&] {
     for (int i = 0; i < kLayers; ++i) bench.library_layer(i, rows);
   }}};

@@ -59,11 +59,9 @@ WW_DEVICE uint4 load_once_16(const void* global) {
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(global) : "memory");
   return w;
 }
-WW_DEVICE float4 load_shared_16(u32 smem) {
-  float4 w;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n" : "=f"(w.x), "=f"(w.y), "=f"(w.z), "=f"(w.w) : "r"(smem)
-               : "memory");
-  return w;
+WW_DEVICE void store_shared_4(u32 smem, u32 a) { asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(smem), "r"(a) : "memory"); }
+WW_DEVICE void store_shared_8(u32 smem, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(smem), "f"(a), "f"(b) : "memory");
 }
 WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most N of this thread's newest groups are in flight.
@@ -278,6 +276,14 @@ WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, 
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas), "l"(policy)
       : "memory");
 }
+// From shared memory, multiples of 16 bytes; what is written there first needs fence_proxy_async(). A thread's copies until
+// bulk_commit() are a group; bulk_wait_read() waits until the memory of all of them has been read.
+WW_DEVICE void bulk_store(void* global, u32 smem, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(smem), "r"(bytes)
+               : "memory");
+}
+WW_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+WW_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 // Of all memory, not only the CTA's.
 WW_DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;\n" ::: "memory"); }
 WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
@@ -292,18 +298,7 @@ WW_DEVICE void mbarrier_arrive_at(u32 barrier, u32 cta) {
       ::"r"(barrier), "r"(cta)
       : "memory");
 }
-// The address of `smem` in CTA `cta` of the cluster.
-WW_DEVICE u32 cluster_address(u32 smem, u32 cta) {
-  u32 out;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(out) : "r"(smem), "r"(cta));
-  return out;
-}
-WW_DEVICE void cluster_store_16(u32 address, float a, float b, float c, float d) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d)
-               : "memory");
-}
 WW_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
-WW_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;\n" ::: "memory"); }
 WW_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 
 // ---- warpgroup control (sm_90a) ---------------------------------------------------------------

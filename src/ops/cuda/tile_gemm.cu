@@ -44,9 +44,8 @@ struct Args {
   int rows;
   int columns;           // of y
   int chunks;            // of the depth
-  int splits, joined, neighbours;  // TilePlan
-  int sums;              // splits / joined
-  int units;             // a cluster's: groups of neighbouring tiles, times sums
+  int splits, neighbours;  // TilePlan
+  int units;             // a cluster's: groups of neighbouring tiles, times splits
   int stages;
   int together, in_flight;  // TilePlan
   bool f32_out;
@@ -65,40 +64,37 @@ struct Config {
   static constexpr int kColumns = kGlu ? kTile / 2 : kTile;     // of y
   static constexpr int kWeightBytes = kTile * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
+  // For outputs; with a GLU beside the stages, where the next tile's weights are by then.
+  static constexpr int kStagingBytes = kGlu ? kRows * (2 * kColumns + 16) : 0;
   static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
 };
 
-// A CTA of a cluster.
+// A CTA of a cluster: the CTAs of one tile stand side by side.
 template <class C>
 struct Place {
-  int half, neighbour, join, cluster, clusters;
-  int rank_step;  // from the CTA of one joined part to that of the next
+  int half, neighbour, cluster, clusters;
 
   __device__ explicit Place(const Args& a) {
-    rank_step = C::kHalves * a.neighbours;
-    const int size = rank_step * a.joined, rank = static_cast<int>(blockIdx.x) % size;
+    const int size = C::kHalves * a.neighbours, rank = static_cast<int>(blockIdx.x) % size;
     half = rank % C::kHalves;
-    neighbour = rank / C::kHalves % a.neighbours;
-    join = rank / rank_step;
+    neighbour = rank / C::kHalves;
     cluster = static_cast<int>(blockIdx.x) / size;
     clusters = static_cast<int>(gridDim.x) / size;
   }
-  // The CTAs with the same part of the depth of the same tile, or of the same rows.
-  __device__ u32 same_tile() const { return ((1u << C::kHalves) - 1) << (neighbour * C::kHalves + join * rank_step); }
+  __device__ u32 same_tile() const { return ((1u << C::kHalves) - 1) << (neighbour * C::kHalves); }
   __device__ u32 same_rows(const Args& a) const {
-    return (1u << half | (a.neighbours == 2 ? 1u << (C::kHalves + half) : 0)) << (join * rank_step);
+    return 1u << half | (a.neighbours == 2 ? 1u << (C::kHalves + half) : 0);
   }
-  __device__ u32 other_part() const { return half + C::kHalves * neighbour + (1 - join) * rank_step; }
 };
 
 // The part of a tile's depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
 // the same rows on.
 struct Share {
-  int tile, sum, rank, count;
+  int tile, rank, count;
 
   template <class C>
   __device__ Share(const Args& a, int unit, const Place<C>& place)
-      : tile(unit / a.sums * a.neighbours + place.neighbour), sum(unit % a.sums), rank(sum * a.joined + place.join),
+      : tile(unit / a.splits * a.neighbours + place.neighbour), rank(unit % a.splits),
         count((a.chunks - rank + a.splits - 1) / a.splits) {}
 };
 
@@ -110,7 +106,8 @@ struct Ring {
   u32 parity = 0;
 
   __device__ Ring(const Args& a, const char* memory)
-      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes), stages(a.stages) {}
+      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes + C::kStagingBytes), stages(a.stages) {}
+  __device__ u32 staging() const { return C::kGlu ? barriers - C::kStagingBytes : base; }
   __device__ u32 at() const { return base + stage * C::kStageBytes; }
   __device__ u32 weights_full() const { return barriers + kBarrierBytes * stage; }
   __device__ u32 inputs_full() const { return weights_full() + 8; }
@@ -207,32 +204,6 @@ __device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<
   ptx::wgmma_commit();
 }
 
-// Two CTAs with the two parts of a tile's depth: each gets the total of its half of the columns, in the lower half of
-// `sum`. The ring's memory is free by then.
-template <class C>
-__device__ __forceinline__ void join_parts(const Place<C>& place, u32 memory, Sums<C>& sum) {
-  constexpr int kKept = C::kTile / 4;
-  ptx::cluster_arrive_relaxed();  // this CTA has only read
-  ptx::cluster_wait();
-  const u32 mine = memory + threadIdx.x * 16, there = ptx::cluster_address(mine, place.other_part());
-  const bool upper = place.join == 1;
-#pragma unroll
-  for (int i = 0; i < kKept; i += 4) {
-    ptx::cluster_store_16(there + i / 4 * kConsumers * 16, upper ? sum[i] : sum[kKept + i], upper ? sum[i + 1] : sum[kKept + i + 1],
-                          upper ? sum[i + 2] : sum[kKept + i + 2], upper ? sum[i + 3] : sum[kKept + i + 3]);
-  }
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-#pragma unroll
-  for (int i = 0; i < kKept; i += 4) {
-    const float4 other = ptx::load_shared_16(mine + i / 4 * kConsumers * 16);
-    sum[i] = (upper ? sum[kKept + i] : sum[i]) + other.x;
-    sum[i + 1] = (upper ? sum[kKept + i + 1] : sum[i + 1]) + other.y;
-    sum[i + 2] = (upper ? sum[kKept + i + 2] : sum[i + 2]) + other.z;
-    sum[i + 3] = (upper ? sum[kKept + i + 3] : sum[i + 3]) + other.w;
-  }
-}
-
 // The activations of gates and ups, in the lower half of `sum`: all of them, so that none waits for another.
 template <class C>
 __device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& sum) {
@@ -245,36 +216,40 @@ __device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& 
   with.template operator()<GluActivation::swiglu_oai>();
 }
 
-// kCount columns of y from `first` on. wgmma leaves a thread two neighbours of every 8 columns, of two rows.
-// store(element, two neighbours).
-template <class C, int kCount, class Store>
-__device__ __forceinline__ void write(const Args& a, const Share& share, int half, int first, const Sums<C>& sum,
-                                      const Store& store) {
+// The tile's columns of y, through shared memory at `staging`: rows are written whole, and no thread waits for them.
+// put(address, two neighbours).
+template <class C, int kElementBytes, class Put>
+__device__ __forceinline__ void write(const Args& a, const Share& share, int half, u32 staging, const Sums<C>& sum,
+                                      const Put& put) {
+  // wgmma leaves a thread two neighbours of every 8 columns, of two rows: no two write to one bank.
+  constexpr int kPitch = C::kColumns * kElementBytes + 8 * kElementBytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  first += lane % 4 * 2;
+  const u32 rows = staging + warp * 16 * kPitch, mine = rows + lane / 4 * kPitch + lane % 4 * 2 * kElementBytes;
 #pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int token = half * kRows + warp * 16 + 8 * below + lane / 4;
-    if (token >= a.rows) continue;
-    const int64_t row = share.sum * a.split_stride + token * a.y_stride;
+  for (int j = 0; j < C::kColumns / 8; ++j) {
 #pragma unroll
-    for (int j = 0; j < kCount / 8; ++j) {
-      const int column = first + 8 * j, at = 4 * j + 2 * below;
-      if (column < a.columns) store(row + column, sum[at], sum[at + 1]);
+    for (int below = 0; below < 2; ++below) {
+      const int at = 4 * j + 2 * below;
+      put(mine + 8 * below * kPitch + 8 * j * kElementBytes, sum[at], sum[at + 1]);
     }
   }
+  ptx::fence_proxy_async();
+  __syncwarp();
+  const int token = half * kRows + warp * 16 + lane, first = share.tile * C::kColumns;
+  const int columns = min(C::kColumns, a.columns - first);
+  if (lane < 16 && token < a.rows && columns > 0) {
+    const int64_t element = share.rank * a.split_stride + token * a.y_stride + first;
+    ptx::bulk_store(static_cast<char*>(a.y) + element * kElementBytes, rows + lane * kPitch, columns * kElementBytes);
+  }
+  ptx::bulk_commit();
 }
 
-template <class E, class C, int kCount>
-__device__ __forceinline__ void write(const Args& a, const Share& share, int half, int first, const Sums<C>& sum) {
+template <class E, class C>
+__device__ __forceinline__ void write(const Args& a, const Share& share, int half, u32 staging, const Sums<C>& sum) {
   if (!C::kGlu && a.f32_out) {
-    write<C, kCount>(a, share, half, first, sum, [&](int64_t at, float x, float y) {
-      *reinterpret_cast<float2*>(static_cast<float*>(a.y) + at) = make_float2(x, y);
-    });
+    write<C, 4>(a, share, half, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_8(at, x, y); });
   } else {
-    write<C, kCount>(a, share, half, first, sum, [&](int64_t at, float x, float y) {
-      *reinterpret_cast<u32*>(static_cast<char*>(a.y) + 2 * at) = E::pack(x, y);
-    });
+    write<C, 2>(a, share, half, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_4(at, E::pack(x, y)); });
   }
 }
 
@@ -282,7 +257,7 @@ __device__ __forceinline__ void write(const Args& a, const Share& share, int hal
 template <class C>
 __device__ __forceinline__ void release(const Args& a, u32 empty, u32 ctas) {
   const int lane = threadIdx.x % 32;
-  if (C::kHalves * a.neighbours * a.joined == 1) {
+  if (C::kHalves * a.neighbours == 1) {
     if (lane == 0) ptx::mbarrier_arrive(empty);
   } else {
     if (ctas >> lane & 1) ptx::mbarrier_arrive_at(empty, lane);
@@ -294,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
   extern __shared__ __align__(1024) char memory[];
   Ring<C> ring(a, memory);
   const Place<C> place(a);
-  const bool alone = C::kHalves * a.neighbours * a.joined == 1;
+  const bool alone = C::kHalves * a.neighbours == 1;
   const u32 mates = place.same_tile() | place.same_rows(a);
   start_successor();
   if (threadIdx.x == kConsumers) {
@@ -336,18 +311,18 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
     }
     ptx::wgmma_wait<0>();
     release<C>(a, used, mates);
-    const int first = share.tile * C::kColumns;
-    if constexpr (!C::kGlu) {
-      if (a.joined == 2) {
-        join_parts(place, ring.base, sum);
-        return write<E, C, C::kColumns / 2>(a, share, place.half, first + place.join * C::kColumns / 2, sum);
-      }
-    }
     // What others send here has come, and what this CTA says to others is said, before any of them ends.
     if (!alone && unit + place.clusters >= a.units) ptx::cluster_arrive_relaxed();
-    if constexpr (C::kGlu) activate_all<C>(a.glu, sum);
-    write<E, C, C::kColumns>(a, share, place.half, first, sum);
+    if constexpr (C::kGlu) {
+      activate_all<C>(a.glu, sum);
+      ptx::bulk_wait_read();  // of the tile before
+      __syncwarp();
+    } else {
+      ptx::named_barrier_sync(1, kConsumers);  // the stages, which nobody reads any more
+    }
+    write<E, C>(a, share, place.half, ring.staging(), sum);
   }
+  ptx::bulk_wait_read();
   if (!alone) ptx::cluster_wait();
 }
 
@@ -380,15 +355,15 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
   // Where this fails, so does the launch.
   [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
       tile_gemm_kernel<E, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
-  args.stages = kMostSmemBytes / (C::kStageBytes + kBarrierBytes);
+  args.stages = (kMostSmemBytes - C::kStagingBytes) / (C::kStageBytes + kBarrierBytes);
   args.together = std::min(plan.together, args.stages);
   args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
-  const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes);
+  const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes) + C::kStagingBytes;
   static const int most[] = {most_clusters<E, C>(C::kHalves, used_bytes), most_clusters<E, C>(2 * C::kHalves, used_bytes)};
   const int tiles = (args.columns + C::kColumns - 1) / C::kColumns;
-  args.units = (tiles + args.neighbours - 1) / args.neighbours * args.sums;
-  const unsigned cluster = C::kHalves * args.neighbours * args.joined;
-  const int clusters = args.joined > 1 ? args.units : std::min(args.units, most[args.neighbours - 1]);
+  args.units = (tiles + args.neighbours - 1) / args.neighbours * args.splits;
+  const unsigned cluster = C::kHalves * args.neighbours;
+  const int clusters = C::kGlu ? std::min(args.units, most[args.neighbours - 1]) : args.units;
   launch_dependent({clusters * cluster, kThreads, used_bytes, stream, cluster}, tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
 }
 
@@ -411,27 +386,42 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
 }  // namespace
 
 bool tile_gemm_takes(const GemmCall& call) {
-  if (call.rows <= kStreamGemmRows || call.rows > kTileGemmRows) return false;
+  if (call.rows <= kStreamGemmRows || call.rows > kTileGemmRows || call.y_stride % 8 != 0 ||
+      call.linear->in_features < kMostTileSplits * kDepth) {
+    return false;
+  }
   GemmCall few = call;
   few.rows = kStreamGemmRows;
   return stream_gemm_takes(few);
 }
 
+bool tile_gemm_pays(const GemmCall& call) {
+  constexpr int64_t kRowsOfFewer = 192;  // up to which cuBLASLt has less to multiply than two halves of 128 rows
+  constexpr int64_t kBusyPercent = 80;   // of the time that all SMs have
+  if (call.rows > kRows && call.rows <= kRowsOfFewer) return false;
+  const TilePlan plan = tile_plan(call);
+  const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
+  const int64_t weight_rows = call.linear->out_features * plan.splits;
+  const int64_t units = (call.linear->out_features + plan.tile - 1) / plan.tile * plan.splits;
+  const int64_t waves = (units + places - 1) / places;
+  return weight_rows * 100 >= kBusyPercent * waves * places * plan.tile;
+}
+
 TilePlan tile_plan(const GemmCall& call) {
-  if (call.fused_glu) return {kGluTile, 1, 1, 1, 2, 4};
+  if (call.fused_glu) return {kGluTile, 1, 1, 2, 4};
   const GpuLinear& linear = *call.linear;
   const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
   const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
   TilePlan best;
   int64_t best_cost = INT64_MAX;
-  for (int tile : {128, 192, 256}) {
+  for (int tile : {96, 128, 192, 256}) {
     const int64_t tiles = (linear.out_features + tile - 1) / tile;
     for (int splits = 1; splits <= kMostTileSplits; ++splits) {
       const int64_t waves = (tiles * splits + places - 1) / places;
       const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + 32) + int64_t{900} * splits;
       if (cost >= best_cost) continue;
       best_cost = cost;
-      best = {tile, splits, 1, 1, 2, 4};
+      best = {tile, splits, 1, 2, 4};
     }
   }
   return best;
@@ -446,7 +436,7 @@ void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stre
   args.y = call.y;
   args.y_stride = call.y_stride;
   args.f32_out = call.y_dtype == DType::f32;
-  args.splits = args.joined = plan.joined;
+  args.splits = 1;
   if (partials != nullptr) {
     args.y = partials;
     args.y_stride = linear.out_features;
@@ -454,7 +444,6 @@ void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stre
     args.f32_out = true;
     args.splits = plan.splits;
   }
-  args.sums = args.splits / args.joined;
   args.glu = call.fused_glu ? linear.glu : GluActivation::none;
   const auto on = static_cast<cudaStream_t>(stream);
   linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
