@@ -404,24 +404,28 @@ bool tile_gemm_pays(const GemmCall& call) {
   const int64_t weight_rows = call.linear->out_features * plan.splits;
   const int64_t units = (call.linear->out_features + plan.tile - 1) / plan.tile * plan.splits;
   const int64_t waves = (units + places - 1) / places;
+  if (waves > 1 && !call.fused_glu) return false;  // not measured
   return weight_rows * 100 >= kBusyPercent * waves * places * plan.tile;
 }
 
 TilePlan tile_plan(const GemmCall& call) {
-  if (call.fused_glu) return {kGluTile, 1, 1, 2, 4};
+  // A CTA's chunks of one row, weights and half as many inputs; what a split costs 128 rows, here and in the kernel that
+  // adds up, in the same unit, from times of Llama-3.1-8B's products.
+  constexpr int64_t kSplitCost = 900;
+  if (call.fused_glu) return {kGluTile, 1, 1, 1, 4};
   const GpuLinear& linear = *call.linear;
   const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
-  const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
+  const int64_t halves = call.rows > kRows ? 2 : 1, places = num_sms() / halves;
   TilePlan best;
   int64_t best_cost = INT64_MAX;
   for (int tile : {96, 128, 192, 256}) {
     const int64_t tiles = (linear.out_features + tile - 1) / tile;
     for (int splits = 1; splits <= kMostTileSplits; ++splits) {
       const int64_t waves = (tiles * splits + places - 1) / places;
-      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + 32) + int64_t{900} * splits;
+      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits * halves;
       if (cost >= best_cost) continue;
       best_cost = cost;
-      best = {tile, splits, 1, 2, 4};
+      best = {tile, splits, 1, splits < (tile < 192 ? 4 : 3) ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};
     }
   }
   return best;
