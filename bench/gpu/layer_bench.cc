@@ -70,7 +70,7 @@ int splits_of(const Way& way) {
 std::string name_of(const Way& way) {
   if (const auto* p = std::get_if<StreamPlan>(&way)) return fmt::format("{}x{} {} of {}", p->tile, p->splits, p->together, p->in_flight);
   const TilePlan& p = std::get<TilePlan>(way);
-  return fmt::format("{}x{}{} {} of {}", p.tile, p.splits, p.neighbours == 2 ? "n" : "", p.together, p.in_flight);
+  return fmt::format("{}x{} {} of {}", p.tile, p.splits, p.together, p.in_flight);
 }
 
 struct Product {
@@ -130,14 +130,14 @@ class Bench {
     check(cudaMemcpy(slots_.as<void>(), slots.data(), slots.size() * 4, cudaMemcpyHostToDevice));
     add("qkv", kQkv, kHidden, false, GluActivation::none,
         {{192, 4, 1, 4}, {128, 2, 1, 5}, {128, 2, 2, 6}, {128, 2, 4, 8}},
-        {{192, 2, 1, 2, 4}, {192, 2, 1, 1, 4}, {96, 1, 1, 2, 6}, {96, 2, 1, 2, 6}, {96, 2, 2, 2, 6}});
+        {{192, 2, 1, 4}, {192, 2, 2, 4}, {96, 1, 2, 6}, {96, 2, 2, 6}});
     add("o", kHidden, kHidden, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
-        {{128, 2, 1, 2, 6}, {192, 3, 1, 1, 4}, {96, 3, 1, 2, 6}, {96, 3, 1, 1, 5}, {128, 4, 1, 1, 6}});
+        {{128, 2, 2, 6}, {192, 3, 1, 4}, {96, 3, 2, 6}, {128, 4, 1, 6}});
     add("gate_up", 2 * kFfn, kHidden, false, GluActivation::silu,
         {{224, 1, 1, 3}, {224, 1, 2, 4}, {224, 1, 2, 6}, {224, 1, 3, 5}, {224, 1, 3, 6}},
-        {{224, 1, 1, 1, 3}, {224, 1, 1, 1, 4}});
+        {{224, 1, 1, 3}, {224, 1, 1, 4}});
     add("down", kHidden, kFfn, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
-        {{256, 4, 1, 1, 3}, {192, 3, 1, 1, 4}, {192, 3, 1, 1, 3}, {128, 4, 1, 1, 6}, {128, 4, 1, 2, 6}, {96, 3, 1, 2, 6}});
+        {{256, 4, 1, 3}, {192, 3, 1, 4}, {128, 4, 1, 6}, {96, 3, 2, 6}});
     for (Product& p : products) p.weights = random_matrix(size_t(p.n) * p.k * kLayers, 1 / 64.0f);
   }
 

@@ -1,8 +1,8 @@
 // wgmma with 128 input rows as the M side, half of them a warpgroup's, a tile of weight rows as the N side, both in shared
 // memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings inputs, and two
-// warpgroups that multiply; the CTAs go through tiles without a stop between them. More than 128 rows are a pair
-// of CTAs, each with half of the rows, that bring each other half of the weights; neighbouring tiles may bring each other
-// the inputs, too: what counts is the bytes from the L2, which are more than the weights.
+// warpgroups that multiply; with a GLU the CTAs go through tiles without a stop between them. More than 128 rows are a
+// pair of CTAs, each with half of the rows, that bring each other half of the weights: what counts beside arithmetic is the
+// bytes from the L2, which are more than the weights.
 #include "ops/cuda/tile_gemm.h"
 
 #include <cuda_runtime.h>
@@ -44,8 +44,8 @@ struct Args {
   int rows;
   int columns;           // of y
   int chunks;            // of the depth
-  int splits, neighbours;  // TilePlan
-  int units;             // a cluster's: groups of neighbouring tiles, times splits
+  int splits;
+  int units;             // tiles, times splits
   int stages;
   int together, in_flight;  // TilePlan
   bool f32_out;
@@ -57,7 +57,7 @@ template <int kTile_, bool kGlu_, int kHalves_>
 struct Config {
   static constexpr int kTile = kTile_;        // weight rows
   static constexpr bool kGlu = kGlu_;
-  static constexpr int kHalves = kHalves_;    // of the inputs' rows, each a CTA's
+  static constexpr int kHalves = kHalves_;    // of the inputs' rows, each a CTA's of a cluster
   static constexpr int kPieces = kGlu || kHalves == 2 ? 2 : 1;  // of a stage's weights
   static constexpr int kPieceRows = kTile / kPieces;
   static constexpr int kPieceBytes = kPieceRows * kRowBytes;
@@ -69,33 +69,13 @@ struct Config {
   static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
 };
 
-// A CTA of a cluster: the CTAs of one tile stand side by side.
-template <class C>
-struct Place {
-  int half, neighbour, cluster, clusters;
-
-  __device__ explicit Place(const Args& a) {
-    const int size = C::kHalves * a.neighbours, rank = static_cast<int>(blockIdx.x) % size;
-    half = rank % C::kHalves;
-    neighbour = rank / C::kHalves;
-    cluster = static_cast<int>(blockIdx.x) / size;
-    clusters = static_cast<int>(gridDim.x) / size;
-  }
-  __device__ u32 same_tile() const { return ((1u << C::kHalves) - 1) << (neighbour * C::kHalves); }
-  __device__ u32 same_rows(const Args& a) const {
-    return 1u << half | (a.neighbours == 2 ? 1u << (C::kHalves + half) : 0);
-  }
-};
-
-// The part of a tile's depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
-// the same rows on.
+// The part of a tile's depth that falls to a cluster, in chunks: the clusters of a tile take turns, so that together they
+// read the same rows on.
 struct Share {
   int tile, rank, count;
 
-  template <class C>
-  __device__ Share(const Args& a, int unit, const Place<C>& place)
-      : tile(unit / a.splits * a.neighbours + place.neighbour), rank(unit % a.splits),
-        count((a.chunks - rank + a.splits - 1) / a.splits) {}
+  __device__ Share(const Args& a, int unit)
+      : tile(unit / a.splits), rank(unit % a.splits), count((a.chunks - rank + a.splits - 1) / a.splits) {}
 };
 
 // A place in the ring, and the parity of its turn.
@@ -120,16 +100,24 @@ struct Ring {
   }
 };
 
+// Units of a CTA: every gridDim-th of its cluster.
+template <class C>
+__device__ __forceinline__ int first_unit() { return static_cast<int>(blockIdx.x) / C::kHalves; }
+template <class C>
+__device__ __forceinline__ int unit_step() { return static_cast<int>(gridDim.x) / C::kHalves; }
+template <class C>
+__device__ __forceinline__ int half() { return static_cast<int>(blockIdx.x) % C::kHalves; }
+
 // One thread. Weights come before the predecessor has ended, but never so many at a time that its own loads, and the
 // inputs, wait behind them.
 template <class C>
-__device__ void bring_weights(const Args& a, Ring<C> ring, const Place<C>& place) {
+__device__ void bring_weights(const Args& a, Ring<C> ring) {
   const u64 policy = ptx::evict_first_policy();
   const int turn = a.splits * kDepth;
   Ring<C> landing = ring;
   int asked = 0;
-  for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
-    const Share share(a, unit, place);
+  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+    const Share share(a, unit);
     const int row = share.tile * (C::kGlu ? C::kColumns : C::kTile);
     int depth = share.rank * kDepth;
     for (int i = 0; i < share.count; i += a.together) {
@@ -146,13 +134,13 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Place<C>& place
       }
 #pragma unroll
       for (int piece = 0; piece < C::kPieces; ++piece) {
-        if (C::kHalves == 2 && piece != place.half) continue;
+        if (C::kHalves == 2 && piece != half<C>()) continue;
         const int piece_row = row + piece * (C::kGlu ? a.columns : C::kPieceRows);
         at = ring;
         for (int j = 0; j < stages; ++j) {
           const u32 to = at.at() + piece * C::kPieceBytes;
           if constexpr (C::kHalves == 2) {
-            ptx::tma_multicast_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, place.same_tile(), policy);
+            ptx::tma_multicast_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, 0b11, policy);
           } else {
             ptx::tma_load_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, policy);
           }
@@ -167,23 +155,15 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Place<C>& place
 
 // One thread.
 template <class C>
-__device__ void bring_inputs(const Args& a, Ring<C> ring, const Place<C>& place) {
+__device__ void bring_inputs(const Args& a, Ring<C> ring) {
   wait_for_predecessor();
-  const int turn = a.splits * kDepth, piece_rows = kRows / a.neighbours;
-  const int row = place.half * kRows + place.neighbour * piece_rows;
-  const u32 at = C::kWeightBytes + place.neighbour * piece_rows * kRowBytes, ctas = place.same_rows(a);
-  for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
-    const Share share(a, unit, place);
-    int depth = share.rank * kDepth;
-    for (int i = 0; i < share.count; ++i, depth += turn) {
+  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+    const Share share(a, unit);
+    for (int i = 0; i < share.count; ++i) {
       const u32 full = ring.inputs_full();
       ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kInputBytes);
-      if (a.neighbours == 1) {
-        ptx::tma_load_4d(ring.at() + at, &a.x, full, depth, row, 0, 0);
-      } else {
-        ptx::tma_multicast_4d(ring.at() + at, &a.x, full, depth, row, 0, 0, ctas);
-      }
+      ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, (share.rank + i * a.splits) * kDepth, half<C>() * kRows, 0, 0);
       ring.next();
     }
   }
@@ -219,8 +199,7 @@ __device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& 
 // The tile's columns of y, through shared memory at `staging`: rows are written whole, and no thread waits for them.
 // put(address, two neighbours).
 template <class C, int kElementBytes, class Put>
-__device__ __forceinline__ void write(const Args& a, const Share& share, int half, u32 staging, const Sums<C>& sum,
-                                      const Put& put) {
+__device__ __forceinline__ void write(const Args& a, const Share& share, u32 staging, const Sums<C>& sum, const Put& put) {
   // wgmma leaves a thread two neighbours of every 8 columns, of two rows: no two write to one bank.
   constexpr int kPitch = C::kColumns * kElementBytes + 8 * kElementBytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -235,7 +214,7 @@ __device__ __forceinline__ void write(const Args& a, const Share& share, int hal
   }
   ptx::fence_proxy_async();
   __syncwarp();
-  const int token = half * kRows + warp * 16 + lane, first = share.tile * C::kColumns;
+  const int token = half<C>() * kRows + warp * 16 + lane, first = share.tile * C::kColumns;
   const int columns = min(C::kColumns, a.columns - first);
   if (lane < 16 && token < a.rows && columns > 0) {
     const int64_t element = share.rank * a.split_stride + token * a.y_stride + first;
@@ -245,22 +224,22 @@ __device__ __forceinline__ void write(const Args& a, const Share& share, int hal
 }
 
 template <class E, class C>
-__device__ __forceinline__ void write(const Args& a, const Share& share, int half, u32 staging, const Sums<C>& sum) {
+__device__ __forceinline__ void write(const Args& a, const Share& share, u32 staging, const Sums<C>& sum) {
   if (!C::kGlu && a.f32_out) {
-    write<C, 4>(a, share, half, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_8(at, x, y); });
+    write<C, 4>(a, share, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_8(at, x, y); });
   } else {
-    write<C, 2>(a, share, half, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_4(at, E::pack(x, y)); });
+    write<C, 2>(a, share, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_4(at, E::pack(x, y)); });
   }
 }
 
-// A stage is free for those CTAs whose copies write to it.
+// A stage is free, for both CTAs of a cluster: each writes to the other's.
 template <class C>
-__device__ __forceinline__ void release(const Args& a, u32 empty, u32 ctas) {
+__device__ __forceinline__ void release(u32 empty) {
   const int lane = threadIdx.x % 32;
-  if (C::kHalves * a.neighbours == 1) {
+  if constexpr (C::kHalves == 1) {
     if (lane == 0) ptx::mbarrier_arrive(empty);
   } else {
-    if (ctas >> lane & 1) ptx::mbarrier_arrive_at(empty, lane);
+    if (lane < C::kHalves) ptx::mbarrier_arrive_at(empty, lane);
   }
 }
 
@@ -268,9 +247,7 @@ template <class E, class C>
 __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
   Ring<C> ring(a, memory);
-  const Place<C> place(a);
-  const bool alone = C::kHalves * a.neighbours == 1;
-  const u32 mates = place.same_tile() | place.same_rows(a);
+  constexpr bool kAlone = C::kHalves == 1;
   start_successor();
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
@@ -279,24 +256,24 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
       const u32 barriers = ring.barriers + kBarrierBytes * i;
       ptx::mbarrier_init(barriers, 1);
       ptx::mbarrier_init(barriers + 8, 1);
-      ptx::mbarrier_init(barriers + 16, kConsumers / 32 * __popc(mates));
+      ptx::mbarrier_init(barriers + 16, kConsumers / 32 * C::kHalves);
     }
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  if (!alone) {
+  if constexpr (!kAlone) {
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   }
   if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring, place);
-    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring, place);
+    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring);
+    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring);
     return;
   }
   wait_for_predecessor();
   Sums<C> sum;
-  for (int unit = place.cluster; unit < a.units; unit += place.clusters) {
-    const Share share(a, unit, place);
+  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+    const Share share(a, unit);
     u32 used = 0;
     for (int i = 0; i < share.count; ++i) {
       ptx::mbarrier_wait(ring.weights_full(), ring.parity);
@@ -304,15 +281,15 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
       multiply<E, C>(ring.at(), threadIdx.x / 128, i == 0, sum);
       if (i > 0) {
         ptx::wgmma_wait<1>();
-        release<C>(a, used, mates);
+        release<C>(used);
       }
       used = ring.empty();
       ring.next();
     }
     ptx::wgmma_wait<0>();
-    release<C>(a, used, mates);
+    release<C>(used);
     // What others send here has come, and what this CTA says to others is said, before any of them ends.
-    if (!alone && unit + place.clusters >= a.units) ptx::cluster_arrive_relaxed();
+    if (!kAlone && unit + unit_step<C>() >= a.units) ptx::cluster_arrive_relaxed();
     if constexpr (C::kGlu) {
       activate_all<C>(a.glu, sum);
       ptx::bulk_wait_read();  // of the tile before
@@ -320,36 +297,17 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
     } else {
       ptx::named_barrier_sync(1, kConsumers);  // the stages, which nobody reads any more
     }
-    write<E, C>(a, share, place.half, ring.staging(), sum);
+    write<E, C>(a, share, ring.staging(), sum);
   }
   ptx::bulk_wait_read();
-  if (!alone) ptx::cluster_wait();
-}
-
-// Clusters that run at once, at most.
-template <class E, class C>
-int most_clusters(unsigned size, size_t smem_bytes) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = size;
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = smem_bytes;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = size;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  cudaOccupancyMaxActiveClusters(&count, tile_gemm_kernel<E, C>, &config);
-  return std::max(count, 1);
+  if constexpr (!kAlone) ptx::cluster_wait();
 }
 
 template <class E, class C>
 void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
   const GpuLinear& linear = *call.linear;
-  args.neighbours = plan.neighbours;
   if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, linear.in_features, C::kPieceRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows / args.neighbours) != cudaSuccess) {
+      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows) != cudaSuccess) {
     return;  // the driver is older than the chip: tile_gemm_takes() has asked
   }
   // Where this fails, so does the launch.
@@ -359,12 +317,11 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
   args.together = std::min(plan.together, args.stages);
   args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
   const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes) + C::kStagingBytes;
-  static const int most[] = {most_clusters<E, C>(C::kHalves, used_bytes), most_clusters<E, C>(2 * C::kHalves, used_bytes)};
-  const int tiles = (args.columns + C::kColumns - 1) / C::kColumns;
-  args.units = (tiles + args.neighbours - 1) / args.neighbours * args.splits;
-  const unsigned cluster = C::kHalves * args.neighbours;
-  const int clusters = C::kGlu ? std::min(args.units, most[args.neighbours - 1]) : args.units;
-  launch_dependent({clusters * cluster, kThreads, used_bytes, stream, cluster}, tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
+  args.units = (args.columns + C::kColumns - 1) / C::kColumns * args.splits;
+  const int at_once = num_sms() / C::kHalves;
+  const int clusters = C::kGlu ? std::min(args.units, at_once) : args.units;
+  launch_dependent({static_cast<unsigned>(clusters * C::kHalves), kThreads, used_bytes, stream, C::kHalves},
+                   tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
 }
 
 template <class E, int kHalves>
@@ -412,7 +369,7 @@ TilePlan tile_plan(const GemmCall& call) {
   // A CTA's chunks of one row, weights and half as many inputs; what a split costs 128 rows, here and in the kernel that
   // adds up, in the same unit, from times of Llama-3.1-8B's products.
   constexpr int64_t kSplitCost = 900;
-  if (call.fused_glu) return {kGluTile, 1, 1, 1, 4};
+  if (call.fused_glu) return {kGluTile, 1, 1, 4};
   const GpuLinear& linear = *call.linear;
   const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
   const int64_t halves = call.rows > kRows ? 2 : 1, places = num_sms() / halves;
@@ -425,7 +382,7 @@ TilePlan tile_plan(const GemmCall& call) {
       const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits * halves;
       if (cost >= best_cost) continue;
       best_cost = cost;
-      best = {tile, splits, 1, splits < (tile < 192 ? 4 : 3) ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};
+      best = {tile, splits, tile < 192 && splits < 4 ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};
     }
   }
   return best;

@@ -16,7 +16,6 @@ inline constexpr int kTileGemmRows = 256, kMostTileSplits = 4;
 struct TilePlan {
   int tile = 192;      // weight rows of a CTA: 96, 128, 192 or 256; with a GLU 224, gates and ups
   int splits = 1;      // parts of the depth; with a GLU 1
-  int neighbours = 1;  // tiles whose CTAs form a cluster and bring inputs for each other: 1 or 2
   int together = 2;    // stages of weights asked for at once, whose bytes of a row are neighbours
   int in_flight = 4;   // stages of weights asked for that have not arrived, at most
   bool operator==(const TilePlan&) const = default;
