@@ -118,7 +118,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring) {
   int asked = 0;
   for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
     const Share share(a, unit);
-    const int row = share.tile * (C::kGlu ? C::kColumns : C::kTile);
+    const int row = share.tile * C::kColumns;
     int depth = share.rank * kDepth;
     for (int i = 0; i < share.count; i += a.together) {
       const int stages = min(a.together, share.count - i);
