@@ -7,6 +7,7 @@
 #include "model/families/family.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/tile_gemm.h"
 
 namespace warpweave {
 namespace {
@@ -89,7 +90,8 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   get(w_.gate_up, 2 * inner, element);
   get(w_.act, inner, element);
   const int64_t widest = std::max(hidden, q_dim + 2 * kv_dim);
-  get(w_.partials, int64_t{gpu::kStreamGemmRows} * gpu::kMostStreamSplits * widest, sizeof(float));
+  get(w_.partials, std::max<int64_t>(gpu::kStreamGemmRows * gpu::kMostStreamSplits, gpu::kTileGemmRows * gpu::kMostTileSplits) * widest,
+      sizeof(float));
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
   int64_t fp8_depth = 0;
   for (const GpuDecoderLayer& layer : weights_.layers) {
@@ -123,7 +125,9 @@ int64_t GpuDecoder::product_rows(int64_t rows) const {
 // do so by themselves; many rows leave memory no idle time.
 gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) const {
   if ((!decoding_ && rows > kPrefetchedRows) || rows <= gpu::kSmallGemmRows || next.empty()) return {};
-  if (gemm_->partial_splits({.linear = &next, .rows = rows, .y_stride = next.out_features}) > 0) return {};
+  const bool glu = next.glu != GluActivation::none;
+  const int64_t columns = glu ? next.out_features / 2 : next.out_features;
+  if (!gemm_->runs_library({.linear = &next, .rows = rows, .y_dtype = dtype_, .y_stride = columns, .fused_glu = glu})) return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;

@@ -44,7 +44,7 @@ constexpr int kNormThreads = 512;
 
 // A thread keeps kNormPacks times 4 elements in registers; what is wider than that is read twice.
 template <typename T, int kNormPacks, bool kPartials = false>
-__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call) {
+__global__ void __launch_bounds__(kNormThreads, kNormPacks == 2 ? 2 : 1) rms_norm_kernel(RmsNormCall call) {
   __shared__ float scratch[kNormThreads / 32];
   if (blockIdx.x >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows));
   start_successor();
@@ -58,18 +58,31 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNormCall call
   float* x = call.x + blockIdx.x * call.cols;
   float kept[kNormPacks][4];
   float sum = 0;
+  // All loads of two packs before the first store, which might touch what they read.
 #pragma unroll
-  for (int pack = 0; pack < kNormPacks; ++pack) {
-    const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
-    if (i >= call.cols) break;
-    load_f32(x + i, kept[pack]);
-    if constexpr (kPartials) {
-      const float* from = call.partials.data + blockIdx.x * call.cols + i;
-      add_partials(from, call.partials.splits, call.partials.stride, kept[pack]);
-      store_f32(x + i, kept[pack]);
+  for (int first = 0; first < kNormPacks; first += 2) {
+    PartialPack<4> partials[2];
+#pragma unroll
+    for (int pack = first; pack < first + 2; ++pack) {
+      const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
+      const bool wanted = i < call.cols;
+      if (wanted) load_f32(x + i, kept[pack]);
+      if constexpr (kPartials) {
+        partials[pack - first].load(call.partials.data + blockIdx.x * call.cols + i, call.partials.splits,
+                                    call.partials.stride, wanted);
+      }
     }
 #pragma unroll
-    for (float v : kept[pack]) sum += v * v;
+    for (int pack = first; pack < first + 2; ++pack) {
+      const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
+      if (i >= call.cols) break;
+      if constexpr (kPartials) {
+        partials[pack - first].add_to(kept[pack]);
+        store_f32(x + i, kept[pack]);
+      }
+#pragma unroll
+      for (float v : kept[pack]) sum += v * v;
+    }
   }
   for (int64_t i = (int64_t{kNormPacks} * blockDim.x + threadIdx.x) * 4; i < call.cols; i += blockDim.x * 4) {
     for (int j = 0; j < 4; ++j) sum += x[i + j] * x[i + j];

@@ -11,6 +11,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/tile_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -370,15 +371,26 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
 }
 
 bool GpuGemm::takes_fused(const GemmCall& call) const {
-  return call.rows > 0 && (runs_small(call) || (call.fused_glu && runs_stream(call)));
+  return call.rows > 0 && (runs_small(call) || (call.fused_glu && (runs_stream(call) || runs_tile(call))));
 }
 
 int GpuGemm::partial_splits(const GemmCall& call) const {
-  return runs_stream(call) ? stream_plan(call).splits : 0;
+  if (runs_stream(call)) return stream_plan(call).splits;
+  if (!runs_tile(call)) return 0;
+  const int sums = tile_plan(call).splits;
+  return sums == 1 && call.y_dtype != DType::f32 ? 0 : sums;  // one sum is y itself, unless y is to be added to
+}
+
+bool GpuGemm::runs_library(const GemmCall& call) const {
+  return call.linear->dtype == DType::fp8_e4m3 || !(runs_small(call) || runs_stream(call) || runs_tile(call));
 }
 
 bool GpuGemm::runs_stream(const GemmCall& call) const {
   return !batch_invariant_ && !library_only_ && call.rows > kSmallGemmRows && stream_gemm_takes(call);
+}
+
+bool GpuGemm::runs_tile(const GemmCall& call) const {
+  return !batch_invariant_ && !library_only_ && tile_gemm_takes(call) && tile_gemm_pays(call);
 }
 
 bool GpuGemm::runs_small(const GemmCall& call) const {
@@ -395,12 +407,15 @@ Status GpuGemm::run(const GemmCall& call, Stream stream) {
 }
 
 Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
-  if (call.partials != nullptr || (call.fused_glu && !runs_small(call))) {
+  if (runs_small(call) && call.partials == nullptr) {
+    small_gemm(call, stream);
+  } else if (runs_tile(call) && (call.partials != nullptr || call.fused_glu || tile_plan(call).splits == 1)) {
+    tile_gemm(call, tile_plan(call), call.partials, stream);
+  } else if (call.partials != nullptr || call.fused_glu) {
     stream_gemm(call, stream_plan(call), call.partials, stream);
-    return {};
+  } else {
+    return run_by_plan(call, stream);
   }
-  if (!runs_small(call)) return run_by_plan(call, stream);
-  small_gemm(call, stream);
   return {};
 }
 

@@ -1,6 +1,6 @@
 // y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and kernels of our own, which begin under
 // the kernel before them, up to 16 rows (small_gemm.h) and, where the caller can take partial sums or wants
-// a GLU, up to 64 (stream_gemm.h).
+// a GLU, up to 64 (stream_gemm.h) and up to 256 (tile_gemm.h).
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
@@ -83,6 +83,8 @@ class GpuGemm {
   bool takes_fused(const GemmCall& call) const;
   // How many partial sums run() leaves of this call where it is given room for them (stream_gemm.h); 0: it does not.
   int partial_splits(const GemmCall& call) const;
+  // Whether none of our own kernels does.
+  bool runs_library(const GemmCall& call) const;
 
   // From now on cuBLASLt alone computes; to compare with.
   void set_library_only() { library_only_ = true; }
@@ -128,6 +130,7 @@ class GpuGemm {
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
   bool runs_small(const GemmCall& call) const;
   bool runs_stream(const GemmCall& call) const;
+  bool runs_tile(const GemmCall& call) const;
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;

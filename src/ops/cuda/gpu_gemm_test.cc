@@ -10,6 +10,7 @@
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/tile_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -182,6 +183,77 @@ TEST_P(GpuGemmTest, StreamGemmAppliesTheGlu) {
   expect_glu(y);
 }
 
+constexpr TilePlan kTilePlans[] = {{96, 1, 1, 1}, {96, 3, 2, 5}, {128, 4, 3, 7}, {128, 2, 2, 4},
+                                   {192, 2, 2, 4}, {192, 1, 1, 3}, {256, 3, 2, 4}, {256, 4, 1, 3}};
+
+TEST_P(GpuGemmTest, TileGemmLeavesSumsThatAddUpToTheProduct) {
+  const auto [rows, n, k] = GetParam();
+  const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y_dtype = DType::f32, .y_stride = n};
+  if (!tile_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  std::vector<TilePlan> plans(std::begin(kTilePlans), std::end(kTilePlans));
+  plans.push_back(tile_plan(call));
+  for (const TilePlan& plan : plans) {
+    SCOPED_TRACE(plan.tile * 10 + plan.splits);
+    const size_t each = rows * n;
+    std::vector<float> sums((plan.splits + 1) * each, NAN);
+    DeviceBuffer device_sums = on_device(sums.data(), sums.size() * 4);
+    tile_gemm(call, plan, device_sums.as<float>(), nullptr);
+    ASSERT_EQ(cudaMemcpy(sums.data(), device_sums.as<void>(), sums.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    std::vector<float> y(each);
+    for (size_t i = 0; i < each; ++i) {
+      for (int split = 0; split < plan.splits; ++split) y[i] += sums[split * each + i];
+      ASSERT_TRUE(std::isnan(sums[plan.splits * each + i])) << "past the end, " << i;
+    }
+    expect_product(y, 0, 2e-4f);
+  }
+}
+
+TEST_P(GpuGemmTest, TileGemmAppliesTheGlu) {
+  const auto [rows, n, k] = GetParam();
+  linear_.glu = GluActivation::silu;
+  std::vector<uint16_t> first;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::vector<uint16_t> y(rows * n / 2, 0xffff);
+    DeviceBuffer device_y = on_device(y.data(), y.size() * 2);
+    const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                           .y_dtype = DType::bf16, .y_stride = n / 2, .fused_glu = true};
+    if (!tile_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+    tile_gemm(call, tile_plan(call), nullptr, nullptr);
+    ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    if (repeat == 0) {
+      expect_glu(y);
+      first = y;
+    }
+    ASSERT_EQ(y, first) << "repeat " << repeat;
+  }
+}
+
+TEST_P(GpuGemmTest, TileGemmWritesProductsOfF16) {
+  const auto [rows, n, k] = GetParam();
+  const auto to_f16 = [](std::vector<uint16_t>& values) {
+    std::vector<uint16_t> out(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      out[i] = f32_to_f16(bf16_to_f32(values[i]));
+      values[i] = f32_to_bf16(f16_to_f32(out[i]));  // halves that are small have fewer bits, never more
+    }
+    return out;
+  };
+  const std::vector<uint16_t> x = to_f16(x_), w = to_f16(w_);
+  DeviceBuffer device_x = on_device(x.data(), x.size() * 2), device_w = on_device(w.data(), w.size() * 2);
+  linear_.weight = device_w.as<void>();
+  linear_.dtype = DType::f16;
+  std::vector<uint16_t> y(rows * n, 0xffff);
+  DeviceBuffer device_y = on_device(y.data(), y.size() * 2);
+  const GemmCall call = {.linear = &linear_, .x = device_x.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                         .y_dtype = DType::f16, .y_stride = n};
+  if (!tile_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  tile_gemm(call, {192, 1, 2, 4}, nullptr, nullptr);
+  ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+  std::vector<float> wide(y.size());
+  for (size_t i = 0; i < y.size(); ++i) wide[i] = f16_to_f32(y[i]);
+  expect_product(wide, 0, 0.005f);
+}
+
 TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
   const auto [rows, n, k] = GetParam();
   auto gemm = GpuGemm::create();
@@ -233,7 +305,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuGemmTest,
                                          Shape{8, 4096, 4096}, Shape{9, 6144, 4096}, Shape{16, 1024, 14336},
                                          Shape{17, 4096, 512}, Shape{32, 28672, 128}, Shape{24, 512, 4096},
                                          Shape{33, 512, 4096},
-                                         Shape{64, 6144, 1024}, Shape{64, 17024, 256}, Shape{50, 1056, 640}, Shape{64, 4096, 1024}, Shape{5, 96, 64}, Shape{300, 512, 384}, Shape{1000, 512, 384}));
+                                         Shape{64, 6144, 1024}, Shape{64, 17024, 256}, Shape{50, 1056, 640}, Shape{64, 4096, 1024}, Shape{5, 96, 64}, Shape{65, 1056, 640}, Shape{100, 6144, 1024}, Shape{128, 4096, 1024}, Shape{129, 1056, 256},
+                                         Shape{200, 14336, 264}, Shape{255, 2048, 1024}, Shape{256, 4096, 328}, Shape{256, 8960, 256},
+                                         Shape{300, 512, 384}, Shape{1000, 512, 384}));
 
 }  // namespace
 }  // namespace warpweave::gpu

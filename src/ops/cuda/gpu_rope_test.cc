@@ -1,5 +1,5 @@
 // Norm, rotation and the K/V write on the GPU against f64: both kernels (usual head dims, all others), with and
-// without norms, bf16 and fp8 pools. Skipped without a GPU.
+// without norms, bf16 and fp8 pools; the norm of the residual stream that adds partial sums. Skipped without a GPU.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -169,6 +169,51 @@ INSTANTIATE_TEST_SUITE_P(Cases, GpuRopeTest,
                                          Case{96, 96, false, true, KvFormat::fp8_e4m3},
                                          Case{128, 128, false, false, KvFormat::bf16, 4}, Case{64, 64, false, true, KvFormat::bf16, 3},
                                          Case{256, 256, false, true, KvFormat::fp8_e4m3, 1}));
+
+TEST(GpuNormTest, AddsPartialSumsInTheirOrder) {
+  if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal(0, 1);
+  for (const int cols : {96, 1024, 4096, 5120, 12288}) {
+    for (int splits = 0; splits <= 4; ++splits) {
+      SCOPED_TRACE(testing::Message() << cols << " columns, " << splits << " sums");
+      const size_t count = size_t{kRows} * cols;
+      std::vector<float> x(count), sums(splits * count + 4), weight(cols);
+      for (std::vector<float>* values : {&x, &sums, &weight}) {
+        for (float& v : *values) v = normal(random);
+      }
+      DeviceBuffer device_x = on_device(x), device_sums = on_device(sums), device_weight = on_device(weight);
+      DeviceBuffer device_out = on_device(std::vector<uint16_t>(count, 0xffff));
+      RmsNormCall call;
+      call.x = device_x.as<float>();
+      call.partials = {splits > 0 ? device_sums.as<float>() : nullptr, splits, static_cast<int64_t>(count)};
+      call.rows = kRows;
+      call.cols = cols;
+      call.weight = device_weight.as<float>();
+      call.weight_offset = kOffset;
+      call.eps = kEps;
+      call.out = device_out.as<void>();
+      rms_norm(call, nullptr);
+      std::vector<uint16_t> out(count);
+      std::vector<float> x_after(count);
+      ASSERT_EQ(cudaMemcpy(out.data(), device_out.as<void>(), count * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+      ASSERT_EQ(cudaMemcpy(x_after.data(), device_x.as<void>(), count * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+      for (int row = 0; row < kRows; ++row) {
+        double squares = 0;
+        for (size_t i = size_t{1} * row * cols; i < size_t(row + 1) * cols; ++i) {
+          for (int split = 0; split < splits; ++split) x[i] += sums[split * count + i];
+          ASSERT_EQ(x_after[i], x[i]) << "element " << i;
+          squares += double{x[i]} * x[i];
+        }
+        const double inverse = 1 / std::sqrt(squares / cols + kEps);
+        for (int i = 0; i < cols; ++i) {
+          const double expected = x[size_t{1} * row * cols + i] * inverse * (weight[i] + kOffset);
+          ASSERT_NEAR(bf16_to_f32(out[size_t{1} * row * cols + i]), expected, 1e-5 + 0.005 * std::abs(expected));
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace warpweave::gpu

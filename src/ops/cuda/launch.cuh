@@ -50,6 +50,7 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  unsigned cluster = 1;  // neighbouring blocks that form one
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -59,11 +60,14 @@ void launch_dependent(const LaunchShape& shape, void (*kernel)(Parameters...), A
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = shape.stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = has_dependent_launch() ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = shape.cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = !has_dependent_launch() ? 0 : shape.cluster > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 

@@ -231,8 +231,11 @@ __global__ void __launch_bounds__(kMostRowThreads) rope_row_kernel(QkvRowsCall c
     float low[kPack] = {}, high[kPack] = {};
     if constexpr (kPartials) {
       const float* const from = call.partials.data + (row * num_heads + head) * kDim + lane * kPack;
-      add_partials(from, call.partials.splits, call.partials.stride, low);
-      add_partials(from + kHalf, call.partials.splits, call.partials.stride, high);
+      PartialPack<kPack> low_parts, high_parts;
+      low_parts.load(from, call.partials.splits, call.partials.stride);
+      high_parts.load(from + kHalf, call.partials.splits, call.partials.stride);
+      low_parts.add_to(low);
+      high_parts.add_to(high);
     } else {
       load_f32(memory, low);
       load_f32(memory + kHalf, high);

@@ -61,30 +61,37 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
   return sum;
 }
 
-// Adds partial sums, in their order; `stride` elements from one to the next.
+inline constexpr int kMostPartials = 4;
+
+// Partial sums of N elements, `stride` elements from one to the next: all loads begin at once, where the registers are.
 template <int N>
-__device__ __forceinline__ void add_partials(const float* from, int splits, int64_t stride, float (&to)[N]) {
-  constexpr int kMostSplits = 8;  // registers for all of them make all loads begin at once
-  float4 part[kMostSplits][N / 4];
+struct PartialPack {
+  float4 part[kMostPartials][N / 4];
+
+  __device__ __forceinline__ void load(const float* from, int splits, int64_t stride, bool wanted = true) {
 #pragma unroll
-  for (int s = 0; s < kMostSplits; ++s) {
+    for (int s = 0; s < kMostPartials; ++s) {
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) {
-      if (s < splits) part[s][i] = __ldcg(reinterpret_cast<const float4*>(from + s * stride) + i);
+      for (int i = 0; i < N / 4; ++i) {
+        part[s][i] = float4{};
+        if (wanted && s < splits) part[s][i] = __ldcg(reinterpret_cast<const float4*>(from + s * stride) + i);
+      }
     }
   }
+  // In their order.
+  __device__ __forceinline__ void add_to(float (&to)[N]) const {
 #pragma unroll
-  for (int s = 0; s < kMostSplits; ++s) {
-    if (s >= splits) break;
+    for (int s = 0; s < kMostPartials; ++s) {
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) {
-      to[4 * i] += part[s][i].x;
-      to[4 * i + 1] += part[s][i].y;
-      to[4 * i + 2] += part[s][i].z;
-      to[4 * i + 3] += part[s][i].w;
+      for (int i = 0; i < N / 4; ++i) {
+        to[4 * i] += part[s][i].x;
+        to[4 * i + 1] += part[s][i].y;
+        to[4 * i + 2] += part[s][i].z;
+        to[4 * i + 3] += part[s][i].w;
+      }
     }
   }
-}
+};
 
 // Calls `run` with a null pointer of the element type that stands for `dtype` (f32, f16 or bf16).
 template <typename Run>

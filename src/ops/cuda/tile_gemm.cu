@@ -1,0 +1,413 @@
+// wgmma with 128 input rows as the M side, half of them a warpgroup's, a tile of weight rows as the N side, both in shared
+// memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings inputs, and two
+// warpgroups that multiply; with a GLU the CTAs go through tiles without a stop between them. More than 128 rows are a
+// pair of CTAs, each with half of the rows, that bring each other half of the weights: what counts beside arithmetic is the
+// bytes from the L2, which are more than the weights.
+#include "ops/cuda/tile_gemm.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/cuda/ptx.h"
+#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/wgmma.h"
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+using ptx::u32;
+using ptx::u64;
+
+constexpr int kGroups = 2;                 // of 4 warps that multiply
+constexpr int kConsumers = 128 * kGroups;
+constexpr int kThreads = kConsumers + 64;
+constexpr int kRows = 64 * kGroups;        // of the inputs, a CTA's
+constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
+constexpr int kRowBytes = 2 * kDepth;
+constexpr int kInputBytes = kRows * kRowBytes;
+constexpr int kBarrierBytes = 24;          // of a stage: weights are there, inputs are, it is free again
+constexpr int kMostSmemBytes = 227 * 1024;
+constexpr int kGluTile = 224;
+
+struct Args {
+  CUtensorMap w, x;
+  void* y;
+  int64_t y_stride;
+  int64_t split_stride;  // of partial sums
+  int rows;
+  int columns;           // of y
+  int chunks;            // of the depth
+  int splits;
+  int units;             // tiles, times splits
+  int stages;
+  int together, in_flight;  // TilePlan
+  bool f32_out;
+  GluActivation glu;     // none: not fused. Up rows follow all gate rows
+};
+
+// Under a GLU a tile is gate rows, then as many up rows.
+template <int kTile_, bool kGlu_, int kHalves_>
+struct Config {
+  static constexpr int kTile = kTile_;        // weight rows
+  static constexpr bool kGlu = kGlu_;
+  static constexpr int kHalves = kHalves_;    // of the inputs' rows, each a CTA's of a cluster
+  static constexpr int kPieces = kGlu || kHalves == 2 ? 2 : 1;  // of a stage's weights
+  static constexpr int kPieceRows = kTile / kPieces;
+  static constexpr int kPieceBytes = kPieceRows * kRowBytes;
+  static constexpr int kColumns = kGlu ? kTile / 2 : kTile;     // of y
+  static constexpr int kWeightBytes = kTile * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kInputBytes;
+  // For outputs; with a GLU beside the stages, where the next tile's weights are by then.
+  static constexpr int kStagingBytes = kGlu ? kRows * (2 * kColumns + 16) : 0;
+  static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
+};
+
+// The part of a tile's depth that falls to a cluster, in chunks: the clusters of a tile take turns, so that together they
+// read the same rows on.
+struct Share {
+  int tile, rank, count;
+
+  __device__ Share(const Args& a, int unit)
+      : tile(unit / a.splits), rank(unit % a.splits), count((a.chunks - rank + a.splits - 1) / a.splits) {}
+};
+
+// A place in the ring, and the parity of its turn.
+template <class C>
+struct Ring {
+  u32 base, barriers;
+  int stages, stage = 0;
+  u32 parity = 0;
+
+  __device__ Ring(const Args& a, const char* memory)
+      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes + C::kStagingBytes), stages(a.stages) {}
+  __device__ u32 staging() const { return C::kGlu ? barriers - C::kStagingBytes : base; }
+  __device__ u32 at() const { return base + stage * C::kStageBytes; }
+  __device__ u32 weights_full() const { return barriers + kBarrierBytes * stage; }
+  __device__ u32 inputs_full() const { return weights_full() + 8; }
+  __device__ u32 empty() const { return weights_full() + 16; }
+  __device__ void next() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Units of a CTA: every gridDim-th of its cluster.
+template <class C>
+__device__ __forceinline__ int first_unit() { return static_cast<int>(blockIdx.x) / C::kHalves; }
+template <class C>
+__device__ __forceinline__ int unit_step() { return static_cast<int>(gridDim.x) / C::kHalves; }
+template <class C>
+__device__ __forceinline__ int half() { return static_cast<int>(blockIdx.x) % C::kHalves; }
+
+// One thread. Weights come before the predecessor has ended, but never so many at a time that its own loads, and the
+// inputs, wait behind them.
+template <class C>
+__device__ void bring_weights(const Args& a, Ring<C> ring) {
+  const u64 policy = ptx::evict_first_policy();
+  const int turn = a.splits * kDepth;
+  Ring<C> landing = ring;
+  int asked = 0;
+  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+    const Share share(a, unit);
+    const int row = share.tile * C::kColumns;
+    int depth = share.rank * kDepth;
+    for (int i = 0; i < share.count; i += a.together) {
+      const int stages = min(a.together, share.count - i);
+      Ring<C> at = ring;
+      for (int j = 0; j < stages; ++j) {
+        ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
+        if (asked++ >= a.in_flight) {
+          ptx::mbarrier_wait(landing.weights_full(), landing.parity);
+          landing.next();
+        }
+        ptx::mbarrier_arrive_expect_tx(at.weights_full(), C::kWeightBytes);
+        at.next();
+      }
+#pragma unroll
+      for (int piece = 0; piece < C::kPieces; ++piece) {
+        if (C::kHalves == 2 && piece != half<C>()) continue;
+        const int piece_row = row + piece * (C::kGlu ? a.columns : C::kPieceRows);
+        at = ring;
+        for (int j = 0; j < stages; ++j) {
+          const u32 to = at.at() + piece * C::kPieceBytes;
+          if constexpr (C::kHalves == 2) {
+            ptx::tma_multicast_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, 0b11, policy);
+          } else {
+            ptx::tma_load_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, policy);
+          }
+          at.next();
+        }
+      }
+      ring = at;
+      depth += stages * turn;
+    }
+  }
+}
+
+// One thread.
+template <class C>
+__device__ void bring_inputs(const Args& a, Ring<C> ring) {
+  wait_for_predecessor();
+  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+    const Share share(a, unit);
+    for (int i = 0; i < share.count; ++i) {
+      const u32 full = ring.inputs_full();
+      ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, kInputBytes);
+      ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, (share.rank + i * a.splits) * kDepth, half<C>() * kRows, 0, 0);
+      ring.next();
+    }
+  }
+}
+
+template <class C>
+using Sums = float[C::kTile / 2];
+
+template <class E, class C>
+__device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<C>& sum) {
+  const u32 w = ptx::wgmma_descriptor(stage, 0);
+  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes + group * 64 * kRowBytes, 0);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {
+    ptx::Wgmma<E, C::kTile>::qk(sum, ptx::wgmma_advance(x, k * 32), ptx::wgmma_advance(w, k * 32), !first || k > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// The activations of gates and ups, in the lower half of `sum`: all of them, so that none waits for another.
+template <class C>
+__device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& sum) {
+  const auto with = [&]<GluActivation kActivation>() {
+#pragma unroll
+    for (int i = 0; i < C::kTile / 4; ++i) sum[i] = activate<kActivation>(sum[i], sum[i + C::kTile / 4]);
+  };
+  if (activation == GluActivation::silu) return with.template operator()<GluActivation::silu>();
+  if (activation == GluActivation::gelu_tanh) return with.template operator()<GluActivation::gelu_tanh>();
+  with.template operator()<GluActivation::swiglu_oai>();
+}
+
+// The tile's columns of y, through shared memory at `staging`: rows are written whole, and no thread waits for them.
+// put(address, two neighbours).
+template <class C, int kElementBytes, class Put>
+__device__ __forceinline__ void write(const Args& a, const Share& share, u32 staging, const Sums<C>& sum, const Put& put) {
+  // wgmma leaves a thread two neighbours of every 8 columns, of two rows: no two write to one bank.
+  constexpr int kPitch = C::kColumns * kElementBytes + 8 * kElementBytes;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const u32 rows = staging + warp * 16 * kPitch, mine = rows + lane / 4 * kPitch + lane % 4 * 2 * kElementBytes;
+#pragma unroll
+  for (int j = 0; j < C::kColumns / 8; ++j) {
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      const int at = 4 * j + 2 * below;
+      put(mine + 8 * below * kPitch + 8 * j * kElementBytes, sum[at], sum[at + 1]);
+    }
+  }
+  ptx::fence_proxy_async();
+  __syncwarp();
+  const int token = half<C>() * kRows + warp * 16 + lane, first = share.tile * C::kColumns;
+  const int columns = min(C::kColumns, a.columns - first);
+  if (lane < 16 && token < a.rows && columns > 0) {
+    const int64_t element = share.rank * a.split_stride + token * a.y_stride + first;
+    ptx::bulk_store(static_cast<char*>(a.y) + element * kElementBytes, rows + lane * kPitch, columns * kElementBytes);
+  }
+  ptx::bulk_commit();
+}
+
+template <class E, class C>
+__device__ __forceinline__ void write(const Args& a, const Share& share, u32 staging, const Sums<C>& sum) {
+  if (!C::kGlu && a.f32_out) {
+    write<C, 4>(a, share, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_8(at, x, y); });
+  } else {
+    write<C, 2>(a, share, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_4(at, E::pack(x, y)); });
+  }
+}
+
+// A stage is free, for both CTAs of a cluster: each writes to the other's.
+template <class C>
+__device__ __forceinline__ void release(u32 empty) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (C::kHalves == 1) {
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  } else {
+    if (lane < C::kHalves) ptx::mbarrier_arrive_at(empty, lane);
+  }
+}
+
+template <class E, class C>
+__global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_constant__ Args a) {
+  extern __shared__ __align__(1024) char memory[];
+  Ring<C> ring(a, memory);
+  constexpr bool kAlone = C::kHalves == 1;
+  start_successor();
+  if (threadIdx.x == kConsumers) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.x);
+    for (int i = 0; i < a.stages; ++i) {
+      const u32 barriers = ring.barriers + kBarrierBytes * i;
+      ptx::mbarrier_init(barriers, 1);
+      ptx::mbarrier_init(barriers + 8, 1);
+      ptx::mbarrier_init(barriers + 16, kConsumers / 32 * C::kHalves);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if constexpr (!kAlone) {
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  }
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring);
+    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring);
+    return;
+  }
+  wait_for_predecessor();
+  Sums<C> sum;
+  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+    const Share share(a, unit);
+    u32 used = 0;
+    for (int i = 0; i < share.count; ++i) {
+      ptx::mbarrier_wait(ring.weights_full(), ring.parity);
+      ptx::mbarrier_wait(ring.inputs_full(), ring.parity);
+      multiply<E, C>(ring.at(), threadIdx.x / 128, i == 0, sum);
+      if (i > 0) {
+        ptx::wgmma_wait<1>();
+        release<C>(used);
+      }
+      used = ring.empty();
+      ring.next();
+    }
+    ptx::wgmma_wait<0>();
+    release<C>(used);
+    // What others send here has come, and what this CTA says to others is said, before any of them ends.
+    if (!kAlone && unit + unit_step<C>() >= a.units) ptx::cluster_arrive_relaxed();
+    if constexpr (C::kGlu) {
+      activate_all<C>(a.glu, sum);
+      ptx::bulk_wait_read();  // of the tile before
+      __syncwarp();
+    } else {
+      ptx::named_barrier_sync(1, kConsumers);  // the stages, which nobody reads any more
+    }
+    write<E, C>(a, share, ring.staging(), sum);
+  }
+  ptx::bulk_wait_read();
+  if constexpr (!kAlone) ptx::cluster_wait();
+}
+
+template <class E, class C>
+void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
+  const GpuLinear& linear = *call.linear;
+  if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, linear.in_features, C::kPieceRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows) != cudaSuccess) {
+    return;  // the driver is older than the chip: tile_gemm_takes() has asked
+  }
+  // Where this fails, so does the launch.
+  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
+      tile_gemm_kernel<E, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  args.stages = (kMostSmemBytes - C::kStagingBytes) / (C::kStageBytes + kBarrierBytes);
+  args.together = std::min(plan.together, args.stages);
+  args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
+  const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes) + C::kStagingBytes;
+  args.units = (args.columns + C::kColumns - 1) / C::kColumns * args.splits;
+  const int at_once = num_sms() / C::kHalves;
+  const int clusters = C::kGlu ? std::min(args.units, at_once) : args.units;
+  launch_dependent({static_cast<unsigned>(clusters * C::kHalves), kThreads, used_bytes, stream, C::kHalves},
+                   tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
+}
+
+template <class E, int kHalves>
+void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
+  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true, kHalves>>(args, call, plan, stream);
+  switch (plan.tile) {
+    case 96: return launch<E, Config<96, false, kHalves>>(args, call, plan, stream);
+    case 128: return launch<E, Config<128, false, kHalves>>(args, call, plan, stream);
+    case 192: return launch<E, Config<192, false, kHalves>>(args, call, plan, stream);
+    default: return launch<E, Config<256, false, kHalves>>(args, call, plan, stream);
+  }
+}
+
+template <class E>
+void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
+  call.rows > kRows ? launch<E, 2>(args, call, plan, stream) : launch<E, 1>(args, call, plan, stream);
+}
+
+}  // namespace
+
+bool tile_gemm_takes(const GemmCall& call) {
+  if (call.rows <= kStreamGemmRows || call.rows > kTileGemmRows || call.y_stride % 8 != 0 ||
+      call.linear->in_features < kMostTileSplits * kDepth) {
+    return false;
+  }
+  GemmCall few = call;
+  few.rows = kStreamGemmRows;
+  return stream_gemm_takes(few);
+}
+
+bool tile_gemm_pays(const GemmCall& call) {
+  constexpr int64_t kRowsOfFewer = 192;  // up to which cuBLASLt has less to multiply than two halves of 128 rows
+  constexpr int64_t kBusyPercent = 80;   // of the time that all SMs have
+  if (call.rows > kRows && call.rows <= kRowsOfFewer) return false;
+  const TilePlan plan = tile_plan(call);
+  const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
+  const int64_t weight_rows = call.linear->out_features * plan.splits;
+  const int64_t units = (call.linear->out_features + plan.tile - 1) / plan.tile * plan.splits;
+  const int64_t waves = (units + places - 1) / places;
+  if (waves > 1 && !call.fused_glu) return false;  // not measured
+  return weight_rows * 100 >= kBusyPercent * waves * places * plan.tile;
+}
+
+TilePlan tile_plan(const GemmCall& call) {
+  // A CTA's chunks of one row, weights and half as many inputs; what a split costs 128 rows, here and in the kernel that
+  // adds up, in the same unit, from times of Llama-3.1-8B's products.
+  constexpr int64_t kSplitCost = 900;
+  if (call.fused_glu) return {kGluTile, 1, 1, 4};
+  const GpuLinear& linear = *call.linear;
+  const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
+  const int64_t halves = call.rows > kRows ? 2 : 1, places = num_sms() / halves;
+  TilePlan best;
+  int64_t best_cost = INT64_MAX;
+  for (int tile : {96, 128, 192, 256}) {
+    const int64_t tiles = (linear.out_features + tile - 1) / tile;
+    for (int splits = 1; splits <= kMostTileSplits; ++splits) {
+      const int64_t waves = (tiles * splits + places - 1) / places;
+      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits * halves;
+      if (cost >= best_cost) continue;
+      best_cost = cost;
+      best = {tile, splits, tile < 192 && splits < 4 ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};
+    }
+  }
+  return best;
+}
+
+void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stream stream) {
+  const GpuLinear& linear = *call.linear;
+  Args args{};
+  args.rows = static_cast<int>(call.rows);
+  args.columns = static_cast<int>(call.fused_glu ? linear.out_features / 2 : linear.out_features);
+  args.chunks = static_cast<int>((linear.in_features + kDepth - 1) / kDepth);
+  args.y = call.y;
+  args.y_stride = call.y_stride;
+  args.f32_out = call.y_dtype == DType::f32;
+  args.splits = 1;
+  if (partials != nullptr) {
+    args.y = partials;
+    args.y_stride = linear.out_features;
+    args.split_stride = call.rows * linear.out_features;
+    args.f32_out = true;
+    args.splits = plan.splits;
+  }
+  args.glu = call.fused_glu ? linear.glu : GluActivation::none;
+  const auto on = static_cast<cudaStream_t>(stream);
+  linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
+}
+
+}  // namespace warpweave::gpu
