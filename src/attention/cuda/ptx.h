@@ -259,6 +259,49 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
 WW_DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;\n" ::: "memory"); }
 WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
+// ---- clusters, and bulk copies out of shared memory (sm_90) -----------------------------------
+
+WW_DEVICE u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+WW_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
+}
+// On the barrier at this address of the CTA of this rank.
+WW_DEVICE void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+  asm volatile(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there];}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// Into every CTA of `mask`, at the same address; each one's barrier at this address counts the bytes.
+WW_DEVICE void tma_load_4d_multicast(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3,
+                                     unsigned short mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4, %5, %6}], [%2], %7;\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(mask)
+      : "memory");
+}
+// Multiples of 16 bytes at multiples of 16.
+WW_DEVICE void bulk_store(void* global, u32 smem, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(smem), "r"(bytes)
+               : "memory");
+}
+// Adds floats to what is there.
+WW_DEVICE void bulk_add_f32(void* global, u32 smem, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(global), "r"(smem),
+               "r"(bytes)
+               : "memory");
+}
+WW_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+// Until this thread's copies have read shared memory.
+WW_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+// Until they have written.
+WW_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
+
 // ---- warpgroup control (sm_90a) ---------------------------------------------------------------
 
 template <int kRegisters>

@@ -50,6 +50,7 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  unsigned cluster = 1;  // CTAs; more than one: sm_90
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -59,11 +60,18 @@ void launch_dependent(const LaunchShape& shape, void (*kernel)(Parameters...), A
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = shape.stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = has_dependent_launch() ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (has_dependent_launch()) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {shape.cluster, 1, 1};
+  }
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
