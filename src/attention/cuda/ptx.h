@@ -59,6 +59,10 @@ WW_DEVICE uint4 load_once_16(const void* global) {
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(global) : "memory");
   return w;
 }
+WW_DEVICE void store_shared_4(u32 smem, u32 a) { asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(smem), "r"(a) : "memory"); }
+WW_DEVICE void store_shared_8(u32 smem, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(smem), "f"(a), "f"(b) : "memory");
+}
 WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most N of this thread's newest groups are in flight.
 template <int N>
@@ -255,52 +259,47 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
+// The same into every CTA of the cluster that `ctas` has a bit for, at the same addresses; each one's own barrier hears of
+// its bytes.
+WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas) {
+  asm volatile(
+      "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], m;}\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas)
+      : "memory");
+}
+WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas,
+                                u64 policy) {
+  asm volatile(
+      "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], m, %8;}\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas), "l"(policy)
+      : "memory");
+}
+// From shared memory, multiples of 16 bytes; what is written there first needs fence_proxy_async(). A thread's copies until
+// bulk_commit() are a group; bulk_wait_read() waits until the memory of all of them has been read.
+WW_DEVICE void bulk_store(void* global, u32 smem, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(smem), "r"(bytes)
+               : "memory");
+}
+WW_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+WW_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 // Of all memory, not only the CTA's.
 WW_DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;\n" ::: "memory"); }
 WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
-// ---- clusters, and bulk copies out of shared memory (sm_90) -----------------------------------
+// ---- clusters of CTAs (sm_90) -------------------------------------------------------------------
 
-WW_DEVICE u32 cluster_rank() {
-  u32 rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-  return rank;
-}
-WW_DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
-}
-// On the barrier at this address of the CTA of this rank.
-WW_DEVICE void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+// On the barrier at the same address in CTA `cta` of the cluster. Orders no writes of this thread for that CTA (in cluster
+// scope the instruction would wait for all of them).
+WW_DEVICE void mbarrier_arrive_at(u32 barrier, u32 cta) {
   asm volatile(
-      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there];}\n" ::"r"(barrier),
-      "r"(rank)
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}\n"
+      ::"r"(barrier), "r"(cta)
       : "memory");
 }
-// Into every CTA of `mask`, at the same address; each one's barrier at this address counts the bytes.
-WW_DEVICE void tma_load_4d_multicast(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3,
-                                     unsigned short mask) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
-      "%4, %5, %6}], [%2], %7;\n" ::"r"(smem),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(mask)
-      : "memory");
-}
-// Multiples of 16 bytes at multiples of 16.
-WW_DEVICE void bulk_store(void* global, u32 smem, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(smem), "r"(bytes)
-               : "memory");
-}
-// Adds floats to what is there.
-WW_DEVICE void bulk_add_f32(void* global, u32 smem, u32 bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(global), "r"(smem),
-               "r"(bytes)
-               : "memory");
-}
-WW_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-// Until this thread's copies have read shared memory.
-WW_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
-// Until they have written.
-WW_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
+WW_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
+WW_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
 
 // ---- warpgroup control (sm_90a) ---------------------------------------------------------------
 

@@ -7,13 +7,13 @@ namespace warpweave::gpu {
 
 template <GluActivation kActivation>
 __device__ __forceinline__ float activate(float gate, float up) {
-  if constexpr (kActivation == GluActivation::silu) return gate / (1 + __expf(-gate)) * up;
+  if constexpr (kActivation == GluActivation::silu) return __fdividef(gate, 1 + __expf(-gate)) * up;
   if constexpr (kActivation == GluActivation::gelu_tanh) {
     const float inner = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
     return 0.5f * gate * (1 + tanhf(inner)) * up;
   }
   const float clamped = fminf(gate, 7.0f);
-  return (fminf(fmaxf(up, -7.0f), 7.0f) + 1) * clamped / (1 + __expf(-1.702f * clamped));
+  return (fminf(fmaxf(up, -7.0f), 7.0f) + 1) * __fdividef(clamped, 1 + __expf(-1.702f * clamped));
 }
 
 __device__ __forceinline__ float activate(GluActivation activation, float gate, float up) {

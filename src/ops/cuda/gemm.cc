@@ -11,6 +11,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/wide_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -370,7 +371,7 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
 }
 
 bool GpuGemm::takes_fused(const GemmCall& call) const {
-  return call.rows > 0 && (runs_small(call) || (call.fused_glu && runs_stream(call)));
+  return call.rows > 0 && (runs_small(call) || (call.fused_glu && (runs_stream(call) || runs_wide(call))));
 }
 
 int GpuGemm::partial_splits(const GemmCall& call) const {
@@ -379,6 +380,10 @@ int GpuGemm::partial_splits(const GemmCall& call) const {
 
 bool GpuGemm::runs_stream(const GemmCall& call) const {
   return !batch_invariant_ && !library_only_ && call.rows > kSmallGemmRows && stream_gemm_takes(call);
+}
+
+bool GpuGemm::runs_wide(const GemmCall& call) const {
+  return !batch_invariant_ && !library_only_ && wide_gemm_pays(call);
 }
 
 bool GpuGemm::runs_small(const GemmCall& call) const {
@@ -395,6 +400,10 @@ Status GpuGemm::run(const GemmCall& call, Stream stream) {
 }
 
 Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
+  if (runs_wide(call)) {
+    wide_gemm(call, wide_plan(call), stream);
+    return {};
+  }
   if (call.partials != nullptr || (call.fused_glu && !runs_small(call))) {
     stream_gemm(call, stream_plan(call), call.partials, stream);
     return {};

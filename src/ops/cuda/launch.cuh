@@ -50,7 +50,7 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
-  unsigned cluster = 1;  // CTAs; more than one: sm_90
+  unsigned cluster = 1;  // neighbouring blocks that form one
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -60,18 +60,14 @@ void launch_dependent(const LaunchShape& shape, void (*kernel)(Parameters...), A
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = shape.stream;
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = shape.cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   config.attrs = attributes;
-  if (has_dependent_launch()) {
-    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (shape.cluster > 1) {
-    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {shape.cluster, 1, 1};
-  }
+  config.numAttrs = !has_dependent_launch() ? 0 : shape.cluster > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 

@@ -1,16 +1,16 @@
 // wgmma with rows of x as the M side and weight rows as the N side, both in shared memory, brought by the bulk copy
-// engine. A CTA stays on its SM and takes tile after tile: one warp brings stages, two warpgroups multiply, each a half
-// of the tile's rows. They wait for each other only through the ring, so that one multiplies alone while the other
-// writes its sums, row by row with the bulk copy engine, which also adds to f32.
+// engine. A CTA stays on its SM and takes tile after tile: one warp brings stages, two warpgroups take the tiles in turns.
+// So one multiplies while the other writes its sums, and the tensor cores are never without work.
 //
-// Two CTAs of a cluster have neighbouring tiles and read half of what they share, each for both: 128 x 256 tiles would
-// otherwise ask the L2 for more than it gives.
+// Two CTAs of a cluster have neighbouring tiles and read half of what they share, each for both: the L2 could not give
+// every CTA all of its own.
 #include "ops/cuda/wide_gemm.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attention/cuda/ptx.h"
 #include "attention/cuda/tensor_map.h"
@@ -27,14 +27,20 @@ using ptx::u32;
 constexpr int kGroups = 2;                      // of 4 warps that multiply
 constexpr int kConsumers = 128 * kGroups;
 constexpr int kThreads = kConsumers + 128;
-constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+constexpr int kCtas = 2;                        // of a cluster
+constexpr int kRows = 128;                      // of a tile
+constexpr int kBlocks = kRows / 64;
+constexpr int kWidest = 192;                    // columns; beside such sums a thread has no registers to write y in f32
 constexpr int kDepth = 64;                      // of a stage: 128 bytes of a row, the swizzle's width
 constexpr int kRowBytes = 2 * kDepth;
 constexpr int kBarrierBytes = 16;               // of a stage: it is full, it is free again
 constexpr int kMostSmemBytes = 227 * 1024;
-constexpr int kOutBytes = 256, kOutPitch = kOutBytes + 16;  // of a row on its way out; the pitch keeps banks apart
+constexpr int kOutBytes = 128;                  // of a row on its way out
 constexpr int kOutRows = 16;                    // a warp's, of 64
-constexpr int kStagingBytes = kOutRows * kOutPitch;
+constexpr int kOutPieces = kOutBytes / 16;
+constexpr int kGroup = 16;                      // tiles below each other that run at about the same time
+constexpr int kStagingBytes = kOutRows * kOutBytes;
 
 struct Args {
   CUtensorMap w, x;
@@ -42,39 +48,36 @@ struct Args {
   int64_t y_stride_bytes;
   int rows, columns;      // of y; under a GLU up rows follow so many gate rows
   int chunks;             // of the depth
-  int units_down, units_across, group;  // tiles, or pairs of them
+  int units_down, units_across, group;  // tiles, pairs of them in the direction that is shared
   WideShare share;
   bool f32_out, accumulate;
   GluActivation glu;
 };
 
-template <int kRows_, int kColumns_, bool kGlu_>
+template <int kColumns_, bool kGlu_>
 struct Tile {
-  static constexpr int kRows = kRows_, kColumns = kColumns_;
+  static constexpr int kColumns = kColumns_;
   static constexpr bool kGlu = kGlu_;
   static constexpr int kOutColumns = kGlu ? kColumns / 2 : kColumns;
-  static constexpr int kBlocks = kRows / kGroups / 64;  // of 64 rows, a warpgroup's
+  static constexpr bool kHalvesOnly = kGlu || kColumns == kWidest;
   static constexpr int kInputBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kInputBytes + kColumns * kRowBytes;
   static constexpr int kStages = (kMostSmemBytes - 8 * kStagingBytes) / (kStageBytes + kBarrierBytes);
   static constexpr int kSmemBytes = kStages * (kStageBytes + kBarrierBytes) + 8 * kStagingBytes;
-  static_assert(kColumns % 16 == 0 && (!kGlu || kColumns % 32 == 0) && kStages >= 3);
+  static_assert(kColumns % 16 == 0 && kColumns <= kWidest && kStages >= 5);
 };
 
 // The tiles of a CTA, one after the other: those of a group of rows stand below each other, then come their neighbours.
 template <class T>
 struct Walk {
-  int unit, step, rank, row = 0, column = 0;  // of the tile in y
+  int unit, row = 0, column = 0;  // of the tile in y
 
-  __device__ explicit Walk(const Args& a) : rank(a.share == WideShare::nothing ? 0 : static_cast<int>(ptx::cluster_rank())) {
-    const int shift = a.share == WideShare::nothing ? 0 : 1;
-    unit = static_cast<int>(blockIdx.x) >> shift;
-    step = static_cast<int>(gridDim.x) >> shift;
-    locate(a);
-  }
+  __device__ explicit Walk(const Args& a) : unit(static_cast<int>(blockIdx.x) / kCtas) { locate(a); }
+  __device__ static int step() { return static_cast<int>(gridDim.x) / kCtas; }
+  __device__ static int rank() { return static_cast<int>(blockIdx.x) % kCtas; }
   __device__ bool valid(const Args& a) const { return unit < a.units_down * a.units_across; }
   __device__ void next(const Args& a) {
-    unit += step;
+    unit += step();
     locate(a);
   }
   __device__ void locate(const Args& a) {
@@ -82,9 +85,9 @@ struct Walk {
     const int first = unit / of_group * a.group, height = min(a.group, a.units_down - first);
     const int in_group = unit % of_group;
     int down = first + in_group % height, across = in_group / height;
-    if (a.share == WideShare::weights) down = 2 * down + rank;
-    if (a.share == WideShare::inputs) across = 2 * across + rank;
-    row = down * T::kRows;
+    if (a.share == WideShare::weights) down = kCtas * down + rank();
+    else across = kCtas * across + rank();
+    row = down * kRows;
     column = across * T::kOutColumns;
   }
 };
@@ -108,15 +111,20 @@ struct Ring {
       parity ^= 1;
     }
   }
+  __device__ void skip(int stages) {
+    const int to = stage + stages;
+    stage = to % T::kStages;
+    parity ^= to / T::kStages & 1;
+  }
 };
 
 // Inputs and weights come as two halves each; a shared one's halves are brought by one CTA each, for both.
 template <class T>
 __device__ __forceinline__ void bring_inputs(const Args& a, const Ring<T>& ring, const Walk<T>& tile, int depth) {
-  constexpr int kHalf = T::kRows / 2;
+  constexpr int kHalf = kRows / 2;
   const u32 x = ring.at(), full = ring.full();
   if (a.share == WideShare::inputs) {
-    ptx::tma_load_4d_multicast(x + tile.rank * kHalf * kRowBytes, &a.x, full, depth, tile.row + tile.rank * kHalf, 0, 0, 3);
+    ptx::tma_multicast_4d(x + tile.rank() * kHalf * kRowBytes, &a.x, full, depth, tile.row + tile.rank() * kHalf, 0, 0, 3);
   } else {
     ptx::tma_load_4d(x, &a.x, full, depth, tile.row, 0, 0);
     ptx::tma_load_4d(x + kHalf * kRowBytes, &a.x, full, depth, tile.row + kHalf, 0, 0);
@@ -129,7 +137,7 @@ __device__ __forceinline__ void bring_weights(const Args& a, const Ring<T>& ring
   const u32 w = ring.at() + T::kInputBytes, full = ring.full();
   const int first = tile.column, second = T::kGlu ? a.columns + tile.column : tile.column + kHalf;
   if (a.share == WideShare::weights) {
-    ptx::tma_load_4d_multicast(w + tile.rank * kHalf * kRowBytes, &a.w, full, depth, tile.rank == 0 ? first : second, 0, 0, 3);
+    ptx::tma_multicast_4d(w + tile.rank() * kHalf * kRowBytes, &a.w, full, depth, tile.rank() == 0 ? first : second, 0, 0, 3);
   } else {
     ptx::tma_load_4d(w, &a.w, full, depth, first, 0, 0);
     ptx::tma_load_4d(w + kHalf * kRowBytes, &a.w, full, depth, second, 0, 0);
@@ -159,17 +167,16 @@ __device__ void bring(const Args& a, Ring<T> ring) {
 }
 
 template <class T>
-using Sums = float[T::kBlocks][T::kColumns / 2];
+using Sums = float[kBlocks][T::kColumns / 2];
 
 template <class E, class T>
-__device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<T>& sum) {
-  const u32 x = ptx::wgmma_descriptor(stage + group * T::kBlocks * 64 * kRowBytes, 0);
-  const u32 w = ptx::wgmma_descriptor(stage + T::kInputBytes, 0);
+__device__ __forceinline__ void multiply(u32 stage, bool first, Sums<T>& sum) {
+  const u32 x = ptx::wgmma_descriptor(stage, 0), w = ptx::wgmma_descriptor(stage + T::kInputBytes, 0);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
 #pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) {
+    for (int block = 0; block < kBlocks; ++block) {
       ptx::Wgmma<E, T::kColumns>::qk(sum[block], ptx::wgmma_advance(x, block * 64 * kRowBytes + k * 32),
                                      ptx::wgmma_advance(w, k * 32), k > 0 || !first);
     }
@@ -177,137 +184,163 @@ __device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<
   ptx::wgmma_commit();
 }
 
-// The rows of a warp, `kPass` columns at a time: into shared memory, and from there a row a lane.
+// The rows of a warp, 128 bytes of each at a time: through its own 2 KiB of shared memory, so that whole lines leave.
+// Pieces of 16 bytes stand where neither writing nor reading them meets in a bank.
 struct Out {
   const Args& a;
   u32 staging;
   int row, column, lane;  // of the warp's first element in y
 
-  __device__ __forceinline__ void begin() const {
-    ptx::bulk_wait_read();
+  static __device__ __forceinline__ u32 place(int of_row, int piece, int turn) { return of_row * kOutBytes + (piece ^ turn) * 16; }
+
+  // `turn` of a row as it was written.
+  template <int kElementBytes, class Turn>
+  __device__ __forceinline__ void leave(int first, int columns, const Turn& turn) const {
     __syncwarp();
-  }
-  template <int kElementBytes>
-  __device__ __forceinline__ void end(int first, int columns) const {
-    ptx::fence_proxy_async();
-    __syncwarp();
-    const int left = min(columns, a.columns - column - first);
-    if (lane < kOutRows && row + lane < a.rows && left > 0) {
-      char* const to = a.y + (row + lane) * a.y_stride_bytes + int64_t{column + first} * kElementBytes;
+    constexpr int kOfPiece = 16 / kElementBytes;
+    constexpr int kAtOnce = 32 / kOutPieces;
+    const int piece = lane % kOutPieces, at = first + piece * kOfPiece;
+    const bool inside = piece * kOfPiece < columns && column + at < a.columns;
+    char* to = a.y + (row + lane / kOutPieces) * a.y_stride_bytes + int64_t{column + at} * kElementBytes;
+#pragma unroll
+    for (int i = 0; i < kOutRows / kAtOnce; ++i, to += kAtOnce * a.y_stride_bytes) {
+      const int of_row = kAtOnce * i + lane / kOutPieces;
+      u32 v[4];
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                   : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(staging + place(of_row, piece, turn(of_row))) : "memory");
+      if (!inside || row + of_row >= a.rows) continue;
       if (kElementBytes == 4 && a.accumulate) {
-        ptx::bulk_add_f32(to, staging + lane * kOutPitch, left * kElementBytes);
+        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(__uint_as_float(v[0])),
+                     "f"(__uint_as_float(v[1])), "f"(__uint_as_float(v[2])), "f"(__uint_as_float(v[3])) : "memory");
       } else {
-        ptx::bulk_store(to, staging + lane * kOutPitch, left * kElementBytes);
+        *reinterpret_cast<uint4*>(to) = make_uint4(v[0], v[1], v[2], v[3]);
       }
     }
-    ptx::bulk_commit();
+    __syncwarp();
   }
-  __device__ __forceinline__ u32 half_at() const { return staging + lane % 16 * kOutPitch + lane / 16 * 16; }
 };
 
 // wgmma leaves a thread two neighbours of every 8 columns, of two rows. `value` of a place among a thread's.
 template <class E, int kColumns, class Value>
 __device__ __forceinline__ void write_halves(const Out& out, const Value& value) {
   constexpr int kPass = kOutBytes / 2;
+  const int row = out.lane % 16;
 #pragma unroll
   for (int first = 0; first < kColumns; first += kPass) {
-    out.begin();
 #pragma unroll
     for (int c = first; c < first + kPass && c < kColumns; c += 16) {
+      if (c + 8 == kColumns) {
+        const u32 to = out.staging + Out::place(out.lane / 4, (c - first) / 8, out.lane / 4) + out.lane % 4 * 4;
+        ptx::store_shared_4(to, E::pack(value(c / 2), value(c / 2 + 1)));
+        ptx::store_shared_4(to + 8 * kOutBytes, E::pack(value(c / 2 + 2), value(c / 2 + 3)));
+        continue;
+      }
       u32 r[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) r[i] = E::pack(value(c / 2 + 2 * i), value(c / 2 + 2 * i + 1));
-      ptx::stmatrix_x4(out.half_at() + (c - first) * 2, r);
+      ptx::stmatrix_x4(out.staging + Out::place(row, (c - first) / 8 + out.lane / 16, row % 8), r);
     }
-    out.end<2>(first, min(kPass, kColumns - first));
+    out.leave<2>(first, min(kPass, kColumns - first), [](int of_row) { return of_row % 8; });
   }
 }
 
 template <int kColumns>
 __device__ __forceinline__ void write_floats(const Out& out, const float (&sum)[kColumns / 2]) {
   constexpr int kPass = kOutBytes / 4;
+  const int row = out.lane / 4, turn = row % 4 * 2;
 #pragma unroll
   for (int first = 0; first < kColumns; first += kPass) {
-    out.begin();
 #pragma unroll
     for (int c = first; c < first + kPass && c < kColumns; c += 8) {
       const float* const d = sum + c / 2;
-      const u32 to = out.staging + out.lane / 4 * kOutPitch + (c - first) * 4 + out.lane % 4 * 8;
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(to), "f"(d[0]), "f"(d[1]) : "memory");
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(to + 8 * kOutPitch), "f"(d[2]), "f"(d[3]) : "memory");
+      const u32 to = out.staging + Out::place(row, (c - first) / 4 + out.lane % 4 / 2, turn) + out.lane % 2 * 8;
+      ptx::store_shared_8(to, d[0], d[1]);
+      ptx::store_shared_8(to + 8 * kOutBytes, d[2], d[3]);
     }
-    out.end<4>(first, min(kPass, kColumns - first));
+    out.leave<4>(first, min(kPass, kColumns - first), [](int of_row) { return of_row % 4 * 2; });
   }
+}
+
+template <class E, class T, GluActivation kActivation>
+__device__ __forceinline__ void write_glu(const Out& out, const float (&sum)[T::kColumns / 2]) {
+  write_halves<E, T::kOutColumns>(out, [&](int i) { return activate<kActivation>(sum[i], sum[T::kColumns / 4 + i]); });
 }
 
 template <class E, class T>
 __device__ __forceinline__ void write(const Args& a, u32 staging, int row, int column, const Sums<T>& sum) {
-  const int warp = threadIdx.x / 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (int block = 0; block < T::kBlocks; ++block) {
-    const Out out = {a, staging, row + (warp / 4 * T::kBlocks + block) * 64 + warp % 4 * kOutRows, column,
-                     static_cast<int>(threadIdx.x % 32)};
+  for (int block = 0; block < kBlocks; ++block) {
+    const Out out = {a, staging, row + block * 64 + warp % 4 * kOutRows, column, lane};
     const auto& sums = sum[block];
     if constexpr (T::kGlu) {
-      write_halves<E, T::kOutColumns>(out, [&](int i) { return activate(a.glu, sums[i], sums[T::kColumns / 4 + i]); });
-    } else if (a.f32_out) {
-      write_floats<T::kColumns>(out, sums);
+      switch (a.glu) {
+        case GluActivation::gelu_tanh: write_glu<E, T, GluActivation::gelu_tanh>(out, sums); break;
+        case GluActivation::swiglu_oai: write_glu<E, T, GluActivation::swiglu_oai>(out, sums); break;
+        default: write_glu<E, T, GluActivation::silu>(out, sums);
+      }
+    } else if (!T::kHalvesOnly && a.f32_out) {
+      if constexpr (!T::kHalvesOnly) write_floats<T::kColumns>(out, sums);
     } else {
       write_halves<E, T::kColumns>(out, [&](int i) { return sums[i]; });
     }
   }
 }
 
-// A stage is free when the consumers of every CTA that its bytes went to have multiplied it.
+// The stage before this one. It is free when the consumers of both CTAs, to which its bytes went, have multiplied it.
 template <class T>
-__device__ __forceinline__ void release(const Ring<T>& ring, int ctas) {
+__device__ __forceinline__ void release_last(Ring<T> ring) {
   const int lane = threadIdx.x % 32;
-  if (lane >= ctas) return;
-  if (ctas == 1) ptx::mbarrier_arrive(ring.empty());
-  else ptx::mbarrier_arrive_cluster(ring.empty(), lane);
+  ring.stage = (ring.stage == 0 ? T::kStages : ring.stage) - 1;
+  if (lane < kCtas) ptx::mbarrier_arrive_at(ring.empty(), lane);
 }
 
+// A warpgroup has every second tile, and every second run of stages. It looks for its stages when the other has seen its
+// last one: a barrier's parity tells only one round of the ring from the next.
 template <class E, class T>
 __device__ void consume(const Args& a, Ring<T> ring) {
-  const int ctas = a.share == WideShare::nothing ? 1 : 2, group = threadIdx.x / 128;
-  const u32 staging = ring.staging(threadIdx.x / 32);
+  Walk<T> tile(a);
+  if (threadIdx.x >= 128) {
+    tile.next(a);
+    ring.skip(a.chunks);
+  }
   Sums<T> sum;
-  for (Walk<T> tile(a); tile.valid(a); tile.next(a)) {
-    Ring<T> before = ring;
+  while (tile.valid(a)) {
+    if (tile.unit >= Walk<T>::step()) ptx::named_barrier_sync(1 + threadIdx.x / 128, kConsumers);  // all but the first
+    const bool followed = tile.unit + tile.step() < a.units_down * a.units_across;
     for (int i = 0; i < a.chunks; ++i) {
       ptx::mbarrier_wait(ring.full(), ring.parity);
-      multiply<E, T>(ring.at(), group, i == 0, sum);
+      if (followed && i == a.chunks - 1) ptx::named_barrier_arrive(2 - threadIdx.x / 128, kConsumers);
+      multiply<E, T>(ring.at(), i == 0, sum);
       ptx::wgmma_wait<1>();
-      if (i > 0) {
-        release(before, ctas);
-        before.next();
-      }
+      if (i > 0) release_last(ring);
       ring.next();
     }
     ptx::wgmma_wait<0>();
-    release(before, ctas);
-    write<E, T>(a, staging, tile.row, tile.column, sum);
+    release_last(ring);
+    write<E, T>(a, ring.staging(threadIdx.x / 32), tile.row, tile.column, sum);
+    ring.skip(a.chunks);
+    tile.next(a);
+    tile.next(a);
   }
-  ptx::bulk_wait();
 }
 
 template <class E, class T>
 __global__ void __launch_bounds__(kThreads, 1) wide_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
   const Ring<T> ring(memory);
-  const bool paired = a.share != WideShare::nothing;
   start_successor();
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
     for (int i = 0; i < T::kStages; ++i) {
       ptx::mbarrier_init(ring.barriers + kBarrierBytes * i, 1);
-      ptx::mbarrier_init(ring.barriers + kBarrierBytes * i + 8, kConsumers / 32 * (paired ? 2 : 1));
+      ptx::mbarrier_init(ring.barriers + kBarrierBytes * i + 8, kConsumers / kGroups / 32 * kCtas);
     }
     ptx::mbarrier_init_fence();
   }
-  if (paired) ptx::cluster_sync();
-  else __syncthreads();
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();
   if (threadIdx.x >= kConsumers) {
     ptx::setmaxnreg_decrease<kProducerRegisters>();
     if (threadIdx.x == kConsumers) bring<T>(a, ring);
@@ -317,58 +350,52 @@ __global__ void __launch_bounds__(kThreads, 1) wide_gemm_kernel(const __grid_con
     wait_for_predecessor();
     consume<E, T>(a, ring);
   }
-  if (paired) ptx::cluster_sync();  // the other's stages and arrivals may still be on their way here
+  ptx::cluster_arrive_relaxed();  // the other's stages and arrivals may still be on their way here
+  ptx::cluster_wait();
 }
 
 template <class E, class T>
 void launch(Args& args, const GemmCall& call, const WidePlan& plan, cudaStream_t stream) {
   const GpuLinear& linear = *call.linear;
   if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, linear.in_features, T::kColumns / 2) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, T::kRows / 2) != cudaSuccess) {
+      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows / 2) != cudaSuccess) {
     return;  // the driver is older than the chip: wide_gemm_takes() has asked
   }
   // Where this fails, so does the launch.
   [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
       wide_gemm_kernel<E, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSmemBytes);
-  const int down = (args.rows + T::kRows - 1) / T::kRows;
+  const int down = (args.rows + kRows - 1) / kRows;
   const int across = (args.columns + T::kOutColumns - 1) / T::kOutColumns;
   args.share = plan.share;
-  args.units_down = plan.share == WideShare::weights ? (down + 1) / 2 : down;
-  args.units_across = plan.share == WideShare::inputs ? (across + 1) / 2 : across;
-  args.group = std::max(1, plan.share == WideShare::weights ? plan.group / 2 : plan.group);
-  const int ctas = plan.share == WideShare::nothing ? 1 : 2;
-  const int units = std::min(args.units_down * args.units_across, num_sms() / ctas);
-  launch_dependent({static_cast<unsigned>(units * ctas), kThreads, T::kSmemBytes, stream, static_cast<unsigned>(ctas)},
+  args.units_down = plan.share == WideShare::weights ? (down + 1) / kCtas : down;
+  args.units_across = plan.share == WideShare::inputs ? (across + 1) / kCtas : across;
+  args.group = plan.share == WideShare::weights ? kGroup / kCtas : kGroup;
+  const unsigned ctas = kCtas * std::min(args.units_down * args.units_across, num_sms() / kCtas);
+  launch_dependent({ctas, kThreads, T::kSmemBytes, stream, kCtas},
                    wide_gemm_kernel<E, T>, static_cast<const Args&>(args));
 }
 
 using Launch = void (*)(Args&, const GemmCall&, const WidePlan&, cudaStream_t);
 
 struct Kernel {
-  int tile_rows, tile_columns;
+  int tile_columns;
   bool glu;
   Launch of_element[2];  // bf16, f16
 };
 
-template <int kRows, int kColumns, bool kGlu>
+template <int kColumns, bool kGlu>
 constexpr Kernel kernel_of() {
-  using T = Tile<kRows, kColumns, kGlu>;
-  return {kRows, kColumns, kGlu, {launch<ptx::Bf16, T>, launch<ptx::F16, T>}};
+  using T = Tile<kColumns, kGlu>;
+  return {kColumns, kGlu, {launch<ptx::Bf16, T>, launch<ptx::F16, T>}};
 }
 
-constexpr Kernel kKernels[] = {
-    kernel_of<128, 96, false>(),  kernel_of<128, 112, false>(), kernel_of<128, 128, false>(), kernel_of<128, 144, false>(),
-    kernel_of<128, 160, false>(), kernel_of<128, 176, false>(), kernel_of<128, 192, false>(), kernel_of<128, 208, false>(),
-    kernel_of<128, 224, false>(), kernel_of<128, 240, false>(), kernel_of<128, 256, false>(), kernel_of<256, 112, false>(),
-    kernel_of<256, 128, false>(), kernel_of<256, 144, false>(), kernel_of<256, 160, false>(), kernel_of<256, 176, false>(),
-    kernel_of<256, 192, false>(), kernel_of<128, 192, true>(),  kernel_of<128, 224, true>(),  kernel_of<128, 256, true>(),
-    kernel_of<256, 160, true>(),  kernel_of<256, 192, true>()};
+constexpr Kernel kKernels[] = {kernel_of<128, false>(), kernel_of<144, false>(), kernel_of<160, false>(),
+                               kernel_of<176, false>(), kernel_of<192, false>(), kernel_of<128, true>(),
+                               kernel_of<160, true>(),  kernel_of<176, true>(),  kernel_of<192, true>()};
 
 const Kernel* find(const GemmCall& call, const WidePlan& plan) {
   for (const Kernel& kernel : kKernels) {
-    if (kernel.tile_rows == plan.tile_rows && kernel.tile_columns == plan.tile_columns && kernel.glu == call.fused_glu) {
-      return &kernel;
-    }
+    if (kernel.tile_columns == plan.tile_columns && kernel.glu == call.fused_glu) return &kernel;
   }
   return nullptr;
 }
@@ -386,7 +413,15 @@ bool is_sm_90() {
 
 }  // namespace
 
-bool wide_gemm_has(const GemmCall& call, const WidePlan& plan) { return find(call, plan) != nullptr; }
+std::vector<WidePlan> all_wide_plans(const GemmCall& call) {
+  std::vector<WidePlan> out;
+  for (const Kernel& kernel : kKernels) {
+    if (kernel.glu != call.fused_glu || (kernel.tile_columns == kWidest && call.y_dtype == DType::f32)) continue;
+    out.push_back({kernel.tile_columns, WideShare::weights});
+    out.push_back({kernel.tile_columns, WideShare::inputs});
+  }
+  return out;
+}
 
 bool wide_gemm_takes(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
@@ -399,23 +434,32 @@ bool wide_gemm_takes(const GemmCall& call) {
          linear.bias == nullptr && (!call.fused_glu || linear.glu != GluActivation::none) && is_sm_90();
 }
 
+bool wide_gemm_pays(const GemmCall& call) {
+  // Sums added to f32 were as fast as the library's within 3 %, either way.
+  constexpr int kLeastRowsGlu = 320, kLeastRows = 512;
+  return !call.accumulate && call.rows >= (call.fused_glu ? kLeastRowsGlu : kLeastRows) && wide_gemm_takes(call);
+}
+
 WidePlan wide_plan(const GemmCall& call) {
+  // Cycles of a stage: those of the tensor cores, and what its bytes from the L2 cost at the power limit, from times of
+  // Llama-3.1-8B's products of 512 to 8192 rows. The L2 gives an SM about 52 bytes a cycle. 500 a tile is its rest.
+  constexpr double kCyclesOfByte = 0.0028, kBytesOfCycle = 52, kCyclesOfTile = 500;
+  const double chunks = static_cast<double>((call.linear->in_features + kDepth - 1) / kDepth);
+  const int64_t down = (call.rows + kRows - 1) / kRows, clusters = num_sms() / kCtas;
   WidePlan best;
-  double best_cost = 1e300;
-  for (const Kernel& kernel : kKernels) {
-    if (kernel.glu != call.fused_glu) continue;
-    const int64_t down = (call.rows + kernel.tile_rows - 1) / kernel.tile_rows;
-    const int64_t across = (call.linear->out_features + kernel.tile_columns - 1) / kernel.tile_columns;
-    for (WideShare share : {WideShare::weights, WideShare::inputs}) {
-      const int64_t units = share == WideShare::weights ? (down + 1) / 2 * across : down * ((across + 1) / 2);
-      const int64_t waves = (units + num_sms() / 2 - 1) / (num_sms() / 2);
-      const double rows = kernel.tile_rows, columns = kernel.tile_columns;
-      const double bytes = share == WideShare::weights ? rows + columns / 2 : rows / 2 + columns;
-      const double cost = static_cast<double>(waves) * (rows * columns + 40 * bytes);
-      if (cost >= best_cost) continue;
-      best_cost = cost;
-      best = {kernel.tile_rows, kernel.tile_columns, share, 16};
-    }
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const WidePlan& plan : all_wide_plans(call)) {
+    const bool of_weights = plan.share == WideShare::weights;
+    const int64_t across = (call.linear->out_features + plan.tile_columns - 1) / plan.tile_columns;
+    const int64_t units = of_weights ? (down + 1) / kCtas * across : down * ((across + 1) / kCtas);
+    const int64_t waves = (units + clusters - 1) / clusters;
+    const double halves = of_weights ? kRows + plan.tile_columns / 2 : kRows / 2 + plan.tile_columns;
+    const double bytes = kRowBytes * halves, tensor = kRows * plan.tile_columns / 32;
+    const double stage = std::max(tensor, bytes / kBytesOfCycle) + kCyclesOfByte * bytes;
+    const double cost = static_cast<double>(waves) * (chunks * stage + kCyclesOfTile);
+    if (cost >= best_cost) continue;
+    best_cost = cost;
+    best = plan;
   }
   return best;
 }
