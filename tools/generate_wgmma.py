@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/attention/cuda/wgmma.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
+"""Writes src/attention/cuda/wgmma.h, wgmma_wide.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
 SHAPES = (56, 64, 80, 96, 128, 192, 224, 256)
+SHAPES_WIDE = (144, 160, 176)  # both operands from shared memory only
 SHAPES_FP8 = (64, 128)
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 
@@ -24,6 +25,15 @@ WW_DEVICE u32 wgmma_advance(u32 descriptor, u32 bytes) { return descriptor + (by
 
 template <class Element, int kColumns>
 struct Wgmma;
+"""
+
+
+HEAD_WIDE = """// More widths of wgmma (wgmma.h), both operands from shared memory. Made by tools/generate_wgmma.py.
+#pragma once
+
+#include "attention/cuda/wgmma.h"
+
+namespace warpweave::ptx {
 """
 
 
@@ -122,6 +132,13 @@ def main():
             out.append(asm(element, n, "pv"))
             out.append("};\n")
     write("src/attention/cuda/wgmma.h", out)
+    out = [HEAD_WIDE]
+    for element in ("Bf16", "F16"):
+        for n in SHAPES_WIDE:
+            out.append(f"template <>\nstruct Wgmma<{element}, {n}> {{")
+            out.append(asm(element, n, "qk"))
+            out.append("};\n")
+    write("src/attention/cuda/wgmma_wide.h", out)
     out = [HEAD_FP8]
     for n in SHAPES_FP8:
         out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")

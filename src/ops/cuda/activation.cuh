@@ -13,7 +13,7 @@ __device__ __forceinline__ float activate(float gate, float up) {
     return 0.5f * gate * (1 + tanhf(inner)) * up;
   }
   const float clamped = fminf(gate, 7.0f);
-  return (fminf(fmaxf(up, -7.0f), 7.0f) + 1) * clamped / (1 + __expf(-1.702f * clamped));
+  return (fminf(fmaxf(up, -7.0f), 7.0f) + 1) * __fdividef(clamped, 1 + __expf(-1.702f * clamped));
 }
 
 __device__ __forceinline__ float activate(GluActivation activation, float gate, float up) {

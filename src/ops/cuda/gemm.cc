@@ -12,6 +12,7 @@
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
 #include "ops/cuda/tile_gemm.h"
+#include "ops/cuda/wide_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -370,32 +371,30 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
   return {};
 }
 
+// The kernel of our own that may take this call, by its rows.
+GpuGemm::Kernel GpuGemm::kernel_for(const GemmCall& call) const {
+  if (batch_invariant_ || library_only_) return Kernel::library;
+  if (small_gemm_takes(call)) return Kernel::small;
+  if (call.rows > kSmallGemmRows && stream_gemm_takes(call)) return Kernel::stream;
+  if (tile_gemm_takes(call) && tile_gemm_pays(call)) return Kernel::tile;
+  return wide_gemm_pays(call) ? Kernel::wide : Kernel::library;
+}
+
 bool GpuGemm::takes_fused(const GemmCall& call) const {
-  return call.rows > 0 && (runs_small(call) || (call.fused_glu && (runs_stream(call) || runs_tile(call))));
+  if (call.rows == 0) return false;
+  const Kernel kernel = kernel_for(call);
+  return kernel == Kernel::small || (call.fused_glu && kernel != Kernel::library);
 }
 
 int GpuGemm::partial_splits(const GemmCall& call) const {
-  if (runs_stream(call)) return stream_plan(call).splits;
-  if (!runs_tile(call)) return 0;
+  const Kernel kernel = kernel_for(call);
+  if (kernel == Kernel::stream) return stream_plan(call).splits;
+  if (kernel != Kernel::tile) return 0;
   const int sums = tile_plan(call).splits;
   return sums == 1 && call.y_dtype != DType::f32 ? 0 : sums;  // one sum is y itself, unless y is to be added to
 }
 
-bool GpuGemm::runs_library(const GemmCall& call) const {
-  return call.linear->dtype == DType::fp8_e4m3 || !(runs_small(call) || runs_stream(call) || runs_tile(call));
-}
-
-bool GpuGemm::runs_stream(const GemmCall& call) const {
-  return !batch_invariant_ && !library_only_ && call.rows > kSmallGemmRows && stream_gemm_takes(call);
-}
-
-bool GpuGemm::runs_tile(const GemmCall& call) const {
-  return !batch_invariant_ && !library_only_ && tile_gemm_takes(call) && tile_gemm_pays(call);
-}
-
-bool GpuGemm::runs_small(const GemmCall& call) const {
-  return !batch_invariant_ && !library_only_ && small_gemm_takes(call);
-}
+bool GpuGemm::runs_library(const GemmCall& call) const { return kernel_for(call) == Kernel::library; }
 
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
@@ -407,16 +406,23 @@ Status GpuGemm::run(const GemmCall& call, Stream stream) {
 }
 
 Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
-  if (runs_small(call) && call.partials == nullptr) {
-    small_gemm(call, stream);
-  } else if (runs_tile(call) && (call.partials != nullptr || call.fused_glu || tile_plan(call).splits == 1)) {
-    tile_gemm(call, tile_plan(call), call.partials, stream);
-  } else if (call.partials != nullptr || call.fused_glu) {
-    stream_gemm(call, stream_plan(call), call.partials, stream);
-  } else {
-    return run_by_plan(call, stream);
+  const bool plain = call.partials == nullptr && !call.fused_glu;
+  switch (kernel_for(call)) {
+    case Kernel::small: small_gemm(call, stream); return {};
+    case Kernel::stream:
+      if (plain) break;
+      stream_gemm(call, stream_plan(call), call.partials, stream);
+      return {};
+    case Kernel::tile: {
+      const TilePlan plan = tile_plan(call);
+      if (plain && plan.splits > 1) break;
+      tile_gemm(call, plan, call.partials, stream);
+      return {};
+    }
+    case Kernel::wide: wide_gemm(call, wide_plan(call), stream); return {};
+    case Kernel::library: break;
   }
-  return {};
+  return run_by_plan(call, stream);
 }
 
 Status GpuGemm::run_by_plan(const GemmCall& call, Stream stream) {

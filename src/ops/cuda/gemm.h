@@ -1,6 +1,6 @@
 // y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and kernels of our own, which begin under
-// the kernel before them, up to 16 rows (small_gemm.h) and, where the caller can take partial sums or wants
-// a GLU, up to 64 (stream_gemm.h) and up to 256 (tile_gemm.h).
+// the kernel before them: up to 16 rows (small_gemm.h); where the caller can take partial sums or wants a GLU, up
+// to 64 (stream_gemm.h) and up to 256 (tile_gemm.h); of many rows those that are added to nothing (wide_gemm.h).
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
@@ -108,6 +108,7 @@ class GpuGemm {
   void stop_tuning();
 
  private:
+  enum class Kernel : uint8_t { library, small, stream, tile, wide };
   struct Lt;
   struct Plan;
   struct Algorithm;
@@ -128,9 +129,7 @@ class GpuGemm {
   const Plan* tuned_neighbour(const Shape& shape) const;
   static void log_tuned(const Shape& shape, const Plan& plan);
   Status try_candidates(Plan& plan, const GemmCall& call, Stream stream);
-  bool runs_small(const GemmCall& call) const;
-  bool runs_stream(const GemmCall& call) const;
-  bool runs_tile(const GemmCall& call) const;
+  Kernel kernel_for(const GemmCall& call) const;
   Status run_candidate(const Plan& plan, int candidate, const GemmCall& call, Stream stream);
 
   std::unique_ptr<Lt> lt_;

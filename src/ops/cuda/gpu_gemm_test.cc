@@ -11,6 +11,7 @@
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
 #include "ops/cuda/tile_gemm.h"
+#include "ops/cuda/wide_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -254,6 +255,55 @@ TEST_P(GpuGemmTest, TileGemmWritesProductsOfF16) {
   expect_product(wide, 0, 0.005f);
 }
 
+// Rows end with memory that is not of y; sums come out the same whichever tile makes them.
+TEST_P(GpuGemmTest, WideGemmAddsTheProductWithTheSameBitsFromEveryTile) {
+  const auto [rows, n, k] = GetParam();
+  const int64_t stride = n + 8;
+  DeviceBuffer device_y = DeviceBuffer::allocate(rows * stride * 4, "a test").value();
+  const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                         .y_dtype = DType::f32, .y_stride = stride, .accumulate = true};
+  if (rows <= 16 || !wide_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  const std::vector<float> before(rows * stride, 3.0f);
+  std::vector<float> first;
+  for (const WidePlan& plan : all_wide_plans(call)) {
+    std::vector<float> y = before;
+    ASSERT_EQ(cudaMemcpy(device_y.as<void>(), y.data(), y.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
+    wide_gemm(call, plan, nullptr);
+    ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    if (first.empty()) {
+      std::vector<float> dense;
+      for (int64_t row = 0; row < rows; ++row) {
+        dense.insert(dense.end(), y.begin() + row * stride, y.begin() + row * stride + n);
+        for (int64_t i = n; i < stride; ++i) ASSERT_EQ(y[row * stride + i], 3.0f) << "past the end of row " << row;
+      }
+      expect_product(dense, 3.0f, 2e-4f);
+      first = y;
+    }
+    ASSERT_EQ(y, first) << plan.tile_columns << " columns, sharing " << static_cast<int>(plan.share);
+  }
+}
+
+TEST_P(GpuGemmTest, WideGemmAppliesTheGlu) {
+  const auto [rows, n, k] = GetParam();
+  linear_.glu = GluActivation::silu;
+  DeviceBuffer device_y = DeviceBuffer::allocate(rows * n, "a test").value();
+  const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                         .y_dtype = DType::bf16, .y_stride = n / 2, .fused_glu = true};
+  if (rows <= 16 || !wide_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  std::vector<uint16_t> first;
+  for (const WidePlan& plan : all_wide_plans(call)) {
+    std::vector<uint16_t> y(rows * n / 2, 0xffff);
+    ASSERT_EQ(cudaMemcpy(device_y.as<void>(), y.data(), y.size() * 2, cudaMemcpyHostToDevice), cudaSuccess);
+    wide_gemm(call, plan, nullptr);
+    ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    if (first.empty()) {
+      expect_glu(y);
+      first = y;
+    }
+    ASSERT_EQ(y, first) << plan.tile_columns << " columns, sharing " << static_cast<int>(plan.share);
+  }
+}
+
 TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
   const auto [rows, n, k] = GetParam();
   auto gemm = GpuGemm::create();
@@ -307,7 +357,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuGemmTest,
                                          Shape{33, 512, 4096},
                                          Shape{64, 6144, 1024}, Shape{64, 17024, 256}, Shape{50, 1056, 640}, Shape{64, 4096, 1024}, Shape{5, 96, 64}, Shape{65, 1056, 640}, Shape{100, 6144, 1024}, Shape{128, 4096, 1024}, Shape{129, 1056, 256},
                                          Shape{200, 14336, 264}, Shape{255, 2048, 1024}, Shape{256, 4096, 328}, Shape{256, 8960, 256},
-                                         Shape{300, 512, 384}, Shape{1000, 512, 384}));
+                                         Shape{300, 512, 384}, Shape{1000, 512, 384}, Shape{257, 1056, 616}));
 
 }  // namespace
 }  // namespace warpweave::gpu
