@@ -56,7 +56,7 @@ class Sm90Consumer {
     }
   }
 
- private:
+ protected:
   using E = typename C::Element;
   using Qk = ptx::Wgmma<E, C::kBlockTokens>;
   using Pv = ptx::Wgmma<E, C::kDim>;

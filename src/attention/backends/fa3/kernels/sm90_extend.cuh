@@ -14,6 +14,9 @@
 // same maximum. Up to head dim 128 maxima are not looked for at all in blocks that every row sees whole: a
 // sum too great tells, and that block's S is multiplied once more.
 //
+// At head dim 64, where exponentials take as long as the products, three warpgroups multiply, each in a third of
+// the registers (Sm90TrioConsumer); on pages of a few tokens two, as the copying one needs registers there.
+//
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
 // same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather).
 // Tokens past the table are zero-filled by the copy engine; unused rows of the last page may hold
@@ -23,9 +26,9 @@
 
 #include <type_traits>
 
-#include "attention/backends/fa3/kernels/sm90_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_gather_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_producer.cuh"
+#include "attention/backends/fa3/kernels/sm90_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/tensor_map.h"
 
@@ -48,7 +51,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     producer.run(work);
   } else {
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
-    Sm90Consumer<C> consumer(p, shared);
+    std::conditional_t<C::kTrio, Sm90TrioConsumer<C>, Sm90Consumer<C>> consumer(p, shared);
     consumer.run();
   }
 }
@@ -80,15 +83,24 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   return cudaPeekAtLastError();
 }
 
+template <class C>
+Sm90Variant sm90_variant_of() {
+  return {C::kTileRows, launch_sm90_extend<C>};
+}
+
+template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
+Sm90Variant sm90_small_pages(Sm90Source source) {
+  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::gather>;
+  using Copies = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::copies>;
+  static_assert(Gather::kTileRows == Copies::kTileRows);  // a plan may be for either
+  return source == Sm90Source::gather ? sm90_variant_of<Gather>() : sm90_variant_of<Copies>();
+}
+
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
 Sm90Variant sm90_variant(Sm90Source source) {
   using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::boxes>;
-  using Gather = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::gather>;
-  using Copies = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::copies>;
-  auto* launch = launch_sm90_extend<Boxes>;
-  if (source == Sm90Source::gather) launch = launch_sm90_extend<Gather>;
-  if (source == Sm90Source::copies) launch = launch_sm90_extend<Copies>;
-  return {Boxes::kTileRows, launch};
+  if (source == Sm90Source::boxes) return sm90_variant_of<Boxes>();
+  return sm90_small_pages<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages>(source);
 }
 
 }  // namespace warpweave::cuda

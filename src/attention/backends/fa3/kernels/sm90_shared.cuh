@@ -19,6 +19,7 @@ struct Sm90Config {
   static constexpr int kDim = kDim_;
   static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
   static constexpr int kTileRows = 64 * kConsumers_;
+  static constexpr bool kTrio = kConsumers_ == 3;     // Sm90TrioConsumer
   static constexpr int kBlockTokens = kBlockTokens_;
   static constexpr int kKeyStages = kKeyStages_;
   static constexpr int kValueStages = kValueStages_;
@@ -31,9 +32,9 @@ struct Sm90Config {
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
   static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
   static constexpr int kThreads = 128 * (kConsumers_ + 1);
-  // Their sum over all threads is what the launch allocates (168 a thread), or setmaxnreg never returns.
-  static constexpr int kProducerRegisters = kDim == 64 ? 72 : 56;
-  static constexpr int kConsumerRegisters = kDim == 64 ? 216 : 224;
+  // Their sum over all threads is what the launch allocates (168 a thread, kTrio: 128), or setmaxnreg never returns.
+  static constexpr int kProducerRegisters = kTrio ? 32 : kDim == 64 ? 72 : 56;
+  static constexpr int kConsumerRegisters = kTrio ? 160 : kDim == 64 ? 216 : 224;
   static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes
   static constexpr int kQueryBytes = kTileRows * kDim * 2;
   static constexpr int kBlockBytes = kBlockTokens * kDim * 2;
@@ -41,8 +42,8 @@ struct Sm90Config {
   static constexpr int kSmemBytes = kRingBytes + 1024 + 512;
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
-  static constexpr bool kPingPong = kDim <= 128;
-  static_assert(kConsumers_ == 2);
+  static constexpr bool kPingPong = kDim <= 128 && !kTrio;
+  static_assert(kConsumers_ == 2 || kTrio);
   static constexpr float kRescaleThreshold = 8;
 };
 

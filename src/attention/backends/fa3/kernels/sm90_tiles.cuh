@@ -35,7 +35,12 @@ class Sm90Tiles {
     t.q_len = p_.q_indptr[t.request + 1] - t.q_begin;
     t.kv_len = p_.kv_lens[t.request];
     t.first_token = item.tile * C::kTileRows;
-    const int last_token = min(t.q_len, t.first_token + C::kTileRows) - 1;
+    int last_token = min(t.q_len, t.first_token + C::kTileRows) - 1;
+    if constexpr (C::kTrio) {
+      // The tile that is not full is the first, as that sees least.
+      last_token = t.q_len - 1 - ((t.q_len - 1) / C::kTileRows - item.tile) * C::kTileRows;
+      t.first_token = max(0, last_token + 1 - C::kTileRows);
+    }
     const int end = p_.causal ? t.kv_len - t.q_len + last_token + 1 : t.kv_len;
     const int begin = first_visible(t.kv_len, t.q_len - t.first_token, p_.window_left, p_.causal);
     t.block_end = (min(end, t.kv_len) + C::kBlockTokens - 1) / C::kBlockTokens;
