@@ -121,15 +121,18 @@ class Sm90Fp8Consumer {
   WW_DEVICE void copy_query(const Sm90Fp8Tile& tile) const {
     const int thread = thread_here();
     __syncwarp();  // the last tile's output has been read
+    // Read once: what is read between copies waits for the last one's address.
+    const int first = tile.first_token + query_row(thread, 0), q_len = tile.q_len;
+    const char* column = static_cast<const char*>(p_.q) +
+                         (tile.q_begin * p_.q_token_stride + static_cast<int64_t>(tile.head) * C::kDim) * 2 +
+                         thread % 4 * 16;
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
-      const int token = tile.first_token + query_row(thread, eight);
-      const char* row = static_cast<const char*>(p_.q) +
-                        ((static_cast<int64_t>(tile.q_begin) + min(token, tile.q_len - 1)) * p_.q_token_stride +
-                         static_cast<int64_t>(tile.head) * C::kDim) * 2 + thread % 4 * 16;
+      const int token = first + eight * 8;
+      const char* row = column + min(token, q_len - 1) * p_.q_token_stride * 2;
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < tile.q_len ? 16 : 0);
+        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < q_len ? 16 : 0);
       }
     }
     ptx::cp_async_commit();
