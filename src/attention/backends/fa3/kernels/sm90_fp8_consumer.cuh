@@ -28,9 +28,17 @@ class Sm90Fp8Consumer {
       for (;;) {
         const bool ends = block == begin_;
         const bool ahead = !ends || copy_next_query();
+        // Long before it is needed, as waiting under the products of S costs nothing; V, too.
+        Ring next = ring_;
+        next.advance();
+        if (ahead) ptx::mbarrier_wait(shared_.k_full(next.stage), next.parity);
         finish_scores(block, s);
-        if (!ahead) break;
-        if (ends) store_query();
+        // One branch for all that is rare, as each that is jumped over takes 25 cycles.
+        if (moved_ | ends) {
+          if (moved_) move_maxima(s);
+          if (!ahead) break;
+          if (ends) store_query();
+        }
         multiply_pv<true>(s);
         --block;
         if (!ends) continue;
@@ -121,15 +129,18 @@ class Sm90Fp8Consumer {
   WW_DEVICE void copy_query(const Sm90Fp8Tile& tile) const {
     const int thread = thread_here();
     __syncwarp();  // the last tile's output has been read
+    // Read once: what is read between copies waits for the last one's address.
+    const int first = tile.first_token + query_row(thread, 0), q_len = tile.q_len;
+    const char* column = static_cast<const char*>(p_.q) +
+                         (tile.q_begin * p_.q_token_stride + static_cast<int64_t>(tile.head) * C::kDim) * 2 +
+                         thread % 4 * 16;
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
-      const int token = tile.first_token + query_row(thread, eight);
-      const char* row = static_cast<const char*>(p_.q) +
-                        ((static_cast<int64_t>(tile.q_begin) + min(token, tile.q_len - 1)) * p_.q_token_stride +
-                         static_cast<int64_t>(tile.head) * C::kDim) * 2 + thread % 4 * 16;
+      const int token = first + eight * 8;
+      const char* row = column + min(token, q_len - 1) * p_.q_token_stride * 2;
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < tile.q_len ? 16 : 0);
+        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < q_len ? 16 : 0);
       }
     }
     ptx::cp_async_commit();
@@ -214,7 +225,7 @@ class Sm90Fp8Consumer {
   }
 
   WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
-    v_ready_ = ptx::mbarrier_try(shared_.v_full(ring_.stage), ring_.parity);
+    ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity);
     ptx::wgmma_wait<0>();
     fence_registers(s);
     if (block < plain_begin_ || block >= plain_end_) mask(block, s);
@@ -229,12 +240,6 @@ class Sm90Fp8Consumer {
   WW_DEVICE void multiply_pv(float (&s)[kScores]) {
     float part[kOut], sum[4] = {};
     ptx::u32 probability[kScores / 16][4];
-    // Barriers are tried well before they are waited for: the answer takes long.
-    if (!v_ready_) ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity);
-    Ring next = ring_;
-    next.advance();
-    bool k_ready = false;
-    if constexpr (kNext) k_ready = ptx::mbarrier_try(shared_.k_full(next.stage), next.parity);
     const ptx::u32 v = ptx::wgmma_descriptor(shared_.v + ring_.stage * C::kBlockBytes, 16);
 #pragma unroll
     for (int step = 0; step < kScores / 16; ++step) {
@@ -244,9 +249,6 @@ class Sm90Fp8Consumer {
       if (step == 0) release(shared_.k_empty(ring_.stage));
     }
     ptx::wgmma_commit();
-    if constexpr (kNext) {
-      if (!k_ready) ptx::mbarrier_wait(shared_.k_full(next.stage), next.parity);
-    }
     const int stage = ring_.stage;
     ring_.advance();
     if constexpr (kNext) multiply_qk(ring_, s);
@@ -312,9 +314,8 @@ class Sm90Fp8Consumer {
     return count >= 32 ? ~0u : (1u << count) - 1;
   }
 
-  // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
-  // pending factor is in factor_. Lanes trade maxima only when one of them may move. Floats order as
-  // integers but for negative ones, which count as 0 first.
+  // Finds whether a row's maximum may have grown by more than the threshold, from what each lane holds of it.
+  // Floats order as integers but for negative ones, which count as 0 first.
   WW_DEVICE void maxima(const float (&s)[kScores]) {
     float top[2];
     int t[4] = {};
@@ -327,7 +328,13 @@ class Sm90Fp8Consumer {
     top[1] = __int_as_float(max(t[2], t[3]));
     moved_ = __any_sync(~0u, __fmaf_rn(top[0], scale_log2_[0], rows_.shift[0]) > kTopLog2 ||
                                  __fmaf_rn(top[1], scale_log2_[1], rows_.shift[1]) > kTopLog2);
-    if (!moved_) return;
+    top_[0] = top[0];
+    top_[1] = top[1];
+  }
+  // After maxima(), of the same S: moves the maxima, and with them the sums, of the rows that need it; O's pending
+  // factor is in factor_. Only here lanes trade maxima.
+  WW_DEVICE void move_maxima(const float (&s)[kScores]) {
+    float (&top)[2] = top_;
     row_maxima(top);
     if (__any_sync(~0u, top[0] == 0 || top[1] == 0)) {  // may be negative
       find_maxima(s, top);
@@ -459,8 +466,8 @@ class Sm90Fp8Consumer {
   Rows rows_;
   float scale_log2_[2];          // from a row's raw products to log2 units
   float factor_[2];              // what O is due to be multiplied with, if a row of the warp has moved
-  bool moved_ = false;
-  bool v_ready_ = false;
+  float top_[2];                 // a thread's largest products of the block
+  bool moved_ = false;           // whether a row of the warp is to move
   int plain_begin_, plain_end_;  // blocks that all rows see whole
 };
 
