@@ -400,6 +400,14 @@ const Kernel* find(const GemmCall& call, const WidePlan& plan) {
   return nullptr;
 }
 
+// Pairs of tiles that a cluster has, at most.
+int64_t waves_of(const GemmCall& call, const WidePlan& plan) {
+  const int64_t down = (call.rows + kRows - 1) / kRows, clusters = num_sms() / kCtas;
+  const int64_t across = (call.linear->out_features + plan.tile_columns - 1) / plan.tile_columns;
+  const int64_t units = plan.share == WideShare::weights ? (down + 1) / kCtas * across : down * ((across + 1) / kCtas);
+  return (units + clusters - 1) / clusters;
+}
+
 bool is_sm_90() {
   static const bool value = [] {
     int device = 0, major = 0;
@@ -435,9 +443,12 @@ bool wide_gemm_takes(const GemmCall& call) {
 }
 
 bool wide_gemm_pays(const GemmCall& call) {
-  // Sums added to f32 were as fast as the library's within 3 %, either way.
   constexpr int kLeastRowsGlu = 384, kLeastRows = 512;
-  return !call.accumulate && call.rows >= (call.fused_glu ? kLeastRowsGlu : kLeastRows) && wide_gemm_takes(call);
+  constexpr double kLeastUse = 0.88;  // of the SMs: the library splits what is left over
+  if (call.accumulate || call.rows < (call.fused_glu ? kLeastRowsGlu : kLeastRows) || !wide_gemm_takes(call)) return false;
+  const WidePlan plan = wide_plan(call);
+  const double computed = double{kRows} * plan.tile_columns * kCtas * (num_sms() / kCtas) * waves_of(call, plan);
+  return static_cast<double>(call.rows) * call.linear->out_features >= kLeastUse * computed;
 }
 
 WidePlan wide_plan(const GemmCall& call) {
@@ -445,18 +456,13 @@ WidePlan wide_plan(const GemmCall& call) {
   // Llama-3.1-8B's products of 512 to 8192 rows. The L2 gives an SM about 52 bytes a cycle. 500 a tile is its rest.
   constexpr double kCyclesOfByte = 0.0028, kBytesOfCycle = 52, kCyclesOfTile = 500;
   const double chunks = static_cast<double>((call.linear->in_features + kDepth - 1) / kDepth);
-  const int64_t down = (call.rows + kRows - 1) / kRows, clusters = num_sms() / kCtas;
   WidePlan best;
   double best_cost = std::numeric_limits<double>::infinity();
   for (const WidePlan& plan : all_wide_plans(call)) {
-    const bool of_weights = plan.share == WideShare::weights;
-    const int64_t across = (call.linear->out_features + plan.tile_columns - 1) / plan.tile_columns;
-    const int64_t units = of_weights ? (down + 1) / kCtas * across : down * ((across + 1) / kCtas);
-    const int64_t waves = (units + clusters - 1) / clusters;
-    const double halves = of_weights ? kRows + plan.tile_columns / 2 : kRows / 2 + plan.tile_columns;
+    const double halves = plan.share == WideShare::weights ? kRows + plan.tile_columns / 2 : kRows / 2 + plan.tile_columns;
     const double bytes = kRowBytes * halves, tensor = kRows * plan.tile_columns / 32;
     const double stage = std::max(tensor, bytes / kBytesOfCycle) + kCyclesOfByte * bytes;
-    const double cost = static_cast<double>(waves) * (chunks * stage + kCyclesOfTile);
+    const double cost = static_cast<double>(waves_of(call, plan)) * (chunks * stage + kCyclesOfTile);
     if (cost >= best_cost) continue;
     best_cost = cost;
     best = plan;
