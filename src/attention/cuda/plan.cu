@@ -36,8 +36,9 @@ __device__ long long count_runs(long long total, long long pairs, int shortest, 
 }
 
 // Requests are scanned in chunks of one per thread; `ends` keeps the running ends of the chunk.
+// The line is cut as if `abreast` heads were one, in.num_kv_heads counting these, and their workers one.
 __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
-                                                            int num_workers, int abreast) {
+                                                            int num_workers, int num_groups, int abreast) {
   __shared__ long long warp_sums[32];
   __shared__ long long ends[kPlanThreads];
   __shared__ int counts[kPlanThreads];
@@ -65,30 +66,27 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
     total += ends[kPlanThreads - 1];
     if (chunks > 1) __syncthreads();
   }
-  // The line is cut as if `abreast` heads were one, and their workers one.
-  const int num_heads = in.num_kv_heads / abreast, num_groups = num_workers / abreast;
-  total *= num_heads;
+  total *= in.num_kv_heads;
   if (total == 0) {
     for (int worker = threadIdx.x; worker < num_workers; worker += kPlanThreads) workers[worker] = {};
     return;
   }
-  const long long pairs = static_cast<long long>(planned_requests) * num_heads;
-  const int active = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups));
+  const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
+  const long long active = count_runs(total, pairs, shortest, longest, num_groups);
   // Runs are cut from shares counted up; equal shares where pairs are kept whole.
-  const int first_late = in.first_late_worker / abreast;
-  const bool late = active == num_groups && first_late < num_groups;
-  const int early = late ? first_late : active;
-  const int full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
-  const int shares = early * full + (active - early) * share;
-  auto run_begin = [&](int group) {
-    return (min(group, early) * full + max(group - early, 0) * share) * total / shares;
+  const bool late = active == num_groups && in.first_late_worker < num_groups;
+  const long long early = late ? in.first_late_worker : active;
+  const long long full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
+  const long long shares = early * full + (active - early) * share;
+  auto run_begin = [&](long long group) {
+    return (min(group, early) * full + max(group - early, 0ll) * share) * total / shares;
   };
   auto group_of = [&](long long unit) {
-    const int place = static_cast<int>(((unit + 1) * shares - 1) / total);
-    return place < early * full ? place / full : early + (place - early * full) / share;
+    const long long place = ((unit + 1) * shares - 1) / total;
+    return static_cast<int>(place < early * full ? place / full : early + (place - early * full) / share);
   };
 
-  for (int worker = active * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
+  for (int worker = static_cast<int>(active) * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};
   }
 
@@ -104,8 +102,8 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
       __syncthreads();
     }
     const int in_chunk = min(kPlanThreads, in.num_requests - chunk * kPlanThreads);
-    const long long chunk_begin = base * num_heads;
-    const long long chunk_end = ends[kPlanThreads - 1] * num_heads;
+    const long long chunk_begin = base * in.num_kv_heads;
+    const long long chunk_end = ends[kPlanThreads - 1] * in.num_kv_heads;
     for (int worker = threadIdx.x; worker < active * abreast; worker += kPlanThreads) {
       DecodeWorker run;
       const int group = worker / abreast, side = worker % abreast;
@@ -114,9 +112,9 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
       int low = 0, high = in_chunk - 1;  // the first request whose end lies past `begin`
       while (low < high) {
         const int middle = (low + high) / 2;
-        if (ends[middle] * num_heads > begin) high = middle; else low = middle + 1;
+        if (ends[middle] * in.num_kv_heads > begin) high = middle; else low = middle + 1;
       }
-      const long long request_begin = (ends[low] - counts[low]) * num_heads;
+      const long long request_begin = (ends[low] - counts[low]) * in.num_kv_heads;
       const int offset = static_cast<int>(begin - request_begin);
       run.request = chunk * kPlanThreads + low;
       run.q_begin = in.q_indptr[run.request];
@@ -135,16 +133,16 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
         int l = low, h = in_chunk - 1;
         while (l < h) {
           const int middle = (l + h) / 2;
-          if (ends[middle] * num_heads > last) h = middle; else l = middle + 1;
+          if (ends[middle] * in.num_kv_heads > last) h = middle; else l = middle + 1;
         }
         r = l;
-        pair = (ends[r] - counts[r]) * num_heads;
+        pair = (ends[r] - counts[r]) * in.num_kv_heads;
         pair += (last - pair) / counts[r] * counts[r] + counts[r] - 1;
       } else {
         pair = chunk_end;
         for (r = chunk * kPlanThreads + in_chunk;; ++r) {
           const int tiles = decode_tiles(in, r);
-          const long long next = pair + static_cast<long long>(tiles) * num_heads;
+          const long long next = pair + static_cast<long long>(tiles) * in.num_kv_heads;
           if (last < next) {
             pair += (last - pair) / tiles * tiles + tiles - 1;
             break;
@@ -276,8 +274,11 @@ __global__ void __launch_bounds__(kPlanThreads) extend_plan(PlanInput in, int ti
 
 cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                cudaStream_t stream) {
-  decode_plan<<<1, kPlanThreads, 0, stream>>>(input, workers, num_workers,
-                                              heads_abreast(input.num_kv_heads, num_workers));
+  const int abreast = heads_abreast(input.num_kv_heads, num_workers);
+  PlanInput in_groups = input;
+  in_groups.num_kv_heads /= abreast;
+  in_groups.first_late_worker /= abreast;
+  decode_plan<<<1, kPlanThreads, 0, stream>>>(in_groups, workers, num_workers, num_workers / abreast, abreast);
   return cudaPeekAtLastError();
 }
 

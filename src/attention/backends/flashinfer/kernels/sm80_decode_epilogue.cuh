@@ -152,23 +152,26 @@ class DecodeEpilogue {
     }
     __syncthreads();
     if (!*flag_) return;
-    // A warp takes 128 dims of a row.
-    constexpr int kRowWarps = (C::kDim + 127) / 128;
-    for (int i = threadIdx.x / 32; i < C::kHeads * rows * kRowWarps; i += C::kWarps) {
-      int row = i / kRowWarps;
-      if constexpr (C::kHeads > 1) row = row / rows * C::kHeadRows + row % rows;
-      const int dim = i % kRowWarps * 128 + threadIdx.x % 32 * 4;
-      Total total = {-INFINITY, 0};
-      float4 sum = make_float4(0, 0, 0, 0);
-      if constexpr (C::kFixedSplits) {
-        if (dim < C::kDim) {
+    if constexpr (C::kFixedSplits) {
+      for (int i = threadIdx.x; i < rows * (C::kDim / 4); i += C::kThreads) {
+        const int row = i / (C::kDim / 4), dim = i % (C::kDim / 4) * 4;
+        Total total = {-INFINITY, 0};
+        float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-          for (int piece = pieces.first; piece <= pieces.last; ++piece) merge(sum, total, read_part(w, piece, row, dim));
-        }
-      } else {
-        merge_at_once(w, pieces, row, dim, sum, total);
+        for (int piece = pieces.first; piece <= pieces.last; ++piece) merge(sum, total, read_part(w, piece, row, dim));
+        write(p, s, row, dim, sum, total);
       }
-      if (dim < C::kDim) write(p, s, row, dim, sum, total);
+    } else {
+      constexpr int kRowWarps = (C::kDim + 127) / 128;  // a warp takes 128 dims of a row
+      for (int i = threadIdx.x / 32; i < C::kHeads * rows * kRowWarps; i += C::kWarps) {
+        int row = i / kRowWarps;
+        if constexpr (C::kHeads > 1) row = row / rows * C::kHeadRows + row % rows;
+        const int dim = i % kRowWarps * 128 + threadIdx.x % 32 * 4;
+        Total total = {-INFINITY, 0};
+        float4 sum = make_float4(0, 0, 0, 0);
+        merge_at_once(w, pieces, row, dim, sum, total);
+        if (dim < C::kDim) write(p, s, row, dim, sum, total);
+      }
     }
   }
 
