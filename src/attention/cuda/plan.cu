@@ -72,21 +72,21 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
     return;
   }
   const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
-  const long long active = count_runs(total, pairs, shortest, longest, num_groups);
+  const int active = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups));
   // Runs are cut from shares counted up; equal shares where pairs are kept whole.
   const bool late = active == num_groups && in.first_late_worker < num_groups;
-  const long long early = late ? in.first_late_worker : active;
-  const long long full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
-  const long long shares = early * full + (active - early) * share;
-  auto run_begin = [&](long long group) {
-    return (min(group, early) * full + max(group - early, 0ll) * share) * total / shares;
+  const int early = late ? in.first_late_worker : active;
+  const int full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
+  const int shares = early * full + (active - early) * share;
+  auto run_begin = [&](int group) {
+    return (min(group, early) * full + max(group - early, 0) * share) * total / shares;
   };
   auto group_of = [&](long long unit) {
-    const long long place = ((unit + 1) * shares - 1) / total;
-    return static_cast<int>(place < early * full ? place / full : early + (place - early * full) / share);
+    const int place = static_cast<int>(((unit + 1) * shares - 1) / total);
+    return place < early * full ? place / full : early + (place - early * full) / share;
   };
 
-  for (int worker = static_cast<int>(active) * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
+  for (int worker = active * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};
   }
 
