@@ -1,4 +1,4 @@
-// The products of a step with 17 to 256 rows, alone and in a layer without its attention: cuBLASLt beside
+// The products of a step with 17 to 128 rows, alone and in a layer without its attention: cuBLASLt beside
 // stream_gemm (up to 64 rows) or tile_gemm, several ways to cut their work.
 //
 //   layer_bench [ROWS ...]      default: 64

@@ -268,14 +268,6 @@ WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, 
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas)
       : "memory");
 }
-WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas,
-                                u64 policy) {
-  asm volatile(
-      "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], m, %8;}\n" ::"r"(smem),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas), "l"(policy)
-      : "memory");
-}
 // From shared memory, multiples of 16 bytes; what is written there first needs fence_proxy_async(). A thread's copies until
 // bulk_commit() are a group; bulk_wait_read() waits until the memory of all of them has been read.
 WW_DEVICE void bulk_store(void* global, u32 smem, int bytes) {

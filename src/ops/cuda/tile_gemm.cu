@@ -1,8 +1,6 @@
 // wgmma with 128 input rows as the M side, half of them a warpgroup's, a tile of weight rows as the N side, both in shared
 // memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings inputs, and two
-// warpgroups that multiply; with a GLU the CTAs go through tiles without a stop between them. More than 128 rows are a
-// pair of CTAs, each with half of the rows, that bring each other half of the weights: what counts beside arithmetic is the
-// bytes from the L2, which are more than the weights.
+// warpgroups that multiply; with a GLU the CTAs go through tiles without a stop between them.
 #include "ops/cuda/tile_gemm.h"
 
 #include <cuda_runtime.h>
@@ -28,7 +26,8 @@ using ptx::u64;
 constexpr int kGroups = 2;                 // of 4 warps that multiply
 constexpr int kConsumers = 128 * kGroups;
 constexpr int kThreads = kConsumers + 64;
-constexpr int kRows = 64 * kGroups;        // of the inputs, a CTA's
+constexpr int kRows = kTileGemmRows;
+static_assert(kRows == 64 * kGroups);
 constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
 constexpr int kRowBytes = 2 * kDepth;
 constexpr int kInputBytes = kRows * kRowBytes;
@@ -53,12 +52,11 @@ struct Args {
 };
 
 // Under a GLU a tile is gate rows, then as many up rows.
-template <int kTile_, bool kGlu_, int kHalves_>
+template <int kTile_, bool kGlu_>
 struct Config {
   static constexpr int kTile = kTile_;        // weight rows
   static constexpr bool kGlu = kGlu_;
-  static constexpr int kHalves = kHalves_;    // of the inputs' rows, each a CTA's of a cluster
-  static constexpr int kPieces = kGlu || kHalves == 2 ? 2 : 1;  // of a stage's weights
+  static constexpr int kPieces = kGlu ? 2 : 1;  // of a stage's weights
   static constexpr int kPieceRows = kTile / kPieces;
   static constexpr int kPieceBytes = kPieceRows * kRowBytes;
   static constexpr int kColumns = kGlu ? kTile / 2 : kTile;     // of y
@@ -69,8 +67,8 @@ struct Config {
   static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
 };
 
-// The part of a tile's depth that falls to a cluster, in chunks: the clusters of a tile take turns, so that together they
-// read the same rows on.
+// The part of a tile's depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
+// the same rows on.
 struct Share {
   int tile, rank, count;
 
@@ -100,14 +98,6 @@ struct Ring {
   }
 };
 
-// Units of a CTA: every gridDim-th of its cluster.
-template <class C>
-__device__ __forceinline__ int first_unit() { return static_cast<int>(blockIdx.x) / C::kHalves; }
-template <class C>
-__device__ __forceinline__ int unit_step() { return static_cast<int>(gridDim.x) / C::kHalves; }
-template <class C>
-__device__ __forceinline__ int half() { return static_cast<int>(blockIdx.x) % C::kHalves; }
-
 // One thread. Weights come before the predecessor has ended, but never so many at a time that its own loads, and the
 // inputs, wait behind them.
 template <class C>
@@ -116,7 +106,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring) {
   const int turn = a.splits * kDepth;
   Ring<C> landing = ring;
   int asked = 0;
-  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+  for (int unit = blockIdx.x; unit < a.units; unit += gridDim.x) {
     const Share share(a, unit);
     const int row = share.tile * C::kColumns;
     int depth = share.rank * kDepth;
@@ -134,16 +124,11 @@ __device__ void bring_weights(const Args& a, Ring<C> ring) {
       }
 #pragma unroll
       for (int piece = 0; piece < C::kPieces; ++piece) {
-        if (C::kHalves == 2 && piece != half<C>()) continue;
         const int piece_row = row + piece * (C::kGlu ? a.columns : C::kPieceRows);
         at = ring;
         for (int j = 0; j < stages; ++j) {
-          const u32 to = at.at() + piece * C::kPieceBytes;
-          if constexpr (C::kHalves == 2) {
-            ptx::tma_multicast_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, 0b11, policy);
-          } else {
-            ptx::tma_load_4d(to, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0, policy);
-          }
+          ptx::tma_load_4d(at.at() + piece * C::kPieceBytes, &a.w, at.weights_full(), depth + j * turn, piece_row, 0, 0,
+                           policy);
           at.next();
         }
       }
@@ -157,13 +142,13 @@ __device__ void bring_weights(const Args& a, Ring<C> ring) {
 template <class C>
 __device__ void bring_inputs(const Args& a, Ring<C> ring) {
   wait_for_predecessor();
-  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+  for (int unit = blockIdx.x; unit < a.units; unit += gridDim.x) {
     const Share share(a, unit);
     for (int i = 0; i < share.count; ++i) {
       const u32 full = ring.inputs_full();
       ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kInputBytes);
-      ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, (share.rank + i * a.splits) * kDepth, half<C>() * kRows, 0, 0);
+      ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, (share.rank + i * a.splits) * kDepth, 0, 0, 0);
       ring.next();
     }
   }
@@ -214,7 +199,7 @@ __device__ __forceinline__ void write(const Args& a, const Share& share, u32 sta
   }
   ptx::fence_proxy_async();
   __syncwarp();
-  const int token = half<C>() * kRows + warp * 16 + lane, first = share.tile * C::kColumns;
+  const int token = warp * 16 + lane, first = share.tile * C::kColumns;
   const int columns = min(C::kColumns, a.columns - first);
   if (lane < 16 && token < a.rows && columns > 0) {
     const int64_t element = share.rank * a.split_stride + token * a.y_stride + first;
@@ -232,22 +217,14 @@ __device__ __forceinline__ void write(const Args& a, const Share& share, u32 sta
   }
 }
 
-// A stage is free, for both CTAs of a cluster: each writes to the other's.
-template <class C>
 __device__ __forceinline__ void release(u32 empty) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (C::kHalves == 1) {
-    if (lane == 0) ptx::mbarrier_arrive(empty);
-  } else {
-    if (lane < C::kHalves) ptx::mbarrier_arrive_at(empty, lane);
-  }
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
 }
 
 template <class E, class C>
 __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
   Ring<C> ring(a, memory);
-  constexpr bool kAlone = C::kHalves == 1;
   start_successor();
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
@@ -256,15 +233,11 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
       const u32 barriers = ring.barriers + kBarrierBytes * i;
       ptx::mbarrier_init(barriers, 1);
       ptx::mbarrier_init(barriers + 8, 1);
-      ptx::mbarrier_init(barriers + 16, kConsumers / 32 * C::kHalves);
+      ptx::mbarrier_init(barriers + 16, kConsumers / 32);
     }
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  if constexpr (!kAlone) {
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  }
   if (threadIdx.x >= kConsumers) {
     if (threadIdx.x == kConsumers) bring_weights<C>(a, ring);
     if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring);
@@ -272,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
   }
   wait_for_predecessor();
   Sums<C> sum;
-  for (int unit = first_unit<C>(); unit < a.units; unit += unit_step<C>()) {
+  for (int unit = blockIdx.x; unit < a.units; unit += gridDim.x) {
     const Share share(a, unit);
     u32 used = 0;
     for (int i = 0; i < share.count; ++i) {
@@ -281,15 +254,13 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
       multiply<E, C>(ring.at(), threadIdx.x / 128, i == 0, sum);
       if (i > 0) {
         ptx::wgmma_wait<1>();
-        release<C>(used);
+        release(used);
       }
       used = ring.empty();
       ring.next();
     }
     ptx::wgmma_wait<0>();
-    release<C>(used);
-    // What others send here has come, and what this CTA says to others is said, before any of them ends.
-    if (!kAlone && unit + unit_step<C>() >= a.units) ptx::cluster_arrive_relaxed();
+    release(used);
     if constexpr (C::kGlu) {
       activate_all<C>(a.glu, sum);
       ptx::bulk_wait_read();  // of the tile before
@@ -300,7 +271,6 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
     write<E, C>(a, share, ring.staging(), sum);
   }
   ptx::bulk_wait_read();
-  if constexpr (!kAlone) ptx::cluster_wait();
 }
 
 template <class E, class C>
@@ -318,26 +288,19 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
   args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);
   const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes) + C::kStagingBytes;
   args.units = (args.columns + C::kColumns - 1) / C::kColumns * args.splits;
-  const int at_once = num_sms() / C::kHalves;
-  const int clusters = C::kGlu ? std::min(args.units, at_once) : args.units;
-  launch_dependent({static_cast<unsigned>(clusters * C::kHalves), kThreads, used_bytes, stream, C::kHalves},
-                   tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
-}
-
-template <class E, int kHalves>
-void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
-  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true, kHalves>>(args, call, plan, stream);
-  switch (plan.tile) {
-    case 96: return launch<E, Config<96, false, kHalves>>(args, call, plan, stream);
-    case 128: return launch<E, Config<128, false, kHalves>>(args, call, plan, stream);
-    case 192: return launch<E, Config<192, false, kHalves>>(args, call, plan, stream);
-    default: return launch<E, Config<256, false, kHalves>>(args, call, plan, stream);
-  }
+  const int ctas = C::kGlu ? std::min(args.units, num_sms()) : args.units;
+  launch_dependent({static_cast<unsigned>(ctas), kThreads, used_bytes, stream}, tile_gemm_kernel<E, C>, static_cast<const Args&>(args));
 }
 
 template <class E>
 void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t stream) {
-  call.rows > kRows ? launch<E, 2>(args, call, plan, stream) : launch<E, 1>(args, call, plan, stream);
+  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true>>(args, call, plan, stream);
+  switch (plan.tile) {
+    case 96: return launch<E, Config<96, false>>(args, call, plan, stream);
+    case 128: return launch<E, Config<128, false>>(args, call, plan, stream);
+    case 192: return launch<E, Config<192, false>>(args, call, plan, stream);
+    default: return launch<E, Config<256, false>>(args, call, plan, stream);
+  }
 }
 
 }  // namespace
@@ -353,11 +316,9 @@ bool tile_gemm_takes(const GemmCall& call) {
 }
 
 bool tile_gemm_pays(const GemmCall& call) {
-  constexpr int64_t kRowsOfFewer = 192;  // up to which cuBLASLt has less to multiply than two halves of 128 rows
-  constexpr int64_t kBusyPercent = 80;   // of the time that all SMs have
-  if (call.rows > kRows && call.rows <= kRowsOfFewer) return false;
+  constexpr int64_t kBusyPercent = 80;  // of the time that all SMs have
   const TilePlan plan = tile_plan(call);
-  const int64_t places = num_sms() / (call.rows > kRows ? 2 : 1);
+  const int64_t places = num_sms();
   const int64_t weight_rows = call.linear->out_features * plan.splits;
   const int64_t units = (call.linear->out_features + plan.tile - 1) / plan.tile * plan.splits;
   const int64_t waves = (units + places - 1) / places;
@@ -366,20 +327,20 @@ bool tile_gemm_pays(const GemmCall& call) {
 }
 
 TilePlan tile_plan(const GemmCall& call) {
-  // A CTA's chunks of one row, weights and half as many inputs; what a split costs 128 rows, here and in the kernel that
+  // A CTA's chunks of one row, weights and half as many inputs; what a split costs, here and in the kernel that
   // adds up, in the same unit, from times of Llama-3.1-8B's products.
   constexpr int64_t kSplitCost = 900;
   if (call.fused_glu) return {kGluTile, 1, 1, 4};
   const GpuLinear& linear = *call.linear;
   const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
-  const int64_t halves = call.rows > kRows ? 2 : 1, places = num_sms() / halves;
+  const int64_t places = num_sms();
   TilePlan best;
   int64_t best_cost = INT64_MAX;
   for (int tile : {96, 128, 192, 256}) {
     const int64_t tiles = (linear.out_features + tile - 1) / tile;
     for (int splits = 1; splits <= kMostTileSplits; ++splits) {
       const int64_t waves = (tiles * splits + places - 1) / places;
-      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits * halves;
+      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits;
       if (cost >= best_cost) continue;
       best_cost = cost;
       best = {tile, splits, tile < 192 && splits < 4 ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};

@@ -1,6 +1,6 @@
-// y = x * W^T on the GPU for 65 to 256 rows, where the weights' bytes and the arithmetic take about as long (sm_90).
+// y = x * W^T on the GPU for 65 to 128 rows, where the weights' bytes take most of the time (sm_90).
 //
-// Like stream_gemm a product writes y, where one cluster has all of the depth, or leaves `splits` partial sums in
+// Like stream_gemm a product writes y, where one CTA has all of the depth, or leaves `splits` partial sums in
 // f32, [splits][rows][out_features], which the kernel that reads y adds up: RmsNormCall::partials, QkvRowsCall::partials.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace warpweave::gpu {
 
 struct GemmCall;
 
-inline constexpr int kTileGemmRows = 256, kMostTileSplits = 4;
+inline constexpr int kTileGemmRows = 128, kMostTileSplits = 4;
 
 // How a product is cut.
 struct TilePlan {

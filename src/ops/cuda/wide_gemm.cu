@@ -443,9 +443,9 @@ bool wide_gemm_takes(const GemmCall& call) {
 }
 
 bool wide_gemm_pays(const GemmCall& call) {
-  constexpr int kLeastRowsGlu = 384, kLeastRows = 512;
+  constexpr int kLeastRows = 512;
   constexpr double kLeastUse = 0.88;  // of the SMs: the library splits what is left over
-  if (call.accumulate || call.rows < (call.fused_glu ? kLeastRowsGlu : kLeastRows) || !wide_gemm_takes(call)) return false;
+  if (call.accumulate || call.rows < kLeastRows || !wide_gemm_takes(call)) return false;
   const WidePlan plan = wide_plan(call);
   const double computed = double{kRows} * plan.tile_columns * kCtas * (num_sms() / kCtas) * waves_of(call, plan);
   return static_cast<double>(call.rows) * call.linear->out_features >= kLeastUse * computed;
