@@ -257,7 +257,9 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
                    : launch<E, Config<192, false>>(args, call, plan, stream);
 }
 
-bool is_sm_90() {
+}  // namespace
+
+bool has_wgmma() {
   static const bool value = [] {
     int device = 0, major = 0;
     cudaGetDevice(&device);
@@ -268,8 +270,6 @@ bool is_sm_90() {
   return value;
 }
 
-}  // namespace
-
 bool stream_gemm_takes(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
   const bool halves = linear.dtype == DType::f16 || linear.dtype == DType::bf16;
@@ -277,7 +277,7 @@ bool stream_gemm_takes(const GemmCall& call) {
                     reinterpret_cast<uintptr_t>(linear.weight) % 16 == 0;
   const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == linear.dtype;
   return call.norm.x == nullptr && call.rows >= 1 && call.rows <= kStreamGemmRows && halves && fits && !call.accumulate &&
-         linear.bias == nullptr && (!call.fused_glu || glu_fits) && is_sm_90();
+         linear.bias == nullptr && (!call.fused_glu || glu_fits) && has_wgmma();
 }
 
 StreamPlan stream_plan(const GemmCall& call) {

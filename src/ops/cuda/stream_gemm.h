@@ -24,6 +24,10 @@ struct StreamPlan {
   bool operator==(const StreamPlan&) const = default;
 };
 
+// Whether this GPU has wgmma and the bulk copy engine as the kernel uses them, and a driver that describes matrices to it;
+// tile_gemm and wide_gemm need the same.
+bool has_wgmma();
+
 // Whether stream_gemm computes this call; a GLU may be fused.
 bool stream_gemm_takes(const GemmCall& call);
 

@@ -18,6 +18,7 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -408,17 +409,6 @@ int64_t waves_of(const GemmCall& call, const WidePlan& plan) {
   return (units + clusters - 1) / clusters;
 }
 
-bool is_sm_90() {
-  static const bool value = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    CUtensorMap map;
-    return major == 9 && cuda::make_matrix_map(&map, reinterpret_cast<const void*>(1024), 64, 64, 64) == cudaSuccess;
-  }();
-  return value;
-}
-
 }  // namespace
 
 std::vector<WidePlan> all_wide_plans(const GemmCall& call) {
@@ -439,7 +429,7 @@ bool wide_gemm_takes(const GemmCall& call) {
                     call.y_stride % 8 == 0 && aligned(linear.weight) && aligned(call.x) && aligned(call.y);
   const bool y_fits = call.y_dtype == linear.dtype ? !call.accumulate : call.y_dtype == DType::f32 && !call.fused_glu;
   return call.norm.x == nullptr && call.partials == nullptr && call.rows > 0 && halves && fits && y_fits &&
-         linear.bias == nullptr && (!call.fused_glu || linear.glu != GluActivation::none) && is_sm_90();
+         linear.bias == nullptr && (!call.fused_glu || linear.glu != GluActivation::none) && has_wgmma();
 }
 
 bool wide_gemm_pays(const GemmCall& call) {
