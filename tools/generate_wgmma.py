@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes src/attention/cuda/wgmma.h, wgmma_wide.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
-SHAPES = (56, 64, 80, 96, 128, 192, 224, 256)
-SHAPES_WIDE = (144, 160, 176)  # both operands from shared memory only
+SHAPES = (56, 64, 80, 96, 128, 192, 256)
+SHAPES_WIDE = (144, 160, 176, 224)  # both operands from shared memory only
 SHAPES_FP8 = (64, 128)
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 

@@ -6,11 +6,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <random>
 #include <utility>
 #include <vector>
 
+#include "base/float16.h"
+#include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 #include "warpweave/status.h"
+#include "warpweave/tensor.h"
 
 namespace warpweave::bench {
 
@@ -30,6 +34,29 @@ template <typename T>
 T take(Result<T> result) {
   check(result.status());
   return std::move(result).value();
+}
+
+// Normal numbers: a random block of an odd length, again and again.
+struct Matrix {
+  std::vector<uint16_t> block;
+  DType dtype = DType::bf16;
+  DeviceBuffer memory;
+  double at(size_t i) const {
+    const uint16_t bits = block[i % block.size()];
+    return dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  }
+};
+
+inline Matrix random_matrix(size_t count, float scale, DType dtype = DType::bf16) {
+  std::mt19937 random(std::random_device{}());
+  std::normal_distribution<float> normal(0, scale);
+  Matrix out = {std::vector<uint16_t>((size_t{1} << 20) + 331), dtype, take(DeviceBuffer::allocate(count * 2, "a benchmark"))};
+  for (uint16_t& x : out.block) x = dtype == DType::bf16 ? f32_to_bf16(normal(random)) : f32_to_f16(normal(random));
+  for (size_t i = 0; i < count; i += out.block.size()) {
+    check(cudaMemcpy(out.memory.as<uint16_t>() + i, out.block.data(), std::min(out.block.size(), count - i) * 2,
+                     cudaMemcpyHostToDevice));
+  }
+  return out;
 }
 
 // Microseconds of one of the `launches` that `enqueue` makes on `stream`: the median of kReplays replays of a graph of

@@ -28,6 +28,8 @@
 using namespace warpweave;
 using namespace warpweave::gpu;
 using bench::check;
+using bench::Matrix;
+using bench::random_matrix;
 using bench::take;
 
 namespace {
@@ -36,30 +38,6 @@ constexpr int kLayers = 8, kCheckedCopy = 3, kMaxRows = kTileGemmRows, kHeads = 
 constexpr int64_t kHidden = 4096, kFfn = 14336, kQkv = 6144;
 
 float bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-// Normal bf16 numbers: a random block of an odd length, again and again.
-std::vector<uint16_t> random_block(float scale) {
-  std::mt19937 random(std::random_device{}());
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<uint16_t> out((size_t{1} << 20) + 331);
-  for (uint16_t& x : out) x = static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(random)) >> 16);
-  return out;
-}
-
-struct Matrix {
-  std::vector<uint16_t> block;
-  DeviceBuffer memory;
-  float at(size_t i) const { return bf16(block[i % block.size()]); }
-};
-
-Matrix random_matrix(size_t count, float scale) {
-  Matrix out = {random_block(scale), take(DeviceBuffer::allocate(count * 2, "a benchmark"))};
-  for (size_t i = 0; i < count; i += out.block.size()) {
-    check(cudaMemcpy(out.memory.as<uint16_t>() + i, out.block.data(), std::min(out.block.size(), count - i) * 2,
-                     cudaMemcpyHostToDevice));
-  }
-  return out;
-}
 
 using Way = std::variant<StreamPlan, TilePlan>;
 

@@ -31,35 +31,14 @@
 using namespace warpweave;
 using namespace warpweave::gpu;
 using bench::check;
+using bench::Matrix;
+using bench::random_matrix;
 using bench::take;
 
 namespace {
 
 constexpr int kCopies = 3;
 constexpr int64_t kHidden = 4096, kFfn = 14336, kQkv = 6144, kMaxRows = 8192;
-
-// Normal numbers: a random block of an odd length, again and again.
-struct Matrix {
-  std::vector<uint16_t> block;
-  DType dtype = DType::bf16;
-  DeviceBuffer memory;
-  double at(size_t i) const {
-    const uint16_t bits = block[i % block.size()];
-    return dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
-  }
-};
-
-Matrix random_matrix(size_t count, float scale, DType dtype) {
-  std::mt19937 random(std::random_device{}());
-  std::normal_distribution<float> normal(0, scale);
-  Matrix out = {std::vector<uint16_t>((size_t{1} << 20) + 331), dtype, take(DeviceBuffer::allocate(count * 2, "a benchmark"))};
-  for (uint16_t& x : out.block) x = dtype == DType::bf16 ? f32_to_bf16(normal(random)) : f32_to_f16(normal(random));
-  for (size_t i = 0; i < count; i += out.block.size()) {
-    check(cudaMemcpy(out.memory.as<uint16_t>() + i, out.block.data(), std::min(out.block.size(), count - i) * 2,
-                     cudaMemcpyHostToDevice));
-  }
-  return out;
-}
 
 std::string name_of(const WidePlan& p) {
   return fmt::format("{}{}", p.tile_columns, p.share == WideShare::weights ? "w" : "x");

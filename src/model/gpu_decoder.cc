@@ -6,8 +6,6 @@
 #include "device/cuda/cuda_check.h"
 #include "model/families/family.h"
 #include "ops/cuda/small_gemm.h"
-#include "ops/cuda/stream_gemm.h"
-#include "ops/cuda/tile_gemm.h"
 
 namespace warpweave {
 namespace {
@@ -90,8 +88,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   get(w_.gate_up, 2 * inner, element);
   get(w_.act, inner, element);
   const int64_t widest = std::max(hidden, q_dim + 2 * kv_dim);
-  get(w_.partials, std::max<int64_t>(gpu::kStreamGemmRows * gpu::kMostStreamSplits, gpu::kTileGemmRows * gpu::kMostTileSplits) * widest,
-      sizeof(float));
+  get(w_.partials, gpu::kMostPartialRows * gpu::kMostPartials * widest, sizeof(float));
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
   int64_t fp8_depth = 0;
   for (const GpuDecoderLayer& layer : weights_.layers) {

@@ -17,6 +17,8 @@
 namespace warpweave::gpu {
 namespace {
 
+static_assert(kStreamGemmRows <= kMostPartialRows && kTileGemmRows <= kMostPartialRows);
+
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr int kMaxCandidates = 16;
 // From here on neighbouring row counts share what tuning found.

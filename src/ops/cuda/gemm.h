@@ -73,6 +73,8 @@ struct GemmCall {
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
 enum class Fp8Path : uint8_t { automatic, stream, tensor, widen };
 
+inline constexpr int64_t kMostPartialRows = 128;
+
 class GpuGemm {
  public:
   static Result<std::unique_ptr<GpuGemm>> create();
@@ -82,6 +84,7 @@ class GpuGemm {
   // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
   bool takes_fused(const GemmCall& call) const;
   // How many partial sums run() leaves of this call where it is given room for them (stream_gemm.h); 0: it does not.
+  // Of more rows than kMostPartialRows it leaves none.
   int partial_splits(const GemmCall& call) const;
   // Whether none of our own kernels does.
   bool runs_library(const GemmCall& call) const;

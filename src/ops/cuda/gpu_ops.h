@@ -46,10 +46,12 @@ struct EmbeddingCall {
 };
 void embedding(const EmbeddingCall& call, Stream stream);
 
+inline constexpr int kMostPartials = 4;
+
 // What a product left to be added up (stream_gemm.h): [splits][rows][cols] f32, each split dense.
 struct PartialSums {
   const float* data = nullptr;            // null: none
-  int splits = 0;
+  int splits = 0;                         // up to kMostPartials
   int64_t stride = 0;                     // from one split to the next
 };
 

@@ -17,6 +17,7 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/split_args.h"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -291,7 +292,7 @@ StreamPlan stream_plan(const GemmCall& call) {
   int64_t best_cost = INT64_MAX;
   for (int tile : {128, 192}) {
     const int64_t tiles = (linear.out_features + tile - 1) / tile;
-    for (int splits = 1; splits <= kMostStreamSplits; ++splits) {
+    for (int splits = 1; splits <= kMostPartials; ++splits) {
       const int64_t waves = (tiles * splits + num_sms() - 1) / num_sms();
       const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kStreamGemmRows / 2) + kSplitCost * splits;
       if (cost >= best_cost) continue;
@@ -303,25 +304,9 @@ StreamPlan stream_plan(const GemmCall& call) {
 }
 
 void stream_gemm(const GemmCall& call, const StreamPlan& plan, float* partials, Stream stream) {
-  const GpuLinear& linear = *call.linear;
-  Args args{};
-  args.rows = static_cast<int>(call.rows);
-  args.columns = static_cast<int>(call.fused_glu ? linear.out_features / 2 : linear.out_features);
-  args.chunks = static_cast<int>((linear.in_features + kDepth - 1) / kDepth);
-  args.y = call.y;
-  args.y_stride = call.y_stride;
-  args.f32_out = call.y_dtype == DType::f32;
-  args.splits = 1;
-  if (partials != nullptr) {
-    args.y = partials;
-    args.y_stride = linear.out_features;
-    args.split_stride = call.rows * linear.out_features;
-    args.f32_out = true;
-    args.splits = plan.splits;
-  }
-  args.glu = call.fused_glu ? linear.glu : GluActivation::none;
+  Args args = args_of<Args>(call, kDepth, plan.splits, partials);
   const auto on = static_cast<cudaStream_t>(stream);
-  linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
+  call.linear->dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
 }
 
 }  // namespace warpweave::gpu

@@ -11,12 +11,12 @@ namespace warpweave::gpu {
 
 struct GemmCall;
 
-inline constexpr int kStreamGemmRows = 64, kMostStreamSplits = 4;
+inline constexpr int kStreamGemmRows = 64;
 
 // How a product is cut.
 struct StreamPlan {
   int tile = 128;      // weight rows of a CTA: 128 or 192; with a GLU 224, gates and ups
-  int splits = 1;      // CTAs that share a tile's depth; with a GLU 1
+  int splits = 1;      // CTAs that share a tile's depth, up to kMostPartials; with a GLU 1
   int together = 1;    // stages asked for at once, whose bytes of a row are neighbours: memory answers 256 or 512
                        // bytes of a row faster than 128 bytes now and then
   int in_flight = 4;   // stages of weights asked for that have not arrived, at most: all that others ask for, the

@@ -10,10 +10,11 @@
 
 #include "attention/cuda/ptx.h"
 #include "attention/cuda/tensor_map.h"
-#include "attention/cuda/wgmma.h"
+#include "attention/cuda/wgmma_wide.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/split_args.h"
 #include "ops/cuda/stream_gemm.h"
 #include "ops/cuda/types.cuh"
 
@@ -307,7 +308,7 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
 
 bool tile_gemm_takes(const GemmCall& call) {
   if (call.rows <= kStreamGemmRows || call.rows > kTileGemmRows || call.y_stride % 8 != 0 ||
-      call.linear->in_features < kMostTileSplits * kDepth) {
+      call.linear->in_features < kMostPartials * kDepth) {
     return false;
   }
   GemmCall few = call;
@@ -338,7 +339,7 @@ TilePlan tile_plan(const GemmCall& call) {
   int64_t best_cost = INT64_MAX;
   for (int tile : {96, 128, 192, 256}) {
     const int64_t tiles = (linear.out_features + tile - 1) / tile;
-    for (int splits = 1; splits <= kMostTileSplits; ++splits) {
+    for (int splits = 1; splits <= kMostPartials; ++splits) {
       const int64_t waves = (tiles * splits + places - 1) / places;
       const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits;
       if (cost >= best_cost) continue;
@@ -350,25 +351,9 @@ TilePlan tile_plan(const GemmCall& call) {
 }
 
 void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stream stream) {
-  const GpuLinear& linear = *call.linear;
-  Args args{};
-  args.rows = static_cast<int>(call.rows);
-  args.columns = static_cast<int>(call.fused_glu ? linear.out_features / 2 : linear.out_features);
-  args.chunks = static_cast<int>((linear.in_features + kDepth - 1) / kDepth);
-  args.y = call.y;
-  args.y_stride = call.y_stride;
-  args.f32_out = call.y_dtype == DType::f32;
-  args.splits = 1;
-  if (partials != nullptr) {
-    args.y = partials;
-    args.y_stride = linear.out_features;
-    args.split_stride = call.rows * linear.out_features;
-    args.f32_out = true;
-    args.splits = plan.splits;
-  }
-  args.glu = call.fused_glu ? linear.glu : GluActivation::none;
+  Args args = args_of<Args>(call, kDepth, plan.splits, partials);
   const auto on = static_cast<cudaStream_t>(stream);
-  linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
+  call.linear->dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
 }
 
 }  // namespace warpweave::gpu

@@ -10,12 +10,12 @@ namespace warpweave::gpu {
 
 struct GemmCall;
 
-inline constexpr int kTileGemmRows = 128, kMostTileSplits = 4;
+inline constexpr int kTileGemmRows = 128;
 
 // How a product is cut.
 struct TilePlan {
   int tile = 192;      // weight rows of a CTA: 96, 128, 192 or 256; with a GLU 224, gates and ups
-  int splits = 1;      // parts of the depth; with a GLU 1
+  int splits = 1;      // parts of the depth, up to kMostPartials; with a GLU 1
   int together = 2;    // stages of weights asked for at once, whose bytes of a row are neighbours
   int in_flight = 4;   // stages of weights asked for that have not arrived, at most
   bool operator==(const TilePlan&) const = default;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/gpu_ops.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::gpu {
@@ -60,8 +61,6 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
   for (int i = 0; i < static_cast<int>(blockDim.x + 31) / 32; ++i) sum += scratch[i];
   return sum;
 }
-
-inline constexpr int kMostPartials = 4;
 
 // Partial sums of N elements, `stride` elements from one to the next: all loads begin at once, where the registers are.
 template <int N>

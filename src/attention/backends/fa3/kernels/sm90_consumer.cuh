@@ -324,10 +324,12 @@ class Sm90Consumer {
     }
   }
 
-  // Turns S into P. O is complete here, so P may replace the last one. Returns what a row's sums grow by.
-  WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) const {
+  // Turns S into P. O is complete here, so P may replace the last one. Returns what a row's sums grow by. `shift`: of a
+  // row's exponents, by its maximum.
+  WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], const float (&shift)[2],
+                                           ptx::u32 (&probability)[kScores / 8][4]) const {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift_[i / 2 % 2]));
+    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
     float sum[4];
 #pragma unroll
     for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
@@ -337,7 +339,7 @@ class Sm90Consumer {
   }
 
   WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
-    const float2 sums = turn_into_probabilities(s, probability);
+    const float2 sums = turn_into_probabilities(s, shift_, probability);
     rows_.sum[0] += sums.x;
     rows_.sum[1] += sums.y;
   }
@@ -346,7 +348,7 @@ class Sm90Consumer {
   // (NaN, too), and then S is multiplied once more.
   WW_DEVICE void expected_exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
     moved_ = false;
-    const float2 sums = turn_into_probabilities(s, probability);
+    const float2 sums = turn_into_probabilities(s, shift_, probability);
     if (__any_sync(~0u, !(sums.x <= limit_[0] && sums.y <= limit_[1]))) {
       multiply_alone(s);
       maxima(s);

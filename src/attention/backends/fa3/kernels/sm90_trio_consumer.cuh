@@ -219,19 +219,12 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
     for (int i = 0; i < kOut; ++i) out_[i] *= factor[i / 2 % 2];
   }
 
-  // Turns S into P and returns what a row's sums grow by: too much where no maximum is known and the row sees something.
+  // The sums are too great where no maximum is known and the row sees something.
   WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], Probability& probability) const {
     float shift[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) shift[row] = fminf(-maximum_[row] * scale_log2_, 1e30f);
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
-    float sum[4];
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-#pragma unroll
-    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
-    return {sum[0] + sum[1], sum[2] + sum[3]};
+    return Base::turn_into_probabilities(s, shift, probability);
   }
 
   WW_DEVICE void exponentials(float (&s)[kScores], Probability& probability) {
