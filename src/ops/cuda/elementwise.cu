@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/cluster.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/launch.cuh"
@@ -25,8 +26,8 @@ unsigned prefetch_blocks(const WeightPrefetch& prefetch) { return prefetch.data 
 
 template <typename T>
 __global__ void embedding_kernel(EmbeddingCall call) {
-  start_successor();
   wait_for_predecessor();
+  start_successor();  // not before: launch.cuh
   const int64_t row = blockIdx.x;
   int32_t id = call.ids[row];
   if (call.future_slots != nullptr && call.future_slots[row] >= 0) id = call.sampled[call.future_slots[row]];
@@ -40,81 +41,190 @@ __global__ void embedding_kernel(EmbeddingCall call) {
   }
 }
 
-constexpr int kNormThreads = 512;
+// How a row is summed, whatever the kernel: as by kNormThreads threads, or 128 of narrow rows, each with packs of 4 elements
+// that many packs apart, warp by warp. So a row's bits never depend on how many rows there are.
+constexpr int kNormThreads = 512, kNarrowThreads = 128;
+// Up to how many rows a cluster shares each row with its partial sums, and from how many on a thread does two threads' work,
+// with more rows under way on an SM.
+constexpr int kClusterRows = 32, kNormCluster = 8, kManyNormRows = 384;
 
-// A thread keeps kNormPacks times 4 elements in registers; what is wider than that is read twice.
-template <typename T, int kNormPacks, bool kPartials = false>
-__global__ void __launch_bounds__(kNormThreads, kNormPacks == 2 ? 2 : 1) rms_norm_kernel(RmsNormCall call) {
-  __shared__ float scratch[kNormThreads / 32];
-  if (blockIdx.x >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows));
+// Each of a row's kCluster CTAs has neighbouring warps of the kSummed threads, a thread kShare of them a CTA apart. kPacks
+// packs of each stay in registers; kRest: the row has more, which are read twice.
+template <int kSummed, int kShareOf, int kClusterOf, int kPacksOf, bool kPartialsOf, bool kRestOf = false>
+struct NormShape {
+  static constexpr int kShare = kShareOf, kCluster = kClusterOf, kPacks = kPacksOf;
+  static constexpr bool kPartials = kPartialsOf, kRest = kRestOf;
+  static constexpr int kThreads = kSummed / kShare / kCluster, kWarps = kThreads / 32, kSums = kSummed / 32;
+  static constexpr int kStep = 4 * kSummed;
+  static constexpr bool kWeightsFirst = kPacks * kShare <= 4 || kCluster > 1;  // where registers are left
+  static constexpr int kBlocksOfSm = kThreads < 256 || kRest || (kPacks > 2 && kPartials) ? 1 : kShare > 1 ? 4 : 2;
+  static_assert(!kPartials || kShare == 1);
+
+  static __device__ __forceinline__ int column(int pack, int share) {
+    const int rank = kCluster > 1 ? blockIdx.x % kCluster : 0;
+    return pack * kStep + ((rank * kShare + share) * kThreads + static_cast<int>(threadIdx.x)) * 4;
+  }
+};
+
+// Calls visit(pack, share, column) for what is in registers.
+template <class S, typename Visit>
+__device__ __forceinline__ void for_columns(int cols, const Visit& visit) {
+#pragma unroll
+  for (int pack = 0; pack < S::kPacks; ++pack) {
+#pragma unroll
+    for (int share = 0; share < S::kShare; ++share) {
+      if (S::column(pack, share) < cols) visit(pack, share, S::column(pack, share));
+    }
+  }
+}
+
+// x plus its partial sums; all loads of two packs, without partial sums of all, come before they are used.
+template <class S>
+__device__ __forceinline__ void load_row(const RmsNormCall& call, int64_t base, float (&kept)[S::kPacks][S::kShare][4]) {
+  const int cols = static_cast<int>(call.cols);
+  if constexpr (!S::kPartials) {
+    return for_columns<S>(cols, [&](int pack, int share, int i) { load_f32(call.x + base + i, kept[pack][share]); });
+  } else {
+#pragma unroll
+    for (int first = 0; first < S::kPacks; first += 2) {
+      PartialPack<4> partials[2];
+#pragma unroll
+      for (int pack = first; pack < first + 2; ++pack) {
+        const int i = S::column(pack, 0);
+        if (i < cols) load_f32(call.x + base + i, kept[pack][0]);
+        partials[pack - first].load(call.partials.data + base + i, call.partials.splits, call.partials.stride, i < cols);
+      }
+#pragma unroll
+      for (int pack = first; pack < first + 2; ++pack) {
+        if (S::column(pack, 0) >= cols) break;
+        partials[pack - first].add_to(kept[pack][0]);
+      }
+    }
+  }
+}
+
+// The row's sum of the threads' sums, for every thread of its CTAs. Calls meanwhile() before it waits.
+template <class S, typename Meanwhile>
+__device__ __forceinline__ float sum_row(const float (&sum)[S::kShare], float (&sums)[S::kSums], uint64_t& arrived,
+                                         const Meanwhile& meanwhile) {
+  const int lane = threadIdx.x % 32, rank = S::kCluster > 1 ? blockIdx.x % S::kCluster : 0;
+#pragma unroll
+  for (int share = 0; share < S::kShare; ++share) {
+    const float of_warp = warp_sum(sum[share]);
+    float* const place = &sums[(rank * S::kShare + share) * S::kWarps + threadIdx.x / 32];
+    if constexpr (S::kCluster > 1) {
+      if (lane < S::kCluster) cluster::send(place, &arrived, lane, of_warp);
+    } else if (lane == 0) {
+      *place = of_warp;
+    }
+  }
+  meanwhile();
+  if constexpr (S::kCluster > 1) {
+    cluster::wait(&arrived);
+  } else {
+    __syncthreads();
+  }
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < S::kSums; i += 4) {
+    float some[4];
+    load_f32(&sums[i], some);
+#pragma unroll
+    for (float v : some) total += v;
+  }
+  return total;
+}
+
+template <typename T, class S>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(RmsNormCall call) {
+  __shared__ __align__(16) float sums[S::kSums];
+  __shared__ __align__(8) uint64_t arrived;
+  const int row = blockIdx.x / S::kCluster, cols = static_cast<int>(call.cols);
+  if (row >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows * S::kCluster));
   start_successor();
-  float weight[kNormPacks][4];
-#pragma unroll
-  for (int pack = 0; pack < kNormPacks; ++pack) {
-    const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
-    if (i < call.cols) load_f32(call.weight + i, weight[pack]);
+  float weight[S::kPacks][S::kShare][4];
+  const auto load_weight = [&](int pack, int share, int i) { load_f32(call.weight + i, weight[pack][share]); };
+  if constexpr (S::kWeightsFirst) for_columns<S>(cols, load_weight);
+  if constexpr (S::kCluster > 1) {
+    if (threadIdx.x == 0) cluster::expect(&arrived, sizeof(sums));
+    __syncthreads();
+    cluster::meet();
   }
+  int64_t base = row * call.cols;
+  asm volatile("" : "+l"(base));  // computed before the wait
   wait_for_predecessor();
-  float* x = call.x + blockIdx.x * call.cols;
-  float kept[kNormPacks][4];
-  float sum = 0;
-  // All loads of two packs before the first store, which might touch what they read.
+  float* const x = call.x + base;
+  float kept[S::kPacks][S::kShare][4], sum[S::kShare] = {};
+  load_row<S>(call, base, kept);
+  for_columns<S>(cols, [&](int pack, int share, int) {
 #pragma unroll
-  for (int first = 0; first < kNormPacks; first += 2) {
-    PartialPack<4> partials[2];
-#pragma unroll
-    for (int pack = first; pack < first + 2; ++pack) {
-      const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
-      const bool wanted = i < call.cols;
-      if (wanted) load_f32(x + i, kept[pack]);
-      if constexpr (kPartials) {
-        partials[pack - first].load(call.partials.data + blockIdx.x * call.cols + i, call.partials.splits,
-                                    call.partials.stride, wanted);
-      }
-    }
-#pragma unroll
-    for (int pack = first; pack < first + 2; ++pack) {
-      const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
-      if (i >= call.cols) break;
-      if constexpr (kPartials) {
-        partials[pack - first].add_to(kept[pack]);
-        store_f32(x + i, kept[pack]);
-      }
-#pragma unroll
-      for (float v : kept[pack]) sum += v * v;
+    for (float v : kept[pack][share]) sum[share] += v * v;
+  });
+  if constexpr (S::kRest) {
+    for (int i = S::column(S::kPacks, 0); i < cols; i += S::kStep) {
+      for (int j = 0; j < 4; ++j) sum[0] += x[i + j] * x[i + j];
     }
   }
-  for (int64_t i = (int64_t{kNormPacks} * blockDim.x + threadIdx.x) * 4; i < call.cols; i += blockDim.x * 4) {
-    for (int j = 0; j < 4; ++j) sum += x[i + j] * x[i + j];
-  }
-  sum = block_sum(sum, scratch);
-  const float inverse = rsqrtf(sum / static_cast<float>(call.cols) + call.eps);
-  const int64_t base = blockIdx.x * call.cols;
-  const auto finish = [&](int64_t i, float (&value)[4], const float (&scale)[4]) {
+  const float total = sum_row<S>(sum, sums, arrived, [&] {
+    if constexpr (S::kPartials) for_columns<S>(cols, [&](int pack, int share, int i) { store_f32(x + i, kept[pack][share]); });
+  });
+  const float inverse = rsqrtf(total / static_cast<float>(call.cols) + call.eps);
+  const auto finish = [&](int i, float (&value)[4], const float (&scale)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) value[j] *= inverse * (scale[j] + call.weight_offset);
     if (call.accumulate) {
-      float* out = static_cast<float*>(call.out) + base + i;
       float before[4];
-      load_f32(out, before);
+      load_f32(static_cast<const float*>(call.out) + base + i, before);
 #pragma unroll
       for (int j = 0; j < 4; ++j) value[j] += before[j];
     }
     store_f32(static_cast<T*>(call.out) + base + i, value);
     if (call.out_f32 != nullptr) store_f32(call.out_f32 + base + i, value);
   };
-#pragma unroll
-  for (int pack = 0; pack < kNormPacks; ++pack) {
-    const int64_t i = (pack * blockDim.x + threadIdx.x) * 4;
-    if (i >= call.cols) break;
-    finish(i, kept[pack], weight[pack]);
+  for_columns<S>(cols, [&](int pack, int share, int i) {
+    if constexpr (!S::kWeightsFirst) load_weight(pack, share, i);
+    finish(i, kept[pack][share], weight[pack][share]);
+  });
+  if constexpr (S::kRest) {
+    for (int i = S::column(S::kPacks, 0); i < cols; i += S::kStep) {
+      float value[4], scale[4];
+      load_f32(x + i, value);
+      load_f32(call.weight + i, scale);
+      finish(i, value, scale);
+    }
   }
-  for (int64_t i = (int64_t{kNormPacks} * blockDim.x + threadIdx.x) * 4; i < call.cols; i += blockDim.x * 4) {
-    float value[4], scale[4];
-    load_f32(x + i, value);
-    load_f32(call.weight + i, scale);
-    finish(i, value, scale);
+}
+
+template <typename T, class S>
+void launch_norm(const RmsNormCall& call, cudaStream_t stream) {
+  static_assert(kPrefetchBlocks % S::kCluster == 0);
+  const unsigned blocks = static_cast<unsigned>(call.rows) * S::kCluster + prefetch_blocks(call.prefetch);
+  launch_dependent({blocks, S::kThreads, 0, stream, S::kCluster}, rms_norm_kernel<T, S>, call);
+}
+
+template <typename T, int kPacks, bool kPartials>
+void launch_norm(const RmsNormCall& call, cudaStream_t stream) {
+  if constexpr (kPartials) {
+    if (call.rows <= kClusterRows && has_dependent_launch()) {
+      return launch_norm<T, NormShape<kNormThreads, 1, kNormCluster, kPacks, kPartials>>(call, stream);
+    }
   }
+  if constexpr (kPacks == 2 && !kPartials) {
+    if (call.rows >= kManyNormRows) return launch_norm<T, NormShape<kNormThreads, 2, 1, kPacks, kPartials>>(call, stream);
+  }
+  launch_norm<T, NormShape<kNormThreads, 1, 1, kPacks, kPartials>>(call, stream);
+}
+
+template <typename T, bool kPartials>
+void launch_norm(const RmsNormCall& call, cudaStream_t stream) {
+  constexpr int kPack = 4 * kNormThreads;  // columns
+  if (call.cols < kPack) {
+    constexpr int kPacks = kPack / 4 / kNarrowThreads;
+    return launch_norm<T, NormShape<kNarrowThreads, 1, 1, kPacks, kPartials>>(call, stream);
+  }
+  if (call.cols <= 2 * kPack) return launch_norm<T, 2, kPartials>(call, stream);
+  if (kPartials || call.cols <= 6 * kPack) return launch_norm<T, 6, kPartials>(call, stream);
+  launch_norm<T, NormShape<kNormThreads, 1, 1, 6, false, /*kRest=*/true>>(call, stream);
 }
 
 __global__ void gather_rows_kernel(const uint32_t* in, const int32_t* index, int64_t row_words, uint32_t* out) {
@@ -192,14 +302,9 @@ void embedding(const EmbeddingCall& call, Stream stream) {
 
 void rms_norm(const RmsNormCall& call, Stream stream) {
   if (call.rows == 0) return;
-  const unsigned threads = call.cols >= 4 * kNormThreads ? kNormThreads : 128;
   with_type(call.out_dtype, [&]<typename T>(T*) {
-    const bool narrow = call.cols <= int64_t{8} * threads;
-    const auto kernel = call.partials.data != nullptr
-                            ? (narrow ? rms_norm_kernel<T, 2, true> : rms_norm_kernel<T, 6, true>)
-                            : (narrow ? rms_norm_kernel<T, 2> : rms_norm_kernel<T, 6>);
-    const unsigned blocks = static_cast<unsigned>(call.rows) + prefetch_blocks(call.prefetch);
-    launch_dependent({blocks, threads, 0, cuda_stream(stream)}, kernel, call);
+    if (call.partials.data != nullptr) return launch_norm<T, true>(call, cuda_stream(stream));
+    launch_norm<T, false>(call, cuda_stream(stream));
   });
 }
 

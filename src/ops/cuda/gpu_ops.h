@@ -120,7 +120,7 @@ struct QkvRowsCall {
   const float* sin = nullptr;
   int rotary_dim = 0;
   bool interleaved = false;
-  const int32_t* positions = nullptr;     // [rows]
+  const int32_t* positions = nullptr;     // [rows]; both were written before the step's kernels (launch.cuh)
   const int32_t* kv_slots = nullptr;      // [rows], -1: write nothing
   int page_size = 1;
   KvPoolView k_out;

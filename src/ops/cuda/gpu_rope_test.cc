@@ -3,8 +3,11 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <tuple>
+#include <vector>
 
 #include "base/float16.h"
 #include "base/float8.h"
@@ -170,47 +173,85 @@ INSTANTIATE_TEST_SUITE_P(Cases, GpuRopeTest,
                                          Case{128, 128, false, false, KvFormat::bf16, 4}, Case{64, 64, false, true, KvFormat::bf16, 3},
                                          Case{256, 256, false, true, KvFormat::fp8_e4m3, 1}));
 
+// What one call of the norm reads and leaves.
+struct Norm {
+  int rows, cols, splits;
+  std::vector<float> x, sums, weight;
+
+  Norm(int rows, int cols, int splits) : rows(rows), cols(cols), splits(splits), x(count()), sums(splits * count() + 4), weight(cols) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal(0, 1);
+    for (std::vector<float>* values : {&x, &sums, &weight}) {
+      for (float& v : *values) v = normal(random);
+    }
+  }
+  size_t count() const { return size_t{1} * rows * cols; }
+
+  struct Result {
+    std::vector<uint16_t> out;
+    std::vector<float> x;
+  };
+  // Of the first `taken` rows.
+  Result run(int taken) const {
+    const size_t elements = size_t{1} * taken * cols;
+    DeviceBuffer device_x = on_device(x), device_sums = on_device(sums), device_weight = on_device(weight);
+    DeviceBuffer device_out = on_device(std::vector<uint16_t>(elements, 0xffff));
+    RmsNormCall call;
+    call.x = device_x.as<float>();
+    call.partials = {splits > 0 ? device_sums.as<float>() : nullptr, splits, static_cast<int64_t>(count())};
+    call.rows = taken;
+    call.cols = cols;
+    call.weight = device_weight.as<float>();
+    call.weight_offset = kOffset;
+    call.eps = kEps;
+    call.out = device_out.as<void>();
+    rms_norm(call, nullptr);
+    Result result = {std::vector<uint16_t>(elements), std::vector<float>(elements)};
+    EXPECT_EQ(cudaMemcpy(result.out.data(), call.out, elements * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(result.x.data(), call.x, elements * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    return result;
+  }
+};
+
 TEST(GpuNormTest, AddsPartialSumsInTheirOrder) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
-  std::mt19937 random(7);
-  std::normal_distribution<float> normal(0, 1);
-  for (const int cols : {96, 1024, 4096, 5120, 12288}) {
+  for (const int cols : {96, 1024, 2052, 4096, 5120, 12288}) {
     for (int splits = 0; splits <= 4; ++splits) {
-      SCOPED_TRACE(testing::Message() << cols << " columns, " << splits << " sums");
-      const size_t count = size_t{kRows} * cols;
-      std::vector<float> x(count), sums(splits * count + 4), weight(cols);
-      for (std::vector<float>* values : {&x, &sums, &weight}) {
-        for (float& v : *values) v = normal(random);
-      }
-      DeviceBuffer device_x = on_device(x), device_sums = on_device(sums), device_weight = on_device(weight);
-      DeviceBuffer device_out = on_device(std::vector<uint16_t>(count, 0xffff));
-      RmsNormCall call;
-      call.x = device_x.as<float>();
-      call.partials = {splits > 0 ? device_sums.as<float>() : nullptr, splits, static_cast<int64_t>(count)};
-      call.rows = kRows;
-      call.cols = cols;
-      call.weight = device_weight.as<float>();
-      call.weight_offset = kOffset;
-      call.eps = kEps;
-      call.out = device_out.as<void>();
-      rms_norm(call, nullptr);
-      std::vector<uint16_t> out(count);
-      std::vector<float> x_after(count);
-      ASSERT_EQ(cudaMemcpy(out.data(), device_out.as<void>(), count * 2, cudaMemcpyDeviceToHost), cudaSuccess);
-      ASSERT_EQ(cudaMemcpy(x_after.data(), device_x.as<void>(), count * 4, cudaMemcpyDeviceToHost), cudaSuccess);
-      for (int row = 0; row < kRows; ++row) {
-        double squares = 0;
-        for (size_t i = size_t{1} * row * cols; i < size_t(row + 1) * cols; ++i) {
-          for (int split = 0; split < splits; ++split) x[i] += sums[split * count + i];
-          ASSERT_EQ(x_after[i], x[i]) << "element " << i;
-          squares += double{x[i]} * x[i];
-        }
-        const double inverse = 1 / std::sqrt(squares / cols + kEps);
-        for (int i = 0; i < cols; ++i) {
-          const double expected = x[size_t{1} * row * cols + i] * inverse * (weight[i] + kOffset);
-          ASSERT_NEAR(bf16_to_f32(out[size_t{1} * row * cols + i]), expected, 1e-5 + 0.005 * std::abs(expected));
+      for (const int rows : {3, kRows}) {
+        SCOPED_TRACE(testing::Message() << rows << " rows of " << cols << " columns, " << splits << " sums");
+        Norm norm(rows, cols, splits);
+        const Norm::Result result = norm.run(rows);
+        for (int row = 0; row < rows; ++row) {
+          double squares = 0;
+          for (size_t i = size_t{1} * row * cols; i < size_t(row + 1) * cols; ++i) {
+            for (int split = 0; split < splits; ++split) norm.x[i] += norm.sums[split * norm.count() + i];
+            ASSERT_EQ(result.x[i], norm.x[i]) << "element " << i;
+            squares += double{norm.x[i]} * norm.x[i];
+          }
+          const double inverse = 1 / std::sqrt(squares / cols + kEps);
+          for (int i = 0; i < cols; ++i) {
+            const size_t at = size_t{1} * row * cols + i;
+            const double expected = norm.x[at] * inverse * (norm.weight[i] + kOffset);
+            ASSERT_NEAR(bf16_to_f32(result.out[at]), expected, 1e-5 + 0.005 * std::abs(expected));
+          }
         }
       }
+    }
+  }
+}
+
+// Few rows with partial sums are shared by several CTAs each, of many a thread does two threads' work: the same bits.
+TEST(GpuNormTest, ARowsBitsDoNotDependOnTheNumberOfRows) {
+  if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  for (const auto& [rows, cols, splits] : {std::tuple{600, 1024, 0}, {600, 2052, 0}, {600, 4096, 0}, {600, 5120, 0}, {400, 12292, 0},
+                                           {128, 4096, 4}, {128, 8192, 2}}) {
+    const Norm norm(rows, cols, splits);
+    const Norm::Result all = norm.run(rows);
+    for (const int fewer : {1, 32, 33, 100}) {
+      SCOPED_TRACE(testing::Message() << fewer << " of " << rows << " rows of " << cols << " columns");
+      const Norm::Result some = norm.run(fewer);
+      EXPECT_TRUE(std::equal(some.out.begin(), some.out.end(), all.out.begin()));
+      EXPECT_TRUE(std::equal(some.x.begin(), some.x.end(), all.x.begin()));
     }
   }
 }

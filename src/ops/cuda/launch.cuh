@@ -5,6 +5,9 @@
 // waits for this kernel's end, so several kernels may stand ready), and wait_for_predecessor() before
 // it touches anything another kernel writes or still reads. Every block of it waits, or ends without
 // having touched such memory. Before sm_90 all three are plain launches and nothing.
+//
+// One kind of memory is read before the wait: a step's arrays (positions, slots), which a plain launch writes. The kernel
+// after it, embedding, calls start_successor() only behind its wait, so that whatever starts later finds them written.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -3,7 +3,7 @@
 // bytes; for everything else a warp per head, through shared memory.
 #include <cuda_runtime.h>
 
-#include <algorithm>
+#include <type_traits>
 
 #include "base/float8.h"
 #include "ops/cuda/gpu_ops.h"
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
 }
 
 constexpr int kPack = 8;
-constexpr int kMostRowThreads = 512, kPartialThreads = 192;
+constexpr int kRowThreads = 96;
 
 __device__ __forceinline__ void load_pack(const float* from, float (&to)[kPack]) {
   float half[4];
@@ -208,57 +208,64 @@ __device__ __forceinline__ void norm_packs(const float* weight, const QkvRowsCal
   }
 }
 
-// A block a row; with partial sums several, each with some of the heads.
-template <typename T, int kLanes, bool kPartials = false>
-__global__ void __launch_bounds__(kMostRowThreads) rope_row_kernel(QkvRowsCall call) {
+// Blocks (row, some of its heads). Only qkv is the predecessor's: positions and slots were there before the step's chain of
+// kernels (launch.cuh), so that they, the angles and where all goes are known when the wait ends. kSame: the pools keep T.
+template <typename T, int kLanes, bool kPartials, bool kSame>
+__global__ void __launch_bounds__(kRowThreads) rope_row_kernel(QkvRowsCall call) {
   constexpr int kDim = 2 * kPack * kLanes, kHalf = kDim / 2;
   start_successor();
-  wait_for_predecessor();
-  const int64_t row = blockIdx.x;
-  const int lane = threadIdx.x % kLanes, num_heads = call.num_q_heads + 2 * call.num_kv_heads;
+  const int row = blockIdx.x, head = (blockIdx.y * kRowThreads + threadIdx.x) / kLanes, lane = threadIdx.x % kLanes;
+  const int first_v = call.num_q_heads + call.num_kv_heads, num_heads = first_v + call.num_kv_heads;
+  if (head >= num_heads) return;
+  const bool is_q = head < call.num_q_heads, rotated = call.cos != nullptr && head < first_v;
   const int32_t slot = call.kv_slots[row];
   float cosines[kPack], sines[kPack];
-  if (call.cos != nullptr) {
+  if (rotated) {
     const int64_t at = int64_t{call.positions[row]} * kHalf + lane * kPack;
     load_pack(call.cos + at, cosines);
     load_pack(call.sin + at, sines);
   }
-  const int first = (blockIdx.y * blockDim.x + threadIdx.x) / kLanes, stride = gridDim.y * blockDim.x / kLanes;
-  for (int head = first; head < num_heads; head += stride) {
-    const bool is_q = head < call.num_q_heads, is_k = !is_q && head < call.num_q_heads + call.num_kv_heads;
-    if (!is_q && slot < 0) return;
-    T* const memory = static_cast<T*>(call.qkv) + (row * num_heads + head) * kDim + lane * kPack;
-    float low[kPack] = {}, high[kPack] = {};
-    if constexpr (kPartials) {
-      const float* const from = call.partials.data + (row * num_heads + head) * kDim + lane * kPack;
-      PartialPack<kPack> low_parts, high_parts;
-      low_parts.load(from, call.partials.splits, call.partials.stride);
-      high_parts.load(from + kHalf, call.partials.splits, call.partials.stride);
-      low_parts.add_to(low);
-      high_parts.add_to(high);
-    } else {
-      load_f32(memory, low);
-      load_f32(memory + kHalf, high);
-    }
-    const float* const norm = is_q ? call.q_norm : is_k ? call.k_norm : nullptr;
-    if (norm != nullptr) norm_packs<kLanes>(norm, call, lane, low, high);
-    if (call.cos != nullptr && (is_q || is_k)) {
+  const KvPoolView& pool = head < first_v ? call.k_out : call.v_out;
+  const int kv_head = head - (head < first_v ? call.num_q_heads : first_v);
+  const int64_t from = (int64_t{row} * num_heads + head) * kDim + lane * kPack;
+  T* to = static_cast<T*>(call.qkv) + from;
+  int64_t index = 0;
+  if (!is_q) {
+    index = slot / call.page_size * pool.page_stride + slot % call.page_size * pool.token_stride +
+            kv_head * pool.head_stride + lane * kPack;
+    to = static_cast<T*>(const_cast<void*>(pool.data)) + index;
+  }
+  wait_for_predecessor();
+  float low[kPack] = {}, high[kPack] = {};
+  PartialPack<kPack> low_parts, high_parts;
+  if constexpr (kPartials) {
+    low_parts.load(call.partials.data + from, call.partials.splits, call.partials.stride);
+    high_parts.load(call.partials.data + from + kHalf, call.partials.splits, call.partials.stride);
+  } else {
+    load_f32(static_cast<const T*>(call.qkv) + from, low);
+    load_f32(static_cast<const T*>(call.qkv) + from + kHalf, high);
+  }
+  if (!is_q && slot < 0) return;  // a branch here also keeps the compiler from adding, and waiting, between the loads
+  if constexpr (kPartials) {
+    low_parts.add_to(low);
+    high_parts.add_to(high);
+  }
+  const float* const norm = is_q ? call.q_norm : head < first_v ? call.k_norm : nullptr;
+  if (norm != nullptr) norm_packs<kLanes>(norm, call, lane, low, high);
+  if (rotated) {
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) {
-        const float a = low[i], b = high[i];
-        low[i] = a * cosines[i] - b * sines[i];
-        high[i] = b * cosines[i] + a * sines[i];
-      }
+    for (int i = 0; i < kPack; ++i) {
+      const float a = low[i], b = high[i];
+      low[i] = a * cosines[i] - b * sines[i];
+      high[i] = b * cosines[i] + a * sines[i];
     }
-    if (is_q) {
-      store_f32(memory, low);
-      store_f32(memory + kHalf, high);
-      continue;
-    }
-    const KvPoolView& pool = is_k ? call.k_out : call.v_out;
-    const int kv_head = (head - call.num_q_heads) % call.num_kv_heads;
-    const int64_t index = slot / call.page_size * pool.page_stride + slot % call.page_size * pool.token_stride +
-                          kv_head * pool.head_stride + lane * kPack;
+  }
+  if (kSame || is_q) {
+    store_f32(to, low);
+    store_f32(to + kHalf, high);
+    return;
+  }
+  if constexpr (!kSame) {
     const float inverse = pool.head_scales != nullptr ? 1.0f / pool.head_scales[kv_head] : 1.0f;
     store_pack(pool, index, inverse, low);
     store_pack(pool, index + kHalf, inverse, high);
@@ -280,19 +287,26 @@ int row_lanes(const QkvRowsCall& call) {
   return call.head_dim == 64 ? 4 : call.head_dim == 128 ? 8 : call.head_dim == 256 ? 16 : 0;
 }
 
+template <typename T, bool kPartials, bool kSame>
+void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
+  const int threads = (call.num_q_heads + 2 * call.num_kv_heads) * lanes;
+  const dim3 blocks(static_cast<unsigned>(call.rows), static_cast<unsigned>((threads + kRowThreads - 1) / kRowThreads));
+  const auto kernel = lanes == 4   ? rope_row_kernel<T, 4, kPartials, kSame>
+                      : lanes == 8 ? rope_row_kernel<T, 8, kPartials, kSame>
+                                   : rope_row_kernel<T, 16, kPartials, kSame>;
+  launch_dependent({blocks, kRowThreads, 0, stream}, kernel, call);
+}
+
+template <typename T, bool kPartials>
+void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
+  constexpr KvFormat kFormat = std::is_same_v<T, __half> ? KvFormat::f16 : KvFormat::bf16;
+  const bool same = call.k_out.format == kFormat && call.v_out.format == kFormat;
+  same ? launch_rows<T, kPartials, true>(call, lanes, stream) : launch_rows<T, kPartials, false>(call, lanes, stream);
+}
+
 template <typename T>
 void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
-  const int threads = std::min((call.num_q_heads + 2 * call.num_kv_heads) * lanes, kMostRowThreads);
-  const LaunchShape shape = {static_cast<unsigned>(call.rows), static_cast<unsigned>((threads + 31) / 32 * 32), 0, stream};
-  if (call.partials.data != nullptr) {
-    const unsigned parts = static_cast<unsigned>((threads + kPartialThreads - 1) / kPartialThreads);
-    const auto kernel = lanes == 4   ? rope_row_kernel<T, 4, true>
-                        : lanes == 8 ? rope_row_kernel<T, 8, true>
-                                     : rope_row_kernel<T, 16, true>;
-    return launch_dependent({dim3(static_cast<unsigned>(call.rows), parts), kPartialThreads, 0, stream}, kernel, call);
-  }
-  const auto kernel = lanes == 4 ? rope_row_kernel<T, 4> : lanes == 8 ? rope_row_kernel<T, 8> : rope_row_kernel<T, 16>;
-  launch_dependent(shape, kernel, call);
+  call.partials.data != nullptr ? launch_rows<T, true>(call, lanes, stream) : launch_rows<T, false>(call, lanes, stream);
 }
 
 }  // namespace

@@ -51,17 +51,6 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// The sum over the block, for every thread. `scratch` holds one float per warp; may be used again
-// after the caller's next __syncthreads().
-__device__ __forceinline__ float block_sum(float x, float* scratch) {
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int i = 0; i < static_cast<int>(blockDim.x + 31) / 32; ++i) sum += scratch[i];
-  return sum;
-}
-
 // Partial sums of N elements, `stride` elements from one to the next: all loads begin at once, where the registers are.
 template <int N>
 struct PartialPack {
