@@ -9,6 +9,8 @@ import torch
 import ww_attention as ww
 
 BF, HF = torch.bfloat16, torch.float16
+# Tiles that batches of long and of short requests take, by their longest.
+TILES = {"tall": 1 << 20, "short": 256}
 
 
 def check(lib, name, runner, problem, repeats=20):
@@ -65,6 +67,11 @@ def decode_cases():
     yield "decode e2m1 heads8", dict(q_lens=ones, kv_lens=lens, kv="e2m1", heads=(32, 2), page=1)
     for dtype in (BF, HF):  # so many requests that kv heads go in pairs
         yield f"decode e2m1 pairs {dtype}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", dtype=dtype, page=16, scales=True, window=300)
+    for page in (16, 24, 64, 96, 256):  # by the copy engine, in boxes of 16 to 64 tokens, but for 24
+        yield f"decode e2m1 pairs page{page}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", page=page, scales=True)
+    for requests in (5, 8, 12):  # by heads, in pairs
+        yield f"decode e2m1 {requests} requests", dict(q_lens=[1] * requests, kv_lens=[3000 + 700 * i for i in range(requests)], kv="e2m1")
+    yield "decode e2m1 pairs f16 page64", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", dtype=HF, sinks=True)
     for group in (1, 3, 4):
         yield f"decode e2m1 pairs group{group}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", heads=(4 * group, 4), page=53, softcap=20.0 if group == 3 else 0.0, sinks=group == 1)
     yield "decode 64 long", dict(q_lens=[1] * 64, kv_lens=[9000 + (i * 37) % 2000 for i in range(64)], page=16)  # equal runs, whatever they cut
@@ -150,26 +157,42 @@ def main():
                 print(f"{failed} of {total} failed, stopped")
                 sys.exit(1)
 
-    def early(name, case):
-        """Launched under its predecessor, K and V of earlier tokens read before it ends: the same bits."""
-        problem = ww.Problem(copies=4, **case)
-        plain, runner = ww.Decode(lib, problem), ww.Decode(lib, problem, early=True)
-        plain.plan()
-        runner.plan()
-        plain.run(3)
+    def replays(name, problem, plain, runners):
+        """A graph of `runners` over four copies of K and V: 20 times the bits that `plain` gives, all finite."""
+        for runner in plain:
+            runner.run(3)
         torch.cuda.synchronize()
         out, lse = problem.out.clone(), problem.lse.clone()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for copy in range(4):
-                runner.run(copy)
-        same = True
+                for runner in runners:
+                    runner.run(copy)
+        same = bool(torch.isfinite(out).all())
         for _ in range(20):
             problem.out.fill_(float("nan"))
             graph.replay()
             same &= torch.equal(problem.out, out) and torch.equal(problem.lse, lse)
         print(f"{'ok  ' if same else 'FAIL'} {name}", flush=True)
         return same
+
+    def early(name, case):
+        """Launched under its predecessor, K and V of earlier tokens read before it ends: the same bits."""
+        problem = ww.Problem(copies=4, **case)
+        plain, runner = ww.Decode(lib, problem), ww.Decode(lib, problem, early=True)
+        plain.plan()
+        runner.plan()
+        return replays(name, problem, [plain], [runner])
+
+    def mixed(name, case):
+        """Decode rows first, launched early, prompts' tiles beside them: the same bits as one after the other."""
+        problem = ww.Problem(copies=4, **case)
+        runners = [(ww.Decode(lib, problem, q_len=1, early=beside, others_beside=beside),
+                    ww.Extend(lib, problem, "sm90", decode_q_len=1, beside=beside, max_q_len=256)) for beside in (False, True)]
+        for pair in runners:
+            for runner in pair:
+                runner.plan()
+        return replays(name, problem, *runners)
 
     def one(runner):
         def make(name, case):
@@ -182,12 +205,18 @@ def main():
     for kv, requests, tokens in (("16", 1, 4096), ("16", 3, 700), ("16", 40, 1200), ("e4m3", 2, 3000), ("e2m1", 32, 900)):
         case = dict(q_lens=[1] * requests, kv_lens=[tokens] * requests, kv=kv, page=16)
         attempt(f"decode early {kv} {requests}x{tokens}", lambda n: early(n, case))
+    for rows, prompts, page in ((3, [1021, 1024], 64), (64, [192], 16), (200, [130, 7, 2], 64)):
+        case = dict(q_lens=[1] * rows + prompts, kv_lens=[700 + 3 * i for i in range(rows)] + [2 * x for x in prompts], page=page)
+        attempt(f"mixed {rows} + {prompts} page{page}", lambda n: mixed(n, case))
     for name, case in extend_cases():
         attempt(name, lambda n: one(lambda p: ww.Extend(lib, p))(n, case))
         if sm90_ok(case):
-            attempt("sm90 " + name, lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=False))(n, case))
+            for kind, longest in TILES.items():
+                attempt(f"sm90 {kind} {name}",
+                        lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=False, max_q_len=longest))(n, case))
         if sm90_ok(case) and case.get("page", 64) % 8 != 0:
-            attempt("sm90 copies " + name, lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=True))(n, case))
+            attempt("sm90 copies " + name,
+                    lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=True, max_q_len=TILES["tall"]))(n, case))
     print(f"{failed} of {total} failed")
     sys.exit(1 if failed else 0)
 

@@ -47,8 +47,10 @@ int ww_sm80_extend(KernelShape shape, int tile_rows, const AttentionParams* p, c
   return sm80_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
 }
 
-int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p, bool* tiles_in_turn, bool* takes_copies) {
-  const ExtendLayout layout = sm90_extend_layout(shape, *p, 1 << 20);
+// Of a batch whose longest request has `max_q_len` new tokens.
+int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p, int max_q_len, bool* tiles_in_turn,
+                      bool* takes_copies) {
+  const ExtendLayout layout = sm90_extend_layout(shape, *p, max_q_len);
   *tiles_in_turn = layout.tiles_in_turn;
   *takes_copies = layout.takes_copies;
   return layout.tile_rows;

@@ -29,8 +29,10 @@ PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_request
                                   ("causal", B), ("tiles_in_turn", B), ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
-                                              ("split_tokens", I), ("plan_is_older", B), ("beside_predecessor", B)])
-ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies)])
+                                              ("split_tokens", I), ("plan_is_older", B), ("beside_predecessor", B),
+                                              ("others_beside", B)])
+ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies),
+                                           ("beside_predecessor", B)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])
 
 KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2, "e2m1": 3}
@@ -65,7 +67,7 @@ def load(path):
     lib.ww_sm80_decode.argtypes = [KernelShape, I, B, ct.POINTER(AttentionParams), ct.POINTER(DecodeWorkspace), I, P]
     lib.ww_extend_plan.argtypes = [ct.POINTER(PlanInput), I, I, P, P, P]
     lib.ww_sm80_extend.argtypes = [KernelShape, I, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, P]
-    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(B), ct.POINTER(B)]
+    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.c_int, ct.POINTER(B), ct.POINTER(B)]
     lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, I, P]
     return lib
 
@@ -207,8 +209,9 @@ class Problem:
         return i
 
     def shape(self):
+        boxed = self.page % 16 == 0 and self.window < 0 and max(self.q_lens) == 1 and self.hq <= 4 * self.hkv
         return KernelShape(0 if self.dtype == torch.bfloat16 else 1, KV_TYPES[self.kv], self.d,
-                           self.hkv % 2 == 0 and len(self.q_lens) >= 16 and self.pools[0][0].stride(2) * (2 if self.kv == "e2m1" else 1) == self.d)
+                           self.hkv % 2 == 0 and len(self.q_lens) >= (8 if boxed else 16) and self.pools[0][0].stride(2) * (2 if self.kv == "e2m1" else 1) == self.d)
 
     def reference(self, rounded_q=False):
         """float32; returns out and LSE. rounded_q: of q in e4m3 times a power of two a row, as fp8 kernels take it."""
@@ -265,12 +268,14 @@ def round_rows_to_e4m3(x):
 
 
 class Decode:
-    """sm80 decode with its device plan and workspace. early: launched under its predecessor, as in a forward pass."""
+    """sm80 decode with its device plan and workspace. early: launched under its predecessor, as in a forward pass.
+    q_len: only requests of up to this many query tokens. others_beside: an Extend follows that is `beside`."""
 
-    def __init__(self, lib, problem, multi_row=None, workers=None, early=False):
+    def __init__(self, lib, problem, multi_row=None, workers=None, early=False, q_len=None, others_beside=False):
         self.lib, self.p = lib, problem
-        self.multi = max(problem.q_lens) > 1 if multi_row is None else multi_row
-        self.rows = max(problem.q_lens) * (problem.hq // problem.hkv)
+        q_len = q_len or max(problem.q_lens)
+        self.multi = q_len > 1 if multi_row is None else multi_row
+        self.rows = q_len * (problem.hq // problem.hkv)
         partial, heads = I(0), I(1)
         self.workers = lib.ww_decode_workers(problem.shape(), self.rows, self.multi, ct.byref(partial), ct.byref(heads))
         self.workers = workers or self.workers
@@ -283,12 +288,12 @@ class Decode:
         self.ws = DecodeWorkspace(self.plan_buffer.data_ptr(), self.partial.data_ptr(),
                                   self.max_sum.data_ptr(), self.counters.data_ptr())
         self.shape, self.input = problem.shape(), problem.plan_input()
-        self.input.decode_q_len = max(problem.q_lens)
+        self.input.decode_q_len = q_len
         self.input.num_kv_heads //= heads.value
         self.args = [problem.params(c) for c in range(len(problem.pools))]
-        self.ws.plan_is_older = early
+        self.ws.plan_is_older, self.ws.others_beside = early, others_beside
         for a in self.args:
-            a.decode_q_len = max(problem.q_lens)
+            a.decode_q_len = q_len
             a.earlier_kv_settled = early
 
     def plan(self):
@@ -300,15 +305,18 @@ class Decode:
 
 class Extend:
     """Tiled kernels with their device worklist; kind sm80 or sm90. copies: of K and V on pages of a few tokens, where
-    the kernel can take them; None: where PagedCudaBackend would."""
+    the kernel can take them; None: where PagedCudaBackend would. decode_q_len: requests of no more query tokens are left
+    to a Decode; beside: it runs beside that one, launched before it. max_q_len: tiles as for such a longest request."""
 
-    def __init__(self, lib, problem, kind="sm80", tile_rows=None, copies=None):
+    def __init__(self, lib, problem, kind="sm80", tile_rows=None, copies=None, decode_q_len=0, beside=False,
+                 max_q_len=None):
         self.lib, self.p, self.kind = lib, problem, kind
         group = problem.hq // problem.hkv
         self.per_token = group if kind == "sm80" else 1
         in_turn, takes_copies = B(False), B(False)
         if kind == "sm90":
-            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params(), ct.byref(in_turn), ct.byref(takes_copies))
+            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params(), max_q_len or max(problem.q_lens),
+                                              ct.byref(in_turn), ct.byref(takes_copies))
         self.tile_rows = tile_rows or (128 if max(problem.q_lens) * group > 64 else 64)
         self.max_items = sum((x * self.per_token + self.tile_rows - 1) // self.tile_rows for x in problem.q_lens)
         self.items = torch.zeros(max(1, self.max_items), 2, dtype=torch.int32, device=DEV)
@@ -319,7 +327,11 @@ class Extend:
         if self.copies:
             self.make_copies()
         self.input.tiles_in_turn = in_turn.value and not self.copies
+        self.work.beside_predecessor = beside
+        self.input.decode_q_len = decode_q_len
         self.args = [problem.params(c) for c in range(len(problem.pools))]
+        for a in self.args:
+            a.decode_q_len = decode_q_len
 
     def blocks_of(self, r):
         p = self.p

@@ -107,18 +107,32 @@ struct KvFragment<ptx::F16, KvStorage::e2m1> {
   }
 };
 
+template <int kDim>
+WW_DEVICE uint2 all_scale_codes(u32 smem) {
+  uint2 codes;
+  if constexpr (kDim == 64) {
+    asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(codes.x) : "r"(smem) : "memory");
+    codes.y = codes.x;
+  } else {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(codes.x), "=r"(codes.y) : "r"(smem) : "memory");
+  }
+  return codes;
+}
+
 // The e4m3 codes of every other block scale of 128 dims (or all 64) of a row of fp4: byte c is block
 // 2 * c + odd, that of 16-byte chunk c in half of the lanes. `smem`: the codes of these dims.
 template <int kDim>
 WW_DEVICE u32 scale_codes(u32 smem, bool odd) {
-  u32 low, high;
-  if constexpr (kDim == 64) {
-    asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(low) : "r"(smem) : "memory");
-    high = low;
-  } else {
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(low), "=r"(high) : "r"(smem) : "memory");
-  }
-  return __byte_perm(low, high, odd ? 0x7531 : 0x6420);
+  const uint2 all = all_scale_codes<kDim>(smem);
+  return __byte_perm(all.x, all.y, odd ? 0x7531 : 0x6420);
+}
+
+// The same of two rows, code by code one of each: of chunks 0 and 1, of chunks 2 and 3.
+template <int kDim>
+WW_DEVICE void pair_codes(u32 first, u32 second, bool odd, u32 (&pairs)[2]) {
+  const uint2 a = all_scale_codes<kDim>(first), b = all_scale_codes<kDim>(second);
+  pairs[0] = __byte_perm(a.x, b.x, odd ? 0x7351 : 0x6240);
+  pairs[1] = __byte_perm(a.y, b.y, odd ? 0x7351 : 0x6240);
 }
 
 // A row's scale of chunk c (0..3 of its codes) in both halves, as a factor for widened values.

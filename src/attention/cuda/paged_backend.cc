@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "attention/batch_check.h"
+#include "attention/cuda/tensor_map.h"
 #include "base/log.h"
 #include "device/cuda/cuda_check.h"
 
@@ -23,6 +24,9 @@ constexpr size_t kMinHeadDim = 64;
 
 // With fewer requests than this, kv heads taken in pairs leave too little to hide latencies behind.
 constexpr int kHeadPairRequests = 16;
+// The same where the copy engine brings K and V of up to so many q heads (8x8192 gains 14 %, 8x2048 loses 1 to 6 %).
+constexpr int kBoxedHeadPairRequests = 8;
+constexpr int kBoxedGroup = 4;
 
 // Copies of K and V: how often a block must be read, counted in tiles of q heads, to make up for copying it (on an
 // H200 8 reads lose a fifth to gathering, 16 gain a third), and the most memory.
@@ -38,6 +42,8 @@ constexpr int kFixedCounters = 16384;
 // token, the decode kernel's start, and what an SM reads.
 constexpr double kTileUs = 15, kTileTokenUs = 0.011, kDecodeUs = 5, kSmBytesPerUs = 30'000;
 constexpr double kLeastLateShare = 0.3;
+// What it costs decode to begin under the tiles rather than under the kernel before both.
+constexpr double kLateStartUs = 25;
 
 KernelShape shape_of(const AttentionCall& call) {
   KernelShape shape;
@@ -196,7 +202,10 @@ void PagedCudaBackend::forward_decode(const ForwardBatch& batch, const Attention
   const KernelShape shape = shape_of(call);
   const AttentionParams p = params_of(batch, call);
   if (deterministic_) return run_fixed(batch, shape, p, 1);
-  if (kernels_.decode_layout(shape, p.group, false).rows > 0) return run_decode(batch, shape, p, 1);
+  if (kernels_.decode_layout(shape, p.group, false).rows > 0) {
+    run_decode(batch, shape, p, 1);
+    return;
+  }
   // A kv head with more q heads than the decode kernel takes.
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, 1));
 }
@@ -210,20 +219,25 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   // rows a request, two to four times as slow for all of them.
   if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
     p.decode_q_len = 1;
-    if (batch.max_q_len <= 1) return run_decode(batch, shape, p, 1);
-    const ExtendLayout layout = kernels_.extend_layout(shape, p, batch.max_q_len);
-    run_extend(batch, shape, p, layout);
-    return run_decode(batch, shape, p, 1, decode_beside(batch, shape, p, layout));
+    ExtendLayout layout;
+    if (batch.max_q_len > 1) layout = kernels_.extend_layout(shape, p, batch.max_q_len);
+    const DecodeBeside place = decode_beside(batch, shape, p, layout);
+    if (layout.tile_rows > 0 && !place.tiles_follow) run_extend(batch, shape, p, layout);
+    const bool others_beside = run_decode(batch, shape, p, 1, place);
+    if (place.tiles_follow) run_extend(batch, shape, p, layout, others_beside);
+    return;
   }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
-    return run_decode(batch, shape, p, batch.max_q_len);
+    run_decode(batch, shape, p, batch.max_q_len);
+    return;
   }
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
 }
 
-// Decode CTAs begin on the SMs that tiles leave free, the others where tiles end. Those get less to do, or nothing:
-// with equal shares all would wait for them.
+// Decode first, as it begins before Q is there; tiles begin where its CTAs end, some of them early. But few tiles that
+// take long are better begun first: then decode CTAs begin on the SMs that tiles leave free, the others where tiles
+// end. Those get less to do, or nothing: with equal shares all would wait for them.
 PagedCudaBackend::DecodeBeside PagedCudaBackend::decode_beside(const ForwardBatch& batch, const KernelShape& shape,
                                                                const AttentionParams& p,
                                                                const ExtendLayout& layout) const {
@@ -243,19 +257,24 @@ PagedCudaBackend::DecodeBeside PagedCudaBackend::decode_beside(const ForwardBatc
     }
   }
   DecodeBeside out{.beside = true, .sms = num_sms_, .early_sms = num_sms_, .late_share = 1};
+  out.tiles_follow = layout.beside_decode;
   if (tiles >= num_sms_) return out;
   const double tile_us = kTileUs + kTileTokenUs * longest * shape.head_dim / 128;
   const double bytes = static_cast<double>(decode_tokens) * p.num_kv_heads * head_token_bytes(shape);
   const double all_us = kDecodeUs + (bytes / kSmBytesPerUs + static_cast<double>(tiles) * tile_us) / num_sms_;
+  const double decode_us = kDecodeUs + bytes / kSmBytesPerUs / num_sms_;
+  out.tiles_follow &= decode_us + tile_us < std::max(tile_us, all_us) + kLateStartUs;
+  if (out.tiles_follow) return out;
   out.early_sms = num_sms_ - static_cast<int>(tiles);
   out.late_share = std::max(1 - tile_us / all_us, kLeastLateShare);
   if (out.late_share == kLeastLateShare && tiles <= num_sms_ / 2) out.sms = out.early_sms;
   return out;
 }
 
-void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
+bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
                                   const DecodeBeside& place) {
-  shape.head_pairs &= p.num_requests >= kHeadPairRequests;
+  const bool boxed = has_tensor_copies() && copied_in_boxes(p) && q_len == 1 && p.group <= kBoxedGroup;
+  shape.head_pairs &= p.num_requests >= (boxed ? kBoxedHeadPairRequests : kHeadPairRequests);
   const int rows = q_len * p.group;
   const bool multi_row = q_len > 1;
   const DecodeLayout layout = kernels_.decode_layout(shape, rows, multi_row);
@@ -281,8 +300,10 @@ void PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
-  workspace.beside_predecessor = workspace.plan_is_older && place.beside;
+  workspace.others_beside = workspace.plan_is_older && place.tiles_follow;
+  workspace.beside_predecessor = workspace.plan_is_older && place.beside && !place.tiles_follow;
   report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
+  return workspace.others_beside;
 }
 
 Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
@@ -383,7 +404,7 @@ ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelSha
 }
 
 void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
-                                  const AttentionParams& p, const ExtendLayout& layout) {
+                                  const AttentionParams& p, const ExtendLayout& layout, bool beside_decode) {
   assert(layout.tile_rows > 0);
   const cudaStream_t stream = stream_of(batch);
   const int blocks = copy_blocks(batch, shape, p, layout);
@@ -394,7 +415,8 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
   auto most_items = [&](int64_t tokens, int requests) {
     return tokens * layout.rows_per_token / layout.tile_rows + requests;
   };
-  if (!plan.made || plan.key != key) {
+  const bool plan_is_older = plan.made && plan.key == key;
+  if (!plan_is_older) {
     const int64_t room = most_items(std::max(batch.num_tokens, graph_tokens_),
                                     std::max(batch.num_reqs, graph_requests_));
     const size_t bytes = static_cast<size_t>(room + kHeaderItems) * sizeof(ExtendItem);
@@ -423,6 +445,7 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
   ExtendLaunch launch;
   launch.layout = layout;
   launch.work = {plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>(), copies_of(plan, shape, p)};
+  launch.work.beside_predecessor = plan_is_older && beside_decode;
   launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
   launch.num_sms = num_sms_;
   report(kernels_.extend(shape, p, launch, stream), "extend attention");

@@ -53,6 +53,7 @@ struct ExtendLayout {
   bool fp8_products = false;  // Caps::fp8_products apply
   bool tiles_in_turn = false;  // PlanInput
   bool others_beside = false;  // every CTA of the kernel lets the next kernel begin at once
+  bool beside_decode = false;  // ExtendWorklist::beside_predecessor is heeded
   bool takes_copies = false;  // ExtendCopies, where they are worth it; tiles are then not taken in turn
 };
 
@@ -122,8 +123,9 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
-  // Decode rows beside the tiles of the kernel before, which is that of the same batch's prompts.
+  // Decode rows beside the tiles of the same batch's prompts: of the kernel after, or of the kernel before.
   struct DecodeBeside {
+    bool tiles_follow = false;
     bool beside = false;
     int sms = 0;            // that decode takes
     int early_sms = 0;      // of those, without tiles
@@ -132,10 +134,11 @@ class PagedCudaBackend : public AttentionBackend {
   };
   DecodeBeside decode_beside(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                              const ExtendLayout& layout) const;
-  void run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
+  // Whether the next kernel may run beside it, as with tiles_follow.
+  bool run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
                   const DecodeBeside& place = DecodeBeside::none());
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                  const ExtendLayout& layout);
+                  const ExtendLayout& layout, bool beside_decode = false);
   int copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;

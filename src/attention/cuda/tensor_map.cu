@@ -27,12 +27,13 @@ cudaError_t encode(CUtensorMap* map, const void* base, const cuuint64_t (&dims)[
   const cuuint32_t columns = static_cast<cuuint32_t>(dims[0] < 64 ? dims[0] : 64);
   const cuuint32_t box[4] = {columns, static_cast<cuuint32_t>(box_tokens), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUtensorMapSwizzle swizzle = columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                     : CU_TENSOR_MAP_SWIZZLE_NONE;
   // The element type only decides what an out-of-bounds zero is: any 16-bit type will do.
   const CUresult result = function(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims,
                                    strides_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                                   promotion,
-                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                   swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -72,6 +73,15 @@ cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, 
   const cuuint64_t dims[4] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows), 1, 1};
   const cuuint64_t row_bytes = dims[0] * 2, matrix_bytes = row_bytes * dims[1];
   return encode(map, matrix, dims, {row_bytes, matrix_bytes, matrix_bytes}, box_rows, CU_TENSOR_MAP_L2_PROMOTION_NONE);
+}
+
+bool has_tensor_copies() {
+  static const bool has = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  }();
+  return has;
 }
 
 int box_tokens_of(int page_size, int most) {

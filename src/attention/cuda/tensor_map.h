@@ -14,7 +14,7 @@ namespace warpweave::cuda {
 cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
                           int box_tokens);
 
-// The same of one-byte elements, head dim 64 (64-byte boxes in the 64-byte swizzle) or 128.
+// The same of one-byte elements, head dim 64 (64-byte boxes in the 64-byte swizzle), 128, or 16 (not swizzled).
 cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
                                int box_tokens);
 
@@ -25,6 +25,9 @@ cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stri
 // A dense row-major matrix of 16-bit elements; a box holds 64 columns of `box_rows` rows. What a box has outside of
 // the matrix is zero.
 cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows);
+
+// Whether the first device asked about has the copy engine (sm_90).
+bool has_tensor_copies();
 
 // The most tokens, a power of two up to `most`, that a box can hold for this page size.
 int box_tokens_of(int page_size, int most);

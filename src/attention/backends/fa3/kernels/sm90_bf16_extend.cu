@@ -9,7 +9,9 @@ Sm90Variant sm90_bf16(int head_dim, Sm90Source source, bool tall) {
     case 64:
       if (source != Sm90Source::boxes || !tall) return sm90_variant<ptx::Bf16, 64, 2, 128, 3, 3>(source);
       return sm90_variant_of<Sm90Config<ptx::Bf16, 64, 3, 128, 4, 4, Sm90Source::boxes>>();
-    case 128: return sm90_variant<ptx::Bf16, 128, 2, 128, 3, 2>(source);
+    case 128:
+      if (source != Sm90Source::boxes || !tall) return sm90_variant<ptx::Bf16, 128, 2, 128, 3, 2>(source);
+      return sm90_variant_of<Sm90Config<ptx::Bf16, 128, 3, 128, 2, 2, Sm90Source::boxes>>();
     case 256: return sm90_variant<ptx::Bf16, 256, 2, 64, 2, 2>(source);
     default: return {};
   }

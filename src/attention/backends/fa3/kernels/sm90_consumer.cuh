@@ -31,7 +31,7 @@ class Sm90Consumer {
           else step<true>(block, s, probability);
         }
         const RowsOf done = rows_of(tile_);
-        release(shared_.q_empty(q_ring_.stage));
+        release(shared_.q_empty(q_ring_.at()));
         q_ring_.advance();
         if constexpr (!C::kOverlapTiles) finish(done, probability);
         more = next_tile();
@@ -62,6 +62,9 @@ class Sm90Consumer {
   using Pv = ptx::Wgmma<E, C::kDim>;
   static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
   static constexpr int kOut = C::kDim / 2;             // and of O
+  template <int kStages>
+  using Position =
+      std::conditional_t<C::kCompactRings, CompactRingPosition<C::kCompactRings ? kStages : 1>, RingPosition<kStages>>;
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
 
@@ -176,11 +179,11 @@ class Sm90Consumer {
   // Waits for the next tile that has KV blocks; those without are written on the way.
   WW_DEVICE bool next_tile() {
     for (;;) {
-      ptx::mbarrier_wait(shared_.q_full(q_ring_.stage), q_ring_.parity);
-      tile_ = shared_.tiles[q_ring_.stage];
+      ptx::mbarrier_wait(shared_.q_full(q_ring_.at()), q_ring_.phase());
+      tile_ = shared_.tiles[q_ring_.at()];
       if (tile_.request < 0) return false;
       if (tile_.block_begin < tile_.block_end) return true;
-      release(shared_.q_empty(q_ring_.stage));
+      release(shared_.q_empty(q_ring_.at()));
       q_ring_.advance();
       write_empty();
     }
@@ -203,11 +206,11 @@ class Sm90Consumer {
   }
 
   WW_DEVICE void wait_v() {
-    ptx::mbarrier_wait(shared_.v_full(v_ring_.stage), v_ring_.parity);
+    ptx::mbarrier_wait(shared_.v_full(v_ring_.at()), v_ring_.phase());
     see_gathered();
   }
   WW_DEVICE void wait_k() {
-    ptx::mbarrier_wait(shared_.k_full(k_ring_.stage), k_ring_.parity);
+    ptx::mbarrier_wait(shared_.k_full(k_ring_.at()), k_ring_.phase());
     see_gathered();
   }
   // What threads have copied is not seen by the tensor cores without a fence.
@@ -215,19 +218,19 @@ class Sm90Consumer {
     if constexpr (C::kGather) ptx::fence_proxy_async();
   }
   WW_DEVICE void release_k() {
-    release(shared_.k_empty(k_ring_.stage));
+    release(shared_.k_empty(k_ring_.at()));
     k_ring_.advance();
   }
   WW_DEVICE void release_v() {
-    release(shared_.v_empty(v_ring_.stage));
+    release(shared_.v_empty(v_ring_.at()));
     v_ring_.advance();
   }
 
   WW_DEVICE ptx::u32 query_descriptor() const {
-    return uniform(ptx::wgmma_descriptor(shared_.q + q_ring_.stage * C::kQueryBytes + group_ * 64 * 128, 16));
+    return uniform(ptx::wgmma_descriptor(shared_.q + q_ring_.at() * C::kQueryBytes + group_ * 64 * 128, 16));
   }
   WW_DEVICE ptx::u32 key_descriptor() const {
-    return uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.stage * C::kBlockBytes, 16));
+    return uniform(ptx::wgmma_descriptor(shared_.k + k_ring_.at() * C::kBlockBytes, 16));
   }
 
   WW_DEVICE void multiply_qk(float (&s)[kScores], ptx::u32 q, ptx::u32 k) const {
@@ -241,7 +244,7 @@ class Sm90Consumer {
 
   WW_DEVICE void multiply_pv(const ptx::u32 (&probability)[kScores / 8][4]) {
     const ptx::u32 v =
-        uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.stage * C::kBlockBytes, C::kBlockTokens * 128));
+        uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.at() * C::kBlockBytes, C::kBlockTokens * 128));
 #pragma unroll
     for (int step = 0; step < C::kBlockTokens / 16; ++step) {
       Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
@@ -362,8 +365,8 @@ class Sm90Consumer {
   // S of the block whose K is still held, by this warp's own products of 16 rows: they leave S as wgmma does.
   WW_DEVICE void multiply_alone(float (&s)[kScores]) const {
     const int lane = threadIdx.x % 32, row = group_ * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
-    const ptx::u32 q = shared_.q + q_ring_.stage * C::kQueryBytes + row * 128;
-    const ptx::u32 k = shared_.k + k_ring_.stage * C::kBlockBytes + (lane % 8 + lane / 16 * 8) * 128;
+    const ptx::u32 q = shared_.q + q_ring_.at() * C::kQueryBytes + row * 128;
+    const ptx::u32 k = shared_.k + k_ring_.at() * C::kBlockBytes + (lane % 8 + lane / 16 * 8) * 128;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] = 0;
 #pragma unroll 1
@@ -395,8 +398,8 @@ class Sm90Consumer {
   WW_DEVICE void clear_tail(int block) const {
     const int first = tile_.kv_len - block * C::kBlockTokens;
     if (first >= C::kBlockTokens) return;
-    ptx::mbarrier_wait(shared_.v_full(v_ring_.stage), v_ring_.parity);
-    const ptx::u32 v = shared_.v + v_ring_.stage * C::kBlockBytes;
+    ptx::mbarrier_wait(shared_.v_full(v_ring_.at()), v_ring_.phase());
+    const ptx::u32 v = shared_.v + v_ring_.at() * C::kBlockBytes;
     for (int i = first * 8 + threadIdx.x % 128; i < C::kBlockTokens * 8; i += 128) {
 #pragma unroll
       for (int c = 0; c < C::kColumnBlocks; ++c) {
@@ -439,25 +442,11 @@ class Sm90Consumer {
                                          static_cast<int64_t>(tile.head) * C::kDim) * 2;
   }
 
-  // Lanes of a quad trade 4-byte pairs so that each stores 16 contiguous bytes.
   WW_DEVICE void write_out(const RowsOf& tile, const float (&scale)[2]) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int token = token_of(tile, row);
-      char* out = out_of(tile, token);
-#pragma unroll
-      for (int i = 0; i < C::kDim / 32; ++i) {
-        ptx::u32 own[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = (i * 4 + j) * 4 + row * 2;
-          own[j] = E::pack(out_[at] * scale[row], out_[at + 1] * scale[row]);
-        }
-        transpose_quad(own);
-        if (token < tile.q_len) {
-          reinterpret_cast<uint4*>(out)[i * 4 + threadIdx.x % 4] = make_uint4(own[0], own[1], own[2], own[3]);
-        }
-      }
+      store_row<E>(out_, row, scale[row], out_of(tile, token), token < tile.q_len);
     }
   }
 
@@ -479,9 +468,9 @@ class Sm90Consumer {
   const Sm90Shared<C>& shared_;
   const int group_;
   Sm90Tile tile_;
-  RingPosition<C::kQueryStages> q_ring_;
-  RingPosition<C::kKeyStages> k_ring_;
-  RingPosition<C::kValueStages> v_ring_;
+  Position<C::kQueryStages> q_ring_;
+  Position<C::kKeyStages> k_ring_;
+  Position<C::kValueStages> v_ring_;
   float out_[kOut];
   Rows rows_;
   float bound_[2], shift_[2];

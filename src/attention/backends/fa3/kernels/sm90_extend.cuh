@@ -15,7 +15,9 @@
 // sum too great tells, and that block's S is multiplied once more.
 //
 // At head dim 64, where exponentials take as long as the products, three warpgroups multiply, each in a third of
-// the registers (Sm90TrioConsumer); on pages of a few tokens two, as the copying one needs registers there.
+// the registers (Sm90TrioConsumer); on pages of a few tokens two, as the copying one needs registers there. At head
+// dim 128 long requests in bf16 take three, too: the products of two then cover the third one's softmax. S and P share
+// registers there, so that O of a block is complete before S of the next is begun.
 //
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
 // same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather).
@@ -49,6 +51,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
     std::conditional_t<C::kGather, Sm90GatherProducer<C>, Sm90Producer<C>> producer(p, maps, shared, box_tokens);
     producer.run(work);
+    if (work.beside_predecessor) ptx::grid_dependency_wait();  // its own end means both
   } else {
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
     std::conditional_t<C::kTrio, Sm90TrioConsumer<C>, Sm90Consumer<C>> consumer(p, shared);
@@ -79,8 +82,17 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   if (error != cudaSuccess) return error;
   const int units = max_items * p.num_q_heads;
   const int ctas = units < num_sms ? units : num_sms;
-  sm90_extend<C><<<ctas, C::kThreads, C::kSmemBytes, stream>>>(p, maps, work, box_tokens);
-  return cudaPeekAtLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(ctas);
+  config.blockDim = C::kThreads;
+  config.dynamicSmemBytes = C::kSmemBytes;
+  config.stream = stream;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = work.beside_predecessor ? 1 : 0;
+  return cudaLaunchKernelEx(&config, sm90_extend<C>, p, maps, work, box_tokens);
 }
 
 template <class C>

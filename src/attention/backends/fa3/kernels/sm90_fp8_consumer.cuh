@@ -57,7 +57,7 @@ class Sm90Fp8Consumer {
     }
   }
 
- private:
+ protected:
   using E = typename C::Element;
   using Ring = RingPosition<C::kStages>;
   using Qk = ptx::WgmmaE4m3<C::kBlockTokens>;
@@ -130,17 +130,17 @@ class Sm90Fp8Consumer {
     const int thread = thread_here();
     __syncwarp();  // the last tile's output has been read
     // Read once: what is read between copies waits for the last one's address.
-    const int first = tile.first_token + query_row(thread, 0), q_len = tile.q_len;
+    const int first = tile.first_token + query_row(thread, 0), end = tile.end_token;
     const char* column = static_cast<const char*>(p_.q) +
                          (tile.q_begin * p_.q_token_stride + static_cast<int64_t>(tile.head) * C::kDim) * 2 +
                          thread % 4 * 16;
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
       const int token = first + eight * 8;
-      const char* row = column + min(token, q_len - 1) * p_.q_token_stride * 2;
+      const char* row = column + min(token, end - 1) * p_.q_token_stride * 2;
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < q_len ? 16 : 0);
+        ptx::cp_async_16(copied(thread, eight * kPieces + i), row + i * 64, token < end ? 16 : 0);
       }
     }
     ptx::cp_async_commit();
@@ -374,33 +374,32 @@ class Sm90Fp8Consumer {
 
   // ---- output
   WW_DEVICE void write(const Sm90Fp8Tile& tile, const Rows& rows) const {
-    const float v_scale = p_.v_head_scales != nullptr ? p_.v_head_scales[tile.kv_head] : 1.0f;
-    float scale[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float sum = rows.sum[row];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      sum *= kUnscale;
-      const bool empty = sum == 0;
-      float top = C::kProbabilityLog2 - rows.shift[row];
-      float factor = kUnscale * v_scale;
-      if (p_.sinks != nullptr && !empty) {
-        const float sink = p_.sinks[tile.head] * kLog2e;
-        const float higher = fmaxf(top, sink);
-        const float lower = ptx::exp2_approx(top - higher);
-        factor *= lower;
-        sum = sum * lower + ptx::exp2_approx(sink - higher);
-        top = higher;
-      }
-      scale[row] = empty ? 0.0f : __fdividef(factor, sum);
-      const int token = token_of(tile, row);
-      if (p_.lse != nullptr && threadIdx.x % 4 == 0 && token < tile.q_len) {
-        p_.lse[(static_cast<int64_t>(tile.q_begin) + token) * p_.num_q_heads + tile.head] =
-            empty ? -INFINITY : (top + ptx::log2_approx(sum)) * kLn2;
-      }
-    }
+    const float scale[2] = {finish_row(tile, rows, 0), finish_row(tile, rows, 1)};
     write_out(tile, scale);
+  }
+  // Writes a row's LSE; returns what its O is to be multiplied with.
+  WW_DEVICE float finish_row(const Sm90Fp8Tile& tile, const Rows& rows, int row) const {
+    float sum = rows.sum[row];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    sum *= kUnscale;
+    const bool empty = sum == 0;
+    float top = C::kProbabilityLog2 - rows.shift[row];
+    float factor = p_.v_head_scales != nullptr ? kUnscale * p_.v_head_scales[tile.kv_head] : kUnscale;
+    if (p_.sinks != nullptr && !empty) {
+      const float sink = p_.sinks[tile.head] * kLog2e;
+      const float higher = fmaxf(top, sink);
+      const float lower = ptx::exp2_approx(top - higher);
+      factor *= lower;
+      sum = sum * lower + ptx::exp2_approx(sink - higher);
+      top = higher;
+    }
+    const int token = token_of(tile, row);
+    if (p_.lse != nullptr && threadIdx.x % 4 == 0 && token < tile.end_token) {
+      p_.lse[(static_cast<int64_t>(tile.q_begin) + token) * p_.num_q_heads + tile.head] =
+          empty ? -INFINITY : (top + ptx::log2_approx(sum)) * kLn2;
+    }
+    return empty ? 0.0f : __fdividef(factor, sum);
   }
   static constexpr float kUnscale = 1.0f / (1 << C::kProbabilityLog2);
 
@@ -436,7 +435,7 @@ class Sm90Fp8Consumer {
       uint4 x;
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                    : "r"(rows + row * (C::kDim * 2) + (chunk ^ row % 8) * 16) : "memory");
-      if (tile.first_token + first + i * kRows < tile.q_len) {
+      if (tile.first_token + first + i * kRows < tile.end_token) {
         *reinterpret_cast<uint4*>(out + static_cast<int64_t>(i * kRows) * p_.out_token_stride * 2) = x;
       }
     }
@@ -447,7 +446,7 @@ class Sm90Fp8Consumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int token = token_of(tile(), row);
-      if (token >= tile().q_len) continue;
+      if (token >= tile().end_token) continue;
       char* out = out_of(tile(), token);
       for (int i = threadIdx.x % 4; i < C::kDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
       if (p_.lse != nullptr && threadIdx.x % 4 == 0) {

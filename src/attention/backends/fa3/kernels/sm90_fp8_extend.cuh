@@ -11,11 +11,16 @@
 //    would stop growing;
 //  - the next tile's Q is copied and rounded, and its first S multiplied, before the last block's O is added and the
 //    output is written.
+//
+// Batches with long requests take tiles of 192 rows, of which three warpgroups multiply 64 each (Sm90Fp8TrioConsumer):
+// their waits cover each other, where two leave the tensor cores and the special function unit idle half of the time.
 // Head scales of K go into the row's scale, those of V into the output. Softmax in log2 units.
 #pragma once
 
-#include "attention/backends/fa3/kernels/sm90_fp8_consumer.cuh"
+#include <type_traits>
+
 #include "attention/backends/fa3/kernels/sm90_fp8_producer.cuh"
+#include "attention/backends/fa3/kernels/sm90_fp8_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/tensor_map.h"
 
@@ -36,7 +41,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     producer.run(work);
   } else {
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
-    Sm90Fp8Consumer<C> consumer(p, shared);
+    std::conditional_t<C::kTrio, Sm90Fp8TrioConsumer<C>, Sm90Fp8Consumer<C>> consumer(p, shared);
     consumer.run();
   }
 }
@@ -59,8 +64,14 @@ cudaError_t launch_sm90_fp8_extend(const AttentionParams& p, const ExtendWorklis
 }
 
 template <class C>
-Sm90Variant sm90_fp8_variant() {
+Sm90Variant sm90_fp8_variant_of() {
   return {C::kTileRows, launch_sm90_fp8_extend<C>};
+}
+
+template <class Element, int kDim>
+Sm90Variant sm90_fp8_variant(bool tall) {
+  return tall ? sm90_fp8_variant_of<Sm90Fp8Config<Element, kDim, 3>>()
+              : sm90_fp8_variant_of<Sm90Fp8Config<Element, kDim, 2>>();
 }
 
 }  // namespace warpweave::cuda

@@ -6,24 +6,27 @@
 
 namespace warpweave::cuda {
 
-template <class Element_, int kDim_>
+template <class Element_, int kDim_, int kConsumers_>
 struct Sm90Fp8Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
-  static constexpr int kConsumers = 2;           // warpgroups of 64 rows
+  static constexpr int kConsumers = kConsumers_;  // warpgroups of 64 rows
+  static_assert(kConsumers == 2 || kConsumers == 3);
+  static constexpr bool kTrio = kConsumers == 3;  // Sm90Fp8TrioConsumer
+  static constexpr bool kLateTurns = kDim == 64;  // of three: handed over when S is there, not when it is issued
   static constexpr int kTileRows = 64 * kConsumers;
   static constexpr int kBlockTokens = fa3::kFp8Products.sum_tokens;
   static_assert(kBlockTokens == 128);            // a row of V^T, in the swizzle of 128 bytes
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
   static constexpr int kProducerRegisters = 56;
-  static constexpr int kConsumerRegisters = 224;
+  static constexpr int kConsumerRegisters = kTrio ? 152 : 224;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * (kConsumers + 1));
   static constexpr int kQueryBytes = kTileRows * kDim;
   static constexpr int kBlockBytes = kBlockTokens * kDim;
   static constexpr int kTileStages = 2;
   static constexpr int kTiles = 8;
-  static constexpr int kStages = 4;              // of K, and of V^T
+  static constexpr int kStages = kTrio && kDim == 128 ? 3 : 4;  // of K, and of V^T
   static constexpr int kRawStages = 3;           // of V as it is stored
   static constexpr int kRingBytes = kQueryBytes + (2 * kStages + kRawStages) * kBlockBytes;
   static constexpr int kControlBytes = 640;           // barriers and tiles
@@ -43,7 +46,7 @@ struct Sm90Fp8Tile {
   int request;  // -1: no more
   int head, kv_head;
   int q_begin, q_len, kv_len;
-  int first_token;              // of the tile, within the request
+  int first_token, end_token;   // of the tile, within the request
   int block_begin, block_end;   // KV blocks
   int plain_begin, plain_end;   // those that every row sees whole
 };

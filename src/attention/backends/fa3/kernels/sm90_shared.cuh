@@ -31,6 +31,9 @@ struct Sm90Config {
   static constexpr float kMostExpected = std::is_same_v<Element_, ptx::F16> ? 0x1p14f : 0x1p30f;
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
   static constexpr int kQueryStages = kOverlapTiles ? 2 : 1;
+  // O of a block is complete before S of the next is begun, which takes the registers of P.
+  static constexpr bool kOutFirst = kTrio && kDim == 128;
+  static constexpr bool kCompactRings = kOutFirst;    // in the multiplying warpgroups
   static constexpr int kThreads = 128 * (kConsumers_ + 1);
   // Their sum over all threads is what the launch allocates (168 a thread, kTrio: 128), or setmaxnreg never returns.
   static constexpr int kProducerRegisters = kTrio ? 32 : kDim == 64 ? 72 : 56;
@@ -113,12 +116,24 @@ struct Sm90Shared {
 template <int kStages>
 struct RingPosition {
   int stage = 0, parity = 0;
+  WW_DEVICE int at() const { return stage; }
+  WW_DEVICE int phase() const { return parity; }
   WW_DEVICE void advance() {
     if (++stage == kStages) {
       stage = 0;
       parity ^= 1;
     }
   }
+};
+
+// The same in one register, for a power of two of stages.
+template <int kStages>
+struct CompactRingPosition {
+  static_assert((kStages & (kStages - 1)) == 0);
+  int count = 0;
+  WW_DEVICE int at() const { return count & (kStages - 1); }
+  WW_DEVICE int phase() const { return count / kStages & 1; }
+  WW_DEVICE void advance() { count = (count + 1) & (2 * kStages - 1); }
 };
 
 // ---- what multiplying warpgroups do with their registers
@@ -157,6 +172,23 @@ WW_DEVICE void transpose_quad(ptx::u32 (&w)[4]) {
       const ptx::u32 received = __shfl_xor_sync(~0u, send, step);
       if (upper) w[j] = received; else w[j | step] = received;
     }
+  }
+}
+
+// A thread's part of a row of the tile's sums, scaled, to the row at `out`. Lanes of a quad trade 4-byte pairs so that
+// each stores 16 contiguous bytes: all of them call it, `wanted` or not.
+template <class Element, int kSums>
+WW_DEVICE void store_row(const float (&sums)[kSums], int row, float scale, char* out, bool wanted) {
+#pragma unroll
+  for (int i = 0; i < kSums / 16; ++i) {
+    ptx::u32 own[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int at = (i * 4 + j) * 4 + row * 2;
+      own[j] = Element::pack(sums[at] * scale, sums[at + 1] * scale);
+    }
+    transpose_quad(own);
+    if (wanted) reinterpret_cast<uint4*>(out)[i * 4 + threadIdx.x % 4] = make_uint4(own[0], own[1], own[2], own[3]);
   }
 }
 

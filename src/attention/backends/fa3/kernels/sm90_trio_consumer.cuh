@@ -7,7 +7,8 @@ namespace warpweave::cuda {
 
 // One warpgroup's 64 rows. S of the next block and O of the last one are multiplied together, in turns with the other
 // two warpgroups, under whose products this one finds its probabilities. O is complete by then, so that it follows the
-// maxima at once. Each warpgroup passes over the blocks that none of its rows sees. No overlap across tiles.
+// maxima at once. (kOutFirst: first O, then S, in the registers of P.) Each warpgroup passes over the blocks that none
+// of its rows sees. No overlap across tiles.
 template <class C>
 class Sm90TrioConsumer : Sm90Consumer<C> {
  public:
@@ -18,7 +19,7 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
     Probability probability;
     if (group_ == C::kConsumers - 1) hand_over();  // warpgroup 0 goes first
     for (;;) {
-      ptx::mbarrier_wait(shared_.q_full(q_ring_.stage), q_ring_.parity);
+      ptx::mbarrier_wait(shared_.q_full(q_ring_.at()), q_ring_.phase());
       if (tile().request < 0) return;
       start_rows();
       clear_out();
@@ -47,7 +48,7 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
       }
       const Left left = leave_rows();
       const int stop = tile().block_begin;
-      release(shared_.q_empty(q_ring_.stage));
+      release(shared_.q_empty(q_ring_.at()));
       q_ring_.advance();
       ptx::wgmma_wait<0>();
       fence_registers(out_);
@@ -69,7 +70,7 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
       Base::rows_of, Base::out_of;
   using Probability = ptx::u32[kScores / 8][4];
 
-  WW_DEVICE const Sm90Tile& tile() const { return shared_.tiles[q_ring_.stage]; }
+  WW_DEVICE const Sm90Tile& tile() const { return shared_.tiles[q_ring_.at()]; }
   // Kept in registers only where it is read: they are short.
   WW_DEVICE void see_tile() { tile_ = tile(); }
 
@@ -122,27 +123,42 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
     ptx::wgmma_fence();
     multiply_qk(s, query_descriptor(at), key_descriptor(at));
     ptx::wgmma_commit();
+    if (C::kOutFirst) hand_over();
     ptx::wgmma_wait<0>();
-    hand_over();
+    if (!C::kOutFirst) hand_over();
     fence_registers(s);
     release_k();
   }
 
-  // S of the next block and O of the last one.
+  // S of the next block and O of the last one. The turn is handed over when S is there or, where O is complete by
+  // then, as soon as all products are issued.
   WW_DEVICE void start_both(float (&s)[kScores], const Probability& probability) {
     const ptx::u32 at = stages();
     wait_k();
     wait_v();
     take_turn();
     ptx::wgmma_fence();
+    if constexpr (C::kOutFirst) {
+      multiply_pv(probability, at);
+      ptx::wgmma_commit();
+      finish_out();
+      ptx::wgmma_fence();
+    }
     multiply_qk(s, query_descriptor(at), key_descriptor(at));
-    multiply_pv(probability, at);
+    if constexpr (!C::kOutFirst) multiply_pv(probability, at);
     ptx::wgmma_commit();
+    if (C::kOutFirst) hand_over();
+  }
+  WW_DEVICE void finish_out() {
+    ptx::wgmma_wait<0>();
+    fence_registers(out_);
+    release_v();
   }
   WW_DEVICE void finish_both(float (&s)[kScores]) {
     ptx::wgmma_wait<0>();
-    hand_over();
+    if (!C::kOutFirst) hand_over();
     fence_registers(s);
+    if (C::kOutFirst) return;
     fence_registers(out_);
     release_v();
   }
@@ -169,10 +185,10 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
 
   // Where the warpgroup stands in the rings and in Q, in a uniform register, as descriptors are read from those.
   WW_DEVICE ptx::u32 stages() const {
-    return uniform(k_ring_.stage | v_ring_.stage << 8 | (q_ring_.stage * C::kConsumers + group_) << 16);
+    return uniform(k_ring_.at() | v_ring_.at() << 8 |
+                   (q_ring_.at() * C::kConsumers * C::kColumnBlocks + group_) << 16);
   }
   WW_DEVICE ptx::u32 query_descriptor(ptx::u32 stages) const {
-    static_assert(C::kColumnBlocks == 1);
     return ptx::wgmma_advance(ptx::wgmma_descriptor(shared_.q, 16), (stages >> 16) * 64 * 128);
   }
   WW_DEVICE ptx::u32 key_descriptor(ptx::u32 stages) const {
@@ -281,24 +297,9 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
     return left;
   }
 
-  // Lanes of a quad trade 4-byte pairs so that each stores 16 contiguous bytes.
   WW_DEVICE void write(const Left& left) const {
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-#pragma unroll
-      for (int i = 0; i < C::kDim / 32; ++i) {
-        ptx::u32 own[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = (i * 4 + j) * 4 + row * 2;
-          own[j] = E::pack(out_[at] * left.scale[row], out_[at + 1] * left.scale[row]);
-        }
-        transpose_quad(own);
-        if (left.out[row] != nullptr) {
-          reinterpret_cast<uint4*>(left.out[row])[i * 4 + threadIdx.x % 4] = make_uint4(own[0], own[1], own[2], own[3]);
-        }
-      }
-    }
+    for (int row = 0; row < 2; ++row) store_row<E>(out_, row, left.scale[row], left.out[row], left.out[row] != nullptr);
   }
 
   float maximum_[2], sum_[2];

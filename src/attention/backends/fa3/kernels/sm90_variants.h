@@ -24,7 +24,7 @@ enum class Sm90Source {
 Sm90Variant sm90_bf16(int head_dim, Sm90Source source, bool tall);
 Sm90Variant sm90_f16(int head_dim, Sm90Source source, bool tall);
 // e4m3 products, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
-Sm90Variant sm90_fp8_bf16(int head_dim);
-Sm90Variant sm90_fp8_f16(int head_dim);
+Sm90Variant sm90_fp8_bf16(int head_dim, bool tall);
+Sm90Variant sm90_fp8_f16(int head_dim, bool tall);
 
 }  // namespace warpweave::cuda

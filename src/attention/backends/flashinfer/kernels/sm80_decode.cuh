@@ -16,21 +16,27 @@
 
 namespace warpweave::cuda {
 
+// What the predecessor wrote is there for all who begin after this.
+WW_DEVICE void wait_for_predecessor(const DecodeWorkspace& w) {
+  ptx::grid_dependency_wait();
+  if (w.others_beside) ptx::launch_dependents();
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w,
                 const int heads_abreast) {
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
-  ptx::launch_dependents();
+  if (!w.others_beside) ptx::launch_dependents();
   // Before anything is read: kernels launched early may be chained. Beside its predecessor, which was not
   // launched early, it waits only so that its own end means both.
   const bool reads_early = !C::kFixedSplits && w.plan_is_older && p.earlier_kv_settled && !w.beside_predecessor;
   const bool wait_late = reads_early || w.beside_predecessor;
-  if (!wait_late) ptx::grid_dependency_wait();
+  if (!wait_late) wait_for_predecessor(w);
   const DecodeWorker run = w.workers[blockIdx.x];
   if (run.num_tiles == 0) {
-    if (wait_late) ptx::grid_dependency_wait();
+    if (wait_late) wait_for_predecessor(w);
     return;
   }
 
@@ -47,7 +53,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   int filled = 0;
   if (reads_early) {
     for (; filled < C::kStages && loader.next_is_earlier(); ++filled) loader.load(p, w);
-    ptx::grid_dependency_wait();
+    wait_for_predecessor(w);
     state.load(p, segment);
   }
   for (; filled < C::kStages; ++filled) loader.load(p, w);
@@ -56,15 +62,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   int unit = run.unit;
   for (bool first_pair = true;; first_pair = false) {
     state.reset(p);
-    constexpr float kUnshift =
-        power_of_two(C::Fragment::kWidenedScaleLog2 - C::Fragment::kQueryLog2) * DecodeState<C>::kLog2e;
     float scale_log2[C::kHeads];
-#pragma unroll
-    for (int i = 0; i < C::kHeads; ++i) {
-      const unsigned head = segment.head * C::kHeads + (C::kShare ? threadIdx.x % 4 / 2 : i);  // of this thread's columns
-      const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[head] : 1.0f;
-      scale_log2[i] = p.scale * k_scale * kUnshift;
-    }
+    state.score_scales(p, segment, scale_log2);
     for (int position = segment.token_begin + warp * C::kStepTokens; position < segment.token_end;
          position += C::kRoundTokens) {
       ptx::cp_async_wait<C::kStages - 1>();
@@ -73,14 +72,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       float s[C::kGroups][C::kTiles][4];
       u32 probability[C::kGroups][C::kTiles][2];
       typename DecodeState<C>::BlockScales block_scales;
-      if constexpr (DecodeState<C>::BlockScales::kHere) block_scales.load_k(tile);
+      if constexpr (DecodeState<C>::BlockScales::kHere) block_scales.load_k(tile + C::kCodesOffset);
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) {
         state.scores(tile, group, block_scales, s[group]);
         state.mask(p, segment, position + group * 16, scale_log2, s[group]);
       }
       state.softmax(s, probability);
-      if constexpr (DecodeState<C>::BlockScales::kHere) block_scales.load_v(tile);
+      if constexpr (DecodeState<C>::BlockScales::kHere) block_scales.load_v(tile + C::kCodesOffset);
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) state.accumulate(tile, group, block_scales, probability[group]);
       __syncwarp();
@@ -105,6 +104,23 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   if (w.beside_predecessor) ptx::grid_dependency_wait();
 }
 
+// `early`: before the kernel before it has ended.
+template <class... Params, class... Args>
+cudaError_t launch_decode_kernel(void (*kernel)(Params...), dim3 grid, dim3 threads, int smem_bytes, bool early,
+                                 cudaStream_t stream, const Args&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute programmatic{};
+  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &programmatic;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 template <class C>
 using FixedSplitsOf = DecodeConfig<typename C::Element, C::kStorage, C::kDim, C::kColumnTiles, true, true>;
 
@@ -117,18 +133,8 @@ cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& 
   static const cudaError_t ready = cudaFuncSetAttribute(
       sm80_decode<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(num_workers);
-  config.blockDim = C::kThreads;
-  config.dynamicSmemBytes = C::kSmemBytes;
-  config.stream = stream;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = w.plan_is_older ? 1 : 0;
   const int abreast = C::kFixedSplits ? 1 : heads_abreast(p.num_kv_heads / C::kHeads, num_workers);
-  return cudaLaunchKernelEx(&config, sm80_decode<C>, p, w, abreast);
+  return launch_decode_kernel(sm80_decode<C>, num_workers, C::kThreads, C::kSmemBytes, w.plan_is_older, stream, p, w, abreast);
 }
 
 }  // namespace warpweave::cuda

@@ -3,6 +3,7 @@
 
 #include "attention/backends/flashinfer/kernels/kernels.h"
 #include "attention/backends/flashinfer/kernels/sm80_decode.cuh"
+#include "attention/backends/flashinfer/kernels/sm90_fp4_decode.cuh"
 
 namespace warpweave::cuda {
 
@@ -33,7 +34,8 @@ DecodeVariant decode_variant_of_rows(const DecodeNeed& need) {
   const int rows = need.rows;
   if constexpr (kStorage == KvStorage::e2m1 && kDim == 128) {
     if (need.head_pairs && !need.multi_row && rows <= 4) {
-      return decode_variant_of_config<DecodeConfig<Element, kStorage, kDim, 1, false, false, kHeadPairsOfFour>>();
+      using C = DecodeConfig<Element, kStorage, kDim, 1, false, false, kHeadPairsOfFour>;
+      return {{C::kRows, C::kCtasPerSm, C::kHeads}, launch_fp4_pairs_of_four<C>};
     }
     if (need.head_pairs && !need.multi_row && rows <= 8) {
       return decode_variant_of_config<DecodeConfig<Element, kStorage, kDim, 1, false, false, kHeadPairs>>();

@@ -29,7 +29,7 @@ class DecodeEpilogue {
     if constexpr (C::kFixedSplits) slot = cut_pairs ? pieces.first + s.split : 2 * blockIdx.x + (s.split & 1);
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
-      if (n > 0) __syncthreads();
+      if (n > 0) C::sync();
       share_out(state, n);
       const int tile_rows = C::kShare ? 8 : min(rows - n % C::kColumnTiles * 8, 8);
       for (int i = threadIdx.x; i < tile_rows * (C::kDim / 4); i += C::kThreads) {
@@ -101,7 +101,7 @@ class DecodeEpilogue {
         if (lane < 4) *max_sum(warp, n * 8 + lane * 2 + c) = make_float2(state.maximum[n][c], sum);
       }
     }
-    __syncthreads();
+    C::sync();
   }
 
   // Each warp's O of 8 rows, scaled to the common maximum.
@@ -119,7 +119,7 @@ class DecodeEpilogue {
         target[DecodeState<C>::dim_of(m, 1)] = state.out[n][m][c + 2] * factor;
       }
     }
-    __syncthreads();
+    C::sync();
   }
 
   WW_DEVICE Total total_of(int row) const {
@@ -144,13 +144,13 @@ class DecodeEpilogue {
 
   WW_DEVICE void merge_pieces(const AttentionParams& p, const DecodeWorkspace& w,
                               const DecodeSegment& s, int rows, Pieces pieces) {
-    __syncthreads();
+    C::sync();
     if (threadIdx.x == 0) {
       const int before = ptx::add_acq_rel(w.counters + pieces.first, 1);
       *flag_ = before == (pieces.last - pieces.first) / pieces.step;
       if (*flag_) w.counters[pieces.first] = 0;
     }
-    __syncthreads();
+    C::sync();
     if (!*flag_) return;
     if constexpr (C::kFixedSplits) {
       for (int i = threadIdx.x; i < rows * (C::kDim / 4); i += C::kThreads) {

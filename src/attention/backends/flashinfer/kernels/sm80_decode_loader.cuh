@@ -19,6 +19,7 @@ struct DecodeTuning {
   int ctas = 2;    // wanted an SM
   int heads = 1;   // neighbouring kv heads that a warp takes at once
   bool share = false;  // they share a tile's 8 columns, 4 rows each
+  bool bulk = false;   // the copy engine brings K and V (sm90_fp4_decode.cuh)
 };
 
 constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tiles, bool fixed_splits) {
@@ -38,6 +39,7 @@ constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tile
 inline constexpr DecodeTuning kHeadPairs = {4, 2, 2, 2};
 // Of up to four q heads each: their scores and sums share a tile's columns, half of the registers and of the softmax.
 inline constexpr DecodeTuning kHeadPairsOfFour = {4, 2, 2, 2, true};
+inline constexpr DecodeTuning kHeadPairsOfFourBulk = {4, 2, 2, 2, true, true};
 
 template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false,
           DecodeTuning kTuning_ = decode_tuning(kStorage_, kDim_, kColumnTiles_, kFixedSplits_)>
@@ -62,13 +64,18 @@ struct DecodeConfig {
   static constexpr int kGroups = kTuning_.groups;
   static constexpr int kStepTokens = 16 * kGroups;
   static constexpr int kRoundTokens = kWarps * kStepTokens;
+  static constexpr bool kBulk = kTuning_.bulk;
   static constexpr int kHeadBytes = kDim * Fragment::kBits / 8;
   static constexpr int kRowBytes = kHeads * kHeadBytes;
   // fp4: the 16 bytes in which a row's scales stand, since the copies that pass the L1 by, whose lines the
   // scales would fill, have no other size; and where in them (scale_row).
   static constexpr int kScaleSlotBytes = kStorage_ == KvStorage::e2m1 ? 16 : 0;
   // K, V, scales of K, scales of V, places
-  static constexpr int kStageBytes = 2 * kStepTokens * (kRowBytes + kScaleSlotBytes) + kScaleSlotBytes;
+  static constexpr int kCodesOffset = 2 * kStepTokens * kRowBytes;
+  static constexpr int kStageBytes = kCodesOffset + (2 * kStepTokens + 1) * kScaleSlotBytes;
+  // How far V and its scales stand behind K and its scales; with the copy engine each has a ring of its own.
+  static constexpr int kValuesOffset = kBulk ? 0 : kStepTokens * kRowBytes;
+  static constexpr int kValueCodesOffset = kBulk ? 0 : kStepTokens * 16;
   // Many rows' Q fragments live in shared memory, each thread's own, to keep the accumulators in
   // registers.
   static constexpr bool kQueryInShared = kColumnTiles * kDim == 512;
@@ -85,6 +92,11 @@ struct DecodeConfig {
   static constexpr int kStagesWanted = kCtasPerSm > 1 ? kFit : kFitAlone;
   static constexpr int kStages = kStagesWanted > 6 ? 6 : kStagesWanted;
   static constexpr int kSmemBytes = kWarps * kStages * kStageBytes + kMergeBytes;
+  // A barrier of the warps that compute.
+  static WW_DEVICE void sync() {
+    if constexpr (kBulk) ptx::named_barrier_sync(1, kThreads);
+    else __syncthreads();
+  }
   // Two heads fill the 16 bytes of scales.
   static_assert(kHeads == 1 || (kFp4 && kHeads * kDim == 256 && !kFixedSplits));
   static_assert((!kFixedSplits || kDecodeTileTokens % kRoundTokens == 0) && kStages >= 2);

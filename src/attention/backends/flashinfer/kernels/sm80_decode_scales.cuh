@@ -11,42 +11,41 @@ template <class C>
 struct DecodeBlockScales {
   static constexpr bool kHere = C::kFp4 && C::kDim <= 128;
   u32 k[kHere ? C::kGroups : 1][C::kHeads][2];
-  u32 v[kHere ? C::kGroups : 1][C::kHeads][4];
+  u32 v[kHere ? C::kGroups : 1][C::kHeads][2][2];  // two rows' in turn: chunks 0 and 1, then 2 and 3
 
-  // Rows of the step, and where the rows' codes begin in a stage.
+  // Rows of the step; where the codes of V begin, those of K beginning at `codes`.
   static WW_DEVICE int k_row(int group, int i) { return group * 16 + threadIdx.x % 32 / 4 + 8 * i; }
   static WW_DEVICE int v_row(int group, int i) { return group * 16 + threadIdx.x % 4 * 2 + i % 2 + i / 2 * 8; }
-  static WW_DEVICE u32 k_codes(u32 stage) { return stage + 2 * C::kStepTokens * C::kRowBytes; }
-  static WW_DEVICE u32 v_codes(u32 stage) { return k_codes(stage) + C::kStepTokens * 16; }
+  static WW_DEVICE u32 v_codes(u32 codes) { return codes + C::kValueCodesOffset; }
 
   // Those of K, with those of V where one word says where both stand; then those of V.
-  WW_DEVICE void load_k(u32 stage) {
+  WW_DEVICE void load_k(u32 codes) {
     if constexpr (kFixedPlaces) {
-      read_k(k_codes(stage), [](int) { return 0u; });
+      read_k(codes, [](int) { return 0u; });
     } else {
-      load_placed(stage);
+      load_placed(codes);
     }
   }
-  WW_DEVICE void load_v(u32 stage) {
-    if constexpr (kFixedPlaces) read_v(v_codes(stage), [](int) { return 0u; });
+  WW_DEVICE void load_v(u32 codes) {
+    if constexpr (kFixedPlaces) read_v(v_codes(codes), [](int) { return 0u; });
   }
 
  private:
   static constexpr bool kFixedPlaces = C::kHeads * C::kDim == 256;
 
-  WW_DEVICE void load_placed(u32 stage) {
+  WW_DEVICE void load_placed(u32 codes) {
     uint2 places;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
                  : "=r"(places.x), "=r"(places.y)
-                 : "r"(stage + C::kStageBytes - 16)
+                 : "r"(codes + C::kStageBytes - C::kCodesOffset - 16)
                  : "memory");
     if (places.x + 1 < 2 && places.y + 1 < 2) {  // one place for all rows
       const u32 place = place_of(places, 0);
-      read_k(k_codes(stage) + place, [](int) { return 0u; });
-      read_v(v_codes(stage) + place, [](int) { return 0u; });
+      read_k(codes + place, [](int) { return 0u; });
+      read_v(v_codes(codes) + place, [](int) { return 0u; });
     } else {
-      read_k(k_codes(stage), [&](int row) { return place_of(places, row); });
-      read_v(v_codes(stage), [&](int row) { return place_of(places, row); });
+      read_k(codes, [&](int row) { return place_of(places, row); });
+      read_v(v_codes(codes), [&](int row) { return place_of(places, row); });
     }
   }
 
@@ -78,9 +77,10 @@ struct DecodeBlockScales {
 #pragma unroll
       for (int head = 0; head < C::kHeads; ++head) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = v_row(group, i);
-          v[group][head][i] = scale_codes<C::kDim>(rows + row * 16 + place(row) + head * 8, threadIdx.x & 16);
+        for (int i = 0; i < 2; ++i) {
+          const int row = v_row(group, 2 * i);
+          const u32 codes = rows + row * 16 + head * 8;
+          pair_codes<C::kDim>(codes + place(row), codes + 16 + place(row + 1), threadIdx.x & 16, v[group][head][i]);
         }
       }
     }

@@ -159,6 +159,17 @@ struct DecodeState {
     return make_uint2(q[n][k][0], q[n][k][1]);
   }
 
+  // What makes raw products log2 units, of this thread's columns.
+  static WW_DEVICE void score_scales(const AttentionParams& p, const DecodeSegment& s, float (&scale_log2)[C::kHeads]) {
+    constexpr float kUnshift = power_of_two(C::Fragment::kWidenedScaleLog2 - C::Fragment::kQueryLog2) * kLog2e;
+#pragma unroll
+    for (int i = 0; i < C::kHeads; ++i) {
+      const unsigned head = s.head * C::kHeads + (C::kShare ? threadIdx.x % 4 / 2 : i);
+      const float k_scale = p.k_head_scales != nullptr ? p.k_head_scales[head] : 1.0f;
+      scale_log2[i] = p.scale * k_scale * kUnshift;
+    }
+  }
+
   using BlockScales = DecodeBlockScales<C>;
   static constexpr int kScoreTiles = C::kShare ? C::kHeads : C::kTiles;
 
@@ -189,7 +200,7 @@ struct DecodeState {
           const int head = k / (C::kHeadBytes / 32), chunk = k * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
           for (int i = 0; half == 0 && i < 2; ++i) {
-            const u32 late = BlockScales::k_codes(stage) + BlockScales::k_row(group, i) * 16 + chunk * 2;
+            const u32 late = stage + C::kCodesOffset + BlockScales::k_row(group, i) * 16 + chunk * 2;
             if constexpr (BlockScales::kHere) codes[i] = block_scales.k[group][head][i];
             else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 2);
             const u32 both = chunk % 4 == 0 ? halves_of_e4m3<false>(codes[i]) : halves_of_e4m3<true>(codes[i]);
@@ -356,7 +367,7 @@ struct DecodeState {
   // O^T += V^T P^T, of the stage's 16 tokens `group`.
   WW_DEVICE void accumulate(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
                             const u32 (&probability)[C::kTiles][2]) {
-    const u32 v_tile = stage + (C::kStepTokens + group * 16) * C::kRowBytes;
+    const u32 v_tile = stage + C::kValuesOffset + group * 16 * C::kRowBytes;
     using E = typename C::Element;
     using F = typename C::Fragment;
     const int lane = threadIdx.x % 32;
@@ -380,7 +391,7 @@ struct DecodeState {
       }
     } else if constexpr (C::kStorage == KvStorage::e2m1) {
       // A word holds four dims of two tokens.
-      u32 codes[4], pair_scales[2][2];
+      u32 codes[2][2], pair_scales[2][2];
 #pragma unroll
       for (int m = 0; m < C::kRowBytes / 32; ++m) {
         u32 a[4];
@@ -389,14 +400,14 @@ struct DecodeState {
         for (int half = 0; half < 2; ++half) {
           const int head = m / (C::kHeadBytes / 32), chunk = m * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
-          for (int i = 0; half == 0 && i < 4; ++i) {
-            const u32 late = BlockScales::v_codes(stage) + BlockScales::v_row(group, i) * 16 + chunk * 2;
-            if constexpr (BlockScales::kHere) codes[i] = block_scales.v[group][head][i];
-            else if (chunk % 4 == 0) codes[i] = scale_codes<C::kDim>(late, lane & 16);
-          }
-#pragma unroll
           for (int i = 0; half == 0 && i < 2; ++i) {
-            const u32 pairs = __byte_perm(codes[i * 2], codes[i * 2 + 1], chunk % 4 == 0 ? 0x5140 : 0x7362);
+            const u32 late = BlockScales::v_codes(stage + C::kCodesOffset) + BlockScales::v_row(group, 2 * i) * 16 + chunk * 2;
+            if constexpr (!BlockScales::kHere) {
+              if (chunk % 4 == 0) pair_codes<C::kDim>(late, late + 16, lane & 16, codes[i]);
+            }
+            u32 pairs;
+            if constexpr (BlockScales::kHere) pairs = block_scales.v[group][head][i][chunk / 2];
+            else pairs = codes[i][chunk % 4 / 2];
             pair_scales[i][0] = halves_of_e4m3<false>(pairs);
             pair_scales[i][1] = halves_of_e4m3<true>(pairs);
           }
