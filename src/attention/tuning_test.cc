@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <fstream>
+
+#include "base/testing/temporary_folder.h"
 
 namespace warpweave {
 namespace {
@@ -92,12 +93,12 @@ TEST(Tuning, EqualTimesLeaveTheOrderOfTheRules) {
 
 TEST(Tuning, FileKeepsEverything) {
   const TuningTable table = table_for("a device");
-  const std::string path = testing::TempDir() + "/tuning.json";
+  const TemporaryFolder folder;
+  const std::string path = folder / "tuning.json";
   std::ofstream(path) << table.to_json();
   const auto read = TuningTable::read(path);
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->to_json(), table.to_json());
-  std::remove(path.c_str());
 }
 
 TEST(Tuning, BadFilesAreNamed) {

@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <memory>
 
 #include "base/float16.h"
 #include "base/log.h"
+#include "base/testing/temporary_folder.h"
 #include "base/threads.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
@@ -86,6 +88,21 @@ TEST(ThreadTeam, RunsOnEveryMember) {
     mask.fetch_or(1 << member);
   });
   EXPECT_EQ(mask.load(), 7);
+}
+
+TEST(TemporaryFolder, IsNobodyElsesAndGoesWithAllThatIsInIt) {
+  std::filesystem::path first, second;
+  {
+    const TemporaryFolder a, b;
+    first = a.path();
+    second = b.path();
+    EXPECT_NE(first, second);
+    EXPECT_TRUE(std::filesystem::is_empty(first));
+    std::filesystem::create_directories(a / "some/folder");
+    std::ofstream(a / "some/folder/file") << "text";
+  }
+  EXPECT_FALSE(std::filesystem::exists(first));
+  EXPECT_FALSE(std::filesystem::exists(second));
 }
 
 TEST(Log, EscapesControlCharacters) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/testing/temporary_folder.h"
 #include "cli/commands.h"
 #include "cli/embedded_model.h"
 #include "cli/model_search.h"
@@ -25,19 +26,6 @@ std::string read_file(const fs::path& path) {
   text << file.rdbuf();
   return text.str();
 }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "ww-cli-test-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 TEST(EmbeddedModel, HoldsTheFilesOfTheModelFolder) {
   ASSERT_EQ(embedded_model().size(), 5u);

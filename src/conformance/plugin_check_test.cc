@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <ostream>
 
 #include "attention/plugin.h"
 #include "attention/registry.h"
+#include "base/testing/temporary_folder.h"
 #include "conformance/suite.h"
 
 namespace warpweave::conformance {
@@ -92,12 +92,12 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(Plugin, FileThatIsNoLibraryIsRefused) {
-  const std::string path = testing::TempDir() + "/not_a_library.so";
+  const TemporaryFolder folder;
+  const std::string path = folder / "not_a_library.so";
   std::ofstream(path) << "text";
   const Result<const Caps*> caps = load_attention_plugin(path);
   ASSERT_FALSE(caps.ok());
   EXPECT_EQ(caps.status().code(), StatusCode::data_loss);
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -8,17 +8,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/testing/temporary_folder.h"
+
 namespace warpweave {
 namespace {
 
 class ProgramCacheTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "ww_program_cache_" + std::to_string(::getpid());
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_ / "cache";
 };
 
 TEST_F(ProgramCacheTest, KeepsProgramsByKey) {

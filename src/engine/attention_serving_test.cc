@@ -2,7 +2,6 @@
 // tokens however prompts are cut, the goldens where the modifiers say nothing new, and what the flags
 // refuse. Skips the GPU where there is none, or no NVRTC.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <condition_variable>
 #include <filesystem>
@@ -12,6 +11,7 @@
 
 #include "attention/registry.h"
 #include "attention/select.h"
+#include "base/testing/temporary_folder.h"
 #include "device/cuda/cuda_device.h"
 #include "engine/engine_impl.h"
 
@@ -170,8 +170,6 @@ class DualChunkServing : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (const std::string why = missing(GetParam(), "dual_chunk_flash_attn"); !why.empty()) GTEST_SKIP() << why;
-    folder_ = std::filesystem::temp_directory_path() / ("dual-chunk-serving-" + std::to_string(getpid()));
-    std::filesystem::create_directories(folder_);
     std::ofstream(folder_ / "config.json") << R"({"architectures": ["Qwen2ForCausalLM"],
       "model_type": "qwen2", "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96,
       "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -180,8 +178,8 @@ class DualChunkServing : public testing::TestWithParam<const char*> {
       "dual_chunk_attention_config": {"chunk_size": 48, "local_size": 16,
                                       "original_max_position_embeddings": 100}})";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_P(DualChunkServing, AnyChunkAndPageGivesTheSameTokens) {

@@ -1,7 +1,6 @@
 // Serving tale-llama with every --kv-cache-dtype: prefix cache, copy-on-write and retraction treat a
 // quantised pool like any other; scales come from the checkpoint.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/testing/temporary_folder.h"
 #include "engine/engine_impl.h"
 #include "engine/kv_self_check.h"
 #include "model/build_decoder.h"
@@ -136,9 +136,7 @@ TEST_P(KvServing, ATinyPoolRetractsAndStillAnswersEverybody) {
 // tale-llama with one more shard, which gives every layer the same scales.
 class ScaledCheckpoint {
  public:
-  ScaledCheckpoint(float k_scale, float v_scale)
-      : folder_(fs::temp_directory_path() / ("ww_kv_scales_" + std::to_string(::getpid()))) {
-    fs::remove_all(folder_);
+  ScaledCheckpoint(float k_scale, float v_scale) {
     fs::copy(kModel, folder_);
     std::string header = "{", data;
     const auto add = [&](const std::string& name, float scale) {
@@ -159,11 +157,11 @@ class ScaledCheckpoint {
     std::ofstream(folder_ / "model.safetensors.index.json")
         << R"({"weight_map": {"a": "model.safetensors", "b": "scales.safetensors"}})";
   }
-  ~ScaledCheckpoint() { fs::remove_all(folder_); }
   std::string path() const { return folder_; }
 
  private:
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_ / "model";
 };
 
 TEST(KvScalesServing, ComeFromTheCheckpoint) {

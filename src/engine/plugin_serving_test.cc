@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "attention/plugin.h"
+#include "base/testing/temporary_folder.h"
 #include "engine/engine_impl.h"
 #include "replay/compare.h"
 
@@ -77,8 +77,8 @@ TEST_F(PluginServing, AloneAndBesideAnother) {
 }
 
 TEST_F(PluginServing, RecordedForwardIsTheReferences) {
-  const std::string path = testing::TempDir() + "/plugin_serving.wwb";
-  std::filesystem::remove(path);
+  const TemporaryFolder folder;
+  const std::string path = folder / "forward.wwb";
   ServerArgs args;
   args.attention_backend = "online_softmax";
   args.dump_batch = 3;

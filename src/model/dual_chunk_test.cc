@@ -1,14 +1,13 @@
 // The forms of a query against rotations computed here, the configuration's rules, and a tiny Qwen2
 // with random weights: any cut of the prompt gives the same logits, and the first chunk is ordinary.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <numeric>
 
+#include "base/testing/temporary_folder.h"
 #include "model/dual_chunk.h"
 #include "model/testing/paged_run.h"
 
@@ -102,24 +101,18 @@ TEST(DualChunkConfig, Rules) {
 
 class DualChunkModel : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("dual-chunk-" + std::to_string(getpid()));
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::unique_ptr<PagedRun> open(const std::string& dual_chunk) {
     std::ofstream(folder_ / "config.json") << config_json(dual_chunk);
     PagedRunOptions options;
     options.backend = "dual_chunk_flash_attn";
     options.max_tokens = 160;
     options.load_format = "dummy";
-    auto run = PagedRun::open(folder_, options);
+    auto run = PagedRun::open(folder_.path(), options);
     EXPECT_TRUE(run.ok()) << run.status().message();
     return std::move(run).value();
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 constexpr const char* kSection = R"({"chunk_size": 24, "local_size": 8, "original_max_position_embeddings": 64})";

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/float8.h"
+#include "base/testing/temporary_folder.h"
 #include "model/gguf.h"
 #include "model/model_bundle.h"
 #include "model/rope_frequencies.h"
@@ -48,12 +49,7 @@ void expect_refusal(const Result<T>& result, StatusCode code, std::initializer_l
 // A copy of a golden model's folder that a test may break.
 class LoaderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("ww_loader_" + std::to_string(::getpid()));
-    fs::remove_all(folder_);
-    fs::copy("tests/golden/families/llama", folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  void SetUp() override { fs::copy("tests/golden/families/llama", folder_); }
   Result<std::unique_ptr<PagedRun>> open() { return PagedRun::open(folder_, {}); }
   void edit_config(const std::function<void(json&)>& edit) {
     json config = json::parse(read_file(folder_ / "config.json"));
@@ -63,7 +59,8 @@ class LoaderTest : public testing::Test {
   // Moves every other tensor of model.safetensors to a second shard.
   void make_shards();
 
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_ / "llama";
 };
 
 void LoaderTest::make_shards() {
@@ -212,7 +209,6 @@ TEST_F(LoaderTest, EightBitWeightsGiveTheModelThatTheyMean) {
     ASSERT_TRUE(stored.ok()) << stored.status().message();
     ASSERT_TRUE(meant.ok()) << meant.status().message();
     EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids)) << static_cast<int>(kind);
-    for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
   }
 }
 
@@ -236,7 +232,6 @@ TEST_F(LoaderTest, EightBitWeightsAreFoundAsTheyAre) {
       widen_fp8_row(matrix->codes, matrix->scales, r, row.data());
       ASSERT_EQ(std::memcmp(row.data(), static_cast<const float*>(wide->data) + r * shape[1], row.size() * 4), 0) << r;
     }
-    for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
   }
 }
 
@@ -307,7 +302,6 @@ TEST_F(LoaderTest, QuantizationOfAnEightBitCheckpointChangesNothing) {
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(std::memcmp(a->codes.data, b->codes.data, a->codes.size_bytes()), 0);
   EXPECT_EQ(a->scales.values, b->scales.values);
-  for (const fs::path& folder : {folders.stored, folders.meant}) fs::remove_all(folder);
 }
 
 // The same weights as compressed-tensors spells them.
@@ -327,14 +321,12 @@ TEST_F(LoaderTest, CompressedTensorsOfEightBitFloatsAreRead) {
   EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids));
   edit_config([](json& config) { config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; });
   expect_refusal(open(), StatusCode::unsupported, {"compressed-tensors", "8-bit floats"});
-  fs::remove_all(folders.meant);
 }
 
 TEST_F(LoaderTest, EightBitWeightsWithoutScalesAndOtherMethodsAreRefused) {
   const Fp8Folders folders = make_fp8(folder_, Fp8Scales::block);
   fs::remove_all(folder_);
   fs::rename(folders.stored, folder_);
-  fs::remove_all(folders.meant);
   edit_config([](json& config) { config["quantization_config"].erase("weight_block_size"); });
   expect_refusal(open(), StatusCode::data_loss, {"proj.weight_scale_inv", "weight_block_size"});
   edit_config([](json& config) { config["quantization_config"]["weight_block_size"] = {16, 16}; });

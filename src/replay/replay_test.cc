@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "attention/registry.h"
+#include "base/testing/temporary_folder.h"
 #include "kv/kv_codec.h"
 #include "replay/compare.h"
 #include "replay/recording.h"
@@ -97,8 +98,6 @@ class Forward {
   ForwardBatch batch_;
 };
 
-std::string temporary(const std::string& name) { return testing::TempDir() + "/" + name; }
-
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
@@ -126,8 +125,8 @@ Recording record(KvFormat format, const std::string& path, Forward& forward,
 TEST(Replay, RecordedForwardRunsAgain) {
   for (KvFormat format : {KvFormat::f32, KvFormat::bf16, KvFormat::fp8_e4m3, KvFormat::fp4_e2m1}) {
     SCOPED_TRACE(std::string(kv_format_name(format)));
-    const std::string path = temporary("forward.wwb");
-    std::filesystem::remove(path);
+    const TemporaryFolder folder;
+    const std::string path = folder / "forward.wwb";
     Forward forward(format);
     const Recording recording = record(format, path, forward);
     ASSERT_EQ(recording.layers.size(), 3u);
@@ -151,8 +150,8 @@ TEST(Replay, RecordedForwardRunsAgain) {
 }
 
 TEST(Replay, OneLayer) {
-  const std::string path = temporary("one_layer.wwb");
-  std::filesystem::remove(path);
+  const TemporaryFolder folder;
+  const std::string path = folder / "one_layer.wwb";
   Forward forward(KvFormat::bf16);
   const Recording recording = record(KvFormat::bf16, path, forward, 1);
   ASSERT_EQ(recording.layers.size(), 1u);
@@ -176,8 +175,8 @@ TEST(Replay, CommittedFile) {
 }
 
 TEST(Replay, FindsWhereADifferenceIs) {
-  const std::string path = temporary("planted.wwb");
-  std::filesystem::remove(path);
+  const TemporaryFolder folder;
+  const std::string path = folder / "planted.wwb";
   Forward forward(KvFormat::f32);
   Recording recording = record(KvFormat::f32, path, forward);
   // Request 1, row 2 (position 7), head 3, element 5; a larger one later.
@@ -202,8 +201,8 @@ TEST(Replay, FindsWhereADifferenceIs) {
 }
 
 TEST(Replay, UnclaimedIsRefused) {
-  const std::string path = temporary("unclaimed.wwb");
-  std::filesystem::remove(path);
+  const TemporaryFolder folder;
+  const std::string path = folder / "unclaimed.wwb";
   Forward forward(KvFormat::f32);
   Recording recording = record(KvFormat::f32, path, forward);
   ThreadTeam team(1);
@@ -240,8 +239,8 @@ TEST(Replay, DamagedFilesDoNoHarm) {
 }
 
 TEST(Replay, FilesThatLieAreRefused) {
-  const std::string path = temporary("lies.wwb");
-  std::filesystem::remove(path);
+  const TemporaryFolder folder;
+  const std::string path = folder / "lies.wwb";
   Forward forward(KvFormat::bf16);
   record(KvFormat::bf16, path, forward);
   const std::string good = bytes_of(path);

@@ -1,16 +1,15 @@
 // The kernel text compiles for GPUs that this machine need not have: as CUDA with nvcc, as HIP with a
 // clang that knows the device. Skips, saying so, where the compiler is missing.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
 
 #include "attention/tile/tile_spec.h"
+#include "base/testing/temporary_folder.h"
 
 namespace warpweave::tile {
 namespace {
@@ -30,13 +29,13 @@ struct Outcome {
 };
 
 Outcome run(const std::string& command) {
-  const std::string log = testing::TempDir() + "ww_tile_compile_" + std::to_string(::getpid());
+  const TemporaryFolder folder;
+  const std::string log = folder / "log";
   Outcome outcome;
   outcome.status = std::system((command + " >" + log + " 2>&1").c_str());
   std::ostringstream text;
   text << std::ifstream(log).rdbuf();
   outcome.text = text.str();
-  std::filesystem::remove(log);
   return outcome;
 }
 
@@ -71,7 +70,8 @@ void expect_compiles(const Build& build, const std::string& suffix, const std::s
                            .intel_shuffle = build.lanes == LaneKind::dpas});
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   spec->aligned_rows = build.lanes == LaneKind::mma;
-  const std::string file = testing::TempDir() + "ww_tile_" + std::to_string(::getpid()) + suffix;
+  const TemporaryFolder folder;
+  const std::string file = folder / ("tile" + suffix);
   std::ofstream(file) << build.prelude << tile_source(spec->lanes);
   std::string options;
   for (const std::string& define : tile_defines(*spec)) options += " -D" + define;
@@ -79,8 +79,6 @@ void expect_compiles(const Build& build, const std::string& suffix, const std::s
   EXPECT_EQ(outcome.status, 0) << build.name << "\n" << outcome.text;
   EXPECT_FALSE(std::regex_search(outcome.text, std::regex("[1-9][0-9]* bytes spill")))
       << build.name << "\n" << outcome.text;
-  std::filesystem::remove(file);
-  std::filesystem::remove(file + ".out");
 }
 
 TEST(TileCompile, Cuda) {

@@ -2,11 +2,11 @@
 #include "device/cuda/nvrtc.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "base/testing/temporary_folder.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/nvrtc_program.h"
@@ -58,10 +58,7 @@ class NvrtcProgramTest : public testing::Test {
     } else {
       capability_ = gpu->compute_capability;
     }
-    folder_ = testing::TempDir() + "ww_nvrtc_" + std::to_string(::getpid());
-    std::filesystem::remove_all(folder_);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // Builds, runs on {1, 2}, and returns whether the program came from the cache.
   bool run(const char* factor, float expected) {
@@ -83,7 +80,8 @@ class NvrtcProgramTest : public testing::Test {
   }
 
   int capability_ = 0;
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(NvrtcProgramTest, ASecondBuildReadsTheCacheAndADamagedFileIsMadeAnew) {

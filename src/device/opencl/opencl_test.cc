@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "base/testing/temporary_folder.h"
 #include "device/opencl/opencl_device.h"
 #include "device/opencl/opencl_program.h"
 
@@ -85,7 +85,8 @@ TEST(OpenCl, AMissingKernelIsAnError) {
 
 TEST(OpenCl, ASecondBuildComesFromTheCache) {
   OPEN_DEVICE_OR_SKIP(device, 0);
-  const ProgramCache cache(testing::TempDir() + "ww_opencl_test_" + std::to_string(::getpid()));
+  const TemporaryFolder folder;
+  const ProgramCache cache(folder.path());
   auto first = Program::build(device, {kSource, "-DSCALE=5"}, cache);
   ASSERT_TRUE(first.ok()) << first.status().message();
   EXPECT_FALSE((*first)->from_cache());

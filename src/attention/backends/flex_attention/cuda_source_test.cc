@@ -4,15 +4,14 @@
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "attention/mods/evaluate.h"
 #include "attention/mods/parse.h"
+#include "base/testing/temporary_folder.h"
 
 namespace warpweave::flex_attention {
 namespace {
@@ -37,8 +36,8 @@ struct ModBox {
 class Compiled {
  public:
   explicit Compiled(const mods::Modifiers& modifiers) {
-    static int count = 0;
-    const std::string file = testing::TempDir() + "ww_mods_" + std::to_string(::getpid()) + "_" + std::to_string(count++);
+    const TemporaryFolder folder;
+    const std::string file = folder / "mods";
     std::string text = kPrelude + cuda_source(modifiers).text;
     if (!modifiers.score.empty()) {
       text += "float run_score(const ModCell* c, int kv, float s) { return score_mod(*c, kv, s); }\n";
@@ -50,8 +49,6 @@ class Compiled {
     std::ofstream(file + ".c") << text;
     built_ = std::system(("cc -O1 -shared -fPIC -o " + file + ".so " + file + ".c -lm").c_str()) == 0;
     if (built_) library_ = dlopen((file + ".so").c_str(), RTLD_NOW);
-    std::filesystem::remove(file + ".c");
-    std::filesystem::remove(file + ".so");
   }
   ~Compiled() {
     if (library_ != nullptr) dlclose(library_);
