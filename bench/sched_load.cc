@@ -30,11 +30,11 @@ struct Options {
   std::map<std::string, double> values = {
       {"chunk", 8192},   {"mixed", 1},        {"rows", 256},      {"delay", 1},     {"in_min", 512},
       {"in_max", 1536},  {"out_min", 128},    {"out_max", 384},   {"runs", 1},      {"seed", 11},
-      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 650}, {"row_us", 1.1},
+      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 1000}, {"row_us", 0.1},
       {"throttle", 0.14}, {"heat", 1.28},     {"tau_us", 33000},  {"warm_from", 0.39}};
 };
 
-// Llama-3.1-8B in bf16 on one H200, calibrated on the times of 1,000 steps of serving_bench and on what the tuner
+// Llama-3.1-8B in bf16 on one H200, calibrated on the steps of serving_bench (2026-11-22) and on what the tuner
 // measured of the products: their sum over the layers by rows; K/V at the speed of the decode kernel; quadratic
 // attention of prompts; the small kernels; and the clock, which falls when compute-bound work lasts.
 class StepModel {
@@ -53,7 +53,7 @@ class StepModel {
       prefill_tokens += row.num_tokens;
     }
     const double products = products_us(step.num_tokens, prefill_tokens > 0);
-    double other = kv_bytes / 4.085e6 + lm_head_us(step.num_samples) + 130 + 0.94 * std::min<size_t>(step.rows.size(), 256);
+    double other = kv_bytes / kKvBytesPerUs + lm_head_us(step.num_samples) + 130 + 0.94 * std::min<size_t>(step.rows.size(), 256);
     if (prefill_tokens > 0) {
       other += values_.at("mixed_us") + values_.at("row_us") * static_cast<double>(prefill_tokens) + quadratic * kAttentionFlops / 530e6;
     }
@@ -62,7 +62,8 @@ class StepModel {
   }
 
  private:
-  static constexpr double kKvBytes = 131072;
+  static constexpr double kKvBytes = 131072;  // of a token
+  static constexpr double kKvBytesPerUs = 4.35e6;
   static constexpr double kAttentionFlops = 4.0 * 32 * 128 * 32;
   static constexpr double kSliceUs = 1000;
 
@@ -85,8 +86,8 @@ class StepModel {
   // Decode steps are padded to multiples of 8 rows, steps with prefill to `round`.
   double products_us(int tokens, bool prefill) const {
     static const std::vector<std::pair<double, double>> points = {
-        {0, 3750},    {8, 3800},    {16, 3950},   {24, 4300},    {64, 4330},    {96, 4500},     {128, 4660},
-        {160, 5000},  {192, 5230},  {224, 5880},  {256, 6130},   {384, 8420},   {512, 10310},   {640, 12500},
+        {0, 3450},    {8, 3460},    {16, 3500},   {24, 3560},    {64, 3620},    {96, 3900},     {128, 4200},
+        {160, 4900},  {192, 5180},  {224, 5880},  {256, 6130},   {384, 8420},   {512, 10310},   {640, 12500},
         {768, 14820}, {896, 17100}, {1024, 19110}, {1152, 21820}, {1280, 24100}, {1536, 28520},
         {2048, 36800}, {8192, 140200}, {65536, 1121600}};
     const int round = prefill ? (tokens < 64 ? 1 : static_cast<int>(values_.at("round"))) : 8;
