@@ -44,6 +44,16 @@ struct AttentionParams {
   float softcap = 0;
 };
 
+// The first kv position any row of the request sees.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+inline int first_visible(int kv_len, int q_len, int window_left) {
+  if (window_left < 0) return 0;
+  const int begin = kv_len - q_len - window_left;
+  return begin > 0 ? begin : 0;
+}
+
 // Whether pages can be copied in boxes of at least this many tokens, none of which crosses a page, as the decode kernel
 // for fp4 does (sm90_fp4_decode.cuh). Boxes of 8 take it 7 % longer than the one without them.
 inline constexpr int kLeastBoxTokens = 16;

@@ -7,6 +7,7 @@
 #include "attention/batch_check.h"
 #include "attention/cuda/tensor_map.h"
 #include "base/log.h"
+#include "device/cuda/compute_capability.h"
 #include "device/cuda/cuda_check.h"
 
 namespace warpweave::cuda {
@@ -37,13 +38,6 @@ constexpr int64_t kMaxCopyBytes = int64_t{768} << 20;
 constexpr int kSplitTokens = 1024;
 constexpr size_t kFixedPartialFloats = size_t{16} << 20;
 constexpr int kFixedCounters = 16384;
-
-// Of the H200, for decode rows beside prompts' tiles: a tile until the next CTA is at work in its place, a tile's
-// token, the decode kernel's start, and what an SM reads.
-constexpr double kTileUs = 15, kTileTokenUs = 0.011, kDecodeUs = 5, kSmBytesPerUs = 30'000;
-constexpr double kLeastLateShare = 0.3;
-// What it costs decode to begin under the tiles rather than under the kernel before both.
-constexpr double kLateStartUs = 25;
 
 KernelShape shape_of(const AttentionCall& call) {
   KernelShape shape;
@@ -137,9 +131,7 @@ Status PagedCudaBackend::prepare() {
   int device = 0, sms = 0;
   WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "attention");
-  int major = 0;
-  WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "attention");
-  dependent_launch_ = major >= 9;
+  dependent_launch_ = current_compute_capability() >= 90;
   const size_t workers = static_cast<size_t>(sms) * kMaxCtasPerSm;
   const size_t partials = 2 * static_cast<size_t>(sms) * 2;
   const size_t out_floats = deterministic_ ? kFixedPartialFloats : partials * kMaxPartialFloats;
@@ -221,10 +213,11 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
     p.decode_q_len = 1;
     ExtendLayout layout;
     if (batch.max_q_len > 1) layout = kernels_.extend_layout(shape, p, batch.max_q_len);
-    const DecodeBeside place = decode_beside(batch, shape, p, layout);
-    if (layout.tile_rows > 0 && !place.tiles_follow) run_extend(batch, shape, p, layout);
+    const DecodePlace place = place_of_decode(batch, shape, p, layout);
+    const bool decode_first = place.order == MixedOrder::decode_first;
+    if (layout.tile_rows > 0 && !decode_first) run_extend(batch, shape, p, layout);
     const bool others_beside = run_decode(batch, shape, p, 1, place);
-    if (place.tiles_follow) run_extend(batch, shape, p, layout, others_beside);
+    if (decode_first) run_extend(batch, shape, p, layout, others_beside);
     return;
   }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
@@ -235,44 +228,23 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
 }
 
-// Decode first, as it begins before Q is there; tiles begin where its CTAs end, some of them early. But few tiles that
-// take long are better begun first: then decode CTAs begin on the SMs that tiles leave free, the others where tiles
-// end. Those get less to do, or nothing: with equal shares all would wait for them.
-PagedCudaBackend::DecodeBeside PagedCudaBackend::decode_beside(const ForwardBatch& batch, const KernelShape& shape,
-                                                               const AttentionParams& p,
-                                                               const ExtendLayout& layout) const {
+DecodePlace PagedCudaBackend::place_of_decode(const ForwardBatch& batch, const KernelShape& shape,
+                                              const AttentionParams& p, const ExtendLayout& layout) const {
   if (!layout.others_beside || batch.q_indptr.empty()) return {};
-  const auto seen = [&](int r) {
-    return batch.kv_lens[r] - first_visible(batch.kv_lens[r], batch.q_len(r), p.window_left, p.causal);
-  };
-  int64_t tiles = 0, decode_tokens = 0;
-  int longest = 0;
-  for (int r = 0; r < batch.num_reqs; ++r) {
-    const int64_t rows = int64_t{batch.q_len(r)} * layout.rows_per_token;
-    if (batch.q_len(r) <= p.decode_q_len) {
-      decode_tokens += seen(r);
-    } else {
-      tiles += (rows + layout.tile_rows - 1) / layout.tile_rows * (p.num_q_heads / layout.rows_per_token);
-      longest = std::max(longest, seen(r));
-    }
-  }
-  DecodeBeside out{.beside = true, .sms = num_sms_, .early_sms = num_sms_, .late_share = 1};
-  out.tiles_follow = layout.beside_decode;
-  if (tiles >= num_sms_) return out;
-  const double tile_us = kTileUs + kTileTokenUs * longest * shape.head_dim / 128;
-  const double bytes = static_cast<double>(decode_tokens) * p.num_kv_heads * head_token_bytes(shape);
-  const double all_us = kDecodeUs + (bytes / kSmBytesPerUs + static_cast<double>(tiles) * tile_us) / num_sms_;
-  const double decode_us = kDecodeUs + bytes / kSmBytesPerUs / num_sms_;
-  out.tiles_follow &= decode_us + tile_us < std::max(tile_us, all_us) + kLateStartUs;
-  if (out.tiles_follow) return out;
-  out.early_sms = num_sms_ - static_cast<int>(tiles);
-  out.late_share = std::max(1 - tile_us / all_us, kLeastLateShare);
-  if (out.late_share == kLeastLateShare && tiles <= num_sms_ / 2) out.sms = out.early_sms;
-  return out;
+  return place_decode(batch, {.num_sms = num_sms_,
+                              .tile_rows = layout.tile_rows,
+                              .rows_per_token = layout.rows_per_token,
+                              .decode_may_be_first = layout.beside_decode,
+                              .num_q_heads = p.num_q_heads,
+                              .num_kv_heads = p.num_kv_heads,
+                              .head_dim = shape.head_dim,
+                              .head_token_bytes = head_token_bytes(shape),
+                              .window_left = p.window_left,
+                              .decode_q_len = p.decode_q_len});
 }
 
 bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
-                                  const DecodeBeside& place) {
+                                  const DecodePlace& place) {
   const bool boxed = has_tensor_copies() && copied_in_boxes(p) && q_len == 1 && p.group <= kBoxedGroup;
   shape.head_pairs &= p.num_requests >= (boxed ? kBoxedHeadPairRequests : kHeadPairRequests);
   const int rows = q_len * p.group;
@@ -281,11 +253,12 @@ bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   assert(layout.rows > 0 && layout.ctas_per_sm * layout.rows * shape.head_dim <= 2 * kMaxPartialFloats);
   assert(layout.ctas_per_sm <= kMaxCtasPerSm && layout.ctas_per_sm * layout.rows <= 2 * kMaxPartialRows);
   p.decode_q_len = q_len;
-  const int num_workers = layout.ctas_per_sm * (place.beside ? place.sms : num_sms_);
+  const bool beside_tiles = place.order != MixedOrder::apart;
+  const int num_workers = layout.ctas_per_sm * (beside_tiles ? place.sms : num_sms_);
   const cudaStream_t stream = stream_of(batch);
   PlanInput input = plan_input(p, shape);
   input.num_kv_heads /= layout.heads;
-  if (place.beside) {
+  if (beside_tiles) {
     input.first_late_worker = layout.ctas_per_sm * place.early_sms;
     input.late_share = static_cast<int>(place.late_share * kWholeShare);
   }
@@ -300,8 +273,8 @@ bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
-  workspace.others_beside = workspace.plan_is_older && place.tiles_follow;
-  workspace.beside_predecessor = workspace.plan_is_older && place.beside && !place.tiles_follow;
+  workspace.others_beside = workspace.plan_is_older && place.order == MixedOrder::decode_first;
+  workspace.beside_predecessor = workspace.plan_is_older && place.order == MixedOrder::tiles_first;
   report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
   return workspace.others_beside;
 }
@@ -373,7 +346,7 @@ int PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const KernelShape& 
   for (int r = 0; r < batch.num_reqs; ++r) {
     const int q_len = batch.q_len(r), kv_len = batch.kv_lens[r];
     if (q_len <= p.decode_q_len) continue;
-    const int first = first_visible(kv_len, q_len, p.window_left, p.causal) / kCopyBlockTokens;
+    const int first = first_visible(kv_len, q_len, p.window_left) / kCopyBlockTokens;
     const int64_t of_request = (kv_len + kCopyBlockTokens - 1) / kCopyBlockTokens - first;
     blocks += of_request;
     reads += of_request * ((q_len + layout.tile_rows - 1) / layout.tile_rows) * p.group;

@@ -24,6 +24,7 @@
 
 #include "attention/backend.h"
 #include "attention/cuda/attention_params.h"
+#include "attention/cuda/mixed_order.h"
 #include "attention/cuda/plan.h"
 #include "device/cuda/memory.h"
 
@@ -123,20 +124,11 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
-  // Decode rows beside the tiles of the same batch's prompts: of the kernel after, or of the kernel before.
-  struct DecodeBeside {
-    bool tiles_follow = false;
-    bool beside = false;
-    int sms = 0;            // that decode takes
-    int early_sms = 0;      // of those, without tiles
-    double late_share = 1;  // of an SM with a tile, in shares of one without
-    static DecodeBeside none() { return {}; }
-  };
-  DecodeBeside decode_beside(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                             const ExtendLayout& layout) const;
-  // Whether the next kernel may run beside it, as with tiles_follow.
+  DecodePlace place_of_decode(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                              const ExtendLayout& layout) const;
+  // Whether the next kernel may run beside it, as with MixedOrder::decode_first.
   bool run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
-                  const DecodeBeside& place = DecodeBeside::none());
+                  const DecodePlace& place = {});
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout, bool beside_decode = false);
   int copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,

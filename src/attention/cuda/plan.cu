@@ -10,7 +10,7 @@ __device__ int decode_tiles(const PlanInput& in, int request) {
   const int q_len = in.q_indptr[request + 1] - in.q_indptr[request];
   if (q_len > in.decode_q_len) return 0;
   const int kv_len = in.kv_lens[request];
-  const int visible = kv_len - first_visible(kv_len, q_len, in.window_left, in.causal);
+  const int visible = kv_len - first_visible(kv_len, q_len, in.window_left);
   return max(1, (visible + kDecodeTileTokens - 1) / kDecodeTileTokens);
 }
 
@@ -196,7 +196,7 @@ __device__ int list_copies(const PlanInput& in, long long* warp_sums) {
     int count = 0, first = 0;
     if (r < in.num_requests) {
       const int q_len = in.q_indptr[r + 1] - in.q_indptr[r];
-      first = first_visible(in.kv_lens[r], q_len, in.window_left, in.causal) / kCopyBlockTokens;
+      first = first_visible(in.kv_lens[r], q_len, in.window_left) / kCopyBlockTokens;
       if (q_len > in.decode_q_len) count = (in.kv_lens[r] + kCopyBlockTokens - 1) / kCopyBlockTokens - first;
     }
     const int end = base + static_cast<int>(block_inclusive_scan(count, warp_sums));
@@ -210,7 +210,7 @@ __device__ int list_copies(const PlanInput& in, long long* warp_sums) {
   for (int r = warp; r < in.num_requests; r += kPlanThreads / 32) {
     const int q_len = in.q_indptr[r + 1] - in.q_indptr[r];
     if (q_len <= in.decode_q_len) continue;
-    const int first = first_visible(in.kv_lens[r], q_len, in.window_left, in.causal) / kCopyBlockTokens;
+    const int first = first_visible(in.kv_lens[r], q_len, in.window_left) / kCopyBlockTokens;
     const int blocks = (in.kv_lens[r] + kCopyBlockTokens - 1) / kCopyBlockTokens;
     for (int block = first + lane; block < blocks; block += 32) {
       copies.blocks[copies.first_blocks[r] + block] = {r, block};

@@ -75,14 +75,4 @@ inline int fixed_splits(int begin, int end, int split_tokens) {
   return splits > 1 ? splits : 1;
 }
 
-// The first kv position any row of the request sees.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-inline int first_visible(int kv_len, int q_len, int window_left, bool causal) {
-  if (window_left < 0) return 0;
-  const int begin = kv_len - q_len - window_left;
-  return begin > 0 ? begin : 0;
-}
-
 }  // namespace warpweave::cuda

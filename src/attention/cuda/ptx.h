@@ -59,9 +59,25 @@ WW_DEVICE uint4 load_once_16(const void* global) {
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(global) : "memory");
   return w;
 }
+// Of shared memory, 8 and 16 bytes at once.
+WW_DEVICE uint2 load_shared_8(u32 smem) {
+  uint2 w;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(w.x), "=r"(w.y) : "r"(smem) : "memory");
+  return w;
+}
+WW_DEVICE void load_shared_16(u32 (&w)[4], u32 smem) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(smem) : "memory");
+}
 WW_DEVICE void store_shared_4(u32 smem, u32 a) { asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(smem), "r"(a) : "memory"); }
 WW_DEVICE void store_shared_8(u32 smem, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(smem), "f"(a), "f"(b) : "memory");
+}
+WW_DEVICE void store_shared_8(u32 smem, u32 a, u32 b) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(smem), "r"(a), "r"(b) : "memory");
+}
+WW_DEVICE void clear_shared_16(u32 smem) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};\n" ::"r"(smem), "r"(0) : "memory");
 }
 WW_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most N of this thread's newest groups are in flight.
@@ -215,6 +231,11 @@ WW_DEVICE void mbarrier_init_fence() {
 WW_DEVICE void mbarrier_arrive(u32 barrier) {
   asm volatile("{.reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0];}\n" ::"r"(barrier) : "memory");
 }
+// Only where `value` is 0, without a branch.
+WW_DEVICE void mbarrier_arrive_if_zero(u32 barrier, u32 value) {
+  asm volatile("{.reg .pred p; .reg .b64 s; setp.eq.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 s, [%0];}\n"
+               ::"r"(barrier), "r"(value) : "memory");
+}
 WW_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("{.reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1;}\n" ::"r"(barrier),
                "r"(bytes)
@@ -292,6 +313,20 @@ WW_DEVICE void mbarrier_arrive_at(u32 barrier, u32 cta) {
 }
 WW_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
 WW_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory"); }
+// Of all CTAs, whose warps are whole; orders no writes but those of mbarriers (mbarrier_init_fence).
+WW_DEVICE void cluster_meet_aligned() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+// Four bytes to the same address of shared memory in CTA `cta`; its barrier at the address of `barrier` hears of them.
+WW_DEVICE void store_async_4(u32 smem, u32 barrier, u32 cta, u32 value) {
+  asm volatile(
+      "{\n.reg .b32 to, bar;\n"
+      "mapa.shared::cluster.u32 to, %0, %2;\n"
+      "mapa.shared::cluster.u32 bar, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [bar];\n}\n" ::"r"(smem),
+      "r"(barrier), "r"(cta), "r"(value)
+      : "memory");
+}
 
 // ---- warpgroup control (sm_90a) ---------------------------------------------------------------
 
@@ -326,6 +361,12 @@ WW_DEVICE int add_acq_rel(int* global, int value) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;\n" : "=r"(before) : "l"(global), "r"(value) : "memory");
   return before;
+}
+
+// Adds 16 bytes of floats in one access (sm_90).
+WW_DEVICE void reduce_add_16(float* global, const u32 (&w)[4]) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(global), "f"(__uint_as_float(w[0])),
+               "f"(__uint_as_float(w[1])), "f"(__uint_as_float(w[2])), "f"(__uint_as_float(w[3])) : "memory");
 }
 
 // Programmatic dependent launch: the next kernel of the stream may start its prologue / waits here

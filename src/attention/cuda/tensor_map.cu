@@ -1,5 +1,7 @@
 #include "attention/cuda/tensor_map.h"
 
+#include "device/cuda/compute_capability.h"
+
 namespace warpweave::cuda {
 namespace {
 
@@ -76,11 +78,7 @@ cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, 
 }
 
 bool has_tensor_copies() {
-  static const bool has = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
-  }();
+  static const bool has = current_compute_capability() >= 90;
   return has;
 }
 

@@ -8,6 +8,7 @@
 #include "attention/batch_check.h"
 #include "attention/tile/tile_call.h"
 #include "base/log.h"
+#include "device/cuda/compute_capability.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/nvrtc_program.h"
@@ -48,17 +49,15 @@ struct Gpu {
 };
 
 Result<Gpu> current_gpu() {
-  int device = 0, major = 0, minor = 0, shared_bytes = 0;
+  int device = 0, shared_bytes = 0;
   Gpu gpu;
   WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
   const auto read = [&](int& value, cudaDeviceAttr attribute) {
     return cuda_status(cudaDeviceGetAttribute(&value, attribute, device), "attention");
   };
-  WW_RETURN_IF_ERROR(read(major, cudaDevAttrComputeCapabilityMajor));
-  WW_RETURN_IF_ERROR(read(minor, cudaDevAttrComputeCapabilityMinor));
   WW_RETURN_IF_ERROR(read(shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin));
   WW_RETURN_IF_ERROR(read(gpu.num_sms, cudaDevAttrMultiProcessorCount));
-  gpu.compute_capability = 10 * major + minor;
+  gpu.compute_capability = current_compute_capability();
   gpu.tiles = {.lanes = LaneKind::mma, .local_memory_bytes = static_cast<size_t>(shared_bytes), .even_splits = true};
   return gpu;
 }

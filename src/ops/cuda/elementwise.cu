@@ -18,7 +18,7 @@ __device__ void prefetch_weights(const WeightPrefetch& prefetch, int block) {
   const int64_t lines = prefetch.prefetched_bytes / 128;
   for (int64_t i = int64_t{block} * blockDim.x + threadIdx.x; i < prefetch.rows * lines; i += kPrefetchBlocks * blockDim.x) {
     const char* line = static_cast<const char*>(prefetch.data) + i / lines * prefetch.row_bytes + i % lines * 128;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+    ptx::prefetch_l2(line);
   }
 }
 

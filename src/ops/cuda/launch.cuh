@@ -14,27 +14,16 @@
 
 #include <utility>
 
+#include "attention/cuda/ptx.h"
+#include "device/cuda/compute_capability.h"
+
 namespace warpweave::gpu {
 
-__device__ __forceinline__ void wait_for_predecessor() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void start_successor() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+__device__ __forceinline__ void wait_for_predecessor() { ptx::grid_dependency_wait(); }
+__device__ __forceinline__ void start_successor() { ptx::launch_dependents(); }
 
 inline bool has_dependent_launch() {
-  static const bool value = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major >= 9;
-  }();
+  static const bool value = current_compute_capability() >= 90;
   return value;
 }
 

@@ -175,10 +175,9 @@ struct Operands {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int chunk = step * 4 + half * 2 + quarter / 2;
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
-                     : "=r"(x[t][2 * half]), "=r"(x[t][2 * half + 1])
-                     : "r"(stage + input_offset<C>(t * 8 + lane / 4, chunk) + quarter % 2 * 8)
-                     : "memory");
+        const uint2 two = ptx::load_shared_8(stage + input_offset<C>(t * 8 + lane / 4, chunk) + quarter % 2 * 8);
+        x[t][2 * half] = two.x;
+        x[t][2 * half + 1] = two.y;
       }
     }
   }

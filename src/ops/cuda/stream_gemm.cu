@@ -14,6 +14,7 @@
 #include "attention/cuda/ptx.h"
 #include "attention/cuda/tensor_map.h"
 #include "attention/cuda/wgmma.h"
+#include "device/cuda/compute_capability.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
@@ -262,11 +263,9 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
 
 bool has_wgmma() {
   static const bool value = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     CUtensorMap map;
-    return major == 9 && cuda::make_matrix_map(&map, reinterpret_cast<const void*>(1024), 64, 64, 64) == cudaSuccess;
+    return current_compute_capability() / 10 == 9 &&
+           cuda::make_matrix_map(&map, reinterpret_cast<const void*>(1024), 64, 64, 64) == cudaSuccess;
   }();
   return value;
 }

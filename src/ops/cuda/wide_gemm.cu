@@ -207,12 +207,10 @@ struct Out {
     for (int i = 0; i < kOutRows / kAtOnce; ++i, to += kAtOnce * a.y_stride_bytes) {
       const int of_row = kAtOnce * i + lane / kOutPieces;
       u32 v[4];
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                   : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(staging + place(of_row, piece, turn(of_row))) : "memory");
+      ptx::load_shared_16(v, staging + place(of_row, piece, turn(of_row)));
       if (!inside || row + of_row >= a.rows) continue;
       if (kElementBytes == 4 && a.accumulate) {
-        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(__uint_as_float(v[0])),
-                     "f"(__uint_as_float(v[1])), "f"(__uint_as_float(v[2])), "f"(__uint_as_float(v[3])) : "memory");
+        ptx::reduce_add_16(reinterpret_cast<float*>(to), v);
       } else {
         *reinterpret_cast<uint4*>(to) = make_uint4(v[0], v[1], v[2], v[3]);
       }

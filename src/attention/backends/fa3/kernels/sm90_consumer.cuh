@@ -403,7 +403,7 @@ class Sm90Consumer {
     for (int i = first * 8 + threadIdx.x % 128; i < C::kBlockTokens * 8; i += 128) {
 #pragma unroll
       for (int c = 0; c < C::kColumnBlocks; ++c) {
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};\n" ::"r"(v + c * C::kBlockTokens * 128 + i * 16), "r"(0) : "memory");
+        ptx::clear_shared_16(v + c * C::kBlockTokens * 128 + i * 16);
       }
     }
     ptx::fence_proxy_async();

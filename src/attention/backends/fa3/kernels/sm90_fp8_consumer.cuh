@@ -74,11 +74,8 @@ class Sm90Fp8Consumer {
   WW_DEVICE const Sm90Fp8Tile& tile() const { return shared_.tiles[tile_]; }
   WW_DEVICE void advance_tile() { tile_ = (tile_ + 1) % C::kTiles; }
 
-  // One lane arrives, without a branch.
-  static WW_DEVICE void release(ptx::u32 barrier) {
-    asm volatile("{.reg .pred p; .reg .b64 s; setp.eq.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 s, [%0];}\n"
-                 ::"r"(barrier), "r"(threadIdx.x % 32) : "memory");
-  }
+  // One lane arrives.
+  static WW_DEVICE void release(ptx::u32 barrier) { ptx::mbarrier_arrive_if_zero(barrier, threadIdx.x % 32); }
 
   // Waits for the next tile that has KV blocks; those without are written on the way.
   WW_DEVICE bool next_tile() {
@@ -171,8 +168,7 @@ class Sm90Fp8Consumer {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       ptx::u32 (&x)[4] = pairs[i];
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                   : "r"(copied(thread, eight * kPieces + i)) : "memory");
+      ptx::load_shared_16(x, copied(thread, eight * kPieces + i));
       top = __vimax3_u16x2(top, x[0] & 0x7fff7fffu, x[1] & 0x7fff7fffu);
       top = __vimax3_u16x2(top, x[2] & 0x7fff7fffu, x[3] & 0x7fff7fffu);
     }
@@ -194,7 +190,7 @@ class Sm90Fp8Consumer {
       }
       const int eighth = i * 4 + thread % 4;
       const ptx::u32 target = shared_.q + sm90_fp8_swizzled<C>(row, eighth / 2) + eighth % 2 * 8;
-      asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(target), "r"(out[0]), "r"(out[1]) : "memory");
+      ptx::store_shared_8(target, out[0], out[1]);
     }
     if (thread % 4 == 0) shared_.q_exponents[row] = static_cast<unsigned char>(exponent);
   }
@@ -432,11 +428,11 @@ class Sm90Fp8Consumer {
 #pragma unroll
     for (int i = 0; i < 16 / kRows; ++i) {
       const int row = i * kRows + lane / kChunks;
-      uint4 x;
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                   : "r"(rows + row * (C::kDim * 2) + (chunk ^ row % 8) * 16) : "memory");
+      ptx::u32 x[4];
+      ptx::load_shared_16(x, rows + row * (C::kDim * 2) + (chunk ^ row % 8) * 16);
       if (tile.first_token + first + i * kRows < tile.end_token) {
-        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(i * kRows) * p_.out_token_stride * 2) = x;
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(i * kRows) * p_.out_token_stride * 2) =
+            make_uint4(x[0], x[1], x[2], x[3]);
       }
     }
   }

@@ -97,7 +97,7 @@ class Sm90Fp8Producer {
     }
     const int last_token = t.end_token - 1;
     const int end = p_.causal ? t.kv_len - t.q_len + last_token + 1 : t.kv_len;
-    const int begin = first_visible(t.kv_len, t.q_len - t.first_token, p_.window_left, p_.causal);
+    const int begin = first_visible(t.kv_len, t.q_len - t.first_token, p_.window_left);
     t.block_end = (min(end, t.kv_len) + C::kBlockTokens - 1) / C::kBlockTokens;
     t.block_begin = begin / C::kBlockTokens;
     find_plain(t);

@@ -42,7 +42,7 @@ class Sm90Tiles {
       t.first_token = max(0, last_token + 1 - C::kTileRows);
     }
     const int end = p_.causal ? t.kv_len - t.q_len + last_token + 1 : t.kv_len;
-    const int begin = first_visible(t.kv_len, t.q_len - t.first_token, p_.window_left, p_.causal);
+    const int begin = first_visible(t.kv_len, t.q_len - t.first_token, p_.window_left);
     t.block_end = (min(end, t.kv_len) + C::kBlockTokens - 1) / C::kBlockTokens;
     t.block_begin = begin / C::kBlockTokens;
     return t;

@@ -145,7 +145,7 @@ class SegmentWalker {
     s.q_begin = q_begin_;
     s.q_len = q_len_;
     s.position = s.tree_begin = kv_len_ - q_len_;
-    const int first = first_visible(kv_len_, s.q_len, p.window_left, p.causal);
+    const int first = first_visible(kv_len_, s.q_len, p.window_left);
     s.visible_begin = first;
     const int pair_tiles = max(1, (kv_len_ - first + kDecodeTileTokens - 1) / kDecodeTileTokens);
     const int tiles = min(tiles_left_, pair_tiles - tile_);
@@ -322,10 +322,7 @@ class DecodeLoader {
     if constexpr (C::kHeads * C::kDim < 256) {
       const u32 eights = __ballot_sync(~0u, chunk & 4);
       const u32 fours = C::kDim < 128 ? __ballot_sync(~0u, chunk & 2) : 0;
-      if (lane == 0) {
-        asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(stage + C::kStageBytes - 16), "r"(eights), "r"(fours)
-                     : "memory");
-      }
+      if (lane == 0) ptx::store_shared_8(stage + C::kStageBytes - 16, eights, fours);
     }
   }
 

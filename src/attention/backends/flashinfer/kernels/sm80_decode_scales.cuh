@@ -34,11 +34,7 @@ struct DecodeBlockScales {
   static constexpr bool kFixedPlaces = C::kHeads * C::kDim == 256;
 
   WW_DEVICE void load_placed(u32 codes) {
-    uint2 places;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
-                 : "=r"(places.x), "=r"(places.y)
-                 : "r"(codes + C::kStageBytes - C::kCodesOffset - 16)
-                 : "memory");
+    const uint2 places = ptx::load_shared_8(codes + C::kStageBytes - C::kCodesOffset - 16);
     if (places.x + 1 < 2 && places.y + 1 < 2) {  // one place for all rows
       const u32 place = place_of(places, 0);
       read_k(codes + place, [](int) { return 0u; });

@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int last_token = min(t.q_len - 1, (t.first_row + C::kTileRows - 1) / p.group);
   const bool tree = p.tree_mask != nullptr;
   t.token_end = p.causal && !tree ? t.kv_len - t.q_len + last_token + 1 : t.kv_len;
-  t.token_begin = first_visible(t.kv_len, t.q_len - (tree ? 0 : first_token), p.window_left, p.causal);
+  t.token_begin = first_visible(t.kv_len, t.q_len - (tree ? 0 : first_token), p.window_left);
 
   long long* offsets = reinterpret_cast<long long*>(smem + 2 * C::kBufferBytes);
   const u32 tiles = ptx::smem_address(smem);

@@ -171,7 +171,7 @@ class BulkDecodeConsumer {
   static WW_DEVICE void clear_codes(u32 codes, int first) {
     const int token = threadIdx.x % 32;
     if (token >= first && token < C::kStepTokens) {
-      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};\n" ::"r"(codes + token * 16), "r"(0) : "memory");
+      ptx::clear_shared_16(codes + token * 16);
       ptx::fence_proxy_async();  // the copy engine writes there next
     }
     __syncwarp();
