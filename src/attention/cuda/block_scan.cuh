@@ -1,7 +1,9 @@
-// Prefix sums over one CTA of 1024 threads.
+// Prefix sums over one CTA of kPlanThreads threads.
 #pragma once
 
 namespace warpweave::cuda {
+
+inline constexpr int kPlanThreads = 1024;
 
 // Inclusive; `warp_sums` holds 32 values in shared memory. Every thread calls it.
 __device__ inline long long block_inclusive_scan(long long value, long long* warp_sums) {

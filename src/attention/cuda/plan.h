@@ -4,40 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-
-#include "attention/cuda/attention_params.h"
+#include "attention/cuda/plan_input.h"
 
 namespace warpweave::cuda {
-
-constexpr int kWholeShare = 256;
-
-struct PlanInput {
-  const int32_t* kv_lens = nullptr;
-  const int32_t* q_indptr = nullptr;
-  int num_requests = 0;
-  int num_kv_heads = 0;
-  int window_left = -1;
-  // The decode plan takes requests of up to this many query tokens, the extend plan the longer ones.
-  int decode_q_len = 0;
-  int head_token_bytes = 512;  // K and V of one token and head
-  // Decode workers from this one on begin late and take late_share (of kWholeShare) of what the others take.
-  int first_late_worker = 1 << 30;
-  int late_share = 0;
-  bool causal = true;
-  bool tiles_in_turn = false;  // CTAs take every so-manieth tile, rather than the next when they are done
-  ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
-};
-
-// How many neighbouring kv heads as many neighbouring workers of the decode plan take side by side (DecodeWorker): up to
-// kMaxHeadsAbreast, of which the kv heads are a multiple and the workers nearly so.
-constexpr int kMaxHeadsAbreast = 8;
-inline int heads_abreast(int num_kv_heads, int num_workers) {
-  for (int heads = kMaxHeadsAbreast; heads > 1; --heads) {
-    if (num_kv_heads % heads == 0 && num_workers >= heads && num_workers % heads <= num_workers / 32) return heads;
-  }
-  return 1;
-}
 
 // Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token.
 cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
@@ -48,31 +17,7 @@ cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, in
 cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_per_token,
                                ExtendItem* items, ExtendHeader* header, cudaStream_t stream);
 
-// Plans fixed splits (DecodePiece): pieces of up to `tokens_per_piece` query tokens of every request.
-struct FixedSplitPlan {
-  int tokens_per_piece = 1;
-  int split_tokens = 1024;
-  int max_cut_units = 0;              // a longer line is not cut within a pair
-  DecodePiece* pieces = nullptr;      // as many as num_fixed_pieces() may say
-  long long* unit_ends = nullptr;     // the same number
-  DecodeWorker* workers = nullptr;
-  int num_workers = 0;
-  bool tree = false;                  // rows stand at any depth
-};
+// Plans fixed splits.
 cudaError_t launch_fixed_split_plan(const PlanInput& input, const FixedSplitPlan& plan, cudaStream_t stream);
-
-// An upper bound.
-inline int num_fixed_pieces(int num_tokens, int num_requests, int tokens_per_piece) {
-  return num_tokens / tokens_per_piece + num_requests;
-}
-
-// Of the visible range [begin, end), cut at multiples of split_tokens; an empty one is one split.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-inline int fixed_splits(int begin, int end, int split_tokens) {
-  const int splits = (end + split_tokens - 1) / split_tokens - begin / split_tokens;
-  return splits > 1 ? splits : 1;
-}
 
 }  // namespace warpweave::cuda

@@ -1,11 +1,12 @@
-// The plan of fixed splits (plan.h), by one CTA: pieces, where each ends in the line, the workers' runs.
+// The plan of fixed splits (plan_input.h), by one CTA: pieces, where each ends in the line, the workers' runs. For plan.cu,
+// and for its test, which runs it on the host.
+#pragma once
+
 #include "attention/cuda/block_scan.cuh"
-#include "attention/cuda/plan.h"
+#include "attention/cuda/plan_input.h"
 
 namespace warpweave::cuda {
 namespace {
-
-constexpr int kPlanThreads = 1024;
 
 __device__ DecodePiece make_piece(const PlanInput& in, const FixedSplitPlan& plan, int request, int index) {
   const int q_begin = in.q_indptr[request], q_len = in.q_indptr[request + 1] - q_begin;
@@ -125,10 +126,4 @@ __global__ void __launch_bounds__(kPlanThreads) fixed_split_plan(PlanInput in, F
 }
 
 }  // namespace
-
-cudaError_t launch_fixed_split_plan(const PlanInput& input, const FixedSplitPlan& plan, cudaStream_t stream) {
-  fixed_split_plan<<<1, kPlanThreads, 0, stream>>>(input, plan);
-  return cudaPeekAtLastError();
-}
-
 }  // namespace warpweave::cuda

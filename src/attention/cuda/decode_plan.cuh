@@ -1,0 +1,179 @@
+// The plan of split-KV decode (DecodeWorker), by one CTA. For plan.cu, and for its test, which runs it on the host.
+#pragma once
+
+#include "attention/cuda/block_scan.cuh"
+#include "attention/cuda/plan_input.h"
+
+namespace warpweave::cuda {
+namespace {
+
+__device__ int decode_tiles(const PlanInput& in, int request) {
+  const int q_len = in.q_indptr[request + 1] - in.q_indptr[request];
+  if (q_len > in.decode_q_len) return 0;
+  const int kv_len = in.kv_lens[request];
+  const int visible = kv_len - first_visible(kv_len, q_len, in.window_left);
+  return max(1, (visible + kDecodeTileTokens - 1) / kDecodeTileTokens);
+}
+
+// Into how many runs to cut `total` tiles. More than a few tiles a piece, or merging costs more than the
+// split gains; and pairs of one length are cut at their ends, or into equal pieces, where nearly all
+// workers can be used so.
+constexpr int kMinPieceTiles = 4;
+// From this on all workers are used, whatever is cut.
+constexpr int kLongRunTiles = 96;
+
+__device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers) {
+  const long long runs = min(static_cast<long long>(num_workers), (total + kMinPieceTiles - 1) / kMinPieceTiles);
+  if (shortest != longest) return runs;
+  if (pairs >= runs) {
+    if (total >= runs * kLongRunTiles) return runs;
+    for (long long fewer = runs; fewer > runs - runs / 16; --fewer) {
+      if (pairs % fewer == 0) return fewer;
+    }
+    return runs;
+  }
+  const long long piece = (longest + runs / pairs - 1) / (runs / pairs);
+  return pairs * ((longest + piece - 1) / piece);
+}
+
+// The line of `total` tiles cut into `runs`, by shares counted up: `early` runs have `full` shares each, the others `share`.
+struct Cut {
+  long long total;
+  int runs, early, full, share, shares;
+
+  __device__ long long begin(int run) const {
+    return (min(run, early) * full + max(run - early, 0) * share) * total / shares;
+  }
+  __device__ int run_of(long long tile) const {
+    const int place = static_cast<int>(((tile + 1) * shares - 1) / total);
+    return place < early * full ? place / full : early + (place - early * full) / share;
+  }
+};
+
+__device__ Cut cut_line(const PlanInput& in, long long total, int runs, int num_groups) {
+  // Equal shares where pairs are kept whole.
+  const bool late = runs == num_groups && in.first_late_worker < num_groups;
+  const int early = late ? in.first_late_worker : runs;
+  const int full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
+  return {total, runs, early, full, share, early * full + (runs - early) * share};
+}
+
+// As many requests as threads, scanned: a request's tiles of one head, and where they end among those of all requests.
+struct Chunk {
+  int first_request, num_requests, heads;
+  const int* counts;
+  const long long* ends;
+
+  __device__ long long begin_of(int r) const { return (ends[r] - counts[r]) * heads; }
+  // The first request whose end lies past `tile`.
+  __device__ int find(long long tile) const {
+    int low = 0, high = num_requests - 1;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (ends[middle] * heads > tile) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
+};
+
+// The last tile of the pair that `tile` belongs to. It may lie behind the chunk: then by counting from there on.
+__device__ long long pair_end(const PlanInput& in, const Chunk& chunk, long long chunk_end, long long tile) {
+  if (tile < chunk_end) {
+    const int r = chunk.find(tile);
+    const long long pair = chunk.begin_of(r);
+    return pair + ((tile - pair) / chunk.counts[r] * chunk.counts[r] + chunk.counts[r] - 1);
+  }
+  long long pair = chunk_end;
+  for (int r = chunk.first_request + chunk.num_requests;; ++r) {
+    const int tiles = decode_tiles(in, r);
+    const long long next = pair + static_cast<long long>(tiles) * in.num_kv_heads;
+    if (tile < next) return pair + ((tile - pair) / tiles * tiles + tiles - 1);
+    pair = next;
+  }
+}
+
+// Requests are scanned in chunks of one per thread. The line is cut as if `abreast` heads were one, in.num_kv_heads
+// counting these, and their workers one.
+__global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
+                                                            int num_workers, int num_groups, int abreast) {
+  __shared__ long long warp_sums[32];
+  __shared__ long long ends[kPlanThreads];
+  __shared__ int counts[kPlanThreads];
+  __shared__ int shortest, longest, planned_requests;
+  if (threadIdx.x == 0) {
+    shortest = 1 << 30;
+    longest = 0;
+    planned_requests = 0;
+  }
+  const int chunks = (in.num_requests + kPlanThreads - 1) / kPlanThreads;
+
+  long long total = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const int request = chunk * kPlanThreads + threadIdx.x;
+    const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
+    const long long end = block_inclusive_scan(tiles, warp_sums);
+    counts[threadIdx.x] = tiles;
+    ends[threadIdx.x] = end;
+    if (tiles > 0) {
+      atomicMin(&shortest, tiles);
+      atomicMax(&longest, tiles);
+      atomicAdd(&planned_requests, 1);
+    }
+    __syncthreads();
+    total += ends[kPlanThreads - 1];
+    if (chunks > 1) __syncthreads();
+  }
+  total *= in.num_kv_heads;
+  if (total == 0) {
+    for (int worker = threadIdx.x; worker < num_workers; worker += kPlanThreads) workers[worker] = {};
+    return;
+  }
+  const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
+  const int runs = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups));
+  const Cut cut = cut_line(in, total, runs, num_groups);
+  for (int worker = cut.runs * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
+    workers[worker] = {};
+  }
+
+  long long base = 0;  // tiles of the chunks before
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    if (chunks > 1) {
+      __syncthreads();
+      const int request = chunk * kPlanThreads + threadIdx.x;
+      const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
+      const long long end = block_inclusive_scan(tiles, warp_sums);
+      counts[threadIdx.x] = tiles;
+      ends[threadIdx.x] = base + end;
+      __syncthreads();
+    }
+    const Chunk requests = {chunk * kPlanThreads, min(kPlanThreads, in.num_requests - chunk * kPlanThreads),
+                            in.num_kv_heads, counts, ends};
+    const long long chunk_begin = base * in.num_kv_heads;
+    const long long chunk_end = ends[kPlanThreads - 1] * in.num_kv_heads;
+    for (int worker = threadIdx.x; worker < cut.runs * abreast; worker += kPlanThreads) {
+      const int group = worker / abreast, side = worker % abreast;
+      const long long begin = cut.begin(group), end = cut.begin(group + 1);
+      if (begin < chunk_begin || begin >= chunk_end) continue;
+      const int r = requests.find(begin);
+      const int offset = static_cast<int>(begin - requests.begin_of(r));
+      DecodeWorker run;
+      run.request = requests.first_request + r;
+      run.q_begin = in.q_indptr[run.request];
+      run.q_len = in.q_indptr[run.request + 1] - run.q_begin;
+      run.kv_len = in.kv_lens[run.request];
+      run.head = offset / counts[r] * abreast + side;
+      run.tile = offset % counts[r];
+      run.num_tiles = static_cast<int>(end - begin);
+      const long long pair_begin = begin - run.tile;
+      run.first_pair_begin = cut.run_of(pair_begin) * abreast + side;
+      run.first_pair_end = cut.run_of(pair_begin + counts[r] - 1) * abreast + side;
+      run.last_pair_end = cut.run_of(pair_end(in, requests, chunk_end, end - 1)) * abreast + side;
+      workers[worker] = run;
+    }
+    base = ends[kPlanThreads - 1];
+    if (chunks == 1) break;
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::cuda

@@ -1,0 +1,193 @@
+#include "attention/cuda/testing/host_cta.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace warpweave::host_cta {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr size_t kStackBytes = size_t{256} << 10;  // touched as far as it is used
+constexpr size_t kMostShuffledBytes = 8;
+
+enum class State { ready, at_warp, at_cta, done };
+
+// What the thread sanitizer has to know of a change of stacks.
+class Sanitized {
+ public:
+#if defined(__SANITIZE_THREAD__)
+  void create() { fiber_ = __tsan_create_fiber(0); }
+  void adopt() { fiber_ = __tsan_get_current_fiber(); }
+  void destroy() { __tsan_destroy_fiber(fiber_); }
+  void enter() { __tsan_switch_to_fiber(fiber_, 0); }
+
+ private:
+  void* fiber_ = nullptr;
+#else
+  void create() {}
+  void adopt() {}
+  void destroy() {}
+  void enter() {}
+#endif
+};
+
+struct Fiber {
+  Index index;
+  State state = State::ready;
+  ucontext_t context;
+  Sanitized sanitized;
+};
+
+[[noreturn]] void give_up(const char* why) {
+  std::fprintf(stderr, "host_cta: %s\n", why);
+  std::abort();
+}
+
+class Cta {
+ public:
+  Cta(int threads, const std::function<void()>& kernel);
+  ~Cta();
+  void run(Order order);
+  void wait(State state);
+  void shuffle_up(void* value, size_t bytes, unsigned step);
+  const Index& index() const { return running_->index; }
+
+ private:
+  static void start();
+  void enter(Fiber& fiber);
+  void run_warp(const size_t* lanes, size_t warp);
+  bool release(State state, size_t first, size_t count);
+
+  const std::function<void()>& kernel_;
+  std::vector<Fiber> fibers_;
+  std::vector<std::byte> shuffled_;
+  char* stacks_ = nullptr;
+  ucontext_t scheduler_;
+  Sanitized sanitized_;
+  Fiber* running_ = nullptr;
+};
+
+Cta* current = nullptr;
+
+Cta::Cta(int threads, const std::function<void()>& kernel)
+    : kernel_(kernel), fibers_(threads), shuffled_(threads * kMostShuffledBytes) {
+  if (threads <= 0 || threads % kWarp != 0) give_up("a CTA has whole warps");
+  void* const memory = ::mmap(nullptr, fibers_.size() * kStackBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) give_up("no memory for stacks");
+  stacks_ = static_cast<char*>(memory);
+  sanitized_.adopt();
+  for (size_t i = 0; i < fibers_.size(); ++i) {
+    Fiber& fiber = fibers_[i];
+    fiber.index.x = static_cast<unsigned>(i);
+    fiber.sanitized.create();
+    ::getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stacks_ + i * kStackBytes;
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    ::makecontext(&fiber.context, start, 0);
+  }
+}
+
+Cta::~Cta() {
+  for (Fiber& fiber : fibers_) fiber.sanitized.destroy();
+  ::munmap(stacks_, fibers_.size() * kStackBytes);
+}
+
+void Cta::start() {
+  current->kernel_();
+  current->wait(State::done);
+}
+
+void Cta::enter(Fiber& fiber) {
+  running_ = &fiber;
+  fiber.sanitized.enter();
+  ::swapcontext(&scheduler_, &fiber.context);
+}
+
+void Cta::wait(State state) {
+  Fiber& fiber = *running_;
+  fiber.state = state;
+  sanitized_.enter();
+  ::swapcontext(&fiber.context, &scheduler_);
+}
+
+// Whether all of these threads that have not ended wait there; they are ready then.
+bool Cta::release(State state, size_t first, size_t count) {
+  const auto begin = fibers_.begin() + static_cast<std::ptrdiff_t>(first), end = begin + static_cast<std::ptrdiff_t>(count);
+  const auto of = [&](State wanted) { return std::count_if(begin, end, [&](const Fiber& f) { return f.state == wanted; }); };
+  const auto waiting = of(state);
+  if (waiting == 0 || waiting + of(State::done) != static_cast<std::ptrdiff_t>(count)) return false;
+  std::for_each(begin, end, [&](Fiber& f) {
+    if (f.state == state) f.state = State::ready;
+  });
+  return true;
+}
+
+// A warp runs as far ahead of the others as barriers let it.
+void Cta::run_warp(const size_t* lanes, size_t warp) {
+  do {
+    for (int i = 0; i < kWarp; ++i) {
+      Fiber& fiber = fibers_[warp * kWarp + lanes[i]];
+      if (fiber.state == State::ready) enter(fiber);
+    }
+  } while (release(State::at_warp, warp * kWarp, kWarp));
+}
+
+void Cta::run(Order order) {
+  std::vector<size_t> warps(fibers_.size() / kWarp), lanes(kWarp);
+  std::iota(warps.begin(), warps.end(), 0);
+  std::iota(lanes.begin(), lanes.end(), 0);
+  if (order == Order::descending) {
+    std::reverse(warps.begin(), warps.end());
+    std::reverse(lanes.begin(), lanes.end());
+  }
+  std::mt19937 random(1);
+  do {
+    if (order == Order::random) {
+      std::shuffle(warps.begin(), warps.end(), random);
+      std::shuffle(lanes.begin(), lanes.end(), random);
+    }
+    for (const size_t warp : warps) run_warp(lanes.data(), warp);
+  } while (release(State::at_cta, 0, fibers_.size()));
+  if (!std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.state == State::done; })) {
+    give_up("some threads wait for others that do not come");
+  }
+}
+
+void Cta::shuffle_up(void* value, size_t bytes, unsigned step) {
+  if (bytes > kMostShuffledBytes) give_up("shuffles are of 8 bytes at most");
+  const size_t thread = running_->index.x;
+  std::memcpy(&shuffled_[thread * kMostShuffledBytes], value, bytes);
+  wait(State::at_warp);
+  if (thread % kWarp >= step) std::memcpy(value, &shuffled_[(thread - step) * kMostShuffledBytes], bytes);
+  wait(State::at_warp);
+}
+
+}  // namespace
+
+void run(int threads, Order order, const std::function<void()>& kernel) {
+  Cta cta(threads, kernel);
+  current = &cta;
+  cta.run(order);
+  current = nullptr;
+}
+
+const Index& thread_index() { return current->index(); }
+void sync_threads() { current->wait(State::at_cta); }
+void shuffle_up(void* value, size_t bytes, unsigned step) { current->shuffle_up(value, bytes, step); }
+
+}  // namespace warpweave::host_cta
