@@ -31,7 +31,7 @@ int ww_decode_plan(const PlanInput* input, void* workers, int num_workers, void*
 
 int ww_sm80_decode(KernelShape shape, int rows, bool multi_row, const AttentionParams* p,
                    const DecodeWorkspace* w, int num_workers, void* stream) {
-  return sm80_decode(shape, rows, multi_row, *p, *w, num_workers, static_cast<cudaStream_t>(stream));
+  return sm80_decode(shape, *p, {rows, multi_row, *w, num_workers}, static_cast<cudaStream_t>(stream));
 }
 
 int ww_extend_plan(const PlanInput* input, int tile_rows, int rows_per_token, void* items,

@@ -267,7 +267,9 @@ Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
               .bias = layer.router.bias, .experts = num_experts, .k = k, .norm = spec_.router_norm,
               .chosen = w_.chosen, .weights = w_.expert_weights},
              stream);
-  gpu::group_by_expert(w_.chosen, pairs, num_experts, w_.pair_of, w_.place_of, w_.offsets, stream);
+  gpu::group_by_expert({.chosen = w_.chosen, .pairs = pairs, .experts = num_experts, .pair_of = w_.pair_of,
+                        .place_of = w_.place_of, .offsets = w_.offsets},
+                       stream);
   gpu::GroupedGemmCall call;
   call.x = w_.h;
   call.pair_of = w_.pair_of;
@@ -298,7 +300,9 @@ Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
   call.y = w_.expert_out;
   call.y_dtype = DType::f32;
   gpu::grouped_gemm(call, stream);
-  gpu::combine_experts(w_.expert_out, w_.place_of, w_.expert_weights, rows, k, hidden, w_.x[current_], stream);
+  gpu::combine_experts({.results = w_.expert_out, .place_of = w_.place_of, .weights = w_.expert_weights, .rows = rows, .k = k,
+                        .hidden = hidden, .y = w_.x[current_]},
+                       stream);
   return {};
 }
 

@@ -275,7 +275,7 @@ bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   workspace.plan_is_older = plan_is_older && dependent_launch_;
   workspace.others_beside = workspace.plan_is_older && place.order == MixedOrder::decode_first;
   workspace.beside_predecessor = workspace.plan_is_older && place.order == MixedOrder::tiles_first;
-  report(kernels_.decode(shape, rows, multi_row, p, workspace, num_workers, stream), "decode attention");
+  report(kernels_.decode(shape, p, {rows, multi_row, workspace, num_workers}, stream), "decode attention");
   return workspace.others_beside;
 }
 
@@ -335,7 +335,7 @@ void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, A
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.pieces = plan.pieces.as<DecodePiece>();
   workspace.split_tokens = kSplitTokens;
-  report(kernels_.decode(shape, rows, tokens > 1, p, workspace, num_workers, stream), "decode attention");
+  report(kernels_.decode(shape, p, {rows, tokens > 1, workspace, num_workers}, stream), "decode attention");
 }
 
 // The blocks of K and V to copy, 0 where that is not worth it; has the memory for them.

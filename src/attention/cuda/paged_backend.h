@@ -58,6 +58,13 @@ struct ExtendLayout {
   bool takes_copies = false;  // ExtendCopies, where they are worth it; tiles are then not taken in turn
 };
 
+struct DecodeLaunch {
+  int rows = 0;            // a request: query tokens * group
+  bool multi_row = false;  // requests may have more than one query token
+  DecodeWorkspace work;
+  int num_workers = 0;
+};
+
 struct ExtendLaunch {
   ExtendLayout layout;
   ExtendWorklist work;
@@ -68,8 +75,8 @@ struct ExtendLaunch {
 // The kernels of one backend. Layout functions are pure.
 struct KernelFamily {
   DecodeLayout (*decode_layout)(const KernelShape& shape, int rows, bool multi_row);
-  cudaError_t (*decode)(const KernelShape& shape, int rows, bool multi_row, const AttentionParams& p,
-                        const DecodeWorkspace& w, int num_workers, cudaStream_t stream);
+  cudaError_t (*decode)(const KernelShape& shape, const AttentionParams& p, const DecodeLaunch& launch,
+                        cudaStream_t stream);
   ExtendLayout (*extend_layout)(const KernelShape& shape, const AttentionParams& p, int max_q_len);
   cudaError_t (*extend)(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
                         cudaStream_t stream);

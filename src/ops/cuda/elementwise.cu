@@ -326,9 +326,10 @@ void glu(const GluCall& call, Stream stream) {
   });
 }
 
-void add_bias(void* y, DType dtype, int64_t rows, int64_t cols, int64_t stride, const float* bias, Stream stream) {
-  with_type(dtype, [&]<typename T>(T*) {
-    add_bias_kernel<T><<<rows, 256, 0, cuda_stream(stream)>>>(static_cast<T*>(y), cols, stride, bias);
+void add_bias(const GemmCall& call, Stream stream) {
+  with_type(call.y_dtype, [&]<typename T>(T*) {
+    add_bias_kernel<T><<<call.rows, 256, 0, cuda_stream(stream)>>>(static_cast<T*>(call.y), call.linear->out_features,
+                                                                   call.y_stride, call.linear->bias);
   });
 }
 

@@ -401,9 +401,7 @@ bool GpuGemm::runs_library(const GemmCall& call) const { return kernel_for(call)
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
   WW_RETURN_IF_ERROR(call.linear->dtype == DType::fp8_e4m3 ? run_fp8(call, stream) : run_16_bit(call, stream));
-  if (call.linear->bias != nullptr) {
-    add_bias(call.y, call.y_dtype, call.rows, call.linear->out_features, call.y_stride, call.linear->bias, stream);
-  }
+  if (call.linear->bias != nullptr) add_bias(call, stream);
   return {};
 }
 

@@ -148,7 +148,7 @@ class GpuGemm {
   std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by product: the shape of 0 rows
 };
 
-// y[row, i] += bias[i].
-void add_bias(void* y, DType dtype, int64_t rows, int64_t cols, int64_t stride, const float* bias, Stream stream);
+// y[row, i] += the linear's bias[i].
+void add_bias(const GemmCall& call, Stream stream);
 
 }  // namespace warpweave::gpu

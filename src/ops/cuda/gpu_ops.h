@@ -147,8 +147,15 @@ void route(const RouterCall& call, Stream stream);
 
 // Sorts the (row, choice) pairs by expert, stably: pair_of[i] is the pair at place i, place_of its
 // inverse, offsets[e] the first place of expert e ([experts + 1]).
-void group_by_expert(const int32_t* chosen, int64_t pairs, int experts, int32_t* pair_of, int32_t* place_of,
-                     int32_t* offsets, Stream stream);
+struct ExpertGroupsCall {
+  const int32_t* chosen = nullptr;        // [pairs]
+  int64_t pairs = 0;
+  int experts = 0;
+  int32_t* pair_of = nullptr;             // [pairs]
+  int32_t* place_of = nullptr;            // [pairs]
+  int32_t* offsets = nullptr;
+};
+void group_by_expert(const ExpertGroupsCall& call, Stream stream);
 
 // y[place] = x[row of the place] * weight[expert]^T + bias[expert] for all places of all experts.
 struct GroupedGemmCall {
@@ -171,8 +178,16 @@ struct GroupedGemmCall {
 void grouped_gemm(const GroupedGemmCall& call, Stream stream);
 
 // y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
-void combine_experts(const float* results, const int32_t* place_of, const float* weights, int64_t rows,
-                     int k, int64_t hidden, float* y, Stream stream);
+struct CombineExpertsCall {
+  const float* results = nullptr;         // [rows * k, hidden], by place
+  const int32_t* place_of = nullptr;      // [rows * k]
+  const float* weights = nullptr;         // [rows, k]
+  int64_t rows = 0;
+  int k = 0;
+  int64_t hidden = 0;
+  float* y = nullptr;                     // [rows, hidden]
+};
+void combine_experts(const CombineExpertsCall& call, Stream stream);
 
 // out[i] = element i of `rule`, rounded to `dtype`, for i < count. `out` is 16-byte aligned.
 void fill_random(const RandomMatrix& rule, int64_t count, DType dtype, void* out, Stream stream);

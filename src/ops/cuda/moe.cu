@@ -262,11 +262,10 @@ void route(const RouterCall& call, Stream stream) {
   route_kernel<<<call.rows, kRouteThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
 }
 
-void group_by_expert(const int32_t* chosen, int64_t pairs, int experts, int32_t* pair_of, int32_t* place_of,
-                     int32_t* offsets, Stream stream) {
-  if (pairs == 0) return;
-  group_kernel<<<experts, kGroupThreads, 0, static_cast<cudaStream_t>(stream)>>>(chosen, pairs, pair_of, place_of,
-                                                                                offsets);
+void group_by_expert(const ExpertGroupsCall& call, Stream stream) {
+  if (call.pairs == 0) return;
+  group_kernel<<<call.experts, kGroupThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      call.chosen, call.pairs, call.pair_of, call.place_of, call.offsets);
 }
 
 void grouped_gemm(const GroupedGemmCall& call, Stream stream) {
@@ -287,10 +286,10 @@ void grouped_gemm(const GroupedGemmCall& call, Stream stream) {
   });
 }
 
-void combine_experts(const float* results, const int32_t* place_of, const float* weights, int64_t rows,
-                     int k, int64_t hidden, float* y, Stream stream) {
-  if (rows == 0) return;
-  combine_kernel<<<rows, 256, 0, static_cast<cudaStream_t>(stream)>>>(results, place_of, weights, k, hidden, y);
+void combine_experts(const CombineExpertsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  combine_kernel<<<call.rows, 256, 0, static_cast<cudaStream_t>(stream)>>>(call.results, call.place_of, call.weights, call.k,
+                                                                           call.hidden, call.y);
 }
 
 }  // namespace warpweave::gpu

@@ -35,11 +35,11 @@ DecodeLayout sm80_decode_layout(const KernelShape& shape, int rows, bool multi_r
   return decode_variant_for(shape, rows, multi_row).layout;
 }
 
-cudaError_t sm80_decode(const KernelShape& shape, int rows, bool multi_row, const AttentionParams& p,
-                        const DecodeWorkspace& w, int num_workers, cudaStream_t stream) {
-  const DecodeVariant variant = decode_variant_for(shape, rows, multi_row);
+cudaError_t sm80_decode(const KernelShape& shape, const AttentionParams& p, const DecodeLaunch& launch,
+                        cudaStream_t stream) {
+  const DecodeVariant variant = decode_variant_for(shape, launch.rows, launch.multi_row);
   if (variant.launch == nullptr) return cudaErrorInvalidValue;
-  return variant.launch(p, w, num_workers, stream);
+  return variant.launch(p, launch.work, launch.num_workers, stream);
 }
 
 ExtendLayout sm80_extend_layout(const KernelShape&, const AttentionParams& p, int max_q_len) {

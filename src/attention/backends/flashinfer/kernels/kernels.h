@@ -7,8 +7,8 @@
 namespace warpweave::cuda {
 
 DecodeLayout sm80_decode_layout(const KernelShape& shape, int rows, bool multi_row);
-cudaError_t sm80_decode(const KernelShape& shape, int rows, bool multi_row, const AttentionParams& p,
-                        const DecodeWorkspace& w, int num_workers, cudaStream_t stream);
+cudaError_t sm80_decode(const KernelShape& shape, const AttentionParams& p, const DecodeLaunch& launch,
+                        cudaStream_t stream);
 
 ExtendLayout sm80_extend_layout(const KernelShape& shape, const AttentionParams& p, int max_q_len);
 cudaError_t sm80_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
