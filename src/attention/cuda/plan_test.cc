@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention/cuda/testing/host_cta.h"
+#include "device/cuda/testing/host_cta.h"
 
 #include "attention/cuda/decode_plan.cuh"
 #include "attention/cuda/extend_plan.cuh"
@@ -319,29 +319,6 @@ INSTANTIATE_TEST_SUITE_P(Orders, PlanTest, testing::Values(Order::ascending, Ord
                                   : info.param == Order::descending ? "descending"
                                                                     : "random";
                          });
-
-TEST(HostCtaDeathTest, ThreadsThatWaitForEverAreNamed) {
-  EXPECT_DEATH(host_cta::run(32, Order::ascending, [] {
-    if (threadIdx.x == 0) __syncthreads();
-    if (threadIdx.x != 0) __shfl_up_sync(~0u, 1, 1);
-  }), "wait for others that do not come");
-}
-
-// What the orders are for: without the barrier some of them read too early.
-TEST(HostCta, OrdersShowAMissingBarrier) {
-  const auto rotated = [](Order order, bool barrier) {
-    std::vector<int> from(64, -1), to(64);
-    host_cta::run(64, order, [&] {
-      from[threadIdx.x] = static_cast<int>(threadIdx.x);
-      if (barrier) __syncthreads();
-      to[threadIdx.x] = from[(threadIdx.x + 1) % 64];
-    });
-    return to;
-  };
-  EXPECT_EQ(rotated(Order::ascending, true), rotated(Order::descending, true));
-  EXPECT_EQ(rotated(Order::ascending, true), rotated(Order::random, true));
-  EXPECT_NE(rotated(Order::ascending, false), rotated(Order::descending, false));
-}
 
 }  // namespace
 }  // namespace warpweave::cuda

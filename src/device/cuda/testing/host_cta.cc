@@ -1,4 +1,4 @@
-#include "attention/cuda/testing/host_cta.h"
+#include "device/cuda/testing/host_cta.h"
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -19,9 +19,8 @@
 namespace warpweave::host_cta {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr size_t kStackBytes = size_t{256} << 10;  // touched as far as it is used
-constexpr size_t kMostShuffledBytes = 8;
+constexpr size_t kMostExchangedBytes = 8;
 
 enum class State { ready, at_warp, at_cta, done };
 
@@ -47,6 +46,7 @@ class Sanitized {
 struct Fiber {
   Index index;
   State state = State::ready;
+  unsigned exchanges = 0;
   ucontext_t context;
   Sanitized sanitized;
 };
@@ -62,7 +62,7 @@ class Cta {
   ~Cta();
   void run(Order order);
   void wait(State state);
-  void shuffle_up(void* value, size_t bytes, unsigned step);
+  void exchange(const void* mine, size_t bytes, void* all);
   const Index& index() const { return running_->index; }
 
  private:
@@ -73,7 +73,7 @@ class Cta {
 
   const std::function<void()>& kernel_;
   std::vector<Fiber> fibers_;
-  std::vector<std::byte> shuffled_;
+  std::vector<std::byte> exchanged_;  // of a warp's last two exchanges in turn: nobody is further ahead
   char* stacks_ = nullptr;
   ucontext_t scheduler_;
   Sanitized sanitized_;
@@ -83,7 +83,7 @@ class Cta {
 Cta* current = nullptr;
 
 Cta::Cta(int threads, const std::function<void()>& kernel)
-    : kernel_(kernel), fibers_(threads), shuffled_(threads * kMostShuffledBytes) {
+    : kernel_(kernel), fibers_(threads), exchanged_(2 * threads * kMostExchangedBytes) {
   if (threads <= 0 || threads % kWarp != 0) give_up("a CTA has whole warps");
   void* const memory = ::mmap(nullptr, fibers_.size() * kStackBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -168,13 +168,14 @@ void Cta::run(Order order) {
   }
 }
 
-void Cta::shuffle_up(void* value, size_t bytes, unsigned step) {
-  if (bytes > kMostShuffledBytes) give_up("shuffles are of 8 bytes at most");
-  const size_t thread = running_->index.x;
-  std::memcpy(&shuffled_[thread * kMostShuffledBytes], value, bytes);
+void Cta::exchange(const void* mine, size_t bytes, void* all) {
+  if (bytes > kMostExchangedBytes) give_up("8 bytes a lane are exchanged at most");
+  Fiber& fiber = *running_;
+  const size_t warp = fiber.index.x / kWarp, lane = fiber.index.x % kWarp;
+  std::byte* const place = &exchanged_[(2 * warp + fiber.exchanges++ % 2) * kWarp * kMostExchangedBytes];
+  std::memcpy(place + lane * bytes, mine, bytes);
   wait(State::at_warp);
-  if (thread % kWarp >= step) std::memcpy(value, &shuffled_[(thread - step) * kMostShuffledBytes], bytes);
-  wait(State::at_warp);
+  std::memcpy(all, place, kWarp * bytes);
 }
 
 }  // namespace
@@ -188,6 +189,6 @@ void run(int threads, Order order, const std::function<void()>& kernel) {
 
 const Index& thread_index() { return current->index(); }
 void sync_threads() { current->wait(State::at_cta); }
-void shuffle_up(void* value, size_t bytes, unsigned step) { current->shuffle_up(value, bytes, step); }
+void exchange(const void* mine, size_t bytes, void* all) { current->exchange(mine, bytes, all); }
 
 }  // namespace warpweave::host_cta

@@ -1,0 +1,101 @@
+// For tests: a CUDA kernel of one CTA on the host. Include this before the kernel's file: it gives that file's CUDA words a
+// meaning. Every thread of the CTA is a fiber that runs until it has to wait for others, a warp as far ahead of the next
+// one as barriers let it: a test sees one order at a time and may ask for several. Where a barrier is missing, some of
+// them give a wrong result.
+//
+// What kernels may use: threadIdx.x, blockIdx.x (always 0), __shared__ (kept from run to run: nothing is cleared),
+// __syncthreads(), what a whole warp does together, atomics. One CTA at a time, on one thread of the host.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+
+namespace warpweave::host_cta {
+
+inline constexpr int kWarp = 32;
+enum class Order { ascending, descending, random };
+
+// Runs `kernel` as every one of `threads` threads (a multiple of kWarp). Aborts where threads wait for each other for ever.
+void run(int threads, Order order, const std::function<void()>& kernel);
+
+// Of the thread that runs.
+struct Index {
+  unsigned x = 0;
+};
+const Index& thread_index();
+void sync_threads();
+// Every thread of a warp gives `bytes`, at most 8; `all` becomes those of its 32 lanes.
+void exchange(const void* mine, size_t bytes, void* all);
+
+template <class T>
+std::array<T, kWarp> lanes(T mine) {
+  std::array<T, kWarp> all;
+  exchange(&mine, sizeof(T), all.data());
+  return all;
+}
+inline unsigned lane() { return thread_index().x % kWarp; }
+
+}  // namespace warpweave::host_cta
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define threadIdx (::warpweave::host_cta::thread_index())
+#define blockIdx (::warpweave::host_cta::Index{})
+#define __syncthreads() ::warpweave::host_cta::sync_threads()
+
+namespace warpweave {
+
+using std::isfinite;
+using std::max;
+using std::min;
+
+template <class T>
+T __shfl_up_sync(unsigned, T value, unsigned step) {
+  const unsigned lane = host_cta::lane();
+  return host_cta::lanes(value)[lane < step ? lane : lane - step];
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, unsigned bits) { return host_cta::lanes(value)[host_cta::lane() ^ bits]; }
+template <class T>
+T __shfl_sync(unsigned, T value, unsigned from) { return host_cta::lanes(value)[from]; }
+inline int __reduce_add_sync(unsigned, int value) {
+  const auto all = host_cta::lanes(value);
+  return std::accumulate(all.begin(), all.end(), 0);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const auto all = host_cta::lanes(vote);
+  unsigned bits = 0;
+  for (int i = 0; i < host_cta::kWarp; ++i) bits |= unsigned{all[i]} << i;
+  return bits;
+}
+
+template <class T>
+T atomicAdd(T* at, T value) {
+  const T before = *at;
+  *at += value;
+  return before;
+}
+template <class T>
+void atomicMin(T* at, T value) { *at = std::min(*at, value); }
+template <class T>
+void atomicMax(T* at, T value) { *at = std::max(*at, value); }
+
+inline int __ffs(unsigned bits) { return bits == 0 ? 0 : std::countr_zero(bits) + 1; }
+inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline float __expf(float x) { return std::exp(x); }
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+}  // namespace warpweave
