@@ -122,79 +122,107 @@ void trace(const Step& step, double us) {
               step.num_samples);
 }
 
-Totals run(const Options& options, int seed) {
-  const auto& value = options.values;
+SchedulerConfig scheduler_config(const std::map<std::string, double>& values) {
   SchedulerConfig config;
   config.page_size = 64;
   config.num_pages = 900000 / 64;
   config.context_len = 32768;
   config.max_running_requests = 256;
-  config.chunked_prefill_size = static_cast<int>(value.at("chunk"));
-  config.enable_mixed_chunk = value.at("mixed") != 0;
-  config.mixed_chunk_rows = static_cast<int>(value.at("rows"));
+  config.chunked_prefill_size = static_cast<int>(values.at("chunk"));
+  config.enable_mixed_chunk = values.at("mixed") != 0;
+  config.mixed_chunk_rows = static_cast<int>(values.at("rows"));
   config.disable_radix_cache = true;
   config.overlap_depth = 1;
-  Scheduler scheduler(config);
-  StepModel model(value);
-  std::mt19937 random(seed);
-  Totals out;
-  std::map<RequestId, double> arrival, last;
-  int submitted = 0, finished = 0;
-  double now = 0;
-  const auto draw = [&](const char* least, const char* most) {
-    const int from = static_cast<int>(value.at(least));
-    return from + static_cast<int>(random() % static_cast<unsigned>(static_cast<int>(value.at(most)) - from + 1));
-  };
-  const auto submit = [&](double arrived) {
-    if (submitted == options.requests) return;
+  return config;
+}
+
+// As many clients as `concurrency`, each of which sends its next request when the last one has ended.
+class ClosedLoop {
+ public:
+  ClosedLoop(const Options& options, int seed)
+      : options_(options), values_(options.values), scheduler_(scheduler_config(values_)), model_(values_), random_(seed) {}
+
+  Totals run() {
+    for (int i = 0; i < options_.concurrency; ++i) submit(0);
+    const Step* running = nullptr;
+    while (finished_ < options_.requests) {
+      const Step& step = scheduler_.schedule();  // while the one before runs
+      const Step* const launched = step.empty() ? nullptr : &step;
+      if (running != nullptr) end(*running);
+      running = launched;
+    }
+    totals_.us = now_;
+    return std::move(totals_);
+  }
+
+ private:
+  int draw(const char* least, const char* most) {
+    const int from = static_cast<int>(values_.at(least));
+    return from + static_cast<int>(random_() % static_cast<unsigned>(static_cast<int>(values_.at(most)) - from + 1));
+  }
+
+  void submit(double arrived) {
+    if (submitted_ == options_.requests) return;
     ScheduledRequestSpec spec;
-    spec.id = ++submitted;
+    spec.id = ++submitted_;
     spec.input_ids.assign(draw("in_min", "in_max"), 7);
     spec.max_new_tokens = draw("out_min", "out_max");
     spec.ignore_eos = true;
-    arrival[spec.id] = arrived;
-    if (!scheduler.add(std::move(spec)).ok()) std::abort();
-  };
-  for (int i = 0; i < options.concurrency; ++i) submit(0);
-  std::deque<std::pair<int, double>> coming;  // after how many steps a request arrives; when its time began
-  const Step* running = nullptr;
-  while (finished < options.requests) {
-    const Step& step = scheduler.schedule();
-    const Step* const launched = step.empty() ? nullptr : &step;
-    if (running != nullptr) {
-      const double us = model.us(*running);
-      now += us;
-      if (value.at("trace") != 0) trace(*running, us);
-      const auto prefills = std::count_if(running->rows.begin(), running->rows.end(), [](auto& row) { return row.prefill; });
-      const int64_t decodes = static_cast<int64_t>(running->rows.size()) - prefills;
-      (prefills == 0 ? out.decode_us : decodes == 0 ? out.prefill_us : out.mixed_us) += us;
-      ++(prefills == 0 ? out.decode_steps : decodes == 0 ? out.prefill_steps : out.mixed_steps);
-      (prefills == 0 ? out.decode_rows : out.mixed_rows) += decodes;
-      const std::vector<int32_t> sampled(running->num_samples, 9);
-      int ended = 0;
-      for (const StepEvent& event : scheduler.commit(*running, sampled)) {
-        out.output_tokens += event.has_token;
-        if (const auto [at, first] = last.try_emplace(event.id, now); first) {
-          out.ttft_us.push_back(now - arrival[event.id]);
-        } else {
-          out.gap_us.push_back(now - std::exchange(at->second, now));
-        }
-        ended += event.finish != StepEvent::Finish::none;
-      }
-      scheduler.take_released();
-      finished += ended;
-      for (; ended > 0; --ended) coming.emplace_back(static_cast<int>(value.at("delay")), now);
-      while (!coming.empty() && coming.front().first == 0) {
-        submit(coming.front().second);
-        coming.pop_front();
-      }
-      for (auto& [steps, since] : coming) --steps;
-    }
-    running = launched;
+    arrival_[spec.id] = arrived;
+    if (!scheduler_.add(std::move(spec)).ok()) std::abort();
   }
-  out.us = now;
-  return out;
-}
+
+  void count(const Step& step, double us) {
+    const auto prefills = std::count_if(step.rows.begin(), step.rows.end(), [](auto& row) { return row.prefill; });
+    const int64_t decodes = static_cast<int64_t>(step.rows.size()) - prefills;
+    (prefills == 0 ? totals_.decode_us : decodes == 0 ? totals_.prefill_us : totals_.mixed_us) += us;
+    ++(prefills == 0 ? totals_.decode_steps : decodes == 0 ? totals_.prefill_steps : totals_.mixed_steps);
+    (prefills == 0 ? totals_.decode_rows : totals_.mixed_rows) += decodes;
+  }
+
+  // What a step gave, and the requests that arrive behind it.
+  void end(const Step& step) {
+    const double us = model_.us(step);
+    now_ += us;
+    if (values_.at("trace") != 0) trace(step, us);
+    count(step, us);
+    const std::vector<int32_t> sampled(step.num_samples, 9);
+    int ended = 0;
+    for (const StepEvent& event : scheduler_.commit(step, sampled)) {
+      totals_.output_tokens += event.has_token;
+      if (const auto [at, first] = last_.try_emplace(event.id, now_); first) {
+        totals_.ttft_us.push_back(now_ - arrival_[event.id]);
+      } else {
+        totals_.gap_us.push_back(now_ - std::exchange(at->second, now_));
+      }
+      ended += event.finish != StepEvent::Finish::none;
+    }
+    scheduler_.take_released();
+    finished_ += ended;
+    for (; ended > 0; --ended) coming_.push_back({static_cast<int>(values_.at("delay")), now_});
+    while (!coming_.empty() && coming_.front().after_steps == 0) {
+      submit(coming_.front().since_us);
+      coming_.pop_front();
+    }
+    for (Coming& request : coming_) --request.after_steps;
+  }
+
+  struct Coming {
+    int after_steps;
+    double since_us;  // when its time began
+  };
+
+  const Options& options_;
+  const std::map<std::string, double>& values_;
+  Scheduler scheduler_;
+  StepModel model_;
+  std::mt19937 random_;
+  Totals totals_;
+  std::map<RequestId, double> arrival_, last_;
+  std::deque<Coming> coming_;
+  int submitted_ = 0, finished_ = 0;
+  double now_ = 0;
+};
 
 double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
@@ -220,7 +248,7 @@ int main(int argc, char** argv) {
   Totals totals;
   const int runs = static_cast<int>(options.values["runs"]);
   for (int i = 0; i < runs; ++i) {
-    totals = run(options, static_cast<int>(options.values["seed"]) + i);
+    totals = ClosedLoop(options, static_cast<int>(options.values["seed"]) + i).run();
     rate += static_cast<double>(totals.output_tokens) / totals.us * 1e6 / runs;
   }
   std::printf("%.0f tok/s; the last run: %.2f s; decode %lld steps, %.1f rows, %.2f s; mixed %lld, %.1f rows, %.2f s; "
