@@ -10,7 +10,7 @@ import ww_attention as ww
 
 BF, HF = torch.bfloat16, torch.float16
 # Tiles that batches of long and of short requests take, by their longest.
-TILES = {"tall": 1 << 20, "short": 256}
+TILES = {"tall": 1 << 20, "usual": 600, "pairs": 256}
 
 
 def check(lib, name, runner, problem, repeats=20):
@@ -194,6 +194,19 @@ def main():
                 runner.plan()
         return replays(name, problem, *runners)
 
+    def sides(name, case):
+        """Side by side, both launched early: the same bits as one after the other on as many SMs."""
+        problem = ww.Problem(copies=4, **case)
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+        side = ww.SideBySide()
+        runners = [(ww.Extend(lib, problem, "sm90", decode_q_len=1, max_q_len=256, sms=sms // 3, side=shared),
+                    ww.Decode(lib, problem, q_len=1, early=shared is not None, sms=sms - sms // 3, side=shared))
+                   for shared in (None, side)]
+        for pair in runners:
+            for runner in pair:
+                runner.plan()
+        return replays(name, problem, *runners)
+
     def one(runner):
         def make(name, case):
             problem = ww.Problem(**case)
@@ -208,15 +221,18 @@ def main():
     for rows, prompts, page in ((3, [1021, 1024], 64), (64, [192], 16), (200, [130, 7, 2], 64)):
         case = dict(q_lens=[1] * rows + prompts, kv_lens=[700 + 3 * i for i in range(rows)] + [2 * x for x in prompts], page=page)
         attempt(f"mixed {rows} + {prompts} page{page}", lambda n: mixed(n, case))
+        for page in (page, 1):
+            attempt(f"side by side {rows} + {prompts} page{page}", lambda n: sides(n, {**case, "page": page}))
     for name, case in extend_cases():
         attempt(name, lambda n: one(lambda p: ww.Extend(lib, p))(n, case))
         if sm90_ok(case):
             for kind, longest in TILES.items():
                 attempt(f"sm90 {kind} {name}",
                         lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=False, max_q_len=longest))(n, case))
-        if sm90_ok(case) and case.get("page", 64) % 8 != 0:
-            attempt("sm90 copies " + name,
-                    lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=True, max_q_len=TILES["tall"]))(n, case))
+        if sm90_ok(case) and case.get("page", 64) % 64 != 0:
+            for kind, longest in TILES.items():
+                attempt(f"sm90 copies {kind} {name}",
+                        lambda n: one(lambda p: ww.Extend(lib, p, "sm90", copies=True, max_q_len=longest))(n, case))
     print(f"{failed} of {total} failed")
     sys.exit(1 if failed else 0)
 

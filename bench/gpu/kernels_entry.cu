@@ -48,18 +48,14 @@ int ww_sm80_extend(KernelShape shape, int tile_rows, const AttentionParams* p, c
 }
 
 // Of a batch whose longest request has `max_q_len` new tokens.
-int ww_sm90_tile_rows(KernelShape shape, const AttentionParams* p, int max_q_len, bool* tiles_in_turn,
-                      bool* takes_copies) {
-  const ExtendLayout layout = sm90_extend_layout(shape, *p, max_q_len);
-  *tiles_in_turn = layout.tiles_in_turn;
-  *takes_copies = layout.takes_copies;
-  return layout.tile_rows;
+void ww_sm90_layout(KernelShape shape, const AttentionParams* p, int max_q_len, ExtendLayout* layout) {
+  *layout = sm90_extend_layout(shape, *p, max_q_len);
 }
 
-int ww_sm90_extend(KernelShape shape, const AttentionParams* p, const ExtendWorklist* work, int tile_rows,
-                   int max_items, void* stream) {
-  ExtendLaunch launch = {sm90_extend_layout(shape, *p, 1 << 20), *work, max_items, sms()};
-  launch.layout.tile_rows = tile_rows;
+// On `num_sms` SMs, 0: on all.
+int ww_sm90_extend(KernelShape shape, const AttentionParams* p, const ExtendWorklist* work, const ExtendLayout* layout,
+                   int max_items, int num_sms, void* stream) {
+  const ExtendLaunch launch = {*layout, *work, max_items, num_sms > 0 ? num_sms : sms()};
   return sm90_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
 }
 

@@ -2,8 +2,9 @@
 //
 //   serving_bench ROWS --model-path DIR --load-format dummy --skip-tokenizer-init [flags of `serve`]
 //
-// ROWS is a list of: start, decode, prefill, ttft, load64, load256, or all. One line of JSON a row. decode64 alone is
-// the decode step of that batch, so are decode1, decode8 and decode256.
+// ROWS is a list of: start, decode, prefill, ttft, load4, load16, load32, load64, load256 (so many requests at a time);
+// or all, of whose loads the last two. One line of JSON a row. decode64 alone is the decode step of that batch, so are
+// decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
 #include <fmt/format.h>
@@ -190,6 +191,11 @@ void ttft(Runner& runner) {
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
 }
 
+struct Load {
+  int requests, concurrency;
+};
+constexpr Load kLoads[] = {{100, 4}, {200, 16}, {200, 32}, {200, 64}, {600, 256}};
+
 // What the steps of one kind were, from the engine's totals before and after.
 void print_steps(const std::string& row, const char* kind, const StepTotals& before, const StepTotals& after) {
   const uint64_t steps = after.steps - before.steps;
@@ -257,7 +263,9 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
-  if (wants("load64")) load(engine, runner, 200, 64);
-  if (wants("load256")) load(engine, runner, 600, 256);
+  for (const auto& [requests, concurrency] : kLoads) {
+    const bool wanted = rows == "all" ? concurrency >= 64 : wants(fmt::format("load{}", concurrency).c_str());
+    if (wanted) load(engine, runner, requests, concurrency);
+  }
   return 0;
 }

@@ -25,20 +25,22 @@ ExtendCopies = _struct("ExtendCopies", [("k", P), ("v", P), ("blocks", P), ("fir
                                         ("max_blocks", I)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
-                                  ("head_token_bytes", I), ("first_late_worker", I), ("late_share", I),
-                                  ("causal", B), ("tiles_in_turn", B), ("copies", ExtendCopies)])
+                                  ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B),
+                                  ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
                                               ("split_tokens", I), ("plan_is_older", B), ("beside_predecessor", B),
-                                              ("others_beside", B)])
+                                              ("others_beside", B), ("q_ready", P), ("q_epoch", I)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies),
-                                           ("beside_predecessor", B)])
+                                           ("beside_predecessor", B), ("q_ready", P), ("q_epoch", I)])
+ExtendLayout = _struct("ExtendLayout", [("tile_rows", I), ("rows_per_token", I), ("fp8_products", B), ("pairs", B),
+                                        ("tiles_in_turn", B), ("side_by_side", B), ("after_decode", B),
+                                        ("copied_tile_rows", I), ("min_copy_reads", I), ("copied_before", B)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])
 
 KV_TYPES = {"16": 0, "e4m3": 1, "e5m2": 2, "e2m1": 3}
 TORCH_KV = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 KV_BYTES = {"16": 2, "e4m3": 1, "e5m2": 1, "e2m1": 0.5 + 1 / 16}  # of an element
-MIN_COPY_READS = 16  # PagedCudaBackend's kMinCopyReads
 FP4_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -67,8 +69,10 @@ def load(path):
     lib.ww_sm80_decode.argtypes = [KernelShape, I, B, ct.POINTER(AttentionParams), ct.POINTER(DecodeWorkspace), I, P]
     lib.ww_extend_plan.argtypes = [ct.POINTER(PlanInput), I, I, P, P, P]
     lib.ww_sm80_extend.argtypes = [KernelShape, I, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, P]
-    lib.ww_sm90_tile_rows.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.c_int, ct.POINTER(B), ct.POINTER(B)]
-    lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, I, P]
+    lib.ww_sm90_layout.argtypes = [KernelShape, ct.POINTER(AttentionParams), I, ct.POINTER(ExtendLayout)]
+    lib.ww_sm90_layout.restype = None
+    lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist),
+                                   ct.POINTER(ExtendLayout), I, I, P]
     return lib
 
 
@@ -204,7 +208,6 @@ class Problem:
         i.kv_lens, i.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
         i.num_requests, i.num_kv_heads = len(self.q_lens), self.hkv
         i.window_left, i.causal = self.window, self.causal
-        i.first_late_worker = 1 << 30
         i.head_token_bytes = 2 * self.d // 2 if self.kv == "e2m1" else 2 * self.d * self.pools[0][0].element_size()
         return i
 
@@ -269,16 +272,18 @@ def round_rows_to_e4m3(x):
 
 class Decode:
     """sm80 decode with its device plan and workspace. early: launched under its predecessor, as in a forward pass.
-    q_len: only requests of up to this many query tokens. others_beside: an Extend follows that is `beside`."""
+    q_len: only requests of up to this many query tokens. others_beside: an Extend follows that is `beside`. sms: so many
+    are its. side: the SideBySide that it shares with an Extend before it."""
 
-    def __init__(self, lib, problem, multi_row=None, workers=None, early=False, q_len=None, others_beside=False):
+    def __init__(self, lib, problem, multi_row=None, early=False, q_len=None, others_beside=False, sms=None, side=None):
         self.lib, self.p = lib, problem
         q_len = q_len or max(problem.q_lens)
         self.multi = q_len > 1 if multi_row is None else multi_row
         self.rows = q_len * (problem.hq // problem.hkv)
         partial, heads = I(0), I(1)
         self.workers = lib.ww_decode_workers(problem.shape(), self.rows, self.multi, ct.byref(partial), ct.byref(heads))
-        self.workers = workers or self.workers
+        if sms:
+            self.workers = self.workers // torch.cuda.get_device_properties(0).multi_processor_count * sms
         if partial.value == 0:
             raise ValueError("no decode kernel of this shape")
         self.plan_buffer = torch.zeros(self.workers, 12, dtype=torch.int32, device=DEV)
@@ -292,6 +297,9 @@ class Decode:
         self.input.num_kv_heads //= heads.value
         self.args = [problem.params(c) for c in range(len(problem.pools))]
         self.ws.plan_is_older, self.ws.others_beside = early, others_beside
+        self.side = side
+        if side:
+            self.ws.beside_predecessor, self.ws.q_ready = True, side.word.data_ptr()
         for a in self.args:
             a.decode_q_len = q_len
             a.earlier_kv_settled = early
@@ -300,34 +308,51 @@ class Decode:
         ok(self.lib.ww_decode_plan(self.input, self.ws.workers, self.workers, stream()))
 
     def run(self, copy=0):
+        if self.side:
+            self.ws.q_epoch = self.side.epoch
         ok(self.lib.ww_sm80_decode(self.shape, self.rows, self.multi, self.args[copy], self.ws, self.workers, stream()))
+
+
+class SideBySide:
+    """The word by which an Extend tells the Decode launched after it that Q is there; a value of its own each time."""
+
+    def __init__(self):
+        self.word, self.epoch = torch.zeros(1, dtype=torch.int32, device=DEV), 0
 
 
 class Extend:
     """Tiled kernels with their device worklist; kind sm80 or sm90. copies: of K and V on pages of a few tokens, where
     the kernel can take them; None: where PagedCudaBackend would. decode_q_len: requests of no more query tokens are left
-    to a Decode; beside: it runs beside that one, launched before it. max_q_len: tiles as for such a longest request."""
+    to a Decode; beside: it runs beside that one, launched before it. max_q_len: tiles as for such a longest request. sms, side:
+    as Decode's, which follows it then."""
 
     def __init__(self, lib, problem, kind="sm80", tile_rows=None, copies=None, decode_q_len=0, beside=False,
-                 max_q_len=None):
+                 max_q_len=None, sms=0, side=None):
         self.lib, self.p, self.kind = lib, problem, kind
         group = problem.hq // problem.hkv
         self.per_token = group if kind == "sm80" else 1
-        in_turn, takes_copies = B(False), B(False)
+        self.layout = layout = ExtendLayout()
         if kind == "sm90":
-            tile_rows = lib.ww_sm90_tile_rows(problem.shape(), problem.params(), max_q_len or max(problem.q_lens),
-                                              ct.byref(in_turn), ct.byref(takes_copies))
+            lib.ww_sm90_layout(problem.shape(), problem.params(), max_q_len or max(problem.q_lens), layout)
+            tile_rows = layout.tile_rows
         self.tile_rows = tile_rows or (128 if max(problem.q_lens) * group > 64 else 64)
+        self.copies = False
+        if layout.copied_tile_rows:
+            self.copies = self.worth_copies(layout.copied_tile_rows, layout.min_copy_reads) if copies is None else copies
+        if self.copies:
+            layout.tile_rows = self.tile_rows = layout.copied_tile_rows
         self.max_items = sum((x * self.per_token + self.tile_rows - 1) // self.tile_rows for x in problem.q_lens)
         self.items = torch.zeros(max(1, self.max_items), 2, dtype=torch.int32, device=DEV)
         self.count = torch.zeros(6, dtype=torch.int32, device=DEV)
         self.work = ExtendWorklist(self.items.data_ptr(), self.count.data_ptr())
         self.shape, self.input = problem.shape(), problem.plan_input()
-        self.copies = takes_copies.value and (self.worth_copies() if copies is None else copies)
         if self.copies:
             self.make_copies()
-        self.input.tiles_in_turn = in_turn.value and not self.copies
+        self.input.tiles_in_turn = layout.tiles_in_turn and not self.copies
         self.work.beside_predecessor = beside
+        self.sms, self.side = sms, side
+        if side:
+            self.work.q_ready = side.word.data_ptr()
         self.input.decode_q_len = decode_q_len
         self.args = [problem.params(c) for c in range(len(problem.pools))]
         for a in self.args:
@@ -338,10 +363,12 @@ class Extend:
         seen_from = max(0, p.kv_lens_list[r] - p.q_lens[r] - p.window) if p.window >= 0 else 0
         return (p.kv_lens_list[r] + 127) // 128 - seen_from // 128
 
-    def worth_copies(self):
+    def worth_copies(self, tile_rows, min_reads):
         p, requests = self.p, [r for r, x in enumerate(self.p.q_lens) if x > 0]
-        reads = sum(self.blocks_of(r) * (-(-p.q_lens[r] // self.tile_rows)) for r in requests) * (p.hq // p.hkv)
-        return reads >= MIN_COPY_READS * sum(self.blocks_of(r) for r in requests)
+        seen = [p.kv_lens_list[r] - (p.q_lens[r] / 2 if p.causal else 0) for r in requests]
+        most = [p.window + tile_rows if p.window >= 0 else p.kv_lens_list[r] for r in requests]
+        reads = sum(-(-p.q_lens[r] // tile_rows) * min(a, b) / 128 for r, a, b in zip(requests, seen, most)) * (p.hq // p.hkv)
+        return reads >= min_reads * sum(self.blocks_of(r) for r in requests)
 
     def make_copies(self):
         p = self.p
@@ -349,6 +376,8 @@ class Extend:
         self.copied = [torch.full((p.hkv, blocks, 128, p.d), math.nan, device=DEV, dtype=p.dtype) for _ in range(2)]
         self.lists = [torch.zeros(n, dtype=torch.int32, device=DEV) for n in (2 * blocks, len(p.q_lens), p.hkv)]
         self.work.copies = ExtendCopies(*(t.data_ptr() for t in self.copied + self.lists), blocks)
+        if self.layout.copied_before:
+            self.work.copies.ready = None
         self.input.copies = self.work.copies
 
     def plan(self):
@@ -358,7 +387,10 @@ class Extend:
         if self.kind == "sm80":
             ok(self.lib.ww_sm80_extend(self.shape, self.tile_rows, self.args[copy], self.work, max(1, self.max_items), stream()))
         else:
-            ok(self.lib.ww_sm90_extend(self.shape, self.args[copy], self.work, self.tile_rows, self.max_items, stream()))
+            if self.side:
+                self.side.epoch += 1
+                self.work.q_epoch = self.side.epoch
+            ok(self.lib.ww_sm90_extend(self.shape, self.args[copy], self.work, self.layout, self.max_items, self.sms, stream()))
 
 
 def library_path():

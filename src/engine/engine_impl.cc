@@ -29,7 +29,7 @@ constexpr int kDefaultChunkedPrefillTokens = 512;
 constexpr int kDefaultChunkedPrefillTokensGpu = 8192;
 // A GPU multiplies some 150 rows in the time in which it reads the weights (656 TFLOP/s beside 4.2 TB/s on an H200);
 // tiles make it 256.
-constexpr int kDefaultMixedChunkRowsGpu = 256;
+constexpr int kDefaultMixedChunkRowsGpu = 512;
 // Of the memory that is free at start; the rest is for weights of other programs and the page cache.
 constexpr double kDefaultMemFraction = 0.6;
 

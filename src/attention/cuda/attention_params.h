@@ -113,6 +113,10 @@ struct DecodeWorkspace {
   bool beside_predecessor = false;
   // The next kernel begins where CTAs of this one end, and touches what is written before this one.
   bool others_beside = false;
+  // beside_predecessor, and that kernel was launched under its own: once this holds q_epoch, what was written before it
+  // is there. Null: it is there from the beginning.
+  const int32_t* q_ready = nullptr;
+  int32_t q_epoch = 0;
 };
 
 // ---- tiled extend ------------------------------------------------------------------------------
@@ -151,7 +155,7 @@ struct ExtendCopies {
   void* v = nullptr;
   ExtendCopyBlock* blocks = nullptr;  // [num_blocks]
   int32_t* first_blocks = nullptr;    // [requests] where block 0 of the request stands, or would
-  int32_t* ready = nullptr;           // [kv heads] pieces copied; zero between launches
+  int32_t* ready = nullptr;           // [kv heads] pieces copied; zero between launches. Null: a kernel before copies
   int max_blocks = 0;                 // 0: nothing is copied
 };
 
@@ -161,6 +165,9 @@ struct ExtendWorklist {
   ExtendCopies copies;
   // It touches nothing that its predecessor writes: it runs beside it, and ends after it.
   bool beside_predecessor = false;
+  // Launched under its predecessor: when that has ended, q_epoch is written here (DecodeWorkspace). Or null.
+  int32_t* q_ready = nullptr;
+  int32_t q_epoch = 0;
 };
 
 }  // namespace warpweave::cuda

@@ -36,27 +36,14 @@ __device__ long long count_runs(long long total, long long pairs, int shortest, 
   return pairs * ((longest + piece - 1) / piece);
 }
 
-// The line of `total` tiles cut into `runs`, by shares counted up: `early` runs have `full` shares each, the others `share`.
+// The line of `total` tiles cut into `runs` of one length.
 struct Cut {
   long long total;
-  int runs, early, full, share, shares;
+  int runs;
 
-  __device__ long long begin(int run) const {
-    return (min(run, early) * full + max(run - early, 0) * share) * total / shares;
-  }
-  __device__ int run_of(long long tile) const {
-    const int place = static_cast<int>(((tile + 1) * shares - 1) / total);
-    return place < early * full ? place / full : early + (place - early * full) / share;
-  }
+  __device__ long long begin(int run) const { return run * total / runs; }
+  __device__ int run_of(long long tile) const { return static_cast<int>(((tile + 1) * runs - 1) / total); }
 };
-
-__device__ Cut cut_line(const PlanInput& in, long long total, int runs, int num_groups) {
-  // Equal shares where pairs are kept whole.
-  const bool late = runs == num_groups && in.first_late_worker < num_groups;
-  const int early = late ? in.first_late_worker : runs;
-  const int full = late ? kWholeShare : 1, share = late ? in.late_share : 1;
-  return {total, runs, early, full, share, early * full + (runs - early) * share};
-}
 
 // As many requests as threads, scanned: a request's tiles of one head, and where they end among those of all requests.
 struct Chunk {
@@ -130,7 +117,7 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
   }
   const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
   const int runs = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups));
-  const Cut cut = cut_line(in, total, runs, num_groups);
+  const Cut cut = {total, runs};
   for (int worker = cut.runs * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};
   }

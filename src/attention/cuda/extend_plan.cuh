@@ -27,7 +27,7 @@ constexpr long long kSectionBytes = 24ll << 20;
 // turn are late at every section's end (by 7 % in all, counted in blocks for 24 requests of 64 to 4096 tokens in eight
 // sections; 1.4 % in one), which costs more than reading K and V from memory again.
 __device__ int section_kv_heads(const PlanInput& in, int shortest, int longest, unsigned long long kv_tokens) {
-  if (in.copies.max_blocks > 0) return 1;  // the first heads are waited for
+  if (in.copies.ready != nullptr) return 1;  // the first heads are waited for
   if (in.tiles_in_turn && shortest < longest - longest / 8) return in.num_kv_heads;
   const long long head_bytes = max(1ll, static_cast<long long>(kv_tokens) * in.head_token_bytes);
   int heads = static_cast<int>(min(static_cast<long long>(in.num_kv_heads), kSectionBytes / head_bytes));
@@ -38,7 +38,7 @@ __device__ int section_kv_heads(const PlanInput& in, int shortest, int longest, 
 // Lists the blocks of K and V that the tiles read; returns their number.
 __device__ int list_copies(const PlanInput& in, long long* warp_sums) {
   const ExtendCopies& copies = in.copies;
-  for (int head = threadIdx.x; head < in.num_kv_heads; head += kPlanThreads) copies.ready[head] = 0;
+  if (copies.ready != nullptr && threadIdx.x < in.num_kv_heads) copies.ready[threadIdx.x] = 0;
   __shared__ int chunk_blocks;
   int base = 0;
   for (int chunk = 0; chunk < in.num_requests; chunk += kPlanThreads) {
@@ -69,7 +69,7 @@ __device__ int list_copies(const PlanInput& in, long long* warp_sums) {
   return base;
 }
 
-__global__ void __launch_bounds__(kPlanThreads) extend_plan(PlanInput in, int tile_rows,
+__global__ void __launch_bounds__(kPlanThreads, 1) extend_plan(PlanInput in, int tile_rows,
                                                             int rows_per_token, ExtendItem* items,
                                                             ExtendHeader* header) {
   __shared__ int counts[kBuckets];

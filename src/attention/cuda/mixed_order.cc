@@ -8,53 +8,77 @@
 namespace warpweave::cuda {
 namespace {
 
-// A tile until the next CTA is at work in its place, a tile's token, the decode kernel's start, and what an SM reads.
-constexpr double kTileUs = 15, kTileTokenUs = 0.011, kDecodeUs = 5, kSmBytesPerUs = 30'000;
-constexpr double kLeastLateShare = 0.3;
-// What it costs decode to begin under the tiles rather than under the kernel before both.
-constexpr double kLateStartUs = 25;
+// Until the first tile is at work, a tile of 128 rows beside its tokens, a token of it at head dim 128.
+constexpr double kTilesStartUs = 9, kTileUs = 2.5, kTileTokenUs = 0.0113;
+// Until the first K is there, and so much later beside tiles; what memory gives; what an SM asks for.
+constexpr double kDecodeStartUs = 5, kDecodeBesideUs = 5, kMemoryBytesPerUs = 4.35e6, kSmBytesPerUs = 65e3;
+// How fast tiles are while decode draws all of memory's speed: more so, the more SMs they have.
+constexpr double kTileSpeedBeside = 0.2;
+// What it must save. A server of 64 or 256 requests runs at its power limit, where savings of 4 to 14 % (layers alone)
+// made its steps no faster, but 1 % slower.
+constexpr double kLeastSaving = 0.25;
+// SMs go in such steps, so that decode workers can take eight kv heads side by side (heads_abreast).
+constexpr int kSmStep = 4;
 
 struct Amounts {
   int64_t tiles = 0;
-  int longest_tokens = 0;  // that a tile sees
+  double mean_us = 0, longest_us = 0;  // a tile
   double decode_bytes = 0;
 };
 
 Amounts amounts_of(const ForwardBatch& batch, const MixedWork& work) {
   Amounts out;
   int64_t decode_tokens = 0;
+  double tiles_us = 0;
+  const double token_us = kTileTokenUs * work.head_dim / 128;
   for (int r = 0; r < batch.num_reqs; ++r) {
-    const int q_len = batch.q_len(r);
-    const int seen = batch.kv_lens[r] - first_visible(batch.kv_lens[r], q_len, work.window_left);
+    const int q_len = batch.q_len(r), kv_len = batch.kv_lens[r];
     if (q_len <= work.decode_q_len) {
-      decode_tokens += seen;
+      decode_tokens += kv_len - first_visible(kv_len, q_len, work.window_left);
       continue;
     }
     const int64_t rows = int64_t{q_len} * work.rows_per_token;
-    out.tiles += (rows + work.tile_rows - 1) / work.tile_rows * (work.num_q_heads / work.rows_per_token);
-    out.longest_tokens = std::max(out.longest_tokens, seen);
+    const int64_t tiles = (rows + work.tile_rows - 1) / work.tile_rows * (work.num_q_heads / work.rows_per_token);
+    const double most = work.window_left < 0 ? kv_len : std::min(kv_len, work.window_left + work.tile_rows);
+    out.tiles += tiles;
+    tiles_us += static_cast<double>(tiles) * (kTileUs + token_us * std::min(kv_len - q_len / 2.0, most));
+    out.longest_us = std::max(out.longest_us, kTileUs + token_us * most);
   }
+  out.mean_us = tiles_us / static_cast<double>(std::max<int64_t>(out.tiles, 1));
   out.decode_bytes = static_cast<double>(decode_tokens) * work.num_kv_heads * work.head_token_bytes;
   return out;
 }
 
+double decode_first_us(const Amounts& amounts, const MixedWork& work) {
+  const double tiles_us = static_cast<double>(amounts.tiles) * amounts.mean_us / work.num_sms;
+  return kDecodeStartUs + amounts.decode_bytes / kMemoryBytesPerUs + std::max(amounts.longest_us, tiles_us);
+}
+
+double side_by_side_us(const Amounts& amounts, const MixedWork& work, int tile_sms) {
+  const double asked = kSmBytesPerUs * (work.num_sms - tile_sms), speed = std::min(kMemoryBytesPerUs, asked);
+  const double decode_us = kDecodeStartUs + kDecodeBesideUs + amounts.decode_bytes / speed;
+  const auto rounds = static_cast<double>((amounts.tiles + tile_sms - 1) / tile_sms);
+  const double tiles_us = kTilesStartUs + std::max(amounts.longest_us, rounds * amounts.mean_us);
+  const double slowed = 1 - kTileSpeedBeside - static_cast<double>(tile_sms) / work.num_sms;
+  const double tile_speed = 1 - std::max(0.0, slowed) * speed / kMemoryBytesPerUs;
+  return decode_us + std::max(0.0, tiles_us - tile_speed * decode_us);
+}
+
 }  // namespace
 
-DecodePlace place_decode(const ForwardBatch& batch, const MixedWork& work) {
-  const MixedOrder decode_first = work.decode_may_be_first ? MixedOrder::decode_first : MixedOrder::tiles_first;
-  DecodePlace out = {.order = decode_first, .sms = work.num_sms, .early_sms = work.num_sms};
+SmShares share_sms(const ForwardBatch& batch, const MixedWork& work) {
   const Amounts amounts = amounts_of(batch, work);
-  if (amounts.tiles >= work.num_sms) return out;
-  const auto tiles = static_cast<int>(amounts.tiles);
-  const double tile_us = kTileUs + kTileTokenUs * amounts.longest_tokens * work.head_dim / 128;
-  const double decode_us = kDecodeUs + amounts.decode_bytes / kSmBytesPerUs / work.num_sms;
-  const double all_us = decode_us + tiles * tile_us / work.num_sms;
-  if (work.decode_may_be_first && decode_us + tile_us < std::max(tile_us, all_us) + kLateStartUs) return out;
-  out.order = MixedOrder::tiles_first;
-  out.early_sms = work.num_sms - tiles;
-  out.late_share = std::max(1 - tile_us / all_us, kLeastLateShare);
-  if (out.late_share == kLeastLateShare && tiles <= work.num_sms / 2) out.sms = out.early_sms;
-  return out;
+  const MixedOrder otherwise = work.decode_may_be_first ? MixedOrder::decode_first : MixedOrder::apart;
+  SmShares best = {otherwise, work.num_sms, work.num_sms};
+  const double first_us = decode_first_us(amounts, work);
+  double best_us = otherwise == MixedOrder::apart ? first_us + kTilesStartUs : first_us * (1 - kLeastSaving);
+  for (int sms = kSmStep; sms < work.num_sms; sms += kSmStep) {
+    const double us = side_by_side_us(amounts, work, sms);
+    if (us >= best_us) continue;
+    best = {MixedOrder::side_by_side, sms, work.num_sms - sms};
+    best_us = us;
+  }
+  return best;
 }
 
 }  // namespace warpweave::cuda

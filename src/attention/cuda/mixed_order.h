@@ -1,6 +1,5 @@
-// How the decode rows of a batch and the tiles of its prompts share the SMs: which of the two kernels comes first, and
-// how much of the decode work its late CTAs take. An estimate from the lengths, with constants of the H200
-// (docs/gpu.md has the measurements that it is held to). Pure, and nothing of CUDA in it.
+// How the decode rows of a batch and the tiles of its prompts share the SMs. An estimate from the lengths, with constants
+// of the H200 (docs/gpu.md has the measurements that it is held to). Pure, and nothing of CUDA in it.
 #pragma once
 
 #include "batch/forward_batch.h"
@@ -10,7 +9,9 @@ namespace warpweave::cuda {
 enum class MixedOrder {
   apart,         // tiles, then decode rows, nothing beside each other
   decode_first,  // decode begins before Q is there; tiles begin where its CTAs end, some of them early
-  tiles_first,   // few tiles that take long: decode CTAs begin on the SMs they leave free, and where they end
+  // Each has SMs of its own. Decode is bound by memory and needs about half of them to draw all of its speed; tiles are
+  // bound by arithmetic, and cost it little (Kamath et al. 2024, POD-Attention).
+  side_by_side,
 };
 
 struct MixedWork {
@@ -23,15 +24,12 @@ struct MixedWork {
   int decode_q_len = 1;                   // requests with more query tokens are prompts
 };
 
-struct DecodePlace {
+struct SmShares {
   MixedOrder order = MixedOrder::apart;
-  // With tiles_first CTAs on SMs with a tile get less to do, or nothing: with equal shares all would wait for them.
-  int sms = 0;            // that decode takes
-  int early_sms = 0;      // of those, without tiles
-  double late_share = 1;  // of an SM with a tile, in shares of one without
+  int tile_sms = 0, decode_sms = 0;  // all of them but with side_by_side
 };
 
 // `batch` has q_indptr and kv_lens.
-DecodePlace place_decode(const ForwardBatch& batch, const MixedWork& work);
+SmShares share_sms(const ForwardBatch& batch, const MixedWork& work);
 
 }  // namespace warpweave::cuda

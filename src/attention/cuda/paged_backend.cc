@@ -29,9 +29,6 @@ constexpr int kHeadPairRequests = 16;
 constexpr int kBoxedHeadPairRequests = 8;
 constexpr int kBoxedGroup = 4;
 
-// Copies of K and V: how often a block must be read, counted in tiles of q heads, to make up for copying it (on an
-// H200 8 reads lose a fifth to gathering, 16 gain a third), and the most memory.
-constexpr int64_t kMinCopyReads = 16;
 constexpr int64_t kMaxCopyBytes = int64_t{768} << 20;
 
 // Fixed splits: long enough that merging costs little, short enough to spread one long request.
@@ -143,7 +140,9 @@ Status PagedCudaBackend::prepare() {
   for (DecodePlan& plan : decode_plans_) {
     WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
   }
+  WW_ASSIGN_OR_RETURN(q_ready_, DeviceBuffer::allocate(sizeof(int32_t), "attention counters"));
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(counters_.as<void>(), 0, counters * 4), "attention counters");
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(q_ready_.as<void>(), 0, sizeof(int32_t)), "attention counters");
   num_sms_ = sms;
   return {};
 }
@@ -195,56 +194,71 @@ void PagedCudaBackend::forward_decode(const ForwardBatch& batch, const Attention
   const AttentionParams p = params_of(batch, call);
   if (deterministic_) return run_fixed(batch, shape, p, 1);
   if (kernels_.decode_layout(shape, p.group, false).rows > 0) {
-    run_decode(batch, shape, p, 1);
+    launch_decode(batch, plan_decode(batch, shape, p, 1, num_sms_));
     return;
   }
   // A kv head with more q heads than the decode kernel takes.
-  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, 1));
+  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, 1), {.tile_sms = num_sms_});
 }
 
 void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   const KernelShape shape = shape_of(call);
-  AttentionParams p = params_of(batch, call);
+  const AttentionParams p = params_of(batch, call);
   if (batch.num_tokens == 0) return;
   if (deterministic_) return run_fixed(batch, shape, p, batch.max_q_len);
   // Rows that decode keep their kernel: with the end of a prompt, of a few rows, it would be that of several
   // rows a request, two to four times as slow for all of them.
   if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
-    p.decode_q_len = 1;
-    ExtendLayout layout;
-    if (batch.max_q_len > 1) layout = kernels_.extend_layout(shape, p, batch.max_q_len);
-    const DecodePlace place = place_of_decode(batch, shape, p, layout);
-    const bool decode_first = place.order == MixedOrder::decode_first;
-    if (layout.tile_rows > 0 && !decode_first) run_extend(batch, shape, p, layout);
-    const bool others_beside = run_decode(batch, shape, p, 1, place);
-    if (decode_first) run_extend(batch, shape, p, layout, others_beside);
-    return;
+    return forward_mixed(batch, shape, p);
   }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
-    run_decode(batch, shape, p, batch.max_q_len);
+    launch_decode(batch, plan_decode(batch, shape, p, batch.max_q_len, num_sms_));
     return;
   }
-  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len));
+  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len), {.tile_sms = num_sms_});
 }
 
-DecodePlace PagedCudaBackend::place_of_decode(const ForwardBatch& batch, const KernelShape& shape,
-                                              const AttentionParams& p, const ExtendLayout& layout) const {
-  if (!layout.others_beside || batch.q_indptr.empty()) return {};
-  return place_decode(batch, {.num_sms = num_sms_,
-                              .tile_rows = layout.tile_rows,
-                              .rows_per_token = layout.rows_per_token,
-                              .decode_may_be_first = layout.beside_decode,
-                              .num_q_heads = p.num_q_heads,
-                              .num_kv_heads = p.num_kv_heads,
-                              .head_dim = shape.head_dim,
-                              .head_token_bytes = head_token_bytes(shape),
-                              .window_left = p.window_left,
-                              .decode_q_len = p.decode_q_len});
+void PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p) {
+  p.decode_q_len = 1;
+  if (batch.max_q_len <= 1) return launch_decode(batch, plan_decode(batch, shape, p, 1, num_sms_));
+  const ExtendLayout layout = kernels_.extend_layout(shape, p, batch.max_q_len);
+  const SmShares shares = shares_of(batch, shape, p, layout);
+  PlannedDecode decode = plan_decode(batch, shape, p, 1, shares.decode_sms);
+  DecodeWorkspace& work = decode.launch.work;
+  if (shares.order == MixedOrder::decode_first) {
+    work.others_beside = work.plan_is_older;
+    launch_decode(batch, decode);
+    run_extend(batch, shape, p, layout, {work.others_beside ? shares.order : MixedOrder::apart, shares.tile_sms});
+    return;
+  }
+  run_extend(batch, shape, p, layout, shares);
+  if (shares.order == MixedOrder::side_by_side) {
+    work.beside_predecessor = true;
+    work.q_ready = q_ready_.as<int32_t>();
+    work.q_epoch = q_epoch_;
+  }
+  launch_decode(batch, decode);
 }
 
-bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
-                                  const DecodePlace& place) {
+SmShares PagedCudaBackend::shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                                     const ExtendLayout& layout) const {
+  const SmShares all = {MixedOrder::apart, num_sms_, num_sms_};
+  if (!layout.side_by_side || !dependent_launch_ || capturing_ || batch.q_indptr.empty()) return all;
+  return share_sms(batch, {.num_sms = num_sms_,
+                           .tile_rows = layout.tile_rows,
+                           .rows_per_token = layout.rows_per_token,
+                           .decode_may_be_first = layout.after_decode,
+                           .num_q_heads = p.num_q_heads,
+                           .num_kv_heads = p.num_kv_heads,
+                           .head_dim = shape.head_dim,
+                           .head_token_bytes = head_token_bytes(shape),
+                           .window_left = p.window_left,
+                           .decode_q_len = p.decode_q_len});
+}
+
+PagedCudaBackend::PlannedDecode PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
+                                                              AttentionParams p, int q_len, int num_sms) {
   const bool boxed = has_tensor_copies() && copied_in_boxes(p) && q_len == 1 && p.group <= kBoxedGroup;
   shape.head_pairs &= p.num_requests >= (boxed ? kBoxedHeadPairRequests : kHeadPairRequests);
   const int rows = q_len * p.group;
@@ -253,30 +267,25 @@ bool PagedCudaBackend::run_decode(const ForwardBatch& batch, KernelShape shape, 
   assert(layout.rows > 0 && layout.ctas_per_sm * layout.rows * shape.head_dim <= 2 * kMaxPartialFloats);
   assert(layout.ctas_per_sm <= kMaxCtasPerSm && layout.ctas_per_sm * layout.rows <= 2 * kMaxPartialRows);
   p.decode_q_len = q_len;
-  const bool beside_tiles = place.order != MixedOrder::apart;
-  const int num_workers = layout.ctas_per_sm * (beside_tiles ? place.sms : num_sms_);
-  const cudaStream_t stream = stream_of(batch);
+  const int num_workers = layout.ctas_per_sm * num_sms;
   PlanInput input = plan_input(p, shape);
   input.num_kv_heads /= layout.heads;
-  if (beside_tiles) {
-    input.first_late_worker = layout.ctas_per_sm * place.early_sms;
-    input.late_share = static_cast<int>(place.late_share * kWholeShare);
-  }
   const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len};
   DecodePlan& plan = place_of(decode_plans_, key);
   const bool plan_is_older = plan.made && plan.key == key;
   if (!plan_is_older) {
     plan.made = true;
     plan.key = key;
-    report(launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream), "decode plan");
+    report(launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
   }
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
-  workspace.others_beside = workspace.plan_is_older && place.order == MixedOrder::decode_first;
-  workspace.beside_predecessor = workspace.plan_is_older && place.order == MixedOrder::tiles_first;
-  report(kernels_.decode(shape, p, {rows, multi_row, workspace, num_workers}, stream), "decode attention");
-  return workspace.others_beside;
+  return {shape, p, {rows, multi_row, workspace, num_workers}};
+}
+
+void PagedCudaBackend::launch_decode(const ForwardBatch& batch, const PlannedDecode& planned) {
+  report(kernels_.decode(planned.shape, planned.params, planned.launch, stream_of(batch)), "decode attention");
 }
 
 Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
@@ -341,18 +350,21 @@ void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, A
 // The blocks of K and V to copy, 0 where that is not worth it; has the memory for them.
 int PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                                   const ExtendLayout& layout) {
-  if (!layout.takes_copies || capturing_ || batch.q_indptr.empty() || batch.kv_lens.empty()) return 0;
-  int64_t blocks = 0, reads = 0;
+  if (layout.copied_tile_rows == 0 || capturing_ || batch.q_indptr.empty() || batch.kv_lens.empty()) return 0;
+  int64_t blocks = 0;
+  double reads = 0;
   for (int r = 0; r < batch.num_reqs; ++r) {
     const int q_len = batch.q_len(r), kv_len = batch.kv_lens[r];
     if (q_len <= p.decode_q_len) continue;
     const int first = first_visible(kv_len, q_len, p.window_left) / kCopyBlockTokens;
-    const int64_t of_request = (kv_len + kCopyBlockTokens - 1) / kCopyBlockTokens - first;
-    blocks += of_request;
-    reads += of_request * ((q_len + layout.tile_rows - 1) / layout.tile_rows) * p.group;
+    blocks += (kv_len + kCopyBlockTokens - 1) / kCopyBlockTokens - first;
+    const double seen = kv_len - (p.causal ? q_len / 2.0 : 0);  // in the mean
+    const int most = p.window_left < 0 ? kv_len : p.window_left + layout.copied_tile_rows;
+    const int tiles = (q_len + layout.copied_tile_rows - 1) / layout.copied_tile_rows;
+    reads += tiles * p.group * std::min<double>(seen, most) / kCopyBlockTokens;
   }
   const int64_t bytes = blocks * kCopyBlockTokens * shape.head_dim * 2 * p.num_kv_heads * 2;
-  if (reads < kMinCopyReads * blocks || bytes > kMaxCopyBytes) return 0;
+  if (reads < static_cast<double>(layout.min_copy_reads * blocks) || bytes > kMaxCopyBytes) return 0;
   if (copies_.size_bytes() < static_cast<size_t>(bytes)) {
     report(cudaStreamSynchronize(stream_of(batch)), "copies of K and V");
     copies_ = {};
@@ -372,17 +384,19 @@ ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelSha
   copies.v = copies_.as<char>() + int64_t{copies.max_blocks} * kCopyBlockTokens * shape.head_dim * 2 * p.num_kv_heads;
   copies.blocks = plan.copy_lists.as<ExtendCopyBlock>();
   copies.first_blocks = reinterpret_cast<int32_t*>(copies.blocks + copies.max_blocks);
-  copies.ready = copies.first_blocks + p.num_requests;
+  if (!plan.key.copied_before) copies.ready = copies.first_blocks + p.num_requests;
   return copies;
 }
 
 void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
-                                  const AttentionParams& p, const ExtendLayout& layout, bool beside_decode) {
+                                  const AttentionParams& p, ExtendLayout layout, const SmShares& shares) {
   assert(layout.tile_rows > 0);
   const cudaStream_t stream = stream_of(batch);
   const int blocks = copy_blocks(batch, shape, p, layout);
+  if (blocks > 0) layout.tile_rows = layout.copied_tile_rows;
   const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len, p.num_kv_heads,
-                         layout.tiles_in_turn && blocks == 0, blocks};
+                         layout.tiles_in_turn && blocks == 0, blocks,
+                         blocks > 0 && layout.copied_before};
   ExtendPlan& plan = place_of(extend_plans_, key);
   // Every request may add one partly filled tile to the tiles that its rows fill.
   auto most_items = [&](int64_t tokens, int requests) {
@@ -418,9 +432,13 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
   ExtendLaunch launch;
   launch.layout = layout;
   launch.work = {plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>(), copies_of(plan, shape, p)};
-  launch.work.beside_predecessor = plan_is_older && beside_decode;
+  launch.work.beside_predecessor = plan_is_older && shares.order == MixedOrder::decode_first && blocks == 0;
+  if (shares.order == MixedOrder::side_by_side) {
+    launch.work.q_ready = q_ready_.as<int32_t>();
+    launch.work.q_epoch = ++q_epoch_;
+  }
   launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
-  launch.num_sms = num_sms_;
+  launch.num_sms = shares.tile_sms;
   report(kernels_.extend(shape, p, launch, stream), "extend attention");
 }
 

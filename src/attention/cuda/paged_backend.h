@@ -10,7 +10,7 @@
 //
 // K and V on pages of a few tokens are copied for prefill where the copies are read often enough (ExtendCopies), into
 // memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
-// known, they are gathered.
+// known, they are read from the pages.
 //
 // With BackendContext::deterministic the decode kernel computes every row, prefill included, with fixed
 // splits (attention_params.h): the bits of a row depend on its own Q and KV alone.
@@ -52,10 +52,15 @@ struct ExtendLayout {
   int tile_rows = 0;
   int rows_per_token = 1;  // group: the q heads of a kv head share a tile; 1: a tile is of one q head
   bool fp8_products = false;  // Caps::fp8_products apply
+  bool pairs = false;         // a request's last tile, if of few tokens, is of two q heads
   bool tiles_in_turn = false;  // PlanInput
-  bool others_beside = false;  // every CTA of the kernel lets the next kernel begin at once
-  bool beside_decode = false;  // ExtendWorklist::beside_predecessor is heeded
-  bool takes_copies = false;  // ExtendCopies, where they are worth it; tiles are then not taken in turn
+  bool side_by_side = false;  // ExtendWorklist::q_ready is heeded, on any number of SMs
+  bool after_decode = false;  // ExtendWorklist::beside_predecessor is heeded
+  // Where ExtendCopies are worth it: the tile_rows with them, 0: it takes none. Tiles are then not taken in turn, nor
+  // beside decode.
+  int copied_tile_rows = 0;
+  int min_copy_reads = 0;  // how often a block must be read, by tiles of q heads, to make up for copying it
+  bool copied_before = false;  // ExtendCopies
 };
 
 struct DecodeLaunch {
@@ -69,7 +74,7 @@ struct ExtendLaunch {
   ExtendLayout layout;
   ExtendWorklist work;
   int max_items = 0;       // entries that the worklist may have
-  int num_sms = 0;
+  int num_sms = 0;         // that it takes
 };
 
 // The kernels of one backend. Layout functions are pure.
@@ -110,6 +115,7 @@ class PagedCudaBackend : public AttentionBackend {
     int window_left = 0, tile_rows = 0, rows_per_token = 0, decode_q_len = 0, num_kv_heads = 0;
     bool tiles_in_turn = false;
     int copy_blocks = 0;
+    bool copied_before = false;
     bool operator==(const ExtendKey&) const = default;
   };
   struct ExtendPlan {
@@ -129,15 +135,22 @@ class PagedCudaBackend : public AttentionBackend {
   };
   static constexpr int kMaxPlans = 4;  // different windows or shapes among a model's layers
 
+  // A decode kernel whose plan is made, or being made.
+  struct PlannedDecode {
+    KernelShape shape;
+    AttentionParams params;
+    DecodeLaunch launch;
+  };
+
   Status prepare();
   void forget_plans();
-  DecodePlace place_of_decode(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                              const ExtendLayout& layout) const;
-  // Whether the next kernel may run beside it, as with MixedOrder::decode_first.
-  bool run_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
-                  const DecodePlace& place = {});
+  void forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
+  SmShares shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                     const ExtendLayout& layout) const;
+  PlannedDecode plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms);
+  void launch_decode(const ForwardBatch& batch, const PlannedDecode& planned);
   void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                  const ExtendLayout& layout, bool beside_decode = false);
+                  ExtendLayout layout, const SmShares& shares);
   int copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
@@ -153,6 +166,8 @@ class PagedCudaBackend : public AttentionBackend {
   int num_sms_ = 0;
   bool dependent_launch_ = false;
   DeviceBuffer partial_out_, partial_max_sum_, counters_;
+  DeviceBuffer q_ready_;  // DecodeWorkspace::q_ready
+  int32_t q_epoch_ = 0;
   std::array<DecodePlan, kMaxPlans> decode_plans_;
   std::array<ExtendPlan, kMaxPlans> extend_plans_;
   DeviceBuffer copies_;  // of K and V, of the layer at work

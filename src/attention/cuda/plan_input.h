@@ -7,8 +7,6 @@
 
 namespace warpweave::cuda {
 
-constexpr int kWholeShare = 256;
-
 struct PlanInput {
   const int32_t* kv_lens = nullptr;
   const int32_t* q_indptr = nullptr;
@@ -18,9 +16,6 @@ struct PlanInput {
   // The decode plan takes requests of up to this many query tokens, the extend plan the longer ones.
   int decode_q_len = 0;
   int head_token_bytes = 512;  // K and V of one token and head
-  // Decode workers from this one on begin late and take late_share (of kWholeShare) of what the others take.
-  int first_late_worker = 1 << 30;
-  int late_share = 0;
   bool causal = true;
   bool tiles_in_turn = false;  // CTAs take every so-manieth tile, rather than the next when they are done
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
@@ -38,7 +33,6 @@ inline int heads_abreast(int num_kv_heads, int num_workers) {
 // What the kernel of the decode plan takes: so many heads, and as many workers, counted as one.
 inline PlanInput of_abreast(PlanInput input, int heads) {
   input.num_kv_heads /= heads;
-  input.first_late_worker /= heads;
   return input;
 }
 

@@ -352,6 +352,9 @@ WW_DEVICE int load_acquire(const int* global) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(value) : "l"(global) : "memory");
   return value;
 }
+WW_DEVICE void store_release(int* global, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(global), "r"(value) : "memory");
+}
 WW_DEVICE void reduce_add_release(int* global, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(global), "r"(value) : "memory");
 }

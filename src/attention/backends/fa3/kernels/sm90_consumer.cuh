@@ -182,6 +182,10 @@ class Sm90Consumer {
       ptx::mbarrier_wait(shared_.q_full(q_ring_.at()), q_ring_.phase());
       tile_ = shared_.tiles[q_ring_.at()];
       if (tile_.request < 0) return false;
+      if (C::kPairs) {  // the tile as far as it is this warpgroup's
+        tile_.head += tile_.paired ? group_ : 0;
+        tile_.first_token += tile_.paired ? 0 : group_ * 64;
+      }
       if (tile_.block_begin < tile_.block_end) return true;
       release(shared_.q_empty(q_ring_.at()));
       q_ring_.advance();
@@ -190,8 +194,12 @@ class Sm90Consumer {
   }
 
   template <class Tile>
+  WW_DEVICE int first_of(const Tile& tile) const {
+    return tile.first_token + (C::kPairs ? 0 : group_ * 64);
+  }
+  template <class Tile>
   WW_DEVICE int token_of(const Tile& tile, int row) const {
-    return tile.first_token + group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + row * 8;
+    return first_of(tile) + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + row * 8;
   }
 
   WW_DEVICE void start_rows() {
@@ -259,7 +267,7 @@ class Sm90Consumer {
     }
     // Most blocks are seen whole by all 64 rows.
     const int begin = block * C::kBlockTokens;
-    const int first = tile_.kv_len - tile_.q_len + tile_.first_token + group_ * 64;
+    const int first = tile_.kv_len - tile_.q_len + first_of(tile_);
     const int whole_end = p_.causal ? min(first + 1, tile_.kv_len) : tile_.kv_len;
     const int whole_begin = p_.window_left < 0 ? 0 : first + 63 - p_.window_left;
     if (begin >= whole_begin && begin + C::kBlockTokens <= whole_end) return;

@@ -14,13 +14,16 @@
 // same maximum. Up to head dim 128 maxima are not looked for at all in blocks that every row sees whole: a
 // sum too great tells, and that block's S is multiplied once more.
 //
+// A request's last tile, if of 64 tokens or fewer, is of two q heads of a kv head, a warpgroup each (kPairs).
+//
 // At head dim 64, where exponentials take as long as the products, three warpgroups multiply, each in a third of
 // the registers (Sm90TrioConsumer); on pages of a few tokens two, as the copying one needs registers there. At head
 // dim 128 long requests in bf16 take three, too: the products of two then cover the third one's softmax. S and P share
 // registers there, so that O of a block is complete before S of the next is begun.
 //
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
-// same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather).
+// same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather); for tall
+// tiles pages of up to 32 tokens are copied, too (sm90_copy_pages.cuh), as small boxes hold those up.
 // Tokens past the table are zero-filled by the copy engine; unused rows of the last page may hold
 // anything: K's are masked, V's are overwritten with zeros.
 // bf16 or f16; causal or not, window, softcap, sinks, LSE. Softmax in log2 units.
@@ -28,6 +31,7 @@
 
 #include <type_traits>
 
+#include "attention/backends/fa3/kernels/sm90_copy_pages.cuh"
 #include "attention/backends/fa3/kernels/sm90_gather_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_trio_consumer.cuh"
@@ -45,7 +49,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   char* smem = unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023);
   const Sm90Shared<C> shared(smem);
   if (threadIdx.x == 0) shared.init_barriers(box_tokens);
-  if constexpr (C::kCopies) Sm90Copies<C>(p, work).first_heads();
+  if (work.q_ready != nullptr) {
+    ptx::grid_dependency_wait();
+    if (blockIdx.x == 0 && threadIdx.x == 0) ptx::store_release(work.q_ready, work.q_epoch);
+  }
+  if constexpr (C::kCopiesHere) Sm90Copies<C>(p, work).first_heads();
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -80,6 +88,10 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   if (error == cudaSuccess) error = make_pool_map(&maps.k, pools.k, pools, C::kDim, box_tokens);
   if (error == cudaSuccess) error = make_pool_map(&maps.v, pools.v, pools, C::kDim, box_tokens);
   if (error != cudaSuccess) return error;
+  if constexpr (C::kCopies && !C::kCopiesHere) {
+    error = launch_copy_pages<C::kDim>(p, work.copies, stream);
+    if (error != cudaSuccess) return error;
+  }
   const int units = max_items * p.num_q_heads;
   const int ctas = units < num_sms ? units : num_sms;
   cudaLaunchConfig_t config{};
@@ -91,7 +103,7 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
-  config.numAttrs = work.beside_predecessor ? 1 : 0;
+  config.numAttrs = work.beside_predecessor || work.q_ready != nullptr ? 1 : 0;
   return cudaLaunchKernelEx(&config, sm90_extend<C>, p, maps, work, box_tokens);
 }
 
@@ -109,10 +121,13 @@ Sm90Variant sm90_small_pages(Sm90Source source) {
 }
 
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
-Sm90Variant sm90_variant(Sm90Source source) {
-  using Boxes = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, Sm90Source::boxes>;
-  if (source == Sm90Source::boxes) return sm90_variant_of<Boxes>();
-  return sm90_small_pages<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages>(source);
+Sm90Variant sm90_variant(Sm90Source source, bool pairs) {
+  constexpr Sm90Source kBoxes = Sm90Source::boxes;
+  if (source != kBoxes) return sm90_small_pages<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages>(source);
+  using Pairs = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, kBoxes, true>;
+  using Whole = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, kBoxes>;
+  static_assert(Pairs::kTileRows == Whole::kTileRows);
+  return pairs ? sm90_variant_of<Pairs>() : sm90_variant_of<Whole>();
 }
 
 }  // namespace warpweave::cuda

@@ -3,14 +3,15 @@
 
 namespace warpweave::cuda {
 
-Sm90Variant sm90_f16(int head_dim, Sm90Source source, bool tall) {
+Sm90Variant sm90_f16(int head_dim, Sm90Source source, Sm90Tiling tiling) {
+  const bool tall = tiling == Sm90Tiling::tall, pairs = tiling == Sm90Tiling::pairs;
   // dim, warpgroups, KV block, stages of K, of V
   switch (head_dim) {
     case 64:
-      if (source != Sm90Source::boxes || !tall) return sm90_variant<ptx::F16, 64, 2, 128, 3, 3>(source);
+      if (source != Sm90Source::boxes || !tall) return sm90_variant<ptx::F16, 64, 2, 128, 3, 3>(source, pairs);
       return sm90_variant_of<Sm90Config<ptx::F16, 64, 3, 128, 4, 4, Sm90Source::boxes>>();
-    case 128: return sm90_variant<ptx::F16, 128, 2, 128, 3, 2>(source);
-    case 256: return sm90_variant<ptx::F16, 256, 2, 64, 2, 2>(source);
+    case 128: return sm90_variant<ptx::F16, 128, 2, 128, 3, 2>(source, pairs);
+    case 256: return sm90_variant<ptx::F16, 256, 2, 64, 2, 2>(source, pairs);
     default: return {};
   }
 }

@@ -17,7 +17,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
   WW_DEVICE void run(const ExtendWorklist& work) {
     // A warp without a box of its own would only wait (Sm90Shared::followers).
     if (part() * box_tokens_ >= C::kBlockTokens) {
-      if constexpr (C::kCopies) {
+      if constexpr (C::kCopiesHere) {
         Sm90Copies<C>(p_, work).other_heads();
         Sm90Tiles<C>(p_, work).finish();
       }
@@ -38,10 +38,10 @@ class Sm90Producer : Sm90ProducerBase<C> {
 
   WW_DEVICE void lead(const ExtendWorklist& work) {
     Sm90Tiles<C> tiles(p_, work);
-    tile_ = tiles.of(blockIdx.x);
+    tile_ = tiles.first();
     find_pages(tile_.block_end - 1);
     for (;;) {
-      if constexpr (C::kCopies) wait_for_copies(work);
+      if constexpr (C::kCopiesHere) wait_for_copies(work);
       publish();
       if (tile_.request < 0) break;
       tiles.ask();
@@ -77,7 +77,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
       if (lane() == 0) ptx::mbarrier_arrive(shared_.q_empty(q_ring_.stage));
       q_ring_.advance();
       if (tile_.request < 0) return;
-      if constexpr (C::kCopies) ptx::fence_proxy_async_all();
+      if constexpr (C::kCopiesHere) ptx::fence_proxy_async_all();
       find_pages(tile_.block_end - 1);
       for (int block = tile_.block_end - 1; block >= tile_.block_begin; --block) {
         load_block(map, memory, full, empty, ring);

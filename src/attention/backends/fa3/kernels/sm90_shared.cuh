@@ -13,7 +13,7 @@
 namespace warpweave::cuda {
 
 template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_,
-          Sm90Source kSource_>
+          Sm90Source kSource_, bool kPairs_ = false>
 struct Sm90Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -25,6 +25,8 @@ struct Sm90Config {
   static constexpr int kValueStages = kValueStages_;
   static constexpr bool kGather = kSource_ == Sm90Source::gather;
   static constexpr bool kCopies = kSource_ == Sm90Source::copies;
+  // Three warpgroups leave the copying one no registers to copy from the pools beside them: a kernel before does.
+  static constexpr bool kCopiesHere = kCopies && !kTrio;
   // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected.
   static constexpr bool kExpectMaxima = kDim <= 128;  // else registers do not suffice
   // Far below what float32 holds, and for f16 what P may be.
@@ -46,6 +48,9 @@ struct Sm90Config {
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
   static constexpr bool kPingPong = kDim <= 128 && !kTrio;
+  // A tile of 64 tokens or fewer is of two q heads, a warpgroup each, where a kv head has an even number.
+  static constexpr bool kPairs = kPairs_;
+  static_assert(!kPairs || kConsumers_ == 2);
   static_assert(kConsumers_ == 2 || kTrio);
   static constexpr float kRescaleThreshold = 8;
 };
@@ -62,6 +67,7 @@ struct Sm90Tile {
   int first_token;              // of the tile, within the request
   int block_begin, block_end;   // KV blocks
   int plain_begin, plain_end;   // those that every row sees whole
+  bool paired;                  // its rows are those of `head` and of the next head
 };
 
 struct Sm90Barriers {

@@ -20,11 +20,13 @@ class Sm90Tiles {
         section_heads_(work.header->section_kv_heads * p.group) {}
 
   // A unit is a tile of a q head: sections of heads outermost, then the items, then the heads of a section. Past the
-  // end: request -1.
+  // end: request -1. The second of two heads that share a tile: request kSkipped.
+  static constexpr int kSkipped = -2;
   WW_DEVICE Sm90Tile of(int unit) const {
     Sm90Tile t;
     t.request = -1;
     t.block_begin = t.block_end = 0;
+    t.paired = false;
     if (unit >= units_) return t;
     const int section_units = units_ / p_.num_q_heads * section_heads_;
     const int in_section = unit % section_units;
@@ -35,6 +37,10 @@ class Sm90Tiles {
     t.q_len = p_.q_indptr[t.request + 1] - t.q_begin;
     t.kv_len = p_.kv_lens[t.request];
     t.first_token = item.tile * C::kTileRows;
+    if (C::kPairs && p_.group % 2 == 0 && t.q_len - t.first_token <= 64) {
+      t.paired = true;
+      if (t.head % 2 == 1) t.request = kSkipped;
+    }
     int last_token = min(t.q_len, t.first_token + C::kTileRows) - 1;
     if constexpr (C::kTrio) {
       // The tile that is not full is the first, as that sees least.
@@ -54,16 +60,28 @@ class Sm90Tiles {
   WW_DEVICE void ask() {
     if (threadIdx.x % 32 == 0) asked_ = atomicAdd(&work_.header->units_taken, 1) + static_cast<int>(gridDim.x);
   }
-  WW_DEVICE Sm90Tile next() const { return of(__shfl_sync(~0u, asked_, 0)); }
+  WW_DEVICE Sm90Tile next() {
+    for (;;) {
+      const Sm90Tile t = of(__shfl_sync(~0u, asked_, 0));
+      if (!C::kPairs || t.request != kSkipped) return t;
+      ask();
+    }
+  }
+  WW_DEVICE Sm90Tile first() {
+    const Sm90Tile t = of(blockIdx.x);
+    if (!C::kPairs || t.request != kSkipped) return t;
+    ask();
+    return next();
+  }
 
   WW_DEVICE void finish() const {
-    constexpr int kWarps = C::kCopies ? 3 : 1;  // those that copy finish, too
+    constexpr int kWarps = C::kCopiesHere ? 3 : 1;  // those that copy finish, too
     if (threadIdx.x % 32 != 0) return;
-    if (C::kCopies) __threadfence();
+    if (C::kCopiesHere) __threadfence();
     if (atomicAdd(&work_.header->ctas_done, 1) + 1 != kWarps * static_cast<int>(gridDim.x)) return;
     work_.header->units_taken = 0;
     work_.header->ctas_done = 0;
-    if constexpr (C::kCopies) {
+    if constexpr (C::kCopiesHere) {
       work_.header->pieces_taken = 0;
       for (int head = 0; head < p_.num_kv_heads; ++head) work_.copies.ready[head] = 0;
     }
@@ -113,7 +131,8 @@ class Sm90ProducerBase {
         for (int c = 0; c < C::kColumnBlocks; ++c) {
           for (int part = 0; part < C::kConsumers; ++part) {
             const ptx::u32 target = shared_.q + stage * C::kQueryBytes + (c * C::kTileRows + part * 64) * 128;
-            ptx::tma_load_4d(target, &maps_.q, full, c * 64, tile_.q_begin + tile_.first_token + part * 64, tile_.head, 0);
+            const int token = tile_.q_begin + tile_.first_token + (tile_.paired ? 0 : part * 64);
+            ptx::tma_load_4d(target, &maps_.q, full, c * 64, token, tile_.head + (tile_.paired ? part : 0), 0);
           }
         }
       }

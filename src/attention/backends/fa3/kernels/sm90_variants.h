@@ -20,9 +20,12 @@ enum class Sm90Source {
   copies,  // such pages, copied first to where the copy engine can take large boxes (ExtendCopies)
 };
 
-// tall: of the tiles that a head dim has, the taller ones, for long requests.
-Sm90Variant sm90_bf16(int head_dim, Sm90Source source, bool tall);
-Sm90Variant sm90_f16(int head_dim, Sm90Source source, bool tall);
+// Tiles for short requests (of 64 tokens or fewer: of two q heads), for others, and the taller ones that a head dim may
+// have for long requests.
+enum class Sm90Tiling { pairs, usual, tall };
+
+Sm90Variant sm90_bf16(int head_dim, Sm90Source source, Sm90Tiling tiling);
+Sm90Variant sm90_f16(int head_dim, Sm90Source source, Sm90Tiling tiling);
 // e4m3 products, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
 Sm90Variant sm90_fp8_bf16(int head_dim, bool tall);
 Sm90Variant sm90_fp8_f16(int head_dim, bool tall);

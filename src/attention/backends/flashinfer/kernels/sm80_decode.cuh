@@ -22,6 +22,15 @@ WW_DEVICE void wait_for_predecessor(const DecodeWorkspace& w) {
   if (w.others_beside) ptx::launch_dependents();
 }
 
+// Until this step's Q, K and V are written.
+WW_DEVICE void wait_for_query(const DecodeWorkspace& w) {
+  if (w.q_ready == nullptr) return wait_for_predecessor(w);
+  if (threadIdx.x % 32 == 0) {
+    while (ptx::load_acquire(w.q_ready) != w.q_epoch) {}
+  }
+  __syncwarp();
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w,
@@ -29,14 +38,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
   if (!w.others_beside) ptx::launch_dependents();
-  // Before anything is read: kernels launched early may be chained. Beside its predecessor, which was not
-  // launched early, it waits only so that its own end means both.
-  const bool reads_early = !C::kFixedSplits && w.plan_is_older && p.earlier_kv_settled && !w.beside_predecessor;
-  const bool wait_late = reads_early || w.beside_predecessor;
-  if (!wait_late) wait_for_predecessor(w);
+  // Before anything is read: kernels launched early may be chained. Beside its predecessor it waits for that one only
+  // so that its own end means both.
+  const bool waits = !w.beside_predecessor || w.q_ready != nullptr;
+  const bool reads_early = !C::kFixedSplits && w.plan_is_older && p.earlier_kv_settled && waits;
+  if (waits && !reads_early) wait_for_query(w);
   const DecodeWorker run = w.workers[blockIdx.x];
   if (run.num_tiles == 0) {
-    if (wait_late) wait_for_predecessor(w);
+    if (reads_early || w.beside_predecessor) wait_for_predecessor(w);
     return;
   }
 
@@ -53,7 +62,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   int filled = 0;
   if (reads_early) {
     for (; filled < C::kStages && loader.next_is_earlier(); ++filled) loader.load(p, w);
-    wait_for_predecessor(w);
+    wait_for_query(w);
     state.load(p, segment);
   }
   for (; filled < C::kStages; ++filled) loader.load(p, w);
@@ -134,7 +143,8 @@ cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& 
       sm80_decode<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
   if (ready != cudaSuccess) return ready;
   const int abreast = C::kFixedSplits ? 1 : heads_abreast(p.num_kv_heads / C::kHeads, num_workers);
-  return launch_decode_kernel(sm80_decode<C>, num_workers, C::kThreads, C::kSmemBytes, w.plan_is_older, stream, p, w, abreast);
+  return launch_decode_kernel(sm80_decode<C>, num_workers, C::kThreads, C::kSmemBytes,
+                              w.plan_is_older || w.q_ready != nullptr, stream, p, w, abreast);
 }
 
 }  // namespace warpweave::cuda
