@@ -32,7 +32,7 @@ constexpr int kPairTokens = 512;
 
 // Reads that make up for a copy: on an H200 8 reads lose a fifth to gathering, 12 gain 5 % and 16 a third. What tall tiles
 // gain on boxes of a few tokens is less: 86 reads (8192 tokens) nothing, 143 (on 16384 more) and 172 (16384) 4 %.
-constexpr int kMinReadsNotGathered = 10;
+constexpr int kMinReadsNotGathered = 9;
 constexpr int kMinReadsNotBoxed = 100;
 
 bool takes_tall_tiles(const KernelShape& shape, const AttentionParams& p, int max_q_len, Sm90Source source) {
