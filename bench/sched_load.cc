@@ -3,7 +3,7 @@
 //
 //   sched_load REQUESTS CONCURRENCY [KEY=VALUE ...]
 //
-// Keys: chunk (8192), mixed (1) and rows (--mixed-chunk-rows, 256) of the scheduler; delay (steps that go by between
+// Keys: chunk (8192), mixed (1) and rows (--mixed-chunk-rows, 512) of the scheduler; delay (steps that go by between
 // a request's end and the next one's arrival, 1); in_min, in_max, out_min, out_max (tokens); runs (seeds that are
 // averaged, 1), seed (11, that of serving_bench); trace (1: a line a step); of the model: products (1, a factor),
 // round (rows to which steps with prefill are padded), mixed_us and row_us (what such a step and each of its
@@ -28,7 +28,7 @@ namespace {
 struct Options {
   int requests = 200, concurrency = 64;
   std::map<std::string, double> values = {
-      {"chunk", 8192},   {"mixed", 1},        {"rows", 256},      {"delay", 1},     {"in_min", 512},
+      {"chunk", 8192},   {"mixed", 1},        {"rows", 512},      {"delay", 1},     {"in_min", 512},
       {"in_max", 1536},  {"out_min", 128},    {"out_max", 384},   {"runs", 1},      {"seed", 11},
       {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 1000}, {"row_us", 0.1},
       {"throttle", 0.14}, {"heat", 1.28},     {"tau_us", 33000},  {"warm_from", 0.39}};

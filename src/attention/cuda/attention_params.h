@@ -140,9 +140,9 @@ struct ExtendHeader {
   int32_t pieces_taken = 0;  // zero between launches
 };
 
-// K and V of pages of a few tokens, copied into blocks of kCopyBlockTokens tokens of one kv head, from which the copy
-// engine takes large boxes: [kv head][max_blocks][kCopyBlockTokens][d] each. Head by head, so that the first is
-// multiplied while the others are copied.
+// K and V of small pages, copied into blocks of kCopyBlockTokens tokens of one kv head, from which the copy engine takes
+// large boxes: [kv head][max_blocks][kCopyBlockTokens][d] each. By the prefill kernel itself, head by head, so that the
+// first is multiplied while the others are copied; or by a kernel before it.
 inline constexpr int kCopyBlockTokens = 128;
 
 struct ExtendCopyBlock {

@@ -8,7 +8,7 @@
 // Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
 // kernel; batches of short requests (drafts) to the decode kernel of several rows. Errors of launches are reported by the next init_forward_metadata.
 //
-// K and V on pages of a few tokens are copied for prefill where the copies are read often enough (ExtendCopies), into
+// K and V on small pages are copied for prefill where the copies are read often enough (ExtendCopies), into
 // memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
 // known, they are read from the pages.
 //
