@@ -181,12 +181,13 @@ Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardB
 // The graph holds its own plan launches.
 Status PagedCudaBackend::init_forward_metadata_replay_cuda_graph(const ForwardBatch&) { return {}; }
 
-void PagedCudaBackend::report(cudaError_t error, const char* what) { report(cuda_status(error, what)); }
+bool PagedCudaBackend::report(cudaError_t error, const char* what) { return report(cuda_status(error, what)); }
 
-void PagedCudaBackend::report(const Status& status) {
-  if (status.ok()) return;
+bool PagedCudaBackend::report(const Status& status) {
+  if (status.ok()) return true;
   LOG_ERROR("{}: {}", caps_.name, status.message());
   if (first_error_.ok()) first_error_ = status;
+  return false;
 }
 
 void PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
@@ -232,8 +233,9 @@ void PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelShap
     run_extend(batch, shape, p, layout, {work.others_beside ? shares.order : MixedOrder::apart, shares.tile_sms});
     return;
   }
-  run_extend(batch, shape, p, layout, shares);
+  const bool launched = run_extend(batch, shape, p, layout, shares);
   if (shares.order == MixedOrder::side_by_side) {
+    if (!launched) return;  // it would wait for the word of a kernel that does not run
     work.beside_predecessor = true;
     work.q_ready = q_ready_.as<int32_t>();
     work.q_epoch = q_epoch_;
@@ -244,7 +246,12 @@ void PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelShap
 SmShares PagedCudaBackend::shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                                      const ExtendLayout& layout) const {
   const SmShares all = {MixedOrder::apart, num_sms_, num_sms_};
-  if (!layout.side_by_side || !dependent_launch_ || capturing_ || batch.q_indptr.empty()) return all;
+  if (!layout.side_by_side || !dependent_launch_ || batch.q_indptr.empty()) return all;
+  // A graph would give the same word at every launch (q_epoch).
+  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream_of(batch), &captured);
+  if (asked != cudaSuccess) cudaGetLastError();  // of no launch
+  if (asked != cudaSuccess || capturing_ || captured != cudaStreamCaptureStatusNone) return all;
   return share_sms(batch, {.num_sms = num_sms_,
                            .tile_rows = layout.tile_rows,
                            .rows_per_token = layout.rows_per_token,
@@ -326,7 +333,10 @@ void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, A
   if (!plan.made || plan.key != key) {
     int pieces = num_fixed_pieces(batch.num_tokens, batch.num_reqs, tokens);
     if (decode) pieces = std::max(pieces, 2 * graph_requests_);
-    if (const Status reserved = reserve_fixed(plan, pieces); !reserved.ok()) return report(reserved);
+    if (const Status reserved = reserve_fixed(plan, pieces); !reserved.ok()) {
+      report(reserved);
+      return;
+    }
     plan.made = true;
     plan.key = key;
     FixedSplitPlan to_make;
@@ -388,7 +398,7 @@ ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelSha
   return copies;
 }
 
-void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
+bool PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
                                   const AttentionParams& p, ExtendLayout layout, const SmShares& shares) {
   assert(layout.tile_rows > 0);
   const cudaStream_t stream = stream_of(batch);
@@ -439,7 +449,7 @@ void PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
   }
   launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
   launch.num_sms = shares.tile_sms;
-  report(kernels_.extend(shape, p, launch, stream), "extend attention");
+  return report(kernels_.extend(shape, p, launch, stream), "extend attention");
 }
 
 }  // namespace warpweave::cuda

@@ -149,15 +149,17 @@ class PagedCudaBackend : public AttentionBackend {
                      const ExtendLayout& layout) const;
   PlannedDecode plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms);
   void launch_decode(const ForwardBatch& batch, const PlannedDecode& planned);
-  void run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+  // Whether the kernel was launched.
+  bool run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   ExtendLayout layout, const SmShares& shares);
   int copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                   const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
   Status reserve_fixed(FixedPlan& plan, int pieces);
   void run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
-  void report(cudaError_t error, const char* what);
-  void report(const Status& status);
+  // Whether there is no error.
+  bool report(cudaError_t error, const char* what);
+  bool report(const Status& status);
 
   const Caps& caps_;
   const KernelFamily& kernels_;
