@@ -29,6 +29,7 @@ constexpr int kHeadPairRequests = 16;
 constexpr int kBoxedHeadPairRequests = 8;
 constexpr int kBoxedGroup = 4;
 
+// The most memory for copies of K and V.
 constexpr int64_t kMaxCopyBytes = int64_t{768} << 20;
 
 // Fixed splits: long enough that merging costs little, short enough to spread one long request.

@@ -57,10 +57,10 @@ struct ExtendLayout {
   bool side_by_side = false;  // ExtendWorklist::q_ready is heeded, on any number of SMs
   bool after_decode = false;  // ExtendWorklist::beside_predecessor is heeded
   // Where ExtendCopies are worth it: the tile_rows with them, 0: it takes none. Tiles are then not taken in turn, nor
-  // beside decode.
+  // launched under decode.
   int copied_tile_rows = 0;
   int min_copy_reads = 0;  // how often a block must be read, by tiles of q heads, to make up for copying it
-  bool copied_before = false;  // ExtendCopies
+  bool copied_before = false;  // by a kernel before the tiles' (ExtendCopies::ready is null)
 };
 
 struct DecodeLaunch {

@@ -31,7 +31,8 @@ constexpr int kShortTileRows = 128;
 constexpr int kPairTokens = 512;
 
 // Reads that make up for a copy: on an H200 8 reads lose a fifth to gathering, 12 gain 5 % and 16 a third. What tall tiles
-// gain on boxes of a few tokens is less: 86 reads (8192 tokens) nothing, 143 (on 16384 more) and 172 (16384) 4 %.
+// gain on small boxes is less: 143 reads (8192 tokens on 16384) and 172 (16384) 4 %; 86 (8192) lost 5 %, with one kv head
+// a section of the plan, and were not measured since.
 constexpr int kMinReadsNotGathered = 9;
 constexpr int kMinReadsNotBoxed = 100;
 
@@ -40,6 +41,12 @@ bool takes_tall_tiles(const KernelShape& shape, const AttentionParams& p, int ma
   return max_q_len >= kTallTokensDim128 && (source == Sm90Source::copies ||
                                             box_tokens_of(p.page_size, kTallBoxTokensDim128) == kTallBoxTokensDim128);
 }
+
+bool multiplies_16_bits(const KernelShape& shape, const AttentionParams& p) {
+  return shape.kv == KvType::same16 && p.tree_mask == nullptr;
+}
+
+Sm90Source pools_source(const AttentionParams& p) { return gathers(p) ? Sm90Source::gather : Sm90Source::boxes; }
 
 Sm90Variant fp8_variant(const KernelShape& shape, bool tall) {
   return (shape.element == ElementType::bf16 ? sm90_fp8_bf16 : sm90_fp8_f16)(shape.head_dim, tall);
@@ -61,8 +68,8 @@ ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams&
     const Sm90Variant fp8 = fp8_variant(shape, max_q_len >= kTallFp8Tokens);
     if (fp8.launch != nullptr) return {.tile_rows = fp8.tile_rows, .fp8_products = true};
   }
-  if (shape.kv != KvType::same16 || p.tree_mask != nullptr) return sm80_extend_layout(shape, p, max_q_len);
-  const Sm90Source source = gathers(p) ? Sm90Source::gather : Sm90Source::boxes;
+  if (!multiplies_16_bits(shape, p)) return sm80_extend_layout(shape, p, max_q_len);
+  const Sm90Source source = pools_source(p);
   const Sm90Tiling tiling = tiling_of(shape, p, max_q_len, source);
   ExtendLayout out{.tile_rows = variant(shape, source, tiling).tile_rows};
   if (out.tile_rows == 0) return sm80_extend_layout(shape, p, max_q_len);
@@ -86,9 +93,8 @@ cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, cons
   if (launch.layout.fp8_products) {
     return fp8_variant(shape, tall).launch(p, launch.work, launch.max_items, launch.num_sms, stream);
   }
-  if (shape.kv != KvType::same16 || p.tree_mask != nullptr) return sm80_extend(shape, p, launch, stream);
-  const bool copies = launch.work.copies.max_blocks > 0;
-  const Sm90Source source = copies ? Sm90Source::copies : gathers(p) ? Sm90Source::gather : Sm90Source::boxes;
+  if (!multiplies_16_bits(shape, p)) return sm80_extend(shape, p, launch, stream);
+  const Sm90Source source = launch.work.copies.max_blocks > 0 ? Sm90Source::copies : pools_source(p);
   const Sm90Tiling tiling = tall ? Sm90Tiling::tall : launch.layout.pairs ? Sm90Tiling::pairs : Sm90Tiling::usual;
   const Sm90Variant kernel = variant(shape, source, tiling);
   if (kernel.launch == nullptr) return sm80_extend(shape, p, launch, stream);

@@ -1,4 +1,4 @@
-// Copies K and V of pages of a few tokens to where the Hopper prefill kernel with tall tiles takes them (ExtendCopies),
+// Copies K and V of small pages to where the Hopper prefill kernel with tall tiles takes them (ExtendCopies),
 // as a kernel of its own before that one.
 #pragma once
 
