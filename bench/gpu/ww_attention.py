@@ -29,8 +29,8 @@ PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_request
                                   ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
-                                              ("split_tokens", I), ("plan_is_older", B), ("beside_predecessor", B),
-                                              ("others_beside", B), ("q_ready", P), ("q_epoch", I)])
+                                              ("split_tokens", I), ("plan_is_older", B), ("others_beside", B),
+                                              ("q_ready", P), ("q_epoch", I)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies),
                                            ("beside_predecessor", B), ("q_ready", P), ("q_epoch", I)])
 ExtendLayout = _struct("ExtendLayout", [("tile_rows", I), ("rows_per_token", I), ("fp8_products", B), ("pairs", B),
@@ -299,7 +299,7 @@ class Decode:
         self.ws.plan_is_older, self.ws.others_beside = early, others_beside
         self.side = side
         if side:
-            self.ws.beside_predecessor, self.ws.q_ready = True, side.word.data_ptr()
+            self.ws.q_ready = side.word.data_ptr()
         for a in self.args:
             a.decode_q_len = q_len
             a.earlier_kv_settled = early

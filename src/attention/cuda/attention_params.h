@@ -109,12 +109,10 @@ struct DecodeWorkspace {
   int split_tokens = 0;             // a multiple of kDecodeTileTokens
   // Another call has run since the plan was made: this one may be launched under its predecessor.
   bool plan_is_older = false;
-  // Nor does it touch what its predecessor writes: it runs beside it, and ends after it.
-  bool beside_predecessor = false;
   // The next kernel begins where CTAs of this one end, and touches what is written before this one.
   bool others_beside = false;
-  // beside_predecessor, and that kernel was launched under its own: once this holds q_epoch, what was written before it
-  // is there. Null: it is there from the beginning.
+  // Where set, it runs beside its predecessor, touches nothing that that one writes, and ends after it. That one was
+  // launched under its own: once this holds q_epoch, what was written before it is there.
   const int32_t* q_ready = nullptr;
   int32_t q_epoch = 0;
 };

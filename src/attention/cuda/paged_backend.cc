@@ -237,7 +237,6 @@ void PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelShap
   const bool launched = run_extend(batch, shape, p, layout, shares);
   if (shares.order == MixedOrder::side_by_side) {
     if (!launched) return;  // it would wait for the word of a kernel that does not run
-    work.beside_predecessor = true;
     work.q_ready = q_ready_.as<int32_t>();
     work.q_epoch = q_epoch_;
   }

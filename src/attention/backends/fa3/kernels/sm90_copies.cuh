@@ -74,9 +74,8 @@ class Sm90Copies {
   WW_DEVICE int64_t row_of(int piece, const ExtendCopyBlock& block) const {
     const int token = block.block * kCopyBlockTokens + piece % kBlockPieces * kPieceTokens + lane();
     const int kv_len = p_.kv_lens[block.request];
-    const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
-    const int64_t page = __ldg(p_.page_table + static_cast<int64_t>(block.request) * p_.page_table_stride +
-                               min(index, p_.page_table_stride - 1));
+    const int index = page_index(p_, token);
+    const int64_t page = page_at(p_, block.request, min(index, p_.page_table_stride - 1));
     const int64_t element = page * p_.page_stride + (token - index * p_.page_size) * p_.token_stride +
                             piece / head_pieces_ * p_.head_stride;
     return token < kv_len ? element : -1;

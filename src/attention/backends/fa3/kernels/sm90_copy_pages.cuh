@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/cuda/attention_params.h"
+#include "attention/cuda/page_lookup.cuh"
 #include "attention/cuda/ptx.h"
 
 namespace warpweave::cuda {
@@ -24,11 +25,11 @@ __global__ void __launch_bounds__(kCopyPagesThreads) copy_pages(const __grid_con
   if (threadIdx.x < kCopyPagesTokens) {
     const ExtendCopyBlock block = copies.blocks[slot];
     const int token = block.block * kCopyBlockTokens + first + threadIdx.x;
-    const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
     int64_t row = -1;
     if (token < p.kv_lens[block.request]) {
-      const int64_t page = p.page_table[static_cast<int64_t>(block.request) * p.page_table_stride + index];
-      row = page * p.page_stride + (token - index * p.page_size) * p.token_stride;
+      int in_page;
+      const int64_t page = page_of_token(p, block.request, token, in_page);
+      row = page * p.page_stride + in_page * p.token_stride;
     }
     rows[threadIdx.x] = row;
   }

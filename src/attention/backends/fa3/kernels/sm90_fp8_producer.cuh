@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_fp8_shared.cuh"
+#include "attention/cuda/page_lookup.cuh"
 #include "attention/cuda/plan.h"
 
 namespace warpweave::cuda {
@@ -137,9 +138,9 @@ class Sm90Fp8Producer {
     page_ = -1;
     in_page_ = 0;
     if (lane() * box_tokens_ >= C::kBlockTokens || token >= tile().kv_len) return;
-    const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
+    const int index = page_index(p_, token);
     in_page_ = token - index * p_.page_size;
-    page_ = __ldg(p_.page_table + static_cast<int64_t>(tile().request) * p_.page_table_stride + index);
+    page_ = page_at(p_, tile().request, index);
   }
 
   // Each lane copies its box of K and V.

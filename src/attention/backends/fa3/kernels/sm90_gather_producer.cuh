@@ -18,7 +18,6 @@ class Sm90GatherProducer : Sm90ProducerBase<C> {
     const Sm90Tiles<C> tiles(p_, work);
     for (int unit = blockIdx.x;; unit += gridDim.x) {
       tile_ = tiles.of(unit);
-      if (tile_.request == Sm90Tiles<C>::kSkipped) continue;
       if (warp() == 0) publish();
       if (tile_.request < 0) return;
       int block = tile_.block_end - 1;

@@ -2,15 +2,10 @@
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_shared.cuh"
+#include "attention/cuda/page_lookup.cuh"
 #include "attention/cuda/plan.h"
 
 namespace warpweave::cuda {
-
-WW_DEVICE int page_of_token(const AttentionParams& p, int request, int token, int& in_page) {
-  const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
-  in_page = token - index * p.page_size;
-  return __ldg(p.page_table + static_cast<int64_t>(request) * p.page_table_stride + index);
-}
 
 template <class C>
 class Sm90Tiles {

@@ -38,14 +38,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
   if (!w.others_beside) ptx::launch_dependents();
-  // Before anything is read: kernels launched early may be chained. Beside its predecessor it waits for that one only
-  // so that its own end means both.
-  const bool waits = !w.beside_predecessor || w.q_ready != nullptr;
-  const bool reads_early = !C::kFixedSplits && w.plan_is_older && p.earlier_kv_settled && waits;
-  if (waits && !reads_early) wait_for_query(w);
+  // Before anything is read: kernels launched early may be chained.
+  const bool reads_early = !C::kFixedSplits && w.plan_is_older && p.earlier_kv_settled;
+  if (!reads_early) wait_for_query(w);
   const DecodeWorker run = w.workers[blockIdx.x];
   if (run.num_tiles == 0) {
-    if (reads_early || w.beside_predecessor) wait_for_predecessor(w);
+    if (reads_early || w.q_ready != nullptr) wait_for_predecessor(w);
     return;
   }
 
@@ -110,7 +108,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     if (!more) break;
   }
   ptx::cp_async_wait<0>();
-  if (w.beside_predecessor) ptx::grid_dependency_wait();
+  if (w.q_ready != nullptr) ptx::grid_dependency_wait();  // its own end means both
 }
 
 // `early`: before the kernel before it has ended.

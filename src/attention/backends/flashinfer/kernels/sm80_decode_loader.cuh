@@ -6,6 +6,7 @@
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/fp4_fragment.h"
 #include "attention/cuda/kv_fragment.h"
+#include "attention/cuda/page_lookup.cuh"
 #include "attention/cuda/plan.h"
 #include "attention/cuda/ptx.h"
 
@@ -267,9 +268,6 @@ class DecodeLoader {
   }
   WW_DEVICE bool seen(int token) const {
     return token < segment_.token_end && (!C::kFixedSplits || token >= segment_.visible_begin);
-  }
-  static WW_DEVICE int page_index(const AttentionParams& p, int token) {
-    return p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
   }
 
   WW_DEVICE void issue(const AttentionParams& p) {

@@ -7,6 +7,7 @@
 
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/kv_fragment.h"
+#include "attention/cuda/page_lookup.cuh"
 #include "attention/cuda/plan.h"
 #include "attention/cuda/ptx.h"
 
@@ -401,9 +402,9 @@ WW_DEVICE void find_tokens(const AttentionParams& p, const ExtendTile& t, int po
     const int token = position + threadIdx.x;
     long long offset = -1;
     if (token < t.token_end) {
-      const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
-      const int64_t page = __ldg(p.page_table + static_cast<int64_t>(t.request) * p.page_table_stride + index);
-      offset = (page * p.page_stride + (token - index * p.page_size) * p.token_stride +
+      int in_page;
+      const int64_t page = page_of_token(p, t.request, token, in_page);
+      offset = (page * p.page_stride + in_page * p.token_stride +
                 t.head * p.head_stride) * C::Fragment::kBits / 8;
     }
     offsets[threadIdx.x] = offset;

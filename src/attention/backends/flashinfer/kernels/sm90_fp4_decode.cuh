@@ -93,8 +93,7 @@ class BulkDecodeProducer {
     }
     const int token = position_ + static_cast<int>(threadIdx.x % 32) * box_tokens_;
     if (token < min(segment_.token_end, position_ + C::kRoundTokens)) {
-      const int at = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
-      page_ = __ldg(p_.page_table + static_cast<int64_t>(segment_.request) * p_.page_table_stride + at);
+      page_ = page_at(p_, segment_.request, page_index(p_, token));
     }
   }
 
@@ -220,12 +219,11 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
   const int warp = threadIdx.x / 32;
   ptx::launch_dependents();
   // As in sm80_decode.
-  const bool reads_early = w.plan_is_older && p.earlier_kv_settled && !w.beside_predecessor;
-  const bool wait_late = reads_early || w.beside_predecessor;
-  if (!wait_late) ptx::grid_dependency_wait();
+  const bool reads_early = w.plan_is_older && p.earlier_kv_settled;
+  if (!reads_early) ptx::grid_dependency_wait();
   const DecodeWorker run = w.workers[blockIdx.x];
   if (run.num_tiles == 0) {
-    if (wait_late) ptx::grid_dependency_wait();
+    if (reads_early) ptx::grid_dependency_wait();
     return;
   }
   const u32 stages = ptx::smem_address(bulk_smem), full = ptx::smem_address(barriers), empty = full + Layout::kStages * 8;
@@ -253,7 +251,6 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
   BulkDecodeConsumer<C> consumer(keys, values);
   if (reads_early) ptx::grid_dependency_wait();
   consume(p, w, run, heads_abreast, consumer, epilogue);
-  if (w.beside_predecessor) ptx::grid_dependency_wait();
 #endif
 }
 
