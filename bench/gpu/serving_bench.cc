@@ -2,9 +2,9 @@
 //
 //   serving_bench ROWS --model-path DIR --load-format dummy --skip-tokenizer-init [flags of `serve`]
 //
-// ROWS is a list of: start, decode, prefill, ttft, load4, load16, load32, load64, load256 (so many requests at a time);
-// or all, of whose loads the last two. One line of JSON a row. decode64 alone is the decode step of that batch, so are
-// decode1, decode8 and decode256.
+// ROWS is a list of: start, decode, prefill, ttft, load4, load16, load32, load64, load256 (so many requests at a time, of
+// 512 to 1536 tokens), long16 (of 6000 to 16000); or all, of whose loads load64 and load256. One line of JSON a row.
+// decode64 alone is the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
 #include <fmt/format.h>
@@ -192,9 +192,13 @@ void ttft(Runner& runner) {
 }
 
 struct Load {
+  const char* name;
   int requests, concurrency;
+  int least_prompt = 512, most_prompt = 1536;
 };
-constexpr Load kLoads[] = {{100, 4}, {200, 16}, {200, 32}, {200, 64}, {600, 256}};
+constexpr Load kLoads[] = {{"load4", 100, 4},   {"load16", 200, 16},   {"load32", 200, 32},
+                           {"load64", 200, 64}, {"load256", 600, 256}, {"long16", 24, 16, 6000, 16000}};
+constexpr std::string_view kLoadsOfAll[] = {"load64", "load256"};
 
 // What the steps of one kind were, from the engine's totals before and after.
 void print_steps(const std::string& row, const char* kind, const StepTotals& before, const StepTotals& after) {
@@ -209,16 +213,19 @@ void print_steps(const std::string& row, const char* kind, const StepTotals& bef
                     mean(after.host_ms - before.host_ms), (after.device_ms - before.device_ms) / 1e3));
 }
 
-void load(Engine& engine, Runner& runner, int requests, int concurrency) {
+void load(Engine& engine, Runner& runner, const Load& load) {
   std::mt19937 random(11);
   std::vector<Job> jobs;
-  for (int i = 0; i < requests; ++i) {
-    jobs.push_back({512 + static_cast<int>(random() % 1025), 128 + static_cast<int>(random() % 257)});
+  const int prompts = load.most_prompt - load.least_prompt + 1;
+  for (int i = 0; i < load.requests; ++i) {
+    jobs.push_back({load.least_prompt + static_cast<int>(random() % prompts), 128 + static_cast<int>(random() % 257)});
   }
   const EngineStats before = engine.stats();
-  const Outcome outcome = runner.run(jobs, concurrency);
+  const Outcome outcome = runner.run(jobs, load.concurrency);
   const EngineStats after = engine.stats();
-  const std::string row = fmt::format("{} requests, concurrency {}", requests, concurrency);
+  const bool usual = load.most_prompt == Load{}.most_prompt;
+  const std::string row = fmt::format("{} requests{}, concurrency {}", load.requests,
+                                      usual ? "" : fmt::format(" of {} to {}", load.least_prompt, load.most_prompt), load.concurrency);
   print(row, fmt::format("\"output_tokens_per_s\": {:.0f}, \"median_ttft_ms\": {:.1f}, \"p99_ttft_ms\": {:.1f}, "
                          "\"token_gap_ms\": {{\"median\": {:.2f}, \"p95\": {:.2f}, \"p99\": {:.2f}}}",
                          static_cast<double>(outcome.output_tokens) / outcome.total_s, median(outcome.ttft_s) * 1e3,
@@ -263,9 +270,9 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
-  for (const auto& [requests, concurrency] : kLoads) {
-    const bool wanted = rows == "all" ? concurrency >= 64 : wants(fmt::format("load{}", concurrency).c_str());
-    if (wanted) load(engine, runner, requests, concurrency);
+  for (const Load& of : kLoads) {
+    const bool wanted = rows == "all" ? std::ranges::find(kLoadsOfAll, of.name) != std::end(kLoadsOfAll) : wants(of.name);
+    if (wanted) load(engine, runner, of);
   }
   return 0;
 }

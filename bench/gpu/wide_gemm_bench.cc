@@ -3,6 +3,7 @@
 //
 //   wide_gemm_bench check             every tile of every product's kinds of output, at odd shapes
 //   wide_gemm_bench time [ROWS ...]   default: 384 512 768 1024 1087 1280 1536 2048 4096 8192
+//   wide_gemm_bench layer [ROWS ...]  one product of a layer another way, the others as they are served
 //
 // The shapes are Llama-3.1-8B's. check: sums of one tile are held to float64 ones, those of all others to its bits. time:
 // every tile is run for 2 ms, the fastest then in turns with cuBLASLt, rounds of 20 ms in random order, medians of three:
@@ -352,6 +353,46 @@ void measure(Bench& bench, int64_t rows) {
   std::fflush(stdout);
 }
 
+// Each product's ways within a layer at the power limit, as times over the layer's as it is served; the fastest first.
+void measure_in_layer(Bench& bench, int64_t rows) {
+  constexpr int kRounds = 5, kPrinted = 4;
+  bench.reset();
+  bench.tune(rows);
+  bench.reset();
+  using Way = std::function<void(const Product&, int)>;
+  const auto layer = [&](std::string name, const Product* other, Way way) {
+    return Variant{std::move(name), [&bench, rows, other, way = std::move(way)](int i) {
+      bench.layer(rows, [&](const Product& p) { &p == other ? way(p, i) : bench.served(p, i, rows); });
+    }};
+  };
+  std::vector<Variant> layers = {layer("served", nullptr, {})};
+  for (const Product& p : bench.products) {
+    const GpuLinear linear = p.copy(0);
+    layers.push_back(layer(fmt::format("{} lib", p.name), &p, [&bench, rows](const Product& of, int i) { bench.library(of, i, rows); }));
+    for (const WidePlan& plan : all_wide_plans(bench.call(p, linear, rows, true))) {
+      layers.push_back(layer(fmt::format("{} {}", p.name, name_of(plan)), &p,
+                             [&bench, rows, plan](const Product& of, int i) { bench.own(of, plan, i, rows); }));
+    }
+  }
+  bench.turns(layers, kRounds, 20, 0, 2.0 * rows * 218e6 / 700e6);
+  const double served_us = layers[0].median();
+  fmt::print("{:5} served {:.1f} us", rows, served_us);
+  for (const Product& p : bench.products) {
+    std::vector<Variant*> ways;
+    for (Variant& v : layers) {
+      if (v.name.starts_with(std::string(p.name) + " ")) ways.push_back(&v);
+    }
+    std::sort(ways.begin(), ways.end(), [](Variant* a, Variant* b) { return a->median() < b->median(); });
+    fmt::print("\n      {}:", p.name);
+    for (int i = 0; i < kPrinted; ++i) fmt::print(" {} {:.3f}", ways[i]->name.substr(ways[i]->name.find(' ') + 1), ways[i]->median() / served_us);
+    const GpuLinear linear = p.copy(0);
+    const GemmCall call = bench.call(p, linear, rows, true);
+    fmt::print("; served {}", wide_gemm_pays(call) ? name_of(wide_plan(call)) : "lib");
+  }
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -361,6 +402,6 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) row_counts.push_back(std::clamp<int64_t>(std::atoi(argv[i]), 1, kMaxRows));
   if (row_counts.empty()) row_counts = {384, 512, 768, 1024, 1087, 1280, 1536, 2048, 4096, 8192};
   Bench bench;
-  for (int64_t rows : row_counts) measure(bench, rows);
+  for (int64_t rows : row_counts) mode == "layer" ? measure_in_layer(bench, rows) : measure(bench, rows);
   return 0;
 }
