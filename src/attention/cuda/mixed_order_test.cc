@@ -1,4 +1,4 @@
-// How decode rows and tiles share the SMs, held to measured layers of Llama-3.1-8B's shape on an H200 (docs/gpu.md).
+// How decode rows and tiles share the SMs, held to measured layers of Llama-3.1-8B's shape on an H200 (docs/gpu-tuning.md).
 #include "attention/cuda/mixed_order.h"
 
 #include <gtest/gtest.h>
