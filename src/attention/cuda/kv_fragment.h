@@ -109,14 +109,9 @@ struct KvFragment<ptx::F16, KvStorage::e2m1> {
 
 template <int kDim>
 WW_DEVICE uint2 all_scale_codes(u32 smem) {
-  uint2 codes;
-  if constexpr (kDim == 64) {
-    asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(codes.x) : "r"(smem) : "memory");
-    codes.y = codes.x;
-  } else {
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(codes.x), "=r"(codes.y) : "r"(smem) : "memory");
-  }
-  return codes;
+  if constexpr (kDim > 64) return ptx::load_shared_8(smem);
+  const u32 codes = ptx::load_shared_4(smem);
+  return make_uint2(codes, codes);
 }
 
 // The e4m3 codes of every other block scale of 128 dims (or all 64) of a row of fp4: byte c is block

@@ -59,7 +59,12 @@ WW_DEVICE uint4 load_once_16(const void* global) {
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w) : "l"(global) : "memory");
   return w;
 }
-// Of shared memory, 8 and 16 bytes at once.
+// Of shared memory, 4, 8 and 16 bytes at once.
+WW_DEVICE u32 load_shared_4(u32 smem) {
+  u32 w;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(w) : "r"(smem) : "memory");
+  return w;
+}
 WW_DEVICE uint2 load_shared_8(u32 smem) {
   uint2 w;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(w.x), "=r"(w.y) : "r"(smem) : "memory");

@@ -58,12 +58,13 @@ struct Fiber {
 
 class Cta {
  public:
-  Cta(int threads, const std::function<void()>& kernel);
+  Cta(int threads, const std::function<void()>& kernel, Index block);
   ~Cta();
   void run(Order order);
   void wait(State state);
   void exchange(const void* mine, size_t bytes, void* all);
   const Index& index() const { return running_->index; }
+  const Index& block() const { return block_; }
 
  private:
   static void start();
@@ -72,6 +73,7 @@ class Cta {
   bool release(State state, size_t first, size_t count);
 
   const std::function<void()>& kernel_;
+  const Index block_;
   std::vector<Fiber> fibers_;
   std::vector<std::byte> exchanged_;  // of a warp's last two exchanges in turn: nobody is further ahead
   char* stacks_ = nullptr;
@@ -82,8 +84,8 @@ class Cta {
 
 Cta* current = nullptr;
 
-Cta::Cta(int threads, const std::function<void()>& kernel)
-    : kernel_(kernel), fibers_(threads), exchanged_(2 * threads * kMostExchangedBytes) {
+Cta::Cta(int threads, const std::function<void()>& kernel, Index block)
+    : kernel_(kernel), block_(block), fibers_(threads), exchanged_(2 * threads * kMostExchangedBytes) {
   if (threads <= 0 || threads % kWarp != 0) give_up("a CTA has whole warps");
   void* const memory = ::mmap(nullptr, fibers_.size() * kStackBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -180,14 +182,15 @@ void Cta::exchange(const void* mine, size_t bytes, void* all) {
 
 }  // namespace
 
-void run(int threads, Order order, const std::function<void()>& kernel) {
-  Cta cta(threads, kernel);
+void run(int threads, Order order, const std::function<void()>& kernel, Index block) {
+  Cta cta(threads, kernel, block);
   current = &cta;
   cta.run(order);
   current = nullptr;
 }
 
 const Index& thread_index() { return current->index(); }
+const Index& block_index() { return current->block(); }
 void sync_threads() { current->wait(State::at_cta); }
 void exchange(const void* mine, size_t bytes, void* all) { current->exchange(mine, bytes, all); }
 

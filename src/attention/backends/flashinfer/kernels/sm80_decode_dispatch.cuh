@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/backends/flashinfer/kernels/kernels.h"
-#include "attention/backends/flashinfer/kernels/sm80_decode.cuh"
+#include "attention/backends/flashinfer/kernels/sm80_decode_launch.cuh"
 #include "attention/backends/flashinfer/kernels/sm90_fp4_decode.cuh"
 
 namespace warpweave::cuda {

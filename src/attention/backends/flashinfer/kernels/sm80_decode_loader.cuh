@@ -7,7 +7,7 @@
 #include "attention/cuda/fp4_fragment.h"
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/page_lookup.cuh"
-#include "attention/cuda/plan.h"
+#include "attention/cuda/plan_input.h"
 #include "attention/cuda/ptx.h"
 
 namespace warpweave::cuda {

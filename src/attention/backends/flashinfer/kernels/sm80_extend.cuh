@@ -8,7 +8,6 @@
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/page_lookup.cuh"
-#include "attention/cuda/plan.h"
 #include "attention/cuda/ptx.h"
 
 namespace warpweave::cuda {
@@ -479,16 +478,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     buffer ^= 1;
   }
   task.write();
-}
-
-template <class C>
-cudaError_t launch_sm80_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
-                               cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sm80_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
-  sm80_extend<C><<<dim3(p.num_kv_heads, max_items), C::kThreads, C::kSmemBytes, stream>>>(p, work);
-  return cudaPeekAtLastError();
 }
 
 }  // namespace warpweave::cuda

@@ -1,10 +1,22 @@
 // Picks the instantiation for one element type and KV storage; each pair is a file of its own.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include "attention/backends/flashinfer/kernels/kernels.h"
 #include "attention/backends/flashinfer/kernels/sm80_extend.cuh"
 
 namespace warpweave::cuda {
+
+template <class C>
+cudaError_t launch_sm80_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
+                               cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      sm80_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+  if (ready != cudaSuccess) return ready;
+  sm80_extend<C><<<dim3(p.num_kv_heads, max_items), C::kThreads, C::kSmemBytes, stream>>>(p, work);
+  return cudaPeekAtLastError();
+}
 
 using ExtendVariant = cudaError_t (*)(const AttentionParams&, const ExtendWorklist&, int, cudaStream_t);
 

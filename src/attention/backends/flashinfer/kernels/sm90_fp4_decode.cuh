@@ -8,7 +8,7 @@
 // may be NaN and would meet probabilities of 0.
 #pragma once
 
-#include "attention/backends/flashinfer/kernels/sm80_decode.cuh"
+#include "attention/backends/flashinfer/kernels/sm80_decode_launch.cuh"
 #include "attention/cuda/tensor_map.h"
 
 namespace warpweave::cuda {
