@@ -13,6 +13,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/cuda/kv_fragment.h"
@@ -34,6 +35,7 @@ struct Case {
   int window_left = -1;
   float softcap = 0;
   bool sinks = false, head_scales = false, tree = false, causal = true;
+  bool rising = false;  // scores grow with the position, by more than half precision holds
 };
 
 // Values of a pool as the kernel sees them, and as they are stored.
@@ -51,10 +53,10 @@ class PagedProblem {
       kv_lens_.push_back(r.kv_len);
     }
     make_pages();
-    k_ = make_pool();
-    v_ = make_pool();
+    k_ = make_pool(c.rising);
+    v_ = make_pool(false);
     q_.resize(static_cast<size_t>(tokens()) * num_q_heads() * kDim);
-    for (uint16_t& q : q_) q = bits_of(normal_(random_));
+    for (size_t i = 0; i < q_.size(); ++i) q_[i] = bits_of(c.rising && i % kDim == 0 ? 4 : normal_(random_));
     for (int h = 0; h < num_q_heads(); ++h) sinks_.push_back(normal_(random_));
     for (int h = 0; h < c.num_kv_heads; ++h) {
       k_scales_.push_back(c.head_scales ? 0.5f + 0.25f * static_cast<float>(h) : 1);
@@ -72,6 +74,33 @@ class PagedProblem {
     out_.assign(q_.size(), kUnwritten);
     lse_.assign(static_cast<size_t>(tokens()) * num_q_heads(), std::numeric_limits<float>::quiet_NaN());
   }
+  // Q, and K and V of the step's own tokens, which the kernel before attention writes, become NaN; gives what writes them.
+  std::function<void()> take_newest() {
+    auto q = q_;
+    Pool k = k_, v = v_;
+    std::fill(q.begin(), q.end(), kUnwritten);
+    for (Pool* pool : {&k, &v}) {
+      for (size_t r = 0; r < c_.requests.size(); ++r) {
+        for (int t = c_.requests[r].kv_len - c_.requests[r].q_len; t < c_.requests[r].kv_len; ++t) {
+          const int64_t first = element_of(static_cast<int>(r), t, 0), count = int64_t{c_.num_kv_heads} * kDim;
+          std::fill_n(pool->bytes.begin() + first * kBits / 8, count * kBits / 8, uint8_t{0xff});
+          std::fill_n(pool->block_scales.begin() + first / 16, count / 16, uint8_t{0xff});
+        }
+      }
+    }
+    // The memory stays where it is.
+    const auto put = [this](const std::vector<uint16_t>& from_q, const Pool& from_k, const Pool& from_v) {
+      std::copy(from_q.begin(), from_q.end(), q_.begin());
+      for (const auto& [to, from] : {std::pair{&k_, &from_k}, std::pair{&v_, &from_v}}) {
+        std::copy(from->bytes.begin(), from->bytes.end(), to->bytes.begin());
+        std::copy(from->block_scales.begin(), from->block_scales.end(), to->block_scales.begin());
+      }
+    };
+    const auto writes = [put, q_now = q_, k_now = k_, v_now = v_] { put(q_now, k_now, v_now); };
+    put(q, k, v);
+    return writes;
+  }
+
   // Bits of the output, then of the log-sum-exps.
   std::vector<uint32_t> bits() const {
     std::vector<uint32_t> all(out_.begin(), out_.end());
@@ -171,7 +200,7 @@ class PagedProblem {
     }
   }
 
-  Pool make_pool() {
+  Pool make_pool(bool rising) {
     const int64_t elements = int64_t{num_pages_} * c_.page_size * c_.num_kv_heads * kDim;
     Pool pool;
     pool.values.assign(elements, std::numeric_limits<float>::quiet_NaN());
@@ -180,15 +209,16 @@ class PagedProblem {
     for (size_t r = 0; r < c_.requests.size(); ++r) {
       for (int t = 0; t < c_.requests[r].kv_len; ++t) {
         for (int h = 0; h < c_.num_kv_heads; ++h) {
-          for (int d = 0; d < kDim; ++d) store(pool, element_of(static_cast<int>(r), t, h) + d);
+          for (int d = 0; d < kDim; ++d) {
+            store(pool, element_of(static_cast<int>(r), t, h) + d, rising && d == 0 ? 0.1f * static_cast<float>(t) : normal_(random_));
+          }
         }
       }
     }
     return pool;
   }
 
-  void store(Pool& pool, int64_t at) {
-    const float value = normal_(random_);
+  void store(Pool& pool, int64_t at, float value) {
     if constexpr (kStorage == KvStorage::same16) {
       const uint16_t bits = bits_of(value);
       std::memcpy(&pool.bytes[at * 2], &bits, 2);

@@ -57,6 +57,7 @@ class Run {
       const int block = last_cta_first ? launch_.num_workers - 1 - i : i;
       std::memset(smem, 0xff, sizeof(smem));
       ptx::set_shared_memory(smem, C::kSmemBytes, C::kThreads);
+      if (launch_.early) ptx::predecessor = problem_.take_newest();
       host_cta::run(C::kThreads, order, [&] { sm80_decode<C>(p, w, abreast); }, {.x = static_cast<unsigned>(block)});
       after = problem_.bits();
       for (size_t at = 0; at < after.size(); ++at) {
@@ -172,6 +173,7 @@ TEST(DecodeKernel, Pages) {
 TEST(DecodeKernel, MaskedAndCapped) {
   expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "window", .requests = kLengths, .window_left = 100});
   expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "softcap and sinks", .requests = kLengths, .softcap = 2, .sinks = true});
+  expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "rising scores", .requests = kLengths, .rising = true});
   expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "beside prompts", .requests = {{1, 70}, {5, 90}, {1, 300}, {2, 2}}});
   expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "earlier K and V first", .requests = kLengths}, {.early = true});
 }

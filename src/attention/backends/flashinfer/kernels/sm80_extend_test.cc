@@ -98,6 +98,7 @@ TEST(ExtendKernel, MaskedAndCapped) {
   using C = ExtendConfig<F16, k16, 64, 4>;
   expect_right<C>({.name = "window", .requests = kLengths, .window_left = 20});
   expect_right<C>({.name = "softcap and sinks", .requests = kLengths, .softcap = 2, .sinks = true});
+  expect_right<C>({.name = "rising scores", .requests = {{20, 300}}, .rising = true});
   expect_right<C>({.name = "both directions", .requests = kLengths, .causal = false});
   const std::vector<Request> trees = {{8, 8}, {17, 100}, {32, 96}};
   expect_right<C>({.name = "tree", .requests = trees, .tree = true});

@@ -1,6 +1,6 @@
 // For tests: the PTX words of the kernels that host_cta.h runs on the host, under the name of the file that has them for the
 // GPU; a test puts this folder first on its include path. What an instruction leaves open is settled against the kernel:
-// cp.async writes nothing until its group is waited for. Shared memory is set_shared_memory()'s, its addresses count from there.
+// cp.async reads at once and writes nothing until its group is waited for. Shared memory is set_shared_memory()'s, its addresses count from there.
 #pragma once
 
 #include <bit>
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/float16.h"
@@ -23,9 +25,8 @@ using u64 = unsigned long long;
 // ---- shared memory ------------------------------------------------------------------------------
 
 struct Copy {
-  u32 smem;
-  const void* global;  // null: zeros
-  u32 bytes;
+  u32 smem, bytes;
+  char data[16];
 };
 struct HostShared {
   char* memory = nullptr;
@@ -51,7 +52,9 @@ template <int kBytes>
 void cp_async_few(u32 smem, const void* global, int bytes) {
   if (smem % kBytes != 0 || smem + kBytes > host_shared.bytes) std::abort();  // as a GPU would
   if (bytes != 0 && reinterpret_cast<uintptr_t>(global) % kBytes != 0) std::abort();
-  host_shared.groups[threadIdx.x].back().push_back({smem, bytes == 0 ? nullptr : global, kBytes});
+  Copy copy = {smem, kBytes, {}};
+  if (bytes != 0) std::memcpy(copy.data, global, kBytes);
+  host_shared.groups[threadIdx.x].back().push_back(copy);
 }
 inline void cp_async_16(u32 smem, const void* global, int bytes) { cp_async_few<16>(smem, global, bytes); }
 template <int kPrefetchBytes>
@@ -63,11 +66,7 @@ template <int N>
 void cp_async_wait() {
   auto& groups = host_shared.groups[threadIdx.x];
   while (groups.size() > N + 1) {
-    for (const Copy& copy : groups.front()) {
-      char* const to = host_shared.memory + copy.smem;
-      if (copy.global != nullptr) std::memcpy(to, copy.global, copy.bytes);
-      else std::memset(to, 0, copy.bytes);
-    }
+    for (const Copy& copy : groups.front()) std::memcpy(host_shared.memory + copy.smem, copy.data, copy.bytes);
     groups.erase(groups.begin());
   }
 }
@@ -154,8 +153,11 @@ inline int add_acq_rel(int* global, int value) { return atomicAdd(global, value)
 // Of barriers among some warps of a CTA host_cta knows nothing.
 [[noreturn]] inline void named_barrier_sync(int, int) { std::abort(); }
 
-// Kernels run one after the other.
+// What the kernel before this one does, done when it is first waited for.
+inline std::function<void()> predecessor;
+inline void grid_dependency_wait() {
+  if (const auto work = std::exchange(predecessor, nullptr)) work();
+}
 inline void launch_dependents() {}
-inline void grid_dependency_wait() {}
 
 }  // namespace warpweave::ptx
