@@ -213,19 +213,19 @@ void print_steps(const std::string& row, const char* kind, const StepTotals& bef
                     mean(after.host_ms - before.host_ms), (after.device_ms - before.device_ms) / 1e3));
 }
 
-void load(Engine& engine, Runner& runner, const Load& load) {
+void load(Engine& engine, Runner& runner, const Load& of) {
   std::mt19937 random(11);
   std::vector<Job> jobs;
-  const int prompts = load.most_prompt - load.least_prompt + 1;
-  for (int i = 0; i < load.requests; ++i) {
-    jobs.push_back({load.least_prompt + static_cast<int>(random() % prompts), 128 + static_cast<int>(random() % 257)});
+  const int prompts = of.most_prompt - of.least_prompt + 1;
+  for (int i = 0; i < of.requests; ++i) {
+    jobs.push_back({of.least_prompt + static_cast<int>(random() % prompts), 128 + static_cast<int>(random() % 257)});
   }
   const EngineStats before = engine.stats();
-  const Outcome outcome = runner.run(jobs, load.concurrency);
+  const Outcome outcome = runner.run(jobs, of.concurrency);
   const EngineStats after = engine.stats();
-  const bool usual = load.most_prompt == Load{}.most_prompt;
-  const std::string row = fmt::format("{} requests{}, concurrency {}", load.requests,
-                                      usual ? "" : fmt::format(" of {} to {}", load.least_prompt, load.most_prompt), load.concurrency);
+  const bool usual = of.most_prompt == Load{}.most_prompt;
+  const std::string row = fmt::format("{} requests{}, concurrency {}", of.requests,
+                                      usual ? "" : fmt::format(" of {} to {}", of.least_prompt, of.most_prompt), of.concurrency);
   print(row, fmt::format("\"output_tokens_per_s\": {:.0f}, \"median_ttft_ms\": {:.1f}, \"p99_ttft_ms\": {:.1f}, "
                          "\"token_gap_ms\": {{\"median\": {:.2f}, \"p95\": {:.2f}, \"p99\": {:.2f}}}",
                          static_cast<double>(outcome.output_tokens) / outcome.total_s, median(outcome.ttft_s) * 1e3,

@@ -8,10 +8,17 @@
 // A row whose kv_slots entry is -1 is padding: it writes no KV and its output is ignored.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
 namespace warpweave {
+
+// log2 of a page size, or -1 where it is no power of two: kernels shift by it, or divide.
+inline int page_shift_of(int page_size) {
+  const auto size = static_cast<unsigned>(page_size);
+  return std::has_single_bit(size) ? std::countr_zero(size) : -1;
+}
 
 enum class ForwardMode { extend, decode, mixed, idle, target_verify, draft_extend };
 

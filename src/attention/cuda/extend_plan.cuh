@@ -69,9 +69,8 @@ __device__ int list_copies(const PlanInput& in, long long* warp_sums) {
   return base;
 }
 
-__global__ void __launch_bounds__(kPlanThreads, 1) extend_plan(PlanInput in, int tile_rows,
-                                                            int rows_per_token, ExtendItem* items,
-                                                            ExtendHeader* header) {
+__global__ void __launch_bounds__(kPlanThreads, 1) extend_plan(PlanInput in, int tile_rows, int rows_per_token,
+                                                               ExtendItem* items, ExtendHeader* header) {
   __shared__ int counts[kBuckets];
   __shared__ long long warp_sums[32];
   __shared__ int shortest, longest;  // of the requests whose tiles are listed

@@ -17,7 +17,7 @@ enum class MixedOrder {
 struct MixedWork {
   int num_sms = 0;
   int tile_rows = 0, rows_per_token = 1;  // ExtendLayout
-  bool decode_may_be_first = false;       // ExtendLayout::beside_decode
+  bool decode_may_be_first = false;       // ExtendLayout::after_decode
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
   int head_token_bytes = 0;               // K and V of one token and head
   int window_left = -1;

@@ -1,7 +1,6 @@
 #include "attention/cuda/paged_backend.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 
 #include "attention/batch_check.h"
@@ -83,8 +82,7 @@ AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) 
   p.num_kv_heads = call.num_kv_heads;
   p.group = call.num_q_heads / call.num_kv_heads;
   p.page_size = batch.page_size;
-  const unsigned page_size = static_cast<unsigned>(batch.page_size);
-  p.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
+  p.page_shift = page_shift_of(batch.page_size);
   p.window_left = call.window_left;
   p.earlier_kv_settled = call.earlier_kv_settled;
   p.causal = batch.causal;

@@ -1,7 +1,6 @@
 #include "attention/tile/tile_call.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 namespace warpweave::tile {
@@ -72,8 +71,7 @@ TileArgs make_args(const ForwardBatch& batch, const AttentionCall& call) {
   args.num_kv_heads = call.num_kv_heads;
   args.group = call.num_q_heads / call.num_kv_heads;
   args.page_size = batch.page_size;
-  const auto page_size = static_cast<unsigned>(batch.page_size);
-  args.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
+  args.page_shift = page_shift_of(batch.page_size);
   args.page_table_stride = batch.page_table_stride;
   args.tree_mask_words = batch.tree_mask_words;
   args.window_left = call.window_left;

@@ -19,6 +19,7 @@
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/plan_input.h"
 #include "base/float8.h"
+#include "batch/forward_batch.h"
 
 namespace warpweave::cuda::testing {
 
@@ -76,28 +77,24 @@ class PagedProblem {
   }
   // Q, and K and V of the step's own tokens, which the kernel before attention writes, become NaN; gives what writes them.
   std::function<void()> take_newest() {
-    auto q = q_;
-    Pool k = k_, v = v_;
-    std::fill(q.begin(), q.end(), kUnwritten);
-    for (Pool* pool : {&k, &v}) {
-      for (size_t r = 0; r < c_.requests.size(); ++r) {
-        for (int t = c_.requests[r].kv_len - c_.requests[r].q_len; t < c_.requests[r].kv_len; ++t) {
-          const int64_t first = element_of(static_cast<int>(r), t, 0), count = int64_t{c_.num_kv_heads} * kDim;
+    const auto writes = [this, q = q_, k = k_, v = v_] {
+      std::copy(q.begin(), q.end(), q_.begin());
+      for (const auto& [from, to] : {std::pair{&k, &k_}, std::pair{&v, &v_}}) {
+        std::copy(from->bytes.begin(), from->bytes.end(), to->bytes.begin());
+        std::copy(from->block_scales.begin(), from->block_scales.end(), to->block_scales.begin());
+      }
+    };
+    std::fill(q_.begin(), q_.end(), kUnwritten);
+    for (size_t r = 0; r < c_.requests.size(); ++r) {
+      const auto [q_len, kv_len] = c_.requests[r];
+      for (int t = kv_len - q_len; t < kv_len; ++t) {
+        const int64_t first = element_of(static_cast<int>(r), t, 0), count = int64_t{c_.num_kv_heads} * kDim;
+        for (Pool* const pool : {&k_, &v_}) {
           std::fill_n(pool->bytes.begin() + first * kBits / 8, count * kBits / 8, uint8_t{0xff});
           std::fill_n(pool->block_scales.begin() + first / 16, count / 16, uint8_t{0xff});
         }
       }
     }
-    // The memory stays where it is.
-    const auto put = [this](const std::vector<uint16_t>& from_q, const Pool& from_k, const Pool& from_v) {
-      std::copy(from_q.begin(), from_q.end(), q_.begin());
-      for (const auto& [to, from] : {std::pair{&k_, &from_k}, std::pair{&v_, &from_v}}) {
-        std::copy(from->bytes.begin(), from->bytes.end(), to->bytes.begin());
-        std::copy(from->block_scales.begin(), from->block_scales.end(), to->block_scales.begin());
-      }
-    };
-    const auto writes = [put, q_now = q_, k_now = k_, v_now = v_] { put(q_now, k_now, v_now); };
-    put(q, k, v);
     return writes;
   }
 
@@ -138,8 +135,7 @@ class PagedProblem {
     p.num_kv_heads = c_.num_kv_heads;
     p.group = c_.group;
     p.page_size = c_.page_size;
-    const unsigned page_size = static_cast<unsigned>(c_.page_size);
-    p.page_shift = std::has_single_bit(page_size) ? std::countr_zero(page_size) : -1;
+    p.page_shift = page_shift_of(c_.page_size);
     p.window_left = c_.window_left;
     p.decode_q_len = c_.decode_q_len;
     p.causal = c_.causal;

@@ -12,13 +12,7 @@
 #include "attention/cuda/extend_plan.cuh"
 #include "attention/cuda/testing/paged_problem.h"
 
-// From here on shared memory is one array, below.
-#undef __shared__
-#define __shared__
-
-namespace warpweave::cuda {
-alignas(1024) char smem[228 * 1024];
-}
+#include "attention/cuda/testing/shared_array.h"
 
 #include "attention/backends/flashinfer/kernels/sm80_extend.cuh"
 

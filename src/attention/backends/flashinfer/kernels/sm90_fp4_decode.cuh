@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
   __shared__ ptx::u64 barriers[2 * Layout::kStages];
   const int warp = threadIdx.x / 32;
   ptx::launch_dependents();
-  // As in sm80_decode.
+  // As in sm80_decode; q_ready is of 16-bit pools alone, beside whose tiles decode may run.
   const bool reads_early = w.plan_is_older && p.earlier_kv_settled;
   if (!reads_early) ptx::grid_dependency_wait();
   const DecodeWorker run = w.workers[blockIdx.x];
