@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes src/attention/cuda/wgmma.h, wgmma_wide.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
 SHAPES = (56, 64, 80, 96, 128, 192, 256)
-SHAPES_WIDE = (144, 160, 176, 224)  # both operands from shared memory only
+SHAPES_WIDE = (8, 16, 24, 32, 48, 112, 144, 160, 176, 208, 224, 240)  # both operands from shared memory only
 SHAPES_FP8 = (64, 128)
+SHAPES_FP8_SS = (8, 16, 24, 32, 48, 96)  # both operands from shared memory only
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 
 HEAD = """// wgmma (sm_90a): d[64 x N] (+)= a[64 x 16] * b[16 x N], float32 accumulation, issued by a warpgroup.
@@ -144,6 +145,10 @@ def main():
         out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
         out.append(asm_fp8(n, "ss"))
         out.append(asm_fp8(n, "rs"))
+        out.append("};\n")
+    for n in SHAPES_FP8_SS:
+        out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
+        out.append(asm_fp8(n, "ss"))
         out.append("};\n")
     write("src/attention/cuda/wgmma_fp8.h", out)
 

@@ -118,6 +118,12 @@ WW_DEVICE void stmatrix_x4(u32 smem, const u32 (&r)[4]) {
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
+// The same, each 8x8 matrix transposed.
+WW_DEVICE void stmatrix_x4_trans(u32 smem, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(smem), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 // Transposes an 8x8 matrix of 16-bit elements held as ldmatrix leaves it.
 WW_DEVICE u32 movmatrix_trans(u32 a) {
   u32 d;

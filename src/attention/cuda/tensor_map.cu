@@ -77,6 +77,14 @@ cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, 
   return encode(map, matrix, dims, {row_bytes, matrix_bytes, matrix_bytes}, box_rows, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
+cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_rows) {
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(stack.cols), static_cast<cuuint64_t>(stack.rows),
+                              static_cast<cuuint64_t>(stack.count), 1};
+  const auto stride_bytes = static_cast<cuuint64_t>(stack.stride_bytes);
+  return encode(map, stack.first, dims, {dims[0] * 2, stride_bytes, stride_bytes * dims[2]}, box_rows,
+                CU_TENSOR_MAP_L2_PROMOTION_NONE);
+}
+
 bool has_tensor_copies() {
   static const bool has = current_compute_capability() >= 90;
   return has;

@@ -26,6 +26,17 @@ cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stri
 // the matrix is zero.
 cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows);
 
+// `count` such matrices of 16-bit elements, `stride_bytes` apart; a box holds 64 columns of `box_rows` rows of one. Pairs of
+// one-byte elements count as one.
+struct MatrixStack {
+  const void* first = nullptr;
+  int64_t count = 0;
+  int64_t stride_bytes = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_rows);
+
 // Whether the first device asked about has the copy engine (sm_90).
 bool has_tensor_copies();
 

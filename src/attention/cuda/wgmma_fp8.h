@@ -97,4 +97,104 @@ struct WgmmaE4m3<128> {
   }
 };
 
+template <>
+struct WgmmaE4m3<8> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[4], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %6, 0; mov.b64 da, {%4, %7}; mov.b64"
+        " db, {%5, %7}; wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3},"
+        " da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
+template <>
+struct WgmmaE4m3<16> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[8], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %10, 0; mov.b64 da, {%8, %11}; mov.b"
+        "64 db, {%9, %11}; wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, "
+        "%3, %4, %5, %6, %7}, da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
+template <>
+struct WgmmaE4m3<24> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[12], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %14, 0; mov.b64 da, {%12, %15}; mov."
+        "b64 db, {%13, %15}; wgmma.mma_async.sync.aligned.m64n24k32.f32.e4m3.e4m3 {%0, %1, %2"
+        ", %3, %4, %5, %6, %7, %8, %9, %10, %11}, da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
+template <>
+struct WgmmaE4m3<32> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[16], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %18, 0; mov.b64 da, {%16, %19}; mov."
+        "b64 db, {%17, %19}; wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0, %1, %2"
+        ", %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
+template <>
+struct WgmmaE4m3<48> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[24], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %26, 0; mov.b64 da, {%24, %27}; mov."
+        "b64 db, {%25, %27}; wgmma.mma_async.sync.aligned.m64n48k32.f32.e4m3.e4m3 {%0, %1, %2"
+        ", %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20,"
+        " %21, %22, %23}, da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
+template <>
+struct WgmmaE4m3<96> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[48], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %50, 0; mov.b64 da, {%48, %51}; mov."
+        "b64 db, {%49, %51}; wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 {%0, %1, %2"
+        ", %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20,"
+        " %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37"
+        ", %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
 }  // namespace warpweave::ptx

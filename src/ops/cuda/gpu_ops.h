@@ -130,65 +130,6 @@ struct QkvRowsCall {
 void norm_rope_write_kv(const QkvRowsCall& call, Stream stream);
 bool rope_takes_partials(const QkvRowsCall& call);
 
-// The router: logits = x * weight^T + bias in f32, the k largest per row and their weights.
-struct RouterCall {
-  const float* x = nullptr;               // [rows, hidden]
-  int64_t rows = 0;
-  int64_t hidden = 0;
-  const float* weight = nullptr;          // [experts, hidden]
-  const float* bias = nullptr;            // [experts], or null
-  int experts = 0;                        // at most 1024
-  int k = 0;                              // at most 64
-  RouterNorm norm = RouterNorm::softmax_all_renorm;
-  int32_t* chosen = nullptr;              // [rows, k]
-  float* weights = nullptr;               // [rows, k]
-};
-void route(const RouterCall& call, Stream stream);
-
-// Sorts the (row, choice) pairs by expert, stably: pair_of[i] is the pair at place i, place_of its
-// inverse, offsets[e] the first place of expert e ([experts + 1]).
-struct ExpertGroupsCall {
-  const int32_t* chosen = nullptr;        // [pairs]
-  int64_t pairs = 0;
-  int experts = 0;
-  int32_t* pair_of = nullptr;             // [pairs]
-  int32_t* place_of = nullptr;            // [pairs]
-  int32_t* offsets = nullptr;
-};
-void group_by_expert(const ExpertGroupsCall& call, Stream stream);
-
-// y[place] = x[row of the place] * weight[expert]^T + bias[expert] for all places of all experts.
-struct GroupedGemmCall {
-  const void* x = nullptr;                // [.., k] of `dtype`
-  const int32_t* pair_of = nullptr;       // row of a place = pair_of[place] / pairs_per_row; null: the place
-  int pairs_per_row = 1;
-  const int32_t* offsets = nullptr;       // [experts + 1]
-  int experts = 0;
-  int64_t pairs = 0;
-  const void* const* weights = nullptr;   // [experts] pointers to [n, k] of `dtype`, or with
-  const float* const* weight_scales = nullptr;  // scales to e4m3 codes (fp8.h)
-  Fp8Scaling scaling = Fp8Scaling::row;
-  const float* const* biases = nullptr;   // [experts] pointers to [n], or null
-  int64_t n = 0;
-  int64_t k = 0;                          // a multiple of 8
-  DType dtype = DType::bf16;
-  void* y = nullptr;                      // [pairs, n] of y_dtype
-  DType y_dtype = DType::bf16;
-};
-void grouped_gemm(const GroupedGemmCall& call, Stream stream);
-
-// y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
-struct CombineExpertsCall {
-  const float* results = nullptr;         // [rows * k, hidden], by place
-  const int32_t* place_of = nullptr;      // [rows * k]
-  const float* weights = nullptr;         // [rows, k]
-  int64_t rows = 0;
-  int k = 0;
-  int64_t hidden = 0;
-  float* y = nullptr;                     // [rows, hidden]
-};
-void combine_experts(const CombineExpertsCall& call, Stream stream);
-
 // out[i] = element i of `rule`, rounded to `dtype`, for i < count. `out` is 16-byte aligned.
 void fill_random(const RandomMatrix& rule, int64_t count, DType dtype, void* out, Stream stream);
 

@@ -1,0 +1,496 @@
+// WGMMA with weight rows as the M side and the places of an expert as the N side, both in shared memory, brought by TMA.
+// So a tile has as many places as an expert gave it (8 to 256 of them, in steps), and few places cost little beside the
+// weights, which are what a step with few rows waits for.
+//
+// Persistent CTAs take tile after tile: weight rows of an expert change fastest, so that CTAs that run together read the
+// same places from the L2 cache. One thread brings stages ahead, across tiles, one or two warpgroups multiply.
+//
+// 8-bit operands: a stage is 128 elements deep, the depth of a scale; its sums are scaled and added in f32.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/cuda/ptx.h"
+#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/wgmma_fp8.h"
+#include "attention/cuda/wgmma_wide.h"
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/fp8.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/stream_gemm.h"
+
+namespace warpweave::gpu {
+namespace {
+
+using ptx::u32;
+using ptx::u64;
+
+constexpr int kRowBytes = 128;                  // of a stage: the swizzle's width
+constexpr int kBarrierBytes = 16;               // of a stage: it is full, it is free again
+constexpr int kSmBytes = 227 * 1024;
+constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;  // of two warpgroups and one
+constexpr int kPassPlaces = 32;                 // that leave through shared memory at a time
+constexpr int kStagingBytes = 2 * kPassPlaces * kRowBytes;  // of a warpgroup: one pass is written while another leaves
+
+struct Args {
+  CUtensorMap w, x;
+  const ExpertTile* tiles;
+  const int32_t* num_tiles;
+  char* y;
+  const float* const* biases;
+  const float* const* scales;   // of the weights, in 8 bits
+  const float* x_scales;        // [chunks][places]
+  int64_t places;
+  int outputs;                  // columns of y
+  int rows;                     // of the weights
+  int chunks;                   // of the depth
+  int row_tiles;
+  int scale_stride;             // of block scales; 0: a scale a row
+  bool plan_settled;
+  GluActivation glu;
+};
+
+struct Bf16Operands {
+  using Element = ptx::Bf16;
+  static constexpr bool kFp8 = false;
+  static constexpr int kDepth = 64;             // of a stage
+};
+struct F16Operands {
+  using Element = ptx::F16;
+  static constexpr bool kFp8 = false;
+  static constexpr int kDepth = 64;
+};
+// y is Element.
+template <class Element_>
+struct Fp8Operands {
+  using Element = Element_;
+  static constexpr bool kFp8 = true;
+  static constexpr int kDepth = 128;
+};
+
+// Few places a tile: two CTAs of one warpgroup an SM; many: one of two.
+template <class Operands_, bool kMany_>
+struct Config {
+  using Operands = Operands_;
+  using Element = typename Operands::Element;
+  static constexpr bool kMany = kMany_, kFp8 = Operands::kFp8;
+  static constexpr int kGroups = kMany ? 2 : 1;
+  static constexpr int kConsumers = 128 * kGroups;
+  static constexpr int kThreads = kConsumers + (kMany ? 128 : 32);
+  static constexpr int kRows = 64 * kGroups;    // weight rows of a tile
+  static constexpr int kMostPlaces = kMany ? (kFp8 ? 128 : 256) : 64;
+  static constexpr int kBoxPlaces = kMany ? 32 : 8;
+  static constexpr int kWeightBytes = kRows * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kMostPlaces * kRowBytes;
+  static constexpr int kCtas = kMany ? 1 : 2;   // of an SM
+  static constexpr int kRoomBytes = kMany ? kSmBytes : (kSmBytes - 1024) / 2;
+  static constexpr int kStages = (kRoomBytes - 1024 - kGroups * kStagingBytes) / (kStageBytes + kBarrierBytes);
+  static constexpr int kSmemBytes = kStages * (kStageBytes + kBarrierBytes) + kGroups * kStagingBytes;
+  static_assert(kStages >= 4);
+};
+
+template <class C>
+struct Ring {
+  u32 base;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ explicit Ring(const char* memory) : base(ptx::smem_address(memory)) {}
+  __device__ u32 at() const { return base + stage * C::kStageBytes; }
+  __device__ u32 staging(int group) const { return base + C::kStages * C::kStageBytes + group * kStagingBytes; }
+  __device__ u32 full() const {
+    return base + C::kStages * C::kStageBytes + C::kGroups * kStagingBytes + kBarrierBytes * stage;
+  }
+  __device__ u32 empty() const { return full() + 8; }
+  __device__ void next() {
+    if (++stage == C::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ void back() {
+    if (--stage < 0) {
+      stage = C::kStages - 1;
+      parity ^= 1;
+    }
+  }
+};
+
+// The tiles of a CTA, one after the other.
+struct Walk {
+  int at, end, row_tiles;
+  ExpertTile tile;
+  int row;                      // of the weights
+
+  __device__ Walk(const Args& a) : at(blockIdx.x), end(__ldcg(a.num_tiles) * a.row_tiles), row_tiles(a.row_tiles) { locate(a); }
+  __device__ bool valid() const { return at < end; }
+  __device__ void next(const Args& a) {
+    at += gridDim.x;
+    locate(a);
+  }
+  __device__ void locate(const Args& a) {
+    if (!valid()) return;
+    const int4 found = __ldcg(reinterpret_cast<const int4*>(a.tiles) + at / row_tiles);
+    tile = {found.x, found.y, found.z, 0};
+    row = at % row_tiles;
+  }
+};
+
+template <class C>
+__device__ __forceinline__ int boxes_of(const ExpertTile& tile) { return (tile.count + C::kBoxPlaces - 1) / C::kBoxPlaces; }
+
+template <class C>
+__device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring, const Walk& walk, int chunk, u64 policy) {
+  ptx::mbarrier_arrive_expect_tx(ring.full(), C::kWeightBytes + boxes_of<C>(walk.tile) * C::kBoxPlaces * kRowBytes);
+  ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * 64, walk.row * C::kRows, walk.tile.expert, 0, policy);
+}
+
+template <class C>
+__device__ __forceinline__ void bring_places(const Args& a, const Ring<C>& ring, const Walk& walk, int chunk) {
+  const int boxes = boxes_of<C>(walk.tile);
+  for (int box = 0; box < boxes; ++box) {
+    ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * C::kBoxPlaces * kRowBytes, &a.x, ring.full(), chunk * 64,
+                     walk.tile.first + box * C::kBoxPlaces, 0, 0);
+  }
+}
+
+// One thread. Where the plan is known early, the first weights come while the kernel before still runs.
+template <class C>
+__device__ void bring(const Args& a, Ring<C> ring) {
+  u64 policy = ptx::evict_first_policy();
+  if (!a.plan_settled) wait_for_predecessor();
+  Walk walk(a);
+  int ahead = 0;
+  if (walk.valid() && a.plan_settled) {
+    ahead = min(C::kStages, a.chunks);
+    Ring<C> at = ring;
+    for (int chunk = 0; chunk < ahead; ++chunk, at.next()) bring_weights<C>(a, at, walk, chunk, policy);
+  }
+  if (a.plan_settled) wait_for_predecessor();
+  start_successor();
+  for (int chunk = 0; chunk < ahead; ++chunk, ring.next()) bring_places<C>(a, ring, walk, chunk);
+  for (; walk.valid(); walk.next(a), ahead = 0) {
+    for (int chunk = ahead; chunk < a.chunks; ++chunk, ring.next()) {
+      ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);  // the first round is free
+      bring_weights<C>(a, ring, walk, chunk, policy);
+      bring_places<C>(a, ring, walk, chunk);
+    }
+  }
+}
+
+// A thread's two rows of a warpgroup's 64, and the two outputs that they are (one, under a GLU).
+struct Rows {
+  int first, second;            // of the expert's weights
+  __device__ Rows(int row) : first(row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4), second(first + 8) {}
+};
+
+// Adds a stage's sums of 8-bit operands, scaled. Rows beyond the last are not written later: their scales are any.
+template <class C, int kPlaces>
+struct Fp8Sums {
+  const float* row_scales[2];   // of the expert, at the thread's rows
+  bool by_block;
+
+  __device__ Fp8Sums(const Args& a, const Walk& walk, const Rows& rows) : by_block(a.scale_stride > 0) {
+    const float* const scales = a.scales[walk.tile.expert];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = min(i == 0 ? rows.first : rows.second, a.rows - 1);
+      int at = row;  // among gate's rows, then up's
+      if (a.glu != GluActivation::none) at = row / 16 * 8 + row % 8 + row / 8 % 2 * (a.rows / 2);
+      row_scales[i] = scales + (by_block ? int64_t{at / int{kFp8Block}} * a.scale_stride : at);
+    }
+  }
+  __device__ void load(const Args& a, const ExpertTile& tile, int chunk, float (&x)[kPlaces / 4]) const {
+    const float* const from = a.x_scales + chunk * a.places + tile.first;
+#pragma unroll
+    for (int i = 0; i < kPlaces / 4; ++i) {
+      const int place = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+      x[i] = place < tile.count ? __ldcg(from + place) : 0.0f;
+    }
+  }
+  __device__ void add(int chunk, const float (&x)[kPlaces / 4], const float (&part)[kPlaces / 2], float (&sum)[kPlaces / 2]) const {
+    const float first = by_block ? __ldg(row_scales[0] + chunk) : 1.0f;
+    const float second = by_block ? __ldg(row_scales[1] + chunk) : 1.0f;
+#pragma unroll
+    for (int j = 0; j < kPlaces / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float scale = (i < 2 ? first : second) * x[2 * j + i % 2];
+        sum[4 * j + i] = part[4 * j + i] * scale + sum[4 * j + i];
+      }
+    }
+  }
+  __device__ float row_scale(int i) const { return by_block ? 1.0f : __ldg(row_scales[i]); }
+};
+
+// The sums of a warpgroup's 64 weight rows leave transposed, kPassPlaces places at a time.
+template <class C, int kPlaces>
+struct Out {
+  const Args& a;
+  const Walk& walk;
+  u32 staging;
+  int group;                    // warpgroup
+
+  // 16 bytes are 8 outputs of one place: 8 such pieces a place, 4 under a GLU; they stand where no banks meet.
+  template <bool kGlu>
+  static __device__ __forceinline__ u32 at(int place, int piece) {
+    return kGlu ? place * 64 + ((piece ^ (place / 2 & 3)) << 4) : place * 128 + ((piece ^ (place & 7)) << 4);
+  }
+  template <bool kGlu>
+  __device__ __forceinline__ void leave(u32 from, int first_place) const {
+    constexpr int kPieces = kGlu ? 4 : 8;
+    const int outputs = (walk.row * C::kRows + group * 64) / (kGlu ? 2 : 1);
+#pragma unroll
+    for (int i = 0; i < kPassPlaces * kPieces / 128; ++i) {
+      const int piece = (threadIdx.x % 128 + i * 128) % kPieces, place = (threadIdx.x % 128 + i * 128) / kPieces;
+      const int column = outputs + piece * 8;
+      u32 v[4];
+      ptx::load_shared_16(v, from + at<kGlu>(place, piece));
+      if (first_place + place < walk.tile.count && column < a.outputs) {
+        *reinterpret_cast<uint4*>(a.y + ((walk.tile.first + first_place + place) * int64_t{a.outputs} + column) * 2) =
+            make_uint4(v[0], v[1], v[2], v[3]);
+      }
+    }
+  }
+  template <GluActivation kActivation>
+  __device__ __forceinline__ u32 pair(const float (&sum)[kPlaces / 2], int j, int half) const {
+    using E = typename C::Element;
+    if constexpr (kActivation == GluActivation::none) return E::pack(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+    return E::pack(activate<kActivation>(sum[4 * j], sum[4 * j + 2]), activate<kActivation>(sum[4 * j + 1], sum[4 * j + 3]));
+  }
+  // The places from kFirst on.
+  template <GluActivation kActivation, int kFirst>
+  __device__ __forceinline__ void pass(const float (&sum)[kPlaces / 2]) const {
+    constexpr bool kGlu = kActivation != GluActivation::none;
+    constexpr int kEach = kGlu ? 4 : 2;  // columns of 8 places that one stmatrix has
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const u32 to = staging + kFirst / kPassPlaces % 2 * (kStagingBytes / 2);
+#pragma unroll
+    for (int step = 0; step < kPassPlaces / 8 / kEach; ++step) {
+      u32 r[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int of = kFirst / 8 + step * kEach + (kGlu ? i : i / 2);
+        r[i] = of < kPlaces / 8 ? pair<kActivation>(sum, of < kPlaces / 8 ? of : 0, i % 2) : 0;
+      }
+      const int place = (step * kEach + (kGlu ? lane / 8 : lane / 16)) * 8 + lane % 8;
+      const int piece = kGlu ? warp : warp * 2 + lane / 8 % 2;
+      ptx::stmatrix_x4_trans(to + at<kGlu>(place, piece), r);
+    }
+    ptx::named_barrier_sync(1 + group, 128);
+    leave<kGlu>(to, kFirst);
+    if constexpr (kFirst + kPassPlaces < kPlaces) pass<kActivation, kFirst + kPassPlaces>(sum);
+  }
+  template <GluActivation kActivation>
+  __device__ __forceinline__ void write(const float (&sum)[kPlaces / 2]) const {
+    pass<kActivation, 0>(sum);
+    ptx::named_barrier_sync(1 + group, 128);  // the next tile writes where this one still leaves
+  }
+};
+
+template <class C, int kPlaces>
+__device__ __forceinline__ void multiply(u32 stage, int group, bool first, float (&sum)[kPlaces / 2]) {
+  const u32 w = ptx::wgmma_descriptor(stage + group * 64 * kRowBytes, 0);
+  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const u32 a = ptx::wgmma_advance(w, k * 32), b = ptx::wgmma_advance(x, k * 32);
+    if constexpr (C::kFp8) {
+      ptx::WgmmaE4m3<kPlaces>::template ss<kRowBytes>(sum, a, b, k > 0 || !first);
+    } else {
+      ptx::Wgmma<typename C::Element, kPlaces>::qk(sum, a, b, k > 0 || !first);
+    }
+  }
+  ptx::wgmma_commit();
+}
+
+template <class C>
+__device__ __forceinline__ void release(const Ring<C>& ring) {
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty());
+}
+
+template <class C, int kPlaces>
+__device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const Walk& walk, int group, float (&sum)[kPlaces / 2]) {
+  if constexpr (C::kFp8) {
+    const Rows rows(walk.row * C::kRows + group * 64);
+    const Fp8Sums<C, kPlaces> scaled(a, walk, rows);
+    float part[kPlaces / 2], x[kPlaces / 4];
+#pragma unroll
+    for (float& value : sum) value = 0;
+    for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
+      scaled.load(a, walk.tile, chunk, x);
+      ptx::mbarrier_wait(ring.full(), ring.parity);
+      multiply<C, kPlaces>(ring.at(), group, true, part);
+      ptx::wgmma_wait<0>();
+      release<C>(ring);
+      scaled.add(chunk, x, part, sum);
+    }
+    const float first = scaled.row_scale(0), second = scaled.row_scale(1);
+#pragma unroll
+    for (int i = 0; i < kPlaces / 2; ++i) sum[i] *= i % 4 < 2 ? first : second;
+  } else {
+    for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
+      ptx::mbarrier_wait(ring.full(), ring.parity);
+      multiply<C, kPlaces>(ring.at(), group, chunk == 0, sum);
+      ptx::wgmma_wait<1>();
+      if (chunk > 0) {
+        Ring<C> last = ring;
+        last.back();
+        release<C>(last);
+      }
+    }
+    ptx::wgmma_wait<0>();
+    Ring<C> last = ring;
+    last.back();
+    release<C>(last);
+  }
+}
+
+template <class C, int kPlaces>
+__device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const Walk& walk, int group) {
+  float sum[kPlaces / 2];
+  sum_stages<C, kPlaces>(a, ring, walk, group, sum);
+  if (a.biases != nullptr) {
+    const Rows rows(walk.row * C::kRows + group * 64);
+    const float* const bias = a.biases[walk.tile.expert];
+    const float first = rows.first < a.rows ? bias[rows.first] : 0, second = rows.second < a.rows ? bias[rows.second] : 0;
+#pragma unroll
+    for (int i = 0; i < kPlaces / 2; ++i) sum[i] += i % 4 < 2 ? first : second;
+  }
+  const Out<C, kPlaces> out = {a, walk, ring.staging(group), group};
+  switch (a.glu) {
+    case GluActivation::none: out.template write<GluActivation::none>(sum); break;
+    case GluActivation::gelu_tanh: out.template write<GluActivation::gelu_tanh>(sum); break;
+    case GluActivation::swiglu_oai: out.template write<GluActivation::swiglu_oai>(sum); break;
+    default: out.template write<GluActivation::silu>(sum);
+  }
+  return ring;
+}
+
+// The narrowest product that holds the tile's places.
+template <class C>
+__device__ __forceinline__ Ring<C> run_tile_of(const Args& a, Ring<C> ring, const Walk& walk, int group) {
+  const int count = walk.tile.count;
+  if constexpr (!C::kMany) {
+    if (count <= 8) return run_tile<C, 8>(a, ring, walk, group);
+    if (count <= 16) return run_tile<C, 16>(a, ring, walk, group);
+    if (count <= 24) return run_tile<C, 24>(a, ring, walk, group);
+    if (count <= 32) return run_tile<C, 32>(a, ring, walk, group);
+    if (count <= 48) return run_tile<C, 48>(a, ring, walk, group);
+    return run_tile<C, 64>(a, ring, walk, group);
+  } else if constexpr (C::kFp8) {
+    if (count <= 32) return run_tile<C, 32>(a, ring, walk, group);
+    if (count <= 64) return run_tile<C, 64>(a, ring, walk, group);
+    if (count <= 96) return run_tile<C, 96>(a, ring, walk, group);
+    return run_tile<C, 128>(a, ring, walk, group);
+  } else {
+    if (count <= 32) return run_tile<C, 32>(a, ring, walk, group);
+    if (count <= 64) return run_tile<C, 64>(a, ring, walk, group);
+    if (count <= 96) return run_tile<C, 96>(a, ring, walk, group);
+    if (count <= 128) return run_tile<C, 128>(a, ring, walk, group);
+    if (count <= 144) return run_tile<C, 144>(a, ring, walk, group);
+    if (count <= 160) return run_tile<C, 160>(a, ring, walk, group);
+    if (count <= 176) return run_tile<C, 176>(a, ring, walk, group);
+    if (count <= 192) return run_tile<C, 192>(a, ring, walk, group);
+    if (count <= 208) return run_tile<C, 208>(a, ring, walk, group);
+    if (count <= 224) return run_tile<C, 224>(a, ring, walk, group);
+    if (count <= 240) return run_tile<C, 240>(a, ring, walk, group);
+    return run_tile<C, 256>(a, ring, walk, group);
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kCtas) expert_gemm_kernel(const __grid_constant__ Args a) {
+  extern __shared__ __align__(1024) char memory[];
+  Ring<C> ring(memory);
+  if (threadIdx.x == C::kConsumers) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.x);
+    for (Ring<C> at = ring; at.parity == 0; at.next()) {
+      ptx::mbarrier_init(at.full(), 1);
+      ptx::mbarrier_init(at.empty(), C::kConsumers / 32);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x >= C::kConsumers) {
+    if constexpr (C::kMany) ptx::setmaxnreg_decrease<kProducerRegisters>();
+    if (threadIdx.x == C::kConsumers) bring<C>(a, ring);
+  } else {
+    if constexpr (C::kMany) ptx::setmaxnreg_increase<kConsumerRegisters>();
+    wait_for_predecessor();
+    for (Walk walk(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, threadIdx.x / 128);
+  }
+}
+
+template <class C>
+void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
+  const ExpertWeights& weights = call.weights;
+  const int of_byte = C::kFp8 ? 2 : 1;  // one-byte elements are taken by twos
+  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, weights.cols / of_byte};
+  if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, call.places, weights.cols / of_byte, C::kBoxPlaces) != cudaSuccess) {
+    return;  // the driver is older than the chip: expert_gemm_takes() has asked
+  }
+  // Where this fails, so does the launch.
+  [[maybe_unused]] static const cudaError_t ready =
+      cudaFuncSetAttribute(expert_gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+  args.row_tiles = static_cast<int>((weights.rows + C::kRows - 1) / C::kRows);
+  args.chunks = static_cast<int>((weights.cols + C::Operands::kDepth - 1) / C::Operands::kDepth);
+  const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * args.row_tiles;
+  const auto ctas = static_cast<unsigned>(std::min<int64_t>(most, int64_t{C::kCtas} * num_sms()));
+  launch_dependent({ctas, C::kThreads, C::kSmemBytes, stream}, expert_gemm_kernel<C>, static_cast<const Args&>(args));
+}
+
+template <class Operands>
+void launch_of(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
+  call.tile_places > Config<Operands, false>::kMostPlaces ? launch<Config<Operands, true>>(args, call, stream)
+                                                          : launch<Config<Operands, false>>(args, call, stream);
+}
+
+}  // namespace
+
+bool expert_gemm_takes(const ExpertWeights& weights) {
+  const bool halves = weights.dtype == DType::f16 || weights.dtype == DType::bf16;
+  const bool codes = weights.dtype == DType::fp8_e4m3 && weights.cols % 16 == 0 &&
+                     (weights.scaling == Fp8Scaling::row || weights.outputs() % kFp8Block == 0 ||
+                      weights.glu == GluActivation::none);
+  return (halves || codes) && weights.rows % 8 == 0 && weights.cols % 8 == 0 && weights.cols >= 64 &&
+         weights.stride_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(weights.data) % 16 == 0 && has_wgmma();
+}
+
+int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype) {
+  constexpr int64_t kFewPlaces = 40;  // an expert, from where tiles of two warpgroups pay
+  if (pairs <= kFewPlaces * experts) return 64;
+  return dtype == DType::fp8_e4m3 ? 128 : 256;
+}
+
+void expert_gemm(const ExpertProductCall& call, Stream stream) {
+  if (call.places == 0) return;
+  const ExpertWeights& weights = call.weights;
+  Args args{};
+  args.tiles = call.plan.tiles;
+  args.num_tiles = call.plan.num_tiles;
+  args.y = static_cast<char*>(call.y);
+  args.biases = weights.biases;
+  args.scales = weights.scales;
+  args.x_scales = call.x_scales;
+  args.places = call.places;
+  args.outputs = static_cast<int>(weights.outputs());
+  args.rows = static_cast<int>(weights.rows);
+  args.scale_stride = weights.scaling == Fp8Scaling::block ? static_cast<int>(fp8_scale_stride(weights.cols)) : 0;
+  args.plan_settled = call.plan_settled;
+  args.glu = weights.glu;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const bool f16 = call.y_dtype == DType::f16;
+  if (weights.dtype == DType::fp8_e4m3) {
+    f16 ? launch_of<Fp8Operands<ptx::F16>>(args, call, on) : launch_of<Fp8Operands<ptx::Bf16>>(args, call, on);
+  } else {
+    f16 ? launch_of<F16Operands>(args, call, on) : launch_of<Bf16Operands>(args, call, on);
+  }
+}
+
+}  // namespace warpweave::gpu

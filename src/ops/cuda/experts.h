@@ -1,0 +1,157 @@
+// A mixture of experts on the GPU: rows to experts (expert_plan.cu), their products (expert_stream.cu for a few rows,
+// expert_gemm.cu on Hopper, expert_tiles.cu for every GPU and dtype), and the weighted sum.
+//
+// A row's (row, choice) pair j is number row * k + j. Pairs are sorted by expert into places; expert e has the places
+// [offsets[e], offsets[e + 1]). Everything stays in GPU memory, so that a graph can hold it and no call waits. A row's
+// bits do not depend on the other rows of a call.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/gpu_ops.h"
+#include "ops/router_rule.h"
+
+namespace warpweave::gpu {
+
+// One of the two products of a layer's experts. Row r of an expert's gate_up is, in turns of 8 rows, of gate and of up:
+// rows 16 i .. 16 i + 7 are gate's 8 i .. 8 i + 7, the next 8 up's. So both meet in one thread of every kernel.
+inline constexpr int kGluTurn = 8;
+
+struct ExpertWeights {
+  const void* data = nullptr;     // expert 0's [rows, cols] row-major, 16-byte aligned
+  int64_t stride_bytes = 0;       // from one expert to the next, a multiple of 16
+  int experts = 0;
+  int64_t rows = 0;               // a multiple of 8; under a GLU gate and up together, a multiple of 16
+  int64_t cols = 0;               // a multiple of 8
+  DType dtype = DType::bf16;      // f32, f16, bf16, or e4m3 with
+  const float* const* scales = nullptr;  // [experts] pointers to scales as fp8.h has them, gate's rows before up's
+  Fp8Scaling scaling = Fp8Scaling::row;
+  const float* const* biases = nullptr;  // [experts] pointers to [rows], in the order of the rows; or null
+  GluActivation glu = GluActivation::none;
+
+  int64_t outputs() const { return glu == GluActivation::none ? rows : rows / 2; }
+};
+
+// Places of one expert that are multiplied together.
+struct alignas(16) ExpertTile {
+  int32_t expert = 0;
+  int32_t first = 0;              // place
+  int32_t count = 0;              // 1..tile_places
+  int32_t unused = 0;
+};
+
+inline constexpr int kStreamRows = 8;  // rows of a step whose experts are streamed without places
+
+// What routing leaves in GPU memory. reserve: expert_plan_bytes().
+struct ExpertPlan {
+  int32_t* chosen = nullptr;      // [rows, k]
+  float* weights = nullptr;       // [rows, k]
+  int32_t* offsets = nullptr;     // [experts + 1]
+  int32_t* pair_of = nullptr;     // [pairs] the pair at a place
+  int32_t* place_of = nullptr;    // [pairs] the place of a pair
+  ExpertTile* tiles = nullptr;    // [most_tiles]
+  int32_t* num_tiles = nullptr;   // [1]
+  int32_t* counts = nullptr;      // [blocks, experts] pairs of a block of rows, for grouping
+  int32_t* active = nullptr;      // [pairs of kStreamRows rows] experts that have rows, ascending
+  int32_t* num_active = nullptr;  // [1]
+  int32_t* pair_at = nullptr;     // [active, kStreamRows] the row's pair, or -1
+  int32_t* arrived = nullptr;     // [1] zero between calls
+  int32_t* load = nullptr;        // [experts] rows an expert had so far, for /metrics; or null
+};
+
+// Draws experts by dice in place of the router's, whose work is done all the same: for benchmarks.
+struct RoutingDice {
+  const int32_t* positions = nullptr;  // [rows] a row's position, which changes the draw; null: no dice
+  uint32_t seed = 0;
+};
+
+// logits -> chosen and weights, and, unless `rows` is 0, the plan for tiles of at most tile_places places.
+struct ExpertPlanCall {
+  const float* logits = nullptr;  // [rows, experts]
+  int64_t rows = 0;
+  RouterRule rule;
+  const float* correction = nullptr;  // [experts] of the rule, or null
+  int tile_places = 64;
+  ExpertPlan plan;
+  RoutingDice dice;
+};
+void plan_experts(const ExpertPlanCall& call, Stream stream);
+int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
+// Blocks of rows that plan_experts counts apart: rows of `counts`.
+int64_t expert_plan_blocks(int64_t rows);
+
+// RMS norm, logits and plan of at most kStreamRows rows in one kernel: active, num_active and pair_at, no places.
+struct NormRouteCall {
+  const float* x = nullptr;       // [rows, hidden] before the norm
+  int64_t rows = 0;
+  int64_t hidden = 0;             // a multiple of 8
+  const float* norm_weight = nullptr;
+  float norm_weight_offset = 0;
+  float norm_eps = 1e-6f;
+  const void* router = nullptr;   // [experts, hidden]
+  DType router_dtype = DType::f32;  // f32 or `dtype`
+  const float* router_bias = nullptr;  // [experts] added to the logits, or null
+  RouterRule rule;
+  const float* correction = nullptr;
+  void* h = nullptr;              // [rows, hidden] the normed rows in `dtype`
+  DType dtype = DType::bf16;      // f16 or bf16
+  float* logits = nullptr;        // [kStreamRows, experts] scratch
+  ExpertPlan plan;
+  RoutingDice dice;
+};
+bool norm_route_takes(const NormRouteCall& call);
+void norm_route(const NormRouteCall& call, Stream stream);
+
+// The experts' products of at most kStreamRows rows: every active expert's weights are read once. By pair:
+//   act[pair] = glu(h[row] * gate_up^T + bias);  x[row] += sum over active experts of weight * (act[pair] * down^T + bias)
+// partials: where given, the sums of `splits` parts of the active experts are left there for the next norm to add.
+struct ExpertStreamCall {
+  ExpertWeights gate_up, down;
+  const void* h = nullptr;        // [rows, hidden]
+  int64_t rows = 0;
+  int k = 0;
+  ExpertPlan plan;
+  void* act = nullptr;            // [rows * k, ffn]
+  float* x = nullptr;             // [rows, hidden]
+  float* partials = nullptr;      // [kMostPartials, rows, hidden] or null: no splits
+};
+bool expert_stream_takes(const ExpertWeights& gate_up, const ExpertWeights& down, int64_t rows);
+// Returns the partial sums that it left, none where it added to x itself.
+PartialSums expert_stream(const ExpertStreamCall& call, Stream stream);
+
+// y[place] = the product (with GLU and bias) of x's row of the place with its expert's weights.
+struct ExpertProductCall {
+  ExpertWeights weights;
+  const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
+  const float* x_scales = nullptr;  // [ceil(cols / 128)][places]
+  int64_t places = 0;
+  ExpertPlan plan;
+  int tile_places = 64;           // that the plan was made for
+  bool plan_settled = false;      // the plan was written before the kernel before this one began
+  void* y = nullptr;              // [places, outputs()] dense
+  DType y_dtype = DType::bf16;
+};
+// WGMMA: compute capability 9.0, 16-bit weights (or e4m3).
+bool expert_gemm_takes(const ExpertWeights& weights);
+int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype);  // the tile to plan for
+void expert_gemm(const ExpertProductCall& call, Stream stream);
+// Every GPU and dtype; e4m3 weights are widened on the way, x is 16-bit then. Tiles of kPortableTilePlaces.
+inline constexpr int kPortableTilePlaces = 64;
+void expert_tiles(const ExpertProductCall& call, DType x_dtype, Stream stream);
+
+// out[place] = x[row of the place]; rows of row_bytes, a multiple of 16.
+void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream);
+
+// y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
+struct CombineExpertsCall {
+  const void* results = nullptr;  // [rows * k, hidden], by place
+  DType dtype = DType::bf16;
+  ExpertPlan plan;
+  int64_t rows = 0;
+  int k = 0;
+  int64_t hidden = 0;             // a multiple of 8
+  float* y = nullptr;             // [rows, hidden]
+};
+void combine_experts(const CombineExpertsCall& call, Stream stream);
+
+}  // namespace warpweave::gpu
