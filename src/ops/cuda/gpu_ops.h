@@ -14,6 +14,7 @@
 #include "ops/compute_types.h"
 #include "ops/elementwise.h"
 #include "ops/random_matrix.h"
+#include "ops/router_rule.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::gpu {
@@ -137,9 +138,8 @@ struct RouterCall {
   int64_t hidden = 0;
   const float* weight = nullptr;          // [experts, hidden]
   const float* bias = nullptr;            // [experts], or null
-  int experts = 0;                        // at most 1024
-  int k = 0;                              // at most 64
-  RouterNorm norm = RouterNorm::softmax_all_renorm;
+  RouterRule rule;
+  const float* correction = nullptr;      // [experts] of the rule, or null
   int32_t* chosen = nullptr;              // [rows, k]
   float* weights = nullptr;               // [rows, k]
 };
