@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/decoder_builder.h"
+#include "ops/router.h"
 
 namespace warpweave {
 namespace {
@@ -95,14 +96,14 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   spec.embedding_scale = traits.embedding_scale;
   spec.norm_eps = static_cast<float>(config.norm_eps);
   spec.norm_weight_offset = traits.norm_weight_offset;
-  spec.experts_per_token = config.experts_per_token;
-  spec.router_norm = traits.router_norm;
+  if (config.num_experts > 0) spec.router = traits.router;
   return spec;
 }
 
 Result<FamilyTraits> family_traits(const ModelConfig& config) {
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
   const FamilyTraits traits = family.traits(config);
+  if (config.num_experts > 0) WW_RETURN_IF_ERROR(check_router_rule(traits.router));
   const bool silu = config.hidden_act == "silu", gelu = config.hidden_act.starts_with("gelu");
   if ((traits.activation == GluActivation::silu && !silu) || (traits.activation == GluActivation::gelu_tanh && !gelu)) {
     return Status::unsupported("config.json: hidden_act '" + config.hidden_act.substr(0, 40) +

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
+#include "ops/router_rule.h"
 
 namespace warpweave {
 namespace {
@@ -111,15 +112,51 @@ void read_window(ConfigReader& config, ModelConfig& out) {
   if (out.sliding_window == 0) out.sliding_layers.clear();
 }
 
+// The experts that every token passes: one of a width of its own (Qwen2-MoE), or some as wide as the others.
+int read_shared_experts(ConfigReader& config, const ModelConfig& model) {
+  const int width = config.integer("shared_expert_intermediate_size", 0, 0, kMaxDim);
+  if (width == 0 && model.model_type == "qwen2_moe") {
+    config.fail("shared_expert_intermediate_size", "is missing or 0: every Qwen2-MoE layer has a shared expert");
+  }
+  if (width > 0) return width;
+  const int count = config.integer("n_shared_experts", model.model_type == "glm4_moe" ? 1 : 0, 0, 1024);
+  if (int64_t{count} * model.moe_intermediate_size > kMaxDim) {
+    config.fail("n_shared_experts", "times moe_intermediate_size must be at most " + std::to_string(kMaxDim));
+    return 0;
+  }
+  return count * model.moe_intermediate_size;
+}
+
+void read_expert_groups(ConfigReader& config, ModelConfig& out) {
+  out.n_group = config.integer("n_group", 1, 1, kMaxExperts);
+  out.topk_group = config.integer("topk_group", out.n_group, 1, kMaxExperts);
+  if (out.num_experts % out.n_group != 0) return config.fail("n_group", "must divide the number of experts");
+  if (out.topk_group > out.n_group) return config.fail("topk_group", "must be at most n_group");
+  if (out.topk_group * (out.num_experts / out.n_group) < out.experts_per_token) {
+    config.fail("topk_group", "groups hold fewer experts than num_experts_per_tok");
+  }
+}
+
 void read_moe(ConfigReader& config, ModelConfig& out) {
-  out.num_experts = config.integer("num_experts", config.integer("num_local_experts", 0, 0, 4096), 0, 4096);
+  for (const char* key : {"n_routed_experts", "num_local_experts", "num_experts"}) {
+    out.num_experts = config.integer(key, out.num_experts, 0, kMaxExperts);
+  }
   if (out.num_experts == 0) return;
-  out.experts_per_token = config.integer("num_experts_per_tok", 1, 1, 64);
+  const bool glm = out.model_type == "glm4_moe";
+  out.experts_per_token = config.integer("num_experts_per_tok", 1, 1, kMaxExpertsPerToken);
   if (out.experts_per_token > out.num_experts) {
     config.fail("num_experts_per_tok", "must be at most num_experts");
   }
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
-  out.norm_topk_prob = config.boolean("norm_topk_prob", false);
+  out.norm_topk_prob = config.boolean("norm_topk_prob", glm);
+  out.routed_scaling_factor = config.number("routed_scaling_factor", 1, -1e6, 1e6);
+  out.router_jitter_noise = config.number("router_jitter_noise", 0.01, 0, 1e6);
+  if (glm && config.text("scoring_func", "sigmoid") != "sigmoid") {
+    config.fail("scoring_func", "must be sigmoid for glm4_moe");
+  }
+  read_expert_groups(config, out);
+  out.shared_expert_intermediate_size = read_shared_experts(config, out);
+  out.first_k_dense_replace = config.integer("first_k_dense_replace", 0, 0, 1 << 20);
   out.decoder_sparse_step = config.integer("decoder_sparse_step", 1, 1, 1 << 20);
   for (int32_t layer : config.token_ids("mlp_only_layers")) out.mlp_only_layers.push_back(layer);
 }

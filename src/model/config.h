@@ -79,6 +79,12 @@ struct ModelConfig {
   int experts_per_token = 0;
   int moe_intermediate_size = 0;
   bool norm_topk_prob = true;
+  double routed_scaling_factor = 1;       // on the weights of the chosen
+  int n_group = 1;                        // of experts, of which topk_group are left to choose from
+  int topk_group = 1;
+  double router_jitter_noise = 0.01;      // Phi-MoE
+  int shared_expert_intermediate_size = 0;  // of the experts that every token passes, together; 0: none
+  int first_k_dense_replace = 0;          // layers below are dense
   int decoder_sparse_step = 1;            // layer i has experts if (i + 1) % step == 0
   std::vector<int> mlp_only_layers;       // dense although the step says experts
   std::optional<DualChunkConfig> dual_chunk;

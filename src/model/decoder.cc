@@ -4,13 +4,18 @@
 #include <cstring>
 
 namespace warpweave {
+namespace {
+
+const float* data_or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
+}  // namespace
 
 size_t DecoderWeights::size_bytes() const {
   size_t bytes = lm_head.size_bytes() + (embedding.data ? embedding.size_bytes() : 0);
   for (const DecoderLayer& layer : layers) {
     for (const PackedLinear& part : layer.qkv) bytes += part.size_bytes();
     bytes += layer.o.size_bytes() + layer.gate_up.size_bytes() + layer.down.size_bytes() +
-             layer.router.size_bytes();
+             layer.router.size_bytes() + layer.shared_gate_up.size_bytes() + layer.shared_down.size_bytes();
     for (const MoeExpert& expert : layer.experts) {
       bytes += expert.gate_up.size_bytes() + expert.down.size_bytes();
     }
@@ -64,8 +69,8 @@ void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache
   call.k = qkv_.data() + q_dim;
   call.v = qkv_.data() + q_dim + kv_dim;
   call.q_stride = call.k_stride = call.v_stride = stride;
-  call.q_norm = weights.q_norm.empty() ? nullptr : weights.q_norm.data();
-  call.k_norm = weights.k_norm.empty() ? nullptr : weights.k_norm.data();
+  call.q_norm = data_or_null(weights.q_norm);
+  call.k_norm = data_or_null(weights.k_norm);
   call.norm_weight_offset = spec_.norm_weight_offset;
   call.norm_eps = spec_.norm_eps;
   call.rope = weights_.ropes.empty() ? nullptr : &weights_.ropes[weights.rope_index];
@@ -91,7 +96,7 @@ void DecoderModel::attend(int layer, const ForwardBatch& batch, KvCache& cache,
   call.scale = spec_.attention_scale;
   call.window_left = weights.window_left;
   call.logit_softcap = spec_.attention_softcap;
-  call.sinks = weights.sinks.empty() ? nullptr : weights.sinks.data();
+  call.sinks = data_or_null(weights.sinks);
   call.q = qkv_.data();
   call.q_token_stride = q_dim + 2 * int64_t{spec_.num_kv_heads} * spec_.head_dim;
   call.k = cache.k(layer);
@@ -125,9 +130,12 @@ void DecoderModel::mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team
   if (!layer.experts.empty()) {
     // The router multiplies in f32, so its input is the f32 norm that the experts share.
     normed(layer.mlp_norm, layer.router, rows, team);
+    const bool shared = !layer.shared_down.empty();
     moe_forward({.x = h_.data(), .rows = rows, .x_stride = spec_.hidden_size, .router = &layer.router,
-                 .experts = layer.experts, .experts_per_token = spec_.experts_per_token,
-                 .norm = spec_.router_norm, .y = x_.data(), .y_stride = spec_.hidden_size},
+                 .experts = layer.experts, .rule = spec_.router, .correction = data_or_null(layer.router_correction),
+                 .shared_gate_up = shared ? &layer.shared_gate_up : nullptr,
+                 .shared_down = shared ? &layer.shared_down : nullptr,
+                 .shared_gate = data_or_null(layer.shared_gate), .y = x_.data(), .y_stride = spec_.hidden_size},
                 team);
     return;
   }

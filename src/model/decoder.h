@@ -39,8 +39,7 @@ struct DecoderSpec {
   float embedding_scale = 1;
   float norm_eps = 1e-6f;
   float norm_weight_offset = 0;     // 1 for Gemma: norms multiply by (1 + weight)
-  int experts_per_token = 0;
-  RouterNorm router_norm = RouterNorm::softmax_all_renorm;
+  RouterRule router;                // num_experts 0: dense
   std::optional<DualChunkConfig> dual_chunk;  // where contexts are longer than one chunk
 };
 
@@ -62,7 +61,11 @@ struct DecoderLayerOf {
   Linear down;
   Vector mlp_out_norm;              // Gemma, as above
   Linear router;                    // empty in dense layers
+  Vector router_correction;         // [experts] RouterRule's correction bias, or empty
   std::vector<Expert> experts;
+  Linear shared_gate_up;            // GLU of the experts that every row passes; or empty
+  Linear shared_down;
+  Vector shared_gate;               // [hidden]: their result times sigmoid(x . shared_gate); or empty
 };
 
 using DecoderLayer = DecoderLayerOf<PackedLinear, std::vector<float>, MoeExpert>;

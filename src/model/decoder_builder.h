@@ -66,6 +66,7 @@ class DecoderBuilder {
   Status attention(const std::string& prefix, int index, Layer& layer);
   Status mlp(const std::string& prefix, Layer& layer);
   Status experts(const std::string& prefix, Layer& layer);
+  Status shared_experts(const std::string& prefix, Layer& layer);
   Status fused_experts(const std::string& prefix, Layer& layer);
   Status norms(const std::string& prefix, Layer& layer);
   Status head(typename Target::Weights& out);
@@ -177,20 +178,42 @@ Status DecoderBuilder<Target>::mlp(const std::string& prefix, Layer& layer) {
 
 template <typename Target>
 Status DecoderBuilder<Target>::experts(const std::string& prefix, Layer& layer) {
-  const std::string router = traits_.fused_experts ? "router" : "gate";
-  WW_ASSIGN_OR_RETURN(layer.router, linear({{prefix + router + ".weight", config_.num_experts,
-                                             prefix + router + ".bias"}},
+  const ExpertNames& names = traits_.expert_names;
+  const std::string router = prefix + names.router;
+  WW_ASSIGN_OR_RETURN(layer.router, linear({{router + ".weight", config_.num_experts, router + ".bias"}},
                                            config_.hidden_size, GluActivation::none, /*exact=*/true));
+  if (const std::string correction = router + ".e_score_correction_bias"; source_->has(correction)) {
+    WW_ASSIGN_OR_RETURN(layer.router_correction, vector(correction, config_.num_experts));
+  }
+  WW_RETURN_IF_ERROR(shared_experts(prefix, layer));
   if (traits_.fused_experts) return fused_experts(prefix + "experts.", layer);
   const int64_t ffn = config_.moe_intermediate_size;
   for (int e = 0; e < config_.num_experts; ++e) {
     const std::string expert = prefix + "experts." + std::to_string(e) + ".";
     typename Target::Expert& out = layer.experts.emplace_back();
-    WW_ASSIGN_OR_RETURN(out.gate_up, linear({{expert + "gate_proj.weight", ffn, ""},
-                                             {expert + "up_proj.weight", ffn, ""}},
+    WW_ASSIGN_OR_RETURN(out.gate_up, linear({{expert + names.gate + ".weight", ffn, ""},
+                                             {expert + names.up + ".weight", ffn, ""}},
                                             config_.hidden_size, traits_.activation));
-    WW_ASSIGN_OR_RETURN(out.down, linear({{expert + "down_proj.weight", config_.hidden_size, ""}}, ffn));
+    WW_ASSIGN_OR_RETURN(out.down, linear({{expert + names.down + ".weight", config_.hidden_size, ""}}, ffn));
   }
+  return {};
+}
+
+template <typename Target>
+Status DecoderBuilder<Target>::shared_experts(const std::string& prefix, Layer& layer) {
+  const int64_t hidden = config_.hidden_size, ffn = config_.shared_expert_intermediate_size;
+  if (ffn == 0) return {};
+  const std::string shared = prefix + traits_.expert_names.shared + ".";
+  WW_ASSIGN_OR_RETURN(layer.shared_gate_up, linear({{shared + "gate_proj.weight", ffn, ""},
+                                                    {shared + "up_proj.weight", ffn, ""}},
+                                                   hidden, traits_.activation));
+  WW_ASSIGN_OR_RETURN(layer.shared_down, linear({{shared + "down_proj.weight", hidden, ""}}, ffn));
+  if (!traits_.shared_expert_gate) return {};
+  const int64_t shape[] = {1, hidden};
+  WW_ASSIGN_OR_RETURN(TensorView gate, source_->find(prefix + traits_.expert_names.shared + "_gate.weight", shape));
+  gate.rank = 1;
+  gate.shape = {hidden};
+  WW_ASSIGN_OR_RETURN(layer.shared_gate, target_.vector(gate));
   return {};
 }
 
@@ -279,7 +302,8 @@ Status DecoderBuilder<Target>::head(typename Target::Weights& out) {
 
 template <typename Target>
 bool DecoderBuilder<Target>::has_experts(int layer) const {
-  if (config_.num_experts == 0 || (layer + 1) % config_.decoder_sparse_step != 0) return false;
+  if (config_.num_experts == 0 || layer < config_.first_k_dense_replace) return false;
+  if ((layer + 1) % config_.decoder_sparse_step != 0) return false;
   for (int dense : config_.mlp_only_layers) {
     if (dense == layer) return false;
   }
@@ -306,7 +330,7 @@ auto DecoderBuilder<Target>::build() -> Result<typename Target::Weights> {
     Layer& layer = out.layers.emplace_back();
     WW_RETURN_IF_ERROR(norms(prefix, layer));
     WW_RETURN_IF_ERROR(attention(prefix + "self_attn.", i, layer));
-    WW_RETURN_IF_ERROR(has_experts(i) ? experts(prefix + "mlp.", layer) : mlp(prefix + "mlp.", layer));
+    WW_RETURN_IF_ERROR(has_experts(i) ? experts(prefix + traits_.expert_names.block + ".", layer) : mlp(prefix + "mlp.", layer));
     if (options_.progress) options_.progress(i + 1, config_.num_layers);
   }
   for (std::future<RopeTable>& table : tables) {

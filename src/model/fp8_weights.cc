@@ -16,7 +16,12 @@ namespace {
 bool is_fp8(DType dtype) { return dtype == DType::fp8_e4m3 || dtype == DType::fp8_e5m2; }
 
 // Of a layer: attention's and the feed-forward's, not the head or a router.
-bool is_projection(std::string_view name) { return name.ends_with("_proj.weight"); }
+bool is_projection(std::string_view name) {
+  if (name.ends_with("_proj.weight")) return true;
+  // Mixtral's experts call theirs w1, w2 and w3.
+  return name.find(".experts.") != name.npos &&
+         (name.ends_with(".w1.weight") || name.ends_with(".w2.weight") || name.ends_with(".w3.weight"));
+}
 
 // What both kinds share: matrices in 8 bits, and what they are widened to.
 class Fp8Source : public WeightSource {

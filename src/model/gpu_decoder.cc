@@ -36,6 +36,14 @@ Status check_shape(const ModelConfig& config) {
   return {};
 }
 
+Status check_experts(const DecoderSpec& spec, const ModelConfig& config) {
+  const RouterRule& rule = spec.router;
+  const bool plain = rule.score == RouterScore::softmax && rule.groups == 1 && rule.scale == 1;
+  if (rule.num_experts == 0 || (plain && config.shared_expert_intermediate_size == 0)) return {};
+  return Status::unsupported("--device cuda runs mixtures whose router is a softmax without groups and scale, and that "
+                             "have no shared experts; use --device cpu for " + config.architecture, "--device");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config, const BuildOptions& options,
@@ -43,6 +51,7 @@ Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config
   WW_RETURN_IF_ERROR(check_shape(config));
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
   DecoderSpec spec = decoder_spec(config, traits);
+  WW_RETURN_IF_ERROR(check_experts(spec, config));
   spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
   std::unique_ptr<GpuDecoder> out(new GpuDecoder(config, std::move(spec), options.dtype, std::move(weights)));
   WW_ASSIGN_OR_RETURN(out->gemm_, gpu::GpuGemm::create());
@@ -60,7 +69,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
   const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
   const bool has_experts = config_.num_experts > 0;
-  const int64_t pairs = tokens * spec_.experts_per_token;
+  const int64_t pairs = tokens * spec_.router.k;
   int64_t inner = tokens * config_.intermediate_size;  // a mixture may have dense layers, too
   if (has_experts) inner = std::max(inner, pairs * config_.moe_intermediate_size);
   Status failed;
@@ -260,11 +269,11 @@ Status GpuDecoder::mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream)
 Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
   const GpuDecoderLayer& layer = weights_.layers[index];
   const GpuExpertTable& table = weights_.expert_tables[index];
-  const int k = spec_.experts_per_token, num_experts = static_cast<int>(layer.experts.size());
+  const int k = spec_.router.k, num_experts = static_cast<int>(layer.experts.size());
   const int64_t hidden = spec_.hidden_size, pairs = rows * k, ffn = layer.experts[0].down.in_features;
   normed(layer.mlp_norm, {}, rows, stream, /*exact_copy=*/true);
   gpu::route({.x = w_.h_f32, .rows = rows, .hidden = hidden, .weight = static_cast<const float*>(layer.router.weight),
-              .bias = layer.router.bias, .experts = num_experts, .k = k, .norm = spec_.router_norm,
+              .bias = layer.router.bias, .rule = spec_.router, .correction = layer.router_correction.data,
               .chosen = w_.chosen, .weights = w_.expert_weights},
              stream);
   gpu::group_by_expert({.chosen = w_.chosen, .pairs = pairs, .experts = num_experts, .pair_of = w_.pair_of,

@@ -132,36 +132,6 @@ float log_softmax(const float* x, int64_t n, float* out) {
   return total;
 }
 
-void softmax_topk(const TopkCall& call) {
-  constexpr int kMaxChosen = 64;
-  assert(call.k >= 1 && call.k <= call.experts && call.k <= kMaxChosen);
-  for (int64_t r = 0; r < call.rows; ++r) {
-    const float* logits = call.logits + r * call.experts;
-    int32_t* chosen = call.experts_out + r * call.k;
-    float* weights = call.weights_out + r * call.k;
-    int found = 0;
-    for (int e = 0; e < call.experts; ++e) {  // insertion into a sorted list of k
-      int at = found;
-      while (at > 0 && logits[e] > logits[chosen[at - 1]]) --at;
-      if (at == call.k) continue;
-      found = std::min(found + 1, call.k);
-      for (int j = found - 1; j > at; --j) chosen[j] = chosen[j - 1];
-      chosen[at] = e;
-    }
-    const float top = logits[chosen[0]];
-    float sum = 0;
-    for (int j = 0; j < call.k; ++j) {
-      weights[j] = std::exp(logits[chosen[j]] - top);
-      sum += weights[j];
-    }
-    if (call.norm == RouterNorm::softmax_all) {
-      sum = 0;
-      for (int e = 0; e < call.experts; ++e) sum += std::exp(logits[e] - top);
-    }
-    for (int j = 0; j < call.k; ++j) weights[j] /= sum;
-  }
-}
-
 void f32_to_bf16_row(const float* x, int64_t n, uint16_t* out) { kernels().f32_to_bf16(x, n, out); }
 void bf16_to_f32_row(const uint16_t* x, int64_t n, float* out) { kernels().bf16_to_f32(x, n, out); }
 void f32_to_f16_row(const float* x, int64_t n, uint16_t* out) { kernels().f32_to_f16(x, n, out); }

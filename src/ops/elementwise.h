@@ -1,4 +1,4 @@
-// The row-wise operations of a forward pass: norms, gathers, logits and router helpers.
+// The row-wise operations of a forward pass: norms, gathers, logits and conversions.
 //
 // All matrices are row-major with a row stride in elements; sizes may be zero. Vectorised by the
 // CPU's tier (exp and tanh by polynomials, relative error below 2e-6). A `team` is used only when
@@ -61,24 +61,6 @@ float log_softmax(const float* x, int64_t n, float* out);
 double exp_row(const float* x, int64_t n, float shift, float scale, float* out);
 // log(sum(exp(x))) alone, without writing a row.
 float log_sum_exp(const float* x, int64_t n);
-
-// Router of a mixture of experts, per row: the k largest logits (ties to the lower index) in
-// descending order, and their weights.
-enum class RouterNorm : uint8_t {
-  softmax_all,          // probabilities over all experts, not rescaled
-  softmax_all_renorm,   // the same, divided by their sum over the chosen (Qwen3 norm_topk_prob)
-  softmax_chosen,       // softmax over the chosen logits alone (Mixtral, gpt-oss)
-};
-struct TopkCall {
-  const float* logits = nullptr;  // [rows, experts]
-  int64_t rows = 0;
-  int experts = 0;
-  int k = 0;                      // 1..experts, at most 64
-  RouterNorm norm = RouterNorm::softmax_all;
-  int32_t* experts_out = nullptr; // [rows, k]
-  float* weights_out = nullptr;   // [rows, k]
-};
-void softmax_topk(const TopkCall& call);
 
 // Conversions of contiguous elements, round to nearest even.
 void f32_to_bf16_row(const float* x, int64_t n, uint16_t* out);

@@ -13,7 +13,6 @@
 
 #include "base/float16.h"
 #include "ops/elementwise_dispatch.h"
-#include "ops/moe.h"
 #include "ops/rope.h"
 
 namespace warpweave {
@@ -294,28 +293,6 @@ TEST(Elementwise, GathersEmbeddings) {
   }
 }
 
-TEST(Elementwise, RouterPicksTheLargestAndBreaksTiesLow) {
-  const float logits[] = {1, 3, 3, -2, 0, 2, 3, 1};
-  int32_t chosen[4];
-  float weights[4];
-  TopkCall call{.logits = logits, .rows = 1, .experts = 8, .k = 4,
-                .norm = RouterNorm::softmax_all, .experts_out = chosen, .weights_out = weights};
-  double all = 0;
-  for (const float v : logits) all += std::exp(v);
-  softmax_topk(call);
-  const int32_t want[] = {1, 2, 6, 5};
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(chosen[i], want[i]);
-    EXPECT_NEAR(weights[i], std::exp(logits[want[i]]) / all, 1e-6);
-  }
-  const double sum = 3 * std::exp(3) + std::exp(2);
-  for (const RouterNorm norm : {RouterNorm::softmax_chosen, RouterNorm::softmax_all_renorm}) {
-    call.norm = norm;
-    softmax_topk(call);
-    EXPECT_NEAR(weights[3], std::exp(2) / sum, 1e-6);
-  }
-}
-
 struct QkvFixture {
   static constexpr int64_t kRows = 5;
   static constexpr int kHeads = 4, kKvHeads = 2, kDim = 24, kVDim = 16, kPage = 4;
@@ -411,75 +388,6 @@ TEST(Rope, NormsRotatesAndWritesTheKvPool) {
     ASSERT_TRUE(std::isnan(pool_value(k_pool, 1, 0, 0)));
     ASSERT_TRUE(std::isnan(pool_value(v_pool, 1, 1, 3)));
   }
-}
-
-TEST(Moe, MatchesADenseSumOverChosenExpertsAndIsBatchInvariant) {
-  ThreadTeam team(2);
-  const int64_t rows = 11, hidden = 48, ffn = 33;
-  const int experts = 6, chosen = 2;
-  std::vector<std::vector<float>> weights;
-  const auto pack = [&](std::vector<int64_t> part_rows, int64_t cols, GluActivation glu) {
-    std::vector<LinearPart> parts;
-    for (const int64_t n : part_rows) {
-      weights.push_back(normals(n * cols, static_cast<unsigned>(weights.size()) + 100, 0.2f));
-      LinearPart part;
-      part.weight = {.data = weights.back().data(), .dtype = DType::f32, .rank = 2,
-                     .shape = {n, cols}};
-      parts.push_back(part);
-    }
-    auto packed = PackedLinear::pack(parts, {.glu = glu}, team);
-    EXPECT_TRUE(packed.ok());
-    return std::move(packed).value();
-  };
-  const PackedLinear router = pack({experts}, hidden, GluActivation::none);
-  std::vector<MoeExpert> all;
-  for (int e = 0; e < experts; ++e) {
-    MoeExpert expert;
-    expert.gate_up = pack({ffn, ffn}, hidden, GluActivation::silu);
-    expert.down = pack({hidden}, ffn, GluActivation::none);
-    all.push_back(std::move(expert));
-  }
-  const std::vector<float> x = normals(rows * hidden, 55);
-  std::vector<float> y(rows * hidden, 1.0f);
-  MoeCall call{.x = x.data(), .rows = rows, .x_stride = hidden, .router = &router,
-               .experts = all, .experts_per_token = chosen, .y = y.data(), .y_stride = hidden};
-  moe_forward(call, team);
-
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = &x[r * hidden];
-    std::vector<std::pair<double, int>> logits;
-    for (int e = 0; e < experts; ++e) {
-      double sum = 0;
-      for (int64_t c = 0; c < hidden; ++c) sum += double{weights[0][e * hidden + c]} * row[c];
-      logits.push_back({-sum, e});
-    }
-    std::sort(logits.begin(), logits.end());
-    double total = 0;
-    for (int j = 0; j < chosen; ++j) total += std::exp(-logits[j].first);
-    std::vector<double> want(hidden, 1.0);
-    for (int j = 0; j < chosen; ++j) {
-      const auto& gate = weights[1 + 3 * logits[j].second];
-      const auto& up = weights[2 + 3 * logits[j].second];
-      const auto& down = weights[3 + 3 * logits[j].second];
-      for (int64_t n = 0; n < ffn; ++n) {
-        double g = 0, u = 0;
-        for (int64_t c = 0; c < hidden; ++c) {
-          g += double{gate[n * hidden + c]} * row[c];
-          u += double{up[n * hidden + c]} * row[c];
-        }
-        const double h = g / (1 + std::exp(-g)) * u * std::exp(-logits[j].first) / total;
-        for (int64_t c = 0; c < hidden; ++c) want[c] += h * down[c * ffn + n];
-      }
-    }
-    for (int64_t c = 0; c < hidden; ++c) ASSERT_NEAR(y[r * hidden + c], want[c], 1e-4);
-  }
-
-  std::vector<float> alone(hidden, 1.0f);
-  call.x = &x[4 * hidden];
-  call.rows = 1;
-  call.y = alone.data();
-  moe_forward(call, team);
-  EXPECT_EQ(0, std::memcmp(alone.data(), &y[4 * hidden], hidden * sizeof(float)));
 }
 
 }  // namespace

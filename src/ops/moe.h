@@ -1,6 +1,6 @@
 // The mixture-of-experts feed-forward of a set of rows: route, group rows by expert, run each
-// chosen expert's packed products once, and sum per row in the order of its chosen experts
-// (so a row's bits do not depend on the rest of the batch).
+// chosen expert's packed products once, and sum per row in the order of its chosen experts, the
+// shared ones last (so a row's bits do not depend on the rest of the batch).
 #pragma once
 
 #include <span>
@@ -8,6 +8,7 @@
 
 #include "ops/elementwise.h"
 #include "ops/linear.h"
+#include "ops/router_rule.h"
 
 namespace warpweave {
 
@@ -22,12 +23,16 @@ struct MoeCall {
   int64_t x_stride = 0;
   const PackedLinear* router = nullptr;  // hidden -> experts, ComputeMode::f32
   std::span<const MoeExpert> experts;
-  int experts_per_token = 0;
-  RouterNorm norm = RouterNorm::softmax_all_renorm;
+  RouterRule rule;
+  const float* correction = nullptr;     // [experts] of the rule, or null
+  // A feed-forward that every row passes beside those it chooses, or null; times sigmoid(x . shared_gate)
+  // where that is given ([hidden]).
+  const PackedLinear* shared_gate_up = nullptr;
+  const PackedLinear* shared_down = nullptr;
+  const float* shared_gate = nullptr;
   float* y = nullptr;             // [rows, hidden], y += result
   int64_t y_stride = 0;
 };
-
 
 void moe_forward(const MoeCall& call, ThreadTeam& team);
 

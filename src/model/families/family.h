@@ -10,6 +10,17 @@
 
 namespace warpweave {
 
+// What the tensors of an expert layer are called: "<block>.<router>.weight", "<block>.experts.3.<gate>.weight",
+// "<block>.<shared>.gate_proj.weight", "<block>.<shared>_gate.weight".
+struct ExpertNames {
+  const char* block = "mlp";
+  const char* router = "gate";
+  const char* gate = "gate_proj";
+  const char* up = "up_proj";
+  const char* down = "down_proj";
+  const char* shared = "shared_experts";
+};
+
 struct FamilyTraits {
   bool qkv_bias = false;
   bool o_bias = false;
@@ -18,11 +29,13 @@ struct FamilyTraits {
   bool sinks = false;
   bool branch_norms = false;          // Gemma: a norm on each branch before it joins the residual
   bool fused_experts = false;         // gpt-oss: one transposed tensor for all experts
+  bool shared_expert_gate = false;    // the shared experts' result times a sigmoid
+  ExpertNames expert_names;
   float norm_weight_offset = 0;
   float embedding_scale = 1;
   float attention_scale = 0;          // 0: 1/sqrt(head_dim)
   GluActivation activation = GluActivation::silu;
-  RouterNorm router_norm = RouterNorm::softmax_all_renorm;
+  RouterRule router;                  // of router_rule(), for families with experts
 };
 
 struct Family {
@@ -33,6 +46,9 @@ struct Family {
 std::span<const Family> all_families();
 // `unsupported`, listing what is supported, for an unknown architecture.
 Result<Family> find_family(std::string_view architecture);
+
+// The softmax over all experts that `config` gives numbers for, renormalised where it says so.
+RouterRule router_rule(const ModelConfig& config);
 
 FamilyTraits llama_traits(const ModelConfig& config);
 FamilyTraits mistral_traits(const ModelConfig& config);

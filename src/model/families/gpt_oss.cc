@@ -8,8 +8,10 @@ FamilyTraits gpt_oss_traits(const ModelConfig& config) {
   traits.qkv_bias = traits.o_bias = config.attention_bias;
   traits.sinks = true;
   traits.fused_experts = true;
+  traits.expert_names.router = "router";
   traits.activation = GluActivation::swiglu_oai;
-  traits.router_norm = RouterNorm::softmax_chosen;
+  traits.router = router_rule(config);  // the softmax over the chosen: renormalised
+  traits.router.renormalise = true;
   return traits;
 }
 

@@ -5,8 +5,7 @@ namespace warpweave {
 
 FamilyTraits qwen3_moe_traits(const ModelConfig& config) {
   FamilyTraits traits = qwen3_traits(config);
-  traits.router_norm =
-      config.norm_topk_prob ? RouterNorm::softmax_all_renorm : RouterNorm::softmax_all;
+  traits.router = router_rule(config);
   return traits;
 }
 

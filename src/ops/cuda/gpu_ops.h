@@ -14,6 +14,7 @@
 #include "ops/compute_types.h"
 #include "ops/elementwise.h"
 #include "ops/random_matrix.h"
+#include "ops/router_rule.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::gpu {

@@ -12,30 +12,29 @@ namespace warpweave::gpu {
 namespace {
 
 constexpr int kRouteThreads = 256;
-constexpr int kMaxExperts = 1024;
 
 // Thread 0's part: the k largest in descending order, ties to the lower index.
 __device__ void choose(const float* logits, const RouterCall& call, int32_t* chosen, float* weights) {
   int found = 0;
-  for (int e = 0; e < call.experts; ++e) {
+  for (int e = 0; e < call.rule.num_experts; ++e) {
     int at = found;
     while (at > 0 && logits[e] > logits[chosen[at - 1]]) --at;
-    if (at == call.k) continue;
-    found = min(found + 1, call.k);
+    if (at == call.rule.k) continue;
+    found = min(found + 1, call.rule.k);
     for (int j = found - 1; j > at; --j) chosen[j] = chosen[j - 1];
     chosen[at] = e;
   }
   const float top = logits[chosen[0]];
   float sum = 0;
-  for (int j = 0; j < call.k; ++j) {
+  for (int j = 0; j < call.rule.k; ++j) {
     weights[j] = expf(logits[chosen[j]] - top);
     sum += weights[j];
   }
-  if (call.norm == RouterNorm::softmax_all) {
+  if (!call.rule.renormalise) {
     sum = 0;
-    for (int e = 0; e < call.experts; ++e) sum += expf(logits[e] - top);
+    for (int e = 0; e < call.rule.num_experts; ++e) sum += expf(logits[e] - top);
   }
-  for (int j = 0; j < call.k; ++j) weights[j] /= sum;
+  for (int j = 0; j < call.rule.k; ++j) weights[j] /= sum;
 }
 
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouterCall call) {
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouterCall call) {
   const int64_t row = blockIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* x = call.x + row * call.hidden;
-  for (int e = warp; e < call.experts; e += kRouteThreads / 32) {
+  for (int e = warp; e < call.rule.num_experts; e += kRouteThreads / 32) {
     const float* w = call.weight + e * call.hidden;
     float sum = 0;
     for (int64_t i = lane; i < call.hidden; i += 32) sum += x[i] * w[i];
@@ -55,9 +54,9 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouterCall call) {
   __syncthreads();
   if (threadIdx.x == 0) choose(logits, call, chosen, weights);
   __syncthreads();
-  for (int j = threadIdx.x; j < call.k; j += blockDim.x) {
-    call.chosen[row * call.k + j] = chosen[j];
-    call.weights[row * call.k + j] = weights[j];
+  for (int j = threadIdx.x; j < call.rule.k; j += blockDim.x) {
+    call.chosen[row * call.rule.k + j] = chosen[j];
+    call.weights[row * call.rule.k + j] = weights[j];
   }
 }
 
