@@ -1,6 +1,8 @@
 // Serving without HTTP on a GPU: decode steps, prefill, time to first token, and closed-loop load.
 //
-//   serving_bench ROWS --model-path DIR --load-format dummy --skip-tokenizer-init [flags of `serve`]
+//   serving_bench ROWS --model-path DIR --load-format dummy --skip-tokenizer-init [--moe-routing uniform] [flags of `serve`]
+//
+// --moe-routing uniform: experts are drawn, after the router has run. Made-up weights route as they like.
 //
 // ROWS is a list of: start, decode, prefill, ttft, load4, load16, load32, load64, load256 (so many requests at a time, of
 // 512 to 1536 tokens), long16 (of 6000 to 16000); or all, of whose loads load64 and load256. One line of JSON a row.
@@ -236,17 +238,31 @@ void load(Engine& engine, Runner& runner, const Load& of) {
   print_steps(row, "prefill", before.prefill_steps, after.prefill_steps);
 }
 
+// Takes "--moe-routing uniform" out of the words.
+bool take_dice(std::vector<std::string>& words) {
+  const auto at = std::ranges::find(words, "--moe-routing");
+  if (at == words.end()) return false;
+  if (at + 1 == words.end() || *(at + 1) != "uniform") {
+    std::fprintf(stderr, "--moe-routing takes: uniform\n");
+    std::exit(2);
+  }
+  words.erase(at, at + 2);
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const auto started = Clock::now();
   const std::string rows = argc > 1 ? argv[1] : "all";
-  const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
+  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
+  const bool dice = take_dice(words);
   auto flags = parse_flags(Command::serve, words);
   if (!flags.ok() || !init_log(flags->args.log_level).ok()) {
     std::fprintf(stderr, "%s\n", flags.status().message().c_str());
     return 2;
   }
+  flags->args.routing_dice = dice;
   auto served = create_engine({.args = flags->args, .model_path = flags->args.model_path, .on_weights_progress = {}});
   if (!served.ok()) {
     std::fprintf(stderr, "%s\n", served.status().message().c_str());

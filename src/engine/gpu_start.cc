@@ -97,8 +97,9 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   }
   WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
                                                       {.max_tokens = options.max_tokens,
-                                                       .max_logits_rows = options.max_tokens}));
-  if (setup.attention.deterministic) parts.model->gemm().set_batch_invariant();
+                                                       .max_logits_rows = options.max_tokens,
+                                                       .batch_invariant = setup.attention.deterministic,
+                                                       .routing_dice = args.routing_dice}));
   StartedDevice out;
   out.description = "cuda: " + gpu.info.name + ", " + std::to_string(gpu.info.total_bytes >> 30) + " GiB, driver for CUDA " +
                     std::to_string(gpu.info.driver_version / 1000) + "." +

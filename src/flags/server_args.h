@@ -87,6 +87,7 @@ struct ServerArgs {
   std::string mm_attention_backend;
   bool enable_deterministic_inference = false;
   bool disable_cuda_graph = false;
+  bool routing_dice = false;         // no flag: experts are drawn, which benchmarks ask for (ops/cuda/experts.h)
   std::optional<int> cuda_graph_max_bs;
   std::string cuda_graph_bs;                 // "1,2,4,8"
 

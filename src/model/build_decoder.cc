@@ -24,6 +24,8 @@ class HostTarget {
   Result<Vector> vector(const TensorView& view) { return widened(view); }
   Result<RopeTable> rope(RopeTable table) { return table; }
   static bool takes_random(DType) { return false; }
+  void begin_experts(int) {}
+  void end_experts() {}
   Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, DecoderWeights& out) {
     out.embedding = table.weight;
     out.embedding_owner = source;

@@ -11,6 +11,8 @@
 //                                       decides discretely)
 //   bool takes_fp8()                    parts may be e4m3 codes with scales
 //   bool takes_random(dtype)            parts of that dtype may be a rule without data (LinearPart::random)
+//   void begin_experts(count), void end_experts()  what is packed between belongs to a layer's experts, in turns of
+//                                       gate_up and down
 //   Status embedding(part, source, weights) an untied embedding
 //   Result<Rope> rope(table)            a rotary table
 #pragma once
@@ -186,6 +188,7 @@ Status DecoderBuilder<Target>::experts(const std::string& prefix, Layer& layer) 
     WW_ASSIGN_OR_RETURN(layer.router_correction, vector(correction, config_.num_experts));
   }
   WW_RETURN_IF_ERROR(shared_experts(prefix, layer));
+  target_.begin_experts(config_.num_experts);
   if (traits_.fused_experts) return fused_experts(prefix + "experts.", layer);
   const int64_t ffn = config_.moe_intermediate_size;
   for (int e = 0; e < config_.num_experts; ++e) {
@@ -196,6 +199,7 @@ Status DecoderBuilder<Target>::experts(const std::string& prefix, Layer& layer) 
                                             config_.hidden_size, traits_.activation));
     WW_ASSIGN_OR_RETURN(out.down, linear({{expert + names.down + ".weight", config_.hidden_size, ""}}, ffn));
   }
+  target_.end_experts();
   return {};
 }
 
@@ -266,6 +270,7 @@ Status DecoderBuilder<Target>::fused_experts(const std::string& prefix, Layer& l
     WW_ASSIGN_OR_RETURN(expert.gate_up, target_.pack({gate, up_part}, traits_.activation, false));
     WW_ASSIGN_OR_RETURN(expert.down, target_.pack({out}, GluActivation::none, false));
   }
+  target_.end_experts();
   source_->release(up);
   source_->release(down);
   return {};

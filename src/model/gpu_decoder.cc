@@ -36,14 +36,6 @@ Status check_shape(const ModelConfig& config) {
   return {};
 }
 
-Status check_experts(const DecoderSpec& spec, const ModelConfig& config) {
-  const RouterRule& rule = spec.router;
-  const bool plain = rule.score == RouterScore::softmax && rule.groups == 1 && rule.scale == 1;
-  if (rule.num_experts == 0 || (plain && config.shared_expert_intermediate_size == 0)) return {};
-  return Status::unsupported("--device cuda runs mixtures whose router is a softmax without groups and scale, and that "
-                             "have no shared experts; use --device cpu for " + config.architecture, "--device");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config, const BuildOptions& options,
@@ -51,10 +43,10 @@ Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config
   WW_RETURN_IF_ERROR(check_shape(config));
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
   DecoderSpec spec = decoder_spec(config, traits);
-  WW_RETURN_IF_ERROR(check_experts(spec, config));
   spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
   std::unique_ptr<GpuDecoder> out(new GpuDecoder(config, std::move(spec), options.dtype, std::move(weights)));
   WW_ASSIGN_OR_RETURN(out->gemm_, gpu::GpuGemm::create());
+  if (limits.batch_invariant) out->gemm_->set_batch_invariant();
   WW_RETURN_IF_ERROR(out->reserve(limits));
   return out;
 }
@@ -68,10 +60,9 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
   const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
-  const bool has_experts = config_.num_experts > 0;
-  const int64_t pairs = tokens * spec_.router.k;
-  int64_t inner = tokens * config_.intermediate_size;  // a mixture may have dense layers, too
-  if (has_experts) inner = std::max(inner, pairs * config_.moe_intermediate_size);
+  // A mixture may have dense layers, too, and experts that every row passes.
+  const int64_t inner = tokens * std::max(config_.num_experts > 0 && weights_.has_dense_layers() ? config_.intermediate_size : 0,
+                                          config_.num_experts > 0 ? config_.shared_expert_intermediate_size : config_.intermediate_size);
   Status failed;
   const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t size_bytes) {
     if (!failed.ok() || count == 0) return;
@@ -109,15 +100,12 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   }
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
   if (branch_norms) get(w_.branch, tokens * hidden, sizeof(float));
-  if (has_experts) {
-    get(w_.h_f32, tokens * hidden, sizeof(float));
-    get(w_.expert_out, pairs * hidden, sizeof(float));
-    get(w_.chosen, pairs, sizeof(int32_t));
-    get(w_.pair_of, pairs, sizeof(int32_t));
-    get(w_.place_of, pairs, sizeof(int32_t));
-    get(w_.offsets, config_.num_experts + 1, sizeof(int32_t));
-    get(w_.expert_weights, pairs, sizeof(float));
-  }
+  if (config_.num_experts == 0 || !failed.ok()) return failed;
+  get(w_.h_f32, tokens * hidden, sizeof(float));
+  WW_RETURN_IF_ERROR(failed);
+  const GpuExperts::Options options = {.spec = spec_, .dtype = dtype_, .max_rows = tokens, .ffn = config_.moe_intermediate_size,
+                                       .batch_invariant = limits.batch_invariant, .dice = limits.routing_dice};
+  WW_ASSIGN_OR_RETURN(experts_, GpuExperts::create(options, weights_.expert_layers, workspace_memory_));
   return failed;
 }
 
@@ -249,70 +237,60 @@ Status GpuDecoder::add_branch(const gpu::GpuLinear& linear, const void* input, c
   return {};
 }
 
+// act = glu(product), of normed rows of the residual stream where the call has no x.
+Status GpuDecoder::glu_product(const GpuDecoderLayer& layer, gpu::GemmCall call, int64_t rows, void* stream) {
+  const bool normed = call.x == nullptr;
+  const int64_t ffn = call.linear->out_features / 2;
+  gpu::GemmCall fused = call;
+  fused.rows = rows;
+  fused.y = w_.act;
+  fused.y_dtype = dtype_;
+  fused.y_stride = ffn;
+  fused.fused_glu = true;
+  if (gemm_->takes_fused(fused)) return normed ? run_normed(layer.mlp_norm, fused, rows, stream) : gemm_->run(fused, stream);
+  call.rows = product_rows(rows);
+  call.y = w_.gate_up;
+  call.y_dtype = dtype_;
+  call.y_stride = 2 * ffn;
+  WW_RETURN_IF_ERROR(normed ? run_normed(layer.mlp_norm, call, rows, stream) : gemm_->run(call, stream));
+  gpu::glu({.activation = call.linear->glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn, .out = w_.act,
+            .prefetch = normed ? ahead(layer.down, rows) : gpu::WeightPrefetch{}},
+           stream);
+  return {};
+}
+
 Status GpuDecoder::mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream) {
-  const int64_t ffn = layer.down.in_features;
-  const gpu::GemmCall fused = {.linear = &layer.gate_up, .rows = rows, .y = w_.act, .y_dtype = dtype_,
-                               .y_stride = ffn, .fused_glu = true};
-  if (gemm_->takes_fused(fused)) {
-    WW_RETURN_IF_ERROR(run_normed(layer.mlp_norm, fused, rows, stream));
-  } else {
-    WW_RETURN_IF_ERROR(run_normed(layer.mlp_norm, {.linear = &layer.gate_up, .rows = product_rows(rows),
-                                                   .y = w_.gate_up, .y_dtype = dtype_, .y_stride = 2 * ffn},
-                                  rows, stream));
-    gpu::glu({.activation = layer.gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn,
-              .out = w_.act, .prefetch = ahead(layer.down, rows)},
-             stream);
-  }
+  WW_RETURN_IF_ERROR(glu_product(layer, {.linear = &layer.gate_up}, rows, stream));
   return add_branch(layer.down, w_.act, layer.mlp_out_norm, rows, stream);
 }
 
-Status GpuDecoder::experts(int index, int64_t rows, void* stream) {
+Status GpuDecoder::experts(int index, const ForwardBatch& batch, int64_t rows) {
   const GpuDecoderLayer& layer = weights_.layers[index];
-  const GpuExpertTable& table = weights_.expert_tables[index];
-  const int k = spec_.router.k, num_experts = static_cast<int>(layer.experts.size());
-  const int64_t hidden = spec_.hidden_size, pairs = rows * k, ffn = layer.experts[0].down.in_features;
-  normed(layer.mlp_norm, {}, rows, stream, /*exact_copy=*/true);
-  gpu::route({.x = w_.h_f32, .rows = rows, .hidden = hidden, .weight = static_cast<const float*>(layer.router.weight),
-              .bias = layer.router.bias, .rule = spec_.router, .correction = layer.router_correction.data,
-              .chosen = w_.chosen, .weights = w_.expert_weights},
-             stream);
-  gpu::group_by_expert({.chosen = w_.chosen, .pairs = pairs, .experts = num_experts, .pair_of = w_.pair_of,
-                        .place_of = w_.place_of, .offsets = w_.offsets},
+  void* const stream = batch.device.stream;
+  GpuExperts::Step step;
+  step.layer = &layer;
+  step.experts = &weights_.expert_layers[index];
+  step.layer_index = index;
+  step.rows = rows;
+  step.product_rows = product_rows(rows);
+  step.x = w_.x[current_];
+  step.h = w_.h;
+  step.h_f32 = w_.h_f32;
+  step.positions = batch.device.positions;
+  step.stream = stream;
+  if (pending_.data != nullptr || !experts_->norms_itself(step)) {
+    step.normed = true;
+    normed(layer.mlp_norm, {}, rows, stream, experts_->wants_f32_rows(layer));
+  }
+  WW_RETURN_IF_ERROR(experts_->run(step, *gemm_));
+  if (layer.shared_down.empty()) return {};
+  WW_RETURN_IF_ERROR(glu_product(layer, {.linear = &layer.shared_gate_up, .x = w_.h}, rows, stream));
+  if (!layer.shared_gate.empty()) {
+    gpu::scale_by_gate({.x = w_.h, .dtype = dtype_, .rows = rows, .hidden = spec_.hidden_size, .gate = layer.shared_gate.data,
+                        .y = w_.act, .cols = layer.shared_down.in_features},
                        stream);
-  gpu::GroupedGemmCall call;
-  call.x = w_.h;
-  call.pair_of = w_.pair_of;
-  call.pairs_per_row = k;
-  call.offsets = w_.offsets;
-  call.experts = num_experts;
-  call.pairs = pairs;
-  call.weights = table.gate_up;
-  call.weight_scales = table.gate_up_scales;
-  call.scaling = layer.experts[0].gate_up.scaling;
-  call.biases = table.gate_up_bias;
-  call.n = 2 * ffn;
-  call.k = hidden;
-  call.dtype = call.y_dtype = dtype_;
-  call.y = w_.gate_up;
-  gpu::grouped_gemm(call, stream);
-  gpu::glu({.activation = layer.experts[0].gate_up.glu, .in = w_.gate_up, .dtype = dtype_, .rows = pairs,
-            .cols = ffn, .out = w_.act},
-           stream);
-  call.x = w_.act;
-  call.pair_of = nullptr;
-  call.weights = table.down;
-  call.weight_scales = table.down_scales;
-  call.scaling = layer.experts[0].down.scaling;
-  call.biases = table.down_bias;
-  call.n = hidden;
-  call.k = ffn;
-  call.y = w_.expert_out;
-  call.y_dtype = DType::f32;
-  gpu::grouped_gemm(call, stream);
-  gpu::combine_experts({.results = w_.expert_out, .place_of = w_.place_of, .weights = w_.expert_weights, .rows = rows, .k = k,
-                        .hidden = hidden, .y = w_.x[current_]},
-                       stream);
-  return {};
+  }
+  return add_branch(layer.shared_down, w_.act, {}, rows, stream);
 }
 
 // After the last attention only the rows with wanted logits go on.
@@ -356,7 +334,7 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
       rows = static_cast<int64_t>(batch.logits_rows.size());
     }
     WW_RETURN_IF_ERROR(add_branch(layer.o, w_.attention_out[current_], layer.attention_out_norm, rows, stream));
-    WW_RETURN_IF_ERROR(layer.experts.empty() ? mlp(layer, rows, stream) : experts(i, rows, stream));
+    WW_RETURN_IF_ERROR(layer.experts.empty() ? mlp(layer, rows, stream) : experts(i, batch, rows));
   }
   if (!batch.logits_rows.empty()) {
     WW_RETURN_IF_ERROR(run_normed(weights_.final_norm, {.linear = &weights_.lm_head, .rows = rows, .y = logits,

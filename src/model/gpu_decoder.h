@@ -11,6 +11,7 @@
 #include "attention/backend.h"
 #include "batch/forward_batch.h"
 #include "model/decoder.h"
+#include "model/gpu_experts.h"
 #include "model/gpu_kv_cache.h"
 #include "model/gpu_weights.h"
 #include "ops/cuda/gemm.h"
@@ -26,6 +27,8 @@ struct GpuFutureTokens {
 struct GpuDecoderLimits {
   int max_tokens = 0;       // rows of one forward
   int max_logits_rows = 0;
+  bool batch_invariant = false;  // a row's bits do not depend on the other rows
+  bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
 };
 
 class GpuDecoder {
@@ -56,7 +59,8 @@ class GpuDecoder {
   Status add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, int64_t rows,
                     void* stream);
   Status mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream);
-  Status experts(int layer, int64_t rows, void* stream);
+  Status glu_product(const GpuDecoderLayer& layer, gpu::GemmCall call, int64_t rows, void* stream);
+  Status experts(int layer, const ForwardBatch& batch, int64_t rows);
   void keep_logits_rows(const ForwardBatch& batch);
 
   ModelConfig config_;
@@ -76,17 +80,12 @@ class GpuDecoder {
     void* q_inter = nullptr;
     float* partials = nullptr;    // sums that the next kernel adds up, of one product at a time
     float* branch = nullptr;      // [tokens, hidden]; with branch norms only
-    void* gate_up = nullptr;      // [rows, 2 * ffn]; rows are (token, expert) pairs in expert layers
-    void* act = nullptr;          // [rows, ffn]
-    float* expert_out = nullptr;  // [pairs, hidden]
-    int32_t* chosen = nullptr;    // [pairs]
-    int32_t* pair_of = nullptr;
-    int32_t* place_of = nullptr;
-    int32_t* offsets = nullptr;   // [experts + 1]
-    float* expert_weights = nullptr;  // [pairs]
+    void* gate_up = nullptr;      // [tokens, 2 * ffn]
+    void* act = nullptr;          // [tokens, ffn]
   };
   DeviceArena workspace_memory_{size_t{8} << 20};
   Workspace w_;
+  std::unique_ptr<GpuExperts> experts_;  // of mixtures
   DualChunkQueries dual_chunk_;   // in the workspace
   bool fp8_blocks_ = false;       // weights in 8 bits with scales of blocks
   gpu::PartialSums pending_;      // of the residual stream, which the next norm adds

@@ -109,8 +109,10 @@ class GpuTarget {
   Result<GpuLinear> pack(const std::vector<LinearPart>& parts, GluActivation glu, bool exact) {
     GpuLinear out;
     const std::optional<gpu::Fp8Scaling> scaling = common_scaling(parts);
-    out.dtype = scaling ? DType::fp8_e4m3 : exact ? DType::f32 : dtype_;
-    out.x_dtype = exact ? DType::f32 : dtype_;
+    // A router is multiplied as it is stored: 16-bit weights by 16-bit rows lose nothing.
+    const bool widened = exact && parts[0].weight.dtype != dtype_;
+    out.dtype = scaling ? DType::fp8_e4m3 : widened ? DType::f32 : dtype_;
+    out.x_dtype = widened ? DType::f32 : dtype_;
     out.glu = glu;
     out.in_features = parts[0].weight.shape[1];
     for (const LinearPart& part : parts) out.out_features += rows_of(part);
@@ -122,39 +124,93 @@ class GpuTarget {
       out.scales = scales.data;
     }
     const size_t row_bytes = static_cast<size_t>(out.in_features) * dtype_info(out.dtype).block_bytes;
-    WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(out.out_features * row_bytes, "weights"));
-    out.weight = memory;
-    std::byte* to = static_cast<std::byte*>(memory);
-    for (const LinearPart& part : parts) {
-      WW_RETURN_IF_ERROR(upload(part, out.dtype, row_bytes, to));
-      to += rows_of(part) * row_bytes;
-    }
-    WW_ASSIGN_OR_RETURN(out.bias, bias(parts));
+    WW_ASSIGN_OR_RETURN(std::byte* const to, memory_for(out, row_bytes));
+    out.weight = to;
+    const bool turns = experts_left_ > 0 && glu != GluActivation::none;
+    WW_RETURN_IF_ERROR(turns ? upload_turns(parts, out.dtype, row_bytes, to) : upload_all(parts, out.dtype, row_bytes, to));
+    WW_ASSIGN_OR_RETURN(out.bias, bias(parts, turns));
+    if (experts_left_ > 0) --experts_left_;
     return out;
   }
 
-  // The device arrays of pointers that the experts of each layer need.
-  Result<GpuExpertTable> expert_table(const std::vector<GpuExpert>& experts) {
-    std::vector<const void*> gate_up, down, gate_up_bias, down_bias;
-    for (const GpuExpert& expert : experts) {
-      gate_up.push_back(expert.gate_up.weight);
-      down.push_back(expert.down.weight);
-      gate_up_bias.push_back(expert.gate_up.bias);
-      down_bias.push_back(expert.down.bias);
-    }
-    GpuExpertTable out;
-    WW_ASSIGN_OR_RETURN(out.gate_up, pointers<const void*>(gate_up));
-    WW_ASSIGN_OR_RETURN(out.down, pointers<const void*>(down));
-    WW_ASSIGN_OR_RETURN(out.gate_up_scales, scale_pointers(experts, &GpuExpert::gate_up));
-    WW_ASSIGN_OR_RETURN(out.down_scales, scale_pointers(experts, &GpuExpert::down));
-    if (gate_up_bias[0] != nullptr) {
-      WW_ASSIGN_OR_RETURN(out.gate_up_bias, pointers<const float*>(gate_up_bias));
-      WW_ASSIGN_OR_RETURN(out.down_bias, pointers<const float*>(down_bias));
-    }
+  // The next 2 * count products are gate_up and down of a layer's experts.
+  void begin_experts(int count) {
+    experts_ = count;
+    experts_left_ = 2 * count;
+    gate_up_ = down_ = {};
+  }
+  void end_experts() { experts_left_ = 0; }
+
+  Result<GpuExpertLayer> expert_layer(const std::vector<GpuExpert>& experts) {
+    GpuExpertLayer out;
+    WW_ASSIGN_OR_RETURN(out.gate_up, stacked(experts, &GpuExpert::gate_up));
+    WW_ASSIGN_OR_RETURN(out.down, stacked(experts, &GpuExpert::down));
     return out;
   }
 
  private:
+  // Equally large pieces of one allocation.
+  struct Stack {
+    std::byte* next = nullptr;
+    size_t piece_bytes = 0;
+  };
+
+  Result<std::byte*> memory_for(const GpuLinear& linear, size_t row_bytes) {
+    const size_t size_bytes = linear.out_features * row_bytes;
+    if (experts_left_ == 0) {
+      WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(size_bytes, "weights"));
+      return static_cast<std::byte*>(memory);
+    }
+    Stack& stack = linear.glu != GluActivation::none ? gate_up_ : down_;
+    const size_t piece_bytes = (size_bytes + kPieceMultiple - 1) / kPieceMultiple * kPieceMultiple;
+    if (stack.next == nullptr) {
+      WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(experts_ * piece_bytes, "weights of experts"));
+      stack = {static_cast<std::byte*>(memory), piece_bytes};
+    }
+    if (piece_bytes != stack.piece_bytes) return different_experts();
+    return std::exchange(stack.next, stack.next + piece_bytes);
+  }
+
+  static Status different_experts() {
+    return Status::unsupported("experts of one layer have weights of different kinds (8-bit ones with and "
+                               "without scales of blocks, or 16-bit ones); use --device cpu");
+  }
+
+  Status upload_all(const std::vector<LinearPart>& parts, DType dtype, size_t row_bytes, std::byte* to) {
+    for (const LinearPart& part : parts) {
+      WW_RETURN_IF_ERROR(upload(part, dtype, row_bytes, to));
+      to += rows_of(part) * row_bytes;
+    }
+    return {};
+  }
+
+  // Two parts' rows by turns of kGluTurn.
+  Status upload_turns(const std::vector<LinearPart>& parts, DType dtype, size_t row_bytes, std::byte* to) {
+    constexpr int64_t kTurn = gpu::kGluTurn;
+    if (parts[0].random && parts[1].random) {
+      for (int i = 0; i < 2; ++i) {
+        gpu::fill_random_turns({*parts[i].random, parts[i].weight.shape[0], parts[i].weight.shape[1], i}, dtype, to, nullptr);
+      }
+      return {};
+    }
+    return uploader_.rows(2 * rows_of(parts[0]), row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
+      for (int64_t row = begin; row < end;) {
+        const LinearPart& part = parts[row / kTurn % 2];
+        const int64_t from = row / (2 * kTurn) * kTurn + row % kTurn;
+        const int64_t count = std::min(end - row, kTurn - row % kTurn);
+        copy_rows(part, dtype, from, from + count, out + (row - begin) * row_bytes, row_bytes);
+        row += count;
+      }
+      return Status();
+    });
+  }
+
+  static void copy_rows(const LinearPart& part, DType dtype, int64_t begin, int64_t end, std::byte* out, size_t row_bytes) {
+    if (part.weight.dtype != dtype || part.row_step != 1) return convert_rows(part, dtype, begin, end, out, row_bytes);
+    const auto* const from = static_cast<const std::byte*>(part.weight.data) + (part.first_row + begin) * row_bytes;
+    std::memcpy(out, from, (end - begin) * row_bytes);
+  }
+
   static int64_t rows_of(const LinearPart& part) {
     return part.rows >= 0 ? part.rows : (part.weight.shape[0] - part.first_row) / part.row_step;
   }
@@ -223,7 +279,7 @@ class GpuTarget {
     }
   }
 
-  Result<const float*> bias(const std::vector<LinearPart>& parts) {
+  Result<const float*> bias(const std::vector<LinearPart>& parts, bool turns) {
     std::vector<float> all;
     bool any = false;
     for (const LinearPart& part : parts) {
@@ -234,6 +290,14 @@ class GpuTarget {
       }
     }
     if (!any) return static_cast<const float*>(nullptr);
+    if (turns) {
+      std::vector<float> turned(all.size());
+      for (size_t row = 0, half = all.size() / 2; row < all.size(); ++row) {
+        const size_t of_part = row % half, second = row / half;
+        turned[(of_part / gpu::kGluTurn * 2 + second) * gpu::kGluTurn + of_part % gpu::kGluTurn] = all[row];
+      }
+      all = std::move(turned);
+    }
     WW_ASSIGN_OR_RETURN(const GpuVector out, floats(all));
     return out.data;
   }
@@ -245,20 +309,33 @@ class GpuTarget {
     return GpuVector{static_cast<const float*>(memory)};
   }
 
-  // Null where the weights are not in 8 bits. One product multiplies all experts, so they are of one kind.
-  Result<const float* const*> scale_pointers(const std::vector<GpuExpert>& experts, GpuLinear GpuExpert::*product) {
-    std::vector<const void*> scales;
+  // One product multiplies all experts, so they are of one kind.
+  Result<gpu::ExpertWeights> stacked(const std::vector<GpuExpert>& experts, GpuLinear GpuExpert::*product) {
+    const GpuLinear& first = experts[0].*product;
+    gpu::ExpertWeights out;
+    out.data = first.weight;
+    out.experts = static_cast<int>(experts.size());
+    out.rows = first.out_features;
+    out.cols = first.in_features;
+    out.dtype = first.dtype;
+    out.scaling = first.scaling;
+    out.glu = first.glu;
+    const auto address = [&](size_t expert) { return static_cast<const std::byte*>((experts[expert].*product).weight); };
+    out.stride_bytes = experts.size() > 1 ? address(1) - address(0) : out.rows * out.cols * 4;
+    std::vector<const void*> scales, biases;
     for (const GpuExpert& expert : experts) {
       const GpuLinear& linear = expert.*product;
-      const GpuLinear& first = experts[0].*product;
-      if (linear.dtype != first.dtype || linear.scaling != first.scaling) {
-        return Status::unsupported("experts of one layer have weights of different kinds (8-bit ones with and "
-                                   "without scales of blocks, or 16-bit ones); use --device cpu");
-      }
+      if (linear.dtype != first.dtype || linear.scaling != first.scaling) return different_experts();
       scales.push_back(linear.scales);
+      biases.push_back(linear.bias);
     }
-    if (scales[0] == nullptr) return static_cast<const float* const*>(nullptr);
-    return pointers<const float*>(scales);
+    if (scales[0] != nullptr) {
+      WW_ASSIGN_OR_RETURN(out.scales, pointers<const float*>(scales));
+    }
+    if (biases[0] != nullptr) {
+      WW_ASSIGN_OR_RETURN(out.biases, pointers<const float*>(biases));
+    }
+    return out;
   }
 
   template <typename Pointer>
@@ -269,9 +346,13 @@ class GpuTarget {
     return static_cast<const Pointer*>(memory);
   }
 
+  static constexpr size_t kPieceMultiple = 256;
+
   DType dtype_;
   Uploader& uploader_;
   DeviceArena& arena_;
+  int experts_ = 0, experts_left_ = 0;  // products of experts that are yet to come
+  Stack gate_up_, down_;
   int fp8_kept_ = 0;      // products
   int fp8_widened_ = 0;
 };
@@ -304,9 +385,9 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
   }
   if (weights.embedding == nullptr) weights.embedding = weights.lm_head.weight;
   for (const GpuDecoderLayer& layer : weights.layers) {
-    GpuExpertTable& table = weights.expert_tables.emplace_back();
+    GpuExpertLayer& experts = weights.expert_layers.emplace_back();
     if (layer.experts.empty()) continue;
-    WW_ASSIGN_OR_RETURN(table, target.expert_table(layer.experts));
+    WW_ASSIGN_OR_RETURN(experts, target.expert_layer(layer.experts));
   }
   WW_RETURN_IF_ERROR(uploader->finish());
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "making random weights");

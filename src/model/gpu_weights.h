@@ -6,12 +6,14 @@
 // own. Errors: those of the weight source; `resource_exhausted` when the GPU's memory is too small.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "device/cuda/memory.h"
 #include "model/build_decoder.h"
 #include "model/decoder.h"
+#include "ops/cuda/experts.h"
 #include "ops/cuda/gemm.h"
 
 namespace warpweave {
@@ -33,14 +35,11 @@ struct GpuExpert {
   gpu::GpuLinear down;
 };
 
-// The experts of a layer as the grouped product wants them: arrays of pointers in GPU memory.
-struct GpuExpertTable {
-  const void* const* gate_up = nullptr;
-  const void* const* down = nullptr;
-  const float* const* gate_up_scales = nullptr;  // null: the weights are not in 8 bits
-  const float* const* down_scales = nullptr;
-  const float* const* gate_up_bias = nullptr;  // null: no biases
-  const float* const* down_bias = nullptr;
+// The experts of a layer as their kernels want them; they stand equally far apart in memory, gate and up in turns
+// (ops/cuda/experts.h).
+struct GpuExpertLayer {
+  gpu::ExpertWeights gate_up;
+  gpu::ExpertWeights down;
 };
 
 using GpuDecoderLayer = DecoderLayerOf<gpu::GpuLinear, GpuVector, GpuExpert>;
@@ -51,8 +50,12 @@ struct GpuDecoderWeights {
   GpuVector final_norm;
   std::vector<GpuRope> ropes;
   std::vector<GpuDecoderLayer> layers;
-  std::vector<GpuExpertTable> expert_tables;  // by layer; empty for models without experts
+  std::vector<GpuExpertLayer> expert_layers;  // by layer; of dense ones empty
   std::unique_ptr<DeviceArena> arena;
+
+  bool has_dense_layers() const {
+    return std::any_of(layers.begin(), layers.end(), [](const GpuDecoderLayer& layer) { return layer.experts.empty(); });
+  }
 };
 
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,

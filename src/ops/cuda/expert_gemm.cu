@@ -48,7 +48,7 @@ struct Args {
   int chunks;                   // of the depth
   int row_tiles;
   int scale_stride;             // of block scales; 0: a scale a row
-  bool plan_settled;
+  bool shared_rows, plan_settled;
   GluActivation glu;
 };
 
@@ -70,9 +70,12 @@ struct Fp8Operands {
   static constexpr int kDepth = 128;
 };
 
+enum class Glu : uint8_t { none, silu, other };  // other: Args says which
+
 // Few places a tile: two CTAs of one warpgroup an SM; many: one of two.
-template <class Operands_, bool kMany_>
+template <class Operands_, bool kMany_, Glu kGlu_>
 struct Config {
+  static constexpr Glu kGlu = kGlu_;
   using Operands = Operands_;
   using Element = typename Operands::Element;
   static constexpr bool kMany = kMany_, kFp8 = Operands::kFp8;
@@ -152,7 +155,7 @@ __device__ __forceinline__ void bring_places(const Args& a, const Ring<C>& ring,
   const int boxes = boxes_of<C>(walk.tile);
   for (int box = 0; box < boxes; ++box) {
     ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * C::kBoxPlaces * kRowBytes, &a.x, ring.full(), chunk * 64,
-                     walk.tile.first + box * C::kBoxPlaces, 0, 0);
+                     (a.shared_rows ? 0 : walk.tile.first) + box * C::kBoxPlaces, 0, 0);
   }
 }
 
@@ -198,7 +201,7 @@ struct Fp8Sums {
     for (int i = 0; i < 2; ++i) {
       const int row = min(i == 0 ? rows.first : rows.second, a.rows - 1);
       int at = row;  // among gate's rows, then up's
-      if (a.glu != GluActivation::none) at = row / 16 * 8 + row % 8 + row / 8 % 2 * (a.rows / 2);
+      if constexpr (C::kGlu != Glu::none) at = row / 16 * 8 + row % 8 + row / 8 % 2 * (a.rows / 2);
       row_scales[i] = scales + (by_block ? int64_t{at / int{kFp8Block}} * a.scale_stride : at);
     }
   }
@@ -233,12 +236,12 @@ struct Out {
   u32 staging;
   int group;                    // warpgroup
 
+  static constexpr bool kGlu = C::kGlu != Glu::none;
+
   // 16 bytes are 8 outputs of one place: 8 such pieces a place, 4 under a GLU; they stand where no banks meet.
-  template <bool kGlu>
   static __device__ __forceinline__ u32 at(int place, int piece) {
     return kGlu ? place * 64 + ((piece ^ (place / 2 & 3)) << 4) : place * 128 + ((piece ^ (place & 7)) << 4);
   }
-  template <bool kGlu>
   __device__ __forceinline__ void leave(u32 from, int first_place) const {
     constexpr int kPieces = kGlu ? 4 : 8;
     const int outputs = (walk.row * C::kRows + group * 64) / (kGlu ? 2 : 1);
@@ -247,23 +250,25 @@ struct Out {
       const int piece = (threadIdx.x % 128 + i * 128) % kPieces, place = (threadIdx.x % 128 + i * 128) / kPieces;
       const int column = outputs + piece * 8;
       u32 v[4];
-      ptx::load_shared_16(v, from + at<kGlu>(place, piece));
+      ptx::load_shared_16(v, from + at(place, piece));
       if (first_place + place < walk.tile.count && column < a.outputs) {
         *reinterpret_cast<uint4*>(a.y + ((walk.tile.first + first_place + place) * int64_t{a.outputs} + column) * 2) =
             make_uint4(v[0], v[1], v[2], v[3]);
       }
     }
   }
-  template <GluActivation kActivation>
+  __device__ __forceinline__ float activated(float gate, float up) const {
+    if constexpr (C::kGlu == Glu::silu) return activate<GluActivation::silu>(gate, up);
+    return activate(a.glu, gate, up);
+  }
   __device__ __forceinline__ u32 pair(const float (&sum)[kPlaces / 2], int j, int half) const {
     using E = typename C::Element;
-    if constexpr (kActivation == GluActivation::none) return E::pack(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
-    return E::pack(activate<kActivation>(sum[4 * j], sum[4 * j + 2]), activate<kActivation>(sum[4 * j + 1], sum[4 * j + 3]));
+    if constexpr (C::kGlu == Glu::none) return E::pack(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+    return E::pack(activated(sum[4 * j], sum[4 * j + 2]), activated(sum[4 * j + 1], sum[4 * j + 3]));
   }
   // The places from kFirst on.
-  template <GluActivation kActivation, int kFirst>
+  template <int kFirst>
   __device__ __forceinline__ void pass(const float (&sum)[kPlaces / 2]) const {
-    constexpr bool kGlu = kActivation != GluActivation::none;
     constexpr int kEach = kGlu ? 4 : 2;  // columns of 8 places that one stmatrix has
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const u32 to = staging + kFirst / kPassPlaces % 2 * (kStagingBytes / 2);
@@ -273,25 +278,25 @@ struct Out {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int of = kFirst / 8 + step * kEach + (kGlu ? i : i / 2);
-        r[i] = of < kPlaces / 8 ? pair<kActivation>(sum, of < kPlaces / 8 ? of : 0, i % 2) : 0;
+        r[i] = of < kPlaces / 8 ? pair(sum, of < kPlaces / 8 ? of : 0, i % 2) : 0;
       }
       const int place = (step * kEach + (kGlu ? lane / 8 : lane / 16)) * 8 + lane % 8;
       const int piece = kGlu ? warp : warp * 2 + lane / 8 % 2;
-      ptx::stmatrix_x4_trans(to + at<kGlu>(place, piece), r);
+      ptx::stmatrix_x4_trans(to + at(place, piece), r);
     }
     ptx::named_barrier_sync(1 + group, 128);
-    leave<kGlu>(to, kFirst);
-    if constexpr (kFirst + kPassPlaces < kPlaces) pass<kActivation, kFirst + kPassPlaces>(sum);
+    leave(to, kFirst);
+    if constexpr (kFirst + kPassPlaces < kPlaces) pass<kFirst + kPassPlaces>(sum);
   }
-  template <GluActivation kActivation>
   __device__ __forceinline__ void write(const float (&sum)[kPlaces / 2]) const {
-    pass<kActivation, 0>(sum);
+    pass<0>(sum);
     ptx::named_barrier_sync(1 + group, 128);  // the next tile writes where this one still leaves
   }
 };
 
+// Adds to the sums, or, with 8-bit operands, makes those of the stage alone.
 template <class C, int kPlaces>
-__device__ __forceinline__ void multiply(u32 stage, int group, bool first, float (&sum)[kPlaces / 2]) {
+__device__ __forceinline__ void multiply(u32 stage, int group, float (&sum)[kPlaces / 2]) {
   const u32 w = ptx::wgmma_descriptor(stage + group * 64 * kRowBytes, 0);
   const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
   ptx::wgmma_fence();
@@ -299,9 +304,9 @@ __device__ __forceinline__ void multiply(u32 stage, int group, bool first, float
   for (int k = 0; k < 4; ++k) {
     const u32 a = ptx::wgmma_advance(w, k * 32), b = ptx::wgmma_advance(x, k * 32);
     if constexpr (C::kFp8) {
-      ptx::WgmmaE4m3<kPlaces>::template ss<kRowBytes>(sum, a, b, k > 0 || !first);
+      ptx::WgmmaE4m3<kPlaces>::template ss<kRowBytes>(sum, a, b, k > 0);
     } else {
-      ptx::Wgmma<typename C::Element, kPlaces>::qk(sum, a, b, k > 0 || !first);
+      ptx::Wgmma<typename C::Element, kPlaces>::qk(sum, a, b, 1);
     }
   }
   ptx::wgmma_commit();
@@ -314,16 +319,16 @@ __device__ __forceinline__ void release(const Ring<C>& ring) {
 
 template <class C, int kPlaces>
 __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const Walk& walk, int group, float (&sum)[kPlaces / 2]) {
+#pragma unroll
+  for (float& value : sum) value = 0;  // not by the first product: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
     const Rows rows(walk.row * C::kRows + group * 64);
     const Fp8Sums<C, kPlaces> scaled(a, walk, rows);
     float part[kPlaces / 2], x[kPlaces / 4];
-#pragma unroll
-    for (float& value : sum) value = 0;
     for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
       scaled.load(a, walk.tile, chunk, x);
       ptx::mbarrier_wait(ring.full(), ring.parity);
-      multiply<C, kPlaces>(ring.at(), group, true, part);
+      multiply<C, kPlaces>(ring.at(), group, part);
       ptx::wgmma_wait<0>();
       release<C>(ring);
       scaled.add(chunk, x, part, sum);
@@ -334,7 +339,7 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
   } else {
     for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
       ptx::mbarrier_wait(ring.full(), ring.parity);
-      multiply<C, kPlaces>(ring.at(), group, chunk == 0, sum);
+      multiply<C, kPlaces>(ring.at(), group, sum);
       ptx::wgmma_wait<1>();
       if (chunk > 0) {
         Ring<C> last = ring;
@@ -361,12 +366,7 @@ __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const W
     for (int i = 0; i < kPlaces / 2; ++i) sum[i] += i % 4 < 2 ? first : second;
   }
   const Out<C, kPlaces> out = {a, walk, ring.staging(group), group};
-  switch (a.glu) {
-    case GluActivation::none: out.template write<GluActivation::none>(sum); break;
-    case GluActivation::gelu_tanh: out.template write<GluActivation::gelu_tanh>(sum); break;
-    case GluActivation::swiglu_oai: out.template write<GluActivation::swiglu_oai>(sum); break;
-    default: out.template write<GluActivation::silu>(sum);
-  }
+  out.write(sum);
   return ring;
 }
 
@@ -432,7 +432,7 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
   const int of_byte = C::kFp8 ? 2 : 1;  // one-byte elements are taken by twos
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, weights.cols / of_byte};
   if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.places, weights.cols / of_byte, C::kBoxPlaces) != cudaSuccess) {
+      cuda::make_matrix_map(&args.x, call.x, call.shared_rows ? kSharedRows : call.places, weights.cols / of_byte, C::kBoxPlaces) != cudaSuccess) {
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
   }
   // Where this fails, so does the launch.
@@ -445,10 +445,19 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
   launch_dependent({ctas, C::kThreads, C::kSmemBytes, stream}, expert_gemm_kernel<C>, static_cast<const Args&>(args));
 }
 
+template <class Operands, Glu kGlu>
+void launch_of(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
+  using Few = Config<Operands, false, kGlu>;
+  call.tile_places > Few::kMostPlaces ? launch<Config<Operands, true, kGlu>>(args, call, stream) : launch<Few>(args, call, stream);
+}
+
 template <class Operands>
 void launch_of(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
-  call.tile_places > Config<Operands, false>::kMostPlaces ? launch<Config<Operands, true>>(args, call, stream)
-                                                          : launch<Config<Operands, false>>(args, call, stream);
+  switch (args.glu) {
+    case GluActivation::none: return launch_of<Operands, Glu::none>(args, call, stream);
+    case GluActivation::silu: return launch_of<Operands, Glu::silu>(args, call, stream);
+    default: launch_of<Operands, Glu::other>(args, call, stream);
+  }
 }
 
 }  // namespace
@@ -482,6 +491,7 @@ void expert_gemm(const ExpertProductCall& call, Stream stream) {
   args.outputs = static_cast<int>(weights.outputs());
   args.rows = static_cast<int>(weights.rows);
   args.scale_stride = weights.scaling == Fp8Scaling::block ? static_cast<int>(fp8_scale_stride(weights.cols)) : 0;
+  args.shared_rows = call.shared_rows;
   args.plan_settled = call.plan_settled;
   args.glu = weights.glu;
   const auto on = static_cast<cudaStream_t>(stream);

@@ -1,9 +1,10 @@
-// A mixture of experts on the GPU: rows to experts (expert_plan.cu), their products (expert_stream.cu for a few rows,
-// expert_gemm.cu on Hopper, expert_tiles.cu for every GPU and dtype), and the weighted sum.
+// A mixture of experts on the GPU: rows to experts (expert_route.cu for a few rows, expert_plan.cu), their products
+// (expert_gemm.cu on Hopper, expert_tiles.cu for every GPU and dtype), and the weighted sum.
 //
 // A row's (row, choice) pair j is number row * k + j. Pairs are sorted by expert into places; expert e has the places
-// [offsets[e], offsets[e + 1]). Everything stays in GPU memory, so that a graph can hold it and no call waits. A row's
-// bits do not depend on the other rows of a call.
+// [offsets[e], offsets[e + 1]). Up to kSharedRows rows may do without sorting: every active expert has kSharedRows places, one
+// for each row, chosen by it or not, as such a step waits for weights alone. Everything stays in GPU memory, so that a graph
+// can hold it and no call waits. A row's bits do not depend on the other rows of a call.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,18 @@ namespace warpweave::gpu {
 // rows 16 i .. 16 i + 7 are gate's 8 i .. 8 i + 7, the next 8 up's. So both meet in one thread of every kernel.
 inline constexpr int kGluTurn = 8;
 
+// Of a rule on the GPU.
+inline constexpr int kMostGpuExperts = 512, kMostGpuChosen = 32, kMostGpuRouterGroups = 32;
+
+// Random rows in such turns, `second` 0 for gate's and 1 for up's; fill_random (gpu_ops.h) otherwise. cols a multiple of 8.
+struct RandomTurns {
+  RandomMatrix rule;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int second = 0;
+};
+void fill_random_turns(const RandomTurns& call, DType dtype, void* out, Stream stream);
+
 struct ExpertWeights {
   const void* data = nullptr;     // expert 0's [rows, cols] row-major, 16-byte aligned
   int64_t stride_bytes = 0;       // from one expert to the next, a multiple of 16
@@ -29,7 +42,7 @@ struct ExpertWeights {
   const float* const* biases = nullptr;  // [experts] pointers to [rows], in the order of the rows; or null
   GluActivation glu = GluActivation::none;
 
-  int64_t outputs() const { return glu == GluActivation::none ? rows : rows / 2; }
+  constexpr int64_t outputs() const { return glu == GluActivation::none ? rows : rows / 2; }
 };
 
 // Places of one expert that are multiplied together.
@@ -40,9 +53,9 @@ struct alignas(16) ExpertTile {
   int32_t unused = 0;
 };
 
-inline constexpr int kStreamRows = 8;  // rows of a step whose experts are streamed without places
+inline constexpr int kSharedRows = 8;
 
-// What routing leaves in GPU memory. reserve: expert_plan_bytes().
+// What routing leaves in GPU memory.
 struct ExpertPlan {
   int32_t* chosen = nullptr;      // [rows, k]
   float* weights = nullptr;       // [rows, k]
@@ -51,10 +64,8 @@ struct ExpertPlan {
   int32_t* place_of = nullptr;    // [pairs] the place of a pair
   ExpertTile* tiles = nullptr;    // [most_tiles]
   int32_t* num_tiles = nullptr;   // [1]
-  int32_t* counts = nullptr;      // [blocks, experts] pairs of a block of rows, for grouping
-  int32_t* active = nullptr;      // [pairs of kStreamRows rows] experts that have rows, ascending
-  int32_t* num_active = nullptr;  // [1]
-  int32_t* pair_at = nullptr;     // [active, kStreamRows] the row's pair, or -1
+  int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
+  int32_t* histogram = nullptr;   // [experts] zero between calls
   int32_t* arrived = nullptr;     // [1] zero between calls
   int32_t* load = nullptr;        // [experts] rows an expert had so far, for /metrics; or null
 };
@@ -80,7 +91,7 @@ int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
 // Blocks of rows that plan_experts counts apart: rows of `counts`.
 int64_t expert_plan_blocks(int64_t rows);
 
-// RMS norm, logits and plan of at most kStreamRows rows in one kernel: active, num_active and pair_at, no places.
+// RMS norm, logits and plan of at most kSharedRows rows in one kernel: places are those of shared rows; no offsets, no pair_of.
 struct NormRouteCall {
   const float* x = nullptr;       // [rows, hidden] before the norm
   int64_t rows = 0;
@@ -95,38 +106,22 @@ struct NormRouteCall {
   const float* correction = nullptr;
   void* h = nullptr;              // [rows, hidden] the normed rows in `dtype`
   DType dtype = DType::bf16;      // f16 or bf16
-  float* logits = nullptr;        // [kStreamRows, experts] scratch
+  float* logits = nullptr;        // [rows, experts] scratch
   ExpertPlan plan;
   RoutingDice dice;
 };
 bool norm_route_takes(const NormRouteCall& call);
 void norm_route(const NormRouteCall& call, Stream stream);
 
-// The experts' products of at most kStreamRows rows: every active expert's weights are read once. By pair:
-//   act[pair] = glu(h[row] * gate_up^T + bias);  x[row] += sum over active experts of weight * (act[pair] * down^T + bias)
-// partials: where given, the sums of `splits` parts of the active experts are left there for the next norm to add.
-struct ExpertStreamCall {
-  ExpertWeights gate_up, down;
-  const void* h = nullptr;        // [rows, hidden]
-  int64_t rows = 0;
-  int k = 0;
-  ExpertPlan plan;
-  void* act = nullptr;            // [rows * k, ffn]
-  float* x = nullptr;             // [rows, hidden]
-  float* partials = nullptr;      // [kMostPartials, rows, hidden] or null: no splits
-};
-bool expert_stream_takes(const ExpertWeights& gate_up, const ExpertWeights& down, int64_t rows);
-// Returns the partial sums that it left, none where it added to x itself.
-PartialSums expert_stream(const ExpertStreamCall& call, Stream stream);
-
 // y[place] = the product (with GLU and bias) of x's row of the place with its expert's weights.
 struct ExpertProductCall {
   ExpertWeights weights;
   const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
   const float* x_scales = nullptr;  // [ceil(cols / 128)][places]
-  int64_t places = 0;
+  int64_t places = 0;             // at most, with shared rows kSharedRows for every active expert
   ExpertPlan plan;
   int tile_places = 64;           // that the plan was made for
+  bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
   bool plan_settled = false;      // the plan was written before the kernel before this one began
   void* y = nullptr;              // [places, outputs()] dense
   DType y_dtype = DType::bf16;
@@ -142,6 +137,19 @@ void expert_tiles(const ExpertProductCall& call, DType x_dtype, Stream stream);
 // out[place] = x[row of the place]; rows of row_bytes, a multiple of 16.
 void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream);
 
+// Rows of x rounded to e4m3, a scale for every 128 columns: of the place's row where there is a plan, else x is by place.
+struct GatherCodesCall {
+  const void* x = nullptr;        // [.., cols] dense
+  DType dtype = DType::bf16;      // f16 or bf16
+  int64_t cols = 0;               // a multiple of 16
+  const ExpertPlan* plan = nullptr;
+  int k = 1;
+  int64_t places = 0;
+  uint8_t* codes = nullptr;       // [places, cols]
+  float* scales = nullptr;        // [ceil(cols / 128)][places]
+};
+void gather_codes(const GatherCodesCall& call, Stream stream);
+
 // y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
 struct CombineExpertsCall {
   const void* results = nullptr;  // [rows * k, hidden], by place
@@ -153,5 +161,17 @@ struct CombineExpertsCall {
   float* y = nullptr;             // [rows, hidden]
 };
 void combine_experts(const CombineExpertsCall& call, Stream stream);
+
+// y[row] *= sigmoid(x[row] . gate), the gate of shared experts.
+struct ScaleByGateCall {
+  const void* x = nullptr;        // [rows, hidden]
+  DType dtype = DType::bf16;
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  const float* gate = nullptr;    // [hidden]
+  void* y = nullptr;              // [rows, cols] of `dtype`
+  int64_t cols = 0;
+};
+void scale_by_gate(const ScaleByGateCall& call, Stream stream);
 
 }  // namespace warpweave::gpu

@@ -1,0 +1,171 @@
+#include "model/gpu_experts.h"
+
+#include <algorithm>
+#include <string>
+
+#include "device/cuda/cuda_check.h"
+#include "ops/cuda/fp8.h"
+
+namespace warpweave {
+namespace {
+
+using gpu::ExpertWeights;
+
+Status check(const RouterRule& rule) {
+  if (rule.num_experts <= gpu::kMostGpuExperts && rule.k <= gpu::kMostGpuChosen && rule.groups <= gpu::kMostGpuRouterGroups) return {};
+  return Status::unsupported(
+      "--device cuda runs up to " + std::to_string(gpu::kMostGpuExperts) + " experts, " + std::to_string(gpu::kMostGpuChosen) +
+          " of a token, in up to " + std::to_string(gpu::kMostGpuRouterGroups) + " groups; this model has " +
+          std::to_string(rule.num_experts) + ", " + std::to_string(rule.k) + " and " + std::to_string(rule.groups) +
+          "; use --device cpu", "--device");
+}
+
+bool in_8_bits(const GpuExpertLayer& experts) { return experts.gate_up.dtype == DType::fp8_e4m3; }
+
+// Of a step whose rows share places: kSharedRows for every expert that can be active.
+int64_t shared_places(const RouterRule& rule, int64_t rows) {
+  return gpu::kSharedRows * std::min<int64_t>(rows * rule.k, rule.num_experts);
+}
+
+bool by_wgmma(const GpuExpertLayer& experts) { return gpu::expert_gemm_takes(experts.gate_up) && gpu::expert_gemm_takes(experts.down); }
+
+}  // namespace
+
+Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, const std::vector<GpuExpertLayer>& layers,
+                                                       DeviceArena& arena) {
+  const RouterRule& rule = options.spec.router;
+  WW_RETURN_IF_ERROR(check(rule));
+  std::unique_ptr<GpuExperts> out(new GpuExperts(options));
+  Status failed;
+  const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t size_bytes) {
+    if (!failed.ok() || count == 0) return;
+    auto memory = arena.allocate(count * size_bytes, "activations of experts; lower --chunked-prefill-size");
+    if (memory.ok()) pointer = static_cast<T*>(*memory);
+    else failed = memory.status();
+  };
+  const int64_t rows = options.max_rows, pairs = rows * rule.k, hidden = options.spec.hidden_size;
+  const size_t element = dtype_info(options.dtype).block_bytes;
+  const int64_t places = std::max(pairs, shared_places(rule, gpu::kSharedRows));
+  gpu::ExpertPlan& plan = out->plan_;
+  get(out->logits_, std::max<int64_t>(rows, gpu::kSharedRows) * rule.num_experts, sizeof(float));
+  get(out->rows_, places * hidden, element);
+  get(out->act_, places * options.ffn, element);
+  get(plan.chosen, pairs, sizeof(int32_t));
+  get(plan.weights, pairs, sizeof(float));
+  get(plan.offsets, rule.num_experts + 1, sizeof(int32_t));
+  get(plan.pair_of, pairs, sizeof(int32_t));
+  get(plan.place_of, pairs, sizeof(int32_t));
+  get(plan.tiles, gpu::most_expert_tiles(pairs, rule.num_experts, gpu::kPortableTilePlaces), sizeof(gpu::ExpertTile));
+  get(plan.num_tiles, 1, sizeof(int32_t));
+  get(plan.counts, gpu::expert_plan_blocks(rows) * rule.num_experts, sizeof(int32_t));
+  get(plan.histogram, rule.num_experts, sizeof(int32_t));
+  get(plan.arrived, 1, sizeof(int32_t));
+  if (std::any_of(layers.begin(), layers.end(), in_8_bits)) {
+    const int64_t widest = std::max(hidden, options.ffn);
+    get(out->codes_, places * widest, 1);
+    get(out->code_scales_, places * ((widest + gpu::kFp8Block - 1) / gpu::kFp8Block), sizeof(float));
+  }
+  WW_RETURN_IF_ERROR(failed);
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.arrived, 0, sizeof(int32_t)), "the experts' counters");
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.histogram, 0, rule.num_experts * sizeof(int32_t)), "the experts' counters");
+  return out;
+}
+
+gpu::RoutingDice GpuExperts::dice(const Step& step) const {
+  if (!options_.dice) return {};
+  return {step.positions, static_cast<uint32_t>(step.layer_index + 1)};
+}
+
+gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
+  const GpuDecoderLayer& layer = *step.layer;
+  gpu::NormRouteCall call;
+  call.x = step.x;
+  call.rows = step.rows;
+  call.hidden = options_.spec.hidden_size;
+  call.norm_weight = layer.mlp_norm.data;
+  call.norm_weight_offset = options_.spec.norm_weight_offset;
+  call.norm_eps = options_.spec.norm_eps;
+  call.router = layer.router.weight;
+  call.router_dtype = layer.router.dtype;
+  call.router_bias = layer.router.bias;
+  call.rule = options_.spec.router;
+  call.correction = layer.router_correction.data;
+  call.h = step.h;
+  call.dtype = options_.dtype;
+  call.logits = logits_;
+  call.plan = plan_;
+  call.dice = dice(step);
+  return call;
+}
+
+bool GpuExperts::norms_itself(const Step& step) const {
+  return !options_.batch_invariant && by_wgmma(*step.experts) && gpu::norm_route_takes(norm_route_call(step));
+}
+
+Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
+  const GpuDecoderLayer& layer = *step.layer;
+  const bool exact = wants_f32_rows(layer);
+  WW_RETURN_IF_ERROR(gemm.run({.linear = &layer.router, .x = exact ? static_cast<const void*>(step.h_f32) : step.h,
+                               .rows = step.product_rows, .y = logits_, .y_dtype = DType::f32,
+                               .y_stride = options_.spec.router.num_experts},
+                              step.stream));
+  gpu::plan_experts({.logits = logits_, .rows = step.rows, .rule = options_.spec.router, .correction = layer.router_correction.data,
+                     .tile_places = tile_places, .plan = plan_, .dice = dice(step)},
+                    step.stream);
+  return {};
+}
+
+void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
+  const GpuExpertLayer& experts = *step.experts;
+  const RouterRule& rule = options_.spec.router;
+  const int64_t hidden = options_.spec.hidden_size;
+  const bool wgmma = by_wgmma(experts), codes = wgmma && in_8_bits(experts);
+  gpu::ExpertProductCall call;
+  call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.k;
+  call.plan = plan_;
+  call.tile_places = tile_places;
+  call.y_dtype = options_.dtype;
+  const auto multiply = [&](const ExpertWeights& weights, const void* x, void* y) {
+    call.weights = weights;
+    call.x = codes ? codes_ : x;
+    call.x_scales = codes ? code_scales_ : nullptr;
+    call.y = y;
+    wgmma ? gpu::expert_gemm(call, step.stream) : gpu::expert_tiles(call, options_.dtype, step.stream);
+  };
+  const auto round = [&](const void* x, int64_t cols, const gpu::ExpertPlan* plan, int64_t places) {
+    gpu::gather_codes({.x = x, .dtype = options_.dtype, .cols = cols, .plan = plan, .k = rule.k, .places = places, .codes = codes_,
+                       .scales = code_scales_}, step.stream);
+  };
+  call.shared_rows = shared_rows;
+  const bool gathered = !shared_rows && !codes;
+  if (codes) round(step.h, hidden, shared_rows ? nullptr : &plan_, shared_rows ? gpu::kSharedRows : call.places);
+  if (gathered) {
+    const int64_t row_bytes = hidden * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes);
+    gpu::gather_places(step.h, plan_, rule.k, call.places, row_bytes, rows_, step.stream);
+  }
+  multiply(experts.gate_up, gathered ? rows_ : step.h, act_);
+  call.shared_rows = false;
+  if (codes) round(act_, experts.down.cols, nullptr, call.places);
+  call.plan_settled = !codes;  // the kernel between does not hold this one back
+  multiply(experts.down, act_, rows_);
+  gpu::combine_experts({.results = rows_, .dtype = options_.dtype, .plan = plan_, .rows = step.rows, .k = rule.k, .hidden = hidden,
+                        .y = step.x},
+                       step.stream);
+}
+
+Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
+  const RouterRule& rule = options_.spec.router;
+  if (!step.normed) {
+    gpu::norm_route(norm_route_call(step), step.stream);
+    products(step, gpu::expert_gemm_tile_places(0, rule.num_experts, step.experts->gate_up.dtype), true);
+    return {};
+  }
+  const int tile_places = by_wgmma(*step.experts)
+                              ? gpu::expert_gemm_tile_places(step.rows * rule.k, rule.num_experts, step.experts->gate_up.dtype)
+                              : gpu::kPortableTilePlaces;
+  WW_RETURN_IF_ERROR(plan(step, tile_places, gemm));
+  products(step, tile_places, false);
+  return {};
+}
+
+}  // namespace warpweave

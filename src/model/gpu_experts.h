@@ -1,0 +1,69 @@
+// The routed experts of a layer on a GPU: which kernels run for how many rows, and the memory they need.
+//
+//   up to kSharedRows rows  on Hopper: norm and routing in one kernel, WGMMA products of all rows with every active expert,
+//                           weighted sum
+//   more                    on Hopper: a product for the logits, the plan, rows gathered by expert, WGMMA products, weighted sum
+//   else                    the same with the products that every GPU and dtype has (expert_tiles)
+// 8-bit weights on Hopper multiply rows rounded to e4m3 with a scale for 128 columns. Where a row's bits must not depend on
+// the batch, the first way is not taken. Calls enqueue only and may be captured. One stream at a time.
+#pragma once
+
+#include <memory>
+
+#include "device/cuda/memory.h"
+#include "model/decoder.h"
+#include "model/gpu_weights.h"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/gemm.h"
+
+namespace warpweave {
+
+class GpuExperts {
+ public:
+  struct Options {
+    DecoderSpec spec;
+    DType dtype = DType::bf16;
+    int64_t max_rows = 0;
+    int64_t ffn = 0;              // of an expert
+    bool batch_invariant = false;
+    bool dice = false;            // experts are drawn (gpu::RoutingDice)
+  };
+  // Memory comes from `arena` and stays its own. `unsupported` for a rule that no kernel here has.
+  static Result<std::unique_ptr<GpuExperts>> create(const Options& options, const std::vector<GpuExpertLayer>& layers,
+                                                    DeviceArena& arena);
+
+  struct Step {
+    const GpuDecoderLayer* layer = nullptr;
+    const GpuExpertLayer* experts = nullptr;
+    int layer_index = 0;
+    int64_t rows = 0;
+    int64_t product_rows = 0;     // that a product may run over
+    float* x = nullptr;           // [rows, hidden] the residual stream, added to
+    void* h = nullptr;            // [rows, hidden] the normed rows; run() makes them unless
+    bool normed = false;          // they are there
+    const float* h_f32 = nullptr; // the same for a router in f32
+    const int32_t* positions = nullptr;
+    void* stream = nullptr;
+  };
+  // Whether run() can norm x into h itself, which must have no partial sums outstanding.
+  bool norms_itself(const Step& step) const;
+  bool wants_f32_rows(const GpuDecoderLayer& layer) const { return layer.router.dtype == DType::f32; }
+  Status run(const Step& step, gpu::GpuGemm& gemm);
+
+ private:
+  explicit GpuExperts(const Options& options) : options_(options) {}
+  gpu::NormRouteCall norm_route_call(const Step& step) const;
+  gpu::RoutingDice dice(const Step& step) const;
+  Status plan(const Step& step, int tile_places, gpu::GpuGemm& gemm);
+  void products(const Step& step, int tile_places, bool shared_rows);
+
+  Options options_;
+  gpu::ExpertPlan plan_;
+  float* logits_ = nullptr;       // [rows, experts]
+  void* rows_ = nullptr;          // [places, hidden] rows by place, then the experts' results
+  void* act_ = nullptr;           // [places, ffn]
+  uint8_t* codes_ = nullptr;      // [places, hidden or ffn] in 8 bits
+  float* code_scales_ = nullptr;
+};
+
+}  // namespace warpweave

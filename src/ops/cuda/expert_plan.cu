@@ -1,0 +1,289 @@
+// Routing: a warp a row chooses; pairs are counted by expert and put into places. Few rows: the CTA that comes last places
+// them all. Many: one kernel chooses and counts by blocks of rows, the next places, each block behind those before it.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "ops/cuda/expert_choice.cuh"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/launch.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr int kFewRows = 256, kFewThreads = 256;  // that the last CTA places; a warp a row
+constexpr int kMostBlocks = 128, kBlockThreads = 512;
+
+__host__ __device__ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
+
+// Places of each tile of an expert with `count`: as even as steps of 8 are.
+__device__ __forceinline__ int places_a_tile(int count, int most) {
+  const int tiles = max(1, (count + most - 1) / most);
+  return max(8, round_up((count + tiles - 1) / tiles, 8));
+}
+
+// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp.
+__device__ void exclusive_scan(int32_t* values, int n) {
+  const int lane = threadIdx.x % 32;
+  int carried = 0;
+  for (int base = 0; base <= n; base += 32) {
+    const int i = base + lane;
+    const int own = i < n ? values[i] : 0;
+    int sum = own;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += before;
+    }
+    if (i <= n) values[i] = carried + sum - own;
+    carried += __shfl_sync(~0u, sum, 31);
+  }
+}
+
+// From the experts' counts: offsets, tiles and the load. All threads of one CTA. `counts` becomes the offsets.
+__device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
+  const int experts = call.rule.num_experts;
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    const int count = counts[e], places = places_a_tile(count, call.tile_places);
+    first_tile[e] = (count + places - 1) / places;
+    if (call.plan.load != nullptr) call.plan.load[e] += count;
+  }
+  __syncthreads();
+  if (threadIdx.x / 32 < 2) exclusive_scan(threadIdx.x < 32 ? counts : first_tile, experts);
+  __syncthreads();
+  for (int e = threadIdx.x; e <= experts; e += blockDim.x) call.plan.offsets[e] = counts[e];
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    const int end = counts[e + 1], places = places_a_tile(end - counts[e], call.tile_places);
+    for (int first = counts[e], tile = first_tile[e]; first < end; first += places, ++tile) {
+      call.plan.tiles[tile] = {e, first, min(places, end - first), 0};
+    }
+  }
+  if (threadIdx.x == 0) *call.plan.num_tiles = first_tile[experts];
+}
+
+// Pairs [begin, end) to the places that their experts' cursors say.
+__device__ void place(const ExpertPlan& plan, int begin, int end, int32_t* cursors) {
+  for (int base = begin; base < end; base += blockDim.x) {
+    const int pair = base + threadIdx.x, lane = threadIdx.x % 32;
+    const int expert = pair < end ? __ldcg(plan.chosen + pair) : -1;
+    const unsigned same = __match_any_sync(~0u, expert);
+    int first = 0;
+    if (expert >= 0 && __ffs(same) - 1 == lane) first = atomicAdd(&cursors[expert], __popc(same));
+    first = __shfl_sync(~0u, first, __ffs(same) - 1);
+    if (expert < 0) continue;
+    const int at = first + __popc(same & ((1u << lane) - 1));
+    plan.pair_of[at] = pair;
+    plan.place_of[pair] = at;
+  }
+}
+
+// A warp's row; `counts` gets its experts.
+template <int kEach>
+__device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
+  const int experts = call.rule.num_experts, k = call.rule.k, lane = threadIdx.x % 32;
+  const Choice choice = choose_row<kEach>(call.rule, call.logits + int64_t{row} * experts, call.correction, call.dice, row);
+  if (lane >= k) return;
+  call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
+  call.plan.weights[int64_t{row} * k + lane] = choice.weight;
+  atomicAdd(&counts[choice.expert], 1);
+}
+
+template <int kEach>
+__global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant__ ExpertPlanCall call) {
+  __shared__ int32_t counts[kMostGpuExperts + 1], first_tile[kMostGpuExperts + 1];
+  const int experts = call.rule.num_experts, rows = static_cast<int>(call.rows);
+  const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
+  wait_for_predecessor();
+  start_successor();
+  if (row < rows) choose<kEach>(call, row, call.plan.histogram);
+  if (!arrives_last(call.plan.arrived)) return;
+  for (int e = threadIdx.x; e < experts; e += kFewThreads) {
+    counts[e] = __ldcg(call.plan.histogram + e);
+    call.plan.histogram[e] = 0;
+  }
+  write_tiles(call, counts, first_tile);
+  __syncthreads();
+  place(call.plan, 0, rows * call.rule.k, counts);
+}
+
+template <int kEach>
+__global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
+  __shared__ int32_t counts[kMostGpuExperts];
+  const int experts = call.rule.num_experts, begin = static_cast<int>(blockIdx.x) * block_rows;
+  const int end = min(begin + block_rows, static_cast<int>(call.rows));
+  for (int e = threadIdx.x; e < experts; e += kBlockThreads) counts[e] = 0;
+  wait_for_predecessor();
+  start_successor();
+  __syncthreads();
+  for (int row = begin + threadIdx.x / 32; row < end; row += kBlockThreads / 32) choose<kEach>(call, row, counts);
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += kBlockThreads) call.plan.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
+}
+
+__global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
+  __shared__ int32_t totals[kMostGpuExperts + 1], before[kMostGpuExperts], first_tile[kMostGpuExperts + 1];
+  const int experts = call.rule.num_experts, k = call.rule.k;
+  wait_for_predecessor();
+  start_successor();
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    int total = 0, earlier = 0;
+#pragma unroll 8
+    for (int block = 0; block < gridDim.x; ++block) {
+      const int count = __ldcg(call.plan.counts + int64_t{block} * experts + e);
+      total += count;
+      earlier += block < blockIdx.x ? count : 0;
+    }
+    totals[e] = total;
+    before[e] = earlier;
+  }
+  __syncthreads();
+  if (blockIdx.x == 0) {
+    write_tiles(call, totals, first_tile);
+  } else {
+    if (threadIdx.x < 32) exclusive_scan(totals, experts);
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) before[e] += totals[e];
+  __syncthreads();
+  const int begin = static_cast<int>(blockIdx.x) * block_rows;
+  place(call.plan, begin * k, min(begin + block_rows, static_cast<int>(call.rows)) * k, before);
+}
+
+__global__ void __launch_bounds__(256) gather_kernel(const char* x, const int32_t* pair_of, int k, int64_t pairs, int64_t row_bytes,
+                                                     char* out) {
+  wait_for_predecessor();
+  start_successor();
+  const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
+  if (place >= pairs) return;
+  const char* const from = x + pair_of[place] / k * row_bytes;
+#pragma unroll 8
+  for (int64_t i = threadIdx.x % 32 * 16; i < row_bytes; i += 512) {
+    *reinterpret_cast<uint4*>(out + place * row_bytes + i) = __ldcg(reinterpret_cast<const uint4*>(from + i));
+  }
+}
+
+// A warp a place; 16 lanes have the 128 columns of a scale.
+template <typename T>
+__global__ void __launch_bounds__(256) gather_codes_kernel(const __grid_constant__ GatherCodesCall call, const int32_t* pair_of) {
+  constexpr float kLargest = 448.0f, kSmallestAmax = 0x1p-100f;  // as quantize_rows() has them
+  wait_for_predecessor();
+  start_successor();
+  const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
+  if (place >= call.places) return;
+  const int lane = threadIdx.x % 32;
+  const T* const x = static_cast<const T*>(call.x) + (pair_of != nullptr ? pair_of[place] / call.k : place) * call.cols;
+  for (int64_t base = 0; base < call.cols; base += 256) {
+    const int64_t c = base + lane * 8;
+    float value[8] = {};
+    if (c < call.cols) load_f32(x + c, value);
+    float largest = kSmallestAmax;
+#pragma unroll
+    for (float v : value) largest = fmaxf(largest, fabsf(v));
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    if (c >= call.cols) continue;
+    const float inverse = kLargest / largest;
+    *reinterpret_cast<uint2*>(call.codes + place * call.cols + c) =
+        make_uint2(ptx::pack_e4m3(value[0] * inverse, value[1] * inverse, value[2] * inverse, value[3] * inverse),
+                   ptx::pack_e4m3(value[4] * inverse, value[5] * inverse, value[6] * inverse, value[7] * inverse));
+    if (lane % 16 == 0) call.scales[c / 128 * call.places + place] = largest / kLargest;
+  }
+}
+
+constexpr int kCombineThreads = 256;
+
+template <typename T>
+__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ CombineExpertsCall call) {
+  wait_for_predecessor();
+  start_successor();
+  const int64_t row = blockIdx.x;
+  const T* const results = static_cast<const T*>(call.results);
+  for (int64_t i = threadIdx.x * 8; i < call.hidden; i += kCombineThreads * 8) {
+    float sum[8];
+    load_f32(call.y + row * call.hidden + i, sum);
+#pragma unroll 4
+    for (int j = 0; j < call.k; ++j) {
+      float of_expert[8];
+      load_f32(results + call.plan.place_of[row * call.k + j] * call.hidden + i, of_expert);
+      const float weight = call.plan.weights[row * call.k + j];
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum[c] += weight * of_expert[c];
+    }
+    store_f32(call.y + row * call.hidden + i, sum);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256) scale_by_gate_kernel(const __grid_constant__ ScaleByGateCall call) {
+  __shared__ float of_warp[8];
+  wait_for_predecessor();
+  start_successor();
+  const T* const x = static_cast<const T*>(call.x) + blockIdx.x * call.hidden;
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < call.hidden; i += 256) sum += to_f32(x[i]) * call.gate[i];
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+#pragma unroll
+  for (float part : of_warp) sum += part;
+  const float scale = 1 / (1 + expf(-sum));
+  T* const y = static_cast<T*>(call.y) + blockIdx.x * call.cols;
+  for (int64_t i = threadIdx.x; i < call.cols; i += 256) y[i] = from_f32<T>(to_f32(y[i]) * scale);
+}
+
+}  // namespace
+
+int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places) {
+  return pairs / tile_places + std::min<int64_t>(pairs, experts);
+}
+
+int64_t expert_plan_blocks(int64_t rows) { return std::min<int64_t>(kMostBlocks, (rows + 15) / 16); }
+
+void plan_experts(const ExpertPlanCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const int rows = static_cast<int>(call.rows);
+  with_experts_a_lane(call.rule.num_experts, [&]<typename Each>(Each) {
+    if (rows <= kFewRows) {
+      const auto ctas = static_cast<unsigned>((rows * 32 + kFewThreads - 1) / kFewThreads);
+      return launch_dependent({ctas, kFewThreads, 0, on}, plan_kernel<Each::value>, call);
+    }
+    const int most = static_cast<int>(expert_plan_blocks(rows)), block_rows = (rows + most - 1) / most;
+    const auto blocks = static_cast<unsigned>((rows + block_rows - 1) / block_rows);
+    launch_dependent({blocks, kBlockThreads, 0, on}, choose_kernel<Each::value>, call, block_rows);
+    launch_dependent({blocks, kBlockThreads, 0, on}, place_kernel, call, block_rows);
+  });
+}
+
+void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream) {
+  if (pairs == 0) return;
+  launch_dependent({static_cast<unsigned>((pairs + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)}, gather_kernel,
+                   static_cast<const char*>(x), static_cast<const int32_t*>(plan.pair_of), k, pairs, row_bytes,
+                   static_cast<char*>(out));
+}
+
+void gather_codes(const GatherCodesCall& call, Stream stream) {
+  if (call.places == 0) return;
+  const LaunchShape shape = {static_cast<unsigned>((call.places + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)};
+  const int32_t* const pair_of = call.plan != nullptr ? call.plan->pair_of : nullptr;
+  call.dtype == DType::f16 ? launch_dependent(shape, gather_codes_kernel<__half>, call, pair_of)
+                           : launch_dependent(shape, gather_codes_kernel<__nv_bfloat16>, call, pair_of);
+}
+
+void scale_by_gate(const ScaleByGateCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  with_type(call.dtype, [&]<typename T>(T*) {
+    launch_dependent({static_cast<unsigned>(call.rows), 256, 0, static_cast<cudaStream_t>(stream)}, scale_by_gate_kernel<T>, call);
+  });
+}
+
+void combine_experts(const CombineExpertsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  with_type(call.dtype, [&]<typename T>(T*) {
+    launch_dependent({static_cast<unsigned>(call.rows), kCombineThreads, 0, static_cast<cudaStream_t>(stream)},
+                     combine_kernel<T>, call);
+  });
+}
+
+}  // namespace warpweave::gpu

@@ -1,0 +1,203 @@
+// RMS norm, router and choice of a few rows in one kernel: a warp an expert makes its logits of all rows, and the CTA that
+// comes last chooses. Three kernels for the same would cost a small step more than the router's own bytes do. The router's
+// weights come while the kernel before still runs.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "attention/cuda/ptx.h"
+#include "ops/cuda/expert_choice.cuh"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/launch.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kRows = kSharedRows;
+constexpr int kMostSmemBytes = 200 * 1024;
+constexpr int kEarlyPacks = 8;            // of 8 router weights, kept by a lane before the wait
+static_assert(kRows == kWarps);           // a warp a row
+
+// Rows of x times the norm's weights to shared memory, their scales to `scales`.
+__device__ void keep_rows(const NormRouteCall& call, float* kept, float* scales) {
+  __shared__ float squares[kWarps][kRows];
+  const int hidden = static_cast<int>(call.hidden), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float offset = call.norm_weight_offset;
+  float sum[kRows] = {};
+#pragma unroll 2
+  for (int i = threadIdx.x * 4; i < hidden; i += kThreads * 4) {
+    const float4 w = *reinterpret_cast<const float4*>(call.norm_weight + i);
+    float4 x[kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      x[row] = row < call.rows ? __ldcg(reinterpret_cast<const float4*>(call.x + int64_t{row} * hidden + i)) : float4{};
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float4 v = x[row];
+      sum[row] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      if (row < call.rows) {
+        *reinterpret_cast<float4*>(kept + row * hidden + i) =
+            make_float4(v.x * (w.x + offset), v.y * (w.y + offset), v.z * (w.z + offset), v.w * (w.w + offset));
+      }
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const float of_warp = warp_sum(sum[row]);
+    if (lane == 0) squares[warp][row] = of_warp;
+  }
+  __syncthreads();
+  if (threadIdx.x < kRows) {
+    float total = 0;
+#pragma unroll
+    for (int of = 0; of < kWarps; ++of) total += squares[of][threadIdx.x];
+    scales[threadIdx.x] = rsqrtf(total / static_cast<float>(hidden) + call.norm_eps);
+  }
+  __syncthreads();
+}
+
+// Each CTA writes its part of the normed rows.
+template <typename T>
+__device__ void write_normed(const NormRouteCall& call, const float* kept, const float* scales) {
+  const int hidden = static_cast<int>(call.hidden), pieces = static_cast<int>(call.rows) * hidden / 8;
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x; i < pieces; i += static_cast<int>(gridDim.x) * kThreads) {
+    const float scale = scales[i * 8 / hidden];
+    float value[8];
+    load_f32(kept + i * 8, value);
+#pragma unroll
+    for (float& v : value) v *= scale;
+    store_f32(static_cast<T*>(call.h) + i * 8, value);
+  }
+}
+
+// A warp's expert: its first weights, and its logits of all rows.
+template <typename R>
+struct Router {
+  Pack<R, 8> early[kEarlyPacks];
+  const R* weight;
+  int hidden, expert;
+  bool real;
+
+  __device__ explicit Router(const NormRouteCall& call)
+      : hidden(static_cast<int>(call.hidden)), expert(static_cast<int>(blockIdx.x) * kWarps + threadIdx.x / 32),
+        real(expert < call.rule.num_experts) {
+    weight = static_cast<const R*>(call.router) + int64_t{real ? expert : 0} * hidden;
+#pragma unroll
+    for (int p = 0; p < kEarlyPacks; ++p) {
+      const int i = (p * 32 + static_cast<int>(threadIdx.x) % 32) * 8;
+      if (i < hidden) early[p] = *reinterpret_cast<const Pack<R, 8>*>(weight + i);
+    }
+  }
+  __device__ __forceinline__ void add(const NormRouteCall& call, const Pack<R, 8>& w, const float* kept, int i, float (&sum)[kRows]) const {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      if (row >= call.rows) break;
+      float x[8];
+      load_f32(kept + row * hidden + i, x);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum[row] += to_f32(w.value[c]) * x[c];
+    }
+  }
+  __device__ void write_logits(const NormRouteCall& call, const float* kept, const float* scales) const {
+    const int lane = threadIdx.x % 32;
+    float sum[kRows] = {};
+#pragma unroll
+    for (int p = 0; p < kEarlyPacks; ++p) {
+      const int i = (p * 32 + lane) * 8;
+      if (i < hidden) add(call, early[p], kept, i, sum);
+    }
+    for (int i = (kEarlyPacks * 32 + lane) * 8; i < hidden; i += 256) {
+      add(call, *reinterpret_cast<const Pack<R, 8>*>(weight + i), kept, i, sum);
+    }
+    const float bias = call.router_bias != nullptr && real ? call.router_bias[expert] : 0.0f;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      if (row >= call.rows) break;
+      const float of_row = warp_sum(sum[row]);
+      if (real && lane == 0) call.logits[row * call.rule.num_experts + expert] = of_row * scales[row] + bias;
+    }
+  }
+};
+
+// A tile for every expert that rows chose, in ascending order.
+__device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
+  __shared__ int32_t place[kMostGpuExperts];
+  const int experts = call.rule.num_experts, k = call.rule.k, row = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool real = row < call.rows && lane < k;
+  for (int e = threadIdx.x; e < experts; e += kThreads) place[e] = 0;
+  __syncthreads();
+  if (real) {
+    place[choice.expert] = 1;
+    call.plan.chosen[row * k + lane] = choice.expert;
+    call.plan.weights[row * k + lane] = choice.weight;
+    if (call.plan.load != nullptr) atomicAdd(&call.plan.load[choice.expert], 1);
+  }
+  __syncthreads();
+  if (row == 0) {
+    int active = 0;
+    for (int base = 0; base < experts; base += 32) {
+      const int e = base + lane;
+      const bool chosen = e < experts && place[e] != 0;
+      const unsigned votes = __ballot_sync(~0u, chosen);
+      const int at = active + __popc(votes & ((1u << lane) - 1));
+      if (chosen) {
+        place[e] = at * kRows;
+        call.plan.tiles[at] = {e, at * kRows, static_cast<int32_t>(call.rows), 0};
+      }
+      active += __popc(votes);
+    }
+    if (lane == 0) *call.plan.num_tiles = active;
+  }
+  __syncthreads();
+  if (real) call.plan.place_of[row * k + lane] = place[choice.expert] + row;
+}
+
+template <typename T, typename R, int kEach>
+__global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
+  extern __shared__ __align__(16) float kept[];
+  __shared__ float scales[kRows];
+  const Router<R> router(call);
+  wait_for_predecessor();
+  start_successor();
+  keep_rows(call, kept, scales);
+  router.write_logits(call, kept, scales);
+  write_normed<T>(call, kept, scales);
+  if (!arrives_last(call.plan.arrived)) return;
+  const int row = threadIdx.x / 32;
+  Choice choice = {};
+  if (row < call.rows) {
+    choice = choose_row<kEach>(call.rule, call.logits + int64_t{row} * call.rule.num_experts, call.correction, call.dice, row);
+  }
+  write_tiles(call, choice);
+}
+
+template <typename T, typename R>
+void launch(const NormRouteCall& call, cudaStream_t stream) {
+  with_experts_a_lane(call.rule.num_experts, [&]<typename Each>(Each) {
+    const auto kernel = norm_route_kernel<T, R, Each::value>;
+    // Where this fails, so does the launch.
+    [[maybe_unused]] static const cudaError_t ready =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+    const auto ctas = static_cast<unsigned>((call.rule.num_experts + kWarps - 1) / kWarps);
+    launch_dependent({ctas, kThreads, static_cast<size_t>(call.rows * call.hidden * 4), stream}, kernel, call);
+  });
+}
+
+}  // namespace
+
+bool norm_route_takes(const NormRouteCall& call) {
+  return has_dependent_launch() && call.rows >= 1 && call.rows <= kRows && call.hidden % 8 == 0 &&
+         call.rows * call.hidden * 4 <= kMostSmemBytes && call.dtype != DType::f32 &&
+         (call.router_dtype == DType::f32 || call.router_dtype == call.dtype);
+}
+
+void norm_route(const NormRouteCall& call, Stream stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  with_type(call.dtype, [&]<typename T>(T*) {
+    if constexpr (sizeof(T) == 2) call.router_dtype == DType::f32 ? launch<T, float>(call, on) : launch<T, T>(call, on);
+  });
+}
+
+}  // namespace warpweave::gpu

@@ -1,0 +1,444 @@
+// Experts on the GPU: routing against the host's router, products of every kernel against sums in f64 over even, skewed and
+// empty splits, and mistakes planted between the kernels, which the same checks must see. Skipped without a GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/testing/expert_memory.h"
+#include "ops/router.h"
+
+namespace warpweave::gpu {
+namespace {
+
+template <typename T>
+std::vector<T> from_device(const T* data, size_t count) {
+  std::vector<T> out(count);
+  must(cudaDeviceSynchronize());
+  must(cudaMemcpy(out.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
+  return out;
+}
+
+template <typename T>
+void to_device(const std::vector<T>& data, void* to) {
+  must(cudaMemcpy(to, data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice));
+}
+
+// ---- routing ----------------------------------------------------------------------------------
+
+struct RouteCase {
+  int64_t rows;
+  RouterRule rule;
+  bool correction = false;
+};
+
+class RouteTest : public testing::TestWithParam<RouteCase> {
+ protected:
+  void SetUp() override {
+    if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// Pairs are placed once each, by expert, and tiles cover the places.
+void expect_plan(const ExpertPlan& plan, const RouteCase& c, int tile_places) {
+  const int64_t pairs = c.rows * c.rule.k;
+  const auto chosen = from_device(plan.chosen, pairs), offsets = from_device(plan.offsets, c.rule.num_experts + 1);
+  const auto pair_of = from_device(plan.pair_of, pairs), place_of = from_device(plan.place_of, pairs);
+  const int num_tiles = from_device(plan.num_tiles, 1)[0];
+  ASSERT_LE(num_tiles, most_expert_tiles(pairs, c.rule.num_experts, tile_places));
+  const auto tiles = from_device(plan.tiles, num_tiles);
+  ASSERT_EQ(offsets.front(), 0);
+  ASSERT_EQ(offsets.back(), pairs);
+  for (int64_t place = 0; place < pairs; ++place) {
+    ASSERT_TRUE(pair_of[place] >= 0 && pair_of[place] < pairs);
+    ASSERT_EQ(place_of[pair_of[place]], place);
+    const int expert = chosen[pair_of[place]];
+    ASSERT_TRUE(place >= offsets[expert] && place < offsets[expert + 1]);
+  }
+  int next = 0;
+  for (const ExpertTile& tile : tiles) {
+    ASSERT_EQ(tile.first, next);
+    ASSERT_TRUE(tile.count >= 1 && tile.count <= tile_places);
+    ASSERT_TRUE(tile.first >= offsets[tile.expert] && tile.first + tile.count <= offsets[tile.expert + 1]);
+    next += tile.count;
+  }
+  ASSERT_EQ(next, pairs);
+}
+
+TEST_P(RouteTest, ChoosesAsTheHostDoes) {
+  const RouteCase& c = GetParam();
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(c.rows * c.rule.num_experts), correction(c.rule.num_experts);
+  for (float& x : logits) x = normal(random);
+  for (float& x : correction) x = normal(random) * 0.1f;
+  for (int64_t i = 0; i < c.rows * c.rule.num_experts; i += 5) logits[i] = std::round(logits[i]);  // ties
+  const int64_t pairs = c.rows * c.rule.k;
+  std::vector<int32_t> expected(pairs);
+  std::vector<float> weights(pairs);
+  choose_experts({.logits = logits.data(), .rows = c.rows, .rule = c.rule, .correction = c.correction ? correction.data() : nullptr,
+                  .experts_out = expected.data(), .weights_out = weights.data()});
+  ExpertMemory memory({.experts = c.rule.num_experts, .k = c.rule.k, .hidden = 16, .ffn = 16, .rows = c.rows});
+  to_device(logits, memory.logits);
+  float* const device_correction = memory.get<float>(c.rule.num_experts);
+  to_device(correction, device_correction);
+  ExpertPlanCall call = {.logits = memory.logits, .rows = c.rows, .rule = c.rule,
+                         .correction = c.correction ? device_correction : nullptr, .tile_places = 64, .plan = memory.plan};
+  plan_experts(call, nullptr);
+  const auto chosen = from_device(memory.plan.chosen, pairs);
+  const auto got = from_device(memory.plan.weights, pairs);
+  int different = 0;
+  for (int64_t i = 0; i < pairs; ++i) {
+    if (chosen[i] != expected[i]) {
+      ++different;  // computed scores may round to another order where they are nearly equal
+      continue;
+    }
+    ASSERT_NEAR(got[i], weights[i], 2e-5f + 1e-4f * weights[i]) << i;
+  }
+  const bool computed = c.correction || c.rule.groups > 1;
+  EXPECT_LE(different, computed ? pairs / 500 : 0);
+  expect_plan(memory.plan, c, 64);
+  call.tile_places = 256;
+  plan_experts(call, nullptr);
+  expect_plan(memory.plan, c, 256);
+}
+
+TEST_P(RouteTest, DiceGiveEveryRowDifferentExperts) {
+  const RouteCase& c = GetParam();
+  ExpertMemory memory({.experts = c.rule.num_experts, .k = c.rule.k, .hidden = 16, .ffn = 16, .rows = c.rows});
+  to_device(std::vector<float>(c.rows * c.rule.num_experts, 1.0f), memory.logits);
+  std::vector<int32_t> positions(c.rows);
+  for (int64_t i = 0; i < c.rows; ++i) positions[i] = static_cast<int32_t>(i % 7 + 1000);
+  int32_t* const device_positions = memory.get<int32_t>(c.rows);
+  to_device(positions, device_positions);
+  plan_experts({.logits = memory.logits, .rows = c.rows, .rule = c.rule, .plan = memory.plan, .dice = {device_positions, 3}}, nullptr);
+  const auto chosen = from_device(memory.plan.chosen, c.rows * c.rule.k);
+  for (int64_t row = 0; row < c.rows; ++row) {
+    const std::set<int32_t> of_row(chosen.begin() + row * c.rule.k, chosen.begin() + (row + 1) * c.rule.k);
+    ASSERT_EQ(static_cast<int>(of_row.size()), c.rule.k);
+    ASSERT_TRUE(*of_row.begin() >= 0 && *of_row.rbegin() < c.rule.num_experts);
+  }
+  expect_plan(memory.plan, c, 64);
+}
+
+const RouteCase kRoutes[] = {
+    {1, {.num_experts = 8, .k = 2}},
+    {7, {.num_experts = 128, .k = 8}},
+    {256, {.num_experts = 128, .k = 8, .renormalise = false}},
+    {257, {.num_experts = 60, .k = 4, .renormalise = false}},
+    {1000, {.num_experts = 512, .k = 10}},
+    {64, {.num_experts = 32, .k = 16, .scale = 2.5f}},
+    {333, {.num_experts = 256, .k = 8, .score = RouterScore::sigmoid, .sum_epsilon = 1e-20f, .scale = 2.5f, .groups = 8,
+           .kept_groups = 4, .group_score = GroupScore::best_two}, true},
+    {100, {.num_experts = 160, .k = 6, .renormalise = false, .scale = 16, .groups = 8, .kept_groups = 3}},
+    {100, {.num_experts = 128, .k = 8, .score = RouterScore::sigmoid, .sum_epsilon = 1e-20f}, true},
+    {200, {.num_experts = 16, .k = 2, .score = RouterScore::sparse_mixer, .renormalise = false}},
+    {5, {.num_experts = 3, .k = 3}},
+};
+INSTANTIATE_TEST_SUITE_P(Rules, RouteTest, testing::ValuesIn(kRoutes));
+
+// ---- products ---------------------------------------------------------------------------------
+
+enum class Way { shared, wgmma_few, wgmma_many, tiles };
+enum class Split { even, skewed, one };
+
+struct ProductCase {
+  Way way;
+  ExpertShape shape;
+  Split split = Split::even;
+  bool bias = false;
+};
+
+double activated(GluActivation kind, double gate, double up) {
+  switch (kind) {
+    case GluActivation::silu: return gate / (1 + std::exp(-gate)) * up;
+    case GluActivation::gelu_tanh:
+      return 0.5 * gate * (1 + std::tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))) * up;
+    default: {
+      const double clamped = std::min(gate, 7.0);
+      return (std::clamp(up, -7.0, 7.0) + 1) * clamped / (1 + std::exp(-1.702 * clamped));
+    }
+  }
+}
+
+class ProductTest : public testing::TestWithParam<ProductCase> {
+ protected:
+  void SetUp() override {
+    if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+    const ExpertShape& shape = GetParam().shape;
+    memory_ = std::make_unique<ExpertMemory>(shape);
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal(0, 1);
+    for (int64_t i = 0; i < shape.rows * shape.hidden; ++i) {
+      x_.push_back(normal(random));
+      h_.push_back(rounded(normal(random), shape.dtype));
+    }
+    for (int64_t i = 0; i < shape.rows * shape.experts; ++i) {
+      float logit = normal(random);
+      if (GetParam().split == Split::skewed && i % shape.experts < shape.k + 1) logit += 6;
+      if (GetParam().split == Split::one) logit = static_cast<float>(shape.experts - i % shape.experts);
+      logits_.push_back(logit);
+    }
+    to_device(x_, memory_->x);
+    set_h();
+    to_device(logits_, memory_->logits);
+    if (GetParam().bias) {
+      memory_->gate_up.biases = biases(2 * shape.ffn);
+      memory_->down.biases = biases(shape.hidden);
+    }
+  }
+
+  void set_h() {
+    const DType dtype = GetParam().shape.dtype;
+    if (dtype == DType::f32) return to_device(h_, memory_->h);
+    std::vector<uint16_t> bits;
+    for (float x : h_) bits.push_back(dtype == DType::bf16 ? f32_to_bf16(x) : f32_to_f16(x));
+    to_device(bits, memory_->h);
+  }
+
+  // Row r of expert e: (r % 13 - e % 5) / 16.
+  const float* const* biases(int64_t rows) {
+    std::vector<const float*> pointers;
+    for (int e = 0; e < GetParam().shape.experts; ++e) {
+      std::vector<float> values;
+      for (int64_t r = 0; r < rows; ++r) values.push_back(static_cast<float>(r % 13 - e % 5) / 16);
+      float* const of_expert = memory_->get<float>(rows);
+      to_device(values, of_expert);
+      pointers.push_back(of_expert);
+    }
+    auto** const out = memory_->get<const float*>(GetParam().shape.experts);
+    to_device(pointers, out);
+    return out;
+  }
+  double bias(int expert, int64_t row) const { return GetParam().bias ? (static_cast<double>(row % 13) - expert % 5) / 16 : 0; }
+
+  // What the layer adds to a row of x.
+  std::vector<double> expected(int64_t row, const std::vector<int32_t>& chosen, const std::vector<float>& weights) const {
+    const ExpertShape& s = GetParam().shape;
+    std::vector<double> out(s.hidden), act(s.ffn);
+    for (int j = 0; j < s.k; ++j) {
+      const int expert = chosen[row * s.k + j];
+      for (int64_t f = 0; f < s.ffn; ++f) {
+        double gate = bias(expert, f / 8 * 16 + f % 8), up = bias(expert, f / 8 * 16 + f % 8 + 8);
+        for (int64_t i = 0; i < s.hidden; ++i) {
+          gate += memory_->weight(expert, 0, f, i) * double{h_[row * s.hidden + i]};
+          up += memory_->weight(expert, 1, f, i) * double{h_[row * s.hidden + i]};
+        }
+        act[f] = activated(s.glu, gate, up);
+      }
+      for (int64_t o = 0; o < s.hidden; ++o) {
+        double sum = bias(expert, o);
+        for (int64_t f = 0; f < s.ffn; ++f) sum += memory_->weight(expert, 2, o, f) * act[f];
+        out[o] += weights[row * s.k + j] * sum;
+      }
+    }
+    return out;
+  }
+
+  // Runs the layer; `between` may change what the plan holds before the products see it.
+  template <typename Between>
+  void run(const Between& between) {
+    const ProductCase& c = GetParam();
+    const ExpertShape& s = c.shape;
+    const int64_t pairs = s.rows * s.k;
+    const int tile_places = c.way == Way::wgmma_many ? 256 : 64;
+    plan_experts({.logits = memory_->logits, .rows = s.rows, .rule = {.num_experts = s.experts, .k = s.k}, .tile_places = tile_places,
+                  .plan = memory_->plan}, nullptr);
+    must(cudaDeviceSynchronize());
+    between(*memory_);
+    const auto element = static_cast<int64_t>(dtype_info(s.dtype).block_bytes);
+    gather_places(memory_->h, memory_->plan, s.k, pairs, s.hidden * element, memory_->rows, nullptr);
+    ExpertProductCall call = {.weights = memory_->gate_up, .x = memory_->rows, .places = pairs, .plan = memory_->plan,
+                              .tile_places = tile_places, .y = memory_->act, .y_dtype = s.dtype};
+    const auto multiply = [&] { c.way == Way::tiles ? expert_tiles(call, s.dtype, nullptr) : expert_gemm(call, nullptr); };
+    multiply();
+    call.weights = memory_->down;
+    call.x = memory_->act;
+    call.y = memory_->rows;
+    call.plan_settled = true;
+    multiply();
+    combine_experts({.results = memory_->rows, .dtype = s.dtype, .plan = memory_->plan, .rows = s.rows, .k = s.k, .hidden = s.hidden,
+                     .y = memory_->x}, nullptr);
+  }
+
+  // By norm_route, rows sharing places: h is the normed x.
+  void run_shared() {
+    const ExpertShape& s = GetParam().shape;
+    std::vector<float> norm(s.hidden), router(s.experts * s.hidden);
+    std::mt19937 random(4);
+    std::normal_distribution<float> normal(0, 1);
+    for (float& w : norm) w = 1 + 0.1f * normal(random);
+    for (float& w : router) w = 0.05f * normal(random);
+    float* const device_norm = memory_->get<float>(s.hidden);
+    float* const device_router = memory_->get<float>(s.experts * s.hidden);
+    to_device(norm, device_norm);
+    to_device(router, device_router);
+    const NormRouteCall route = {.x = memory_->x, .rows = s.rows, .hidden = s.hidden, .norm_weight = device_norm,
+                                 .router = device_router, .rule = {.num_experts = s.experts, .k = s.k}, .h = memory_->h,
+                                 .dtype = s.dtype, .logits = memory_->logits, .plan = memory_->plan};
+    ASSERT_TRUE(norm_route_takes(route));
+    ASSERT_TRUE(expert_gemm_takes(memory_->gate_up) && expert_gemm_takes(memory_->down));
+    norm_route(route, nullptr);
+    const auto bits = from_device(static_cast<const uint16_t*>(memory_->h), s.rows * s.hidden);
+    for (size_t i = 0; i < bits.size(); ++i) h_[i] = s.dtype == DType::bf16 ? bf16_to_f32(bits[i]) : f16_to_f32(bits[i]);
+    for (int64_t row = 0; row < s.rows; ++row) {  // the norm itself
+      double squares = 0;
+      for (int64_t i = 0; i < s.hidden; ++i) squares += double{x_[row * s.hidden + i]} * x_[row * s.hidden + i];
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(s.hidden) + 1e-6);
+      for (int64_t i = 0; i < s.hidden; ++i) {
+        const double value = x_[row * s.hidden + i] * scale * norm[i];
+        ASSERT_NEAR(h_[row * s.hidden + i], value, 0.01 * std::abs(value) + 1e-6);
+      }
+    }
+    ExpertProductCall call = {.weights = memory_->gate_up, .x = memory_->h,
+                              .places = kSharedRows * std::min<int64_t>(s.rows * s.k, s.experts), .plan = memory_->plan,
+                              .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
+    expert_gemm(call, nullptr);
+    call.weights = memory_->down;
+    call.x = memory_->act;
+    call.y = memory_->rows;
+    call.shared_rows = false;
+    call.plan_settled = true;
+    expert_gemm(call, nullptr);
+    combine_experts({.results = memory_->rows, .dtype = s.dtype, .plan = memory_->plan, .rows = s.rows, .k = s.k, .hidden = s.hidden,
+                     .y = memory_->x}, nullptr);
+  }
+
+  // The norm of the error over the norm of what was to be added, over some rows.
+  double error() const {
+    const ExpertShape& s = GetParam().shape;
+    const auto chosen = from_device(memory_->plan.chosen, s.rows * s.k);
+    const auto weights = from_device(memory_->plan.weights, s.rows * s.k);
+    const auto x = from_device(memory_->x, s.rows * s.hidden);
+    double wrong = 0, all = 0;
+    const int64_t step = std::max<int64_t>(1, s.rows * s.k * s.hidden * s.ffn / 30'000'000);
+    for (int64_t row = s.rows - 1; row >= 0; row -= step) {
+      const std::vector<double> added = expected(row, chosen, weights);
+      for (int64_t i = 0; i < s.hidden; ++i) {
+        const double difference = x[row * s.hidden + i] - x_[row * s.hidden + i] - added[i];
+        wrong += difference * difference;
+        all += added[i] * added[i];
+      }
+    }
+    return std::isnan(wrong) ? INFINITY : std::sqrt(wrong / all);
+  }
+  double bound() const {
+    const DType dtype = GetParam().shape.dtype;
+    return dtype == DType::bf16 ? 5e-3 : dtype == DType::f16 ? 7e-4 : 2e-6;
+  }
+
+  std::unique_ptr<ExpertMemory> memory_;
+  std::vector<float> x_, h_, logits_;
+};
+
+TEST_P(ProductTest, EqualsSumsInF64) {
+  GetParam().way == Way::shared ? run_shared() : run([](ExpertMemory&) {});
+  EXPECT_LT(error(), bound());
+}
+
+TEST_P(ProductTest, SeesPlantedMistakes) {
+  const ExpertShape& s = GetParam().shape;
+  if (GetParam().way == Way::shared || s.rows < 2) GTEST_SKIP() << "the plan is made and used in one call";
+  const int64_t pairs = s.rows * s.k;
+  run([&](ExpertMemory& memory) {  // an expert's rows are shifted by one
+    auto pair_of = from_device(memory.plan.pair_of, pairs);
+    std::rotate(pair_of.begin(), pair_of.begin() + s.k, pair_of.end());
+    to_device(pair_of, memory.plan.pair_of);
+  });
+  EXPECT_GT(error(), 10 * bound());
+  if (s.k > 1) {
+    to_device(x_, memory_->x);
+    run([&](ExpertMemory& memory) {  // weights are applied twice
+      auto weights = from_device(memory.plan.weights, pairs);
+      for (float& w : weights) w *= w;
+      to_device(weights, memory.plan.weights);
+    });
+    auto weights = from_device(memory_->plan.weights, pairs);
+    for (float& w : weights) w = std::sqrt(w);
+    to_device(weights, memory_->plan.weights);
+    EXPECT_GT(error(), 10 * bound());
+  }
+  if (s.experts < 3 || GetParam().split == Split::one) return;
+  to_device(x_, memory_->x);
+  run([&](ExpertMemory& memory) {  // tiles multiply with the next expert's weights
+    const int num_tiles = from_device(memory.plan.num_tiles, 1)[0];
+    auto tiles = from_device(memory.plan.tiles, num_tiles);
+    for (ExpertTile& tile : tiles) tile.expert = (tile.expert + 1) % s.experts;
+    to_device(tiles, memory.plan.tiles);
+  });
+  EXPECT_GT(error(), 10 * bound());
+}
+
+constexpr ExpertShape of(int experts, int k, int64_t hidden, int64_t ffn, int64_t rows, DType dtype = DType::bf16,
+                         GluActivation glu = GluActivation::silu) {
+  return {experts, k, hidden, ffn, rows, dtype, glu};
+}
+
+std::vector<ProductCase> product_cases() {
+  std::vector<ProductCase> out;
+  for (const Way way : {Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
+    out.push_back({way, of(8, 2, 64, 64, 1)});
+    out.push_back({way, of(8, 2, 256, 128, 37)});
+    out.push_back({way, of(128, 8, 2048, 768, 40)});
+    out.push_back({way, of(60, 4, 200, 88, 300)});
+    out.push_back({way, of(4, 4, 328, 104, 259), Split::even, true});
+    out.push_back({way, of(16, 2, 512, 256, 500), Split::skewed});
+    out.push_back({way, of(32, 1, 128, 192, 700), Split::one});
+    out.push_back({way, of(32, 4, 2880, 2880, 9, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
+    out.push_back({way, of(8, 2, 192, 320, 70, DType::f16, GluActivation::gelu_tanh)});
+    out.push_back({way, of(512, 10, 128, 64, 200)});
+  }
+  out.push_back({Way::tiles, of(8, 2, 192, 320, 70, DType::f32)});
+  for (const int64_t rows : {1, 2, 5, 8}) {
+    out.push_back({Way::shared, of(128, 8, 2048, 768, rows)});
+    out.push_back({Way::shared, of(32, 4, 2880, 2880, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
+    out.push_back({Way::shared, of(8, 2, 64, 96, rows, DType::f16)});
+    out.push_back({Way::shared, of(60, 16, 320, 104, rows), Split::even, true});
+    out.push_back({Way::shared, of(512, 10, 2048, 512, rows)});
+  }
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, ProductTest, testing::ValuesIn(product_cases()));
+
+// Logits that only depend on the row, so that a row goes the same way in any batch.
+TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
+  if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  constexpr int64_t kRows = 1500, kHidden = 512;
+  ExpertMemory memory(of(16, 2, kHidden, 256, kRows));
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<float> logits(kRows * 16);
+  std::vector<uint16_t> h(kRows * kHidden);
+  for (float& x : logits) x = normal(random);
+  for (uint16_t& x : h) x = f32_to_bf16(normal(random));
+  to_device(logits, memory.logits);
+  to_device(h, memory.h);
+  std::vector<float> first;
+  for (const int64_t rows : {int64_t{9}, int64_t{40}, int64_t{300}, kRows}) {
+    for (const int tile_places : {64, 256}) {
+      to_device(std::vector<float>(rows * kHidden, 0.0f), memory.x);
+      plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places,
+                    .plan = memory.plan}, nullptr);
+      gather_places(memory.h, memory.plan, 2, rows * 2, kHidden * 2, memory.rows, nullptr);
+      ExpertProductCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan,
+                                .tile_places = tile_places, .y = memory.act};
+      expert_gemm(call, nullptr);
+      call.weights = memory.down;
+      call.x = memory.act;
+      call.y = memory.rows;
+      call.plan_settled = true;
+      expert_gemm(call, nullptr);
+      combine_experts({.results = memory.rows, .plan = memory.plan, .rows = rows, .k = 2, .hidden = kHidden, .y = memory.x}, nullptr);
+      const auto x = from_device(memory.x, 9 * kHidden);
+      if (first.empty()) first = x;
+      ASSERT_EQ(std::memcmp(first.data(), x.data(), x.size() * 4), 0) << rows << " rows, tiles of " << tile_places;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::gpu

@@ -1,0 +1,116 @@
+// A layer of experts in GPU memory with made-up 16-bit or f32 weights, for tests and benchmarks: the host can say every
+// weight, so that nothing is copied. Errors end the program.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "base/float16.h"
+#include "device/cuda/memory.h"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/fp8.h"
+
+namespace warpweave::gpu {
+
+inline void must(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
+  std::abort();
+}
+
+inline float rounded(float x, DType dtype) {
+  if (dtype == DType::bf16) return bf16_to_f32(f32_to_bf16(x));
+  return dtype == DType::f16 ? f16_to_f32(f32_to_f16(x)) : x;
+}
+
+struct ExpertShape {
+  int experts = 8;
+  int k = 2;
+  int64_t hidden = 64;
+  int64_t ffn = 64;
+  int64_t rows = 1;             // at most
+  DType dtype = DType::bf16;
+  GluActivation glu = GluActivation::silu;
+};
+
+class ExpertMemory {
+ public:
+  explicit ExpertMemory(const ExpertShape& shape) : shape_(shape) {
+    const int64_t pairs = shape.rows * shape.k, places = std::max<int64_t>(pairs, kSharedRows * std::min<int64_t>(pairs, shape.experts));
+    const int64_t element = static_cast<int64_t>(dtype_info(shape.dtype).block_bytes);
+    gate_up.data = get<char>(shape.experts * (gate_up.stride_bytes = 2 * shape.ffn * shape.hidden * element));
+    down.data = get<char>(shape.experts * (down.stride_bytes = shape.hidden * shape.ffn * element));
+    gate_up.rows = 2 * shape.ffn;
+    gate_up.cols = down.rows = shape.hidden;
+    down.cols = shape.ffn;
+    gate_up.experts = down.experts = shape.experts;
+    gate_up.dtype = down.dtype = shape.dtype;
+    gate_up.glu = shape.glu;
+    for (int e = 0; e < shape.experts; ++e) {
+      char* const to = static_cast<char*>(const_cast<void*>(gate_up.data)) + e * gate_up.stride_bytes;
+      for (int i = 0; i < 2; ++i) fill_random_turns({rule(e, i), shape.ffn, shape.hidden, i}, shape.dtype, to, nullptr);
+      fill_random(rule(e, 2), shape.hidden * shape.ffn, shape.dtype,
+                  static_cast<char*>(const_cast<void*>(down.data)) + e * down.stride_bytes, nullptr);
+    }
+    x = get<float>(shape.rows * shape.hidden);
+    h = get<char>(std::max<int64_t>(shape.rows, kSharedRows) * shape.hidden * element);
+    rows = get<char>(places * shape.hidden * element);
+    act = get<char>(places * shape.ffn * element);
+    logits = get<float>(std::max<int64_t>(shape.rows, kSharedRows) * shape.experts);
+    plan.chosen = get<int32_t>(pairs);
+    plan.weights = get<float>(pairs);
+    plan.offsets = get<int32_t>(shape.experts + 1);
+    plan.pair_of = get<int32_t>(pairs);
+    plan.place_of = get<int32_t>(pairs);
+    plan.tiles = get<ExpertTile>(most_expert_tiles(pairs, shape.experts, 64));
+    plan.num_tiles = get<int32_t>(1);
+    plan.counts = get<int32_t>(expert_plan_blocks(shape.rows) * shape.experts);
+    plan.histogram = get<int32_t>(shape.experts);
+    plan.arrived = get<int32_t>(1);
+    must(cudaMemset(plan.histogram, 0, shape.experts * 4));
+    must(cudaMemset(plan.arrived, 0, 4));
+  }
+
+  // Weight [row, col] of an expert's matrix 0 gate, 1 up, 2 down.
+  float weight(int expert, int matrix, int64_t row, int64_t col) const {
+    const RandomMatrix of = rule(expert, matrix);
+    const int64_t cols = matrix == 2 ? shape_.ffn : shape_.hidden;
+    return rounded(of.scale * random_unit(of.base, static_cast<uint64_t>(row * cols + col)), shape_.dtype);
+  }
+
+  ExpertWeights gate_up, down;
+  ExpertPlan plan;
+  float* x = nullptr;
+  void* h = nullptr;
+  void* rows = nullptr;         // by place: rows, then results
+  void* act = nullptr;
+  float* logits = nullptr;
+
+  template <typename T>
+  T* get(int64_t count) {
+    auto memory = DeviceBuffer::allocate(std::max<int64_t>(count, 1) * sizeof(T), "a test of experts");
+    if (!memory.ok()) {
+      std::fprintf(stderr, "%s\n", memory.status().message().c_str());
+      std::abort();
+    }
+    must(cudaMemset(memory->template as<void>(), 0xff, std::max<int64_t>(count, 1) * sizeof(T)));
+    memory_.push_back(std::move(*memory));
+    return memory_.back().template as<T>();
+  }
+
+ private:
+  RandomMatrix rule(int expert, int matrix) const {
+    const auto cols = static_cast<float>(matrix == 2 ? shape_.ffn : shape_.hidden);
+    return {mixed_bits(static_cast<uint64_t>(expert) * 3 + matrix + 1), 1.7f / std::sqrt(cols)};
+  }
+
+  ExpertShape shape_;
+  std::vector<DeviceBuffer> memory_;
+};
+
+}  // namespace warpweave::gpu
