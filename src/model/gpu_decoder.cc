@@ -130,12 +130,10 @@ gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) 
   return out;
 }
 
-void GpuDecoder::normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream,
-                        bool exact_copy) {
+void GpuDecoder::normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream) {
   gpu::rms_norm({.x = w_.x[current_], .partials = pending_, .rows = rows, .cols = spec_.hidden_size,
                  .weight = weight.data, .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps,
-                 .out = w_.h, .out_dtype = dtype_,
-                 .out_f32 = exact_copy ? w_.h_f32 : nullptr, .prefetch = ahead(next, rows)},
+                 .out = w_.h, .out_dtype = dtype_, .prefetch = ahead(next, rows)},
                 stream);
   pending_ = {};
 }
@@ -280,7 +278,12 @@ Status GpuDecoder::experts(int index, const ForwardBatch& batch, int64_t rows) {
   step.stream = stream;
   if (pending_.data != nullptr || !experts_->norms_itself(step)) {
     step.normed = true;
-    normed(layer.mlp_norm, {}, rows, stream, experts_->wants_f32_rows(layer));
+    gpu::rms_norm({.x = w_.x[current_], .partials = pending_, .rows = rows, .cols = spec_.hidden_size,
+                   .weight = layer.mlp_norm.data, .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.h,
+                   .out_dtype = dtype_, .out_f32 = experts_->wants_f32_rows(layer) ? w_.h_f32 : nullptr,
+                   .prefetch = experts_->ahead(*step.experts, rows)},
+                  stream);
+    pending_ = {};
   }
   WW_RETURN_IF_ERROR(experts_->run(step, *gemm_));
   if (layer.shared_down.empty()) return {};

@@ -76,6 +76,20 @@ gpu::RoutingDice GpuExperts::dice(const Step& step) const {
   return {step.positions, static_cast<uint32_t>(step.layer_index + 1)};
 }
 
+gpu::WeightPrefetch GpuExperts::ahead(const GpuExpertLayer& experts, int64_t rows) const {
+  constexpr int64_t kPrefetchedBytes = int64_t{16} << 20;  // what memory delivers until the products begin
+  constexpr int64_t kChoices = 3;                          // of an expert: one in 20 is not chosen
+  constexpr int64_t kMostRows = 1024;                      // with more, products take longer than their weights to arrive
+  const RouterRule& rule = options_.spec.router;
+  if (!by_wgmma(experts) || rows * rule.k < kChoices * rule.num_experts || rows > kMostRows) return {};
+  gpu::WeightPrefetch out;
+  out.data = experts.gate_up.data;
+  out.row_bytes = out.prefetched_bytes = experts.gate_up.cols * static_cast<int64_t>(dtype_info(experts.gate_up.dtype).block_bytes) / 128 * 128;
+  if (out.row_bytes == 0 || experts.gate_up.stride_bytes % out.row_bytes != 0) return {};
+  out.rows = std::min(kPrefetchedBytes, experts.gate_up.stride_bytes * rule.num_experts) / out.row_bytes;
+  return out;
+}
+
 gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
   const GpuDecoderLayer& layer = *step.layer;
   gpu::NormRouteCall call;

@@ -45,6 +45,9 @@ class GpuExperts {
     const int32_t* positions = nullptr;
     void* stream = nullptr;
   };
+  // What the norm before a step of so many rows asks for ahead: the first experts' weights, where nearly all are chosen and
+  // memory would be idle until the plan is made.
+  gpu::WeightPrefetch ahead(const GpuExpertLayer& experts, int64_t rows) const;
   // Whether run() can norm x into h itself, which must have no partial sums outstanding.
   bool norms_itself(const Step& step) const;
   bool wants_f32_rows(const GpuDecoderLayer& layer) const { return layer.router.dtype == DType::f32; }

@@ -1,5 +1,5 @@
 // WGMMA with weight rows as the M side and the places of an expert as the N side, both in shared memory, brought by TMA.
-// So a tile has as many places as an expert gave it (8 to 256 of them, in steps), and few places cost little beside the
+// So a tile has as many places as an expert gave it (in steps of 8 and more), and few places cost little beside the
 // weights, which are what a step with few rows waits for.
 //
 // Persistent CTAs take tile after tile: weight rows of an expert change fastest, so that CTAs that run together read the
@@ -15,7 +15,7 @@
 #include "attention/cuda/tensor_map.h"
 #include "attention/cuda/wgmma_fp8.h"
 #include "attention/cuda/wgmma_wide.h"
-#include "ops/cuda/activation.cuh"
+#include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/launch.cuh"
@@ -24,33 +24,12 @@
 namespace warpweave::gpu {
 namespace {
 
-using ptx::u32;
-using ptx::u64;
+using Args = ExpertGemmArgs;
 
-constexpr int kRowBytes = 128;                  // of a stage: the swizzle's width
+constexpr int kRowBytes = kExpertRowBytes;
 constexpr int kBarrierBytes = 16;               // of a stage: it is full, it is free again
 constexpr int kSmBytes = 227 * 1024;
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;  // of two warpgroups and one
-constexpr int kPassPlaces = 32;                 // that leave through shared memory at a time
-constexpr int kStagingBytes = 2 * kPassPlaces * kRowBytes;  // of a warpgroup: one pass is written while another leaves
-
-struct Args {
-  CUtensorMap w, x;
-  const ExpertTile* tiles;
-  const int32_t* num_tiles;
-  char* y;
-  const float* const* biases;
-  const float* const* scales;   // of the weights, in 8 bits
-  const float* x_scales;        // [chunks][places]
-  int64_t places;
-  int outputs;                  // columns of y
-  int rows;                     // of the weights
-  int chunks;                   // of the depth
-  int row_tiles;
-  int scale_stride;             // of block scales; 0: a scale a row
-  bool shared_rows, plan_settled;
-  GluActivation glu;
-};
 
 struct Bf16Operands {
   using Element = ptx::Bf16;
@@ -70,8 +49,6 @@ struct Fp8Operands {
   static constexpr int kDepth = 128;
 };
 
-enum class Glu : uint8_t { none, silu, other };  // other: Args says which
-
 // Few places a tile: two CTAs of one warpgroup an SM; many: one of two.
 template <class Operands_, bool kMany_, Glu kGlu_>
 struct Config {
@@ -83,7 +60,7 @@ struct Config {
   static constexpr int kConsumers = 128 * kGroups;
   static constexpr int kThreads = kConsumers + (kMany ? 128 : 32);
   static constexpr int kRows = 64 * kGroups;    // weight rows of a tile
-  static constexpr int kMostPlaces = kMany ? (kFp8 ? 128 : 256) : 64;
+  static constexpr int kMostPlaces = kMany ? 128 : 64;
   static constexpr int kBoxPlaces = kMany ? 32 : 8;
   static constexpr int kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kMostPlaces * kRowBytes;
@@ -228,72 +205,6 @@ struct Fp8Sums {
   __device__ float row_scale(int i) const { return by_block ? 1.0f : __ldg(row_scales[i]); }
 };
 
-// The sums of a warpgroup's 64 weight rows leave transposed, kPassPlaces places at a time.
-template <class C, int kPlaces>
-struct Out {
-  const Args& a;
-  const Walk& walk;
-  u32 staging;
-  int group;                    // warpgroup
-
-  static constexpr bool kGlu = C::kGlu != Glu::none;
-
-  // 16 bytes are 8 outputs of one place: 8 such pieces a place, 4 under a GLU; they stand where no banks meet.
-  static __device__ __forceinline__ u32 at(int place, int piece) {
-    return kGlu ? place * 64 + ((piece ^ (place / 2 & 3)) << 4) : place * 128 + ((piece ^ (place & 7)) << 4);
-  }
-  __device__ __forceinline__ void leave(u32 from, int first_place) const {
-    constexpr int kPieces = kGlu ? 4 : 8;
-    const int outputs = (walk.row * C::kRows + group * 64) / (kGlu ? 2 : 1);
-#pragma unroll
-    for (int i = 0; i < kPassPlaces * kPieces / 128; ++i) {
-      const int piece = (threadIdx.x % 128 + i * 128) % kPieces, place = (threadIdx.x % 128 + i * 128) / kPieces;
-      const int column = outputs + piece * 8;
-      u32 v[4];
-      ptx::load_shared_16(v, from + at(place, piece));
-      if (first_place + place < walk.tile.count && column < a.outputs) {
-        *reinterpret_cast<uint4*>(a.y + ((walk.tile.first + first_place + place) * int64_t{a.outputs} + column) * 2) =
-            make_uint4(v[0], v[1], v[2], v[3]);
-      }
-    }
-  }
-  __device__ __forceinline__ float activated(float gate, float up) const {
-    if constexpr (C::kGlu == Glu::silu) return activate<GluActivation::silu>(gate, up);
-    return activate(a.glu, gate, up);
-  }
-  __device__ __forceinline__ u32 pair(const float (&sum)[kPlaces / 2], int j, int half) const {
-    using E = typename C::Element;
-    if constexpr (C::kGlu == Glu::none) return E::pack(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
-    return E::pack(activated(sum[4 * j], sum[4 * j + 2]), activated(sum[4 * j + 1], sum[4 * j + 3]));
-  }
-  // The places from kFirst on.
-  template <int kFirst>
-  __device__ __forceinline__ void pass(const float (&sum)[kPlaces / 2]) const {
-    constexpr int kEach = kGlu ? 4 : 2;  // columns of 8 places that one stmatrix has
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const u32 to = staging + kFirst / kPassPlaces % 2 * (kStagingBytes / 2);
-#pragma unroll
-    for (int step = 0; step < kPassPlaces / 8 / kEach; ++step) {
-      u32 r[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int of = kFirst / 8 + step * kEach + (kGlu ? i : i / 2);
-        r[i] = of < kPlaces / 8 ? pair(sum, of < kPlaces / 8 ? of : 0, i % 2) : 0;
-      }
-      const int place = (step * kEach + (kGlu ? lane / 8 : lane / 16)) * 8 + lane % 8;
-      const int piece = kGlu ? warp : warp * 2 + lane / 8 % 2;
-      ptx::stmatrix_x4_trans(to + at(place, piece), r);
-    }
-    ptx::named_barrier_sync(1 + group, 128);
-    leave(to, kFirst);
-    if constexpr (kFirst + kPassPlaces < kPlaces) pass<kFirst + kPassPlaces>(sum);
-  }
-  __device__ __forceinline__ void write(const float (&sum)[kPlaces / 2]) const {
-    pass<0>(sum);
-    ptx::named_barrier_sync(1 + group, 128);  // the next tile writes where this one still leaves
-  }
-};
-
 // Adds to the sums, or, with 8-bit operands, makes those of the stage alone.
 template <class C, int kPlaces>
 __device__ __forceinline__ void multiply(u32 stage, int group, float (&sum)[kPlaces / 2]) {
@@ -358,14 +269,8 @@ template <class C, int kPlaces>
 __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const Walk& walk, int group) {
   float sum[kPlaces / 2];
   sum_stages<C, kPlaces>(a, ring, walk, group, sum);
-  if (a.biases != nullptr) {
-    const Rows rows(walk.row * C::kRows + group * 64);
-    const float* const bias = a.biases[walk.tile.expert];
-    const float first = rows.first < a.rows ? bias[rows.first] : 0, second = rows.second < a.rows ? bias[rows.second] : 0;
-#pragma unroll
-    for (int i = 0; i < kPlaces / 2; ++i) sum[i] += i % 4 < 2 ? first : second;
-  }
-  const Out<C, kPlaces> out = {a, walk, ring.staging(group), group};
+  const ExpertOut<C, kPlaces> out = {a, walk.tile, ring.staging(group), group, walk.row * C::kRows + group * 64};
+  out.add_bias(sum);
   out.write(sum);
   return ring;
 }
@@ -381,24 +286,11 @@ __device__ __forceinline__ Ring<C> run_tile_of(const Args& a, Ring<C> ring, cons
     if (count <= 32) return run_tile<C, 32>(a, ring, walk, group);
     if (count <= 48) return run_tile<C, 48>(a, ring, walk, group);
     return run_tile<C, 64>(a, ring, walk, group);
-  } else if constexpr (C::kFp8) {
-    if (count <= 32) return run_tile<C, 32>(a, ring, walk, group);
-    if (count <= 64) return run_tile<C, 64>(a, ring, walk, group);
-    if (count <= 96) return run_tile<C, 96>(a, ring, walk, group);
-    return run_tile<C, 128>(a, ring, walk, group);
   } else {
     if (count <= 32) return run_tile<C, 32>(a, ring, walk, group);
     if (count <= 64) return run_tile<C, 64>(a, ring, walk, group);
     if (count <= 96) return run_tile<C, 96>(a, ring, walk, group);
-    if (count <= 128) return run_tile<C, 128>(a, ring, walk, group);
-    if (count <= 144) return run_tile<C, 144>(a, ring, walk, group);
-    if (count <= 160) return run_tile<C, 160>(a, ring, walk, group);
-    if (count <= 176) return run_tile<C, 176>(a, ring, walk, group);
-    if (count <= 192) return run_tile<C, 192>(a, ring, walk, group);
-    if (count <= 208) return run_tile<C, 208>(a, ring, walk, group);
-    if (count <= 224) return run_tile<C, 224>(a, ring, walk, group);
-    if (count <= 240) return run_tile<C, 240>(a, ring, walk, group);
-    return run_tile<C, 256>(a, ring, walk, group);
+    return run_tile<C, 128>(a, ring, walk, group);
   }
 }
 
@@ -447,8 +339,10 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
 
 template <class Operands, Glu kGlu>
 void launch_of(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
-  using Few = Config<Operands, false, kGlu>;
-  call.tile_places > Few::kMostPlaces ? launch<Config<Operands, true, kGlu>>(args, call, stream) : launch<Few>(args, call, stream);
+  if constexpr (Operands::kFp8) {
+    if (call.tile_places > Config<Operands, false, kGlu>::kMostPlaces) return launch<Config<Operands, true, kGlu>>(args, call, stream);
+  }
+  launch<Config<Operands, false, kGlu>>(args, call, stream);
 }
 
 template <class Operands>
@@ -472,15 +366,14 @@ bool expert_gemm_takes(const ExpertWeights& weights) {
 }
 
 int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype) {
-  constexpr int64_t kFewPlaces = 40;  // an expert, from where tiles of two warpgroups pay
+  constexpr int64_t kFewPlaces = 40;  // an expert, from where wide tiles pay
   if (pairs <= kFewPlaces * experts) return 64;
-  return dtype == DType::fp8_e4m3 ? 128 : 256;
+  return dtype == DType::fp8_e4m3 ? 128 : kExpertWidePlaces;
 }
 
-void expert_gemm(const ExpertProductCall& call, Stream stream) {
-  if (call.places == 0) return;
+ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call) {
   const ExpertWeights& weights = call.weights;
-  Args args{};
+  ExpertGemmArgs args{};
   args.tiles = call.plan.tiles;
   args.num_tiles = call.plan.num_tiles;
   args.y = static_cast<char*>(call.y);
@@ -494,6 +387,14 @@ void expert_gemm(const ExpertProductCall& call, Stream stream) {
   args.shared_rows = call.shared_rows;
   args.plan_settled = call.plan_settled;
   args.glu = weights.glu;
+  return args;
+}
+
+void expert_gemm(const ExpertProductCall& call, Stream stream) {
+  if (call.places == 0) return;
+  const ExpertWeights& weights = call.weights;
+  Args args = expert_gemm_args(call);
+  if (weights.dtype != DType::fp8_e4m3 && call.tile_places > 64) return expert_wide(call, stream);
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f16 = call.y_dtype == DType::f16;
   if (weights.dtype == DType::fp8_e4m3) {

@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant
   __shared__ int32_t counts[kMostGpuExperts + 1], first_tile[kMostGpuExperts + 1];
   const int experts = call.rule.num_experts, rows = static_cast<int>(call.rows);
   const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   if (row < rows) choose<kEach>(call, row, call.plan.histogram);
   if (!arrives_last(call.plan.arrived)) return;
   for (int e = threadIdx.x; e < experts; e += kFewThreads) {
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_cons
   const int experts = call.rule.num_experts, begin = static_cast<int>(blockIdx.x) * block_rows;
   const int end = min(begin + block_rows, static_cast<int>(call.rows));
   for (int e = threadIdx.x; e < experts; e += kBlockThreads) counts[e] = 0;
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   __syncthreads();
   for (int row = begin + threadIdx.x / 32; row < end; row += kBlockThreads / 32) choose<kEach>(call, row, counts);
   __syncthreads();
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_cons
 __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
   __shared__ int32_t totals[kMostGpuExperts + 1], before[kMostGpuExperts], first_tile[kMostGpuExperts + 1];
   const int experts = call.rule.num_experts, k = call.rule.k;
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     int total = 0, earlier = 0;
 #pragma unroll 8
@@ -151,14 +151,23 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
 
 __global__ void __launch_bounds__(256) gather_kernel(const char* x, const int32_t* pair_of, int k, int64_t pairs, int64_t row_bytes,
                                                      char* out) {
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
   if (place >= pairs) return;
   const char* const from = x + pair_of[place] / k * row_bytes;
-#pragma unroll 8
-  for (int64_t i = threadIdx.x % 32 * 16; i < row_bytes; i += 512) {
-    *reinterpret_cast<uint4*>(out + place * row_bytes + i) = __ldcg(reinterpret_cast<const uint4*>(from + i));
+  char* const to = out + place * row_bytes;
+  constexpr int kTogether = 8;  // loads under way
+  for (int64_t base = threadIdx.x % 32 * 16; base < row_bytes; base += kTogether * 512) {
+    uint4 v[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      if (base + j * 512 < row_bytes) v[j] = __ldcg(reinterpret_cast<const uint4*>(from + base + j * 512));
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      if (base + j * 512 < row_bytes) *reinterpret_cast<uint4*>(to + base + j * 512) = v[j];
+    }
   }
 }
 
@@ -166,8 +175,8 @@ __global__ void __launch_bounds__(256) gather_kernel(const char* x, const int32_
 template <typename T>
 __global__ void __launch_bounds__(256) gather_codes_kernel(const __grid_constant__ GatherCodesCall call, const int32_t* pair_of) {
   constexpr float kLargest = 448.0f, kSmallestAmax = 0x1p-100f;  // as quantize_rows() has them
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
   if (place >= call.places) return;
   const int lane = threadIdx.x % 32;
@@ -194,8 +203,8 @@ constexpr int kCombineThreads = 256;
 
 template <typename T>
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ CombineExpertsCall call) {
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const int64_t row = blockIdx.x;
   const T* const results = static_cast<const T*>(call.results);
   for (int64_t i = threadIdx.x * 8; i < call.hidden; i += kCombineThreads * 8) {
@@ -216,8 +225,8 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
 template <typename T>
 __global__ void __launch_bounds__(256) scale_by_gate_kernel(const __grid_constant__ ScaleByGateCall call) {
   __shared__ float of_warp[8];
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   const T* const x = static_cast<const T*>(call.x) + blockIdx.x * call.hidden;
   float sum = 0;
   for (int64_t i = threadIdx.x; i < call.hidden; i += 256) sum += to_f32(x[i]) * call.gate[i];

@@ -1,4 +1,4 @@
-// RMS norm, router and choice of a few rows in one kernel: a warp an expert makes its logits of all rows, and the CTA that
+// RMS norm, router and choice of a few rows in one kernel: four warps an expert make its logits of all rows, and the CTA that
 // comes last chooses. Three kernels for the same would cost a small step more than the router's own bytes do. The router's
 // weights come while the kernel before still runs.
 #include <cuda_runtime.h>
@@ -16,7 +16,8 @@ namespace {
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kRows = kSharedRows;
 constexpr int kMostSmemBytes = 200 * 1024;
-constexpr int kEarlyPacks = 8;            // of 8 router weights, kept by a lane before the wait
+constexpr int kExperts = 2, kSharers = kWarps / kExperts;  // of a CTA, and the warps that share an expert's depth
+constexpr int kEarlyPacks = 2;            // of 8 router weights, kept by a lane before the wait
 static_assert(kRows == kWarps);           // a warp a row
 
 // Rows of x times the norm's weights to shared memory, their scales to `scales`.
@@ -72,24 +73,25 @@ __device__ void write_normed(const NormRouteCall& call, const float* kept, const
   }
 }
 
-// A warp's expert: its first weights, and its logits of all rows.
+// A warp's part of an expert: its first weights, and its share of the logits of all rows.
 template <typename R>
 struct Router {
   Pack<R, 8> early[kEarlyPacks];
   const R* weight;
-  int hidden, expert;
-  bool real;
+  int hidden, first;            // of the warp's lane; every kStep-th pack is its own
+  static constexpr int kStep = kSharers * 256;
 
   __device__ explicit Router(const NormRouteCall& call)
-      : hidden(static_cast<int>(call.hidden)), expert(static_cast<int>(blockIdx.x) * kWarps + threadIdx.x / 32),
-        real(expert < call.rule.num_experts) {
-    weight = static_cast<const R*>(call.router) + int64_t{real ? expert : 0} * hidden;
+      : hidden(static_cast<int>(call.hidden)), first(static_cast<int>(threadIdx.x) % (kSharers * 32) * 8) {
+    const int expert = expert_of(threadIdx.x / 32);
+    weight = static_cast<const R*>(call.router) + int64_t{expert < call.rule.num_experts ? expert : 0} * hidden;
 #pragma unroll
     for (int p = 0; p < kEarlyPacks; ++p) {
-      const int i = (p * 32 + static_cast<int>(threadIdx.x) % 32) * 8;
+      const int i = first + p * kStep;
       if (i < hidden) early[p] = *reinterpret_cast<const Pack<R, 8>*>(weight + i);
     }
   }
+  static __device__ __forceinline__ int expert_of(int warp) { return static_cast<int>(blockIdx.x) * kExperts + warp / kSharers; }
   __device__ __forceinline__ void add(const NormRouteCall& call, const Pack<R, 8>& w, const float* kept, int i, float (&sum)[kRows]) const {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -101,23 +103,28 @@ struct Router {
     }
   }
   __device__ void write_logits(const NormRouteCall& call, const float* kept, const float* scales) const {
-    const int lane = threadIdx.x % 32;
+    __shared__ float parts[kWarps][kRows];
     float sum[kRows] = {};
 #pragma unroll
     for (int p = 0; p < kEarlyPacks; ++p) {
-      const int i = (p * 32 + lane) * 8;
-      if (i < hidden) add(call, early[p], kept, i, sum);
+      if (first + p * kStep < hidden) add(call, early[p], kept, first + p * kStep, sum);
     }
-    for (int i = (kEarlyPacks * 32 + lane) * 8; i < hidden; i += 256) {
+    for (int i = first + kEarlyPacks * kStep; i < hidden; i += kStep) {
       add(call, *reinterpret_cast<const Pack<R, 8>*>(weight + i), kept, i, sum);
     }
-    const float bias = call.router_bias != nullptr && real ? call.router_bias[expert] : 0.0f;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      if (row >= call.rows) break;
-      const float of_row = warp_sum(sum[row]);
-      if (real && lane == 0) call.logits[row * call.rule.num_experts + expert] = of_row * scales[row] + bias;
+      const float of_warp = warp_sum(sum[row]);
+      if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][row] = of_warp;
     }
+    __syncthreads();
+    const int row = threadIdx.x % kRows, in_cta = threadIdx.x / kRows, expert = static_cast<int>(blockIdx.x) * kExperts + in_cta;
+    if (in_cta >= kExperts || row >= call.rows || expert >= call.rule.num_experts) return;
+    float total = 0;
+#pragma unroll
+    for (int of = 0; of < kSharers; ++of) total += parts[in_cta * kSharers + of][row];
+    call.logits[row * call.rule.num_experts + expert] =
+        total * scales[row] + (call.router_bias != nullptr ? call.router_bias[expert] : 0.0f);
   }
 };
 
@@ -159,8 +166,8 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
   extern __shared__ __align__(16) float kept[];
   __shared__ float scales[kRows];
   const Router<R> router(call);
-  wait_for_predecessor();
   start_successor();
+  wait_for_predecessor();
   keep_rows(call, kept, scales);
   router.write_logits(call, kept, scales);
   write_normed<T>(call, kept, scales);
@@ -180,7 +187,7 @@ void launch(const NormRouteCall& call, cudaStream_t stream) {
     // Where this fails, so does the launch.
     [[maybe_unused]] static const cudaError_t ready =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
-    const auto ctas = static_cast<unsigned>((call.rule.num_experts + kWarps - 1) / kWarps);
+    const auto ctas = static_cast<unsigned>((call.rule.num_experts + kExperts - 1) / kExperts);
     launch_dependent({ctas, kThreads, static_cast<size_t>(call.rows * call.hidden * 4), stream}, kernel, call);
   });
 }

@@ -102,9 +102,9 @@ TEST_P(RouteTest, ChoosesAsTheHostDoes) {
   const bool computed = c.correction || c.rule.groups > 1;
   EXPECT_LE(different, computed ? pairs / 500 : 0);
   expect_plan(memory.plan, c, 64);
-  call.tile_places = 256;
+  call.tile_places = 192;
   plan_experts(call, nullptr);
-  expect_plan(memory.plan, c, 256);
+  expect_plan(memory.plan, c, 192);
 }
 
 TEST_P(RouteTest, DiceGiveEveryRowDifferentExperts) {
@@ -245,21 +245,30 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     const ProductCase& c = GetParam();
     const ExpertShape& s = c.shape;
     const int64_t pairs = s.rows * s.k;
-    const int tile_places = c.way == Way::wgmma_many ? 256 : 64;
+    const int tile_places = c.way == Way::wgmma_many ? expert_gemm_tile_places(1 << 20, 1, memory_->gate_up.dtype) : 64;
     plan_experts({.logits = memory_->logits, .rows = s.rows, .rule = {.num_experts = s.experts, .k = s.k}, .tile_places = tile_places,
                   .plan = memory_->plan}, nullptr);
     must(cudaDeviceSynchronize());
     between(*memory_);
     const auto element = static_cast<int64_t>(dtype_info(s.dtype).block_bytes);
-    gather_places(memory_->h, memory_->plan, s.k, pairs, s.hidden * element, memory_->rows, nullptr);
-    ExpertProductCall call = {.weights = memory_->gate_up, .x = memory_->rows, .places = pairs, .plan = memory_->plan,
+    const bool codes = s.fp8 && c.way != Way::tiles;
+    const int64_t widest = std::max(s.hidden, s.ffn);
+    uint8_t* const coded = memory_->get<uint8_t>(codes ? pairs * widest : 1);
+    float* const scales = memory_->get<float>(codes ? pairs * (widest / 128 + 1) : 1);
+    const auto round = [&](const void* x, int64_t cols, const ExpertPlan* plan) {
+      gather_codes({.x = x, .dtype = s.dtype, .cols = cols, .plan = plan, .k = s.k, .places = pairs, .codes = coded, .scales = scales}, nullptr);
+    };
+    if (codes) round(memory_->h, s.hidden, &memory_->plan);
+    else gather_places(memory_->h, memory_->plan, s.k, pairs, s.hidden * element, memory_->rows, nullptr);
+    ExpertProductCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
                               .tile_places = tile_places, .y = memory_->act, .y_dtype = s.dtype};
     const auto multiply = [&] { c.way == Way::tiles ? expert_tiles(call, s.dtype, nullptr) : expert_gemm(call, nullptr); };
     multiply();
+    if (codes) round(memory_->act, s.ffn, nullptr);
     call.weights = memory_->down;
-    call.x = memory_->act;
+    call.x = codes ? static_cast<void*>(coded) : memory_->act;
     call.y = memory_->rows;
-    call.plan_settled = true;
+    call.plan_settled = !codes;
     multiply();
     combine_experts({.results = memory_->rows, .dtype = s.dtype, .plan = memory_->plan, .rows = s.rows, .k = s.k, .hidden = s.hidden,
                      .y = memory_->x}, nullptr);
@@ -328,6 +337,7 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
   }
   double bound() const {
     const DType dtype = GetParam().shape.dtype;
+    if (GetParam().shape.fp8 && GetParam().way != Way::tiles) return 0.04;  // rows are rounded to 4 significant bits, twice
     return dtype == DType::bf16 ? 5e-3 : dtype == DType::f16 ? 7e-4 : 2e-6;
   }
 
@@ -349,7 +359,7 @@ TEST_P(ProductTest, SeesPlantedMistakes) {
     std::rotate(pair_of.begin(), pair_of.begin() + s.k, pair_of.end());
     to_device(pair_of, memory.plan.pair_of);
   });
-  EXPECT_GT(error(), 10 * bound());
+  EXPECT_GT(error(), std::min(10 * bound(), 0.15));
   if (s.k > 1) {
     to_device(x_, memory_->x);
     run([&](ExpertMemory& memory) {  // weights are applied twice
@@ -360,7 +370,7 @@ TEST_P(ProductTest, SeesPlantedMistakes) {
     auto weights = from_device(memory_->plan.weights, pairs);
     for (float& w : weights) w = std::sqrt(w);
     to_device(weights, memory_->plan.weights);
-    EXPECT_GT(error(), 10 * bound());
+    EXPECT_GT(error(), std::min(10 * bound(), 0.15));
   }
   if (s.experts < 3 || GetParam().split == Split::one) return;
   to_device(x_, memory_->x);
@@ -370,7 +380,7 @@ TEST_P(ProductTest, SeesPlantedMistakes) {
     for (ExpertTile& tile : tiles) tile.expert = (tile.expert + 1) % s.experts;
     to_device(tiles, memory.plan.tiles);
   });
-  EXPECT_GT(error(), 10 * bound());
+  EXPECT_GT(error(), std::min(10 * bound(), 0.15));
 }
 
 constexpr ExpertShape of(int experts, int k, int64_t hidden, int64_t ffn, int64_t rows, DType dtype = DType::bf16,
@@ -393,6 +403,14 @@ std::vector<ProductCase> product_cases() {
     out.push_back({way, of(512, 10, 128, 64, 200)});
   }
   out.push_back({Way::tiles, of(8, 2, 192, 320, 70, DType::f32)});
+  for (const Way way : {Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
+    for (const Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
+      for (const int64_t rows : {5, 40, 600}) {
+        out.push_back({way, {.experts = 8, .k = 2, .hidden = 512, .ffn = 384, .rows = rows, .fp8 = true, .scaling = scaling}});
+      }
+      out.push_back({way, {.experts = 4, .k = 2, .hidden = 400, .ffn = 256, .rows = 33, .glu = GluActivation::gelu_tanh, .fp8 = true, .scaling = scaling}});
+    }
+  }
   for (const int64_t rows : {1, 2, 5, 8}) {
     out.push_back({Way::shared, of(128, 8, 2048, 768, rows)});
     out.push_back({Way::shared, of(32, 4, 2880, 2880, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
@@ -419,7 +437,7 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
   to_device(h, memory.h);
   std::vector<float> first;
   for (const int64_t rows : {int64_t{9}, int64_t{40}, int64_t{300}, kRows}) {
-    for (const int tile_places : {64, 256}) {
+    for (const int tile_places : {64, 192}) {
       to_device(std::vector<float>(rows * kHidden, 0.0f), memory.x);
       plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places,
                     .plan = memory.plan}, nullptr);

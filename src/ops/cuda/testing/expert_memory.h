@@ -8,9 +8,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "base/float16.h"
+#include "base/float8.h"
 #include "device/cuda/memory.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8.h"
@@ -36,6 +38,8 @@ struct ExpertShape {
   int64_t rows = 1;             // at most
   DType dtype = DType::bf16;
   GluActivation glu = GluActivation::silu;
+  bool fp8 = false;             // weights in e4m3, `dtype` is that of the rows
+  Fp8Scaling scaling = Fp8Scaling::row;
 };
 
 class ExpertMemory {
@@ -43,15 +47,17 @@ class ExpertMemory {
   explicit ExpertMemory(const ExpertShape& shape) : shape_(shape) {
     const int64_t pairs = shape.rows * shape.k, places = std::max<int64_t>(pairs, kSharedRows * std::min<int64_t>(pairs, shape.experts));
     const int64_t element = static_cast<int64_t>(dtype_info(shape.dtype).block_bytes);
-    gate_up.data = get<char>(shape.experts * (gate_up.stride_bytes = 2 * shape.ffn * shape.hidden * element));
-    down.data = get<char>(shape.experts * (down.stride_bytes = shape.hidden * shape.ffn * element));
+    const int64_t weight_bytes = shape.fp8 ? 1 : element;
+    gate_up.data = get<char>(shape.experts * (gate_up.stride_bytes = 2 * shape.ffn * shape.hidden * weight_bytes));
+    down.data = get<char>(shape.experts * (down.stride_bytes = shape.hidden * shape.ffn * weight_bytes));
     gate_up.rows = 2 * shape.ffn;
     gate_up.cols = down.rows = shape.hidden;
     down.cols = shape.ffn;
     gate_up.experts = down.experts = shape.experts;
     gate_up.dtype = down.dtype = shape.dtype;
     gate_up.glu = shape.glu;
-    for (int e = 0; e < shape.experts; ++e) {
+    if (shape.fp8) fill_fp8();
+    for (int e = 0; e < shape.experts && !shape.fp8; ++e) {
       char* const to = static_cast<char*>(const_cast<void*>(gate_up.data)) + e * gate_up.stride_bytes;
       for (int i = 0; i < 2; ++i) fill_random_turns({rule(e, i), shape.ffn, shape.hidden, i}, shape.dtype, to, nullptr);
       fill_random(rule(e, 2), shape.hidden * shape.ffn, shape.dtype,
@@ -78,6 +84,7 @@ class ExpertMemory {
 
   // Weight [row, col] of an expert's matrix 0 gate, 1 up, 2 down.
   float weight(int expert, int matrix, int64_t row, int64_t col) const {
+    if (shape_.fp8) return e4m3_to_f32(code(expert, matrix, row, col)) * scale(expert, matrix, row, col);
     const RandomMatrix of = rule(expert, matrix);
     const int64_t cols = matrix == 2 ? shape_.ffn : shape_.hidden;
     return rounded(of.scale * random_unit(of.base, static_cast<uint64_t>(row * cols + col)), shape_.dtype);
@@ -107,6 +114,53 @@ class ExpertMemory {
   RandomMatrix rule(int expert, int matrix) const {
     const auto cols = static_cast<float>(matrix == 2 ? shape_.ffn : shape_.hidden);
     return {mixed_bits(static_cast<uint64_t>(expert) * 3 + matrix + 1), 1.7f / std::sqrt(cols)};
+  }
+
+  // Any code but NaN's.
+  uint8_t code(int expert, int matrix, int64_t row, int64_t col) const {
+    const int64_t cols = matrix == 2 ? shape_.ffn : shape_.hidden;
+    const auto bits = static_cast<uint8_t>(mixed_bits(rule(expert, matrix).base + static_cast<uint64_t>(row * cols + col)) >> 40);
+    return (bits & 0x7f) == 0x7f ? bits ^ 1 : bits;
+  }
+  float scale(int expert, int matrix, int64_t row, int64_t col) const {
+    const float cols = static_cast<float>(matrix == 2 ? shape_.ffn : shape_.hidden);
+    const bool by_row = shape_.scaling == Fp8Scaling::row;
+    const int64_t of = by_row ? row : row / kFp8Block * 5 + col / kFp8Block;
+    return static_cast<float>(1 + (of + expert + matrix) % 7) * 0.003f / std::sqrt(cols);
+  }
+  void fill_fp8() {
+    gate_up.dtype = down.dtype = DType::fp8_e4m3;
+    gate_up.scaling = down.scaling = shape_.scaling;
+    std::vector<const float*> gate_up_scales, down_scales;
+    for (int e = 0; e < shape_.experts; ++e) {
+      fill_fp8_matrix(e, gate_up, gate_up_scales);
+      fill_fp8_matrix(e, down, down_scales);
+    }
+    for (auto [weights, scales] : {std::pair(&gate_up, &gate_up_scales), std::pair(&down, &down_scales)}) {
+      auto** const out = get<const float*>(shape_.experts);
+      must(cudaMemcpy(out, scales->data(), scales->size() * sizeof(float*), cudaMemcpyHostToDevice));
+      weights->scales = out;
+    }
+  }
+  void fill_fp8_matrix(int expert, const ExpertWeights& weights, std::vector<const float*>& scales) {
+    const bool glu = &weights == &gate_up;
+    std::vector<uint8_t> codes(weights.rows * weights.cols);
+    for (int64_t row = 0; row < weights.rows; ++row) {
+      const int64_t of = glu ? row / 16 * 8 + row % 8 : row;
+      for (int64_t c = 0; c < weights.cols; ++c) codes[row * weights.cols + c] = code(expert, glu ? static_cast<int>(row / 8 % 2) : 2, of, c);
+    }
+    must(cudaMemcpy(static_cast<char*>(const_cast<void*>(weights.data)) + expert * weights.stride_bytes, codes.data(), codes.size(),
+                    cudaMemcpyHostToDevice));
+    const bool by_row = shape_.scaling == Fp8Scaling::row;
+    const int64_t stride = by_row ? 1 : fp8_scale_stride(weights.cols), step = by_row ? 1 : kFp8Block;
+    std::vector<float> values;
+    for (int64_t row = 0; row < weights.rows; row += step) {  // gate's, then up's
+      const int matrix = !glu ? 2 : row < shape_.ffn ? 0 : 1;
+      for (int64_t c = 0; c < stride; ++c) values.push_back(scale(expert, matrix, row - (matrix == 1 ? shape_.ffn : 0), c * kFp8Block));
+    }
+    float* const out = get<float>(static_cast<int64_t>(values.size()));
+    must(cudaMemcpy(out, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
+    scales.push_back(out);
   }
 
   ExpertShape shape_;
