@@ -337,7 +337,7 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
   }
   double bound() const {
     const DType dtype = GetParam().shape.dtype;
-    if (GetParam().shape.fp8 && GetParam().way != Way::tiles) return 0.04;  // rows are rounded to 4 significant bits, twice
+    if (GetParam().shape.fp8 && GetParam().way != Way::tiles) return 0.06;  // rows are rounded to 4 significant bits, twice
     return dtype == DType::bf16 ? 5e-3 : dtype == DType::f16 ? 7e-4 : 2e-6;
   }
 
