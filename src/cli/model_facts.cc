@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "base/json_parse.h"
+#include "base/mapped_file.h"
 #include "cli/known_models.h"
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
@@ -111,7 +111,7 @@ struct KnownModel {
 const std::vector<KnownModel>& known_models() {
   static const std::vector<KnownModel> models = [] {
     std::vector<KnownModel> list;
-    const auto json = nlohmann::ordered_json::parse(known_models_json());
+    const auto json = parse_json<nlohmann::ordered_json>(known_models_json(), {}).value();
     for (const auto& [name, config] : json.items()) list.push_back({name, model_key(name), config.dump()});
     return list;
   }();
@@ -142,7 +142,8 @@ Status no_model(const Status& status, const std::string& name) {
 }  // namespace
 
 Result<ModelFacts> model_facts_from_config(std::string_view text, const std::string& dtype_flag) {
-  const Json json = Json::parse(text, nullptr, false);
+  WW_ASSIGN_OR_RETURN(const Json json, parse_json<Json>(text, {"config.json", StatusCode::data_loss},
+                                                        {.max_members = size_t{1} << 20}));
   if (!json.is_object()) return Status::data_loss("config.json is no JSON object");
   const auto nested = json.find("text_config");
   const Config config = {json, nested != json.end() && nested->is_object() ? *nested : json};
@@ -192,10 +193,8 @@ Result<ModelFacts> explain_model_facts(const ServerArgs& args) {
   const std::filesystem::path file = std::filesystem::path(source->path()) / "config.json";
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return facts_of_file(args, source->path());
-  std::ifstream stream(file, std::ios::binary);
-  std::stringstream text;
-  text << stream.rdbuf();
-  Result<ModelFacts> facts = model_facts_from_config(text.str(), args.dtype);
+  WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(file.string()));
+  Result<ModelFacts> facts = model_facts_from_config(text, args.dtype);
   return facts.ok() ? std::move(facts) : Result<ModelFacts>(facts.status().with_context(file.string()));
 }
 

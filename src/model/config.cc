@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_parse.h"
 #include "model/config_reader.h"
 #include "ops/router_rule.h"
 
@@ -17,10 +18,10 @@ Result<json> parse_object(std::string_view text, const char* file) {
   if (text.size() > kMaxConfigBytes) {
     return Status::data_loss(std::string(file) + " is larger than 16 MiB", file);
   }
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded() || !parsed.is_object()) {
-    return Status::data_loss(std::string(file) + " is not a JSON object", file);
-  }
+  // Classifiers name every label here: many members, never deep.
+  WW_ASSIGN_OR_RETURN(json parsed, parse_json<json>(text, {file, StatusCode::data_loss, file},
+                                                    {.max_members = size_t{1} << 20}));
+  if (!parsed.is_object()) return Status::data_loss(std::string(file) + " is not a JSON object", file);
   return parsed;
 }
 

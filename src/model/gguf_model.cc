@@ -209,6 +209,8 @@ class GgufSource : public WeightSource {
       MappedFile::release_pages(view.data, view.size_bytes());
     }
   }
+  Status intact() const override { return file_.intact(); }
+  Status seal() const override { return file_.seal(); }
 
  private:
   TensorView lookup(std::string_view name) const {
@@ -323,7 +325,9 @@ GgufTokenizerFields read_tokenizer(const GgufContents& file) {
 Result<GgufModel> load_gguf_model(const std::string& path) {
   WW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   const std::string name = std::filesystem::path(path).filename();
-  WW_ASSIGN_OR_RETURN(GgufContents contents, parse_gguf(file.text(), name));
+  auto parsed = parse_gguf(file.text(), name);
+  WW_RETURN_IF_ERROR(file.intact());  // before its contents are blamed
+  WW_ASSIGN_OR_RETURN(GgufContents contents, std::move(parsed));
   const std::string* arch_name = contents.get<std::string>("general.architecture");
   const GgufArch* arch = nullptr;
   std::string supported;

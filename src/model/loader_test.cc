@@ -1,5 +1,6 @@
 // Broken model folders are refused with the cause; sharded ones and older spellings load.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "base/float8.h"
 #include "base/testing/temporary_folder.h"
+#include "model/build_decoder.h"
 #include "model/gguf.h"
 #include "model/model_bundle.h"
 #include "model/rope_frequencies.h"
@@ -86,6 +88,66 @@ void LoaderTest::make_shards() {
   }
   write_file(folder_ / "model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
   fs::remove(folder_ / "model.safetensors");
+}
+
+// What makes the weights of `bundle` into a model, as the engine does after it has opened them.
+Status build(const ModelBundle& bundle) {
+  ThreadTeam team(2);
+  const BuildOptions options = {.dtype = DType::f32, .max_positions = 64, .progress = {}};
+  return build_decoder(bundle.config, bundle.weights, options, team).status();
+}
+
+TEST_F(LoaderTest, WeightsThatAreCutWhileLoadingAreAnError) {
+  for (const char* folder : {"llama", "gguf"}) {
+    const fs::path copy = temporary_ / (std::string("cut-") + folder);
+    fs::copy(std::string("tests/golden/families/") + folder, copy);
+    fs::path weights;
+    for (const auto& entry : fs::directory_iterator(copy)) {
+      const fs::path extension = entry.path().extension();
+      if (extension == ".safetensors" || extension == ".gguf") weights = entry.path();
+    }
+    const fs::path model = weights.extension() == ".gguf" ? weights : copy;
+    const auto bundle = open_model_bundle(model, {.skip_tokenizer = true});
+    ASSERT_TRUE(bundle.ok()) << bundle.status().message();
+    fs::resize_file(weights, 4096);
+    const Status status = build(*bundle);
+    EXPECT_EQ(status.code(), StatusCode::data_loss);
+    EXPECT_NE(status.message().find("changed while it was read"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(weights.filename()), std::string::npos) << status.message();
+  }
+}
+
+TEST_F(LoaderTest, PipesInPlaceOfFilesAreRefusedAtOnce) {
+  for (const char* name : {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"}) {
+    const fs::path copy = temporary_ / (std::string("pipe-") + name);
+    fs::copy("models/tale-llama", copy);
+    fs::remove(copy / name);
+    ASSERT_EQ(mkfifo((copy / name).c_str(), 0600), 0);
+    expect_refusal(open_model_bundle(copy, {}), StatusCode::invalid_argument, {name, "no regular file but a pipe"});
+  }
+  const fs::path pipe = temporary_ / "pipe.gguf";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  expect_refusal(open_model_bundle(pipe, {}), StatusCode::invalid_argument, {"pipe.gguf", "no regular file"});
+}
+
+TEST_F(LoaderTest, JsonNestedDeepIsRefusedInEveryFile) {
+  const std::string lists = std::string(100'000, '[') + std::string(100'000, ']');
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
+  objects += "1" + std::string(100'000, '}');
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "model.safetensors.index.json"}) {
+    for (const std::string& text : {lists, "{\"eos_token_id\": " + lists + "}", objects}) {
+      const fs::path copy = temporary_ / "deep";
+      fs::remove_all(copy);
+      fs::copy("models/tale-llama", copy);
+      write_file(copy / name, text);
+      expect_refusal(open_model_bundle(copy, {}), StatusCode::data_loss, {"cannot be read", "nested deeper than 64"});
+    }
+  }
+  write_file(folder_ / "model.safetensors", safetensors("{\"a\":" + lists + "}", 0));
+  expect_refusal(open(), StatusCode::data_loss, {"model.safetensors", "nested deeper than 64"});
 }
 
 TEST_F(LoaderTest, ShardsGiveTheSameModelAsOneFile) {

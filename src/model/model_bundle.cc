@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/json_parse.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "model/fp8_weights.h"
@@ -23,14 +24,18 @@ Result<std::string> optional_text(const std::string& path) {
 Result<std::string> find_chat_template(const std::string& folder, const std::string& tokenizer_config) {
   WW_ASSIGN_OR_RETURN(std::string own_file, optional_text(folder + "/chat_template.jinja"));
   if (!own_file.empty()) return own_file;
-  const auto config = nlohmann::json::parse(tokenizer_config, nullptr, false);
+  if (tokenizer_config.empty()) return std::string();
+  WW_ASSIGN_OR_RETURN(const nlohmann::json config,
+                      parse_json<nlohmann::json>(tokenizer_config,
+                                                 {folder + "/tokenizer_config.json", StatusCode::data_loss},
+                                                 {.max_members = size_t{1} << 20}));
   if (!config.is_object() || !config.contains("chat_template")) return std::string();
   const auto& found = config["chat_template"];
   if (found.is_string()) return found.get<std::string>();
   if (found.is_array()) {
     for (const auto& entry : found) {
-      if (entry.is_object() && entry.value("name", "") == "default" && entry.contains("template") &&
-          entry["template"].is_string()) {
+      if (entry.is_object() && entry.contains("name") && entry["name"] == "default" &&
+          entry.contains("template") && entry["template"].is_string()) {
         return entry["template"].get<std::string>();
       }
     }

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <exception>
 
+#include "base/json_parse.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/json.h"
 #include "text/jinja/parser.h"
@@ -49,8 +50,9 @@ void parse_tool_arguments(ordered_json& message) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
     auto arguments = call["function"].find("arguments");
     if (arguments == call["function"].end() || !arguments->is_string()) continue;
-    ordered_json parsed = ordered_json::parse(arguments->get_ref<const std::string&>(), nullptr, false);
-    if (parsed.is_object()) *arguments = std::move(parsed);
+    // Text that is no object, or beyond the limits, stays the text that it is.
+    auto parsed = parse_json<ordered_json>(arguments->get_ref<const std::string&>(), {});
+    if (parsed.ok() && parsed->is_object()) *arguments = std::move(parsed).value();
   }
 }
 
