@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/float8.h"
@@ -485,10 +486,90 @@ TEST(Gguf, EveryTruncationIsRefused) {
   }
 }
 
+// The file with the float of `key` replaced.
+std::string with_float(std::string file, const std::string& key, float value) {
+  const size_t at = file.find(key);
+  EXPECT_NE(at, file.npos) << key;
+  uint32_t type = 0;
+  std::memcpy(&type, file.data() + at + key.size(), sizeof type);
+  EXPECT_EQ(type, 6u) << key;  // F32
+  std::memcpy(file.data() + at + key.size() + sizeof type, &value, sizeof value);
+  return file;
+}
+
+TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
+  const TemporaryFolder folder;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float kNaN = std::numeric_limits<float>::quiet_NaN();
+  const struct {
+    const char* model;
+    const char* key;
+  } fields[] = {{"gguf", "llama.attention.layer_norm_rms_epsilon"}, {"gguf", "llama.rope.freq_base"},
+                {"gguf-gemma2", "gemma2.attn_logit_softcapping"}, {"gguf-gemma2", "gemma2.final_logit_softcapping"},
+                {"gguf-qwen3", "qwen3.attention.layer_norm_rms_epsilon"}};
+  for (const auto& field : fields) {
+    const std::string file = read_file(std::string("tests/golden/families/") + field.model + "/model.gguf");
+    for (float value : {kNaN, 0.0f, -0.0f, -1.0f, kInfinity, -kInfinity, 1e-40f, 3e38f}) {
+      write_file(folder / "bad.gguf", with_float(file, field.key, value));
+      expect_refusal(open_model_bundle(folder / "bad.gguf", {.skip_tokenizer = true}), StatusCode::data_loss,
+                     {"bad.gguf", field.key, "must be from"});
+    }
+  }
+}
+
 json tiny_config() {
   return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", 96},
           {"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 4},
           {"num_attention_heads", 4}, {"max_position_embeddings", 128}};
+}
+
+// Every number of a configuration at every hostile value: refused with its name, or of use to a decoder.
+TEST(Config, NumbersAreRefusedByNameOrOfUse) {
+  json base = tiny_config();
+  base["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {"rope_theta", 1e4},
+                             {"original_max_position_embeddings", 64}, {"beta_fast", 32.0}, {"beta_slow", 1.0},
+                             {"attention_factor", 1.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                             {"partial_rotary_factor", 1.0}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+  base.update({{"num_key_value_heads", 4}, {"head_dim", 8}, {"rms_norm_eps", 1e-6}, {"attn_logit_softcapping", 50.0},
+               {"final_logit_softcapping", 30.0}, {"query_pre_attn_scalar", 16}, {"sliding_window", 16},
+               {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16},
+               {"decoder_sparse_step", 1}, {"rope_local_base_freq", 1e4}, {"eos_token_id", 3}, {"bos_token_id", 2}});
+  ASSERT_TRUE(parse_config_json(base.dump()).ok()) << parse_config_json(base.dump()).status().message();
+  const char* const kHostile[] = {"0", "-0.0", "-1", "-2147483648", "2147483648", "9223372036854775807", "1e308",
+                                  "-1e308", "5e-324", "1.5", "1e-40", "true", "\"1\"", "[]", "{}"};
+  const auto check = [&](const json& config, const std::string& key, const char* value) {
+    const auto parsed = parse_config_json(config.dump());
+    if (!parsed.ok()) {
+      EXPECT_NE(parsed.status().message().find(key), std::string::npos) << key << "=" << value << ": " << parsed.status().message();
+      return;
+    }
+    EXPECT_TRUE(parsed->norm_eps > 1e-20 && parsed->norm_eps <= 1) << key << "=" << value;
+    for (double cap : {parsed->attention_softcap, parsed->final_softcap}) EXPECT_TRUE(cap >= 1e-3 && cap < 1e10) << key << "=" << value;
+    EXPECT_GE(parsed->experts_per_token, parsed->num_experts > 0 ? 1 : 0);
+    const RopeFrequencies f = rope_frequencies(parsed->rope, parsed->head_dim, parsed->max_position_embeddings);
+    EXPECT_FALSE(f.inv_freq.empty()) << key << "=" << value;
+    for (double frequency : f.inv_freq) EXPECT_TRUE(frequency > 0 && std::isfinite(frequency)) << key << "=" << value;
+    EXPECT_TRUE(f.attention_factor > 0 && std::isfinite(f.attention_factor)) << key << "=" << value;
+  };
+  for (const auto& [key, unused] : base.items()) {
+    if (!base[key].is_number()) continue;
+    for (const char* value : kHostile) {
+      json config = base;
+      config[key] = json::parse(value);
+      check(config, key, value);
+    }
+  }
+  for (const auto& [key, unused] : base["rope_parameters"].items()) {
+    if (!base["rope_parameters"][key].is_number()) continue;
+    for (const char* type : {"yarn", "llama3", "linear"}) {
+      for (const char* value : kHostile) {
+        json config = base;
+        config["rope_parameters"]["rope_type"] = type;
+        config["rope_parameters"][key] = json::parse(value);
+        check(config, key, value);
+      }
+    }
+  }
 }
 
 TEST(Config, OlderRopeSpellingsMeanTheSame) {
