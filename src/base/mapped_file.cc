@@ -204,6 +204,11 @@ void MappedFile::release_pages(const void* data, size_t bytes) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+bool path_exists(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {
   const File file(path);
   struct stat info {};

@@ -43,6 +43,9 @@ class MappedFile {
   std::unique_ptr<Mapping> mapping_;  // null: an empty file, or none
 };
 
+// Whether something is there under this name, whatever it is and whether or not it can be opened.
+bool path_exists(const std::string& path);
+
 // A small file, at most `max_bytes`, by reading: a file that is cut meanwhile gives a shorter text.
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes = 256 << 20);
 

@@ -132,6 +132,18 @@ TEST_F(LoaderTest, PipesInPlaceOfFilesAreRefusedAtOnce) {
   expect_refusal(open_model_bundle(pipe, {}), StatusCode::invalid_argument, {"pipe.gguf", "no regular file"});
 }
 
+TEST_F(LoaderTest, LinksThatLeadNowhereAreErrorsAndNoExceptions) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja",
+                           "model.safetensors", "model.safetensors.index.json"}) {
+    const fs::path copy = temporary_ / (std::string("loop-") + name);
+    fs::copy("models/tale-llama", copy);
+    fs::remove(copy / name);
+    fs::create_symlink(name, copy / name);
+    expect_refusal(open_model_bundle(copy, {}), StatusCode::invalid_argument, {name, "cannot be opened"});
+  }
+  expect_refusal(open_model_bundle(std::string(5000, 'x'), {}), StatusCode::invalid_argument, {"cannot be opened"});
+}
+
 TEST_F(LoaderTest, JsonNestedDeepIsRefusedInEveryFile) {
   const std::string lists = std::string(100'000, '[') + std::string(100'000, ']');
   std::string objects;

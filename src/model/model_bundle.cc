@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Result<std::string> optional_text(const std::string& path) {
-  if (!fs::exists(path)) return std::string();
+  if (!path_exists(path)) return std::string();
   return read_text_file(path);
 }
 
@@ -45,7 +45,7 @@ Result<std::string> find_chat_template(const std::string& folder, const std::str
 
 Status open_tokenizer(const std::string& folder, ModelBundle& out) {
   const std::string file = folder + "/tokenizer.json";
-  if (!fs::exists(file)) {
+  if (!path_exists(file)) {
     return Status::not_found(folder + ": no tokenizer.json; give --tokenizer-path, or serve token ids with "
                              "--skip-tokenizer-init", "--tokenizer-path");
   }
@@ -132,11 +132,12 @@ Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleO
 }  // namespace
 
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options) {
-  if (!fs::exists(path)) {
+  if (!path_exists(path)) {
     return Status::not_found("--model-path '" + path + "' does not exist; give a model folder or a .gguf file",
                              "--model-path");
   }
-  const bool is_folder = fs::is_directory(path);
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
   if (!is_folder || options.load_format == "gguf") {
     const std::string file = is_folder ? gguf_in_folder(path) : path;
     if (file.empty()) {
@@ -145,7 +146,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     }
     return open_gguf_bundle(file, options);
   }
-  if (!fs::exists(path + "/config.json")) {
+  if (!path_exists(path + "/config.json")) {
     const std::string file = gguf_in_folder(path);
     if (!file.empty() && options.load_format == "auto") return open_gguf_bundle(file, options);
     return Status::not_found(path + ": no config.json; a model folder has config.json, *.safetensors and "

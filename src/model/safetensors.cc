@@ -199,9 +199,9 @@ Result<std::shared_ptr<WeightSource>> open_safetensors(const std::string& folder
   const std::string single = folder + "/model.safetensors";
   const std::string index = single + ".index.json";
   std::set<std::string> files;
-  if (fs::exists(index)) {
+  if (path_exists(index)) {
     WW_ASSIGN_OR_RETURN(files, shards_of_index(index));
-  } else if (fs::exists(single)) {
+  } else if (path_exists(single)) {
     files.insert("model.safetensors");
   } else {
     return Status::not_found(folder + ": no model.safetensors, no model.safetensors.index.json and no .gguf file; "
