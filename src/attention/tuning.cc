@@ -10,7 +10,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "base/json_parse.h"
+#include "base/json_file.h"
 #include "base/mapped_file.h"
 
 namespace warpweave {
@@ -78,7 +78,7 @@ Json point_json(const TuningPoint& p) {
 
 Result<TuningTable> TuningTable::parse(std::string_view text) {
   try {
-    WW_ASSIGN_OR_RETURN(const Json json, parse_json<Json>(text, {"the tuning file", StatusCode::data_loss}));
+    WW_ASSIGN_OR_RETURN(const Json json, read_json<Json>(text, {"the tuning file", StatusCode::data_loss}));
     if (json.at("version") != kVersion) {
       return Status::data_loss(fmt::format("version is {}; this program reads {}",
                                            json.at("version").dump(), kVersion));

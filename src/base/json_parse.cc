@@ -11,73 +11,82 @@
 namespace warpweave {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
-using Sorted = nlohmann::json;
+using Members = std::vector<std::pair<std::string, Json>>;
 
-// Adds a member and gives its place for the value.
-Sorted* add_member(Sorted::object_t& object, std::string&& name) { return &(object[std::move(name)] = {}); }
-
-// Appended unchecked: looking each name up in an ordered object would make a large one quadratic.
-Ordered* add_member(Ordered::object_t& object, std::string&& name) {
-  object.emplace_back(std::move(name), Ordered());
-  return &object.back().second;
-}
-
-void drop_overwritten_members(Sorted::object_t&) {}
-
-// Keeps the last of equal keys.
-void drop_overwritten_members(Ordered::object_t& object) {
-  const size_t count = object.size();
-  auto* members = object.data();  // the object's own operator[] looks up keys
+// The object of these members, the last of equal keys. Made in one go: the library's object copies
+// all of its values whenever it grows, and looks each key up.
+Json make_object(Members&& members) {
   std::map<std::string_view, size_t> last;
-  for (size_t i = 0; i < count; ++i) last[members[i].first] = i;
-  if (last.size() == count) return;
-  Ordered::object_t kept;
-  for (size_t i = 0; i < count; ++i) {
-    if (last[members[i].first] == i) {
-      kept.emplace_back(members[i].first, std::move(members[i].second));
+  for (size_t i = 0; i < members.size(); ++i) last[members[i].first] = i;
+  Json::object_t object;
+  object.reserve(last.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (last[members[i].first] != i) {
+      dismantle(members[i].second);
+    } else {
+      object.emplace_back(members[i].first, std::move(members[i].second));
     }
   }
-  object = std::move(kept);
+  return Json(std::move(object));
 }
 
-template <typename Json>
 class DomBuilder final : public nlohmann::json_sax<Json> {
  public:
-  DomBuilder(const JsonErrors& errors, const JsonLimits& limits) : errors_(errors), limits_(limits) {}
+  explicit DomBuilder(const JsonLimits& limits) : limits_(limits) {}
+  ~DomBuilder() override {
+    dismantle(root_);
+    for (Frame& frame : stack_) {
+      for (Json& item : frame.items) dismantle(item);
+      for (auto& [key, value] : frame.members) dismantle(value);
+    }
+  }
 
   Json take() { return std::move(root_); }
   const Status& status() const { return status_; }
 
-  bool null() override { return place(Json()); }
-  bool boolean(bool value) override { return place(Json(value)); }
-  bool number_integer(int64_t value) override { return place(Json(value)); }
-  bool number_unsigned(uint64_t value) override { return place(Json(value)); }
-  bool number_float(double value, const std::string&) override { return place(Json(value)); }
-  bool string(std::string& value) override { return place(Json(std::move(value))); }
-  bool binary(typename Json::binary_t&) override { return refuse("binary values do not exist in JSON"); }
+  size_t used_values() const { return values_; }
 
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool start_array(size_t) override { return open(Json::array()); }
-  bool end_array() override { return close(); }
+  bool null() override { return place(Json(), 1); }
+  bool boolean(bool value) override { return place(Json(value), 1); }
+  bool number_integer(int64_t value) override { return place(Json(value), 1); }
+  bool number_unsigned(uint64_t value) override { return place(Json(value), 1); }
+  bool number_float(double value, const std::string&) override { return place(Json(value), 1); }
+  bool string(std::string& value) override {
+    return place(Json(std::move(value)), kJsonStringValues);
+  }
+  bool binary(Json::binary_t&) override { return false; }  // does not exist in JSON
+
+  bool start_object(size_t) override { return open(/*is_object=*/true); }
+  bool start_array(size_t) override { return open(/*is_object=*/false); }
+  bool end_array() override {
+    Json list(std::move(stack_.back().items));
+    stack_.pop_back();
+    insert(std::move(list));
+    return true;
+  }
   bool end_object() override {
-    drop_overwritten_members(stack_.back()->template get_ref<typename Json::object_t&>());
-    return close();
+    Json object = make_object(std::move(stack_.back().members));
+    stack_.pop_back();
+    insert(std::move(object));
+    return true;
   }
 
   bool key(std::string& name) override {
-    auto& object = stack_.back()->template get_ref<typename Json::object_t&>();
-    if (object.size() >= limits_.max_members) {
-      return refuse(fmt::format("an object has more than {} members", limits_.max_members));
+    Members& members = stack_.back().members;
+    if (members.size() >= limits_.max_members) {
+      return pass_limit(fmt::format("an object has more than {} members", limits_.max_members));
     }
-    member_ = add_member(object, std::move(name));
+    members.emplace_back(std::move(name), Json());
     return true;
   }
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    return refuse(fmt::format("it is not valid JSON: {} at byte {}", reason(error.what()),
-                              position));
+    if (status_.ok()) {
+      status_ = Status::invalid_argument(
+          fmt::format("it is not valid JSON: {} at byte {}", reason(error.what()), position));
+    }
+    return false;
   }
 
  private:
@@ -92,66 +101,79 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
     return std::string(rest.substr(0, rest.find("; ")));
   }
 
-  bool refuse(std::string why) {
-    if (status_.ok()) status_ = Status(errors_.code, errors_.what + " cannot be read: " + why, errors_.field);
+  bool pass_limit(std::string which) {
+    if (status_.ok()) status_ = Status::resource_exhausted(std::move(which));
     return false;
   }
 
-  Json* insert(Json&& value) {
-    if (stack_.empty()) return &(root_ = std::move(value));
-    Json* parent = stack_.back();
-    if (parent->is_array()) {
-      auto& list = parent->template get_ref<typename Json::array_t&>();
-      list.push_back(std::move(value));
-      return &list.back();
+  void insert(Json&& value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+    } else if (stack_.back().is_object) {
+      stack_.back().members.back().second = std::move(value);
+    } else {
+      stack_.back().items.push_back(std::move(value));
     }
-    return &(*member_ = std::move(value));
   }
 
-  bool count_value() {
-    return ++values_ <= limits_.max_values ||
-           refuse(fmt::format("it holds more than {} values", limits_.max_values));
+  bool count_values(size_t count) {
+    values_ += count;
+    return values_ <= limits_.max_values ||
+           pass_limit(fmt::format("it holds more values than {} (a text counts {}, a list or object {})",
+                                  limits_.max_values, kJsonStringValues, kJsonContainerValues));
   }
 
-  bool place(Json&& value) {
-    if (!count_value()) return false;
+  bool place(Json&& value, size_t count) {
+    if (!count_values(count)) return false;
     insert(std::move(value));
     return true;
   }
 
-  bool open(Json&& container) {
+  bool open(bool is_object) {
     if (stack_.size() >= limits_.max_depth) {
-      return refuse(fmt::format("lists and objects are nested deeper than {}", limits_.max_depth));
+      return pass_limit(
+          fmt::format("lists and objects are nested deeper than {}", limits_.max_depth));
     }
-    if (!count_value()) return false;
-    stack_.push_back(insert(std::move(container)));
+    if (!count_values(kJsonContainerValues)) return false;
+    stack_.emplace_back().is_object = is_object;
     return true;
   }
 
-  bool close() {
-    stack_.pop_back();
-    return true;
-  }
+  // A list or object that has begun.
+  struct Frame {
+    bool is_object = false;
+    Json::array_t items;
+    Members members;
+  };
 
-  const JsonErrors& errors_;
   const JsonLimits limits_;
   Json root_;
-  Json* member_ = nullptr;    // of the innermost object, whose value comes next
-  std::vector<Json*> stack_;  // open containers; stable, since only the innermost one grows
+  std::vector<Frame> stack_;  // open containers, the innermost last
   size_t values_ = 0;
   Status status_;
 };
 
 }  // namespace
 
-template <typename JsonType>
-Result<JsonType> parse_json(std::string_view text, const JsonErrors& errors, const JsonLimits& limits) {
-  DomBuilder<JsonType> builder(errors, limits);
-  if (!JsonType::sax_parse(text.begin(), text.end(), &builder)) return builder.status();
-  return builder.take();
+// As deep as the limits let values nest.
+void dismantle(Json& value) noexcept {
+  if (value.is_array()) {
+    auto& items = value.get_ref<Json::array_t&>();
+    for (Json& item : items) dismantle(item);
+    items.clear();
+  } else if (value.is_object()) {
+    auto& members = value.get_ref<Json::object_t&>();
+    for (auto& [key, item] : members) dismantle(item);
+    members.clear();
+  }
 }
 
-template Result<Ordered> parse_json(std::string_view, const JsonErrors&, const JsonLimits&);
-template Result<Sorted> parse_json(std::string_view, const JsonErrors&, const JsonLimits&);
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits, size_t* used_values) {
+  DomBuilder builder(limits);
+  const bool whole = Json::sax_parse(text.begin(), text.end(), &builder);
+  if (used_values != nullptr) *used_values = builder.used_values();
+  if (!whole) return builder.status();
+  return builder.take();
+}
 
 }  // namespace warpweave

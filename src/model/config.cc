@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/json_parse.h"
+#include "base/json_file.h"
 #include "model/config_reader.h"
 #include "ops/router_rule.h"
 
@@ -18,9 +18,7 @@ Result<json> parse_object(std::string_view text, const char* file) {
   if (text.size() > kMaxConfigBytes) {
     return Status::data_loss(std::string(file) + " is larger than 16 MiB", file);
   }
-  // Classifiers name every label here: many members, never deep.
-  WW_ASSIGN_OR_RETURN(json parsed, parse_json<json>(text, {file, StatusCode::data_loss, file},
-                                                    {.max_members = size_t{1} << 20}));
+  WW_ASSIGN_OR_RETURN(json parsed, read_json<json>(text, {file, StatusCode::data_loss, file}));
   if (!parsed.is_object()) return Status::data_loss(std::string(file) + " is not a JSON object", file);
   return parsed;
 }

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/json_parse.h"
+#include "base/json_file.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "model/fp8_weights.h"
@@ -26,9 +26,8 @@ Result<std::string> find_chat_template(const std::string& folder, const std::str
   if (!own_file.empty()) return own_file;
   if (tokenizer_config.empty()) return std::string();
   WW_ASSIGN_OR_RETURN(const nlohmann::json config,
-                      parse_json<nlohmann::json>(tokenizer_config,
-                                                 {folder + "/tokenizer_config.json", StatusCode::data_loss},
-                                                 {.max_members = size_t{1} << 20}));
+                      read_json<nlohmann::json>(tokenizer_config,
+                                                 {folder + "/tokenizer_config.json", StatusCode::data_loss}));
   if (!config.is_object() || !config.contains("chat_template")) return std::string();
   const auto& found = config["chat_template"];
   if (found.is_string()) return found.get<std::string>();

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "base/json_parse.h"
+#include "base/json_file.h"
 #include "base/mapped_file.h"
 #include "model/weight_source.h"
 
@@ -130,7 +130,7 @@ Result<std::set<std::string>> shards_of_index(const std::string& index_path) {
   simdjson::dom::parser parser;
   simdjson::dom::element root;
   simdjson::dom::object map;
-  WW_RETURN_IF_ERROR(parse_json_tape(parser, text, {index_path, StatusCode::data_loss, index_path}, root));
+  WW_RETURN_IF_ERROR(read_json_tape(parser, text, {index_path, StatusCode::data_loss, index_path}, root));
   if (root["weight_map"].get(map)) {
     return Status::data_loss(index_path + ": no weight_map object", index_path);
   }
@@ -174,7 +174,7 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::string_view file, const 
   simdjson::dom::parser parser;
   simdjson::dom::element parsed;
   simdjson::dom::object root;
-  WW_RETURN_IF_ERROR(parse_json_tape(parser, header, {file_name + ": the header", StatusCode::data_loss, file_name},
+  WW_RETURN_IF_ERROR(read_json_tape(parser, header, {file_name + ": the header", StatusCode::data_loss, file_name},
                                      parsed));
   if (parsed.get(root)) {
     return Status::data_loss(file_name + ": the header is not a JSON object", file_name);

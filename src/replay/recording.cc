@@ -9,7 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/json_parse.h"
+#include "base/json_file.h"
 #include "base/mapped_file.h"
 
 namespace warpweave {
@@ -332,7 +332,7 @@ Result<Recording> parse_recording(std::string_view bytes) {
   }
   if (prefix[1] > kMaxHeaderBytes || prefix[1] > bytes.size() - kPrefixBytes)
     return broken("the header is cut");
-  WW_ASSIGN_OR_RETURN(const json header, parse_json<json>(bytes.substr(kPrefixBytes, prefix[1]),
+  WW_ASSIGN_OR_RETURN(const json header, read_json<json>(bytes.substr(kPrefixBytes, prefix[1]),
                                                           {"recording: the header", StatusCode::data_loss}));
   Recording recording;
   WW_RETURN_IF_ERROR(read_header(header, recording));

@@ -51,7 +51,7 @@ void parse_tool_arguments(ordered_json& message) {
     auto arguments = call["function"].find("arguments");
     if (arguments == call["function"].end() || !arguments->is_string()) continue;
     // Text that is no object, or beyond the limits, stays the text that it is.
-    auto parsed = parse_json<ordered_json>(arguments->get_ref<const std::string&>(), {});
+    auto parsed = parse_json(arguments->get_ref<const std::string&>());
     if (parsed.ok() && parsed->is_object()) *arguments = std::move(parsed).value();
   }
 }

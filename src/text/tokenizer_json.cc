@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "base/json_parse.h"
+#include "base/json_file.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_core.h"
 #include "text/tokenizer_patterns.h"
@@ -484,7 +484,7 @@ Status parse_object(simdjson::dom::parser* parser, std::string_view text, object
                   "");
   }
   element parsed;
-  WW_RETURN_IF_ERROR(parse_json_tape(*parser, text, {"the file", StatusCode::data_loss}, parsed));
+  WW_RETURN_IF_ERROR(read_json_tape(*parser, text, {"the file", StatusCode::data_loss}, parsed));
   return parsed.get(*root) == simdjson::SUCCESS ? Status() : broken("not a JSON object", "");
 }
 

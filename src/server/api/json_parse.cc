@@ -1,11 +1,139 @@
 #include "server/api/json_parse.h"
 
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <fmt/format.h>
 
 namespace warpweave::server {
+namespace {
+
+// Keeps the last of equal keys. Members are appended unchecked while parsing, because looking each
+// one up in an ordered object would make a large object quadratic.
+void drop_overwritten_members(Json::object_t& object) {
+  const size_t count = object.size();
+  auto* members = object.data();  // the object's own operator[] looks up keys
+  std::map<std::string_view, size_t> last;
+  for (size_t i = 0; i < count; ++i) last[members[i].first] = i;
+  if (last.size() == count) return;
+  Json::object_t kept;
+  for (size_t i = 0; i < count; ++i) {
+    if (last[members[i].first] == i) {
+      kept.emplace_back(members[i].first, std::move(members[i].second));
+    }
+  }
+  object = std::move(kept);
+}
+
+class DomBuilder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit DomBuilder(const JsonLimits& limits) : limits_(limits) {}
+
+  Json take() { return std::move(root_); }
+  const Status& status() const { return status_; }
+
+  bool null() override { return place(Json()); }
+  bool boolean(bool value) override { return place(Json(value)); }
+  bool number_integer(int64_t value) override { return place(Json(value)); }
+  bool number_unsigned(uint64_t value) override { return place(Json(value)); }
+  bool number_float(double value, const std::string&) override { return place(Json(value)); }
+  bool string(std::string& value) override { return place(Json(std::move(value))); }
+  bool binary(Json::binary_t&) override { return refuse("binary values do not exist in JSON"); }
+
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_array() override { return close(); }
+  bool end_object() override {
+    drop_overwritten_members(stack_.back()->get_ref<Json::object_t&>());
+    return close();
+  }
+
+  bool key(std::string& name) override {
+    auto& object = stack_.back()->get_ref<Json::object_t&>();
+    if (object.size() >= limits_.max_members) {
+      return refuse(fmt::format("an object has more than {} members", limits_.max_members));
+    }
+    object.emplace_back(std::move(name), Json());
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    return refuse(fmt::format("it is not valid JSON: {} at byte {}", reason(error.what()),
+                              position));
+  }
+
+ private:
+  // The library's reason without its prefix and without "last read", which repeats raw input.
+  static std::string reason(std::string_view what) {
+    if (what.find("ill-formed UTF-8") != what.npos) return "text that is not UTF-8";
+    if (what.find("number overflow") != what.npos) return "a number too large for a double";
+    if (what.find("unexpected end of input") != what.npos) return "unexpected end";
+    const size_t dash = what.rfind(" - ", what.find("; last read"));
+    if (dash == what.npos) return "syntax error";
+    const std::string_view rest = what.substr(dash + 3);
+    return std::string(rest.substr(0, rest.find("; ")));
+  }
+
+  bool refuse(std::string why) {
+    if (status_.ok()) status_ = Status::invalid_argument("The request body cannot be read: " + why);
+    return false;
+  }
+
+  Json* insert(Json&& value) {
+    if (stack_.empty()) return &(root_ = std::move(value));
+    Json* parent = stack_.back();
+    if (parent->is_array()) {
+      auto& list = parent->get_ref<Json::array_t&>();
+      list.push_back(std::move(value));
+      return &list.back();
+    }
+    Json& slot = parent->get_ref<Json::object_t&>().back().second;
+    slot = std::move(value);
+    return &slot;
+  }
+
+  bool count_value() {
+    return ++values_ <= limits_.max_values ||
+           refuse(fmt::format("it holds more than {} values", limits_.max_values));
+  }
+
+  bool place(Json&& value) {
+    if (!count_value()) return false;
+    insert(std::move(value));
+    return true;
+  }
+
+  bool open(Json&& container) {
+    if (stack_.size() >= limits_.max_depth) {
+      return refuse(fmt::format("lists and objects are nested deeper than {}", limits_.max_depth));
+    }
+    if (!count_value()) return false;
+    stack_.push_back(insert(std::move(container)));
+    return true;
+  }
+
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  const JsonLimits limits_;
+  Json root_;
+  std::vector<Json*> stack_;  // open containers; stable, since only the innermost one grows
+  size_t values_ = 0;
+  Status status_;
+};
+
+}  // namespace
 
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
-  return warpweave::parse_json<Json>(text, {.what = "The request body"}, limits);
+  DomBuilder builder(limits);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.status();
+  return builder.take();
 }
 
 Result<Json> parse_json_object(std::string_view text, const JsonLimits& limits) {

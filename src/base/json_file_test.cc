@@ -1,5 +1,5 @@
 // Both forms of reading JSON refuse what nests too deep, whatever its length.
-#include "base/json_parse.h"
+#include "base/json_file.h"
 
 #include <gtest/gtest.h>
 #include <simdjson.h>
@@ -21,35 +21,35 @@ std::string nested(size_t depth) { return repeat("[", depth) + repeat("]", depth
 Status read_tape(std::string_view text) {
   simdjson::dom::parser parser;
   simdjson::dom::element root;
-  return parse_json_tape(parser, text, {"tokenizer.json", StatusCode::data_loss}, root);
+  return read_json_tape(parser, text, {"tokenizer.json", StatusCode::data_loss}, root);
 }
 
-TEST(JsonParse, DepthIsBoundedInBothForms) {
-  EXPECT_TRUE(parse_json<json>(nested(64), {}).ok());
-  EXPECT_TRUE(parse_json<ordered_json>(nested(64), {}).ok());
+TEST(JsonFile, DepthIsBoundedInBothForms) {
+  EXPECT_TRUE(read_json<json>(nested(64), {}).ok());
+  EXPECT_TRUE(read_json<ordered_json>(nested(64), {}).ok());
   EXPECT_TRUE(read_tape(nested(60)).ok());
   for (const std::string& text : {nested(65), nested(100'000), repeat("{\"a\":", 100'000), repeat("[", 1'000'000),
                                   "{\"a\":[" + nested(100'000) + "]}"}) {
-    for (const Status& status : {parse_json<json>(text, {"config.json"}).status(),
-                                 parse_json<ordered_json>(text, {"config.json"}).status(), read_tape(text)}) {
+    for (const Status& status : {read_json<json>(text, {"config.json"}).status(),
+                                 read_json<ordered_json>(text, {"config.json"}).status(), read_tape(text)}) {
       EXPECT_NE(status.message().find(".json cannot be read: "), std::string::npos) << status.message();
     }
-    EXPECT_NE(parse_json<json>(text, {}).status().message().find("nested deeper than 64"), std::string::npos);
+    EXPECT_NE(read_json<json>(text, {}).status().message().find("nested deeper than 64"), std::string::npos);
   }
   EXPECT_NE(read_tape(nested(100'000)).message().find("nested deeper than 64"), std::string::npos)
       << read_tape(nested(100'000)).message();
 }
 
-TEST(JsonParse, BothKindsOfValuesAgreeWithTheLibrary) {
+TEST(JsonFile, BothKindsOfValuesAgreeWithTheLibrary) {
   const std::string text =
       R"({"b": [1, -2, 3.5, true, null, {"x": {}}], "a": "\u00e9\n", "c": [[], [[]]], "d": {}, "a": [7]})";
-  EXPECT_EQ(parse_json<json>(text, {})->dump(), json::parse(text).dump());
-  EXPECT_EQ(parse_json<ordered_json>(text, {})->dump(),
+  EXPECT_EQ(read_json<json>(text, {})->dump(), json::parse(text).dump());
+  EXPECT_EQ(read_json<ordered_json>(text, {})->dump(),
             R"({"b":[1,-2,3.5,true,null,{"x":{}}],"c":[[],[[]]],"d":{},"a":[7]})");
 }
 
-TEST(JsonParse, TheErrorHasTheCallersCodeAndField) {
-  const Status status = parse_json<json>("{", {"config.json", StatusCode::data_loss, "config.json"}).status();
+TEST(JsonFile, TheErrorHasTheCallersCodeAndField) {
+  const Status status = read_json<json>("{", {"config.json", StatusCode::data_loss, "config.json"}).status();
   EXPECT_EQ(status.code(), StatusCode::data_loss);
   EXPECT_EQ(status.field(), "config.json");
   EXPECT_EQ(read_tape("").code(), StatusCode::data_loss);
