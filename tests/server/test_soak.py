@@ -27,14 +27,15 @@ def test_the_watch_sees_leaks():
 
 
 def test_nothing_leaks():
-    # The first minute still fills caches and arenas: memory is held to the 1 % of scripts/soak by the hour alone.
+    # Minutes still fill caches and arenas, of some 40 MiB in all: memory is held to a few KiB a request here, to
+    # 1 % by the hour of scripts/soak.
     seconds = float(os.environ.get("WARPWEAVE_SOAK_SECONDS", "120"))
     samples, answers, problems = soaking.soak(seconds, round_seconds=2, seed=7)
     assert not problems, problems[:10]
-    assert len(samples) >= 8
+    assert len(samples) >= soaking.MIN_ROUNDS
     grown = soaking.growth(samples)
     assert grown["descriptors"] <= 0 and grown["threads"] <= 0, grown
-    assert grown["rss_bytes"] <= 0.1, grown
+    assert grown["rss_bytes"] * soaking.quarter(samples, 2)[0].rss_bytes <= 16 * 2**20, grown
     assert all(s.used_tokens == 0 for s in samples)
     for kind in ("stream", "dropped", "aborted", "logprobs", "chat", "wrong", "overload"):
         assert any(k == kind for k, _ in answers), (kind, answers)
