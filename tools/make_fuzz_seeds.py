@@ -107,23 +107,21 @@ def seeds():
     headers = [safetensors(text) for text in deep + wide]
     headers.append(safetensors(json.dumps({f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]}
                                            for i in range(2000)}), bytes(2000)))
+    index = [b'{"weight_map": {"a": "s", "b": "s"}}', b'{"weight_map": {"a": "../s"}}', b'{"weight_map": {"a": "none"}}']
     recordings = files("tests/golden/recording/*")
     head = recordings[0]
-    flags = ["--port\n1\n--host\n::", "--max-total-tokens\n1e308", "\n".join(["--log-level"] * 60), "--" * 50_000,
-             "--model-path\n" + "x" * 100_000, "--enable-metrics\n" * 60]
     requests = [bytes([i]) + text.encode() for i, text in enumerate(deep + wide)]
     return {
         "json_fuzz": (deep + wide, configs),
         "config_fuzz": (deep + wide, configs),
         "tokenizer_fuzz": (deep + wide + tokenizers(), files("tests/golden/tokenizer/*/tokenizer.json")),
         "chat_template_fuzz": (template_shapes + snippets, files("tests/golden/chat_template/*.jinja")),
-        "safetensors_fuzz": (headers, files("tests/golden/families/*/model.safetensors")),
+        "safetensors_fuzz": (headers + deep + wide, index + files("tests/golden/families/*/model.safetensors")),
         "gguf_fuzz": (ggufs(), files("tests/golden/families/*/model.gguf")),
         "recording_fuzz": ([head[:12] + struct.pack("<I", len(text)) + text.encode() for text in deep + wide],
                            recordings),
         "program_cache_fuzz": ([b"WWPROG01" + b"\xff" * 24, b"WWPROG01" + bytes(24) + b"x" * 50_000], []),
         "mods_fuzz": (["(" * 50_000, "score" + " + score" * 10_000, "-" * 50_000 + "1"], []),
-        "flags_fuzz": (flags, [b"--tp-size\n2\n--dtype\nbfloat16", b"--attention-backend\nfa3\n--kv-cache-dtype=fp8_e4m3"]),
         "request_fuzz": (requests, files("tests/golden/request/*")),
     }
 
