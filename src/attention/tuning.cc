@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <tuple>
+
+#include "base/json_file.h"
+#include "base/mapped_file.h"
 
 namespace warpweave {
 namespace {
@@ -76,7 +78,7 @@ Json point_json(const TuningPoint& p) {
 
 Result<TuningTable> TuningTable::parse(std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    WW_ASSIGN_OR_RETURN(const Json json, read_json<Json>(text, {"the tuning file", StatusCode::data_loss}));
     if (json.at("version") != kVersion) {
       return Status::data_loss(fmt::format("version is {}; this program reads {}",
                                            json.at("version").dump(), kVersion));
@@ -91,20 +93,12 @@ Result<TuningTable> TuningTable::parse(std::string_view text) {
 }
 
 Result<TuningTable> TuningTable::read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxBytes + 1, '\0');
-  if (!file || !(file.read(text.data(), static_cast<std::streamsize>(text.size())) || file.eof())) {
-    return Status(StatusCode::not_found,
-                  fmt::format("{}: no such file; write one with: warpweave tune --output {}", path,
-                              path),
-                  "--attention-tuning-file");
+  const Result<std::string> text = read_text_file(path, kMaxBytes);
+  if (!text.ok()) {
+    const char* fix = text.status().code() == StatusCode::not_found ? "; write one with: warpweave tune --output FILE" : "";
+    return Status(text.status().code(), text.status().message() + fix, "--attention-tuning-file");
   }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxBytes) {
-    return Status::data_loss(fmt::format("{}: larger than {} bytes", path, kMaxBytes),
-                             "--attention-tuning-file");
-  }
-  Result<TuningTable> table = parse(text);
+  Result<TuningTable> table = parse(*text);
   if (table.ok()) return table;
   const Status failed = table.status().with_context(path);
   return Status(failed.code(), failed.message(), "--attention-tuning-file");

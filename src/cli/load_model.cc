@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 
+#include "base/mapped_file.h"
 #include "cli/model_search.h"
 
 namespace warpweave {
@@ -38,15 +37,12 @@ class WeightsProgress {
 // --chat-template is a file's name or the template itself.
 Result<std::string> read_chat_template(const std::string& flag) {
   if (flag.find("{%") != std::string::npos || flag.find("{{") != std::string::npos) return flag;
-  std::ifstream file(flag, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return Status::not_found(fmt::format("--chat-template {}: no such file, and no template text; "
-                                         "try: --chat-template ./template.jinja, or leave it out",
-                                         flag),
-                             "--chat-template");
-  }
-  return text.str();
+  Result<std::string> text = read_text_file(flag);
+  if (text.ok()) return text;
+  return Status(text.status().code(),
+                fmt::format("--chat-template: {}; give a file such as ./template.jinja or the template's "
+                            "text, or leave the flag out", text.status().message()),
+                "--chat-template");
 }
 
 SamplingParams sampling_defaults(const ServerArgs& args, const GenerationDefaults& generation) {

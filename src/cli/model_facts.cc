@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "base/json_file.h"
+#include "base/mapped_file.h"
 #include "cli/known_models.h"
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
@@ -16,40 +16,40 @@
 namespace warpweave {
 namespace {
 
-using Json = nlohmann::json;
+using ConfigJson = nlohmann::json;
 
 // Keys of the language model stand at the top, or in text_config beside a vision tower.
 struct Config {
-  const Json& top;
-  const Json& text;
+  const ConfigJson& top;
+  const ConfigJson& text;
 
-  const Json* find(const char* key) const {
-    for (const Json* part : {&text, &top}) {
+  const ConfigJson* find(const char* key) const {
+    for (const ConfigJson* part : {&text, &top}) {
       const auto found = part->find(key);
       if (found != part->end() && !found->is_null()) return &*found;
     }
     return nullptr;
   }
   int integer(const char* key, int absent) const {
-    const Json* value = find(key);
+    const ConfigJson* value = find(key);
     return value != nullptr && value->is_number_integer() ? value->get<int>() : absent;
   }
   bool has_positive(const char* key) const {
-    const Json* value = find(key);
+    const ConfigJson* value = find(key);
     return value != nullptr && value->is_number() && value->get<double>() > 0;
   }
   bool has_layer_type(std::string_view type) const {
-    const Json* types = find("layer_types");
+    const ConfigJson* types = find("layer_types");
     return types != nullptr && types->is_array() &&
            std::any_of(types->begin(), types->end(),
-                       [&](const Json& t) { return t.is_string() && t.get<std::string>() == type; });
+                       [&](const ConfigJson& t) { return t.is_string() && t.get<std::string>() == type; });
   }
 };
 
 ModelDType dtype_of(const Config& config, const std::string& flag) {
   std::string name = flag;
   if (flag == "auto") {
-    const Json* value = config.find("dtype");
+    const ConfigJson* value = config.find("dtype");
     if (value == nullptr) value = config.find("torch_dtype");
     name = value != nullptr && value->is_string() ? value->get<std::string>() : "bfloat16";
   }
@@ -59,7 +59,7 @@ ModelDType dtype_of(const Config& config, const std::string& flag) {
 
 bool uses_window(const Config& config) {
   if (!config.has_positive("sliding_window")) return false;
-  const Json* use = config.find("use_sliding_window");
+  const ConfigJson* use = config.find("use_sliding_window");
   if (use != nullptr && use->is_boolean() && !use->get<bool>()) return false;
   return config.find("layer_types") == nullptr || config.has_layer_type("sliding_attention");
 }
@@ -111,7 +111,7 @@ struct KnownModel {
 const std::vector<KnownModel>& known_models() {
   static const std::vector<KnownModel> models = [] {
     std::vector<KnownModel> list;
-    const auto json = nlohmann::ordered_json::parse(known_models_json());
+    const auto json = read_json<nlohmann::ordered_json>(known_models_json(), {}).value();
     for (const auto& [name, config] : json.items()) list.push_back({name, model_key(name), config.dump()});
     return list;
   }();
@@ -142,7 +142,7 @@ Status no_model(const Status& status, const std::string& name) {
 }  // namespace
 
 Result<ModelFacts> model_facts_from_config(std::string_view text, const std::string& dtype_flag) {
-  const Json json = Json::parse(text, nullptr, false);
+  WW_ASSIGN_OR_RETURN(const ConfigJson json, read_json<ConfigJson>(text, {"config.json", StatusCode::data_loss}));
   if (!json.is_object()) return Status::data_loss("config.json is no JSON object");
   const auto nested = json.find("text_config");
   const Config config = {json, nested != json.end() && nested->is_object() ? *nested : json};
@@ -192,10 +192,8 @@ Result<ModelFacts> explain_model_facts(const ServerArgs& args) {
   const std::filesystem::path file = std::filesystem::path(source->path()) / "config.json";
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return facts_of_file(args, source->path());
-  std::ifstream stream(file, std::ios::binary);
-  std::stringstream text;
-  text << stream.rdbuf();
-  Result<ModelFacts> facts = model_facts_from_config(text.str(), args.dtype);
+  WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(file.string()));
+  Result<ModelFacts> facts = model_facts_from_config(text, args.dtype);
   return facts.ok() ? std::move(facts) : Result<ModelFacts>(facts.status().with_context(file.string()));
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/select_rules.h"
+#include "base/json_file.h"
 
 namespace warpweave::conformance {
 namespace {
@@ -252,7 +253,7 @@ std::string report_json(const DeviceReport& report) {
 
 Result<DeviceReport> parse_report(std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    WW_ASSIGN_OR_RETURN(const Json json, read_json<Json>(text, {"the report", StatusCode::data_loss}));
     DeviceReport report = {json.at("device"), json.at("date"), json.at("commit"), {}, {}};
     const Json errors = json.value("kv_rounding_error", Json::object());
     for (const auto& [format, error] : errors.items()) {

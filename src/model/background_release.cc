@@ -68,6 +68,8 @@ class BackgroundRelease final : public WeightSource {
     return releaser_->inner().random(name, shape);
   }
   void release(const TensorView& view) const override { releaser_->add(view); }
+  Status intact() const override { return releaser_->inner().intact(); }
+  Status seal() const override { return releaser_->inner().seal(); }
 
  private:
   const std::shared_ptr<Releaser> releaser_;

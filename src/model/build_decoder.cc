@@ -123,9 +123,12 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
   DecoderSpec spec = decoder_spec(config, traits);
   spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
   if (spec.dual_chunk) build.max_positions = DualChunkRope(*spec.dual_chunk).rope_positions();
-  DecoderBuilder builder(config, traits, std::move(source), build, target);
-  WW_ASSIGN_OR_RETURN(DecoderWeights weights, builder.build());
-  return std::make_unique<DecoderModel>(config, std::move(spec), std::move(weights));
+  DecoderBuilder builder(config, traits, source, build, target);
+  auto weights = builder.build();
+  // A file that changed explains every other error. Some tensors stay where they are in memory.
+  WW_RETURN_IF_ERROR(source->seal());
+  if (!weights.ok()) return weights.status();
+  return std::make_unique<DecoderModel>(config, std::move(spec), std::move(weights).value());
 }
 
 }  // namespace warpweave

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_file.h"
 #include "model/config_reader.h"
 #include "ops/router_rule.h"
 
@@ -17,21 +18,19 @@ Result<json> parse_object(std::string_view text, const char* file) {
   if (text.size() > kMaxConfigBytes) {
     return Status::data_loss(std::string(file) + " is larger than 16 MiB", file);
   }
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded() || !parsed.is_object()) {
-    return Status::data_loss(std::string(file) + " is not a JSON object", file);
-  }
+  WW_ASSIGN_OR_RETURN(json parsed, read_json<json>(text, {file, StatusCode::data_loss, file}));
+  if (!parsed.is_object()) return Status::data_loss(std::string(file) + " is not a JSON object", file);
   return parsed;
 }
 
 RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   RopeConfig rope;
   rope.theta = theta;
-  rope.partial_rotary_factor = config.number("partial_rotary_factor", 1.0, 0.0, 1.0);
+  rope.partial_rotary_factor = config.number("partial_rotary_factor", 1.0, 1e-3, 1.0);
   if (section == nullptr || !section->is_object()) return rope;
   ConfigReader r(*section, "config.json: rope");
-  rope.theta = r.number("rope_theta", rope.theta, 1.0, 1e12);
-  rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 0.0, 1.0);
+  rope.theta = r.number("rope_theta", rope.theta, kRopeThetaRange);
+  rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 1e-3, 1.0);
   const std::string type = r.text("rope_type", r.text("type", "default"));
   if (type == "default") {
     rope.type = RopeConfig::Type::plain;
@@ -44,23 +43,27 @@ RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   } else {
     r.fail("rope_type", "is '" + type + "'; supported are default, linear, llama3 and yarn");
   }
-  rope.factor = r.number("factor", 1.0, 1e-6, 1e6);
-  rope.low_freq_factor = r.number("low_freq_factor", 1.0, 1e-6, 1e6);
-  rope.high_freq_factor = r.number("high_freq_factor", 4.0, 1e-6, 1e6);
+  rope.factor = r.number("factor", 1.0, kRopeFactorRange);
+  rope.low_freq_factor = r.number("low_freq_factor", 1.0, kRopeFactorRange);
+  rope.high_freq_factor = r.number("high_freq_factor", 4.0, kRopeFactorRange);
   rope.original_max_positions = r.integer("original_max_position_embeddings", 0, 0, 1 << 28);
-  rope.beta_fast = r.number("beta_fast", 32.0, 1e-6, 1e6);
-  rope.beta_slow = r.number("beta_slow", 1.0, 1e-6, 1e6);
-  if (r.has("attention_factor")) rope.attention_factor = r.number("attention_factor", 1.0, 0, 1e6);
+  rope.beta_fast = r.number("beta_fast", 32.0, kRopeFactorRange);
+  rope.beta_slow = r.number("beta_slow", 1.0, kRopeFactorRange);
+  if (r.has("attention_factor")) rope.attention_factor = r.number("attention_factor", 1.0, kRopeFactorRange);
   if (r.has("mscale")) rope.mscale = r.number("mscale", 1.0, 0, 1e6);
   if (r.has("mscale_all_dim")) rope.mscale_all_dim = r.number("mscale_all_dim", 0.0, 0, 1e6);
   rope.truncate = r.boolean("truncate", true);
+  if (rope.type == RopeConfig::Type::llama3) {
+    if (rope.original_max_positions == 0) r.fail("original_max_position_embeddings", "must be given for llama3");
+    if (rope.high_freq_factor <= rope.low_freq_factor) r.fail("high_freq_factor", "must be above low_freq_factor");
+  }
   if (!r.status().ok()) config.fail("rope_scaling", r.status().message());
   return rope;
 }
 
 // Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
 void read_ropes(ConfigReader& config, ModelConfig& out) {
-  const double theta = config.number("rope_theta", 10000.0, 1.0, 1e12);
+  const double theta = config.number("rope_theta", 10000.0, kRopeThetaRange);
   const json* parameters = config.find("rope_parameters");
   if (parameters != nullptr && parameters->is_object() && parameters->contains("full_attention")) {
     out.rope = read_rope(config, &(*parameters)["full_attention"], theta);
@@ -72,7 +75,7 @@ void read_ropes(ConfigReader& config, ModelConfig& out) {
   out.rope = read_rope(config, parameters != nullptr ? parameters : config.find("rope_scaling"), theta);
   if (config.has("rope_local_base_freq")) {
     out.local_rope = RopeConfig{};
-    out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, 1.0, 1e12);
+    out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, kRopeThetaRange);
   }
 }
 
@@ -192,15 +195,15 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   }
   if (out.head_dim % 2 != 0) config.fail("head_dim", "must be even");
   out.max_position_embeddings = config.integer("max_position_embeddings", 2048, 1, 1 << 28);
-  out.norm_eps = config.number("rms_norm_eps", 1e-6, 0, 1);
+  out.norm_eps = config.number("rms_norm_eps", 1e-6, kNormEpsRange);
   out.hidden_act = config.text("hidden_act", config.text("hidden_activation", "silu"));
   if (config.has("hidden_activation")) out.hidden_act = config.text("hidden_activation", "silu");
   out.tie_word_embeddings = config.boolean("tie_word_embeddings", out.model_type.starts_with("gemma"));
   out.attention_bias = config.boolean("attention_bias", false);
   out.mlp_bias = config.boolean("mlp_bias", false);
-  out.attention_softcap = config.number("attn_logit_softcapping", 0, 0, 1e9);
-  out.final_softcap = config.number("final_logit_softcapping", 0, 0, 1e9);
-  out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, 0, 1e9);
+  out.attention_softcap = config.number("attn_logit_softcapping", 0, kSoftcapRange);
+  out.final_softcap = config.number("final_logit_softcapping", 0, kSoftcapRange);
+  out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, kSoftcapRange);
   read_dual_chunk(config, out);
 }
 
@@ -276,6 +279,9 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   read_quantization(parsed.contains("quantization_config") ? parsed : object, config, out);
   read_moe(config, out);
   read_ropes(config, out);
+  if (out.head_dim * out.rope.partial_rotary_factor < 2) {
+    config.fail("partial_rotary_factor", "leaves no dimension of a head to rotate");
+  }
   if (config.status().ok()) read_window(config, out);
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");
   if (!bos.empty()) out.bos_token_id = bos[0];

@@ -95,6 +95,17 @@ struct ModelConfig {
   std::vector<int32_t> eos_token_ids;
 };
 
+// What both kinds of files are held to. A value that is left out is another thing than 0, which would
+// divide by nothing or scale everything away.
+struct NumberRange {
+  double min;
+  double max;
+};
+inline constexpr NumberRange kNormEpsRange{1e-12, 1};
+inline constexpr NumberRange kSoftcapRange{1e-3, 1e9};
+inline constexpr NumberRange kRopeThetaRange{1.001, 1e12};
+inline constexpr NumberRange kRopeFactorRange{1e-6, 1e6};  // and every other factor of a rope
+
 Result<ModelConfig> parse_config_json(std::string_view json);
 
 // generation_config.json: what a request gets when it says nothing.

@@ -2,6 +2,8 @@
 // value and the rule when it refuses. The first error sticks; read on and ask status() once.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/config.h"
 #include "warpweave/status.h"
 
 namespace warpweave {
@@ -44,6 +47,10 @@ class ConfigReader {
     return integer(key, min, min, max);
   }
 
+  double number(const char* key, double fallback, NumberRange range) {
+    return number(key, fallback, range.min, range.max);
+  }
+
   double number(const char* key, double fallback, double min, double max) {
     const nlohmann::json* value = find(key);
     if (value == nullptr) return fallback;
@@ -51,8 +58,7 @@ class ConfigReader {
       const double got = value->get<double>();
       if (got >= min && got <= max) return got;
     }
-    fail(key, "must be a number from " + std::to_string(min) + " to " + std::to_string(max) +
-                  ", got " + shown(*value));
+    fail(key, fmt::format("must be a number from {:g} to {:g}, got {}", min, max, shown(*value)));
     return fallback;
   }
 

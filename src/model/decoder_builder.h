@@ -336,6 +336,7 @@ auto DecoderBuilder<Target>::build() -> Result<typename Target::Weights> {
     WW_RETURN_IF_ERROR(norms(prefix, layer));
     WW_RETURN_IF_ERROR(attention(prefix + "self_attn.", i, layer));
     WW_RETURN_IF_ERROR(has_experts(i) ? experts(prefix + traits_.expert_names.block + ".", layer) : mlp(prefix + "mlp.", layer));
+    WW_RETURN_IF_ERROR(source_->intact());  // early: nobody waits for layers that a cut file no longer has
     if (options_.progress) options_.progress(i + 1, config_.num_layers);
   }
   for (std::future<RopeTable>& table : tables) {

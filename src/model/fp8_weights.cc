@@ -59,6 +59,8 @@ class Fp8Source : public WeightSource {
     }
     inner_->release(view);
   }
+  Status intact() const override { return inner_->intact(); }
+  Status seal() const override { return inner_->seal(); }
   Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
     return matrix_of(name, shape);
   }

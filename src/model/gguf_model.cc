@@ -1,5 +1,7 @@
 #include "model/gguf_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -37,7 +39,7 @@ class Metadata {
   const Status& status() const { return status_; }
 
   int integer(const std::string& key, int fallback, int min, int max) {
-    const int64_t* value = file_.get<int64_t>(arch_ + "." + key);
+    const int64_t* value = get<int64_t>(key, "an integer");
     if (value == nullptr) return fallback;
     if (*value < min || *value > max) {
       fail(key, "must be from " + std::to_string(min) + " to " + std::to_string(max) + ", got " + std::to_string(*value));
@@ -46,30 +48,39 @@ class Metadata {
     return static_cast<int>(*value);
   }
   int required(const std::string& key, int max) {
-    if (file_.get<int64_t>(arch_ + "." + key) == nullptr) fail(key, "is missing");
+    if (!file_.metadata.contains(arch_ + "." + key)) fail(key, "is missing");
     return integer(key, 1, 1, max);
   }
-  double number(const std::string& key, double fallback) {
-    const double* value = file_.get<double>(arch_ + "." + key);
-    return value != nullptr ? *value : fallback;
+  double number(const std::string& key, double fallback, NumberRange range) {
+    const double* value = get<double>(key, "a float");
+    if (value == nullptr) return fallback;
+    if (*value >= range.min && *value <= range.max) return *value;  // false for NaN
+    fail(key, fmt::format("must be from {:g} to {:g}, got {:g}", range.min, range.max, *value));
+    return fallback;
   }
-  const std::string* text(const std::string& key) { return file_.get<std::string>(arch_ + "." + key); }
+  const std::string* text(const std::string& key) { return get<std::string>(key, "a string"); }
   void fail(const std::string& key, const std::string& rule) {
     if (status_.ok()) status_ = Status::data_loss("metadata " + arch_ + "." + key + " " + rule);
   }
 
  private:
+  template <typename T>
+  const T* get(const std::string& key, const char* kind) {
+    const T* value = file_.get<T>(arch_ + "." + key);
+    if (value == nullptr && file_.metadata.contains(arch_ + "." + key)) fail(key, std::string("must be ") + kind);
+    return value;
+  }
+
   const GgufContents& file_;
   std::string arch_;
   Status status_;
 };
 
 void read_gguf_rope(Metadata& meta, ModelConfig& out) {
-  out.rope.theta = meta.number("rope.freq_base", 10000.0);
-  if (!(out.rope.theta > 1 && out.rope.theta < 1e12)) meta.fail("rope.freq_base", "is not a sensible base");
+  out.rope.theta = meta.number("rope.freq_base", 10000.0, kRopeThetaRange);
   const std::string* scaling = meta.text("rope.scaling.type");
   if (scaling == nullptr || *scaling == "none") return;
-  out.rope.factor = meta.number("rope.scaling.factor", 1.0);
+  out.rope.factor = meta.number("rope.scaling.factor", 1.0, kRopeFactorRange);
   out.rope.original_max_positions = meta.integer("rope.scaling.original_context_length", 0, 0, 1 << 28);
   if (*scaling == "linear") {
     out.rope.type = RopeConfig::Type::linear;
@@ -122,15 +133,16 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   out.head_dim = meta.integer("attention.key_length", std::max(2, out.hidden_size / out.num_q_heads), 2, 4096);
   out.intermediate_size = meta.integer("feed_forward_length", 1, 1, 1 << 24);
   out.max_position_embeddings = meta.required("context_length", 1 << 28);
-  out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", 1e-6);
-  out.attention_softcap = meta.number("attn_logit_softcapping", 0);
-  out.final_softcap = meta.number("final_logit_softcapping", 0);
+  out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", 1e-6, kNormEpsRange);
+  out.attention_softcap = meta.number("attn_logit_softcapping", 0, kSoftcapRange);
+  out.final_softcap = meta.number("final_logit_softcapping", 0, kSoftcapRange);
   out.num_experts = meta.integer("expert_count", 0, 0, 4096);
   out.experts_per_token = meta.integer("expert_used_count", 0, 0, 64);
   out.moe_intermediate_size = meta.integer("expert_feed_forward_length", out.intermediate_size, 1, 1 << 24);
   out.hidden_act = arch.branch_norms ? "gelu_pytorch_tanh" : "silu";
   if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
   if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");
+  if (out.num_experts > 0 && out.experts_per_token < 1) meta.fail("expert_used_count", "must be at least 1");
   if (out.experts_per_token > out.num_experts) meta.fail("expert_used_count", "must be at most expert_count");
   read_gguf_rope(meta, out);
   read_gguf_window(meta, arch, out);
@@ -144,10 +156,17 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   out.tie_word_embeddings = !file.tensors.contains("output.weight");
   const auto projection = file.tensors.find("blk.0.attn_q.weight");
   if (projection != file.tensors.end()) out.dtype = projection->second.dtype;
-  if (const int64_t* id = file.get<int64_t>("tokenizer.ggml.bos_token_id")) out.bos_token_id = static_cast<int32_t>(*id);
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
     const int64_t* id = file.get<int64_t>(key);
-    if (id != nullptr && *id >= 0 && *id < out.vocab_size) out.eos_token_ids.push_back(static_cast<int32_t>(*id));
+    if (id == nullptr) continue;
+    if (*id < 0 || *id >= out.vocab_size) {
+      return Status::data_loss(fmt::format("metadata {} is {}, must be a token id below {}", key, *id, out.vocab_size));
+    }
+    if (std::string_view(key).find("bos") != std::string_view::npos) {
+      out.bos_token_id = static_cast<int32_t>(*id);
+    } else {
+      out.eos_token_ids.push_back(static_cast<int32_t>(*id));
+    }
   }
   return out;
 }
@@ -209,6 +228,8 @@ class GgufSource : public WeightSource {
       MappedFile::release_pages(view.data, view.size_bytes());
     }
   }
+  Status intact() const override { return file_.intact(); }
+  Status seal() const override { return file_.seal(); }
 
  private:
   TensorView lookup(std::string_view name) const {
@@ -323,7 +344,9 @@ GgufTokenizerFields read_tokenizer(const GgufContents& file) {
 Result<GgufModel> load_gguf_model(const std::string& path) {
   WW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   const std::string name = std::filesystem::path(path).filename();
-  WW_ASSIGN_OR_RETURN(GgufContents contents, parse_gguf(file.text(), name));
+  auto parsed = parse_gguf(file.text(), name);
+  WW_RETURN_IF_ERROR(file.intact());  // before its contents are blamed
+  WW_ASSIGN_OR_RETURN(GgufContents contents, std::move(parsed));
   const std::string* arch_name = contents.get<std::string>("general.architecture");
   const GgufArch* arch = nullptr;
   std::string supported;

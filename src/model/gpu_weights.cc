@@ -63,6 +63,8 @@ class ReleasedWhenRead final : public WeightSource {
   void release(const TensorView& view) const override {
     uploader_.then([inner = inner_, view] { inner->release(view); });
   }
+  Status intact() const override { return inner_->intact(); }
+  Status seal() const override { return inner_->seal(); }
 
  private:
   const std::shared_ptr<WeightSource> inner_;
@@ -372,7 +374,9 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
     build.max_positions = DualChunkRope(*dual_chunk).rope_positions();
   }
   DecoderBuilder builder(config, traits, std::make_shared<ReleasedWhenRead>(source, *uploader), build, target);
-  WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, builder.build());
+  auto built = builder.build();
+  WW_RETURN_IF_ERROR(source->intact());  // a file that changed explains every other error
+  WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, std::move(built));
   if (stored_fp8 && !target.takes_fp8()) {
     LOG_INFO("8-bit weights are widened to {}: {}", dtype_info(options.dtype).name,
              options.dtype == DType::f32 ? "products in f32 take no others"
@@ -390,6 +394,7 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
     WW_ASSIGN_OR_RETURN(experts, target.expert_layer(layer.experts));
   }
   WW_RETURN_IF_ERROR(uploader->finish());
+  WW_RETURN_IF_ERROR(source->seal());
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "making random weights");
   weights.arena = std::move(arena);
   return weights;

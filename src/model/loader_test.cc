@@ -1,15 +1,18 @@
 // Broken model folders are refused with the cause; sharded ones and older spellings load.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/float8.h"
 #include "base/testing/temporary_folder.h"
+#include "model/build_decoder.h"
 #include "model/gguf.h"
 #include "model/model_bundle.h"
 #include "model/rope_frequencies.h"
@@ -86,6 +89,78 @@ void LoaderTest::make_shards() {
   }
   write_file(folder_ / "model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
   fs::remove(folder_ / "model.safetensors");
+}
+
+// What makes the weights of `bundle` into a model, as the engine does after it has opened them.
+Status build(const ModelBundle& bundle) {
+  ThreadTeam team(2);
+  const BuildOptions options = {.dtype = DType::f32, .max_positions = 64, .progress = {}};
+  return build_decoder(bundle.config, bundle.weights, options, team).status();
+}
+
+TEST_F(LoaderTest, WeightsThatAreCutWhileLoadingAreAnError) {
+  for (const char* folder : {"llama", "gguf"}) {
+    const fs::path copy = temporary_ / (std::string("cut-") + folder);
+    fs::copy(std::string("tests/golden/families/") + folder, copy);
+    fs::path weights;
+    for (const auto& entry : fs::directory_iterator(copy)) {
+      const fs::path extension = entry.path().extension();
+      if (extension == ".safetensors" || extension == ".gguf") weights = entry.path();
+    }
+    const fs::path model = weights.extension() == ".gguf" ? weights : copy;
+    const auto bundle = open_model_bundle(model, {.skip_tokenizer = true});
+    ASSERT_TRUE(bundle.ok()) << bundle.status().message();
+    fs::resize_file(weights, 4096);
+    const Status status = build(*bundle);
+    EXPECT_EQ(status.code(), StatusCode::data_loss);
+    EXPECT_NE(status.message().find("changed while it was read"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(weights.filename()), std::string::npos) << status.message();
+  }
+}
+
+TEST_F(LoaderTest, PipesInPlaceOfFilesAreRefusedAtOnce) {
+  for (const char* name : {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"}) {
+    const fs::path copy = temporary_ / (std::string("pipe-") + name);
+    fs::copy("models/tale-llama", copy);
+    fs::remove(copy / name);
+    ASSERT_EQ(mkfifo((copy / name).c_str(), 0600), 0);
+    expect_refusal(open_model_bundle(copy, {}), StatusCode::invalid_argument, {name, "no regular file but a pipe"});
+  }
+  const fs::path pipe = temporary_ / "pipe.gguf";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  expect_refusal(open_model_bundle(pipe, {}), StatusCode::invalid_argument, {"pipe.gguf", "no regular file"});
+}
+
+TEST_F(LoaderTest, LinksThatLeadNowhereAreErrorsAndNoExceptions) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja",
+                           "model.safetensors", "model.safetensors.index.json"}) {
+    const fs::path copy = temporary_ / (std::string("loop-") + name);
+    fs::copy("models/tale-llama", copy);
+    fs::remove(copy / name);
+    fs::create_symlink(name, copy / name);
+    expect_refusal(open_model_bundle(copy, {}), StatusCode::invalid_argument, {name, "cannot be opened"});
+  }
+  expect_refusal(open_model_bundle(std::string(5000, 'x'), {}), StatusCode::invalid_argument, {"cannot be opened"});
+}
+
+TEST_F(LoaderTest, JsonNestedDeepIsRefusedInEveryFile) {
+  const std::string lists = std::string(100'000, '[') + std::string(100'000, ']');
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
+  objects += "1" + std::string(100'000, '}');
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "model.safetensors.index.json"}) {
+    for (const std::string& text : {lists, "{\"eos_token_id\": " + lists + "}", objects}) {
+      const fs::path copy = temporary_ / "deep";
+      fs::remove_all(copy);
+      fs::copy("models/tale-llama", copy);
+      write_file(copy / name, text);
+      expect_refusal(open_model_bundle(copy, {}), StatusCode::data_loss, {"cannot be read", "nested deeper than 64"});
+    }
+  }
+  write_file(folder_ / "model.safetensors", safetensors("{\"a\":" + lists + "}", 0));
+  expect_refusal(open(), StatusCode::data_loss, {"model.safetensors", "nested deeper than 64"});
 }
 
 TEST_F(LoaderTest, ShardsGiveTheSameModelAsOneFile) {
@@ -423,10 +498,90 @@ TEST(Gguf, EveryTruncationIsRefused) {
   }
 }
 
+// The file with the float of `key` replaced.
+std::string with_float(std::string file, const std::string& key, float value) {
+  const size_t at = file.find(key);
+  EXPECT_NE(at, file.npos) << key;
+  uint32_t type = 0;
+  std::memcpy(&type, file.data() + at + key.size(), sizeof type);
+  EXPECT_EQ(type, 6u) << key;  // F32
+  std::memcpy(file.data() + at + key.size() + sizeof type, &value, sizeof value);
+  return file;
+}
+
+TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
+  const TemporaryFolder folder;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float kNaN = std::numeric_limits<float>::quiet_NaN();
+  const struct {
+    const char* model;
+    const char* key;
+  } fields[] = {{"gguf", "llama.attention.layer_norm_rms_epsilon"}, {"gguf", "llama.rope.freq_base"},
+                {"gguf-gemma2", "gemma2.attn_logit_softcapping"}, {"gguf-gemma2", "gemma2.final_logit_softcapping"},
+                {"gguf-qwen3", "qwen3.attention.layer_norm_rms_epsilon"}};
+  for (const auto& field : fields) {
+    const std::string file = read_file(std::string("tests/golden/families/") + field.model + "/model.gguf");
+    for (float value : {kNaN, 0.0f, -0.0f, -1.0f, kInfinity, -kInfinity, 1e-40f, 3e38f}) {
+      write_file(folder / "bad.gguf", with_float(file, field.key, value));
+      expect_refusal(open_model_bundle(folder / "bad.gguf", {.skip_tokenizer = true}), StatusCode::data_loss,
+                     {"bad.gguf", field.key, "must be from"});
+    }
+  }
+}
+
 json tiny_config() {
   return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", 96},
           {"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 4},
           {"num_attention_heads", 4}, {"max_position_embeddings", 128}};
+}
+
+// Every number of a configuration at every hostile value: refused with its name, or of use to a decoder.
+TEST(Config, NumbersAreRefusedByNameOrOfUse) {
+  json base = tiny_config();
+  base["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {"rope_theta", 1e4},
+                             {"original_max_position_embeddings", 64}, {"beta_fast", 32.0}, {"beta_slow", 1.0},
+                             {"attention_factor", 1.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                             {"partial_rotary_factor", 1.0}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+  base.update({{"num_key_value_heads", 4}, {"head_dim", 8}, {"rms_norm_eps", 1e-6}, {"attn_logit_softcapping", 50.0},
+               {"final_logit_softcapping", 30.0}, {"query_pre_attn_scalar", 16}, {"sliding_window", 16},
+               {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16},
+               {"decoder_sparse_step", 1}, {"rope_local_base_freq", 1e4}, {"eos_token_id", 3}, {"bos_token_id", 2}});
+  ASSERT_TRUE(parse_config_json(base.dump()).ok()) << parse_config_json(base.dump()).status().message();
+  const char* const kHostile[] = {"0", "-0.0", "-1", "-2147483648", "2147483648", "9223372036854775807", "1e308",
+                                  "-1e308", "5e-324", "1.5", "1e-40", "true", "\"1\"", "[]", "{}"};
+  const auto check = [&](const json& config, const std::string& key, const char* value) {
+    const auto parsed = parse_config_json(config.dump());
+    if (!parsed.ok()) {
+      EXPECT_NE(parsed.status().message().find(key), std::string::npos) << key << "=" << value << ": " << parsed.status().message();
+      return;
+    }
+    EXPECT_TRUE(parsed->norm_eps > 1e-20 && parsed->norm_eps <= 1) << key << "=" << value;
+    for (double cap : {parsed->attention_softcap, parsed->final_softcap}) EXPECT_TRUE(cap >= 1e-3 && cap < 1e10) << key << "=" << value;
+    EXPECT_GE(parsed->experts_per_token, parsed->num_experts > 0 ? 1 : 0);
+    const RopeFrequencies f = rope_frequencies(parsed->rope, parsed->head_dim, parsed->max_position_embeddings);
+    EXPECT_FALSE(f.inv_freq.empty()) << key << "=" << value;
+    for (double frequency : f.inv_freq) EXPECT_TRUE(frequency > 0 && std::isfinite(frequency)) << key << "=" << value;
+    EXPECT_TRUE(f.attention_factor > 0 && std::isfinite(f.attention_factor)) << key << "=" << value;
+  };
+  for (const auto& [key, unused] : base.items()) {
+    if (!base[key].is_number()) continue;
+    for (const char* value : kHostile) {
+      json config = base;
+      config[key] = json::parse(value);
+      check(config, key, value);
+    }
+  }
+  for (const auto& [key, unused] : base["rope_parameters"].items()) {
+    if (!base["rope_parameters"][key].is_number()) continue;
+    for (const char* type : {"yarn", "llama3", "linear"}) {
+      for (const char* value : kHostile) {
+        json config = base;
+        config["rope_parameters"]["rope_type"] = type;
+        config["rope_parameters"][key] = json::parse(value);
+        check(config, key, value);
+      }
+    }
+  }
 }
 
 TEST(Config, OlderRopeSpellingsMeanTheSame) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/json_file.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "model/fp8_weights.h"
@@ -15,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Result<std::string> optional_text(const std::string& path) {
-  if (!fs::exists(path)) return std::string();
+  if (!path_exists(path)) return std::string();
   return read_text_file(path);
 }
 
@@ -23,14 +24,17 @@ Result<std::string> optional_text(const std::string& path) {
 Result<std::string> find_chat_template(const std::string& folder, const std::string& tokenizer_config) {
   WW_ASSIGN_OR_RETURN(std::string own_file, optional_text(folder + "/chat_template.jinja"));
   if (!own_file.empty()) return own_file;
-  const auto config = nlohmann::json::parse(tokenizer_config, nullptr, false);
+  if (tokenizer_config.empty()) return std::string();
+  WW_ASSIGN_OR_RETURN(const nlohmann::json config,
+                      read_json<nlohmann::json>(tokenizer_config,
+                                                 {folder + "/tokenizer_config.json", StatusCode::data_loss}));
   if (!config.is_object() || !config.contains("chat_template")) return std::string();
   const auto& found = config["chat_template"];
   if (found.is_string()) return found.get<std::string>();
   if (found.is_array()) {
     for (const auto& entry : found) {
-      if (entry.is_object() && entry.value("name", "") == "default" && entry.contains("template") &&
-          entry["template"].is_string()) {
+      if (entry.is_object() && entry.contains("name") && entry["name"] == "default" &&
+          entry.contains("template") && entry["template"].is_string()) {
         return entry["template"].get<std::string>();
       }
     }
@@ -40,7 +44,7 @@ Result<std::string> find_chat_template(const std::string& folder, const std::str
 
 Status open_tokenizer(const std::string& folder, ModelBundle& out) {
   const std::string file = folder + "/tokenizer.json";
-  if (!fs::exists(file)) {
+  if (!path_exists(file)) {
     return Status::not_found(folder + ": no tokenizer.json; give --tokenizer-path, or serve token ids with "
                              "--skip-tokenizer-init", "--tokenizer-path");
   }
@@ -127,11 +131,12 @@ Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleO
 }  // namespace
 
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options) {
-  if (!fs::exists(path)) {
+  if (!path_exists(path)) {
     return Status::not_found("--model-path '" + path + "' does not exist; give a model folder or a .gguf file",
                              "--model-path");
   }
-  const bool is_folder = fs::is_directory(path);
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
   if (!is_folder || options.load_format == "gguf") {
     const std::string file = is_folder ? gguf_in_folder(path) : path;
     if (file.empty()) {
@@ -140,7 +145,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     }
     return open_gguf_bundle(file, options);
   }
-  if (!fs::exists(path + "/config.json")) {
+  if (!path_exists(path + "/config.json")) {
     const std::string file = gguf_in_folder(path);
     if (!file.empty() && options.load_format == "auto") return open_gguf_bundle(file, options);
     return Status::not_found(path + ": no config.json; a model folder has config.json, *.safetensors and "

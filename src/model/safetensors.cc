@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "base/json_file.h"
 #include "base/mapped_file.h"
 #include "model/weight_source.h"
 
@@ -79,7 +80,9 @@ class SafetensorsSource : public WeightSource {
   Status add_file(const std::string& path) {
     WW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
     const std::string name = fs::path(path).filename();
-    WW_ASSIGN_OR_RETURN(std::vector<NamedTensor> tensors, parse_safetensors(file.text(), name));
+    auto parsed = parse_safetensors(file.text(), name);
+    WW_RETURN_IF_ERROR(file.intact());  // before its contents are blamed
+    WW_ASSIGN_OR_RETURN(std::vector<NamedTensor> tensors, std::move(parsed));
     for (NamedTensor& tensor : tensors) {
       if (!tensors_.emplace(tensor.name, tensor.view).second) {
         return Status::data_loss(name + ": tensor " + tensor.name + " is in two files", name);
@@ -106,6 +109,14 @@ class SafetensorsSource : public WeightSource {
   void release(const TensorView& view) const override {
     MappedFile::release_pages(view.data, view.size_bytes());
   }
+  Status intact() const override {
+    for (const MappedFile& file : files_) WW_RETURN_IF_ERROR(file.intact());
+    return {};
+  }
+  Status seal() const override {
+    for (const MappedFile& file : files_) WW_RETURN_IF_ERROR(file.seal());
+    return {};
+  }
 
  private:
   std::vector<MappedFile> files_;
@@ -117,8 +128,10 @@ class SafetensorsSource : public WeightSource {
 Result<std::set<std::string>> shards_of_index(const std::string& index_path) {
   WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(index_path, kMaxHeaderBytes));
   simdjson::dom::parser parser;
+  simdjson::dom::element root;
   simdjson::dom::object map;
-  if (parser.parse(text)["weight_map"].get(map)) {
+  WW_RETURN_IF_ERROR(read_json_tape(parser, text, {index_path, StatusCode::data_loss, index_path}, root));
+  if (root["weight_map"].get(map)) {
     return Status::data_loss(index_path + ": no weight_map object", index_path);
   }
   std::set<std::string> shards;
@@ -159,8 +172,11 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::string_view file, const 
   const std::string_view header = file.substr(sizeof header_bytes, header_bytes);
   const std::string_view data = file.substr(sizeof header_bytes + header_bytes);
   simdjson::dom::parser parser;
+  simdjson::dom::element parsed;
   simdjson::dom::object root;
-  if (parser.parse(header.data(), header.size(), /*realloc_if_needed=*/true).get(root)) {
+  WW_RETURN_IF_ERROR(read_json_tape(parser, header, {file_name + ": the header", StatusCode::data_loss, file_name},
+                                     parsed));
+  if (parsed.get(root)) {
     return Status::data_loss(file_name + ": the header is not a JSON object", file_name);
   }
   std::vector<NamedTensor> tensors;
@@ -183,9 +199,9 @@ Result<std::shared_ptr<WeightSource>> open_safetensors(const std::string& folder
   const std::string single = folder + "/model.safetensors";
   const std::string index = single + ".index.json";
   std::set<std::string> files;
-  if (fs::exists(index)) {
+  if (path_exists(index)) {
     WW_ASSIGN_OR_RETURN(files, shards_of_index(index));
-  } else if (fs::exists(single)) {
+  } else if (path_exists(single)) {
     files.insert("model.safetensors");
   } else {
     return Status::not_found(folder + ": no model.safetensors, no model.safetensors.index.json and no .gguf file; "

@@ -34,6 +34,11 @@ class WeightSource {
   // The rule that makes the matrix find() gives, where there is one: it may be made anywhere.
   virtual std::optional<RandomMatrix> random(std::string_view, std::span<const int64_t>) const { return std::nullopt; }
   virtual void release(const TensorView&) const {}
+  // `data_loss` when a file behind the tensors changed while it was read (base/mapped_file.h): what was found
+  // in it is not to be trusted.
+  virtual Status intact() const { return {}; }
+  // intact(), once all is read: files that stay in use are not asked again.
+  virtual Status seal() const { return {}; }
 };
 
 // `inner` with release() in a thread of its own: taking mapped pages out of memory costs as much time as reading

@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/json_file.h"
 #include "base/mapped_file.h"
 
 namespace warpweave {
@@ -331,8 +332,8 @@ Result<Recording> parse_recording(std::string_view bytes) {
   }
   if (prefix[1] > kMaxHeaderBytes || prefix[1] > bytes.size() - kPrefixBytes)
     return broken("the header is cut");
-  const json header = json::parse(bytes.substr(kPrefixBytes, prefix[1]), nullptr, false);
-  if (header.is_discarded()) return broken("the header is not JSON");
+  WW_ASSIGN_OR_RETURN(const json header, read_json<json>(bytes.substr(kPrefixBytes, prefix[1]),
+                                                          {"recording: the header", StatusCode::data_loss}));
   Recording recording;
   WW_RETURN_IF_ERROR(read_header(header, recording));
 
@@ -356,8 +357,8 @@ Result<Recording> parse_recording(std::string_view bytes) {
 
 Result<Recording> read_recording(const std::string& path) {
   WW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  Result<Recording> recording =
-      parse_recording(file.text());
+  Result<Recording> recording = parse_recording(file.text());
+  WW_RETURN_IF_ERROR(file.intact());  // before its contents are blamed
   if (!recording.ok()) return recording.status().with_context(path);
   return recording;
 }

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <exception>
 
+#include "base/json_parse.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/json.h"
 #include "text/jinja/parser.h"
@@ -49,8 +50,9 @@ void parse_tool_arguments(ordered_json& message) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
     auto arguments = call["function"].find("arguments");
     if (arguments == call["function"].end() || !arguments->is_string()) continue;
-    ordered_json parsed = ordered_json::parse(arguments->get_ref<const std::string&>(), nullptr, false);
-    if (parsed.is_object()) *arguments = std::move(parsed);
+    // Text that is no object, or beyond the limits, stays the text that it is.
+    auto parsed = parse_json(arguments->get_ref<const std::string&>());
+    if (parsed.ok() && parsed->is_object()) *arguments = std::move(parsed).value();
   }
 }
 
@@ -71,9 +73,8 @@ Result<std::string> ChatTemplate::render(const ordered_json& variables) const {
     return Status::invalid_argument("the template variables must be an object", "messages");
   }
   try {
-    const jinja::Value values = jinja::from_json(variables);
-    const jinja::Limits limits{limits_.max_steps, limits_.max_output_bytes, limits_.max_work_bytes};
-    return jinja::Interpreter(*parsed_, values, limits, local_time(now_)).run();
+    const jinja::Limits limits{limits_.max_work, limits_.max_output_bytes};
+    return jinja::Interpreter(*parsed_, variables, limits, local_time(now_)).run();
   } catch (const jinja::RaisedByTemplate& raised) {
     return Status::invalid_argument(
         std::string("the model's chat template refuses these messages: ") + raised.what(),
@@ -100,16 +101,21 @@ Result<std::string> ChatTemplate::render_chat(ChatInput input) const {
       if (!accepts_content_parts()) flatten_content(message);
       parse_tool_arguments(message);
     }
+    // Appended without a look: of equal names the last one counts, and looking each one up would take a
+    // time that grows with the square of their number.
     ordered_json variables = ordered_json::object();
-    variables["add_generation_prompt"] = input.add_generation_prompt;
-    if (!input.bos_token.empty()) variables["bos_token"] = std::move(input.bos_token);
-    if (!input.eos_token.empty()) variables["eos_token"] = std::move(input.eos_token);
-    variables["documents"] = nullptr;
+    auto& named = variables.get_ref<ordered_json::object_t&>();
+    named.emplace_back("add_generation_prompt", input.add_generation_prompt);
+    if (!input.bos_token.empty()) named.emplace_back("bos_token", std::move(input.bos_token));
+    if (!input.eos_token.empty()) named.emplace_back("eos_token", std::move(input.eos_token));
+    named.emplace_back("documents", nullptr);
     if (input.extra.is_object()) {
-      for (auto& [key, value] : input.extra.items()) variables[key] = std::move(value);
+      for (auto& [key, value] : input.extra.get_ref<ordered_json::object_t&>()) {
+        named.emplace_back(key, std::move(value));
+      }
     }
-    variables["messages"] = std::move(input.messages);
-    variables["tools"] = std::move(input.tools);
+    named.emplace_back("messages", std::move(input.messages));
+    named.emplace_back("tools", std::move(input.tools));
     return render(variables);
   } catch (const std::exception& error) {
     return Status::internal(std::string("chat template: ") + error.what());

@@ -4,7 +4,7 @@
 // is the one that jinja2's ImmutableSandboxedEnvironment gives under the settings Hugging Face
 // transformers uses (trim_blocks, lstrip_blocks, loopcontrols, {% generation %}, tojson without
 // ASCII escapes, raise_exception, strftime_now). A template is data from outside: nothing it says
-// can reach files, the network or memory, and steps, output bytes, depth and ranges are limited.
+// can reach files, the network or memory, and work, output bytes, depth and ranges are limited.
 //
 // A ChatTemplate is immutable after parse(): copies share it, any thread may render.
 #pragma once
@@ -24,11 +24,11 @@ namespace jinja {
 struct Template;
 }
 
-// What one rendering may use. The defaults leave room for prompts of millions of tokens.
+// What one rendering may use. The defaults leave room for prompts of a million tokens, and end a rendering well
+// within a second whatever the template and the messages do.
 struct ChatTemplateLimits {
-  size_t max_steps = 5'000'000;             // evaluated nodes and touched list items
-  size_t max_output_bytes = 64u << 20;      // of the rendered text and of any one string
-  size_t max_work_bytes = size_t{1} << 30;  // of all strings built on the way
+  size_t max_work = 4'000'000;          // units of about 50 ns: jinja/runtime.h says what costs how many
+  size_t max_output_bytes = 64u << 20;  // of the rendered text and of any one string
 };
 
 // The variables of the usual call, as a server has them.

@@ -10,7 +10,7 @@ namespace {
 using warpweave::ChatTemplate;
 using warpweave::ChatTemplateLimits;
 
-const ChatTemplateLimits kSmall{200'000, 1u << 18, 1u << 22};
+const ChatTemplateLimits kSmall{200'000, 1u << 18};
 
 nlohmann::ordered_json conversation(const std::string& content) {
   return {{"messages",

@@ -1,5 +1,5 @@
 // Any bytes as a tokenizer.json; what loads must encode, decode and stream without a fault.
-// After a NUL byte the input goes on with a text to encode.
+// After a NUL byte the input goes on with a text to encode, after another one with a tokenizer_config.json.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -39,9 +39,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t cut = input.find('\0');
   const std::string_view json = input.substr(0, cut);
-  auto tokenizer = warpweave::load_hf_tokenizer(json, "");
+  const size_t config = cut == std::string_view::npos ? cut : input.find('\0', cut + 1);
+  auto tokenizer = warpweave::load_hf_tokenizer(json, config == input.npos ? "" : input.substr(config + 1));
   if (!tokenizer.ok()) return 0;
   exercise(**tokenizer, "Hello  wörld 123 <|x|> \xE2\x96\x81 \xF0\x9F\x98\x80\n\n'll");
-  if (cut != std::string_view::npos) exercise(**tokenizer, input.substr(cut + 1));
+  if (cut != std::string_view::npos) exercise(**tokenizer, input.substr(cut + 1, config - cut - 1));
   return 0;
 }

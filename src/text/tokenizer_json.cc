@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
 
+#include "base/json_file.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_core.h"
 #include "text/tokenizer_patterns.h"
@@ -436,6 +438,8 @@ std::optional<std::string> get_token_text(const object& root, std::string_view k
 Status read_added_tokens_decoder(const object& root, TokenizerSpec* spec) {
   object listed;
   if (root["added_tokens_decoder"].get(listed) != simdjson::SUCCESS) return {};
+  std::set<std::string> known;
+  for (const AddedTokenSpec& token : spec->added_tokens) known.insert(token.content);
   std::vector<std::pair<uint32_t, AddedTokenSpec>> tokens;
   for (const auto& [key, value] : listed) {
     object node;
@@ -446,10 +450,7 @@ Status read_added_tokens_decoder(const object& root, TokenizerSpec* spec) {
       return broken("added_tokens_decoder must map ids to tokens", "added_tokens_decoder");
     }
     WW_ASSIGN_OR_RETURN(AddedTokenSpec token, read_added_token(node));
-    const bool known = std::any_of(
-        spec->added_tokens.begin(), spec->added_tokens.end(),
-        [&](const AddedTokenSpec& other) { return other.content == token.content; });
-    if (!known) tokens.emplace_back(id, std::move(token));
+    if (!known.contains(token.content)) tokens.emplace_back(id, std::move(token));
   }
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -482,9 +483,9 @@ Status parse_object(simdjson::dom::parser* parser, std::string_view text, object
                       std::to_string(kMaxFileBytes),
                   "");
   }
-  const simdjson::error_code error = parser->parse(text.data(), text.size()).get(*root);
-  if (error == simdjson::SUCCESS) return {};
-  return broken(std::string("not a JSON object: ") + simdjson::error_message(error), "");
+  element parsed;
+  WW_RETURN_IF_ERROR(read_json_tape(*parser, text, {"the file", StatusCode::data_loss}, parsed));
+  return parsed.get(*root) == simdjson::SUCCESS ? Status() : broken("not a JSON object", "");
 }
 
 }  // namespace

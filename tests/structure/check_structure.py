@@ -13,6 +13,8 @@ ORDER = ["base", "device", "flags", "text", "kv", "sched", "batch", "attention",
 # The transport and the API know the engine only by its public header.
 FORBIDDEN = {"server": {"engine", "model", "ops", "attention", "sample", "batch", "sched", "kv"}}
 MAX_README_LINES = 15
+# JSON from outside is read under limits, by base/json_parse.h and json_file.h alone.
+JSON_PARSE = re.compile(r"\b\w*[jJ]son::(parse|accept)\(|simdjson[^;]*(\.|->)(parse|load)\(")
 
 
 def included(path):
@@ -38,6 +40,10 @@ def main():
                     broken.append(f"{path} includes {target}: src/{part} stands before src/{other}")
                 elif other in FORBIDDEN.get(part, ()) and not name.endswith("_test.cc"):
                     broken.append(f"{path} includes {target}: src/{part} may not know src/{other}")
+            if part != "base" and not name.endswith(("_test.cc", "_fuzz.cc", "_probe.cc", "testing.cc", "testing.h")):
+                with open(path, encoding="utf-8") as f:
+                    if JSON_PARSE.search(f.read()):
+                        broken.append(f"{path} parses JSON by itself; use base/json_parse.h or base/json_file.h")
     for part in ORDER + ["../tests", "../bench"]:
         readme = os.path.join(src, part, "README.md")
         if not os.path.exists(readme):

@@ -88,8 +88,7 @@ Value Interpreter::evaluate_dict(const Expr& expr) {
   auto dict = std::make_shared<Dict>();
   for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
     Value key = evaluate(*expr.children[i]);
-    if (!key.is(Kind::string)) runtime_.charge(dict->items().size());
-    dict->set(std::move(key), evaluate(*expr.children[i + 1]));
+    set_item(runtime_, *dict, std::move(key), evaluate(*expr.children[i + 1]));
   }
   return Value(std::shared_ptr<const Dict>(std::move(dict)));
 }
@@ -109,6 +108,7 @@ CallArgs Interpreter::evaluate_args(const ArgExprs& args) {
     runtime_.charge(mapping.dict().items().size());
     for (const auto& [key, value] : mapping.dict().items()) {
       if (!key.is(Kind::string)) throw Error("** needs a mapping with string keys");
+      runtime_.charge_bytes(key.string().size());
       out.named.emplace_back(key.string(), value);
     }
   }
@@ -118,7 +118,7 @@ CallArgs Interpreter::evaluate_args(const ArgExprs& args) {
 Value Interpreter::evaluate_call(const Expr& expr, const Value* caller) {
   const Expr& callee = *expr.children[0];
   if (callee.kind == Expr::Kind::name && callee.name == kNamespace && find(kNamespace) == nullptr) {
-    runtime_.charge(kObjectSteps);
+    runtime_.charge(kObjectWork);
     auto ns = make_namespace(runtime_, evaluate_args(expr.args));
     namespaces_.push_back(ns);
     return Value(std::shared_ptr<Object>(std::move(ns)));

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMaxWidth = 10'000;
 constexpr int kMaxPrecision = 100;
+constexpr size_t kFieldWork = 60;  // a hundred decimals of a large number take that long
 
 // One conversion of either form.
 struct Spec {
@@ -145,6 +146,7 @@ std::string percent_one(Runtime& runtime, const Value& value, Spec spec) {
     case 'r':
     case 'a': {
       runtime.charge_bytes(value.extent().weight);
+      runtime.charge_repr(value);
       std::string text = spec.type == 's' ? to_string(value) : repr(value);
       return padded("", text_prefix(text, spec.precision), spec, spec.align == '<' ? '<' : '>');
     }
@@ -155,7 +157,7 @@ std::string percent_one(Runtime& runtime, const Value& value, Spec spec) {
         if (code < 0 || code > 0x10FFFF) throw Error("%c needs a code point");
         append_utf8(text, static_cast<char32_t>(code));
       } else {
-        text = to_string(value);
+        text = runtime.str(value);
       }
       return padded("", text, spec, spec.align == '<' ? '<' : '>');
     }
@@ -214,6 +216,7 @@ std::string brace_one(Runtime& runtime, const Value& value, std::string_view for
     spec.align = '=';
   }
   spec.width = std::max(0, in.number(kMaxWidth, "width"));
+  runtime.charge(kFieldWork + static_cast<size_t>(spec.width) / 2);
   spec.group = in.skip(',');
   if (in.skip('.')) spec.precision = in.number(kMaxPrecision, "precision");
   spec.type = in.take();
@@ -252,6 +255,7 @@ Value brace_field(Runtime& runtime, std::string_view field, const CallArgs& args
     }
     value = args.positional[static_cast<size_t>(index)];
   } else {
+    runtime.charge(args.named.size());
     auto it = std::find_if(args.named.begin(), args.named.end(),
                            [&](const auto& named) { return named.first == head; });
     if (it == args.named.end()) {
@@ -279,6 +283,7 @@ Value brace_field(Runtime& runtime, std::string_view field, const CallArgs& args
 }  // namespace
 
 Value percent_format(Runtime& runtime, std::string_view pattern, const Value& values) {
+  runtime.charge_scan(pattern);
   std::string out;
   Reader in(pattern);
   size_t used = 0;
@@ -316,6 +321,7 @@ Value percent_format(Runtime& runtime, std::string_view pattern, const Value& va
     if (spec.align == '<') spec.fill = " ";
     spec.width = std::max(0, in.number(kMaxWidth, "width"));
     if (in.skip('.')) spec.precision = std::max(0, in.number(kMaxPrecision, "precision"));
+    runtime.charge(kFieldWork + static_cast<size_t>(spec.width) / 2);
     spec.type = in.take();
     if (spec.type == 's' || spec.type == 'r') spec.fill = " ";
     out += percent_one(runtime, named ? *named : next_value(), spec);
@@ -331,6 +337,7 @@ Value percent_format(Runtime& runtime, std::string_view pattern, const Value& va
 }
 
 Value brace_format(Runtime& runtime, std::string_view pattern, const CallArgs& args) {
+  runtime.charge_scan(pattern);
   std::string out;
   Reader in(pattern);
   size_t next = 0;
@@ -350,6 +357,7 @@ Value brace_format(Runtime& runtime, std::string_view pattern, const CallArgs& a
     Value value = brace_field(runtime, field, args, next);
     if (conversion == 'r') {
       runtime.charge_bytes(value.extent().weight);
+      runtime.charge_repr(value);
       value = Value(repr(value));
     }
     if (conversion == 's') value = Value(runtime.str(value));

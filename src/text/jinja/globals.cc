@@ -1,27 +1,19 @@
 #include "text/jinja/globals.h"
 
-#include <algorithm>
 #include <array>
 
 namespace warpweave::jinja {
 
 std::optional<Value> Namespace::attribute(Runtime& runtime, std::string_view name) {
-  runtime.charge(1 + attributes_.size() / 8);
-  for (const auto& [key, value] : attributes_) {
-    if (key == name) return value;
-  }
-  return std::nullopt;
+  runtime.charge_scan(name);
+  const auto it = attributes_.find(name);
+  return it == attributes_.end() ? std::nullopt : std::optional(it->second);
 }
 
 void Namespace::set(Runtime& runtime, std::string_view name, Value value) {
-  runtime.charge(1 + attributes_.size() / 8);
-  for (auto& [key, old] : attributes_) {
-    if (key == name) {
-      old = std::move(value);
-      return;
-    }
-  }
-  attributes_.emplace_back(std::string(name), std::move(value));
+  runtime.charge_scan(name);
+  runtime.charge_bytes(name.size());
+  attributes_.insert_or_assign(std::string(name), std::move(value));
 }
 
 namespace {
@@ -67,8 +59,7 @@ Value range_function(Runtime& rt, Args args) {
 std::shared_ptr<Dict> dict_of(Runtime& rt, Args args, std::string_view what) {
   auto dict = std::make_shared<Dict>();
   auto set = [&](const Value& key, const Value& value) {
-    rt.charge(key.is(Kind::string) ? 1 : 1 + dict->items().size());
-    dict->set(key, value);
+    set_item(rt, *dict, key, value);
   };
   if (args.positional.size() > 1) throw Error(std::string(what) + " takes one positional argument");
   if (!args.positional.empty()) {
@@ -84,7 +75,7 @@ std::shared_ptr<Dict> dict_of(Runtime& rt, Args args, std::string_view what) {
       }
     }
   }
-  for (const auto& [name, value] : args.named) set(Value(name), value);
+  for (const auto& [name, value] : args.named) set(rt.text(name), value);
   return dict;
 }
 
@@ -173,6 +164,7 @@ Value raise_function(Runtime& rt, Args args) {
 Value strftime_function(Runtime& rt, Args args) {
   Bound b(args, "strftime_now()", {"format"}, 1);
   const std::string format = rt.str(b[0]);
+  rt.charge(100);
   if (format.size() > 200) throw Error("strftime_now() takes a format of at most 200 bytes");
   char buffer[4096];
   const size_t size = std::strftime(buffer, sizeof buffer, format.c_str(), &rt.now());

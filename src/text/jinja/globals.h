@@ -2,6 +2,9 @@
 // strftime_now; and the namespace object, the one value a template can change.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "text/jinja/runtime.h"
@@ -16,7 +19,7 @@ class Namespace : public Object {
   void clear() { attributes_.clear(); }
 
  private:
-  std::vector<std::pair<std::string, Value>> attributes_;
+  std::map<std::string, Value, std::less<>> attributes_;
 };
 
 // Undefined when there is no such name. namespace() is made by the interpreter, which must empty

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "text/jinja/depth.h"
+#include "text/jinja/json.h"
 #include "text/jinja/loop.h"
 
 namespace warpweave::jinja {
@@ -48,28 +49,44 @@ class Entered {
 };
 
 ScopePtr inner_scope(const ScopePtr& parent) {
-  auto scope = std::make_shared<Scope>();
-  scope->parent = parent;
-  return scope;
+  return std::make_shared<Scope>(parent);
 }
 
 }  // namespace
 
-Interpreter::Interpreter(const Template& source, const Value& variables, const Limits& limits,
+const Value* Scope::find(std::string_view name) const {
+  const size_t i = index_.find(name);
+  return i == NameIndex::kNone ? nullptr : &values_[i];
+}
+
+void Scope::set(std::string_view name, Value value) {
+  const size_t i = index_.find(name);
+  if (i != NameIndex::kNone) {
+    values_[i] = std::move(value);
+    return;
+  }
+  index_.add(name, values_.size());
+  values_.push_back(std::move(value));
+}
+
+void Scope::clear() {
+  index_.clear();
+  values_.clear();
+}
+
+Interpreter::Interpreter(const Template& source, const nlohmann::ordered_json& variables, const Limits& limits,
                          std::tm now)
-    : template_(source),
-      variables_(variables),
-      runtime_(limits, now),
-      scope_(std::make_shared<Scope>()) {}
+    : template_(source), runtime_(limits, now), input_(variables), scope_(std::make_shared<Scope>(nullptr)) {}
 
 Interpreter::~Interpreter() {
   // Emptied one by one while all are still held, so no chain of them is freed recursively.
-  for (const ScopePtr& scope : captured_) scope->variables.clear();
+  for (const ScopePtr& scope : captured_) scope->clear();
   for (const auto& ns : namespaces_) ns->clear();
 }
 
 std::string Interpreter::run() {
   try {
+    variables_ = from_json(runtime_, input_);
     execute(template_.body);
   } catch (Error& error) {
     if (error.line == 0) error.line = runtime_.line;
@@ -83,6 +100,7 @@ void Interpreter::emit(std::string_view text) {
     throw Error("the rendered text has more than " +
                 std::to_string(runtime_.limits().max_string_bytes) + " bytes; send less");
   }
+  runtime_.charge(text.size() / kCopyBytes);
   out_ += text;
 }
 
@@ -161,7 +179,7 @@ Interpreter::Flow Interpreter::execute_for(const Stmt& stmt) {
   bool entered_once = false;
   while (auto item = loop->next()) {
     entered_once = true;
-    runtime_.charge();
+    runtime_.charge(4);  // for a scope with the loop's variables
     Entered entered(scope_, inner_scope(outer));
     set("loop", Value(std::shared_ptr<Object>(loop)));
     assign(*stmt.target, *std::move(item));
@@ -194,13 +212,14 @@ Interpreter::Flow Interpreter::execute_with(const Stmt& stmt) {
 }
 
 Value Interpreter::make_macro(const Macro& macro) {
-  runtime_.charge(kObjectSteps);
+  runtime_.charge(kObjectWork);
   if (captured_.empty() || captured_.back() != scope_) captured_.push_back(scope_);
   return Value(std::make_shared<MacroObject>(*this, macro, scope_));
 }
 
 Value Interpreter::call_macro(const Macro& macro, const ScopePtr& scope, const CallArgs& args) {
   Depth depth(depth_);
+  runtime_.charge(4 + 2 * macro.parameters.size());
   Entered entered(scope_, inner_scope(scope));
   std::string outer = std::exchange(out_, {});
   bind_parameters(macro, args);
@@ -226,16 +245,17 @@ void Interpreter::bind_parameters(const Macro& macro, const CallArgs& args) {
   auto named = std::make_shared<Dict>();
   std::optional<Value> caller;
   for (const auto& [name, value] : args.named) {
+    runtime_.charge(1 + count / 8);
     auto it = std::find(macro.parameters.begin(), macro.parameters.end(), name);
     if (it != macro.parameters.end()) {
       if (static_cast<size_t>(it - macro.parameters.begin()) < args.positional.size()) {
         throw Error("macro '" + macro.name + "' got its argument '" + name + "' twice");
       }
-      set(name, value);
+      set(*it, value);
     } else if (name == "caller" && macro.uses_caller) {
       caller = value;
     } else if (macro.uses_kwargs) {
-      named->set(Value(name), value);
+      set_item(runtime_, *named, runtime_.text(name), value);
     } else {
       throw Error("macro '" + macro.name + "' has no argument named '" + name + "'");
     }
@@ -243,8 +263,7 @@ void Interpreter::bind_parameters(const Macro& macro, const CallArgs& args) {
   const size_t first_default = count - macro.defaults.size();
   for (size_t i = 0; i < count; ++i) {
     const std::string& name = macro.parameters[i];
-    const auto& own = scope_->variables;
-    if (std::any_of(own.begin(), own.end(), [&](const auto& v) { return v.first == name; })) continue;
+    if (scope_->find(name) != nullptr) continue;
     set(name, i >= first_default ? evaluate(*macro.defaults[i - first_default])
                                  : Value::undefined("parameter '" + name + "' was not provided"));
   }
@@ -253,24 +272,15 @@ void Interpreter::bind_parameters(const Macro& macro, const CallArgs& args) {
   if (macro.uses_caller) set("caller", caller ? *caller : Value::undefined("No caller defined"));
 }
 
-const Value* Interpreter::find(std::string_view name) const {
-  for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
-    for (const auto& [key, value] : scope->variables) {
-      if (key == name) return &value;
-    }
+const Value* Interpreter::find(std::string_view name) {
+  for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent()) {
+    runtime_.charge();
+    if (const Value* value = scope->find(name)) return value;
   }
   return variables_.dict().find(name);
 }
 
-void Interpreter::set(std::string_view name, Value value) {
-  for (auto& [key, old] : scope_->variables) {
-    if (key == name) {
-      old = std::move(value);
-      return;
-    }
-  }
-  scope_->variables.emplace_back(std::string(name), std::move(value));
-}
+void Interpreter::set(std::string_view name, Value value) { scope_->set(name, std::move(value)); }
 
 void Interpreter::assign(const Expr& target, Value value) {
   if (target.kind == Expr::Kind::name) {

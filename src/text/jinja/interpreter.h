@@ -10,28 +10,41 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "text/jinja/ast.h"
 #include "text/jinja/globals.h"
 #include "text/jinja/runtime.h"
 
 namespace warpweave::jinja {
 
-struct Scope {
-  std::shared_ptr<Scope> parent;
-  std::vector<std::pair<std::string, Value>> variables;
+// Names are the template's own or literals: they outlive the scope.
+class Scope {
+ public:
+  explicit Scope(std::shared_ptr<Scope> parent) : parent_(std::move(parent)) {}
+  const Scope* parent() const { return parent_.get(); }
+  const Value* find(std::string_view name) const;
+  void set(std::string_view name, Value value);
+  void clear();
+
+ private:
+  std::shared_ptr<Scope> parent_;
+  std::vector<Value> values_;
+  NameIndex index_;
 };
 using ScopePtr = std::shared_ptr<Scope>;
 
 class Interpreter {
  public:
-  // `variables` is a dict.
-  Interpreter(const Template& source, const Value& variables, const Limits& limits, std::tm now);
+  // `variables` is an object; of equal keys the last one counts.
+  Interpreter(const Template& source, const nlohmann::ordered_json& variables, const Limits& limits, std::tm now);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
   // Throws jinja::Error with its line set.
   std::string run();
+  size_t work() const { return runtime_.work(); }
 
  private:
   enum class Flow { next, break_, continue_ };
@@ -62,13 +75,14 @@ class Interpreter {
   std::vector<Value> evaluate_all(const std::vector<ExprPtr>& exprs);
   CallArgs evaluate_args(const ArgExprs& args);
 
-  const Value* find(std::string_view name) const;
+  const Value* find(std::string_view name);
   void set(std::string_view name, Value value);
   void assign(const Expr& target, Value value);
 
   const Template& template_;
-  const Value& variables_;
   Runtime runtime_;
+  const nlohmann::ordered_json& input_;
+  Value variables_;
   ScopePtr scope_;
   std::string out_;
   int depth_ = 0;

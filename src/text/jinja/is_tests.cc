@@ -38,7 +38,9 @@ bool divisible_test(Runtime& rt, const Value& v, Args args) {
 
 template <bool (*predicate)(std::string_view)>
 bool case_test(Runtime& rt, const Value& v, Args) {
-  return predicate(rt.str(v));
+  const std::string text = rt.str(v);
+  rt.charge_characters(text);
+  return predicate(text);
 }
 
 constexpr char kEqual[] = "==";
@@ -55,8 +57,9 @@ bool compare_test(Runtime& rt, const Value& v, Args args) {
   return compare(rt, op, v, b[0]);
 }
 
-bool same_test(Runtime&, const Value& v, Args args) {
+bool same_test(Runtime& rt, const Value& v, Args args) {
   Bound b(args, "sameas", {"other"}, 1);
+  rt.charge_equal(v, b[0]);
   return v.kind() == b[0].kind() && equal(v, b[0]);
 }
 

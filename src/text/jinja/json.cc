@@ -10,7 +10,8 @@ namespace warpweave::jinja {
 
 namespace {
 
-Value convert(const nlohmann::ordered_json& json, int depth) {
+Value convert(Runtime& runtime, const nlohmann::ordered_json& json, int depth) {
+  runtime.charge();
   if (depth > kMaxValueDepth) {
     throw Error("the JSON nests deeper than " + std::to_string(kMaxValueDepth) + " levels; flatten it");
   }
@@ -22,16 +23,18 @@ Value convert(const nlohmann::ordered_json& json, int depth) {
       return n <= INT64_MAX ? Value(static_cast<int64_t>(n)) : Value(static_cast<double>(n));
     }
     case nlohmann::json::value_t::number_float: return Value(json.get<double>());
-    case nlohmann::json::value_t::string: return Value(json.get_ref<const std::string&>());
+    case nlohmann::json::value_t::string: return runtime.text(json.get_ref<const std::string&>());
     case nlohmann::json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
-      for (const auto& item : json) items.push_back(convert(item, depth + 1));
+      for (const auto& item : json) items.push_back(convert(runtime, item, depth + 1));
       return Value::list(std::move(items));
     }
     case nlohmann::json::value_t::object: {
       auto dict = std::make_shared<Dict>();
-      for (const auto& [key, item] : json.items()) dict->set(Value(key), convert(item, depth + 1));
+      for (const auto& [key, item] : json.get_ref<const nlohmann::ordered_json::object_t&>()) {
+        set_item(runtime, *dict, runtime.text(key), convert(runtime, item, depth + 1));
+      }
       return Value(std::shared_ptr<const Dict>(std::move(dict)));
     }
     default: return Value(None{});
@@ -43,6 +46,7 @@ class Writer {
   Writer(Runtime& runtime, const JsonStyle& style) : runtime_(runtime), style_(style) {}
 
   void write(const Value& value, int depth) {
+    pay();
     switch (value.kind()) {
       case Kind::none: out_ += "null"; break;
       case Kind::boolean: out_ += value.boolean() ? "true" : "false"; break;
@@ -60,6 +64,14 @@ class Writer {
   std::string take() { return std::move(out_); }
 
  private:
+  // For what was written since the last time; escapes make text up to six times as long.
+  void pay() {
+    const size_t written = out_.size() - paid_;
+    runtime_.charge_bytes(out_.size() > runtime_.limits().max_string_bytes ? out_.size() : written);
+    runtime_.charge(1 + written / kScanBytes);
+    paid_ = out_.size();
+  }
+
   void write_real(double d) {
     out_ += std::isnan(d) ? "NaN" : std::isinf(d) ? (d < 0 ? "-Infinity" : "Infinity") : format_real(d);
   }
@@ -89,6 +101,7 @@ class Writer {
         out_.append(text, at, c.bytes);
       }
       at += c.bytes;
+      if (out_.size() - paid_ > kPaidAtOnce) pay();
     }
     out_ += '"';
   }
@@ -109,6 +122,7 @@ class Writer {
   void new_line(int depth) {
     if (!style_.pretty) return;
     runtime_.charge_bytes(static_cast<size_t>(depth) + 1, style_.indent.size());
+    runtime_.charge(1 + static_cast<size_t>(depth) / 4);
     out_ += '\n';
     for (int i = 0; i < depth; ++i) out_ += style_.indent;
   }
@@ -129,8 +143,10 @@ class Writer {
   void write_dict(const Value& value, int depth) {
     auto items = value.dict().items();
     if (style_.sort_keys) {
-      std::stable_sort(items.begin(), items.end(),
-                       [](const auto& a, const auto& b) { return less(a.first, b.first); });
+      std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
+        runtime_.charge_less(a.first, b.first);
+        return less(a.first, b.first);
+      });
     }
     out_ += '{';
     bool first = true;
@@ -148,17 +164,16 @@ class Writer {
 
   Runtime& runtime_;
   const JsonStyle& style_;
+  static constexpr size_t kPaidAtOnce = 4096;
   std::string out_;
+  size_t paid_ = 0;
 };
 
 }  // namespace
 
-Value from_json(const nlohmann::ordered_json& json) { return convert(json, 0); }
+Value from_json(Runtime& runtime, const nlohmann::ordered_json& json) { return convert(runtime, json, 0); }
 
 Value to_json(Runtime& runtime, const Value& value, const JsonStyle& style) {
-  const size_t separators = style.item_separator.size() + style.key_separator.size();
-  runtime.charge_bytes(value.extent().weight / kNodeWeight, separators);
-  runtime.charge_bytes(value.extent().weight);
   Writer writer(runtime, style);
   writer.write(value, 0);
   return runtime.text(writer.take());

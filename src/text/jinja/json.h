@@ -7,8 +7,8 @@
 
 namespace warpweave::jinja {
 
-// Throws when the document nests deeper than kMaxValueDepth.
-Value from_json(const nlohmann::ordered_json& json);
+// Throws when the document nests deeper than kMaxValueDepth; of equal keys the last one counts.
+Value from_json(Runtime& runtime, const nlohmann::ordered_json& json);
 
 struct JsonStyle {
   std::string indent;  // of one level

@@ -14,6 +14,8 @@ namespace {
 
 using Type = Token::Type;
 
+constexpr size_t kMaxNameBytes = 256;
+
 bool name_start(unsigned char c) {
   return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80;
 }
@@ -206,6 +208,7 @@ class Lexer {
   void name() {
     size_t end = at_;
     while (end < source_.size() && name_part(source_[end])) ++end;
+    if (end - at_ > kMaxNameBytes) fail("a name has more than " + std::to_string(kMaxNameBytes) + " bytes");
     push(Type::name, source_.substr(at_, end - at_));
     advance(end);
   }

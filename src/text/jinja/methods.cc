@@ -13,21 +13,25 @@ namespace warpweave::jinja {
 Value replace_text(Runtime& runtime, std::string_view text, std::string_view from,
                    std::string_view to, int64_t count) {
   runtime.charge_scan(text);
+  runtime.charge_scan(from);
   const size_t most = count < 0 ? SIZE_MAX : static_cast<size_t>(count);
   size_t found = 0;
   if (from.empty()) {
     found = std::min(most, length(text) + 1);
   } else {
-    for (size_t at = text.find(from); at != std::string_view::npos && found < most;
-         at = text.find(from, at + from.size())) {
+    for (size_t at = find_text(text, from); at != std::string_view::npos && found < most;
+         at = find_text(text, from, at + from.size())) {
+      runtime.charge(2);  // for finding it twice
       ++found;
     }
   }
+  runtime.charge(found);
   runtime.charge_bytes(found, to.size());
+  runtime.charge_bytes(text.size());
   std::string out;
   size_t at = 0;
   for (size_t i = 0; i < found; ++i) {
-    size_t hit = from.empty() ? at : text.find(from, at);
+    size_t hit = from.empty() ? at : find_text(text, from, at);
     out.append(text.substr(at, hit - at)).append(to);
     at = hit + from.size();
     if (from.empty() && at < text.size()) {
@@ -42,10 +46,13 @@ Value replace_text(Runtime& runtime, std::string_view text, std::string_view fro
 
 Value pad_text(Runtime& runtime, std::string_view text, int64_t width, std::string_view fill,
                Align align) {
+  runtime.charge_scan(text);
+  runtime.charge_scan(fill);
   if (length(fill) != 1) throw Error("the fill of a padded string must be one character");
   const int64_t missing = width - static_cast<int64_t>(length(text));
   if (missing <= 0) return runtime.text(text);
   runtime.charge_bytes(static_cast<size_t>(missing), fill.size());
+  runtime.charge(static_cast<size_t>(missing) / 8);
   // str.center puts the odd blank on the left when the width is odd.
   const int64_t left = align == Align::left    ? 0
                        : align == Align::right ? missing
@@ -58,7 +65,7 @@ Value pad_text(Runtime& runtime, std::string_view text, int64_t width, std::stri
 }
 
 Value dict_items(Runtime& runtime, const Value& dict) {
-  runtime.charge(dict.dict().items().size());
+  runtime.charge(4 * dict.dict().items().size());
   std::vector<Value> out;
   for (const auto& [key, item] : dict.dict().items()) out.push_back(Value::tuple({key, item}));
   return Value::list(std::move(out));
@@ -82,22 +89,23 @@ Value strip_method(Runtime& rt, const Value& self, Args args) {
   rt.charge_scan(self.string());
   if (const Value* chars = b.given(0)) {
     std::string_view set = text_arg(*chars, "strip()");
-    rt.charge_bytes(set.size());
+    rt.charge_characters(set);
+    rt.charge_characters(self.string());
     return rt.text(strip(self.string(), side, &set));
   }
   return rt.text(strip(self.string(), side));
 }
 
-template <std::string (*convert)(std::string_view)>
+template <std::string (*convert)(std::string_view), bool one_by_one = false>
 Value convert_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "a string method", {});
-  rt.charge_scan(self.string());
+  one_by_one ? rt.charge_conversions(self.string()) : rt.charge_characters(self.string());
   return rt.text(convert(self.string()));
 }
 
 std::string swapcase(std::string_view text) {
   std::string out;
-  for (std::string_view c : characters(text)) out += is_upper(c) ? lower(c) : upper(c);
+  for_each_character(text, [&](std::string_view c) { out += is_upper(c) ? lower(c) : upper(c); });
   return out;
 }
 
@@ -115,7 +123,7 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
   std::vector<std::string_view> out;
   size_t at = 0;
   while (max_splits < 0 || static_cast<int64_t>(out.size()) < max_splits) {
-    size_t hit = text.find(separator, at);
+    size_t hit = find_text(text, separator, at);
     if (hit == std::string_view::npos) break;
     out.push_back(text.substr(at, hit - at));
     at = hit + separator.size();
@@ -127,9 +135,7 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
 std::vector<std::string_view> split_at_right(std::string_view text, std::string_view separator,
                                              int64_t max_splits) {
   std::vector<std::string_view> out;
-  while (max_splits < 0 || static_cast<int64_t>(out.size()) < max_splits) {
-    size_t hit = text.rfind(separator);
-    if (hit == std::string_view::npos) break;
+  for (size_t hit : find_from_right(text, separator, max_splits)) {
     out.push_back(text.substr(hit + separator.size()));
     text = text.substr(0, hit);
   }
@@ -161,6 +167,7 @@ template <bool from_right>
 Value split_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "split()", {"sep", "maxsplit"});
   rt.charge_scan(self.string());
+  rt.charge_scan(self.string());  // the parts are noted before they are counted
   const int64_t most = b.integer(1, -1);
   const Value* separator = b.given(0);
   if (separator == nullptr) {
@@ -179,6 +186,16 @@ Value splitlines_method(Runtime& rt, const Value& self, Args args) {
   return Value::list(texts(rt, split_lines(self.string(), b.truth(0, false))));
 }
 
+// Where `part` is, or npos.
+template <bool from_right>
+size_t find_one(Runtime& rt, std::string_view text, std::string_view part) {
+  rt.charge_scan(text);
+  rt.charge_scan(part);
+  if (!from_right) return find_text(text, part);
+  const std::vector<size_t> hits = find_from_right(text, part, 1);
+  return hits.empty() ? std::string_view::npos : hits[0];
+}
+
 template <bool from_right>
 Value partition_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "partition()", {"sep"}, 1);
@@ -186,7 +203,7 @@ Value partition_method(Runtime& rt, const Value& self, Args args) {
   if (sep.empty()) throw Error("partition() got an empty separator");
   rt.charge_scan(self.string());
   const std::string_view text = self.string();
-  const size_t hit = from_right ? text.rfind(sep) : text.find(sep);
+  const size_t hit = find_one<from_right>(rt, text, sep);
   if (hit == std::string_view::npos) {
     if (from_right) return Value::tuple(texts(rt, {"", "", text}));
     return Value::tuple(texts(rt, {text, "", ""}));
@@ -203,6 +220,7 @@ Value affix_method(Runtime& rt, const Value& self, Args args) {
   }
   auto matches = [&](const Value& affix) {
     const std::string& part = text_arg(affix, at_end ? "endswith()" : "startswith()");
+    rt.charge_scan(std::string_view(part).substr(0, text.string().size()));
     return at_end ? std::string_view(text.string()).ends_with(part)
                   : std::string_view(text.string()).starts_with(part);
   };
@@ -219,6 +237,7 @@ Value remove_affix_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, at_end ? "removesuffix()" : "removeprefix()", {"affix"}, 1);
   const std::string& part = text_arg(b[0], "removeprefix()");
   std::string_view text = self.string();
+  rt.charge_scan(std::string_view(part).substr(0, text.size()));
   if (at_end && !part.empty() && text.ends_with(part)) text.remove_suffix(part.size());
   if (!at_end && text.starts_with(part)) text.remove_prefix(part.size());
   return rt.text(text);
@@ -237,15 +256,16 @@ Value find_method_of(Runtime& rt, const Value& self, Args args) {
   rt.charge_scan(self.string());
   if (b.has(1) || b.has(2)) {
     Value window = get_slice(rt, self, b.given(1), b.given(2), nullptr);
-    const size_t hit = from_right ? window.string().rfind(part) : window.string().find(part);
+    const size_t hit = find_one<from_right>(rt, window.string(), part);
     if (hit != std::string::npos) {
+      rt.charge_scan(self.string());
       int64_t start = b.given(1) != nullptr ? b.integer(1, 0) : 0;
       const int64_t size = static_cast<int64_t>(length(self.string()));
       if (start < 0) start = std::max<int64_t>(0, start + size);
       return Value(start + static_cast<int64_t>(length(window.string().substr(0, hit))));
     }
   } else {
-    const size_t hit = from_right ? self.string().rfind(part) : self.string().find(part);
+    const size_t hit = find_one<from_right>(rt, self.string(), part);
     if (hit != std::string::npos) {
       return Value(static_cast<int64_t>(length(std::string_view(self.string()).substr(0, hit))));
     }
@@ -256,15 +276,24 @@ Value find_method_of(Runtime& rt, const Value& self, Args args) {
 
 Value count_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "count()", {"sub"}, 1);
-  rt.charge_walk(self);
   int64_t count = 0;
   if (self.is(Kind::list)) {
-    for (const Value& item : self.list_items()) count += equal(item, b[0]);
+    for (const Value& item : self.list_items()) {
+      rt.charge_equal(item, b[0]);
+      count += equal(item, b[0]);
+    }
     return Value(count);
   }
   const std::string& part = text_arg(b[0], "count()");
+  rt.charge_scan(self.string());
+  rt.charge_scan(part);
   if (part.empty()) return Value(static_cast<int64_t>(length(self.string())) + 1);
-  return Value(static_cast<int64_t>(split_at(self.string(), part, -1).size()) - 1);
+  for (size_t at = find_text(self.string(), part); at != std::string::npos;
+       at = find_text(self.string(), part, at + part.size())) {
+    rt.charge();
+    ++count;
+  }
+  return Value(count);
 }
 
 Value join_method(Runtime& rt, const Value& self, Args args) {
@@ -304,7 +333,7 @@ Value format_method(Runtime& rt, const Value& self, Args args) {
 template <bool (*predicate)(char32_t)>
 Value every_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "a string method", {});
-  rt.charge_scan(self.string());
+  rt.charge_characters(self.string());
   bool all = !self.string().empty();
   for (size_t at = 0; all && at < self.string().size();) {
     const CodePoint c = decode(self.string(), at);
@@ -317,7 +346,7 @@ Value every_method(Runtime& rt, const Value& self, Args args) {
 template <bool (*predicate)(std::string_view)>
 Value case_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "a string method", {});
-  rt.charge_scan(self.string());
+  rt.charge_characters(self.string());
   return Value(predicate(self.string()));
 }
 
@@ -332,9 +361,11 @@ Value isascii_method(Runtime& rt, const Value& self, Args args) {
 
 Value index_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "index()", {"value"}, 1);
-  rt.charge_walk(self);
   const auto& items = self.list_items();
-  auto it = std::find_if(items.begin(), items.end(), [&](const Value& v) { return equal(v, b[0]); });
+  auto it = std::find_if(items.begin(), items.end(), [&](const Value& v) {
+    rt.charge_equal(v, b[0]);
+    return equal(v, b[0]);
+  });
   if (it == items.end()) throw Error("the value is not in the list");
   return Value(static_cast<int64_t>(it - items.begin()));
 }
@@ -346,8 +377,7 @@ Value copy_method(Runtime&, const Value& self, Args args) {
 
 Value get_method(Runtime& rt, const Value& self, Args args) {
   Bound b(args, "get()", {"key", "default"}, 1);
-  rt.charge(b[0].is(Kind::string) ? 1 : 1 + self.dict().items().size());
-  const Value* found = self.dict().find(b[0]);
+  const Value* found = find_item(rt, self.dict(), b[0]);
   return found != nullptr ? *found : b.has(1) ? b[1] : Value(None{});
 }
 
@@ -411,8 +441,8 @@ constexpr std::array kStringMethods = std::to_array<Entry>({
     {"splitlines", splitlines_method},
     {"startswith", affix_method<false>},
     {"strip", strip_method<Side::both>},
-    {"swapcase", convert_method<swapcase>},
-    {"title", convert_method<title>},
+    {"swapcase", convert_method<swapcase, true>},
+    {"title", convert_method<title, true>},
     {"upper", convert_method<upper>},
     {"zfill", zfill_method},
 });
@@ -439,6 +469,18 @@ Method search(const std::array<Entry, n>& table, std::string_view name) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> method_names() {
+  std::vector<std::string_view> names;
+  const auto add = [&](const auto& table) {
+    for (const Entry& entry : table) names.push_back(entry.name);
+  };
+  add(kStringMethods);
+  add(kListMethods);
+  add(kDictMethods);
+  add(kNumberMethods);
+  return names;
+}
 
 Method find_method(const Value& self, std::string_view name) {
   switch (self.kind()) {

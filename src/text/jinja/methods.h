@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "text/jinja/value.h"
 
@@ -12,6 +13,8 @@ using Method = Value (*)(Runtime&, const Value& self, const CallArgs& args);
 
 // Null when values of this kind have no such method.
 Method find_method(const Value& self, std::string_view name);
+
+std::vector<std::string_view> method_names();  // of all kinds, for tests
 
 // Shared with the filters of the same name. `count` < 0 replaces all.
 Value replace_text(Runtime& runtime, std::string_view text, std::string_view from,

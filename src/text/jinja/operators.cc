@@ -3,6 +3,7 @@
 
 #include "text/jinja/format.h"
 #include "text/jinja/runtime.h"
+#include "text/jinja/unicode.h"
 
 namespace warpweave::jinja {
 
@@ -22,9 +23,12 @@ Value repeat(Runtime& runtime, const Value& sequence, const Value& times) {
   if (sequence.is(Kind::string)) {
     const std::string& unit = sequence.string();
     runtime.charge_bytes(count, unit.size());
+    if (unit.size() == 1) return Value(std::string(count, unit[0]));
+    if (unit.empty()) return Value(std::string());
+    runtime.charge(count / 4);
     std::string out;
     out.reserve(count * unit.size());
-    for (size_t i = 0; i < count && !unit.empty(); ++i) out += unit;
+    for (size_t i = 0; i < count; ++i) out += unit;
     return Value(std::move(out));
   }
   const auto& items = sequence.list_items();
@@ -116,16 +120,10 @@ bool contains(Runtime& runtime, const Value& item, const Value& container) {
         throw Error("'in <string>' needs a string on its left, got '" + item.type_name() + "'");
       }
       runtime.charge_scan(container.string());
-      return container.string().find(item.string()) != std::string::npos;
-    case Kind::dict:
-      if (!item.is(Kind::string)) runtime.charge(container.dict().items().size());
-      return container.dict().find(item) != nullptr;
-    case Kind::list: {
-      runtime.charge_walk(container);
-      const auto& items = container.list_items();
-      return std::any_of(items.begin(), items.end(),
-                         [&](const Value& other) { return equal(other, item); });
-    }
+      runtime.charge_scan(item.string());
+      return find_text(container.string(), item.string()) != std::string::npos;
+    case Kind::dict: return find_item(runtime, container.dict(), item) != nullptr;
+    case Kind::list: return holds(runtime, container.list_items(), item);
     default: throw Error("argument of type '" + container.type_name() + "' is not iterable");
   }
 }
@@ -162,9 +160,10 @@ Value negate(const Value& value) {
 bool compare(Runtime& runtime, std::string_view op, const Value& a, const Value& b) {
   if (op == "in") return contains(runtime, a, b);
   if (op == "not in") return !contains(runtime, a, b);
-  runtime.charge_walk(a.extent().weight < b.extent().weight ? a : b);
+  runtime.charge_equal(a, b);
   if (op == "==") return equal(a, b);
   if (op == "!=") return !equal(a, b);
+  runtime.charge_less(a, b);
   if (op == "<") return less(a, b);
   if (op == ">") return less(b, a);
   // For floats a <= b is not !(b < a) when one is NaN.

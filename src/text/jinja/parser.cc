@@ -175,6 +175,9 @@ class StatementParser {
     in_.expect_op("(");
     while (!in_.is_op(")")) {
       if (!macro.parameters.empty()) in_.expect_op(",");
+      if (macro.parameters.size() == kMaxParameters) {
+        in_.fail("a macro takes at most " + std::to_string(kMaxParameters) + " parameters; pass a mapping");
+      }
       macro.parameters.push_back(in_.identifier());
       if (in_.skip_op("=")) {
         macro.defaults.push_back(in_.expression());

@@ -11,6 +11,7 @@ namespace warpweave::jinja {
 
 inline constexpr size_t kMaxTemplateBytes = 1u << 20;
 inline constexpr int kMaxNesting = 200;  // of expressions and of blocks
+inline constexpr size_t kMaxParameters = 255;  // of a macro, as Python once had it
 
 std::shared_ptr<const Template> parse_template(std::string source);
 

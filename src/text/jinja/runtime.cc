@@ -7,12 +7,13 @@
 
 namespace warpweave::jinja {
 
-void Runtime::charge(size_t steps) {
-  if (steps > limits_.max_steps - steps_) {
-    throw Error("rendering takes more than " + std::to_string(limits_.max_steps) +
-                " steps; send fewer or shorter messages, or simplify the template");
+void Runtime::charge(size_t work) {
+  if (work > limits_.max_work - work_) {
+    work_ = limits_.max_work;
+    throw Error("rendering takes more than " + std::to_string(limits_.max_work) +
+                " units of work; send fewer or shorter messages, or simplify the template");
   }
-  steps_ += steps;
+  work_ += work;
 }
 
 void Runtime::charge_bytes(size_t bytes) {
@@ -20,11 +21,7 @@ void Runtime::charge_bytes(size_t bytes) {
     throw Error("rendering builds a string of " + std::to_string(bytes) + " bytes, at most " +
                 std::to_string(limits_.max_string_bytes) + " are allowed; send less");
   }
-  if (bytes > limits_.max_work_bytes - work_bytes_) {
-    throw Error("rendering builds more than " + std::to_string(limits_.max_work_bytes) +
-                " bytes of strings; send less, or simplify the template");
-  }
-  work_bytes_ += bytes;
+  charge(1 + bytes / kCopyBytes);
 }
 
 void Runtime::charge_bytes(size_t count, size_t bytes) {
@@ -32,8 +29,17 @@ void Runtime::charge_bytes(size_t count, size_t bytes) {
   charge_bytes(__builtin_mul_overflow(count, bytes, &total) ? SIZE_MAX : total);
 }
 
-void Runtime::charge_walk(const Value& value) {
-  charge(1 + value.extent().weight / kBytesPerStep);
+void Runtime::charge_equal(const Value& a, const Value& b) {
+  if (a.is(Kind::string) && b.is(Kind::string)) {
+    charge(1 + std::min(a.string().size(), b.string().size()) / kScanBytes);
+  } else {
+    charge(1 + std::min(a.extent().weight, b.extent().weight) / kNodeWeight);
+  }
+}
+
+void Runtime::charge_less(const Value& a, const Value& b) {
+  const int levels = 1 + std::min(a.extent().depth, b.extent().depth);
+  for (int i = 0; i < levels; ++i) charge_equal(a, b);
 }
 
 Value Runtime::text(std::string s) {
@@ -43,7 +49,30 @@ Value Runtime::text(std::string s) {
 
 std::string Runtime::str(const Value& value) {
   charge_bytes(value.extent().weight);
+  if (!value.is(Kind::string)) charge_repr(value);
   return to_string(value);
+}
+
+const Value* find_item(Runtime& runtime, const Dict& dict, const Value& key) {
+  if (key.is(Kind::string)) {
+    runtime.charge_scan(key.string());
+  } else {
+    runtime.charge(1 + dict.other_keys() * (1 + key.extent().weight / kNodeWeight));
+  }
+  return dict.find(key);
+}
+
+void set_item(Runtime& runtime, Dict& dict, Value key, Value value) {
+  (void)find_item(runtime, dict, key);  // pays for the search
+  runtime.charge(4);
+  dict.set(std::move(key), std::move(value));
+}
+
+bool holds(Runtime& runtime, const std::vector<Value>& items, const Value& value) {
+  return std::any_of(items.begin(), items.end(), [&](const Value& item) {
+    runtime.charge_equal(item, value);
+    return equal(item, value);
+  });
 }
 
 Bound::Bound(const CallArgs& args, std::string_view what, std::initializer_list<const char*> names,
@@ -99,7 +128,7 @@ std::vector<Value> iterate(Runtime& runtime, const Value& value) {
       break;
     case Kind::string:
       runtime.charge(value.string().size());
-      for (std::string_view c : characters(value.string())) out.push_back(runtime.text(c));
+      for_each_character(value.string(), [&](std::string_view c) { out.push_back(runtime.text(c)); });
       break;
     default: throw Error("'" + value.type_name() + "' object is not iterable");
   }
@@ -138,6 +167,7 @@ Value missing(const Value& object, std::string_view name) {
 }  // namespace
 
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name) {
+  runtime.charge_scan(name);
   require_defined(object);
   if (auto found = find_attribute(runtime, object, name)) return *std::move(found);
   if (object.is(Kind::dict)) {
@@ -147,10 +177,10 @@ Value get_attribute(Runtime& runtime, const Value& object, std::string_view name
 }
 
 Value get_item(Runtime& runtime, const Value& object, const Value& key) {
+  runtime.charge();
   require_defined(object);
   if (object.is(Kind::dict)) {
-    if (!key.is(Kind::string)) runtime.charge(object.dict().items().size());
-    if (const Value* item = object.dict().find(key)) return *item;
+    if (const Value* item = find_item(runtime, object.dict(), key)) return *item;
   }
   if (key.is(Kind::string)) {
     if (auto found = find_attribute(runtime, object, key.string())) return *std::move(found);
@@ -164,8 +194,10 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
     int64_t index = key.as_integer();
     if (index < 0) index += size;
     if (index >= 0 && index < size) {
-      if (is_list) return object.list_items()[static_cast<size_t>(index)];
-      return runtime.text(characters(object.string())[static_cast<size_t>(index)]);
+      const size_t at = static_cast<size_t>(index);
+      if (is_list) return object.list_items()[at];
+      runtime.charge_scan(object.string());
+      return runtime.text(character_range(object.string(), at, at + 1));
     }
   }
   return Value::undefined("'" + object.type_name() + " object' has no element " +
@@ -179,10 +211,12 @@ Value get_slice(Runtime& runtime, const Value& object, const Value* start, const
     return Value::undefined("'" + object.type_name() + "' object cannot be sliced");
   }
   const bool is_list = object.is(Kind::list);
-  runtime.charge(is_list ? object.list_items().size() : object.string().size());
-  std::vector<std::string_view> chars;
-  if (!is_list) chars = characters(object.string());
-  const int64_t size = static_cast<int64_t>(is_list ? object.list_items().size() : chars.size());
+  if (is_list) {
+    runtime.charge(1 + object.list_items().size() / 8);
+  } else {
+    runtime.charge_scan(object.string());
+  }
+  const int64_t size = static_cast<int64_t>(is_list ? object.list_items().size() : length(object.string()));
   auto given = [](const Value* v) { return v != nullptr && !v->is(Kind::none); };
   const int64_t stride = given(step) ? to_index(*step, "a slice") : 1;
   if (stride == 0) throw Error("slice step cannot be zero");
@@ -195,9 +229,20 @@ Value get_slice(Runtime& runtime, const Value& object, const Value* start, const
   };
   const int64_t from = bound(start, stride > 0 ? low : high);
   const int64_t to = bound(stop, stride > 0 ? high : low);
+  if (!is_list && stride == 1) {
+    runtime.charge_scan(object.string());
+    return runtime.text(character_range(object.string(), static_cast<size_t>(from),
+                                        static_cast<size_t>(std::max(from, to))));
+  }
+  std::vector<std::string_view> chars;
+  if (!is_list) {
+    runtime.charge_characters(object.string());
+    chars = characters(object.string());
+  }
   std::vector<Value> items;
   std::string text;
   for (int64_t i = from; stride > 0 ? i < to : i > to;) {
+    runtime.charge();
     if (is_list) {
       items.push_back(object.list_items()[static_cast<size_t>(i)]);
     } else {
@@ -210,6 +255,7 @@ Value get_slice(Runtime& runtime, const Value& object, const Value* start, const
 }
 
 Value call(Runtime& runtime, const Value& callee, const CallArgs& args) {
+  runtime.charge(2);
   require_defined(callee);
   if (!callee.is(Kind::object)) throw Error("'" + callee.type_name() + "' object is not callable");
   return callee.object()->call(runtime, args);

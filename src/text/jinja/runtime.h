@@ -1,7 +1,9 @@
 // One rendering's budget and clock, and the helpers that filters, methods and operators share.
 //
-// Everything that can grow is paid for before it is built: steps for values touched, bytes for
-// strings made. A spent budget throws jinja::Error.
+// Everything is paid for before it is done, in one unit of work: a node evaluated, a value made, touched or
+// compared; kCopyBytes of text copied; kScanBytes of text looked through. What takes longer costs more, so
+// that a unit is about 50 ns whatever a template does, and at most 64 bytes of memory. A spent budget throws
+// jinja::Error.
 #pragma once
 
 #include <ctime>
@@ -16,28 +18,37 @@
 namespace warpweave::jinja {
 
 struct Limits {
-  size_t max_steps;
+  size_t max_work;
   size_t max_string_bytes;
-  size_t max_work_bytes;
 };
 
 inline constexpr int64_t kMaxRange = 100'000;
-inline constexpr size_t kBytesPerStep = 32;  // of a string that is scanned
-inline constexpr size_t kObjectSteps = 50;   // for a macro or namespace, held until the end
+inline constexpr size_t kCopyBytes = 64;
+inline constexpr size_t kScanBytes = 16;
+inline constexpr size_t kObjectWork = 50;  // for a macro or namespace, held until the end
 
 class Runtime {
  public:
   Runtime(const Limits& limits, std::tm now) : limits_(limits), now_(now) {}
 
-  void charge(size_t steps = 1);
+  void charge(size_t work = 1);
   // Before a string of `bytes` bytes is built.
   void charge_bytes(size_t bytes);
   // Before a product of sizes: `count` pieces of `bytes` each.
   void charge_bytes(size_t count, size_t bytes);
-  // Before `text` is scanned.
-  void charge_scan(std::string_view text) { charge(1 + text.size() / kBytesPerStep); }
-  // Before `value` is walked in full: printed, compared, converted.
-  void charge_walk(const Value& value);
+  // Before `text` is searched or decoded.
+  void charge_scan(std::string_view text) { charge(1 + text.size() / kScanBytes); }
+  // Before each character of `text` is looked at in Unicode's tables.
+  void charge_characters(std::string_view text) { charge(1 + text.size() / 2); }
+  // Before each character is converted on its own, as in titles.
+  void charge_conversions(std::string_view text) { charge(1 + 4 * text.size()); }
+  // Before `value` is walked in full.
+  void charge_walk(const Value& value) { charge(1 + value.extent().weight / kNodeWeight); }
+  // Before `value` is written out as Python's repr().
+  void charge_repr(const Value& value) { charge(1 + value.extent().weight / 2); }
+  // Before two values are compared; `less` looks again at every level.
+  void charge_equal(const Value& a, const Value& b);
+  void charge_less(const Value& a, const Value& b);
 
   // A string value; pays for it.
   Value text(std::string s);
@@ -45,6 +56,7 @@ class Runtime {
   // str(value), paid for.
   std::string str(const Value& value);
 
+  size_t work() const { return work_; }  // done so far
   const std::tm& now() const { return now_; }
   const Limits& limits() const { return limits_; }
 
@@ -53,8 +65,7 @@ class Runtime {
  private:
   Limits limits_;
   std::tm now_;
-  size_t steps_ = 0;
-  size_t work_bytes_ = 0;
+  size_t work_ = 0;
 };
 
 // The arguments of one call laid out by parameter name.
@@ -79,6 +90,13 @@ class Bound {
 // Fails with Python's reason when `value` is undefined.
 void require_defined(const Value& value);
 int64_t to_index(const Value& value, std::string_view what);
+
+// The item of a key, or null; and setting one. Keys that are no strings are compared one by one.
+const Value* find_item(Runtime& runtime, const Dict& dict, const Value& key);
+void set_item(Runtime& runtime, Dict& dict, Value key, Value value);
+
+// Whether one of `items` equals `value`, and how many do.
+bool holds(Runtime& runtime, const std::vector<Value>& items, const Value& value);
 
 // What Python's iter() gives, as a list.
 std::vector<Value> iterate(Runtime& runtime, const Value& value);

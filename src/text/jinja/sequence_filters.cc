@@ -1,7 +1,6 @@
 // Filters over lists and mappings.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <numeric>
 
 #include "text/jinja/expression_parser.h"
@@ -82,6 +81,7 @@ Value lookup(Runtime& rt, Value item, const Value& path, const Value* otherwise)
   while (true) {
     const size_t dot = rest.find('.');
     const std::string part(rest.substr(0, dot));
+    rt.charge_scan(part);
     const bool digits = !part.empty() && part.size() < 10 &&
                         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     step(digits ? Value(int64_t{std::stoi(part)}) : Value(part));
@@ -97,9 +97,8 @@ Value join_filter(Runtime& rt, const Value& v, Args args) {
   bool first = true;
   for (const Value& item : iterate(rt, v)) {
     const std::string part = rt.str(b.given(1) != nullptr ? lookup(rt, item, b[1], nullptr) : item);
-    rt.charge_bytes(out.size() + part.size() + separator.size() > rt.limits().max_string_bytes
-                        ? SIZE_MAX
-                        : separator.size());
+    const size_t bytes = out.size() + part.size() + separator.size();
+    rt.charge_bytes(bytes > rt.limits().max_string_bytes ? bytes : separator.size());
     if (!first) out += separator;
     out += part;
     first = false;
@@ -124,7 +123,10 @@ Value map_filter(Runtime& rt, const Value& v, Args args) {
   FilterFunction filter = find_filter(name);
   if (filter == nullptr) throw Error("there is no filter named '" + name + "'");
   const CallArgs rest = without_first(args, 1);
-  for (const Value& item : iterate(rt, v)) out.push_back(filter(rt, item, rest));
+  for (const Value& item : iterate(rt, v)) {
+    rt.charge(2);
+    out.push_back(filter(rt, item, rest));
+  }
   return Value::list(std::move(out));
 }
 
@@ -143,6 +145,7 @@ Value select_filter(Runtime& rt, const Value& v, Args args) {
   std::vector<Value> out;
   for (const Value& item : iterate(rt, v)) {
     const Value subject = by_attribute ? lookup(rt, item, args.positional[0], nullptr) : item;
+    rt.charge(test != nullptr ? 2 : 0);
     const bool passes = test != nullptr ? test(rt, subject, rest) : subject.truthy();
     if (passes == keep) out.push_back(item);
   }
@@ -150,7 +153,10 @@ Value select_filter(Runtime& rt, const Value& v, Args args) {
 }
 
 Value fold_case(Runtime& rt, const Value& v, bool case_sensitive) {
-  return v.is(Kind::string) && !case_sensitive ? rt.text(lower(v.string())) : v;
+  if (!v.is(Kind::string) || case_sensitive) return v;
+  rt.charge(2);
+  rt.charge_characters(v.string());
+  return rt.text(lower(v.string()));
 }
 
 // The sort key of each item: the attribute (several joined by commas give a tuple), case folded.
@@ -180,16 +186,11 @@ std::vector<Value> keys_of(Runtime& rt, const std::vector<Value>& items, const V
 
 // Positions of the keys in ascending order, equal ones in their order.
 std::vector<size_t> sorted_positions(Runtime& rt, const std::vector<Value>& keys, bool reverse) {
-  size_t weight = keys.size();
-  for (const Value& key : keys) weight += key.extent().weight / kBytesPerStep;
-  size_t cost = 0;
-  if (__builtin_mul_overflow(weight, static_cast<size_t>(std::bit_width(keys.size())), &cost)) {
-    cost = SIZE_MAX;
-  }
-  rt.charge(cost);
+  rt.charge(keys.size());
   std::vector<size_t> order(keys.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    rt.charge_less(keys[a], keys[b]);
     return reverse ? less(keys[b], keys[a]) : less(keys[a], keys[b]);
   });
   return order;
@@ -225,9 +226,8 @@ Value unique_filter(Runtime& rt, const Value& v, Args args) {
   std::vector<Value> out;
   Dict seen;
   for (size_t i = 0; i < items.size(); ++i) {
-    rt.charge(keys[i].is(Kind::string) ? 1 : 1 + seen.items().size());
-    if (seen.find(keys[i]) != nullptr) continue;
-    seen.set(keys[i], Value(None{}));
+    if (find_item(rt, seen, keys[i]) != nullptr) continue;
+    set_item(rt, seen, keys[i], Value(None{}));
     out.push_back(items[i]);
   }
   return Value::list(std::move(out));
@@ -242,7 +242,11 @@ Value groupby_filter(Runtime& rt, const Value& v, Args args) {
   for (size_t begin = 0; begin < order.size();) {
     std::vector<Value> group;
     size_t end = begin;
-    for (; end < order.size() && equal(keys[order[begin]], keys[order[end]]); ++end) {
+    const auto same = [&](const Value& a, const Value& b) {
+      rt.charge_equal(a, b);
+      return equal(a, b);
+    };
+    for (; end < order.size() && same(keys[order[begin]], keys[order[end]]); ++end) {
       group.push_back(items[order[end]]);
     }
     const Value key = lookup(rt, group[0], b[0], b.given(1));
@@ -257,10 +261,10 @@ Value extreme_filter(Runtime& rt, const Value& v, Args args) {
   Bound b(args, want_max ? "max" : "min", {"case_sensitive", "attribute"});
   const auto items = iterate(rt, v);
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  rt.charge_walk(v);
   const auto keys = keys_of(rt, items, b.given(1), b.truth(0, false));
   size_t best = 0;
   for (size_t i = 1; i < items.size(); ++i) {
+    rt.charge_less(keys[best], keys[i]);
     if (want_max ? less(keys[best], keys[i]) : less(keys[i], keys[best])) best = i;
   }
   return items[best];
@@ -353,6 +357,12 @@ constexpr std::array kFilters = std::to_array<Entry>({
 });
 
 }  // namespace
+
+std::vector<std::string_view> sequence_filter_names() {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : kFilters) names.push_back(entry.name);
+  return names;
+}
 
 FilterFunction find_sequence_filter(std::string_view name) {
   for (const Entry& entry : kFilters) {

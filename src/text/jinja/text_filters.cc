@@ -22,22 +22,24 @@ Value string_filter(Runtime& rt, const Value& v, Args args) {
   return v.is(Kind::string) ? v : Value(rt.str(v));
 }
 
-template <std::string (*convert)(std::string_view)>
+template <std::string (*convert)(std::string_view), bool one_by_one = false>
 Value convert_filter(Runtime& rt, const Value& v, Args args) {
   Bound b(args, "the filter", {});
-  return rt.text(convert(rt.str(v)));
+  const std::string text = rt.str(v);
+  one_by_one ? rt.charge_conversions(text) : rt.charge_characters(text);
+  return rt.text(convert(text));
 }
 
 // Words start behind anything but letters, digits, underscores and apostrophes.
 std::string title_words(std::string_view text) {
   std::string out;
   bool inside = false;
-  for (std::string_view c : characters(text)) {
+  for_each_character(text, [&](std::string_view c) {
     const char32_t code = decode(c, 0).value;
     const bool separator = is_space(code) || std::string_view("-([{<").find(c) != std::string_view::npos;
     out += separator ? std::string(c) : inside ? lower(c) : upper(c);
     inside = !separator;
-  }
+  });
   return out;
 }
 
@@ -47,8 +49,11 @@ Value trim_filter(Runtime& rt, const Value& v, Args args) {
   if (const Value* chars = b.given(0)) {
     const std::string set = rt.str(*chars);
     const std::string_view view = set;
+    rt.charge_characters(set);
+    rt.charge_characters(text);
     return rt.text(strip(text, Side::both, &view));
   }
+  rt.charge_scan(text);
   return rt.text(strip(text, Side::both));
 }
 
@@ -86,6 +91,7 @@ Value indent_filter(Runtime& rt, const Value& v, Args args) {
     margin.assign(static_cast<size_t>(width), ' ');
   }
   const std::string text = v.string() + "\n";
+  rt.charge_scan(text);
   const auto lines = split_lines(text);
   rt.charge(lines.size());
   rt.charge_bytes(lines.size(), margin.size() + 1);
@@ -109,10 +115,11 @@ Value truncate_filter(Runtime& rt, const Value& v, Args args) {
   const int64_t leeway = b.given(3) != nullptr ? b.integer(3, 5) : 5;
   const int64_t keep = most - static_cast<int64_t>(length(end));
   if (keep < 0 || leeway < 0) throw Error("truncate needs a length of at least that of its end mark");
-  const auto chars = characters(text);
-  if (static_cast<int64_t>(chars.size()) - leeway <= most) return rt.text(text);
-  std::string_view head = text;
-  head = head.substr(0, static_cast<size_t>(chars[static_cast<size_t>(keep)].data() - text.data()));
+  rt.charge_scan(text);
+  rt.charge_scan(end);
+  const int64_t size = static_cast<int64_t>(length(text));
+  if (size <= most || size - leeway <= most) return rt.text(text);
+  std::string_view head = character_range(text, 0, static_cast<size_t>(keep));
   if (!b.truth(1, false)) head = head.substr(0, head.rfind(' '));
   return rt.text(std::string(head) + end);
 }
@@ -121,6 +128,7 @@ Value escape_filter(Runtime& rt, const Value& v, Args args) {
   Bound b(args, "escape", {});
   const std::string text = rt.str(v);
   rt.charge_bytes(5, text.size());
+  rt.charge_scan(text);
   std::string out;
   for (char c : text) {
     switch (c) {
@@ -138,14 +146,15 @@ Value escape_filter(Runtime& rt, const Value& v, Args args) {
 Value wordcount_filter(Runtime& rt, const Value& v, Args args) {
   Bound b(args, "wordcount", {});
   const std::string text = rt.str(v);
+  rt.charge_characters(text);
   int64_t words = 0;
   bool inside = false;
-  for (std::string_view c : characters(text)) {
+  for_each_character(text, [&](std::string_view c) {
     const char32_t code = decode(c, 0).value;
     const bool part = is_alpha(code) || is_digit(code) || code == '_';
     words += part && !inside;
     inside = part;
-  }
+  });
   return Value(words);
 }
 
@@ -226,8 +235,9 @@ Value abs_filter(Runtime&, const Value& v, Args args) {
   return v.as_integer() < 0 ? negate(v) : Value(v.as_integer());
 }
 
-Value round_filter(Runtime&, const Value& v, Args args) {
+Value round_filter(Runtime& rt, const Value& v, Args args) {
   Bound b(args, "round", {"precision", "method"});
+  rt.charge(20);  // three hundred decimals take that long
   number_of(v, "round");
   const std::string method = b.has(1) ? to_string(b[1]) : "common";
   const int64_t precision = std::clamp<int64_t>(b.integer(0, 0), -300, 300);
@@ -318,7 +328,7 @@ constexpr std::array kFilters = std::to_array<Entry>({
     {"round", round_filter},
     {"safe", identity_filter},
     {"string", string_filter},
-    {"title", convert_filter<title_words>},
+    {"title", convert_filter<title_words, true>},
     {"tojson", tojson_filter},
     {"trim", trim_filter},
     {"truncate", truncate_filter},
@@ -333,6 +343,12 @@ FilterFunction find_text_filter(std::string_view name) {
     if (entry.name == name) return entry.filter;
   }
   return nullptr;
+}
+
+std::vector<std::string_view> filter_names() {
+  std::vector<std::string_view> names = sequence_filter_names();
+  for (const Entry& entry : kFilters) names.push_back(entry.name);
+  return names;
 }
 
 FilterFunction find_filter(std::string_view name) {

@@ -5,7 +5,9 @@
 #include <unicode/ustring.h>
 #include <unicode/unistr.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace warpweave::jinja {
 
@@ -48,6 +50,33 @@ size_t length(std::string_view text) {
   return count;
 }
 
+std::string_view character_range(std::string_view text, size_t begin, size_t end) {
+  size_t at = 0, i = 0;
+  for (; i < begin && at < text.size(); ++i) at += decode(text, at).bytes;
+  const size_t first = at;
+  for (; i < end && at < text.size(); ++i) at += decode(text, at).bytes;
+  return text.substr(first, at - first);
+}
+
+size_t find_text(std::string_view text, std::string_view pattern, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (pattern.empty()) return from;
+  const void* hit = memmem(text.data() + from, text.size() - from, pattern.data(), pattern.size());
+  return hit == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(hit) - text.data());
+}
+
+std::vector<size_t> find_from_right(std::string_view text, std::string_view pattern, int64_t most) {
+  std::vector<size_t> out;
+  const std::string backwards(text.rbegin(), text.rend()), sought(pattern.rbegin(), pattern.rend());
+  for (size_t at = 0; most < 0 || static_cast<int64_t>(out.size()) < most;) {
+    const size_t hit = find_text(backwards, sought, at);
+    if (hit == std::string_view::npos) break;
+    at = hit + std::max<size_t>(1, sought.size());
+    out.push_back(text.size() - hit - pattern.size());
+  }
+  return out;
+}
+
 size_t last_character(std::string_view text, size_t from) {
   size_t start = text.size() - 1;
   while (start > from && text.size() - start < 4 &&
@@ -87,14 +116,11 @@ bool is_alpha(char32_t c) {
 bool is_digit(char32_t c) { return u_isdigit(static_cast<UChar32>(c)); }
 
 std::string_view strip(std::string_view text, Side side, const std::string_view* chars) {
+  std::vector<std::string_view> set = chars != nullptr ? characters(*chars) : std::vector<std::string_view>();
+  std::sort(set.begin(), set.end());
   auto dropped = [&](std::string_view character) {
     if (chars == nullptr) return is_space(decode(character, 0).value);
-    for (size_t at = 0; at < chars->size();) {
-      size_t bytes = decode(*chars, at).bytes;
-      if (chars->substr(at, bytes) == character) return true;
-      at += bytes;
-    }
-    return false;
+    return std::binary_search(set.begin(), set.end(), character);
   };
   size_t begin = 0;
   size_t end = text.size();
@@ -164,11 +190,11 @@ std::string capitalize(std::string_view text) {
 std::string title(std::string_view text) {
   std::string out;
   bool inside = false;
-  for (std::string_view character : characters(text)) {
+  for_each_character(text, [&](std::string_view character) {
     bool letter = cased(decode(character, 0).value);
     out += !letter ? std::string(character) : inside ? lower(character) : title_first(character);
     inside = letter;
-  }
+  });
   return out;
 }
 
@@ -224,7 +250,7 @@ std::string quote(std::string_view text) {
       text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char mark = use_double ? '"' : '\'';
   std::string out(1, mark);
-  for (std::string_view character : characters(text)) {
+  for_each_character(text, [&](std::string_view character) {
     const char32_t c = decode(character, 0).value;
     char escaped[16];
     if (c == '\\' || c == static_cast<unsigned char>(mark)) {
@@ -243,7 +269,7 @@ std::string quote(std::string_view text) {
       std::snprintf(escaped, sizeof escaped, form, static_cast<unsigned>(c));
       out += escaped;
     }
-  }
+  });
   out += mark;
   return out;
 }

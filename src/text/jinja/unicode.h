@@ -18,6 +18,21 @@ void append_utf8(std::string& out, char32_t code_point);
 
 size_t length(std::string_view text);
 std::vector<std::string_view> characters(std::string_view text);
+template <typename Visit>
+void for_each_character(std::string_view text, Visit&& visit) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = decode(text, at).bytes;
+    visit(text.substr(at, bytes));
+    at += bytes;
+  }
+}
+// The characters [begin, end); fewer where the text ends.
+std::string_view character_range(std::string_view text, size_t begin, size_t end);
+
+// text.find and the places of matches from the right, none overlapping, at most `most` (-1: all), in time
+// that grows with the text alone: a pattern of its own choice costs nobody a product of both lengths.
+size_t find_text(std::string_view text, std::string_view pattern, size_t from = 0);
+std::vector<size_t> find_from_right(std::string_view text, std::string_view pattern, int64_t most);
 
 // Where the last character of a text that is not empty starts; not before `from`.
 size_t last_character(std::string_view text, size_t from = 0);

@@ -33,21 +33,46 @@ Value Object::call(Runtime&, const CallArgs&) {
   throw Error("'" + type_name() + "' object is not callable");
 }
 
+namespace {
+constexpr size_t kFewNames = 8;
+}  // namespace
+
+size_t NameIndex::find(std::string_view name) const {
+  if (many_.empty()) {
+    for (const auto& [known, position] : few_) {
+      if (known == name) return position;
+    }
+    return kNone;
+  }
+  const auto it = many_.find(name);
+  return it == many_.end() ? kNone : it->second;
+}
+
+void NameIndex::add(std::string_view name, size_t position) {
+  if (many_.empty()) {
+    few_.emplace_back(name, position);
+    if (few_.size() > kFewNames) many_.insert(few_.begin(), few_.end());
+  } else {
+    many_.emplace(name, position);
+  }
+}
+
+void NameIndex::clear() {
+  few_.clear();
+  many_.clear();
+}
+
 const Value* Dict::find(std::string_view key) const {
-  auto it = index_.find(key);
-  return it == index_.end() ? nullptr : &items_[it->second].second;
+  const size_t i = index_.find(key);
+  return i == NameIndex::kNone ? nullptr : &items_[i].second;
 }
 
 size_t Dict::position(const Value& key) const {
-  if (key.is(Kind::string)) {
-    auto it = index_.find(key.string());
-    return it == index_.end() ? items_.size() : it->second;
+  if (key.is(Kind::string)) return std::min(index_.find(key.string()), items_.size());
+  for (size_t i : other_keys_) {
+    if (equal(items_[i].first, key)) return i;
   }
-  size_t i = 0;
-  while (i < items_.size() && (items_[i].first.is(Kind::string) || !equal(items_[i].first, key))) {
-    ++i;
-  }
-  return i;
+  return items_.size();
 }
 
 const Value* Dict::find(const Value& key) const {
@@ -66,7 +91,13 @@ void Dict::set(Value key, Value value) {
     items_[i].second = std::move(value);
     return;
   }
-  if (key.is(Kind::string)) index_.emplace(key.string(), items_.size());
+  if (key.is(Kind::string)) {
+    index_.add(key.string(), items_.size());
+  } else {
+    // Whoever walks or compares the mapping pays for the search.
+    extent_.weight += key.extent().weight * other_keys_.size();
+    other_keys_.push_back(items_.size());
+  }
   items_.emplace_back(std::move(key), std::move(value));
 }
 

@@ -8,12 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -46,6 +46,20 @@ struct Extent {
 };
 inline constexpr size_t kNodeWeight = 8;
 
+// Where each name stands in a list. Few names are compared one by one; more are kept sorted: names that are
+// hashed could be chosen to collide. The names must outlive the index.
+class NameIndex {
+ public:
+  static constexpr size_t kNone = SIZE_MAX;
+  size_t find(std::string_view name) const;
+  void add(std::string_view name, size_t position);  // that is not there yet
+  void clear();
+
+ private:
+  std::vector<std::pair<std::string_view, size_t>> few_;
+  std::map<std::string_view, size_t> many_;
+};
+
 struct List {
   std::vector<Value> items;
   bool is_tuple = false;
@@ -60,17 +74,14 @@ class Dict {
   // Replaces an equal key. Throws on a key Python cannot hash.
   void set(Value key, Value value);
   const Extent& extent() const { return extent_; }
+  size_t other_keys() const { return other_keys_.size(); }
 
  private:
   size_t position(const Value& key) const;
 
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
   std::vector<std::pair<Value, Value>> items_;
-  // Position of each string key; other keys are searched one by one.
-  std::unordered_map<std::string, size_t, Hash, std::equal_to<>> index_;
+  NameIndex index_;                 // of string keys; their text is shared and stays where it is
+  std::vector<size_t> other_keys_;  // positions of the rest, searched one by one
   Extent extent_{1, kNodeWeight};
 };
 
