@@ -47,6 +47,7 @@ class GrammarMatcher {
   explicit GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar);
 
   const CompiledGrammar& grammar() const { return *grammar_; }
+  const std::shared_ptr<const CompiledGrammar>& grammar_ptr() const { return grammar_; }
 
   // Sets the bits of the tokens that may come next, clears all others. `mask` has
   // mask_words(vocabulary.size()) words. False when no token can follow (see failed()).
