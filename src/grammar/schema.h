@@ -19,7 +19,8 @@ namespace warpweave::grammar {
 using Json = nlohmann::ordered_json;
 
 struct JsonStyle {
-  // Spaces and line breaks wherever JSON allows them, but not around the whole text; else none.
+  // A space, or a line break and indentation, where writers put them: inside brackets and behind ','
+  // and ':'. Else none. Never around the whole text.
   bool any_whitespace = true;
   // With no whitespace: what stands after ':' and ','.
   std::string separator = "";

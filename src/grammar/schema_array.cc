@@ -119,7 +119,7 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
   now.state[contains == nullptr] = open;
   now.made[contains == nullptr] = true;
   for (int64_t count = 0; builder_.within_limits(); ++count) {
-    if (count >= min && now.made[1]) builder_.add_empty(builder_.emit_text(now.state[1], "]"), end);
+    if (count >= min && now.made[1]) builder_.add_empty(builder_.emit_text(count > 0 ? emit_spaces(now.state[1], inner) : now.state[1], "]"), end);
     if (max >= 0 && count == max) return;
     const bool last = max < 0 && count == columns;  // loops
     const SchemaSet items = item_set(leaf, origin, static_cast<size_t>(count));
@@ -128,7 +128,6 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
       if (!next.made[found]) {
         next.state[found] = builder_.add_state();
         next.made[found] = true;
-        spaces_at(next.state[found], inner);
       }
       return next.state[found];
     };
@@ -151,7 +150,7 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
         const StateId again = emit_comma(next.state[found], inner);
         const SchemaSet more = item_set(leaf, origin, static_cast<size_t>(count) + 1);
         builder_.add_call(again, rule_for(more, inner), next.state[found]);
-        if (found == 1) builder_.add_empty(builder_.emit_text(next.state[1], "]"), end);
+        if (found == 1) builder_.add_empty(builder_.emit_text(emit_spaces(next.state[1], inner), "]"), end);
         if (found == 0) {
           SchemaSet both = more;
           both.push_back({contains});

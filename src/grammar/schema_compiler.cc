@@ -5,6 +5,8 @@
 namespace warpweave::grammar {
 namespace {
 
+constexpr int kMaxIndentation = 64;  // characters behind a line break
+
 const Json* find(const Json& node, const char* key) { return SchemaDocument::find(node, key); }
 
 }  // namespace
@@ -243,22 +245,38 @@ void SchemaCompiler::emit_string_leaf(StateId from, StateId end, const SchemaLea
   if (dfa && !dfa->empty()) builder_.add_empty(strings_.emit_dfa(from, *dfa, mode.one_spelling), end);
 }
 
-void SchemaCompiler::spaces_at(StateId state, Mode mode) {
-  if (!style_.any_whitespace || mode.one_spelling) return;
-  for (const char c : {' ', '\t', '\n', '\r'}) builder_.add_byte(state, static_cast<uint8_t>(c), static_cast<uint8_t>(c), state);
+// Nothing, a space, or a line break and its indentation: what writers of JSON put there. Whitespace
+// without end would let a model write nothing else.
+StateId SchemaCompiler::emit_spaces(StateId from, Mode mode) {
+  if (!style_.any_whitespace || mode.one_spelling) return from;
+  if (!spaces_rule_) {
+    spaces_rule_ = builder_.add_rule();
+    const StateId begin = builder_.start(*spaces_rule_), end = builder_.add_state();
+    builder_.add_empty(begin, end);
+    builder_.add_byte(begin, ' ', ' ', end);
+    StateId at = builder_.emit_text(begin, "\n");
+    builder_.add_byte(builder_.emit_text(begin, "\r"), '\n', '\n', at);
+    for (int i = 0; i < kMaxIndentation; ++i) {
+      builder_.add_empty(at, end);
+      const StateId next = builder_.add_state();
+      builder_.add_byte(at, ' ', ' ', next);
+      builder_.add_byte(at, '\t', '\t', next);
+      at = next;
+    }
+    builder_.add_empty(at, end);
+    builder_.end_rule(end);
+  }
+  return builder_.emit_call(from, *spaces_rule_);
 }
 
 StateId SchemaCompiler::emit_open(StateId from, char bracket, Mode mode) {
-  const StateId open = builder_.emit_text(from, std::string(1, bracket));
-  spaces_at(open, mode);
-  return open;
+  return emit_spaces(builder_.emit_text(from, std::string(1, bracket)), mode);
 }
 
 StateId SchemaCompiler::emit_comma(StateId from, Mode mode) {
-  StateId behind = builder_.emit_text(from, ",");
-  if (!style_.any_whitespace && !mode.one_spelling) behind = builder_.emit_text(behind, style_.separator);
-  spaces_at(behind, mode);
-  return behind;
+  const StateId behind = builder_.emit_text(from, ",");
+  if (!style_.any_whitespace && !mode.one_spelling) return builder_.emit_text(behind, style_.separator);
+  return emit_spaces(behind, mode);
 }
 
 bool SchemaCompiler::is_origin(const Json* node, const SchemaSet& origin, const char* keyword) {

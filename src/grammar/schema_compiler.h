@@ -69,13 +69,14 @@ class SchemaCompiler {
 
   StateId emit_open(StateId from, char bracket, Mode mode);
   StateId emit_comma(StateId from, Mode mode);
-  void spaces_at(StateId state, Mode mode);
+  StateId emit_spaces(StateId from, Mode mode);
 
   SchemaDocument document_;
   SchemaExpander expander_;
   GrammarBuilder& builder_;
   JsonStrings strings_;
   JsonStyle style_;
+  std::optional<RuleId> spaces_rule_;
   std::map<std::pair<SchemaSet, Mode>, RuleId> rules_;
   std::vector<std::tuple<RuleId, SchemaSet, Mode>> to_build_;
 };

@@ -183,10 +183,9 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(const Schema
 }
 
 void SchemaCompiler::emit_pair(StateId key_end, const SchemaSet& values, StateId to, Mode mode) {
-  spaces_at(key_end, mode);
   StateId colon = builder_.emit_text(key_end, ":");
   if (!style_.any_whitespace && !mode.one_spelling) colon = builder_.emit_text(colon, style_.separator);
-  spaces_at(colon, mode);
+  colon = emit_spaces(colon, mode);
   builder_.add_call(colon, rule_for(values, mode), to);
 }
 
@@ -242,7 +241,6 @@ void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& le
       if (max >= 0 && column >= max) continue;
       const StateId key = column == 0 ? at[0] : emit_comma(at[column], mode);
       const StateId behind = builder_.add_state();
-      spaces_at(behind, mode);
       emit_pair(builder_.emit_text(key, json_quote(member.name)), member.values, behind, mode);
       builder_.add_empty(behind, state(next_column(column)));
     }
@@ -253,7 +251,7 @@ void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& le
   std::vector<StateId> looping(columns + 1, 0);
   std::vector<bool> loops(columns + 1, false);
   const auto close = [&](StateId state, int64_t column) {
-    if (column >= min) builder_.add_empty(builder_.emit_text(state, "}"), end);
+    if (column >= min) builder_.add_empty(builder_.emit_text(column > 0 ? emit_spaces(state, mode) : state, "}"), end);
   };
   for (int64_t column = 0; column <= columns; ++column) {
     if (reached[column]) close(at[column], column);
@@ -268,7 +266,6 @@ void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& le
   const auto loop_state = [&](int64_t column) {
     if (!loops[column]) {
       looping[column] = builder_.add_state();
-      spaces_at(looping[column], mode);
       loops[column] = true;
     }
     return looping[column];

@@ -95,9 +95,11 @@ const Case kCases[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Keywords, SchemaTexts, ::testing::ValuesIn(kCases));
 
-TEST(Schema, WhitespaceIsFreeBetweenTokensOrAsTheStyleSays) {
+TEST(Schema, WhitespaceIsWhatWritersUseOrAsTheStyleSays) {
   GrammarSpec spec{GrammarSpec::Kind::json_schema, R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}}},"additionalProperties":false})", {}};
-  EXPECT_EQ(takes(spec, "{ \"a\" :\n [1 , 2 ]\t}"), "yes");
+  EXPECT_EQ(takes(spec, "{ \"a\":\n\t[1, 2,\r\n    3 ]\n}"), "yes");
+  EXPECT_EQ(takes(spec, "{  \"a\": []}"), "no");
+  EXPECT_EQ(takes(spec, "{\n\n\"a\": []}"), "no");
   EXPECT_EQ(takes(spec, " {}"), "no");
   spec.style = {.any_whitespace = false, .separator = " "};
   EXPECT_EQ(takes(spec, R"({"a": [1, 2]})"), "yes");
