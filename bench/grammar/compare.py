@@ -24,14 +24,17 @@ def set_ids(mask, count):
 
 
 def ll_grammar(kind, source):
+    """As Lark, so that masks are of all tokens that may follow and not of the one that is forced."""
     import llguidance
     if kind == "json_schema":
         schema = json.loads(source)
         schema["x-guidance"] = {"whitespace_flexible": False}
-        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema))
-    if kind == "regex":
-        return llguidance.LLMatcher.grammar_from_regex(source)
-    return llguidance.LLMatcher.grammar_from_lark(source)
+        lark = "start: %json " + json.dumps(schema)
+    elif kind == "regex":
+        lark = json.loads(llguidance.LLMatcher.grammar_from_regex(source))["grammars"][0]["lark_grammar"]
+    else:
+        lark = source
+    return llguidance.LLMatcher.grammar_from_lark('%llguidance {"no_forcing": true}\n' + lark)
 
 
 def compare_one(probe, tokenizer, tokens, end, case, args):

@@ -87,11 +87,3 @@ def llguidance_tokenizer(tokens, end):
     import llguidance
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(LlTokenizer(tokens, end)))
 
-
-def without_forced_tokens(grammar):
-    """Their grammar with the masks of every token that may follow, not of the one that is forced."""
-    grammar = json.loads(grammar) if isinstance(grammar, str) and grammar.startswith("{") else {"grammars": [{"lark_grammar": grammar}]}
-    for part in grammar["grammars"]:
-        if "lark_grammar" in part and "%llguidance" not in part["lark_grammar"]:
-            part["lark_grammar"] = '%llguidance {"no_forcing": true}\n' + part["lark_grammar"]
-    return json.dumps(grammar)
