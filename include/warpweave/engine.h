@@ -18,6 +18,10 @@
 
 namespace warpweave {
 
+namespace grammar {
+class CompiledGrammar;
+}
+
 struct SamplingParams {
   int max_new_tokens = 128;
   int min_new_tokens = 0;
@@ -35,6 +39,7 @@ struct SamplingParams {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::pair<int32_t, float>> logit_bias;
+  std::shared_ptr<const grammar::CompiledGrammar> grammar;  // what the output must match; or null
 };
 
 struct GenerateRequest {

@@ -41,6 +41,9 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
     end_ids.insert(end_ids.end(), options_.info.eos_token_ids.begin(), options_.info.eos_token_ids.end());
   }
   SamplerState sampler(request, std::move(end_ids), next_seed_.fetch_add(1));
+  if (request.sampling.grammar != nullptr) {
+    sampler.set_grammar(std::make_unique<GrammarMask>(request.sampling.grammar, &grammar_masks_));
+  }
   auto live = std::make_unique<LiveRequest>(std::move(request), std::move(sink), std::move(sampler),
                                             options_.tokenizer);
   const std::string& rid = live->request.rid;

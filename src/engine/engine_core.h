@@ -84,6 +84,7 @@ class EngineCore : public Engine {
   bool stopping_ = false;
   EngineStats stats_;
   std::atomic<uint64_t> next_seed_;
+  GrammarMaskThread grammar_masks_;
 
   // Engine thread only.
   Scheduler scheduler_;

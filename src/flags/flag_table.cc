@@ -40,6 +40,13 @@ std::vector<FlagSpec> model_flags() {
        .value_name = "SOURCE",
        .help = "Sampling values a request leaves out: generation_config.json or OpenAI's",
        .choices = {"model", "openai"}},
+      {.names = {"--grammar-backend"}, .group = G::model, .target = &A::grammar_backend,
+       .value_name = "NAME",
+       .help = "Structured output: none turns it off; every other name means Warpweave's own engine",
+       .choices = {"auto", "warpweave", "xgrammar", "outlines", "llguidance", "none"}},
+      {.names = {"--constrained-json-disable-any-whitespace"}, .group = G::model,
+       .target = &A::constrained_json_disable_any_whitespace,
+       .help = "Structured JSON without any whitespace"},
   };
 }
 

@@ -30,6 +30,8 @@ struct ServerArgs {
   std::string chat_template;                 // a file, or the template text itself
   std::optional<int> context_length;         // tokens
   std::string sampling_defaults = "model";   // model, openai
+  std::string grammar_backend = "auto";      // none, or who else would compile grammars
+  bool constrained_json_disable_any_whitespace = false;
 
   // Numbers: dtype and device
   std::string dtype = "auto";                // auto, half, float16, bfloat16, float, float32

@@ -25,16 +25,22 @@ bool SamplerState::tracks_counts() const {
 void SamplerState::reset_output(std::span<const int32_t> output_ids) {
   output_tokens_ = 0;
   output_counts_.clear();
-  for (int32_t id : output_ids) add_output(id);
+  for (int32_t id : output_ids) count_output(id);
+  if (grammar_ != nullptr) grammar_->reset(output_ids);
 }
 
 void SamplerState::add_output(int32_t token_id) {
+  count_output(token_id);
+  if (grammar_ != nullptr) grammar_->accept(token_id);
+}
+
+void SamplerState::count_output(int32_t token_id) {
   ++output_tokens_;
   if (tracks_counts()) ++output_counts_[token_id];
 }
 
 bool SamplerState::needs_logit_edit() const {
-  return tracks_counts() || !params_.logit_bias.empty() || end_ids_masked();
+  return tracks_counts() || !params_.logit_bias.empty() || end_ids_masked() || grammar_ != nullptr;
 }
 
 void SamplerState::edit_logits(std::span<float> logits) const {
@@ -58,7 +64,9 @@ void SamplerState::edit_logits(std::span<float> logits) const {
   for (const auto& [id, bias] : params_.logit_bias) {
     if (in_vocab(id)) logits[id] += bias;
   }
-  if (end_ids_masked()) {
+  if (grammar_ != nullptr) grammar_->apply(logits);
+  // A text that is complete ends, below the minimum as well.
+  if (end_ids_masked() && (grammar_ == nullptr || !grammar_->must_end())) {
     for (int32_t id : end_ids_) {
       if (in_vocab(id)) logits[id] = -std::numeric_limits<float>::infinity();
     }

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "sample/grammar_mask.h"
 #include "warpweave/engine.h"
 
 namespace warpweave {
@@ -18,6 +20,9 @@ class SamplerState {
   // `end_ids`: every id that would end the request (eos unless ignored, stop_token_ids); masked
   // until min_new_tokens are out. `fallback_seed` serves a request without a seed.
   SamplerState(const GenerateRequest& request, std::vector<int32_t> end_ids, uint64_t fallback_seed);
+
+  // Constrains the output to a grammar.
+  void set_grammar(std::unique_ptr<GrammarMask> grammar) { grammar_ = std::move(grammar); }
 
   // Forgets the output so far and takes `output_ids` instead: at the end of every (re-)prefill.
   void reset_output(std::span<const int32_t> output_ids);
@@ -34,6 +39,7 @@ class SamplerState {
 
  private:
   bool tracks_counts() const;
+  void count_output(int32_t token_id);
 
   SamplingParams params_;
   std::vector<int32_t> end_ids_;
@@ -41,6 +47,7 @@ class SamplerState {
   int output_tokens_ = 0;
   std::vector<int32_t> prompt_ids_;  // distinct, only when the repetition penalty needs them
   std::unordered_map<int32_t, int> output_counts_;
+  std::unique_ptr<GrammarMask> grammar_;
 };
 
 }  // namespace warpweave

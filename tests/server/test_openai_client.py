@@ -176,7 +176,7 @@ def test_sglang_extras(client):
         ({"messages": []}, "messages"),
         ({"n": 0}, "n is 0"),
         ({"max_tokens": 10**6}, "context"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
     ],
 )
 def test_errors_are_bad_requests(client, change, words):

@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "server/api/api.h"
+#include "server/api/grammar_fields.h"
 #include "server/api/sampling_fields.h"
 
 namespace warpweave::server {
 
 class Api {
  public:
-  explicit Api(ApiContext context) : context_(std::move(context)) {}
+  explicit Api(ApiContext context)
+      : context_(std::move(context)), grammars_(make_grammar_compiler(context_.tokenizer, info().eos_token_ids)) {}
 
   Engine& engine() const { return context_.engine; }
   const EngineInfo& info() const { return context_.engine.info(); }
@@ -27,6 +29,8 @@ class Api {
   ModelLimits limits() const {
     return {info().vocab_size, info().context_len, context_.tokenizer != nullptr};
   }
+
+  GrammarContext grammar_context() const { return {grammars_.get(), context_.args}; }
 
   // `unsupported` for `field` when the server runs without a tokenizer.
   Status require_tokenizer(std::string_view field) const;
@@ -41,6 +45,7 @@ class Api {
 
  private:
   const ApiContext context_;
+  const std::unique_ptr<grammar::GrammarCompiler> grammars_;  // thread-safe
   std::mutex mutex_;
   std::unordered_map<std::string, std::vector<std::string>> groups_;
 };

@@ -53,9 +53,10 @@ const std::vector<BadField> kSamplingFields = {
     {"ignore_eos", {"1", "\"true\"", "[]"}},
     {"skip_special_tokens", {"0", "\"\""}},
     {"no_stop_trim", {"0"}},
-    {"regex", {"\"a+\""}},
-    {"ebnf", {"\"root ::= x\""}},
-    {"json_schema", {"\"{}\""}},
+    {"regex", {"\"(\"", "5", "\"(?=a)\""}},
+    {"ebnf", {"\"root ::= x\"", "[]"}},
+    {"json_schema", {"\"{\"", "5", "\"{\\\"type\\\": \\\"colour\\\"}\""}},
+    {"structural_tag", {"\"{}\"", "5"}},
     {"stop_regex", {"\"a\""}},
 };
 
@@ -81,7 +82,7 @@ TEST(BadInput, OpenAiFields) {
       {"seed", {"1.5", "true", "9223372036854775808", "\"1\""}},
       {"stream", {"1", "\"true\""}},
       {"stream_options", {"true", "[]"}},
-      {"response_format", {"\"text\"", "{\"type\": \"json_object\"}", "{\"type\": \"json_schema\"}",
+      {"response_format", {"\"text\"", "{\"type\": \"xml\"}", "{\"type\": \"json_schema\"}",
                            "{\"type\": 5}"}},
       {"priority", {"1.5", "\"high\"", "2147483648"}},
       {"rid", {"5", "[]"}},

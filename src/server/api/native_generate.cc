@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/grammar_fields.h"
 #include "server/api/limits.h"
 #include "server/api/native_builder.h"
 #include "server/api/requests.h"
@@ -117,6 +118,7 @@ class NativeParser {
   Result<GenerationJob> parse() {
     WW_ASSIGN_OR_RETURN(Prompts prompts, read_prompts(api_, &reader_));
     refuse_unsupported(&reader_);
+    refuse_misplaced_grammar(&reader_);
     const size_t count = prompts.ids.size();
     WW_RETURN_IF_ERROR(read_sampling_params(count));
     // n is one number for the whole batch: the replies of a prompt stand side by side.
@@ -148,6 +150,7 @@ class NativeParser {
       if (!object->is_object()) return wrong_type(params.path(i), "an object", *object);
       FieldReader reader(*object, params.path(i) + ".");
       read_sampling(&reader, Dialect::native, api_.limits(), &sampling_[i]);
+      read_grammar(api_.grammar_context(), &reader, Dialect::native, &sampling_[i].params);
       WW_RETURN_IF_ERROR(reader.status());
     }
     return {};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/grammar_fields.h"
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
 
@@ -35,24 +36,6 @@ void read_stream_options(FieldReader* reader, OpenAiOptions* out) {
   reader->fail(fields.status());
 }
 
-void check_response_format(FieldReader* reader) {
-  const Json* format = reader->find("response_format");
-  if (!format) return;
-  if (!format->is_object()) {
-    return reader->fail(wrong_type("response_format", "an object", *format));
-  }
-  FieldReader fields(*format, "response_format.");
-  std::string type = "text";
-  fields.get("type", TextLimit{256}, &type);
-  reader->fail(fields.status());
-  if (type == "text") return;
-  reader->fail(Status::unsupported(
-      fmt::format("response_format.type is \"{}\", but only \"text\" is supported: constrained "
-                  "output is not available; describe the format in the prompt instead.",
-                  type),
-      "response_format"));
-}
-
 }  // namespace
 
 Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
@@ -62,7 +45,7 @@ Status read_openai_options(const Api& api, FieldReader* reader, std::string_view
   read_sampling(reader, Dialect::openai, api.limits(), &out->sampling);
   reader->get("stream", &out->stream);
   read_stream_options(reader, out);
-  check_response_format(reader);
+  read_grammar(api.grammar_context(), reader, Dialect::openai, &out->sampling.params);
   constexpr IntRange kPriority{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
   reader->get("priority", kPriority, &out->priority);
   reader->get("cache_salt", TextLimit{kMaxSaltBytes}, &out->cache_salt);

@@ -45,20 +45,10 @@ struct UnsupportedField {
   std::string_view advice;
 };
 
-constexpr std::string_view kNoGrammar =
-    "constrained output is not available; describe the format in the prompt instead";
 constexpr std::string_view kTextOnly = "this server takes text; leave it out";
 constexpr std::string_view kNoLora = "adapters are not available; serve a merged model instead";
 
 constexpr UnsupportedField kUnsupportedFields[] = {
-    {"regex", kNoGrammar},
-    {"ebnf", kNoGrammar},
-    {"json_schema", kNoGrammar},
-    {"structural_tag", kNoGrammar},
-    {"guided_json", kNoGrammar},
-    {"guided_regex", kNoGrammar},
-    {"guided_choice", kNoGrammar},
-    {"guided_grammar", kNoGrammar},
     {"stop_regex", "use stop (strings) or stop_token_ids"},
     {"lora_path", kNoLora},
     {"lora_id", kNoLora},

@@ -1,0 +1,102 @@
+"""What the engines are compared on. Kinds: (kind, name, source)."""
+import glob
+import json
+import os
+
+OBJECT = {"type": "object", "additionalProperties": False}
+
+
+def made_up_schemas():
+    """Kinds of schemas that people write, with some numbers turned so that there are many of them."""
+    out = {}
+    for n in (1, 3, 8, 20):
+        out[f"strings-{n}"] = {**OBJECT, "properties": {f"field_{i}": {"type": "string"} for i in range(n)}, "required": [f"field_{i}" for i in range(0, n, 2)]}
+        out[f"mixed-{n}"] = {**OBJECT, "properties": {f"key{i}": {"type": ["integer", "boolean", "null", "number", "string"][i % 5]} for i in range(n)},
+                             "required": [f"key{i}" for i in range(n)]}
+        out[f"enum-{n}"] = {"enum": [f"value {i * 37}" for i in range(n)]}
+        out[f"tuple-{n}"] = {"type": "array", "prefixItems": [{"type": "integer"}] * n, "items": False, "minItems": n}
+        out[f"length-{n}"] = {"type": "string", "minLength": n, "maxLength": 4 * n}
+        out[f"items-{n}"] = {"type": "array", "items": {"type": "number"}, "minItems": n // 2, "maxItems": n}
+        out[f"any-of-{n}"] = {"anyOf": [{**OBJECT, "properties": {"kind": {"const": f"k{i}"}, "v": {"type": "integer"}}, "required": ["kind", "v"]} for i in range(n)]}
+        out[f"nested-{n}"] = nest(n)
+    for low, high in ((0, 9), (-5, 120), (17, 4096), (-100, -3), (0, 100000)):
+        out[f"integer-{low}-{high}"] = {"type": "integer", "minimum": low, "maximum": high}
+    for pattern in ("^[a-z]+$", "^[A-Z]{2}[0-9]{4}$", "^\\d{3}-\\d{4}$", "^(foo|bar)-[a-f0-9]{8}$", "^[^@ ]+@[a-z]+\\.com$", "^v\\d+(\\.\\d+){0,2}$"):
+        out[f"pattern {pattern}"] = {"type": "string", "pattern": pattern}
+    out.update({
+        "any": {}, "object": {"type": "object"}, "array": {"type": "array"}, "string": {"type": "string"}, "number": {"type": "number"},
+        "integer": {"type": "integer"}, "boolean": {"type": "boolean"}, "null": {"type": "null"}, "types": {"type": ["string", "null", "integer"]},
+        "const": {"const": {"a": [1, 2, {"b": None}]}},
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "open": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]},
+        "list-of-objects": {"type": "array", "items": {**OBJECT, "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id", "name"]}},
+        "tree": {"$defs": {"n": {**OBJECT, "properties": {"v": {"type": "integer"}, "c": {"type": "array", "items": {"$ref": "#/$defs/n"}}}, "required": ["v", "c"]}}, "$ref": "#/$defs/n"},
+        "linked": {"$defs": {"n": {"anyOf": [{"type": "null"}, {**OBJECT, "properties": {"next": {"$ref": "#/$defs/n"}}, "required": ["next"]}]}}, "$ref": "#/$defs/n"},
+        "person": {**OBJECT, "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 150}, "address": {**OBJECT, "properties": {
+            "street": {"type": "string"}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}}, "required": ["street", "zip"]}}, "required": ["name", "age", "address"]},
+        "tool-call": {**OBJECT, "properties": {"name": {"enum": ["search", "open", "close"]}, "arguments": {"type": "object"}}, "required": ["name", "arguments"]},
+        "union": {"anyOf": [{"type": "string", "maxLength": 5}, {"type": "integer"}, {"type": "array", "items": {"type": "boolean"}}]},
+        "all-of": {"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"b": {"type": "string"}}, "required": ["b"]}]},
+        "matrix": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}, "minItems": 2, "maxItems": 2},
+        "unicode": {**OBJECT, "properties": {"größe": {"type": "number"}, "日本": {"type": "string"}}, "required": ["größe"]},
+    })
+    return [("json_schema", name, json.dumps(schema)) for name, schema in out.items()]
+
+
+def nest(depth):
+    schema = {"type": "string"}
+    for i in range(depth):
+        schema = {**OBJECT, "properties": {f"level{i}": schema}, "required": [f"level{i}"]}
+    return schema
+
+
+def own_schemas():
+    """Those that llguidance refuses or that only some engines obey."""
+    out = {
+        "unique": {"type": "array", "items": {"type": "string", "maxLength": 2}, "uniqueItems": True},
+        "unique-enum": {"type": "array", "items": {"enum": ["a", "ab", 1, 12, None]}, "uniqueItems": True, "minItems": 2},
+        "contains": {"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}},
+        "not": {"type": "string", "not": {"enum": ["a", "b"]}, "maxLength": 2},
+        "dependent": {**OBJECT, "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "dependentRequired": {"a": ["b"]}},
+        "one-of": {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 10}]},
+        "if": {**OBJECT, "properties": {"k": {"enum": ["x", "y"]}, "v": {"type": "integer"}}, "required": ["k", "v"],
+               "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"v": {"minimum": 10}}}, "else": {"properties": {"v": {"maximum": -10}}}},
+        "pattern-length": {"type": "string", "pattern": "^[a-c]+$", "minLength": 2, "maxLength": 4},
+        "multiple": {"type": "integer", "multipleOf": 7, "minimum": -50, "maximum": 50},
+        "pattern-properties": {"type": "object", "patternProperties": {"^x": {"type": "integer"}, "y$": {"type": "integer", "minimum": 5}}, "additionalProperties": False},
+        "names": {"type": "object", "propertyNames": {"pattern": "^[a-c]{1,3}$"}, "additionalProperties": {"type": "boolean"}, "maxProperties": 3},
+        "min-properties": {**OBJECT, "properties": {c: {"type": "null"} for c in "abcd"}, "minProperties": 2},
+    }
+    for name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"):
+        out["format-" + name] = {"type": "string", "format": name}
+    return [("json_schema", name, json.dumps(schema)) for name, schema in out.items()]
+
+
+def schemastore_schemas():
+    """(name, schema) of the packages schemastore and check-jsonschema, where installed."""
+    import importlib.util
+    found = {}
+    for package in ("schemastore", "check_jsonschema"):
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            continue
+        for folder in spec.submodule_search_locations:
+            for path in sorted(glob.glob(os.path.join(folder, "**", "*.json"), recursive=True)):
+                try:
+                    schema = json.load(open(path, encoding="utf-8"))
+                except ValueError:
+                    continue
+                if isinstance(schema, dict) and ("$schema" in schema or "properties" in schema or "type" in schema):
+                    found[package + "/" + os.path.relpath(path, folder)] = schema
+    return list(found.items())
+
+
+REGEXES = ["[a-z]+", "[0-9]{3}-[0-9]{4}", "(yes|no|maybe)( please)?", "[A-Za-z0-9._%+-]+@[a-z]+\\.[a-z]{2,4}", "\\d{4}-\\d{2}-\\d{2}", "(ab|cd)*ef", "[^\\n]{5,20}",
+           "#[0-9a-f]{6}", "(\\w+ ){2,4}\\w+\\.", "-?[0-9]+(\\.[0-9]+)?", ".*end", "\"[^\"]*\"", "(a|ab)(c|bcd)(d*)", "[αβγ]+x", "x{3,6}y?", "https?://[a-z./]+"]
+GRAMMARS = ['start: "a" start "b" | "c"', 'start: expr\nexpr: term (("+"|"-") term)*\nterm: /[0-9]+/ | "(" expr ")"',
+            'start: item ("," item)*\nitem: /[a-z]+/ "=" /[0-9]+/', 'start: "<" name ">" body "</" name ">"\nname: /[a-z]{1,8}/\nbody: /[^<>]*/',
+            'start: line+\nline: /[A-Z][a-z ]*/ ".\\n"']
+
+
+def languages():
+    return [("regex", r, r) for r in REGEXES] + [("ebnf", g[:30], g) for g in GRAMMARS]

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Compile and mask times of all engines in one run, each along random walks of its own.
+
+    speed.py --probe PROGRAM [--walks N] [--steps N]
+
+Ours are timed in the program, the peers around their call in Python (about 1 us of its own).
+"""
+import argparse
+import json
+import random
+import time
+
+import numpy
+
+import compare
+import schemas
+import vocabulary
+
+
+def now_us():
+    return time.perf_counter() * 1e6
+
+
+class Ours:
+    name = "warpweave"
+
+    def __init__(self, args, tokens, end):
+        self.probe = vocabulary.Probe(args.probe, tokens, end)
+
+    def compile(self, kind, source):
+        answer = self.probe.ask(compile=kind, source=source, compact=True)
+        return answer["us"] if answer["ok"] else None
+
+    def mask(self):
+        answer = self.probe.mask()
+        return answer["us"], answer["mask"]
+
+    def accept(self, token):
+        answer = self.probe.ask(accept=token)
+        return answer["us"] if answer["ok"] else None
+
+    def rollback(self, count):
+        return self.probe.ask(rollback=count)["us"]
+
+
+class Llguidance:
+    name = "llguidance"
+
+    def __init__(self, args, tokens, end):
+        self.tokenizer = vocabulary.llguidance_tokenizer(tokens, end)
+
+    def compile(self, kind, source):
+        import llguidance
+        begun = now_us()
+        self.matcher = llguidance.LLMatcher(self.tokenizer, compare.ll_grammar(kind, source))
+        return None if self.matcher.is_error() else now_us() - begun
+
+    def mask(self):
+        begun = now_us()
+        mask = self.matcher.compute_bitmask()
+        return now_us() - begun, mask
+
+    def accept(self, token):
+        begun = now_us()
+        return now_us() - begun if self.matcher.consume_token(token) else None
+
+    def rollback(self, count):
+        begun = now_us()
+        self.matcher.rollback(count)
+        return now_us() - begun
+
+
+class Xgrammar:
+    name = "xgrammar"
+
+    def __init__(self, args, tokens, end):
+        import xgrammar
+        self.xgrammar = xgrammar
+        info = xgrammar.TokenizerInfo([t or b"<|special_%d|>" % i for i, t in enumerate(tokens)], stop_token_ids=[end])
+        self.compiler = xgrammar.GrammarCompiler(info, cache_enabled=False, max_threads=1)
+        self.bitmask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
+
+    def compile(self, kind, source):
+        begun = now_us()
+        try:
+            if kind == "json_schema":
+                compiled = self.compiler.compile_json_schema(source, any_whitespace=False)
+            elif kind == "regex":
+                compiled = self.compiler.compile_regex(source)
+            else:
+                return None  # its notation is GBNF, these are Lark
+        except RuntimeError:
+            return None
+        taken = now_us() - begun
+        self.matcher = self.xgrammar.GrammarMatcher(compiled)
+        return taken
+
+    def mask(self):
+        begun = now_us()
+        self.matcher.fill_next_token_bitmask(self.bitmask)
+        return now_us() - begun, self.bitmask.numpy().tobytes()
+
+    def accept(self, token):
+        begun = now_us()
+        return now_us() - begun if self.matcher.accept_token(token) else None
+
+    def rollback(self, count):
+        begun = now_us()
+        self.matcher.rollback(count)
+        return now_us() - begun
+
+
+def measure(engine, cases, tokens, end, args):
+    times = {"compile": [], "mask": [], "accept": [], "rollback": []}
+    refused = 0
+    for kind, name, source in cases:
+        for walk in range(args.walks):
+            taken = engine.compile(kind, source)
+            if taken is None:
+                refused += 1
+                break
+            times["compile"].append(taken)
+            draw = random.Random(f"{name} {walk}")
+            for _ in range(args.steps):
+                taken, mask = engine.mask()
+                times["mask"].append(taken)
+                ids = compare.set_ids(mask, len(tokens))
+                ids = [i for i in ids if i != end and len(tokens[i]) > 0]
+                if not ids:
+                    break
+                taken = engine.accept(draw.choice(ids))
+                if taken is None:
+                    break
+                times["accept"].append(taken)
+            if len(times["accept"]) > 4:
+                times["rollback"].append(engine.rollback(1))
+    return times, refused
+
+
+def line(values):
+    if not values:
+        return "-"
+    v = numpy.array(values)
+    return f"mean {v.mean():9.1f}  p50 {numpy.percentile(v, 50):8.1f}  p99 {numpy.percentile(v, 99):9.1f}  max {v.max():9.1f}  ({len(v)})"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--probe", required=True)
+    parser.add_argument("--walks", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40)
+    args = parser.parse_args()
+    name, tokens, end = vocabulary.load()
+    print(f"vocabulary: {name}, {len(tokens)} tokens; microseconds")
+    languages = schemas.languages()
+    groups = {"schemas": schemas.made_up_schemas(), "regexes": [c for c in languages if c[0] == "regex"],
+              "grammars": [c for c in languages if c[0] == "ebnf"]}
+    for make in (Ours, Llguidance, Xgrammar):
+        try:
+            engine = make(args, tokens, end)
+        except ImportError as missing:
+            print(f"{make.name}: not installed ({missing})")
+            continue
+        for group, cases in groups.items():
+            times, refused = measure(engine, cases, tokens, end, args)
+            print(f"{engine.name}, {len(cases)} {group}, {refused} refused")
+            for what, values in times.items():
+                print(f"  {what:9}{line(values)}")
+
+
+if __name__ == "__main__":
+    main()

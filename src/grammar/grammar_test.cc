@@ -1,0 +1,231 @@
+// The core: masks against trying every token, rollback, forks, notations, limits.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "grammar/testing/grammar_texts.h"
+
+namespace warpweave::grammar::testing {
+namespace {
+
+using Kind = GrammarSpec::Kind;
+
+// Walks at random along the mask; at each step every token's bit must be what accepting it says.
+void check_masks(const GrammarSpec& spec, int walks, int length) {
+  const auto grammar = compile(spec);
+  ASSERT_NE(grammar, nullptr) << spec.source << ": " << failure(spec);
+  const Vocabulary& vocabulary = grammar->vocabulary();
+  std::mt19937 random(7);
+  for (int walk = 0; walk < walks; ++walk) {
+    GrammarMatcher matcher(grammar);
+    std::string text;
+    for (int step = 0; step < length && !matcher.ended(); ++step) {
+      MaskWords mask(mask_words(vocabulary.size()), ~0u);
+      ASSERT_TRUE(matcher.fill_mask(mask)) << spec.source << " is stuck behind " << text;
+      std::vector<int32_t> allowed;
+      for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
+        GrammarMatcher fork = matcher;
+        const bool bit = mask[id >> 5] >> (id & 31) & 1;
+        ASSERT_EQ(fork.accept_token(id), bit) << spec.source << " behind " << text << ": token " << vocabulary.token(id);
+        if (bit) allowed.push_back(id);
+      }
+      const int32_t id = allowed[random() % allowed.size()];
+      ASSERT_TRUE(matcher.accept_token(id));
+      text += vocabulary.token(id);
+    }
+  }
+}
+
+const GrammarSpec kSpecs[] = {
+    {Kind::json_object, "", {}},
+    compact_schema(R"({"type":"object","properties":{"name":{"type":"string","maxLength":6},"n":{"type":"integer","maximum":120}},"required":["name"]})"),
+    compact_schema(R"({"type":"array","items":{"type":"string"},"uniqueItems":true})"),
+    compact_schema(R"({"type":"array","items":{"enum":["a","ab","abc",1,2,12,true,false]},"uniqueItems":true})"),
+    compact_schema(R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})"),
+    compact_schema(R"({"type":"string","pattern":"^(a|b|é)*abc"})"),
+    compact_schema(R"({"type":"string","minLength":3,"maxLength":12})"),
+    {Kind::regex, "[a-c]{2,4}(\\.[0-9]+)?|true", {}},
+    {Kind::regex, "(a|ab)*b", {}},
+    {Kind::ebnf, "root ::= expr\nexpr ::= expr \"+\" term | term\nterm ::= [0-9]+ | \"(\" expr \")\"", {}},
+    {Kind::ebnf, "root ::= a\na ::= b \"a\" | \"1\"\nb ::= a \"b\" | a", {}},
+    {Kind::ebnf, "root ::= s\ns ::= s s | \"a\" | \"\"", {}},
+    {Kind::ebnf, "root ::= ws \"x\"\nws ::= [ \\n] ws | \"\"", {}},
+    {Kind::ebnf, "start: item (\",\" item)*\nitem: NAME | NUMBER\nNAME: /[a-z]+/\n%import common.NUMBER\n%ignore \" \"", {}},
+    {Kind::choice, R"(["true","abc","ab","日本"])", {}},
+    {Kind::structural_tag, R"({"structures":[{"begin":"[\"","schema":{"type":"integer"},"end":"\"]"}],"triggers":["[\""]})", {}},
+};
+
+TEST(Masks, EqualTryingEveryToken) {
+  for (const GrammarSpec& spec : kSpecs) check_masks(spec, 4, 24);
+}
+
+TEST(Masks, StayRightWhenTheAutomatonIsReplaced) {
+  GrammarLimits limits;
+  limits.max_automaton_bytes = 24 << 10;
+  for (const GrammarSpec& spec : kSpecs) {
+    const auto small = compile(spec, limits), large = compile(spec);
+    GrammarMatcher a(small), b(large);
+    std::mt19937 random(3);
+    for (int step = 0; step < 60 && !b.ended(); ++step) {
+      MaskWords mask_a(mask_words(small->vocabulary().size())), mask_b = mask_a;
+      const bool going = b.fill_mask(mask_b);
+      ASSERT_EQ(a.fill_mask(mask_a), going) << spec.source;
+      ASSERT_EQ(mask_a, mask_b) << spec.source << " step " << step;
+      std::vector<int32_t> allowed;
+      for (int32_t id = 0; id < static_cast<int32_t>(large->vocabulary().size()); ++id) {
+        if (mask_b[id >> 5] >> (id & 31) & 1) allowed.push_back(id);
+      }
+      const int32_t id = allowed[random() % allowed.size()];
+      ASSERT_TRUE(a.accept_token(id));
+      ASSERT_TRUE(b.accept_token(id));
+    }
+  }
+}
+
+TEST(Matcher, RollbackUndoesTokens) {
+  for (const GrammarSpec& spec : kSpecs) {
+    const auto grammar = compile(spec);
+    GrammarMatcher matcher(grammar);
+    std::mt19937 random(5);
+    std::vector<MaskWords> masks;
+    const auto mask = [&] {
+      MaskWords words(mask_words(grammar->vocabulary().size()));
+      matcher.fill_mask(words);
+      return words;
+    };
+    for (int step = 0; step < 20; ++step) {
+      masks.push_back(mask());
+      std::vector<int32_t> allowed;
+      for (int32_t id = 0; id < static_cast<int32_t>(grammar->vocabulary().size()); ++id) {
+        if (masks.back()[id >> 5] >> (id & 31) & 1) allowed.push_back(id);
+      }
+      if (matcher.ended() || allowed.empty()) break;
+      ASSERT_TRUE(matcher.accept_token(allowed[random() % allowed.size()]));
+    }
+    while (matcher.num_tokens() > 0) {
+      const size_t back = std::min<size_t>(1 + random() % 3, matcher.num_tokens());
+      ASSERT_TRUE(matcher.rollback(back));
+      EXPECT_EQ(mask(), masks[matcher.num_tokens()]) << spec.source;
+    }
+    EXPECT_FALSE(matcher.rollback(1));
+  }
+}
+
+TEST(Matcher, JumpsOverWhatIsForced) {
+  const auto grammar = compile(compact_schema(R"({"type":"object","properties":{"name":{"enum":["abcd","abcx"]}},"required":["name"],"additionalProperties":false})"));
+  GrammarMatcher matcher(grammar);
+  EXPECT_EQ(matcher.jump_forward(), R"({"name":"abc)");
+  ASSERT_TRUE(matcher.accept_bytes(R"({"name":"abcx)"));
+  EXPECT_EQ(matcher.jump_forward(), R"("})");
+  ASSERT_TRUE(matcher.accept_bytes(R"("})"));
+  EXPECT_EQ(matcher.jump_forward(), "");
+  EXPECT_TRUE(matcher.can_end());
+}
+
+TEST(Matcher, EndTokensEndAndNothingFollows) {
+  const auto grammar = compile({Kind::choice, R"(["ab"])", {}});
+  const auto end = static_cast<int32_t>(grammar->vocabulary().size()) - 1;
+  GrammarMatcher matcher(grammar);
+  EXPECT_FALSE(matcher.accept_token(end));
+  ASSERT_TRUE(matcher.accept_bytes("ab"));
+  EXPECT_TRUE(matcher.accept_token(end));
+  EXPECT_TRUE(matcher.ended());
+  EXPECT_FALSE(matcher.accept_token('a'));
+  EXPECT_FALSE(matcher.accept_token(-1));
+  EXPECT_FALSE(matcher.accept_token(1 << 30));
+}
+
+TEST(Matcher, ThreadsShareOneGrammar) {
+  const auto grammar = compile(kSpecs[1]);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int walk = 0; walk < 20; ++walk) {
+        GrammarMatcher matcher(grammar);
+        MaskWords mask(mask_words(grammar->vocabulary().size()));
+        for (int step = 0; step < 20 && matcher.fill_mask(mask) && !matcher.ended(); ++step) {
+          int32_t id = static_cast<int32_t>(random() % grammar->vocabulary().size());
+          while (!(mask[id >> 5] >> (id & 31) & 1)) id = (id + 1) % static_cast<int32_t>(grammar->vocabulary().size());
+          EXPECT_TRUE(matcher.accept_token(id));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Notations, Regex) {
+  const auto regex = [](const char* pattern) { return GrammarSpec{Kind::regex, pattern, {}}; };
+  EXPECT_EQ(takes(regex("^\\d{3}-[A-F]+$"), "123-AF"), "yes");
+  EXPECT_EQ(takes(regex("\\d{3}"), "12"), "prefix");
+  EXPECT_EQ(takes(regex("\\p{Lu}\\w*"), "Éa"), "yes");
+  EXPECT_EQ(takes(regex("[^a]"), "日"), "yes");
+  EXPECT_EQ(takes(regex("a.c"), "a\nc"), "no");
+  EXPECT_EQ(takes(regex("(?:ab|c)+?"), "abcab"), "yes");
+  EXPECT_EQ(takes(regex("x{2,}y{0}z"), "xxxz"), "yes");
+  EXPECT_EQ(takes(regex("\\x41\\u0042\\."), "AB."), "yes");
+  for (const char* bad : {"(", "a)", "[a", "*", "a{3,2}", "\\1", "\\b", "(?i)a", "a++", "[z-a]", "a^b", "\\p{Nope}", "a{99999}", "[]a]", "\\"}) {
+    EXPECT_NE(failure(regex(bad)), "") << bad;
+  }
+  EXPECT_EQ(takes(regex("(a+)+b"), std::string(3000, 'a') + "c"), "no");  // in linear time
+}
+
+TEST(Notations, GbnfAndLark) {
+  const auto ebnf = [](const char* text) { return GrammarSpec{Kind::ebnf, text, {}}; };
+  EXPECT_EQ(takes(ebnf("# a list\nroot ::= \"- \" item{1,2} \"\\n\"\nitem ::= ([a-z] | \"_\")+ \";\""), "- ab;c_;\n"), "yes");
+  EXPECT_EQ(takes(ebnf("start: \"a\"i~2..3 [\"z\"] END\nEND: \"!\""), "aAaz!"), "yes");
+  EXPECT_EQ(takes(ebnf("start: A+\nA: \"a\"..\"f\"\n%ignore /\\s+/"), "a b  f"), "yes");
+  EXPECT_NE(failure(ebnf("root ::= missing")).find("missing"), std::string::npos);
+  EXPECT_NE(failure(ebnf("root ::= \"a")), "");
+  EXPECT_NE(failure(ebnf("start: a\na: start")).find("no text can satisfy"), std::string::npos);
+  EXPECT_NE(failure(ebnf("rule: \"x\"")).find("start"), std::string::npos);
+  EXPECT_NE(failure(ebnf("root ::= \"a\" )")), "");
+  EXPECT_NE(failure(ebnf("")), "");
+}
+
+TEST(Notations, StructuralTags) {
+  const GrammarSpec tag{Kind::structural_tag, R"({"format":{"type":"triggered_tags","triggers":["<f="],"at_least_one":true,"tags":[
+      {"begin":"<f=a>","content":{"type":"json_schema","json_schema":{"type":"integer"}},"end":"</f>"},
+      {"begin":"<f=b>","content":{"type":"regex","pattern":"x+"},"end":"</f>"}]}})", {}};
+  EXPECT_EQ(takes(tag, "hi <f <f=a>12</f> and <f=b>xx</f>."), "yes");
+  EXPECT_EQ(takes(tag, "hi"), "prefix");
+  EXPECT_EQ(takes(tag, "<f=c"), "no");
+  EXPECT_EQ(takes(tag, "<f=a>x"), "no");
+  EXPECT_NE(failure({Kind::structural_tag, R"({"format":{"type":"qwen_xml"}})", {}}).find("qwen_xml"), std::string::npos);
+  EXPECT_NE(failure({Kind::structural_tag, "{}", {}}), "");
+}
+
+TEST(Limits, DepthIsBoundedWhileMatching) {
+  const auto grammar = compile({Kind::json_object, "", {.any_whitespace = false}});
+  GrammarMatcher matcher(grammar);
+  ASSERT_TRUE(matcher.accept_bytes("{\"a\":"));
+  int open = 0;
+  while (open < 100'000 && matcher.accept_bytes("[")) ++open;
+  EXPECT_GT(open, 100);
+  EXPECT_LT(open, 600);
+  EXPECT_TRUE(matcher.accept_bytes("]"));
+}
+
+TEST(Compiler, CachesByBytesAndCompilesOnce) {
+  int vocabularies = 0;
+  GrammarCompilerOptions options;
+  options.make_vocabulary = [&] { return ++vocabularies, small_vocabulary(); };
+  options.max_cache_bytes = 200 << 10;
+  GrammarCompiler compiler(options);
+  const auto first = compiler.compile(kSpecs[1]);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(*compiler.compile(kSpecs[1]), *first);
+  EXPECT_EQ(compiler.stats().hits, 1u);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(compiler.compile(compact_schema(R"({"type":"string","minLength":100,"maxLength":)" + std::to_string(200 + i) + "}")).ok());
+  }
+  EXPECT_LE(compiler.stats().bytes, options.max_cache_bytes);
+  EXPECT_LT(compiler.stats().entries, 200u);
+  EXPECT_EQ(vocabularies, 1);
+  EXPECT_FALSE(compiler.compile({Kind::regex, "(", {}}).ok());
+}
+
+}  // namespace
+}  // namespace warpweave::grammar::testing

@@ -1,0 +1,40 @@
+// What one grammar may cost. Everything a request can make large is bounded here; a bound that is
+// hit is an error of the request, never a slow or dead server.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace warpweave::grammar {
+
+struct GrammarLimits {
+  size_t max_source_bytes = size_t{1} << 20;     // of a schema, regex or grammar text
+  size_t max_states = size_t{1} << 20;           // of the compiled grammar
+  size_t max_edges = size_t{1} << 22;
+  size_t max_rules = size_t{1} << 16;
+  size_t max_dfa_states = 20'000;                // of one pattern after intersection with others
+  int max_nesting = 256;                         // of parentheses, schemas inside schemas
+  int max_depth = 512;                           // of open rules while text is matched
+  size_t max_ambiguity = 4096;                   // parses of one text that are kept side by side
+  size_t max_automaton_bytes = size_t{48} << 20; // of the states met while matching, per grammar
+  std::chrono::milliseconds max_compile_time{2000};
+};
+
+// Throws nothing and asks the clock rarely: for the loops of compilers.
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::milliseconds budget)
+      : end_(std::chrono::steady_clock::now() + budget) {}
+  bool passed() {
+    if (passed_ || (++calls_ & 255) != 0) return passed_;
+    passed_ = std::chrono::steady_clock::now() > end_;
+    return passed_;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+  unsigned calls_ = 0;
+  bool passed_ = false;
+};
+
+}  // namespace warpweave::grammar

@@ -1,0 +1,208 @@
+#include "grammar/matcher.h"
+
+#include <algorithm>
+
+namespace warpweave::grammar {
+namespace {
+
+std::vector<int32_t> find_tokens_over_commas(const Grammar& grammar, const Vocabulary& vocabulary) {
+  std::vector<int32_t> ids;
+  if (grammar.uniques().empty()) return ids;
+  for (size_t id = 0; id < vocabulary.size(); ++id) {
+    const std::string& text = vocabulary.token(static_cast<int32_t>(id));
+    if (const size_t comma = text.find(','); comma != std::string::npos && comma + 1 < text.size()) {
+      ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+  return ids;
+}
+
+// Clears the bits of every token that begins with `prefix`.
+void clear_beginning_with(std::string_view prefix, const Vocabulary& vocabulary, std::span<uint32_t> mask) {
+  const std::span<const TrieNode> trie = vocabulary.trie();
+  uint32_t begin = 0, end = static_cast<uint32_t>(trie.size());
+  uint32_t found = 0;
+  for (const char c : prefix) {
+    for (found = begin; found < end && trie[found].byte != static_cast<uint8_t>(c);) found = trie[found].subtree_end;
+    if (found >= end) return;
+    begin = found + 1;
+    end = trie[found].subtree_end;
+  }
+  for (uint32_t i = found; i < end; ++i) {
+    for (int32_t id = trie[i].token; id >= 0; id = vocabulary.same_bytes(id)) mask[id >> 5] &= ~(1u << (id & 31));
+  }
+}
+
+}  // namespace
+
+CompiledGrammar::CompiledGrammar(std::shared_ptr<const Grammar> grammar,
+                                 std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits)
+    : grammar_(std::move(grammar)),
+      vocabulary_(std::move(vocabulary)),
+      limits_(limits),
+      tokens_over_commas_(find_tokens_over_commas(*grammar_, *vocabulary_)),
+      automaton_(std::make_shared<Automaton>(grammar_, limits_)) {}
+
+size_t CompiledGrammar::memory_bytes() const {
+  std::lock_guard lock(mutex_);
+  return sizeof(*this) + grammar_->memory_bytes() + automaton_->memory_bytes();
+}
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar)
+    : grammar_(std::move(grammar)), watch_(grammar_->grammar_.get()) {
+  std::lock_guard lock(grammar_->mutex_);
+  automaton_ = grammar_->automaton_;
+  config_ = automaton_->start();
+}
+
+// Moves to a fresh automaton when the shared one is full. Called under the lock.
+void GrammarMatcher::refresh() {
+  std::shared_ptr<Automaton>& shared = grammar_->automaton_;
+  if (shared->memory_bytes() > grammar_->limits_.max_automaton_bytes) {
+    shared = std::make_shared<Automaton>(grammar_->grammar_, grammar_->limits_);
+  }
+  if (shared == automaton_) return;
+  constexpr size_t kKept = 64;
+  if (steps_.size() > kKept) steps_.erase(steps_.begin(), steps_.end() - kKept);
+  Automaton::FrameMemo memo;
+  for (Step& step : steps_) step.config = shared->adopt(*automaton_, step.config, &memo);
+  config_ = shared->adopt(*automaton_, config_, &memo);
+  automaton_ = shared;
+}
+
+bool GrammarMatcher::advance(std::string_view bytes) {
+  const bool watching = !grammar_->grammar_->uniques().empty();
+  UniqueWatch watch = watching ? watch_ : UniqueWatch(nullptr);
+  ConfigId config = config_;
+  for (const char c : bytes) {
+    const auto byte = static_cast<uint8_t>(c);
+    config = automaton_->step(config, byte);
+    if (config == kDead) return false;
+    if (watching && !watch.read(byte, automaton_->opened_unique(config))) return false;
+  }
+  steps_.push_back({config_, static_cast<uint32_t>(text_.size())});
+  if (steps_.size() > kMaxRollbackTokens) steps_.erase(steps_.begin(), steps_.begin() + kMaxRollbackTokens / 2);
+  ++num_tokens_;
+  config_ = config;
+  if (watching) {
+    watch_ = std::move(watch);
+    text_ += bytes;
+  }
+  return true;
+}
+
+bool GrammarMatcher::accept_token(int32_t id) {
+  if (ended_ || id < 0 || static_cast<size_t>(id) >= grammar_->vocabulary().size()) return false;
+  std::lock_guard lock(grammar_->mutex_);
+  refresh();
+  if (grammar_->vocabulary().is_end(id)) {
+    if (!automaton_->can_end(config_)) return false;
+    steps_.push_back({config_, static_cast<uint32_t>(text_.size())});
+    ++num_tokens_;
+    return ended_ = true;
+  }
+  const std::string& bytes = grammar_->vocabulary().token(id);
+  return !bytes.empty() && advance(bytes);
+}
+
+bool GrammarMatcher::accept_bytes(std::string_view bytes) {
+  if (ended_) return false;
+  std::lock_guard lock(grammar_->mutex_);
+  refresh();
+  return advance(bytes);
+}
+
+bool GrammarMatcher::rollback(size_t tokens) {
+  if (tokens == 0) return true;
+  if (tokens > steps_.size()) return false;
+  const Step& to = steps_[steps_.size() - tokens];
+  config_ = to.config;
+  if (!text_.empty()) replay(to.bytes);
+  steps_.resize(steps_.size() - tokens);
+  num_tokens_ -= tokens;
+  ended_ = failed_ = false;
+  return true;
+}
+
+// Reads the first `bytes` of the text again, for what the watch remembers.
+void GrammarMatcher::replay(size_t bytes) {
+  std::lock_guard lock(grammar_->mutex_);
+  text_.resize(bytes);
+  watch_ = UniqueWatch(grammar_->grammar_.get());
+  ConfigId config = automaton_->start();
+  for (const char c : text_) {
+    config = automaton_->step(config, static_cast<uint8_t>(c));
+    watch_.read(static_cast<uint8_t>(c), automaton_->opened_unique(config));
+  }
+}
+
+bool GrammarMatcher::can_end() {
+  std::lock_guard lock(grammar_->mutex_);
+  refresh();
+  return ended_ || automaton_->can_end(config_);
+}
+
+std::string GrammarMatcher::jump_forward(size_t max_bytes) {
+  std::string forced;
+  if (ended_) return forced;
+  std::lock_guard lock(grammar_->mutex_);
+  refresh();
+  if (watch_.active()) return forced;
+  for (ConfigId config = config_; forced.size() < max_bytes;) {
+    const int byte = automaton_->forced_byte(config);
+    if (byte < 0) break;
+    config = automaton_->step(config, static_cast<uint8_t>(byte));
+    if (config == kDead || automaton_->opened_unique(config) >= 0) break;
+    forced += static_cast<char>(byte);
+  }
+  return forced;
+}
+
+void GrammarMatcher::forbid_repeats(std::span<uint32_t> mask) {
+  const Vocabulary& vocabulary = grammar_->vocabulary();
+  for (const std::string& text : watch_.forbidden()) clear_beginning_with(text, vocabulary, mask);
+  for (const int32_t id : grammar_->tokens_over_commas_) {
+    if ((mask[id >> 5] >> (id & 31) & 1) == 0) continue;
+    UniqueWatch watch = watch_;
+    ConfigId config = config_;
+    for (const char c : vocabulary.token(id)) {
+      config = automaton_->step(config, static_cast<uint8_t>(c));
+      if (config != kDead && watch.read(static_cast<uint8_t>(c), automaton_->opened_unique(config))) continue;
+      mask[id >> 5] &= ~(1u << (id & 31));
+      break;
+    }
+  }
+}
+
+bool GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
+  const Vocabulary& vocabulary = grammar_->vocabulary();
+  std::lock_guard lock(grammar_->mutex_);
+  bool can_end = ended_;
+  if (ended_) {
+    std::fill(mask.begin(), mask.end(), 0);
+  } else {
+    refresh();
+    const CachedMask& cached = automaton_->mask(config_, vocabulary);
+    if (!cached.dense.empty()) {
+      std::copy(cached.dense.begin(), cached.dense.end(), mask.begin());
+    } else {
+      std::fill(mask.begin(), mask.end(), 0);
+      for (const int32_t id : cached.tokens) mask[id >> 5] |= 1u << (id & 31);
+    }
+    if (cached.plain_chars > 0) {
+      const MaskWords& plain = vocabulary.plain_tokens(cached.plain_chars);
+      for (size_t i = 0; i < plain.size(); ++i) mask[i] |= plain[i];
+    }
+    if (watch_.active()) forbid_repeats(mask);
+    can_end = automaton_->can_end(config_);
+  }
+  if (can_end) {
+    for (const int32_t id : vocabulary.end_ids()) mask[id >> 5] |= 1u << (id & 31);
+    if (!vocabulary.end_ids().empty()) return true;
+  }
+  const bool any = std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
+  failed_ = !any;
+  return any;
+}
+
+}  // namespace warpweave::grammar

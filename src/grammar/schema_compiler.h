@@ -1,0 +1,88 @@
+// Writes the alternatives of a schema into a grammar: one rule per set of schemas that hold at once.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "grammar/schema_expand.h"
+
+namespace warpweave::grammar {
+
+class SchemaCompiler {
+ public:
+  SchemaCompiler(const Json& root, const JsonStyle& style, GrammarBuilder* builder)
+      : document_(root, builder->limits()),
+        expander_(&document_, builder->limits()),
+        builder_(*builder),
+        strings_(builder),
+        style_(style) {}
+
+  Result<RuleId> compile();
+
+ private:
+  // Inside unique arrays: one spelling per value and no whitespace.
+  struct Mode {
+    bool one_spelling = false;
+    auto operator<=>(const Mode&) const = default;
+  };
+  // Members with one pattern of names in common, besides those the schema names.
+  struct NameClass {
+    std::optional<CharDfa> names;  // none: any text
+    SchemaSet values;
+  };
+
+  RuleId rule_for(SchemaSet set, Mode mode);
+  void build_rule(RuleId rule, const SchemaSet& set, Mode mode);
+  bool simplify(SchemaSet* set);
+  bool build_as_choice(RuleId rule, const SchemaSet& set, Mode mode);
+  void fail(Status status) { builder_.fail(std::move(status)); }
+
+  void emit_leaf(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  std::optional<std::vector<std::string>> literals_of(const SchemaLeaf& leaf);
+  void emit_literals(StateId from, StateId end, std::vector<std::string> texts);
+  void emit_number_leaf(StateId from, StateId end, const SchemaLeaf& leaf, bool integer, Mode mode);
+  void emit_string_leaf(StateId from, StateId end, const SchemaLeaf& leaf, Mode mode);
+  struct StringFacts {
+    int64_t min = 0, max = -1;
+    std::optional<CharDfa> dfa;
+  };
+  std::optional<StringFacts> string_facts(const SchemaLeaf& leaf);
+  std::optional<CharDfa> whole_dfa(const StringFacts& facts);
+
+  // schema_array.cc
+  void emit_array(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  SchemaSet item_set(const SchemaLeaf& leaf, const SchemaSet& origin, size_t index);
+  std::optional<std::vector<std::string>> finite_values(const SchemaSet& set);
+
+  // schema_object.cc
+  void emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  SchemaSet member_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::string& name);
+  std::vector<std::string> declared_names(const SchemaLeaf& leaf);
+  std::vector<NameClass> name_classes(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& declared);
+  std::optional<CharDfa> names_dfa(const SchemaLeaf& leaf);
+  bool name_allowed(const SchemaLeaf& leaf, const std::string& name);
+  void emit_pair(StateId key_end, const SchemaSet& values, StateId to, Mode mode);
+  bool is_origin(const Json* node, const SchemaSet& origin, const char* keyword);
+
+  StateId emit_open(StateId from, char bracket, Mode mode);
+  StateId emit_comma(StateId from, Mode mode);
+  StateId emit_spaces(StateId from, Mode mode);
+
+  SchemaDocument document_;
+  SchemaExpander expander_;
+  GrammarBuilder& builder_;
+  JsonStrings strings_;
+  JsonStyle style_;
+  std::optional<RuleId> spaces_rule_;
+  std::map<std::pair<SchemaSet, Mode>, RuleId> rules_;
+  std::vector<std::tuple<RuleId, SchemaSet, Mode>> to_build_;
+};
+
+// Whether nothing can hold along with the others: `false` is among them.
+bool is_never(const SchemaSet& set);
+int64_t whole_number(const Json& node, const char* key, int64_t otherwise);
+
+}  // namespace warpweave::grammar

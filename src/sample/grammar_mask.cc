@@ -1,0 +1,146 @@
+#include "sample/grammar_mask.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace warpweave {
+
+using grammar::GrammarMatcher;
+
+// Shared with the mask thread, so that a request may end while its mask is being made.
+struct GrammarMask::Work {
+  enum class State { idle, queued, making, ready };
+
+  explicit Work(std::shared_ptr<const grammar::CompiledGrammar> grammar)
+      : matcher(std::move(grammar)), mask(grammar::mask_words(matcher.grammar().vocabulary().size())) {}
+
+  // Takes what was sampled and makes the mask; the caller has set State::making.
+  void make() {
+    for (const int32_t id : sampled) valid = valid && matcher.accept_token(id);
+    sampled.clear();
+    valid = matcher.fill_mask(mask) && valid;
+  }
+  void finish() {
+    {
+      std::lock_guard lock(mutex);
+      state = State::ready;
+    }
+    changed.notify_all();
+  }
+
+  std::mutex mutex;  // guards state; the rest belongs to who makes, or to the sampler when nobody does
+  std::condition_variable changed;
+  State state = State::idle;
+  GrammarMatcher matcher;
+  std::vector<int32_t> sampled;
+  grammar::MaskWords mask;
+  bool valid = true;
+};
+
+GrammarMask::GrammarMask(std::shared_ptr<const grammar::CompiledGrammar> grammar, GrammarMaskThread* thread)
+    : work_(std::make_shared<Work>(std::move(grammar))), thread_(thread) {
+  queue();
+}
+
+GrammarMask::~GrammarMask() = default;
+
+void GrammarMask::queue() {
+  if (thread_ == nullptr) return;
+  {
+    std::lock_guard lock(work_->mutex);
+    work_->state = Work::State::queued;
+  }
+  {
+    std::lock_guard lock(thread_->mutex_);
+    thread_->queue_.push_back(work_);
+  }
+  thread_->changed_.notify_one();
+}
+
+// Afterwards the mask is made and nobody else touches the work.
+void GrammarMask::await() {
+  std::unique_lock lock(work_->mutex);
+  work_->changed.wait(lock, [&] { return work_->state != Work::State::making; });
+  if (work_->state == Work::State::ready) return;
+  work_->state = Work::State::making;
+  lock.unlock();
+  work_->make();
+  work_->finish();
+}
+
+void GrammarMask::reset(std::span<const int32_t> output_ids) {
+  await();
+  work_->matcher = GrammarMatcher(work_->matcher.grammar_ptr());
+  work_->sampled.assign(output_ids.begin(), output_ids.end());
+  work_->valid = true;
+  std::lock_guard lock(work_->mutex);
+  work_->state = Work::State::idle;
+}
+
+void GrammarMask::accept(int32_t token_id) {
+  await();
+  work_->sampled.push_back(token_id);
+  {
+    std::lock_guard lock(work_->mutex);
+    work_->state = Work::State::idle;
+  }
+  queue();
+}
+
+void GrammarMask::apply(std::span<float> logits) {
+  await();
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  if (!work_->valid) return std::fill(logits.begin(), logits.end(), kNever);
+  const size_t masked = std::min(logits.size(), work_->matcher.grammar().vocabulary().size());
+  for (size_t first = 0; first < masked; first += 32) {
+    const uint32_t word = work_->mask[first / 32];
+    if (word == ~0u) continue;
+    const size_t end = std::min(first + 32, masked);
+    for (size_t id = first; id < end; ++id) {
+      if ((word >> (id - first) & 1) == 0) logits[id] = kNever;
+    }
+  }
+  std::fill(logits.begin() + static_cast<std::ptrdiff_t>(masked), logits.end(), kNever);
+}
+
+bool GrammarMask::must_end() const {
+  const grammar::Vocabulary& vocabulary = work_->matcher.grammar().vocabulary();
+  size_t ends = 0, all = 0;
+  for (const uint32_t word : work_->mask) all += static_cast<size_t>(__builtin_popcount(word));
+  for (const int32_t id : vocabulary.end_ids()) ends += work_->mask[id >> 5] >> (id & 31) & 1;
+  return ends > 0 && ends == all;
+}
+
+GrammarMaskThread::GrammarMaskThread() : thread_([this] { loop(); }) {}
+
+GrammarMaskThread::~GrammarMaskThread() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void GrammarMaskThread::loop() {
+  using State = GrammarMask::Work::State;
+  for (;;) {
+    std::shared_ptr<GrammarMask::Work> work;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (stopping_) return;
+      work = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    {
+      std::lock_guard lock(work->mutex);
+      if (work->state != State::queued) continue;  // the sampler was first
+      work->state = State::making;
+    }
+    work->make();
+    work->finish();
+  }
+}
+
+}  // namespace warpweave
