@@ -306,10 +306,14 @@ void Connection::finish_exchange() {
   if (transport_.options.on_response) transport_.options.on_response(std::string(route_name()), out_.status);
   parser_ = RequestParser(parser_limits());
   route_ = nullptr;
-  if (!out_.keep_alive || transport_.draining) return linger();
+  if (!out_.keep_alive) return linger();
   become_idle();
   const std::string pending = std::exchange(pending_, {});
   on_bytes(pending);
+  if (phase_ == Phase::idle && transport_.draining) {
+    leave_idle();
+    return linger();
+  }
   read_on();
 }
 

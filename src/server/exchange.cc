@@ -98,7 +98,6 @@ void Exchange::write(std::string_view chunk) {
 // With the lock held. What was taken is whole, so that an event may follow it.
 void Exchange::end_early(std::string_view code, std::string message) {
   out_.resize(head_bytes_);
-  keep_alive_ = false;
   if (is_event_stream_ && !options_.head_only) {
     const std::string event = "data: " + error_body(500, message, code) + "\n\ndata: [DONE]\n\n";
     options_.chunked ? append_chunk(out_, event) : void(out_ += event);

@@ -217,10 +217,10 @@ void RequestParser::end_field() {
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return fail_line("is not NAME: VALUE");
   const std::string_view name = line.substr(0, colon);
+  if (!is_token(name)) return fail_line("has a name that is empty or holds more than letters, digits and dashes");
   if (head_.fields.size() == limits_.max_fields) {
     return fail(431, "headers_too_large", "there are more than " + std::to_string(limits_.max_fields) + " headers");
   }
-  if (!is_token(name)) return fail_line("has a name that is empty or holds more than letters, digits and dashes");
   head_.fields.emplace_back(to_lower(name), std::string(trim(line.substr(colon + 1))));
 }
 

@@ -67,7 +67,8 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
 bool is_host(std::string_view text) {
   const std::string_view name = host_without_port(text);
   std::string_view port = text.substr(name.size());
-  if (port.starts_with(':')) port.remove_prefix(1);
+  if (!port.empty() && port.front() != ':') return false;
+  if (!port.empty()) port.remove_prefix(1);
   if (!std::all_of(port.begin(), port.end(), is_digit)) return false;
   if (name.starts_with('[')) {
     return name.size() > 2 && std::all_of(name.begin() + 1, name.end() - 1, [](char c) {
