@@ -207,6 +207,9 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
   while (server.active_requests() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  if (server.active_requests() > 0) {
+    LOG_WARN("{} answers are cut: their readers did not take them in time", server.active_requests());
+  }
   server.stop();
 }
 

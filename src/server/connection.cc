@@ -310,7 +310,7 @@ void Connection::finish_exchange() {
   become_idle();
   const std::string pending = std::exchange(pending_, {});
   on_bytes(pending);
-  if (phase_ == Phase::idle && transport_.draining) {
+  if (!closed_ && phase_ == Phase::idle && transport_.draining) {
     leave_idle();
     return linger();
   }
