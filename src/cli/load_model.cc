@@ -60,7 +60,7 @@ SamplingParams sampling_defaults(const ServerArgs& args, const GenerationDefault
 
 }  // namespace
 
-Result<LoadedModel> load_model(const ServerArgs& args) {
+Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int done, int all)> on_progress) {
   // Read before the weights, so that a wrong name costs no wait.
   std::string template_text;
   if (!args.chat_template.empty()) {
@@ -70,7 +70,10 @@ Result<LoadedModel> load_model(const ServerArgs& args) {
   EngineOptions options;
   options.args = args;
   options.model_path = source.path();
-  options.on_weights_progress = WeightsProgress();
+  options.on_weights_progress = [printed = WeightsProgress(), on_progress](int done, int all) mutable {
+    printed(done, all);
+    if (on_progress) on_progress(done, all);
+  };
   WW_ASSIGN_OR_RETURN(ServedModel served, create_engine(options));
 
   LoadedModel loaded;

@@ -2,6 +2,7 @@
 // the sampling values a request leaves out.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "engine/engine_impl.h"
@@ -17,7 +18,8 @@ struct LoadedModel {
   SamplingParams default_sampling;
 };
 
-// Prints progress to stderr: a bar on a terminal, else a line per quarter.
-Result<LoadedModel> load_model(const ServerArgs& args);
+// Prints progress to stderr: a bar on a terminal, else a line per quarter. `on_progress`, where given, gets
+// the layers read and all of them.
+Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int done, int all)> on_progress = {});
 
 }  // namespace warpweave

@@ -9,12 +9,16 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
+#include "cli/loading_routes.h"
+#include "cli/process_setup.h"
 #include "server/api/api.h"
+#include "server/http_syntax.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
 
@@ -129,17 +133,57 @@ void warm_up(Engine& engine) {
                          [&] { return done->done; });
 }
 
-ServerOptions server_options(const ServerArgs& args, ServerMetrics& metrics) {
+// "a, b" -> a, b
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> parts;
+  for_each_element(text, [&](std::string_view part) { parts.emplace_back(part); });
+  return parts;
+}
+
+Status check_origins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins) {
+    const size_t scheme = origin.find("://");
+    const bool whole = scheme != std::string::npos && scheme > 0 && is_host(std::string_view(origin).substr(scheme + 3)) &&
+                       origin.size() > scheme + 3;
+    if (origin == "*" || whole) continue;
+    return Status::invalid_argument("--allowed-origins " + log_safe(origin) +
+                                        ": an origin is scheme://host or scheme://host:port, without a path; try: "
+                                        "--allowed-origins https://a.example",
+                                    "--allowed-origins");
+  }
+  return {};
+}
+
+Status check_hosts(const std::vector<std::string>& hosts) {
+  for (const std::string& host : hosts) {
+    if (host == "*" || (is_host(host) && host_without_port(host) == host)) continue;
+    return Status::invalid_argument("--allowed-hosts " + log_safe(host) +
+                                        ": a name without scheme, port and path is wanted; try: --allowed-hosts a.example",
+                                    "--allowed-hosts");
+  }
+  return {};
+}
+
+// Set once the model is there; until then answers are not counted.
+using LateMetrics = std::atomic<ServerMetrics*>;
+
+Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& metrics) {
   ServerOptions options;
   options.host = args.host;
   options.port = args.port;
   options.api_key = args.api_key;
   options.admin_api_key = args.admin_api_key;
-  options.max_connections = args.max_connections;
+  options.allowed_origins = split_list(args.allowed_origins);
+  options.allowed_hosts = split_list(args.allowed_hosts);
+  WW_RETURN_IF_ERROR(check_origins(options.allowed_origins));
+  WW_RETURN_IF_ERROR(check_hosts(options.allowed_hosts));
+  const ConnectionRoom room = make_connection_room(args.max_connections, options.spare_connections);
+  if (!room.note.empty()) std::fprintf(stderr, "note: %s\n", room.note.c_str());
+  options.max_connections = room.max_connections;
   options.max_body_bytes = static_cast<size_t>(args.max_body_bytes);
   options.read_timeout_s = options.idle_timeout_s = options.write_timeout_s = args.http_timeout_s;
   options.on_response = [&metrics, log = args.log_requests](const std::string& route, int status) {
-    metrics.count_http(route, status);
+    if (ServerMetrics* counted = metrics.load()) counted->count_http(route, status);
     if (log) LOG_INFO("{} {}", route, status);
   };
   return options;
@@ -163,31 +207,47 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
   while (server.active_requests() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  if (server.active_requests() > 0) {
+    LOG_WARN("{} answers are cut: their readers did not take them in time", server.active_requests());
+  }
   server.stop();
 }
 
 int serve(const ServerArgs& args) {
   StopSignals& signals = *new StopSignals;  // its thread lives to the process's end
   std::printf("%s\n", version_text().c_str());
-  Result<LoadedModel> loaded = load_model(args);
+  // Above the server, which uses them to its end.
+  std::optional<LoadedModel> model;
+  std::optional<ServerMetrics> metrics;
+  LateMetrics late_metrics{nullptr};
+  LoadingProgress progress;
+  std::atomic<bool> ready{false};
+
+  // The port is taken before the long work, and says how far that is.
+  Result<ServerOptions> options = server_options(args, late_metrics);
+  if (!options.ok()) return fail(options.status(), kExitUsage);
+  HttpServer server(std::move(options).value(), loading_routes(progress));
+  if (Status status = server.start(); !status.ok()) return fail(status, kExitFailed);
+  std::printf("Listening on %s; /health answers 503 until the model is loaded.\n", url_of(args, server.port()).c_str());
+  Result<LoadedModel> loaded = load_model(args, [&progress](int done, int all) { progress.set(done, all); });
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
-  Engine& engine = *loaded->served.engine;
+  model = std::move(loaded).value();
+  Engine& engine = *model->served.engine;
   print_model(engine.info());
 
-  ServerMetrics metrics({.model_name = engine.info().served_model_name,
-                         .sglang_names = args.metrics_compat == "sglang"});
-  std::atomic<bool> ready{false};
+  metrics.emplace(MetricsOptions{.model_name = engine.info().served_model_name,
+                                 .sglang_names = args.metrics_compat == "sglang"});
+  late_metrics = &*metrics;
   Router router;
   register_api(router, {.engine = engine,
                         .args = args,
-                        .tokenizer = loaded->served.tokenizer.get(),
-                        .chat_template = loaded->chat_template ? &*loaded->chat_template : nullptr,
-                        .metrics = &metrics,
-                        .default_sampling = loaded->default_sampling,
+                        .tokenizer = model->served.tokenizer.get(),
+                        .chat_template = model->chat_template ? &*model->chat_template : nullptr,
+                        .metrics = &*metrics,
+                        .default_sampling = model->default_sampling,
                         .is_ready = [&ready] { return ready.load(); }});
-  add_metrics_route(router, args, metrics, engine);
-  HttpServer server(server_options(args, metrics), std::move(router));
-  if (Status status = server.start(); !status.ok()) return fail(status, kExitFailed);
+  add_metrics_route(router, args, *metrics, engine);
+  server.set_router(std::move(router));
   if (!args.skip_server_warmup) warm_up(engine);
   ready = true;
   print_ready(args, engine.info(), server.port());
@@ -201,6 +261,7 @@ int serve(const ServerArgs& args) {
 }  // namespace
 
 int serve_command(std::span<const std::string> argv) {
+  survive_lost_output();
   const Started started = start_command(Command::serve, argv);
   return started.exit_code ? *started.exit_code : serve(started.args);
 }

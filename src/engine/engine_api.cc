@@ -90,7 +90,7 @@ void EngineCore::drain(double deadline_s) {
   draining_ = true;
   const auto idle = [&] { return live_rids_.empty(); };
   if (idle_changed_.wait_for(lock, std::chrono::duration<double>(deadline_s), idle)) return;
-  inbox_.aborted.push_back({});
+  inbox_.out_of_time = true;
   inbox_changed_.notify_one();
   idle_changed_.wait(lock, idle);
 }

@@ -9,6 +9,7 @@ namespace warpweave {
 namespace {
 
 constexpr auto kUntilItComes = std::chrono::microseconds::max();
+constexpr double kThroughputSeconds = 10;  // over which throughput is measured when nothing is logged
 
 }  // namespace
 
@@ -89,6 +90,10 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
     } else if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
       end_request(*requests_.at(it->second), why);
     }
+  }
+  if (taken.out_of_time) {
+    const Status why = Status::unavailable("the server is shutting down and had no time to finish this");
+    for (auto& [id, request] : requests_) end_request(*request, why);
   }
   for (auto& flush : taken.flushes) flush.set_value(scheduler_.flush_cache());
   std::lock_guard lock(mutex_);
@@ -347,12 +352,12 @@ void EngineCore::update_stats() {
 void EngineCore::log_progress() {
   const auto now = SteadyClock::now();
   const double elapsed = std::chrono::duration<double>(now - last_log_).count();
-  if (elapsed < options_.log_interval_s) return;
+  if (elapsed < (options_.log_interval_s > 0 ? options_.log_interval_s : kThroughputSeconds)) return;
   const uint64_t fresh = generated_tokens_ - generated_at_last_log_;
   throughput_ = static_cast<double>(fresh) / elapsed;
   last_log_ = now;
   generated_at_last_log_ = generated_tokens_;
-  if (fresh == 0) return;
+  if (fresh == 0 || options_.log_interval_s <= 0) return;
   const SchedulerStats s = scheduler_.stats();
   LOG_INFO("running {}, queued {}, token usage {:.2f}, cache hit rate {:.2f}, {:.1f} tok/s",
            s.running_reqs, s.queued_reqs,

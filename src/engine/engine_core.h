@@ -50,8 +50,9 @@ class EngineCore : public Engine {
   struct Inbox {
     std::vector<std::unique_ptr<LiveRequest>> arrived;
     std::vector<std::string> aborted;
+    bool out_of_time = false;  // draining took too long: what runs ends
     std::vector<std::promise<bool>> flushes;
-    bool empty() const { return arrived.empty() && aborted.empty() && flushes.empty(); }
+    bool empty() const { return arrived.empty() && aborted.empty() && !out_of_time && flushes.empty(); }
   };
 
   void loop();

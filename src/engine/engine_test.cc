@@ -248,6 +248,20 @@ TEST(Engine, AbortFreesThePages) {
   EXPECT_EQ(served.engine->submit(greedy("c", {5}, 1), answers.sink("c")).code(), StatusCode::unavailable);
 }
 
+// Who asked for an abort hears "cancelled"; whom the shutdown ends may try another server.
+TEST(Engine, ADrainThatRunsOutOfTimeSaysUnavailable) {
+  ServedModel served = serve();
+  Collector answers;
+  GenerateRequest request = greedy("a", {5, 6, 7}, 100000);
+  request.sampling.max_new_tokens = 1500;
+  request.sampling.ignore_eos = true;
+  ASSERT_TRUE(served.engine->submit(std::move(request), answers.sink("a")).ok());
+  served.engine->drain(0);
+  answers.wait(1);
+  EXPECT_EQ(answers["a"].last.finish->type, FinishReason::Type::abort);
+  EXPECT_EQ(answers["a"].last.finish->error.code(), StatusCode::unavailable);
+}
+
 TEST(Engine, RefusesWhatCannotRun) {
   ServedModel served = serve();
   Collector answers;

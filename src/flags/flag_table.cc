@@ -99,14 +99,22 @@ std::vector<FlagSpec> http_flags() {
        .value_name = "SECONDS", .help = "How long running requests may go on after SIGTERM",
        .min = 0, .max = 86400},
       {.names = {"--max-connections"}, .group = G::http, .target = &A::max_connections,
-       .value_name = "N", .help = "Open connections; more get 503", .min = 1, .max = 1000000},
+       .value_name = "N", .help = "Open connections; more get 503, but for /health; lowered where the system "
+                                  "allows fewer open files", .min = 1, .max = 1000000},
       {.names = {"--max-body-bytes"}, .group = G::http, .target = &A::max_body_bytes,
        .value_name = "BYTES", .help = "Largest request body; a larger one gets 413", .min = 1024,
        .max = 1 << 30},
       {.names = {"--http-timeout"}, .group = G::http, .target = &A::http_timeout_s,
        .value_name = "SECONDS",
-       .help = "For a request to arrive whole, a reader to take its answer, an idle connection",
+       .help = "For a request to arrive whole, a reader to take each MiB of its answer, an idle connection",
        .min = 0.1, .max = 86400},
+      {.names = {"--allowed-origins"}, .group = G::http, .target = &A::allowed_origins, .value_name = "LIST",
+       .help = "Web pages that may send requests, as in https://a.example,https://b.example; * for every page, "
+               "state changes included",
+       .default_text = "every page; for state changes only the server's own"},
+      {.names = {"--allowed-hosts"}, .group = G::http, .target = &A::allowed_hosts, .value_name = "LIST",
+       .help = "Names in the Host header that requests must use, beside addresses, localhost and --host; * for any",
+       .default_text = "any; for state changes without a key none"},
   };
 }
 

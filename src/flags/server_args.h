@@ -52,6 +52,8 @@ struct ServerArgs {
   int max_connections = 4096;
   int64_t max_body_bytes = 32 << 20;
   double http_timeout_s = 60;                // a request must arrive within it; idle keep-alive
+  std::string allowed_origins;               // "https://a.example,..."; empty: all, but for changes none
+  std::string allowed_hosts;                 // "name,..."
 
   // Memory and scheduling
   std::optional<double> mem_fraction_static;

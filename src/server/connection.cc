@@ -3,313 +3,331 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "server/http_syntax.h"
 
-namespace warpweave::server::beast {
+namespace warpweave::server {
 namespace {
 
 constexpr size_t kMaxPipelinedBytes = 16 << 10;
+constexpr size_t kSliceBytes = 1 << 20;  // of an answer, to be taken within write_timeout_s
 constexpr double kLingerSeconds = 2;
-constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr double kSpareReadSeconds = 5;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+// A request in its handler. The body's memory is given back with it.
+struct HeldRequest {
+  ~HeldRequest() { lease->release(); }
+  std::shared_ptr<BodyLease> lease;
+  HttpRequest request;
+};
 
 }  // namespace
 
-Task Connection::read_loop(std::shared_ptr<Connection> self) {
-  while (socket_.is_open()) {
-    if (phase_ == Phase::answering && pending_.size() >= kMaxPipelinedBytes) break;
-    error_code error;
-    co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kAwait, error));
-    if (error || !socket_.is_open()) break;
-    auto& buffer = shared_.read_buffer;
-    const size_t bytes = socket_.read_some(asio::buffer(buffer), error);
-    if (error == asio::error::would_block) continue;
-    if (error) {
-      close();
-      break;
-    }
-    on_bytes({buffer.data(), bytes});
+Connection::Connection(Transport& transport, std::unique_ptr<Socket> socket, PeerFacts peer)
+    : transport_(transport), socket_(std::move(socket)), peer_(peer), parser_(parser_limits()) {}
+
+void Connection::start() {
+  become_idle();
+  read_on();
+}
+
+ParserLimits Connection::parser_limits() const {
+  return {.max_header_bytes = transport_.options.max_header_bytes,
+          .max_body_bytes = transport_.options.max_body_bytes};
+}
+
+void Connection::set_deadline(double seconds) {
+  deadline_ = transport_.hooks.now() +
+              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string_view Connection::header(std::string_view name) const {
+  for (const auto& [field, value] : parser_.head().fields) {
+    if (field == name) return value;
   }
+  return {};
+}
+
+// How much may be read now: what cannot be parsed yet has to be kept.
+size_t Connection::read_room() const {
+  if (phase_ == Phase::answering) return kMaxPipelinedBytes - std::min(pending_.size(), kMaxPipelinedBytes);
+  return phase_ == Phase::receiving && parser_.head_done() ? transport_.read_buffer.size() : kMaxPipelinedBytes;
+}
+
+void Connection::read_on() {
+  if (closed_ || reading_ || read_room() == 0) return;
+  reading_ = true;
+  socket_->wait_readable(shared_from_this());
+}
+
+void Connection::on_readable() {
   reading_ = false;
+  const size_t room = read_room();
+  if (closed_ || room == 0) return;
+  auto& buffer = transport_.read_buffer;
+  const IoResult got = socket_->read(buffer.data(), std::min(room, buffer.size()));
+  if (got.state == IoResult::State::closed) return close();
+  on_bytes({buffer.data(), got.bytes});
+  read_on();
 }
 
 void Connection::on_bytes(std::string_view bytes) {
   if (phase_ == Phase::lingering) return;
-  if (phase_ == Phase::answering) {
-    pending_ += bytes;
-    return;
-  }
-  if (pending_.empty()) {
-    bytes.remove_prefix(parse(bytes));
-    pending_ += bytes;
-  } else {
-    pending_ += bytes;
-    pending_.erase(0, parse(pending_));
-  }
+  if (phase_ != Phase::answering) bytes.remove_prefix(parse(bytes));
+  if (phase_ == Phase::answering) pending_ += bytes;
 }
 
-// Feeds the parser until a request is complete or rejected, or more bytes are needed. Returns the
-// bytes used.
-size_t Connection::parse(std::string_view data) {
+// Until a request is whole or refused, or more bytes are needed. Returns the bytes used.
+size_t Connection::parse(std::string_view bytes) {
   size_t used = 0;
-  while (used < data.size() && (phase_ == Phase::idle || phase_ == Phase::receiving)) {
-    if (phase_ == Phase::idle) {
-      if (data[used] == '\r' || data[used] == '\n') {  // stray line ends between requests
-        ++used;
-        continue;
-      }
-      begin_request();
-    }
-    error_code error;
-    const size_t n = parser_->put(asio::buffer(data.data() + used, data.size() - used), error);
-    used += n;
-    if (error && error != http::error::need_more) {
-      reject_unparsable(error);
-      break;
-    }
-    if (parser_->is_header_done() && !std::exchange(header_checked_, true) && !check_header()) break;
-    if (parser_->is_done()) {
-      start_exchange();
-    } else if (error == http::error::need_more || n == 0) {
-      break;
+  while (!closed_ && (phase_ == Phase::idle || phase_ == Phase::receiving)) {
+    const RequestParser::Step step = parser_.next(bytes.substr(used));
+    used += step.used;
+    if (phase_ == Phase::idle && parser_.begun()) begin_request();
+    switch (step.event) {
+      case RequestParser::Event::need_more: return used;
+      case RequestParser::Event::head:
+        if (check_head() && parser_.head().expects_continue && parser_.head().has_body()) send_continue();
+        break;
+      case RequestParser::Event::body: take_body(step.body); break;
+      case RequestParser::Event::done: start_exchange(); break;
+      case RequestParser::Event::failed: reject(parser_.error()); break;
     }
   }
   return used;
 }
 
 void Connection::begin_request() {
+  leave_idle();
   phase_ = Phase::receiving;
-  set_deadline(shared_.options.read_timeout_s);
-  parser_ = std::make_unique<Parser>();
-  parser_->header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
-  parser_->body_limit(shared_.options.max_body_bytes);
-  header_checked_ = false;
-  route_ = nullptr;
+  const double allowed_s = transport_.options.read_timeout_s;
+  set_deadline(peer_.is_spare ? std::min(allowed_s, kSpareReadSeconds) : allowed_s);
+  allow_origin_ = transport_.guard.allow_origin(AuthLevel::open, {}, {});
+  lease_ = std::make_shared<BodyLease>(transport_.body_memory);
 }
 
 // Everything that can be refused before the body arrives. False: an answer is on its way.
-bool Connection::check_header() {
-  const auto& request = parser_->get();
-  if (request.version() != 11 && request.version() != 10) {
-    reject(505, "this server speaks HTTP/1.1");
-    return false;
-  }
-  if (request.version() == 11 && request.find(http::field::host) == request.end()) {
-    reject(400, "the Host header is missing");
-    return false;
-  }
-  const auto target = request.target();
-  std::optional<Target> parsed = parse_target({target.data(), target.size()});
+bool Connection::check_head() {
+  const RequestHead& head = parser_.head();
+  std::optional<Target> parsed = parse_target(head.target);
   if (!parsed) {
-    reject(400, "the request target is malformed");
+    reject({400, "bad_target", "the request target is malformed"});
     return false;
   }
   target_ = *std::move(parsed);
-  const std::string_view method(request.method_string().data(), request.method_string().size());
-  const RouteTable::Match match = shared_.routes.find(method, target_.path);
-  if (!check_access(method, match) || !reserve_body()) return false;
-  const auto expect = request.find(http::field::expect);
-  if (expect != request.end() && !parser_->is_done() &&
-      boost::beast::iequals(expect->value(), "100-continue")) {
-    error_code ignored;  // a client that cannot take 25 bytes will be seen to be gone
-    socket_.write_some(asio::buffer(kContinue, sizeof kContinue - 1), ignored);
-  }
-  return true;
+  if (target_.authority.empty()) target_.authority = head.host;
+  return check_route(transport_.routes().find(head.method, target_.path));
 }
 
-bool Connection::check_access(std::string_view method, const RouteTable::Match& match) {
+bool Connection::check_route(const RouteTable::Match& match) {
+  const AuthLevel level = match.route != nullptr ? match.route->auth : match.strictest;
+  allow_origin_ = transport_.guard.allow_origin(level, target_.authority, header("origin"));
   if (match.allowed.empty()) {
-    reject(404, "there is no " + target_.path + " here; see GET /v1/models, POST /generate, "
-                "POST /v1/completions, POST /v1/chat/completions");
-    return false;
-  }
-  if (method == "OPTIONS" && match.route == nullptr) {
-    answer_preflight(match.allowed);
+    reject({404, "not_found", "there is no " + target_.path + " here; see GET /v1/models, POST /generate, "
+                              "POST /v1/completions, POST /v1/chat/completions"});
     return false;
   }
   if (match.route == nullptr) {
-    reject(405, target_.path + " does not take this method; use " + match.allowed,
-           {{"Allow", match.allowed}});
+    if (parser_.head().method == "OPTIONS") {
+      answer_preflight(match.allowed);
+    } else {
+      reject({405, "method_not_allowed", target_.path + " does not take this method; use " + match.allowed},
+             {{"Allow", match.allowed}});
+    }
     return false;
   }
   route_ = match.route;
-  const auto authorization = parser_->get()[http::field::authorization];
-  if (!authorized(route_->auth, {authorization.data(), authorization.size()}, shared_.keys)) {
-    reject(401, "a valid key is needed: send the header 'Authorization: Bearer <key>'",
+  return check_access(*route_);
+}
+
+bool Connection::check_access(const Route& route) {
+  if (!authorized(route.auth, header("authorization"), transport_.keys)) {
+    reject({401, "invalid_api_key", "a valid key is needed: send the header 'Authorization: Bearer <key>'"},
            {{"WWW-Authenticate", "Bearer"}});
     return false;
   }
-  if (shared_.draining && route_->auth != AuthLevel::open && route_->method != "GET") {
-    reject(503, "the server is shutting down; send this request to another one",
+  const WebRequest web{.host = target_.authority,
+                       .origin = header("origin"),
+                       .content_type = header("content-type"),
+                       .peer_is_loopback = peer_.is_loopback,
+                       .key_was_checked = needs_key(route.auth, transport_.keys)};
+  if (const auto refused = transport_.guard.check(route.auth, web)) {
+    reject(*refused);
+    return false;
+  }
+  if (route.auth == AuthLevel::open) return true;
+  if (peer_.is_spare) {
+    reject({503, "too_many_connections", "too many connections are open; try again"}, {{"Retry-After", "1"}});
+    return false;
+  }
+  if (transport_.draining && route.method != "GET") {
+    reject({503, "service_unavailable", "the server is shutting down; send this request to another one"},
            {{"Retry-After", "5"}});
     return false;
   }
   return true;
 }
 
-// Bodies are held in memory until answered, so all of them together have a cap.
-bool Connection::reserve_body() {
-  if (parser_->is_done()) return true;
-  const auto length = parser_->content_length();
-  const size_t bytes = length ? static_cast<size_t>(*length) : shared_.options.max_body_bytes;
-  if (bytes > shared_.options.max_total_body_bytes - shared_.body_bytes) {
-    reject(503, "too many large requests at once; try again", {{"Retry-After", "1"}});
+void Connection::send_continue() {
+  // Nothing else is on its way out, so that only a client that never reads has no room for this.
+  if (socket_->write(kContinue).bytes != kContinue.size()) close();
+}
+
+bool Connection::take_body(std::string_view piece) {
+  if (!route_->takes_body()) return true;
+  if (!transport_.take_body_memory(*this, piece.size())) {
+    give_way();
     return false;
   }
-  reserved_body_bytes_ = bytes;
-  shared_.body_bytes += bytes;
+  body_ += piece;
   return true;
 }
 
-void Connection::reject_unparsable(error_code error) {
-  if (error == http::error::body_limit) {
-    reject(413, "the body is larger than " + std::to_string(shared_.options.max_body_bytes) +
-                    " bytes; raise --max-body-bytes or send less");
-  } else if (error == http::error::header_limit) {
-    reject(431, "the headers are larger than " + std::to_string(shared_.options.max_header_bytes) +
-                    " bytes");
-  } else if (error == http::error::bad_version) {
-    reject(505, "this server speaks HTTP/1.1");
-  } else {
-    reject(400, "malformed HTTP: " + error.message());
-  }
+void Connection::give_way() {
+  body_ = {};
+  lease_->release();
+  reject({503, "service_unavailable", "too many large requests at once; try again"}, {{"Retry-After", "1"}});
 }
 
-void Connection::open_exchange(bool keep_alive, bool cors) {
+void Connection::open_exchange(bool keep_alive) {
   phase_ = Phase::answering;
   deadline_.reset();
-  ++shared_.active_requests;
-  const ExchangeOptions options{
-      .head_only = parser_->is_header_done() && parser_->get().method() == http::verb::head,
-      .chunked = !parser_->is_header_done() || parser_->get().version() == 11,
-      .keep_alive = keep_alive && !shared_.draining,
-      .cors = cors,
-      .max_buffer_bytes = shared_.options.max_write_buffer_bytes};
-  exchange_ = std::make_shared<Exchange>(
-      options, [gate = shared_.gate, weak = weak_from_this()] {
-        gate->post([weak] {
-          if (auto self = weak.lock()) self->flush();
-        });
-      });
+  ++transport_.active_requests;
+  const RequestHead& head = parser_.head();
+  const ExchangeOptions options{.head_only = head.method == "HEAD",
+                                .chunked = head.minor_version == 1,
+                                .keep_alive = keep_alive && !transport_.draining && !peer_.is_spare,
+                                .allow_origin = allow_origin_,
+                                .max_buffer_bytes = transport_.options.max_write_buffer_bytes};
+  exchange_ = std::make_shared<Exchange>(options, [post = transport_.hooks.post, weak = weak_from_this()] {
+    post([weak] {
+      if (auto self = weak.lock()) self->flush();
+    });
+  });
 }
 
 // Answers at once. The connection stays usable only when the request was read to its end.
-void Connection::reject(int status, std::string_view message, HeaderList headers) {
-  const bool keep_alive = parser_->is_done() && parser_->keep_alive();
-  open_exchange(keep_alive, /*cors=*/true);
-  exchange_->send(status, "application/json", error_body(status, message), headers);
+void Connection::reject(const HttpError& error, const HeaderList& headers) {
+  const bool whole = parser_.done() || (parser_.head_done() && !parser_.head().has_body());
+  body_ = {};
+  lease_.reset();
+  open_exchange(whole && parser_.head().keep_alive);
+  exchange_->send(error.status, "application/json", error_body(error.status, error.message, error.code), headers);
 }
 
 void Connection::answer_preflight(const std::string& allowed) {
-  open_exchange(parser_->is_done() && parser_->keep_alive(), /*cors=*/true);
-  exchange_->send(204, {}, {},
-                  {{"Allow", allowed + ", OPTIONS"},
-                   {"Access-Control-Allow-Methods", allowed + ", OPTIONS"},
-                   {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
-                   {"Access-Control-Max-Age", "600"}});
+  HeaderList headers = {{"Allow", allowed + ", OPTIONS"}};
+  if (!allow_origin_.empty()) {
+    headers.insert(headers.end(), {{"Access-Control-Allow-Methods", allowed + ", OPTIONS"},
+                                   {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                                   {"Access-Control-Max-Age", "600"}});
+  }
+  open_exchange(parser_.head().keep_alive && !parser_.head().has_body());
+  exchange_->send(204, {}, {}, headers);
 }
 
 void Connection::start_exchange() {
-  // Admin routes change the server: no other web page may drive them.
-  open_exchange(parser_->keep_alive(), /*cors=*/route_->auth != AuthLevel::admin);
-  auto message = parser_->release();
-  auto request = std::make_shared<HttpRequest>();
-  request->method = std::string(message.method_string());
-  request->path = std::move(target_.path);
-  request->query = std::move(target_.query);
-  request->body = std::move(message.body());
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
-    request->headers.emplace_back(std::move(name), std::string(field.value()));
-  }
-  parser_.reset();
+  open_exchange(parser_.head().keep_alive);
+  auto held = std::make_shared<HeldRequest>();
+  held->lease = lease_;
+  HttpRequest& request = held->request;
+  request.method = std::move(parser_.head().method);
+  request.path = std::move(target_.path);
+  request.query = std::move(target_.query);
+  request.headers = std::move(parser_.head().fields);
+  request.body = std::exchange(body_, {});
+  run_handler({held, &request});
+}
+
+void Connection::run_handler(std::shared_ptr<const HttpRequest> request) {
   auto writer = Exchange::make_writer(exchange_);
-  const bool queued = shared_.workers.submit([route = route_, request, writer] {
+  const auto job = [route = route_, request = std::move(request), writer] {
     try {
       route->handler(request, writer);
     } catch (const std::exception& e) {
       LOG_ERROR("handler of {} failed: {}", route->path, log_safe(e.what()));
       writer->send(500, "application/json", error_body(500, "internal error"));
     }
-  });
-  if (!queued) {
+  };
+  if (route_->runs_at_once) {
+    job();
+  } else if (!transport_.hooks.submit(job)) {
     writer->send(503, "application/json", error_body(503, "the server is overloaded; try again"),
                  {{"Retry-After", "1"}});
   }
 }
 
 void Connection::flush() {
-  if (writing_ || exchange_ == nullptr) return;
-  current_ = exchange_->take();
-  if (current_.cut) {
-    close();
-    return;
+  if (closed_ || writing_ || exchange_ == nullptr) return;
+  out_ = exchange_->take();
+  out_done_bytes_ = 0;
+  slice_end_bytes_ = kSliceBytes;
+  if (!out_.early_end.empty()) {
+    LOG_WARN("the stream of {} ended early: {}", route_name(), out_.early_end);
+    for (const auto& callback : out_.disconnected) callback();
+    out_.disconnected.clear();
   }
-  std::string bytes = std::exchange(current_.bytes, {});
-  size_t done = 0;
-  if (!bytes.empty()) {
-    error_code error;
-    done = socket_.write_some(asio::buffer(bytes), error);
-    if (error && error != asio::error::would_block) {
-      close();
+  if (out_.cut) return close();
+  write_on();
+}
+
+void Connection::write_on() {
+  while (out_done_bytes_ < out_.bytes.size()) {
+    const IoResult sent = socket_->write(std::string_view(out_.bytes).substr(out_done_bytes_));
+    if (sent.state == IoResult::State::closed) return close();
+    if (sent.state == IoResult::State::would_block) {
+      if (!std::exchange(writing_, true)) set_deadline(transport_.options.write_timeout_s);
+      socket_->wait_writable(shared_from_this());
       return;
     }
-    exchange_->written(done);
-  }
-  if (done < bytes.size()) {
-    writing_ = true;
-    set_deadline(shared_.options.write_timeout_s);
-    asio::co_spawn(socket_.get_executor(),
-                   write_rest(shared_from_this(), std::move(bytes), done), asio::detached);
-  } else if (current_.last) {
-    finish_exchange(current_.keep_alive, current_.status);
-  }
-}
-
-Task Connection::write_rest(std::shared_ptr<Connection> self, std::string bytes, size_t done) {
-  while (done < bytes.size()) {
-    error_code error;
-    const size_t n = co_await socket_.async_write_some(
-        asio::buffer(bytes.data() + done, bytes.size() - done),
-        asio::redirect_error(kAwait, error));
-    if (error || exchange_ == nullptr) {
-      close();
-      co_return;
+    out_done_bytes_ += sent.bytes;
+    exchange_->written(sent.bytes);
+    if (out_done_bytes_ >= slice_end_bytes_) {
+      slice_end_bytes_ = out_done_bytes_ + kSliceBytes;
+      if (writing_) set_deadline(transport_.options.write_timeout_s);
     }
-    done += n;
-    exchange_->written(n);
-    set_deadline(shared_.options.write_timeout_s);
   }
-  after_write();
-}
-
-void Connection::after_write() {
+  out_.bytes = {};
   writing_ = false;
   deadline_.reset();
-  if (current_.last) {
-    finish_exchange(current_.keep_alive, current_.status);
-  } else {
-    flush();
-  }
+  if (out_.last) finish_exchange();
 }
 
-void Connection::finish_exchange(bool keep_alive, int status) {
+void Connection::on_writable() {
+  if (closed_ || exchange_ == nullptr) return;
+  write_on();
+  flush();  // what came while this was being written
+}
+
+void Connection::finish_exchange() {
   exchange_.reset();
-  parser_.reset();
-  --shared_.active_requests;
-  shared_.body_bytes -= std::exchange(reserved_body_bytes_, 0);
-  if (shared_.options.on_response) {
-    shared_.options.on_response(route_ != nullptr ? route_->path : "unmatched", status);
+  if (lease_) std::exchange(lease_, nullptr)->release();
+  --transport_.active_requests;
+  if (transport_.options.on_response) transport_.options.on_response(std::string(route_name()), out_.status);
+  parser_ = RequestParser(parser_limits());
+  route_ = nullptr;
+  if (!out_.keep_alive) return linger();
+  become_idle();
+  const std::string pending = std::exchange(pending_, {});
+  on_bytes(pending);
+  if (!closed_ && phase_ == Phase::idle && transport_.draining) {
+    leave_idle();
+    return linger();
   }
-  if (!keep_alive || shared_.draining) {
-    linger();
-    return;
-  }
+  read_on();
+}
+
+void Connection::become_idle() {
   phase_ = Phase::idle;
-  set_deadline(shared_.options.idle_timeout_s);
-  pending_.erase(0, parse(pending_));
-  if (pending_.empty()) pending_.shrink_to_fit();
-  start_reading();
+  idle_since_ = transport_.hooks.now();
+  const double allowed_s = transport_.options.idle_timeout_s;
+  set_deadline(peer_.is_spare ? std::min(allowed_s, kSpareReadSeconds) : allowed_s);
+  idle_place_ = transport_.idle.insert(transport_.idle.end(), this);
+}
+
+void Connection::leave_idle() {
+  if (idle_place_) transport_.idle.erase(*idle_place_);
+  idle_place_.reset();
 }
 
 // Closing with unread input would reset the connection, and the client could lose the answer:
@@ -318,37 +336,38 @@ void Connection::linger() {
   phase_ = Phase::lingering;
   pending_ = {};
   set_deadline(kLingerSeconds);
-  error_code ignored;
-  socket_.shutdown(Socket::shutdown_send, ignored);
-  start_reading();
+  socket_->shutdown_send();
+  read_on();
 }
 
 void Connection::close() {
-  if (!socket_.is_open()) return;
+  if (std::exchange(closed_, true)) return;
   const auto self = shared_from_this();
-  error_code ignored;
-  socket_.close(ignored);
+  socket_->close();
+  leave_idle();
   deadline_.reset();
-  shared_.body_bytes -= std::exchange(reserved_body_bytes_, 0);
+  lease_.reset();  // a request in its handler keeps it
+  body_ = {};
   if (exchange_ != nullptr) {
-    --shared_.active_requests;
+    --transport_.active_requests;
     std::exchange(exchange_, nullptr)->disconnect();
-    if (shared_.options.on_response) {
-      // 499: the client closed before its answer was whole.
-      shared_.options.on_response(route_ != nullptr ? route_->path : "unmatched", 499);
-    }
+    // 499: the client closed before its answer was whole.
+    if (transport_.options.on_response) transport_.options.on_response(std::string(route_name()), 499);
   }
-  shared_.connections.erase(self);
+  transport_.forget(self);
 }
 
 void Connection::check_deadline(Clock::time_point now) {
-  if (!deadline_ || now < *deadline_) return;
+  if (closed_ || !deadline_ || now < *deadline_) return;
   if (phase_ == Phase::receiving) {
-    reject(408, "the request did not arrive within " +
-                    std::to_string(static_cast<int>(shared_.options.read_timeout_s)) + " s");
-  } else {
-    close();
+    const int allowed_s = static_cast<int>(transport_.options.read_timeout_s);
+    return reject({408, "request_timeout", "the request did not arrive within " + std::to_string(allowed_s) + " s"});
   }
+  if (phase_ == Phase::answering) {
+    LOG_WARN("the answer of {} ended early: its reader took less than 1 MiB in {} s", route_name(),
+             transport_.options.write_timeout_s);
+  }
+  close();
 }
 
-}  // namespace warpweave::server::beast
+}  // namespace warpweave::server

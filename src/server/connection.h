@@ -1,142 +1,96 @@
-// One connection of the HTTP server, and what all of them share. Only connection.cc and beast_server.cc
-// include this: they alone see Boost. Everything here runs on the I/O thread unless said otherwise. A
-// connection always keeps a read pending (or as many pipelined bytes as it may hold), so that a client
-// that goes away is noticed while its request runs.
+// One HTTP connection: receives a request, has it answered, receives the next. It always waits for bytes
+// (or holds as many pipelined ones as it may), so that a client that goes away is noticed while its
+// request runs. I/O thread only; alive while its transport knows it or a wait of its socket is open.
+//
+// Bounds: 16 KiB of pipelined bytes; a request arrives within read_timeout_s of its first byte; each MiB
+// of output is taken within write_timeout_s; an idle connection closes after idle_timeout_s.
 #pragma once
 
-#include <utility>  // Asio 1.74 uses std::exchange without including it
-
-#include <boost/asio.hpp>
-#include <boost/beast/http.hpp>
-
-#include <array>
-#include <atomic>
-#include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 
 #include "server/exchange.h"
-#include "server/http_server.h"
-#include "server/http_wire.h"
-#include "server/route_table.h"
-#include "server/worker_pool.h"
+#include "server/http_parser.h"
+#include "server/transport.h"
 
-namespace warpweave::server::beast {
+namespace warpweave::server {
 
-namespace asio = boost::asio;
-namespace http = boost::beast::http;
-using boost::system::error_code;
-using asio::ip::tcp;
-using Executor = asio::io_context::executor_type;
-using Socket = asio::basic_stream_socket<tcp, Executor>;
-using Acceptor = asio::basic_socket_acceptor<tcp, Executor>;
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, Executor>;
-using Task = asio::awaitable<void, Executor>;
-inline constexpr asio::use_awaitable_t<Executor> kAwait;
-using Clock = std::chrono::steady_clock;
-
-inline Clock::duration seconds(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
-
-// Lets other threads post work for as long as the I/O thread runs.
-class IoGate {
- public:
-  explicit IoGate(asio::io_context& io) : io_(&io) {}
-  template <typename F>
-  void post(F&& work) {
-    std::lock_guard lock(mutex_);
-    if (io_ != nullptr) asio::post(*io_, std::forward<F>(work));
-  }
-  void close() {
-    std::lock_guard lock(mutex_);
-    io_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  asio::io_context* io_;
+struct PeerFacts {
+  bool is_loopback = true;
+  bool is_spare = false;  // let in past max_connections: for the open routes alone
 };
 
-class Connection;
-
-// What connections share.
-struct Shared {
-  Shared(ServerOptions server_options, const Router& router, asio::io_context& io)
-      : options(std::move(server_options)),
-        keys{options.api_key, options.admin_api_key},
-        routes(router),
-        gate(std::make_shared<IoGate>(io)),
-        workers(options.worker_threads, options.max_pending_handlers) {}
-
-  const ServerOptions options;
-  const ApiKeys keys;
-  const RouteTable routes;
-  const std::shared_ptr<IoGate> gate;
-  std::unordered_set<std::shared_ptr<Connection>> connections;
-  std::array<char, 64 << 10> read_buffer;  // one for all: filled and parsed without suspending
-  size_t body_bytes = 0;                   // announced by requests not yet answered
-  std::atomic<bool> draining{false};
-  bool stopping = false;                   // of the I/O thread
-  std::atomic<int> active_requests{0};
-  WorkerPool workers;                      // last: its jobs use the rest
-};
-
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection : public SocketEvents, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Shared& shared, Socket socket) : shared_(shared), socket_(std::move(socket)) {
-    set_deadline(shared_.options.idle_timeout_s);
-  }
+  Connection(Transport& transport, std::unique_ptr<Socket> socket, PeerFacts peer);
 
-  void start_reading() {
-    if (std::exchange(reading_, true)) return;
-    asio::co_spawn(socket_.get_executor(), read_loop(shared_from_this()), asio::detached);
-  }
+  void start();
   void close();
-  void flush();
   void check_deadline(Clock::time_point now);
+  void on_readable() override;
+  void on_writable() override;
+
+  Clock::time_point idle_since() const { return idle_since_; }
+  bool take_body_memory(size_t bytes) { return lease_->take(bytes); }
+  // 0 once the request is whole.
+  size_t unfinished_body_bytes() const { return phase_ == Phase::receiving && lease_ ? lease_->bytes() : 0; }
+  // Answers 503 instead of receiving on.
+  void give_way();
 
  private:
-  using Parser = http::request_parser<http::string_body>;
   enum class Phase { idle, receiving, answering, lingering };
 
-  Task read_loop(std::shared_ptr<Connection> self);
+  size_t read_room() const;
+  void read_on();
   void on_bytes(std::string_view bytes);
-  size_t parse(std::string_view data);
+  size_t parse(std::string_view bytes);
   void begin_request();
-  bool check_header();
-  bool check_access(std::string_view method, const RouteTable::Match& match);
-  bool reserve_body();
+  bool check_head();
+  bool check_route(const RouteTable::Match& match);
+  bool check_access(const Route& route);
+  bool take_body(std::string_view piece);
+  void send_continue();
   void start_exchange();
-  void open_exchange(bool keep_alive, bool cors);
-  void reject(int status, std::string_view message, HeaderList headers = {});
-  void reject_unparsable(error_code error);
+  void run_handler(std::shared_ptr<const HttpRequest> request);
+  void open_exchange(bool keep_alive);
+  void reject(const HttpError& error, const HeaderList& headers = {});
   void answer_preflight(const std::string& allowed);
-  void finish_exchange(bool keep_alive, int status);
+  void flush();
+  void write_on();
+  void finish_exchange();
+  void become_idle();
+  void leave_idle();
   void linger();
-  Task write_rest(std::shared_ptr<Connection> self, std::string bytes, size_t done);
-  void after_write();
-  void set_deadline(double s) { deadline_ = Clock::now() + seconds(s); }
+  std::string_view header(std::string_view name) const;
+  std::string_view route_name() const { return route_ != nullptr ? std::string_view(route_->path) : "unmatched"; }
+  ParserLimits parser_limits() const;
+  void set_deadline(double seconds);
 
-  Shared& shared_;
-  Socket socket_;
+  Transport& transport_;
+  const std::unique_ptr<Socket> socket_;
+  const PeerFacts peer_;
   Phase phase_ = Phase::idle;
+  bool closed_ = false;
   std::optional<Clock::time_point> deadline_;
-  std::string pending_;                  // bytes read and not parsed
-  std::unique_ptr<Parser> parser_;       // of the request being received
-  bool header_checked_ = false;
-  bool reading_ = false;
-  bool writing_ = false;
-  size_t reserved_body_bytes_ = 0;
+  Clock::time_point idle_since_;
+  std::optional<std::list<Connection*>::iterator> idle_place_;
+
+  bool reading_ = false;                 // a wait for bytes is open
+  std::string pending_;                  // pipelined bytes behind the request being answered
+  RequestParser parser_;                 // of the request being received or answered
   Target target_;
   const Route* route_ = nullptr;
+  std::string allow_origin_;
+  std::string body_;
+  std::shared_ptr<BodyLease> lease_;     // of body_; shared with the request in its handler
+
   std::shared_ptr<Exchange> exchange_;   // set while answering
-  Exchange::Output current_;             // flags of the output being written
+  Exchange::Output out_;                 // being written
+  size_t out_done_bytes_ = 0;
+  size_t slice_end_bytes_ = 0;           // of out_: where the deadline moves on
+  bool writing_ = false;                 // a wait for room is open
 };
 
-}  // namespace warpweave::server::beast
+}  // namespace warpweave::server

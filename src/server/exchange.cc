@@ -1,9 +1,12 @@
 #include "server/exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace warpweave::server {
 namespace {
+
+constexpr size_t kEventsUnsent = 4;
 
 class Writer : public ResponseWriter {
  public:
@@ -46,7 +49,7 @@ void Exchange::send(int status, std::string_view content_type, std::string body,
     status_ = status;
     ResponseHead head{.status = status, .content_type = content_type,
                       .content_length = body.size(), .keep_alive = keep_alive_,
-                      .cors = options_.cors};
+                      .allow_origin = options_.allow_origin};
     out_ = format_head(head, headers);
     if (!options_.head_only) out_ += body;
     ended_ = true;
@@ -64,8 +67,10 @@ void Exchange::begin_stream(int status, std::string_view content_type) {
     status_ = status;
     if (!options_.chunked) keep_alive_ = false;
     ResponseHead head{.status = status, .content_type = content_type, .chunked = options_.chunked,
-                      .keep_alive = keep_alive_, .cors = options_.cors};
+                      .keep_alive = keep_alive_, .allow_origin = options_.allow_origin};
     out_ = format_head(head);
+    head_bytes_ = out_.size();
+    is_event_stream_ = content_type.starts_with("text/event-stream");
     wake = !std::exchange(wake_pending_, true);
   }
   if (wake) wake_();
@@ -76,9 +81,10 @@ void Exchange::write(std::string_view chunk) {
   {
     std::lock_guard lock(mutex_);
     if (status_ == 0 || ended_ || disconnected_ || cut_ || options_.head_only) return;
-    if (out_.size() + in_flight_bytes_ + chunk.size() > options_.max_buffer_bytes) {
-      cut_ = true;
-      out_ = {};
+    const size_t unsent_bytes = out_.size() + in_flight_bytes_;
+    if (unsent_bytes + chunk.size() > std::max(options_.max_buffer_bytes, kEventsUnsent * chunk.size())) {
+      end_early("reader_too_slow", "the reader is slower than the stream: " +
+                                       std::to_string(unsent_bytes + chunk.size()) + " bytes were not taken");
     } else if (options_.chunked) {
       append_chunk(out_, chunk);
     } else {
@@ -87,6 +93,20 @@ void Exchange::write(std::string_view chunk) {
     wake = !std::exchange(wake_pending_, true);
   }
   if (wake) wake_();
+}
+
+// With the lock held. What was taken is whole, so that an event may follow it.
+void Exchange::end_early(std::string_view code, std::string message) {
+  out_.resize(head_bytes_);
+  if (is_event_stream_ && !options_.head_only) {
+    const std::string event = "data: " + error_body(500, message, code) + "\n\ndata: [DONE]\n\n";
+    options_.chunked ? append_chunk(out_, event) : void(out_ += event);
+    if (options_.chunked) out_ += kLastChunk;
+    ended_ = true;
+  } else {
+    cut_ = true;  // the missing last chunk tells the client that the stream is not whole
+  }
+  early_end_ = std::move(message);
 }
 
 void Exchange::end() {
@@ -111,7 +131,7 @@ void Exchange::abandon() {
     send(500, "application/json", error_body(500, "the server dropped this request"), {});
     return;
   }
-  cut_ = true;  // the missing last chunk tells the client that the stream is not whole
+  end_early("stream_dropped", "the server dropped this request");
   const bool wake = !std::exchange(wake_pending_, true);
   lock.unlock();
   if (wake) wake_();
@@ -133,7 +153,10 @@ Exchange::Output Exchange::take() {
   std::lock_guard lock(mutex_);
   wake_pending_ = false;
   in_flight_bytes_ += out_.size();
-  return {std::exchange(out_, {}), ended_, cut_, keep_alive_, status_};
+  head_bytes_ = 0;
+  Output output{std::exchange(out_, {}), ended_, cut_, std::exchange(early_end_, {}), {}, keep_alive_, status_};
+  if (!output.early_end.empty()) output.disconnected.swap(callbacks_);
+  return output;
 }
 
 void Exchange::written(size_t bytes) {
@@ -145,7 +168,7 @@ void Exchange::disconnect() {
   std::vector<std::function<void()>> callbacks;
   {
     std::lock_guard lock(mutex_);
-    if (ended_ || disconnected_) return;
+    if (disconnected_ || (ended_ && early_end_.empty())) return;
     disconnected_ = true;
     callbacks.swap(callbacks_);
   }

@@ -1,8 +1,7 @@
 // HTTP as the API handlers see it: a request whose body has arrived, and a writer for the answer.
-// The transport (Boost.Beast) stands behind this and appears in one translation unit only.
 //
 // Threads: a handler runs on a thread of the API worker pool, never on the I/O thread, so it may
-// tokenize a long prompt. A ResponseWriter may be used from any thread, also after the handler
+// tokenize a long prompt; those of routes that run at once are the exception. A ResponseWriter may be used from any thread, also after the handler
 // returned (streams are fed from the engine's threads); its calls never block.
 #pragma once
 
@@ -52,7 +51,7 @@ class ResponseWriter {
 enum class AuthLevel {
   open,     // anyone: health checks and the chat page
   api_key,  // needs --api-key when one is set
-  admin,    // needs --admin-api-key when one is set, else --api-key
+  admin,    // changes the server: needs --admin-api-key when one is set, else --api-key; see web_guard.h
 };
 
 using Handler =
@@ -63,6 +62,11 @@ struct Route {
   std::string path;    // exact, or ending in "/*" for a prefix match
   AuthLevel auth;
   Handler handler;
+  // On the I/O thread, so that no other handler can keep it waiting. Only for handlers that neither block
+  // nor compute: health checks.
+  bool runs_at_once = false;
+
+  bool takes_body() const { return method != "GET"; }  // what else is sent is read and dropped
 };
 
 class Router {

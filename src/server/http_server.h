@@ -5,8 +5,8 @@
 // thread but a handler's; it closes what is open and joins the threads. on_disconnect callbacks of
 // requests cut off by stop() run before it returns.
 //
-// Limits: each is a field of ServerOptions; passing one answers 413, 431, 408, 503 or closes the
-// connection (a reader slower than its stream), never grows memory.
+// Limits: each is a field of ServerOptions; passing one answers 413, 431, 408, 503 or ends the stream with
+// an event that says why, never grows memory.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "server/http.h"
 #include "warpweave/status.h"
@@ -27,16 +29,21 @@ struct ServerOptions {
   std::string admin_api_key{};
   int worker_threads = 2;
   int max_connections = 4096;
+  int spare_connections = 64;                 // past max_connections, for open routes alone
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 32 << 20;
-  size_t max_total_body_bytes = 512 << 20;    // of all requests that have not been answered
+  size_t max_total_body_bytes = 512 << 20;    // of all bodies not yet read by their handlers; one always passes
   size_t max_write_buffer_bytes = 1 << 20;    // unsent bytes of one connection's stream
   size_t max_pending_handlers = 4096;         // requests waiting for a worker
   double read_timeout_s = 60;                 // from a request's first byte to its last
   double idle_timeout_s = 60;                 // keep-alive without a request
-  double write_timeout_s = 60;                // a stalled reader
+  double write_timeout_s = 60;                // for a reader to take the next MiB of its answer
+  std::vector<std::string> allowed_origins{};  // see web_guard.h
+  std::vector<std::string> allowed_hosts{};
   // Called for every answered request, on the I/O thread: the matched route's path or "unmatched".
   std::function<void(const std::string& route, int status)> on_response{};
+  // How threads start; may throw std::system_error. Empty: std::thread. For tests.
+  std::function<std::thread(std::function<void()>)> start_thread{};
 };
 
 class HttpServer {
@@ -48,6 +55,8 @@ class HttpServer {
 
   Status start();
   int port() const;
+  // From now on requests find these routes; those that run keep theirs. Returns when it is so.
+  void set_router(Router router);
 
   // From now on new work (anything but GET on a route above `open`) gets 503 with Retry-After; what
   // runs goes on. Connections close after their current answer.

@@ -1,20 +1,9 @@
 // The transport from outside: raw bytes into a socket, raw bytes out.
-#include "server/http_server.h"
+#include "server/testing/http_test.h"
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <future>
-#include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "server/http_wire.h"
@@ -24,179 +13,9 @@ namespace warpweave::server {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kPatience = 10s;  // a bound for hangs, not a speed
+using namespace testing;
 
-class Client {
- public:
-  explicit Client(int port, int receive_buffer_bytes = 0) {
-    fd_ = socket(AF_INET, SOCK_STREAM, 0);
-    if (receive_buffer_bytes > 0) {
-      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
-    }
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  }
-  ~Client() { close(); }
-  Client(const Client&) = delete;
-
-  bool connected() const { return connected_; }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-  void send(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return;
-      bytes.remove_prefix(n);
-    }
-  }
-  // Reads until `enough` holds or the server closes or patience ends.
-  template <typename F>
-  std::string read_until(F enough) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (!enough(received_) && std::chrono::steady_clock::now() < end) {
-      pollfd waiting{fd_, POLLIN, 0};
-      if (poll(&waiting, 1, 100) <= 0) continue;
-      char buffer[65536];
-      const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
-      if (n <= 0) {
-        closed_ = true;
-        break;
-      }
-      received_.append(buffer, n);
-    }
-    return received_;
-  }
-  std::string read_all() { return read_until([](const std::string&) { return false; }); }
-  std::string read_until_text(std::string_view text) {
-    return read_until([&](const std::string& got) { return got.find(text) != std::string::npos; });
-  }
-  bool closed() const { return closed_; }
-  void forget() { received_.clear(); }
-
- private:
-  int fd_ = -1;
-  bool connected_ = false;
-  bool closed_ = false;
-  std::string received_;
-};
-
-int count(const std::string& text, std::string_view part) {
-  int n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
-std::string get(std::string_view path, std::string_view extra = "") {
-  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: x\r\n" + std::string(extra) + "\r\n";
-}
-std::string post(std::string_view path, std::string_view body, std::string_view extra = "") {
-  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n" + std::string(extra) + "\r\n" + std::string(body);
-}
-
-// What the test routes share with the tests.
-struct Events {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int disconnects = 0;
-  std::vector<std::shared_ptr<ResponseWriter>> held;  // streams kept open
-
-  void disconnected() {
-    std::lock_guard lock(mutex);
-    ++disconnects;
-    changed.notify_all();
-  }
-  bool wait_disconnects(int n) {
-    std::unique_lock lock(mutex);
-    return changed.wait_for(lock, kPatience, [&] { return disconnects >= n; });
-  }
-  bool wait_held(size_t n) {
-    std::unique_lock lock(mutex);
-    return changed.wait_for(lock, kPatience, [&] { return held.size() >= n; });
-  }
-};
-
-class HttpServerTest : public ::testing::Test {
- protected:
-  ~HttpServerTest() override {
-    release_held();
-    server_.reset();
-  }
-
-  void release_held() {
-    std::vector<std::shared_ptr<ResponseWriter>> held;
-    std::lock_guard lock(events_->mutex);
-    held.swap(events_->held);
-  }
-
-  Router make_router() {
-    Router router;
-    auto events = events_;
-    router.add({"GET", "/ping", AuthLevel::open, [](auto, auto writer) {
-                  writer->send(200, "text/plain", "pong");
-                }});
-    router.add({"POST", "/echo", AuthLevel::api_key, [](auto request, auto writer) {
-                  writer->send(200, "text/plain", request->path + "|" + request->query + "|" +
-                                                      request->body);
-                }});
-    router.add({"GET", "/models/*", AuthLevel::api_key, [](auto request, auto writer) {
-                  writer->send(200, "text/plain", request->path);
-                }});
-    router.add({"POST", "/admin", AuthLevel::admin, [](auto, auto writer) {
-                  writer->send(200, "text/plain", "done", {{"X-Odd", "a\r\nInjected: yes"}});
-                }});
-    router.add({"GET", "/stream", AuthLevel::open, [](auto, auto writer) {
-                  writer->begin_stream(200, "text/event-stream");
-                  for (int i = 0; i < 3; ++i) writer->write("data: " + std::to_string(i) + "\n\n");
-                  writer->end();
-                }});
-    router.add({"GET", "/hold", AuthLevel::open, [events](auto, auto writer) {
-                  writer->begin_stream(200, "text/event-stream");
-                  writer->write(": open\n\n");
-                  writer->on_disconnect([events] { events->disconnected(); });
-                  std::lock_guard lock(events->mutex);
-                  events->held.push_back(writer);
-                  events->changed.notify_all();
-                }});
-    router.add({"POST", "/think", AuthLevel::open, [events](auto, auto writer) {
-                  writer->on_disconnect([events] { events->disconnected(); });
-                  std::lock_guard lock(events->mutex);
-                  events->held.push_back(writer);
-                  events->changed.notify_all();
-                }});
-    router.add({"GET", "/throws", AuthLevel::open, [](auto, auto) {
-                  throw std::runtime_error("a secret path");
-                }});
-    router.add({"GET", "/drops", AuthLevel::open, [](auto, auto) {}});
-    router.add({"GET", "/drops-stream", AuthLevel::open, [](auto, auto writer) {
-                  writer->begin_stream(200, "text/plain");
-                  writer->write("half");
-                }});
-    return router;
-  }
-
-  void start(ServerOptions options = {}) {
-    options.port = 0;
-    server_ = std::make_unique<HttpServer>(std::move(options), make_router());
-    const Status status = server_->start();
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-  // One request on a connection of its own.
-  std::string ask(std::string request) {
-    const size_t line_end = request.find("\r\n");
-    request.insert(line_end, "\r\nConnection: close");
-    Client client(server_->port());
-    client.send(request);
-    return client.read_all();
-  }
-
-  std::shared_ptr<Events> events_ = std::make_shared<Events>();
-  std::unique_ptr<HttpServer> server_;
-};
+class HttpServerTest : public HttpTest {};
 
 TEST_F(HttpServerTest, AnswersAndKeepsTheConnection) {
   start();
@@ -446,14 +265,21 @@ TEST_F(HttpServerTest, OpenStreamsDoNotTimeOut) {
 }
 
 TEST_F(HttpServerTest, ConnectionsPastTheCapGet503) {
-  start({.max_connections = 2});
+  start({.max_connections = 2, .spare_connections = 1});
   Client a(server_->port()), b(server_->port());
-  a.send(get("/ping"));
-  b.send(get("/ping"));
-  a.read_until_text("pong");
-  b.read_until_text("pong");
-  Client c(server_->port());
-  EXPECT_TRUE(c.read_all().starts_with("HTTP/1.1 503"));
+  a.send(get("/hold"));
+  b.send(get("/hold"));
+  a.read_until_text(": open");
+  b.read_until_text(": open");
+  for (int i = 0; i < 3; ++i) EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos) << "health is answered";
+  const std::string refused = ask(post("/echo", "x"));
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503")) << refused;
+  EXPECT_NE(refused.find("too_many_connections"), std::string::npos) << refused;
+  Client spare(server_->port());
+  spare.send("GET /pi");
+  std::this_thread::sleep_for(50ms);
+  Client past(server_->port());
+  EXPECT_TRUE(past.read_all().starts_with("HTTP/1.1 503"));
   a.close();
   std::string answer;
   for (int i = 0; i < 100 && answer.find("pong") == std::string::npos; ++i) {
@@ -463,20 +289,34 @@ TEST_F(HttpServerTest, ConnectionsPastTheCapGet503) {
   EXPECT_NE(answer.find("pong"), std::string::npos);
 }
 
+// Bodies that wait for their handler or are in it cannot give way: the newcomer does.
 TEST_F(HttpServerTest, AllBodiesTogetherHaveACap) {
   start({.max_body_bytes = 1000, .max_total_body_bytes = 1500});
   Client first(server_->port());
-  first.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc");
+  first.send(post("/block", std::string(1000, 'x')));
+  ASSERT_TRUE(events_->wait_held(1));
+  const std::string refused = ask(post("/echo", std::string(900, 'x')));
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503")) << refused;
+  EXPECT_TRUE(ask(post("/echo", std::string(500, 'x'))).starts_with("HTTP/1.1 200"));
+  first.close();  // its handler has the body still
+  EXPECT_TRUE(ask(post("/echo", std::string(900, 'x'))).starts_with("HTTP/1.1 503"));
+  release_held();
   std::string answer;
-  for (int i = 0; i < 500 && !answer.starts_with("HTTP/1.1 503"); ++i) {
-    answer = ask(post("/echo", std::string(900, 'x')));
-  }
-  EXPECT_TRUE(answer.starts_with("HTTP/1.1 503")) << answer;
-  first.close();
   for (int i = 0; i < 500 && !answer.starts_with("HTTP/1.1 200"); ++i) {
     answer = ask(post("/echo", std::string(900, 'x')));
   }
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+}
+
+// With every worker in a handler that does not end, /ping still answers.
+TEST_F(HttpServerTest, HealthIsAnsweredWhileAllWorkersAreBusy) {
+  start({.worker_threads = 2});
+  Client first(server_->port()), second(server_->port());
+  first.send(post("/block", "x"));
+  second.send(post("/block", "x"));
+  ASSERT_TRUE(events_->wait_held(2));
+  for (int i = 0; i < 10; ++i) EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+  release_held();
 }
 
 TEST_F(HttpServerTest, DrainRefusesNewWorkAndFinishesOld) {
@@ -542,6 +382,40 @@ TEST_F(HttpServerTest, StopsAlthoughTheSweepTimerHasJustRunOut) {
     ADD_FAILURE() << "stop() hangs";
     std::_Exit(1);  // the thread inside stop() cannot be ended
   }
+}
+
+// No thread, whichever it is: an error, and the port is free again.
+TEST_F(HttpServerTest, AThreadThatDoesNotStartIsAnError) {
+  for (int n = 0; n < 3; ++n) {
+    ServerOptions options;
+    options.port = 0;
+    options.start_thread = [left = std::make_shared<int>(n)](std::function<void()> run) {
+      if ((*left)-- == 0) throw std::system_error(EAGAIN, std::generic_category());
+      return std::thread(std::move(run));
+    };
+    const Status status = HttpServer(options, make_router()).start();
+    EXPECT_EQ(status.code(), StatusCode::unavailable) << n;
+    EXPECT_NE(status.message().find("ulimit -u"), std::string::npos) << status.message();
+  }
+  start();
+  EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+}
+
+TEST_F(HttpServerTest, RoutesCanBeReplacedWhileRequestsRun) {
+  start();
+  Client client(server_->port());
+  client.send(get("/hold"));
+  client.read_until_text(": open");
+  Router other;
+  other.add({"GET", "/other", AuthLevel::open, [](auto, auto writer) { writer->send(200, "text/plain", "new"); }});
+  server_->set_router(other);
+  EXPECT_TRUE(ask(get("/other")).ends_with("new"));
+  EXPECT_TRUE(ask(get("/ping")).starts_with("HTTP/1.1 404"));
+  {
+    std::lock_guard lock(events_->mutex);
+    events_->held[0]->write("old one goes on");
+  }
+  EXPECT_NE(client.read_until_text("goes on").find("goes on"), std::string::npos);
 }
 
 TEST_F(HttpServerTest, StartErrorsNameTheFlag) {

@@ -1,8 +1,11 @@
 #include "server/http_wire.h"
 
+#include <algorithm>
 #include <charconv>
 #include <ctime>
 #include <nlohmann/json.hpp>
+
+#include "server/http_syntax.h"
 
 namespace warpweave::server {
 namespace {
@@ -19,6 +22,8 @@ std::string_view reason(int status) {
     case 408: return "Request Timeout";
     case 409: return "Conflict";
     case 413: return "Payload Too Large";
+    case 415: return "Unsupported Media Type";
+    case 417: return "Expectation Failed";
     case 422: return "Unprocessable Entity";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
@@ -28,13 +33,6 @@ std::string_view reason(int status) {
     case 505: return "HTTP Version Not Supported";
     default: return status < 400 ? "OK" : "Error";
   }
-}
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
@@ -77,6 +75,7 @@ ErrorKind error_kind(int status) {
     case 431: return {"invalid_request_error", "headers_too_large"};
     case 503: return {"service_unavailable_error", "service_unavailable"};
     default:
+      if (status == 505) return {"invalid_request_error", "http_version_not_supported"};
       return status >= 500 ? ErrorKind{"server_error", "internal_error"}
                            : ErrorKind{"invalid_request_error", "bad_request"};
   }
@@ -84,14 +83,25 @@ ErrorKind error_kind(int status) {
 
 }  // namespace
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
 std::optional<Target> parse_target(std::string_view target) {
+  Target result;
   if (!target.starts_with('/')) {
     const size_t scheme = target.find("://");
-    if (scheme == std::string_view::npos) return std::nullopt;
-    const size_t slash = target.find('/', scheme + 3);
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+    const std::string_view name = target.substr(0, scheme);
+    if (!equal_ignoring_case(name, "http") && !equal_ignoring_case(name, "https")) return std::nullopt;
+    target.remove_prefix(scheme + 3);
+    const size_t slash = std::min(target.find('/'), target.size());
+    result.authority = target.substr(0, slash);
+    if (!is_host(result.authority)) return std::nullopt;
+    target = slash == target.size() ? "/" : target.substr(slash);
   }
-  Target result;
   const size_t question = target.find('?');
   if (question != std::string_view::npos) result.query = target.substr(question + 1);
   const std::string_view path = target.substr(0, question);
@@ -133,7 +143,11 @@ std::string format_head(const ResponseHead& head, const HeaderList& headers) {
   }
   if (!head.content_length) out += "\r\nCache-Control: no-cache";  // a live stream
   out += head.keep_alive ? "\r\nConnection: keep-alive" : "\r\nConnection: close";
-  if (head.cors) out += "\r\nAccess-Control-Allow-Origin: *";
+  if (!head.allow_origin.empty()) {
+    out += "\r\nAccess-Control-Allow-Origin: ";
+    append_header_value(out, head.allow_origin);
+    if (head.allow_origin != "*") out += "\r\nVary: Origin";
+  }
   for (const auto& [name, value] : headers) {
     out += "\r\n";
     append_header_value(out, name);
@@ -154,11 +168,11 @@ void append_chunk(std::string& out, std::string_view data) {
   out += "\r\n";
 }
 
-std::string error_body(int status, std::string_view message) {
+std::string error_body(int status, std::string_view message, std::string_view code) {
   const ErrorKind kind = error_kind(status);
   nlohmann::ordered_json body;
   body["error"] = {{"message", message}, {"type", kind.type}, {"param", nullptr},
-                   {"code", kind.code}};
+                   {"code", code.empty() ? kind.code : code}};
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

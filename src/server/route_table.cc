@@ -2,17 +2,11 @@
 
 #include <algorithm>
 
+#include "server/http_syntax.h"
 #include "server/http_wire.h"
 
 namespace warpweave::server {
 namespace {
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) ==
-           std::tolower(static_cast<unsigned char>(y));
-  });
-}
 
 std::string_view bearer_key(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
@@ -46,6 +40,7 @@ void RouteTable::add_match(std::string_view method, const Route& route, Match& m
   }
   if (!match.allowed.empty()) match.allowed += ", ";
   match.allowed += route.method;
+  match.strictest = std::max(match.strictest, route.auth);
 }
 
 RouteTable::Match RouteTable::find(std::string_view method, const std::string& path) const {
@@ -63,10 +58,14 @@ RouteTable::Match RouteTable::find(std::string_view method, const std::string& p
   return match;
 }
 
+bool needs_key(AuthLevel level, const ApiKeys& keys) {
+  return level != AuthLevel::open &&
+         (!keys.api_key.empty() || (level == AuthLevel::admin && !keys.admin_api_key.empty()));
+}
+
 bool authorized(AuthLevel level, std::string_view authorization, const ApiKeys& keys) {
-  if (level == AuthLevel::open) return true;
+  if (!needs_key(level, keys)) return true;
   const bool admin_only = level == AuthLevel::admin && !keys.admin_api_key.empty();
-  if (!admin_only && keys.api_key.empty()) return true;
   const std::string_view key = bearer_key(authorization);
   // Both comparisons always run, so that time does not tell which key was nearly right.
   const bool is_admin =

@@ -23,6 +23,7 @@ class RouteTable {
   struct Match {
     const Route* route = nullptr;      // null: see `allowed`
     std::string allowed;               // "GET, POST": methods of this path; empty: no such path
+    AuthLevel strictest = AuthLevel::open;  // of this path's routes
   };
   // HEAD finds the GET route.
   Match find(std::string_view method, const std::string& path) const;
@@ -36,6 +37,7 @@ class RouteTable {
 };
 
 // `authorization` is the header's value: "Bearer <key>". The admin key opens everything.
+bool needs_key(AuthLevel level, const ApiKeys& keys);
 bool authorized(AuthLevel level, std::string_view authorization, const ApiKeys& keys);
 
 }  // namespace warpweave::server

@@ -1,9 +1,18 @@
 #include "server/worker_pool.h"
 
+#include <string>
+#include <system_error>
+
 namespace warpweave::server {
 
-WorkerPool::WorkerPool(int threads, size_t max_queued) : max_queued_(max_queued) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { loop(); });
+Status WorkerPool::start(int threads, const StartThread& start_thread) {
+  try {
+    for (int i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { loop(); }));
+  } catch (const std::system_error& e) {
+    return Status::unavailable("the system gives no more threads (" + std::string(e.what()) +
+                               "); raise its limit, see ulimit -u");
+  }
+  return {};
 }
 
 bool WorkerPool::submit(std::function<void()> job) {

@@ -8,12 +8,18 @@
 #include <thread>
 #include <vector>
 
+#include "warpweave/status.h"
+
 namespace warpweave::server {
 
 class WorkerPool {
  public:
-  WorkerPool(int threads, size_t max_queued);
+  explicit WorkerPool(size_t max_queued) : max_queued_(max_queued) {}
   ~WorkerPool() { stop(); }
+
+  using StartThread = std::function<std::thread(std::function<void()>)>;
+  // `unavailable` when the system gives no thread; those that run then do until stop().
+  Status start(int threads, const StartThread& start_thread);
 
   // False when the queue is full or the pool stopped; the job is dropped then. Jobs must not throw.
   bool submit(std::function<void()> job);

@@ -101,7 +101,8 @@ def test_generate_batch(server):
 
 def test_flush_cache(server):
     assert curl(server, "/flush_cache", "")[0] == 200
-    assert curl(server, "/flush_cache")[0] == 200
+    status, text = curl(server, "/flush_cache")  # a GET changes nothing
+    assert status == 405 and json.loads(text)["error"]["code"] == "method_not_allowed"
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "{\"text\": NaN}", b"{\"text\": \"\xff\"}",
@@ -151,3 +152,19 @@ def test_abort_request(server):
     text = process.communicate(timeout=30)[0]
     assert events("\n\n".join(text.lstrip("\n").split("\n\n")))[-1]["meta_info"]["finish_reason"][
         "type"] == "abort"
+
+
+def test_a_stream_of_events_larger_than_the_write_buffer_is_whole(server):
+    """Cumulative events with 128 logprobs a token pass 1 MiB; a reader that keeps up gets all of them."""
+    body = {"text": "Once", "stream": True, "return_logprob": True, "top_logprobs_num": 128,
+            "sampling_params": {"max_new_tokens": 450, "temperature": 0, "ignore_eos": True}}
+    process = subprocess.Popen(["curl", "-sN", server.url + "/generate", "-d", json.dumps(body)],
+                               stdout=subprocess.PIPE)
+    last, largest = None, 0
+    for line in process.stdout:
+        if line.startswith(b"data: {"):
+            last, largest = line, max(largest, len(line))
+    assert process.wait() == 0
+    assert b"error" not in last[:100], last[:300]
+    assert largest > 1 << 20
+    assert json.loads(last[6:])["meta_info"]["finish_reason"] == {"type": "length", "length": 450}

@@ -103,15 +103,13 @@ void add_native_routes(Router& router, const ApiPtr& api) {
                 if (!status.ok()) return send_error(*writer, status);
                 writer->send(200, kJson, "{\"status\":\"ok\"}");
               }});
-  for (const char* method : {"GET", "POST"}) {
-    router.add({method, "/flush_cache", AuthLevel::admin,
-                [api](Request, Writer writer) { flush_cache(*api, *writer); }});
-  }
+  router.add({"POST", "/flush_cache", AuthLevel::admin,
+              [api](Request, Writer writer) { flush_cache(*api, *writer); }});
 }
 
 void add_open_routes(Router& router, const ApiPtr& api) {
   for (const char* path : {"/health", "/ready", "/ping"}) {
-    router.add({"GET", path, AuthLevel::open, health_handler(api)});
+    router.add({"GET", path, AuthLevel::open, health_handler(api), /*runs_at_once=*/true});
   }
   // It costs a run of the model, so it is not for anyone.
   router.add({"GET", "/health_generate", AuthLevel::api_key,

@@ -94,7 +94,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     measure(index, delta);
     if (delta.finish && delta.finish->type == FinishReason::Type::abort &&
         !delta.finish->error.ok() && delta.finish->error.code() != StatusCode::cancelled) {
-      fail(delta.finish->error);
+      fail(index, delta);
       return remaining_ > 1;
     }
     if (delta.finish) --remaining_;
@@ -131,10 +131,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
     writer_->begin_stream(200, "text/event-stream");
   }
 
-  void fail(const Status& error) {
+  // A stream that has begun says it in the sequence's own last event too: finish_reason abort.
+  void fail(size_t index, const OutputDelta& delta) {
     closed_ = true;
+    const Status& error = delta.finish->error;
     if (!stream_begun_) return send_error(*writer_, error);
-    writer_->write("data: " + error_json(error) + "\n\ndata: [DONE]\n\n");
+    std::string events;
+    builder_->add(index, delta, &events);
+    writer_->write(events + "data: " + error_json(error) + "\n\ndata: [DONE]\n\n");
     writer_->end();
   }
 

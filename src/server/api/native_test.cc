@@ -189,6 +189,31 @@ TEST(Generate, AbortRequestEndsAGroupByItsRid) {
   EXPECT_EQ(api.post("/abort_request", R"({"abort_all": true})").status, 200);
 }
 
+// What a shutdown ends is no answer: 503 where nothing was sent, else an event that says so.
+TEST(Generate, RequestsEndedByAShutdownSaySo) {
+  TestApiOptions options;
+  options.engine.never_finish = true;
+  options.engine.token_delay = std::chrono::milliseconds(20);
+  TestApi api(std::move(options));
+  const std::string body = R"({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 1000})";
+  const auto whole = api.begin("POST", "/generate", body + "}");
+  const auto stream = api.begin("POST", "/generate", body + R"(, "stream": true})");
+  ASSERT_TRUE(stream->wait_first_write());
+  api.engine().drain(0);
+  ASSERT_TRUE(whole->wait_done());
+  EXPECT_EQ(whole->status, 503);
+  EXPECT_EQ(whole->headers, (std::vector<std::pair<std::string, std::string>>{{"Retry-After", "1"}}));
+  ASSERT_TRUE(stream->wait_done());
+  const Reply reply{stream->status, stream->content_type, stream->body, {}, true};
+  const std::vector<std::string> events = reply.events();
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  const Json error = Json::parse(events[events.size() - 2]);
+  EXPECT_EQ(error["error"]["type"], "service_unavailable");
+  const Json last = Json::parse(events[events.size() - 3]);
+  EXPECT_EQ(last["meta_info"]["finish_reason"]["type"], "abort");
+}
+
 TEST(Generate, ARidInUseIsRefused) {
   TestApiOptions options;
   options.engine.never_finish = true;
@@ -265,9 +290,9 @@ TEST(Info, FlushCache) {
   options.engine.never_finish = true;
   options.engine.token_delay = std::chrono::milliseconds(1);
   TestApi api(std::move(options));
-  EXPECT_EQ(api.get("/flush_cache").status, 200);
   EXPECT_EQ(api.post("/flush_cache", "").status, 200);
-  EXPECT_EQ(api.engine().flushes(), 2);
+  EXPECT_EQ(api.get("/flush_cache").status, 404);  // no such method
+  EXPECT_EQ(api.engine().flushes(), 1);
   const auto writer = api.begin("POST", "/generate",
                                 R"({"text": "a", "sampling_params": {"max_new_tokens": 999}})");
   EXPECT_EQ(api.post("/flush_cache", "").status, 400);

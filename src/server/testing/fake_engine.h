@@ -109,7 +109,7 @@ class FakeEngine : public Engine {
     draining_ = true;
     auto idle = [&] { return live_.empty(); };
     if (!changed_.wait_for(lock, std::chrono::duration<double>(deadline_s), idle)) {
-      for (auto& [id, live] : live_) live.aborted = true;
+      for (auto& [id, live] : live_) live.out_of_time = true;
       changed_.notify_all();
       changed_.wait(lock, idle);
     }
@@ -136,6 +136,7 @@ class FakeEngine : public Engine {
     GenerateRequest request;
     OutputSink sink;
     bool aborted = false;
+    bool out_of_time = false;
     int produced = 0;
     Clock::time_point arrival = Clock::now();
   };
@@ -168,11 +169,12 @@ class FakeEngine : public Engine {
     delta.rid = live.request.rid;
     delta.prompt_tokens = static_cast<int>(live.request.input_ids.size());
     delta.e2e_latency_s = std::chrono::duration<double>(Clock::now() - live.arrival).count();
-    if (live.aborted) {
+    if (live.aborted || live.out_of_time) {
       ++stats_.aborted_requests_total;
       delta.completion_tokens = live.produced;
       delta.finish = FinishReason{FinishReason::Type::abort, -1, {},
-                                  Status(StatusCode::cancelled, "aborted")};
+                                  live.aborted ? Status(StatusCode::cancelled, "aborted")
+                                               : Status::unavailable("the server is shutting down")};
       return delta;
     }
     const bool echo = options_.script.empty();

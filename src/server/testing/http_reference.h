@@ -1,0 +1,27 @@
+// HTTP/1.1 requests read once more, from all bytes at once and mostly by regular expressions: slow, plain
+// and written apart from http_parser.cc, which the fuzz target holds against it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http_parser.h"
+
+namespace warpweave::server::testing {
+
+struct ReferenceRequest {
+  std::string method, target, body;
+  HeaderList fields;
+  bool keep_alive = true;
+  bool operator==(const ReferenceRequest&) const = default;
+};
+
+struct ReferenceResult {
+  std::vector<ReferenceRequest> requests;  // whole ones, one behind the other
+  int error_status = 0;                    // of what follows them; 0: only more bytes are missing
+};
+
+ReferenceResult read_requests(std::string_view bytes, const ParserLimits& limits);
+
+}  // namespace warpweave::server::testing
