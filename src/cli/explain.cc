@@ -181,18 +181,21 @@ int explain_command(std::span<const std::string> argv) {
 }
 
 int backends_command(std::span<const std::string> argv) {
-  bool matrix = false;
+  bool matrix = false, json = false;
   CLI::App app("Lists the attention backends by the names of the flags.", "warpweave backends");
   app.add_flag("--matrix", matrix, "What is proven of each, on which device, and what is refused");
+  app.add_flag("--json", json, "The matrix as JSON; with --matrix")->needs("--matrix");
   if (const auto exit_code = parse_command(app, argv)) return *exit_code;
   if (matrix) {
-    std::fputs(conformance::matrix_markdown(conformance::committed_reports(),
-                                            cpu_hardware_facts().name).c_str(), stdout);
+    const auto reports = conformance::committed_reports();
+    const std::string here = cpu_hardware_facts().name;
+    std::fputs((json ? conformance::matrix_json(reports, here) : conformance::matrix_markdown(reports, here)).c_str(),
+               stdout);
     return 0;
   }
   for (const KnownBackend& backend : known_backends()) {
     std::printf("%-22s %-9s %.*s\n%32s devices: %s\n", std::string(backend.caps->name).c_str(),
-                backend.built ? "built in" : "not here",
+                backend.built ? "built in" : backend.written ? "not here" : "to write",
                 static_cast<int>(backend.caps->summary.size()), backend.caps->summary.data(), "",
                 devices_of(*backend.caps).c_str());
   }
