@@ -6,6 +6,7 @@
 #include "attention/hybrid.h"
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
+#include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
 #include "engine/start_device.h"
 #include "model/gpu_weights.h"
@@ -72,6 +73,14 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                        .max_logits_rows = options.max_tokens,
                                                        .batch_invariant = setup.plan.attention.deterministic,
                                                        .routing_dice = args.routing_dice}));
+  const KvFormat kv_format = setup.plan.attention.kv_format;
+  if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {
+    const GpuKvCheckSetup check_setup = {.arch = gpu.facts.arch, .dtype = setup.plan.dtype,
+                                         .max_tokens = setup.plan.context_len, .stream = parts.stream.get(),
+                                         .team = parts.team.get()};
+    WW_ASSIGN_OR_RETURN(const KvSelfCheck check, check_gpu_kv_format(*parts.model, kv_format, check_setup));
+    LOG_WARN("{}", kv_self_check_text(check, kv_format));
+  }
   StartedDevice out;
   out.description = "cuda: " + gpu.info.name + ", " + std::to_string(gpu.info.total_bytes >> 30) + " GiB, driver for CUDA " +
                     std::to_string(gpu.info.driver_version / 1000) + "." +
