@@ -25,10 +25,14 @@ using CreateBackendFn =
 enum class Probe { quick, thorough };
 using ProbeFn = Status (*)(Probe probe);
 
+// The compute capability that a backend's GPU code was compiled for, as PTX or as machine code; 0: unknown.
+using CodeVersionFn = int (*)();
+
 struct BackendRegistration {
   const Caps* caps = nullptr;
   CreateBackendFn create = nullptr;
   ProbeFn probe = nullptr;
+  CodeVersionFn code_version = nullptr;  // null: the device's own
 };
 
 #define WW_REGISTER_ATTENTION_BACKEND(name, caps_value, create_fn) \

@@ -98,11 +98,11 @@ int run_conformance(const ConformanceFlags& flags) {
   Result<std::vector<Variant>> variants = wanted_variants(flags);
   if (!variants.ok()) return fail(variants.status(), kExitUsage);
   const bool one_device = std::all_of(variants->begin(), variants->end(), [&](const Variant& variant) {
-    return variant.device == variants->front().device;
+    return variant.device == variants->front().device && variant.hardware.arch == variants->front().hardware.arch;
   });
   if (flags.json && !one_device) {
-    return fail(Status::invalid_argument("--json writes the report of one device; add --device cpu or "
-                                         "--device cuda", "--json"), kExitUsage);
+    return fail(Status::invalid_argument("--json writes the report of one architecture; add --device cpu or "
+                                         "--device cuda, and --backend where kernels were compiled for another", "--json"), kExitUsage);
   }
   SuiteOptions options = committed_cases(flags.case_name);
   options.threads = flags.threads;

@@ -293,9 +293,17 @@ std::vector<Variant> cuda_variants() {
     if (!backend.caps->selectable || !backend.caps->archs.has(*arch)) continue;
     // What it needs beside the GPU, such as NVRTC, may be missing here.
     if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
-    variants.push_back({std::string(backend.caps->name) + "@cuda", "cuda",
-                        {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
-                        kGapMultiple, true, run_graph, {}});
+    Variant variant = {std::string(backend.caps->name) + "@cuda", "cuda",
+                       {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
+                       kGapMultiple, true, run_graph, {}};
+    // Code of an older architecture proves something about that one, and nothing about the device's.
+    const int version = backend.code_version != nullptr ? backend.code_version() : 0;
+    const std::optional<DeviceArch> code = arch_of_compute_capability(version);
+    if (code && *code != *arch && backend.caps->archs.has(*code)) {
+      variant.hardware.arch = *code;
+      variant.via = "PTX of " + std::string(arch_name(*code)) + ", compiled by the driver";
+    }
+    variants.push_back(std::move(variant));
   }
   return variants;
 }
