@@ -88,6 +88,13 @@ struct Fp8Products {
   }
 };
 
+// Which kernels a backend launches, by a name that every backend with the same ones gives. The names of
+// the flags are those that users know; these say what is behind them.
+struct KernelNames {
+  std::string_view prefill{};
+  std::string_view decode{};
+};
+
 struct Caps {
   std::string_view name{};
   std::string_view summary{};          // one line for --help and the matrix
@@ -99,6 +106,7 @@ struct Caps {
   int min_cuda_version = 0;            // 12030: CUDA 12.3
   EnumSet<ModelDType> dtypes{};
   EnumSet<KvFormat> kv_formats{};
+  EnumSet<KvFormat> decode_kv_formats{};  // where decode reads fewer of them; empty: all
   IntChoice head_dims{};               // of q/k and of v
   IntChoice page_sizes{};              // native; see expands_pages
   bool expands_pages = false;          // runs other page sizes by expanding the table to slots
@@ -108,7 +116,8 @@ struct Caps {
   bool sinks = false;
   bool softcap = false;
   bool custom_mask = false;
-  bool chunked_prefix = false;         // queries that start after a cached prefix
+  bool chunked_prefix = false;         // queries that start after a cached prefix: prefix hits, later chunks
+  bool mla_chunked_prefix = false;     // MLA: the prefix is expanded chunk by chunk and attended as MHA
   bool non_causal = false;             // ForwardBatch::causal == false
   Fp8Products fp8_products{};
   bool graph_capture = false;
@@ -119,6 +128,12 @@ struct Caps {
     return deterministic && (deterministic_kv.bits == 0 || deterministic_kv.has(format));
   }
   size_t workspace_bytes = 0;          // bound per thread, beside the plan, for max head dim
+  KernelNames kernels{};
+
+  constexpr bool reads(KvFormat format, AttentionPhase phase) const {
+    const bool fewer = phase == AttentionPhase::decode && decode_kv_formats.bits != 0;
+    return (fewer ? decode_kv_formats : kv_formats).has(format);
+  }
 };
 
 }  // namespace warpweave

@@ -1,6 +1,9 @@
 // Hardware as facts: the machine at hand, and well-known ones by name.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "attention/select.h"
 #include "device/cpu/cpu_info.h"
 
@@ -19,22 +22,51 @@ constexpr int kCuda = 12080;  // the version assumed for a described NVIDIA devi
 constexpr NamedHardware kNamed[] = {
     {"h100", "NVIDIA H100", DeviceArch::sm_90, kCuda},
     {"h200", "NVIDIA H200", DeviceArch::sm_90, kCuda},
+    {"h20", "NVIDIA H20", DeviceArch::sm_90, kCuda},
+    {"gh200", "NVIDIA GH200", DeviceArch::sm_90, kCuda},
     {"b200", "NVIDIA B200", DeviceArch::sm_100, kCuda},
+    {"gb200", "NVIDIA GB200", DeviceArch::sm_100, kCuda},
     {"b300", "NVIDIA B300", DeviceArch::sm_103, kCuda},
+    {"gb300", "NVIDIA GB300", DeviceArch::sm_103, kCuda},
     {"rtx5090", "NVIDIA GeForce RTX 5090", DeviceArch::sm_120, kCuda},
     {"a100", "NVIDIA A100", DeviceArch::sm_80, kCuda},
+    {"a40", "NVIDIA A40", DeviceArch::sm_86, kCuda},
+    {"a10", "NVIDIA A10", DeviceArch::sm_86, kCuda},
     {"rtx3090", "NVIDIA GeForce RTX 3090", DeviceArch::sm_86, kCuda},
     {"l40s", "NVIDIA L40S", DeviceArch::sm_89, kCuda},
+    {"l4", "NVIDIA L4", DeviceArch::sm_89, kCuda},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", DeviceArch::sm_89, kCuda},
     {"t4", "NVIDIA T4", DeviceArch::sm_75, kCuda},
     {"mi250x", "AMD Instinct MI250X", DeviceArch::gfx90a, 0},
     {"mi300x", "AMD Instinct MI300X", DeviceArch::gfx942, 0},
+    {"mi355x", "AMD Instinct MI355X", DeviceArch::gfx950, 0},
     {"intel-gpu", "Intel GPU", DeviceArch::intel_xe, 0},
-    {"ascend", "Ascend NPU", DeviceArch::ascend_npu, 0},
+    {"npu", "Ascend NPU", DeviceArch::ascend_npu, 0},
     {"xeon", "x86-64 CPU with AMX", DeviceArch::cpu_x86_64, 0},
     {"xeon-avx512", "x86-64 CPU with AVX-512, no AMX", DeviceArch::cpu_x86_64, 0},
     {"cpu", "x86-64 CPU", DeviceArch::cpu_x86_64, 0},
     {"arm", "64-bit Arm CPU", DeviceArch::cpu_other, 0},
 };
+
+// Other names for the same.
+struct Alias {
+  std::string_view name, key;
+};
+constexpr Alias kAliases[] = {{"intel_xpu", "intel-gpu"}, {"intel-xpu", "intel-gpu"}, {"intel_gpu", "intel-gpu"},
+                              {"xpu", "intel-gpu"},       {"ascend", "npu"}};
+
+// Case and a maker's word in front do not matter: "H200", "nvidia-h200".
+std::string hardware_key(std::string_view name) {
+  std::string key(name.substr(0, 64));
+  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const Alias& alias : kAliases) {
+    if (key == alias.name) return std::string(alias.key);
+  }
+  for (std::string_view maker : {"nvidia-", "amd-"}) {
+    if (key.starts_with(maker)) key.erase(0, maker.size());
+  }
+  return key;
+}
 
 }  // namespace
 
@@ -67,13 +99,14 @@ std::optional<DeviceArch> arch_of_compute_capability(int compute_capability) {
 
 Result<HardwareFacts> named_hardware(std::string_view name) {
   std::string names;
+  const std::string key = hardware_key(name);
   for (const NamedHardware& hardware : kNamed) {
-    if (hardware.key == name) {
+    if (hardware.key == key) {
       return HardwareFacts{std::string(hardware.name), hardware.arch, hardware.cuda_version};
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", hardware.key);
   }
-  return Status::not_found(fmt::format("unknown hardware \"{}\"; known: {}", name, names),
+  return Status::not_found(fmt::format("--hardware \"{}\" is not known; known: {}", name.substr(0, 64), names),
                            "--hardware");
 }
 

@@ -18,6 +18,7 @@ Caps common_caps(const Caps& a, const Caps& b) {
   caps.archs.bits &= b.archs.bits;
   caps.dtypes.bits &= b.dtypes.bits;
   caps.kv_formats.bits &= b.kv_formats.bits;
+  caps.decode_kv_formats = {};
   caps.spec = std::min(a.spec, b.spec);
   caps.spec_paged = std::min(a.spec_paged, b.spec_paged);
   caps.sliding_window &= b.sliding_window;

@@ -1,5 +1,6 @@
-// The names users may write. For a backend built here the Caps are its own; for the others they are
-// declared below from the field's documentation: the floor that an implementation must reach.
+// The names users may write. What is written in src/attention/backends has its own Caps, built into this
+// program or not; the rest is declared below from the field's documentation: the floor that an
+// implementation must reach.
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -48,7 +49,8 @@ constexpr Caps kDeclared[] = {
      .chunked_prefix = true, .graph_capture = true, .deterministic = true},
     {.name = "fa4", .summary = "polynomial exp2 and lazy rescale, sm_90 and sm_100, page 128",
      .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100, A::sm_103},
-     .dtypes = k16Bit, .kv_formats = kFp4Kv, .head_dims = IntChoice::of({64, 96, 128}),
+     .dtypes = k16Bit, .kv_formats = kFp4Kv, .decode_kv_formats = k16BitKv,
+     .head_dims = IntChoice::of({64, 96, 128}),
      .page_sizes = IntChoice::of({128}), .sliding_window = true, .sinks = true, .softcap = true,
      .chunked_prefix = true, .graph_capture = true, .deterministic = true},
     {.name = "triton", .summary = "the portable tile kernels, on every GPU",
@@ -81,8 +83,8 @@ constexpr Caps kDeclared[] = {
      .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::of({128}),
      .page_sizes = kAnyPage, .chunked_prefix = true},
     {.name = "aiter", .summary = "ROCm kernels (MFMA)",
-     .kinds = {K::mha, K::mla}, .phases = kBothPhases, .archs = {A::gfx942, A::gfx950},
-     .dtypes = k16Bit, .kv_formats = kFp8Kv, .head_dims = IntChoice::any_up_to(576),
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::gfx942, A::gfx950},
+     .dtypes = k16Bit, .kv_formats = kFp8Kv, .head_dims = IntChoice::any_up_to(256),
      .page_sizes = kAnyPage, .spec = SpecSupport::tree, .spec_paged = SpecSupport::tree,
      .sliding_window = true, .softcap = true, .custom_mask = true, .chunked_prefix = true,
      .graph_capture = true},
@@ -91,8 +93,8 @@ constexpr Caps kDeclared[] = {
      .kv_formats = k16BitKv, .head_dims = IntChoice::of({64, 128}), .page_sizes = kAnyPage,
      .chunked_prefix = true, .graph_capture = true},
     {.name = "ascend", .summary = "Ascend NPU, page 128",
-     .kinds = {K::mha, K::mla}, .phases = kBothPhases, .archs = {A::ascend_npu},
-     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::any_up_to(576),
+     .kinds = {K::mha}, .phases = kBothPhases, .archs = {A::ascend_npu},
+     .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = IntChoice::any_up_to(256),
      .page_sizes = IntChoice::of({128}), .spec = SpecSupport::chain,
      .spec_paged = SpecSupport::chain, .sliding_window = true, .chunked_prefix = true,
      .graph_capture = true},
@@ -108,36 +110,44 @@ constexpr Caps kDeclared[] = {
     {.name = "flashinfer", .summary = "MLA over ragged page tables, page 1",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
      .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
-     .spec = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true},
+     .spec = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true, .graph_capture = true},
     {.name = "flashmla", .summary = "MLA, page 64",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100}, .dtypes = k16Bit,
      .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({64}),
-     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true,
+     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true},
     {.name = "cutlass_mla", .summary = "MLA on Blackwell, page 128",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
      .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({128}),
-     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true,
+     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true},
     {.name = "trtllm_mla", .summary = "MLA on Blackwell, pages 32 and 64",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
      .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({32, 64}),
-     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true,
+     .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true},
     {.name = "fa3", .summary = "MLA on Hopper",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_90}, .min_cuda_version = 12030,
      .dtypes = k16Bit, .kv_formats = k16BitKv, .head_dims = kMlaDims,
      .page_sizes = IntChoice::of({1}), .expands_pages = true, .spec = SpecSupport::tree,
-     .spec_paged = SpecSupport::chain, .custom_mask = true, .chunked_prefix = true,
+     .spec_paged = SpecSupport::chain, .custom_mask = true, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true, .deterministic = true},
     {.name = "triton", .summary = "MLA by portable tile kernels",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = kTileDevices, .dtypes = k16Bit,
      .kv_formats = k16BitKv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
      .expands_pages = true, .spec = SpecSupport::tree, .spec_paged = SpecSupport::chain,
-     .custom_mask = true, .graph_capture = true, .deterministic = true},
+     .custom_mask = true, .chunked_prefix = true, .graph_capture = true, .deterministic = true},
     {.name = "fa4", .summary = "MLA, page 1",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
      .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
+     .chunked_prefix = true, .mla_chunked_prefix = true, .graph_capture = true},
+    {.name = "aiter", .summary = "MLA on ROCm",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::gfx942, A::gfx950}, .dtypes = k16Bit,
+     .kv_formats = k16BitKv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}), .expands_pages = true,
+     .chunked_prefix = true, .graph_capture = true},
+    {.name = "ascend", .summary = "MLA on Ascend NPU, page 128",
+     .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::ascend_npu}, .dtypes = k16Bit,
+     .kv_formats = k16BitKv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({128}),
      .chunked_prefix = true, .graph_capture = true},
     {.name = "nsa", .summary = "DeepSeek sparse attention (DSA), top-k 2048, page 64",
      .kinds = {K::sparse}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100, A::sm_103},
@@ -146,45 +156,48 @@ constexpr Caps kDeclared[] = {
      .spec_paged = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true},
 };
 
-// The kinds and devices of `declared` that no built backend of its name covers.
-EnumSet<A> uncovered_archs(const Caps& declared) {
-  EnumSet<A> archs = declared.archs;
+const BackendRegistration* find_built(const Caps* caps) {
   for (const BackendRegistration& built : built_backends()) {
-    if (built.caps->name == declared.name && (built.caps->kinds.bits & declared.kinds.bits)) {
-      archs.bits &= ~built.caps->archs.bits;
-    }
+    if (built.caps == caps) return &built;
   }
-  return archs;
+  return nullptr;
+}
+
+// Those of the source tree, and what plug-ins brought.
+std::vector<KnownBackend> existing_backends() {
+  std::vector<KnownBackend> list;
+  for (const Caps* caps : written_backends()) {
+    const BackendRegistration* built = find_built(caps);
+    list.push_back({caps, built != nullptr, built != nullptr ? built->probe : nullptr, true});
+  }
+  for (const BackendRegistration& built : built_backends()) {
+    const bool listed = std::any_of(list.begin(), list.end(),
+                                    [&](const KnownBackend& entry) { return entry.caps == built.caps; });
+    if (!listed && built.caps->selectable) list.push_back({built.caps, true, built.probe, true});
+  }
+  return list;
 }
 
 std::vector<KnownBackend> list_known_backends() {
-  static std::deque<Caps> narrowed;  // declared Caps of the devices that are not built
-  std::vector<KnownBackend> known;
-  auto add_built = [&known](std::string_view name, EnumSet<K> kinds) {
-    for (const BackendRegistration& built : built_backends()) {
-      const bool listed = std::any_of(known.begin(), known.end(), [&](const KnownBackend& entry) {
-        return entry.caps == built.caps;
-      });
-      if (!listed && built.caps->selectable && built.caps->name == name &&
-          (built.caps->kinds.bits & kinds.bits)) {
-        known.push_back({built.caps, true, built.probe});
-      }
-    }
-  };
+  static std::deque<Caps> narrowed;  // declared Caps of the devices for which nothing is written
+  std::vector<KnownBackend> existing = existing_backends(), known;
   for (const Caps& declared : kDeclared) {
-    add_built(declared.name, declared.kinds);
-    const EnumSet<A> archs = uncovered_archs(declared);
-    if (archs.bits == declared.archs.bits) {
+    EnumSet<A> missing = declared.archs;
+    std::erase_if(existing, [&](const KnownBackend& entry) {
+      if (entry.caps->name != declared.name || !(entry.caps->kinds.bits & declared.kinds.bits)) return false;
+      missing.bits &= ~entry.caps->archs.bits;
+      known.push_back(entry);
+      return true;
+    });
+    if (missing.bits == declared.archs.bits) {
       known.push_back({&declared, false});
-    } else if (archs.bits != 0) {
+    } else if (missing.bits != 0) {
       narrowed.push_back(declared);
-      narrowed.back().archs = archs;
+      narrowed.back().archs = missing;
       known.push_back({&narrowed.back(), false});
     }
   }
-  for (const BackendRegistration& built : built_backends()) {
-    add_built(built.caps->name, built.caps->kinds);
-  }
+  known.insert(known.end(), existing.begin(), existing.end());
   return known;
 }
 
@@ -207,9 +220,15 @@ std::span<const Caps> declared_backends() { return kDeclared; }
 std::vector<KnownBackend> known_backends_as_built() {
   std::vector<KnownBackend> all(known_backends().begin(), known_backends().end());
   for (KnownBackend& backend : all) {
-    backend.built = true;
+    backend.built = backend.written;
     backend.probe = nullptr;
   }
+  return all;
+}
+
+std::vector<KnownBackend> known_backends_as_written() {
+  std::vector<KnownBackend> all = known_backends_as_built();
+  for (KnownBackend& backend : all) backend.built = true;
   return all;
 }
 

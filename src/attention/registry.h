@@ -25,10 +25,14 @@ using CreateBackendFn =
 enum class Probe { quick, thorough };
 using ProbeFn = Status (*)(Probe probe);
 
+// The compute capability that a backend's GPU code was compiled for, as PTX or as machine code; 0: unknown.
+using CodeVersionFn = int (*)();
+
 struct BackendRegistration {
   const Caps* caps = nullptr;
   CreateBackendFn create = nullptr;
   ProbeFn probe = nullptr;
+  CodeVersionFn code_version = nullptr;  // null: the device's own
 };
 
 #define WW_REGISTER_ATTENTION_BACKEND(name, caps_value, create_fn) \
@@ -42,23 +46,35 @@ std::span<const BackendRegistration> built_backends();
 // a name that is taken for the same kind on the same device.
 Status add_backend(BackendRegistration backend);
 
-// A name users may write, built here or not.
+// A name users may write. Of an entry that is not written only the claims exist, taken from the field's
+// documentation.
 struct KnownBackend {
-  const Caps* caps = nullptr;  // what it can do here, or is declared to do where it is not built
-  bool built = false;
+  const Caps* caps = nullptr;
+  bool built = false;       // into this program, or given to it
   ProbeFn probe = nullptr;  // as in its registration
+  bool written = false;     // its source is in src/attention/backends, or it came as a plug-in
 };
 
+// The Caps of all backends in the source tree but the reference: the same in every build.
+std::span<const Caps* const> written_backends();
+
 // Every name of the attention flags, in the order of the documentation; no reference. A name that
-// means different kernels for MHA and MLA has one entry per kind, and one that is built for some of
-// its devices has another for those it is not built for.
+// means different kernels for MHA and MLA has one entry per kind, and one that is written for some of
+// its devices has another for those it is not written for.
 std::span<const KnownBackend> known_backends();
 
-// What is declared for names that may not be built: the same in every build.
+// What the field's documentation claims for each name: the same in every build.
 std::span<const Caps> declared_backends();
 
-// The entries as if all were built: what the rules would choose on hardware described by name.
+// The entries as if all that is written were built and nothing were missing: what a program built for
+// hardware described by name would choose there.
 std::vector<KnownBackend> known_backends_as_built();
+// All entries as if what is only declared were written and built, too: what the rules alone say.
+std::vector<KnownBackend> known_backends_as_written();
+
+// Kernels of the layers that --attention-backend does not choose for, by kind: sparse (inside nsa), linear
+// (GDN, KDA) and mm (vision towers). A name has several entries where devices differ in what they run.
+std::span<const KnownBackend> known_layer_backends();
 
 // The known name that differs in the fewest letters.
 std::string_view nearest_backend_name(std::string_view name);

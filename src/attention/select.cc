@@ -117,6 +117,7 @@ Status Selection::read_flags() {
         fmt::format("--page-size is {}; it must be at least 1", *flags_.page_size), "--page-size");
   }
   input_.page_size = flags_.page_size;
+  input_.cached_prefixes = flags_.cached_prefixes;
   input_.deterministic = resolved_.deterministic = flags_.enable_deterministic_inference;
   return read_kv_format();
 }
@@ -161,13 +162,13 @@ Result<const KnownBackend*> Selection::find_named(const Named& named, AttentionP
 std::optional<BrokenRule> Selection::check_with(const KnownBackend& backend, AttentionPhase phase,
                                                 const KnownBackend* other) const {
   if (auto broken = check_backend(input_, backend, phase)) return broken;
-  const Caps& partner = other ? *other->caps : *backend.caps;
+  const KnownBackend& partner = other ? *other : backend;
   const bool prefill = phase == AttentionPhase::prefill;
-  const Caps& first = prefill ? *backend.caps : partner;
-  const Caps& second = prefill ? partner : *backend.caps;
+  const KnownBackend& first = prefill ? backend : partner;
+  const KnownBackend& second = prefill ? partner : backend;
   if (auto broken = check_pair(input_, first, second)) return broken;
-  if (common_page_size(input_, first, second)) return std::nullopt;
-  return BrokenRule{fmt::format("has no page size in common with {}", partner.name), ""};
+  if (common_page_size(input_, *first.caps, *second.caps)) return std::nullopt;
+  return BrokenRule{fmt::format("has no page size in common with {}", partner.caps->name), ""};
 }
 
 TuningShape Selection::tuning_shape() const {
@@ -340,7 +341,7 @@ Status Selection::resolve_phases(const KnownBackend*& prefill, const KnownBacken
   if (decode == nullptr) {
     WW_ASSIGN_OR_RETURN(decode, find_default(AttentionPhase::decode, prefill));
   }
-  if (auto broken = check_pair(input_, *prefill->caps, *decode->caps)) {
+  if (auto broken = check_pair(input_, *prefill, *decode)) {
     return Status::unsupported(broken->text, broken->flag);
   }
   resolved_.prefill_caps = prefill->caps;
@@ -398,7 +399,7 @@ Result<Resolved> Selection::run() {
 
 Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFacts& model,
                                   const AttentionFlags& flags,
-                                  std::span<const KnownBackend> backends) {
+                                  std::span<const KnownBackend> backends, const AcceptFn& accepts) {
   Result<Resolved> result = Selection(hardware, model, flags, backends).run();
   if (result.ok()) return result;
   constexpr size_t kMaxSuggestions = 3;
@@ -408,7 +409,8 @@ Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFact
   input.model = &model;
   for (const AttentionFlags& nearby : nearby_flags(flags, preferred_backends(input), backends)) {
     if (works.size() == kMaxSuggestions) break;
-    if (!Selection(hardware, model, nearby, backends).run().ok()) continue;
+    const Result<Resolved> found = Selection(hardware, model, nearby, backends).run();
+    if (!found.ok() || (accepts && !accepts(*found))) continue;
     std::string text = flags_text(nearby);
     if (std::find(works.begin(), works.end(), text) == works.end()) works.push_back(std::move(text));
   }

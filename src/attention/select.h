@@ -5,6 +5,7 @@
 // Hardware is described as facts, so every rule is testable without owning the device.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,8 +30,8 @@ struct HardwareFacts {
 HardwareFacts cpu_hardware_facts();
 // The NVIDIA architecture of a compute capability (90: 9.0); nullopt for one that is not known here.
 std::optional<DeviceArch> arch_of_compute_capability(int compute_capability);
-// Described hardware for `--hardware NAME`: "h200", "rtx5090", "mi300x", "xeon", ...; `not_found`,
-// with the names there are, for another.
+// Described hardware for `--hardware NAME`: "h200", "rtx5090", "mi300x", "xeon", ...; some have several
+// names ("intel-gpu", "intel_xpu", "intel-xpu"). `not_found`, with the names there are, for another.
 Result<HardwareFacts> named_hardware(std::string_view name);
 std::vector<std::string> named_hardware_list();
 
@@ -73,6 +74,7 @@ struct AttentionFlags {
   std::string speculative_attention_mode = "prefill";
   bool enable_deterministic_inference = false;
   bool disable_cuda_graph = false;
+  bool cached_prefixes = true;                 // false: --disable-radix-cache, and prompts are never split
   const TuningTable* tuning = nullptr;         // measurements that `auto` decides by; not owned
 };
 
@@ -115,10 +117,14 @@ struct Resolved {
   std::vector<RefusedCandidate> refused;
 };
 
-// `backends`: what may be chosen; explain on described hardware passes all as if they were built.
+// What the caller asks of a configuration beside the rules: a failing one is never proposed.
+using AcceptFn = std::function<bool(const Resolved&)>;
+
+// `backends`: what may be chosen; explain on described hardware passes all that is written.
 Result<Resolved> select_attention(const HardwareFacts& hardware, const ModelFacts& model,
                                   const AttentionFlags& flags,
-                                  std::span<const KnownBackend> backends = known_backends());
+                                  std::span<const KnownBackend> backends = known_backends(),
+                                  const AcceptFn& accepts = {});
 
 // For the log and `warpweave explain`: one line per phase, reason and refused candidate.
 std::vector<std::string> explain_lines(const Resolved& resolved);

@@ -13,39 +13,17 @@ namespace {
 using A = DeviceArch;
 using Archs = EnumSet<A>;
 
-constexpr Archs kCuda = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,
-                         A::sm_100, A::sm_103, A::sm_120, A::sm_121};
-constexpr Archs kAmd = {A::gfx90a, A::gfx942, A::gfx950};
 constexpr Archs kCpu = {A::cpu_x86_64, A::cpu_other};
 constexpr Archs kBlackwellDatacentre = {A::sm_100, A::sm_103};
 
-constexpr Archs operator|(Archs a, Archs b) {
-  a.bits |= b.bits;
-  return a;
+// The entry of this name for this device; null: it has none.
+const Caps* find_kernel(AttentionKind kind, std::string_view name, A arch) {
+  for (const KnownBackend& backend : known_layer_backends()) {
+    const Caps& caps = *backend.caps;
+    if (caps.kinds.has(kind) && caps.name == name && caps.archs.has(arch)) return &caps;
+  }
+  return nullptr;
 }
-
-struct LinearBackend {
-  std::string_view name;
-  Archs decode, prefill, verify;
-};
-constexpr LinearBackend kLinear[] = {
-    {"triton", kCuda | kAmd | kCpu | Archs{A::ascend_npu},
-     kCuda | kAmd | kCpu | Archs{A::ascend_npu}, kCuda | kAmd},
-    {"cutedsl", kCuda, {}, {}},
-};
-
-struct MmBackend {
-  std::string_view name;
-  Archs archs;
-};
-constexpr MmBackend kMm[] = {
-    {"sdpa", kCuda | kAmd | kCpu | Archs{A::intel_xe, A::ascend_npu}},
-    {"fa3", {A::sm_90}},
-    {"fa4", Archs{A::sm_90} | kBlackwellDatacentre},
-    {"triton_attn", kCuda | kAmd},
-    {"amx_attn", kCpu},
-    {"xpu_attn", {A::intel_xe}},
-};
 
 constexpr std::array<std::string_view, 4> kNsaNames = {"flashmla_sparse", "flashmla_kv",
                                                        "flashmla_auto", "fa3"};
@@ -71,19 +49,24 @@ bool knows(std::span<const std::string_view> names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+std::string formats_text(EnumSet<KvFormat> formats) {
+  std::string text;
+  for (KvFormat format : {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2}) {
+    if (formats.has(format)) text += fmt::format("{}{}", text.empty() ? "" : " or ", kv_format_name(format));
+  }
+  return text;
+}
+
 // Why a sparse kernel cannot run the phase; empty when it can.
 std::string broken_nsa_rule(const SelectionInput& input, std::string_view name,
                             AttentionPhase phase) {
-  const bool fp8 = input.kv_format == KvFormat::fp8_e4m3;
-  if (name == "flashmla_kv" && !fp8) return "reads fp8_e4m3 KV only";
-  if (name == "fa3" && input.hardware->arch != A::sm_90) {
-    return fmt::format("has no kernels for {}", arch_name(input.hardware->arch));
-  }
-  if (name == "fa3" && fp8) return "reads bf16 KV only";
-  if (name == "flashmla_sparse" && fp8 && phase == AttentionPhase::decode) {
-    return "reads bf16 KV only in decode";
-  }
-  return {};
+  if (name == "flashmla_auto") return {};
+  const Caps* caps = find_kernel(AttentionKind::sparse, name, input.hardware->arch);
+  if (caps == nullptr) return fmt::format("has no kernels for {}", arch_name(input.hardware->arch));
+  if (caps->reads(input.kv_format, phase)) return {};
+  const bool decode_only = caps->kv_formats.has(input.kv_format);
+  return fmt::format("reads {} KV only{}", formats_text(decode_only ? caps->decode_kv_formats : caps->kv_formats),
+                     decode_only ? " in decode" : "");
 }
 
 Result<std::string> resolve_nsa(const SelectionInput& input, const std::string& given,
@@ -132,11 +115,9 @@ Result<std::string> resolve_linear(const SelectionInput& input, const AttentionF
   const std::string flag = inherited ? "--linear-attn-backend"
                                      : fmt::format("--linear-attn-{}-backend", phase_name(phase));
   const std::string name = asked.empty() ? "triton" : asked;
-  const auto* found = std::find_if(std::begin(kLinear), std::end(kLinear),
-                                   [&](const LinearBackend& b) { return b.name == name; });
-  if (found == std::end(kLinear)) return unknown_name(flag, name, kLinearNames);
-  const Archs& archs = prefill ? found->prefill : found->decode;
-  if (!archs.has(input.hardware->arch)) {
+  if (!knows(kLinearNames, name)) return unknown_name(flag, name, kLinearNames);
+  const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
+  if (caps == nullptr || !caps->phases.has(phase)) {
     return Status::unsupported(
         fmt::format("{} {} cannot run {} of the {} layers on {}: it has no such kernel for {}", flag,
                     name, phase_name(phase), linear_name(input.model->linear), input.hardware->name,
@@ -203,13 +184,14 @@ Status resolve_linear_layers(const SelectionInput& input, const AttentionFlags& 
                       resolve_linear(input, flags, AttentionPhase::decode, resolved.reasons));
   if (resolved.speculation.algorithm.empty()) return {};
   const std::string& decode = resolved.linear.decode;
-  for (const LinearBackend& backend : kLinear) {
+  for (std::string_view name : kLinearNames) {
     // The decode backend verifies if it can; triton is the only other one that does.
-    if (!backend.verify.has(input.hardware->arch)) continue;
-    resolved.linear_verify = backend.name;
+    const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
+    if (caps == nullptr || caps->spec == SpecSupport::none) continue;
+    resolved.linear_verify = name;
     resolved.reasons.push_back(fmt::format(
-        "linear attention, target verify: {}{}", backend.name,
-        backend.name == decode ? "" : fmt::format(", because {} has no verify kernel", decode)));
+        "linear attention, target verify: {}{}", name,
+        name == decode ? "" : fmt::format(", because {} has no verify kernel", decode)));
     return {};
   }
   return Status::unsupported(
@@ -227,10 +209,8 @@ Status resolve_vision_tower(const SelectionInput& input, const AttentionFlags& f
     return is_unset(given) ? Status() : no_such_layers(flag, given, "vision tower");
   }
   resolved.mm = is_unset(given) ? default_mm_backend(input.hardware->arch) : given;
-  const auto* found = std::find_if(std::begin(kMm), std::end(kMm),
-                                   [&](const MmBackend& b) { return b.name == resolved.mm; });
-  if (found == std::end(kMm)) return unknown_name(flag, given, kMmNames);
-  if (!found->archs.has(input.hardware->arch)) {
+  if (!knows(kMmNames, resolved.mm)) return unknown_name(flag, given, kMmNames);
+  if (find_kernel(AttentionKind::mm, resolved.mm, input.hardware->arch) == nullptr) {
     return Status::unsupported(fmt::format("{} {} cannot run on {}: it has no kernels for {}", flag,
                                            given, input.hardware->name,
                                            arch_name(input.hardware->arch)),

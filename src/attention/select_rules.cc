@@ -33,7 +33,10 @@ std::optional<BrokenRule> check_device(const SelectionInput& input, const KnownB
                                   cuda_version_text(caps.min_cuda_version),
                                   cuda_version_text(hardware.cuda_version)), ""};
   }
-  if (!backend.built) return BrokenRule{"is not built into this program", ""};
+  if (!backend.built) {
+    return BrokenRule{backend.written ? "is not built into this program"
+                                      : fmt::format("is not written yet for {}", arch_name(hardware.arch)), ""};
+  }
   if (backend.probe != nullptr) {
     if (const Status status = backend.probe(Probe::quick); !status.ok()) {
       return BrokenRule{"cannot run here: " + status.message(), ""};
@@ -148,13 +151,18 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
   if (!caps.phases.has(phase)) return BrokenRule{fmt::format("does not run {}", phase_name(phase)), ""};
   if (auto broken = check_device(input, backend, phase)) return broken;
   if (auto broken = check_model(input, caps)) return broken;
-  if (!caps.kv_formats.has(input.kv_format)) {
-    return BrokenRule{fmt::format("does not read {} KV", kv_format_name(input.kv_format)),
+  if (!caps.reads(input.kv_format, phase)) {
+    return BrokenRule{fmt::format("does not read {} KV{}", kv_format_name(input.kv_format),
+                                  caps.kv_formats.has(input.kv_format) ? " in decode" : ""),
                       "--kv-cache-dtype"};
   }
   if (input.page_size && !caps.page_sizes.accepts(*input.page_size) && !caps.expands_pages) {
     return BrokenRule{fmt::format("needs page size {}; --page-size is {}", page_sizes_text(caps),
                                   *input.page_size), "--page-size"};
+  }
+  if (phase == AttentionPhase::prefill && input.cached_prefixes && !caps.chunked_prefix) {
+    return BrokenRule{"prefills whole prompts only, and not what follows a cached prefix; with "
+                      "--disable-radix-cache --chunked-prefill-size -1 there is none", "--disable-radix-cache"};
   }
   if (auto broken = check_speculation(input, caps, phase)) return broken;
   if (input.deterministic && !caps.deterministic) {
@@ -172,10 +180,12 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
   return std::nullopt;
 }
 
-std::optional<BrokenRule> check_pair(const SelectionInput& input, const Caps& prefill,
-                                     const Caps& decode) {
-  if (input.kv_format == KvFormat::fp4_e2m1 && prefill.name == "fa4" &&
-      (decode.name == "fa4" || decode.name == "trtllm_mha")) {
+std::optional<BrokenRule> check_pair(const SelectionInput& input, const KnownBackend& prefill_backend,
+                                     const KnownBackend& decode_backend) {
+  const Caps &prefill = *prefill_backend.caps, &decode = *decode_backend.caps;
+  // What is written here reads one layout of fp4 pools, and its Caps say in which phases.
+  const bool written = prefill_backend.written && decode_backend.written;
+  if (!written && input.kv_format == KvFormat::fp4_e2m1 && prefill.name == "fa4" && decode.name == "trtllm_mha") {
     return BrokenRule{"fp4_e2m1 KV with fa4 prefill needs another decode backend that reads fp4, and "
                       "not trtllm_mha", "--decode-attention-backend"};
   }
@@ -225,10 +235,11 @@ std::vector<std::string_view> preferred_backends(const SelectionInput& input) {
   if (mla && arch == DeviceArch::sm_90) return {"fa3", "triton"};
   if (mla && kBlackwellDatacentre.has(arch)) return {"trtllm_mla", "triton"};
   if (mla) return {"triton"};
-  if (arch == DeviceArch::sm_90) return {"fa3", "flashinfer", "triton"};
-  if (kBlackwellDatacentre.has(arch)) return {"trtllm_mha", "flashinfer", "triton"};
-  if (arch == DeviceArch::sm_75) return {"triton"};
-  return {"flashinfer", "triton"};
+  // Slow, but right: where nothing faster runs.
+  if (arch == DeviceArch::sm_90) return {"fa3", "flashinfer", "triton", "torch_native"};
+  if (kBlackwellDatacentre.has(arch)) return {"trtllm_mha", "flashinfer", "triton", "torch_native"};
+  if (arch == DeviceArch::sm_75) return {"triton", "torch_native"};
+  return {"flashinfer", "triton", "torch_native"};
 }
 
 }  // namespace warpweave

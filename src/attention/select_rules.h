@@ -19,6 +19,7 @@ struct SelectionInput {
   int topk = 0;                    // 0: no speculation, 1: a chain, more: a tree
   bool verify_with_decode = false;
   bool deterministic = false;
+  bool cached_prefixes = true;     // prompts may be continued: prefix cache, chunks
 };
 
 // A rule that was broken, and the flag that could be changed to keep it.
@@ -32,8 +33,8 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
                                         AttentionPhase phase);
 
 // Rules about the two phases together.
-std::optional<BrokenRule> check_pair(const SelectionInput& input, const Caps& prefill,
-                                     const Caps& decode);
+std::optional<BrokenRule> check_pair(const SelectionInput& input, const KnownBackend& prefill,
+                                     const KnownBackend& decode);
 
 // The page size for both; `std::nullopt` when no size suits both.
 std::optional<int> common_page_size(const SelectionInput& input, const Caps& prefill,

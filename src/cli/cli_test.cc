@@ -98,20 +98,6 @@ TEST(Commands, ExitCodes) {
   EXPECT_EQ(backends_command(Argv{}), 0);
 }
 
-TEST(Explain, ResolvesOrRefusesWithCode3) {
-  EXPECT_EQ(explain_command(Argv{}), 0);
-  EXPECT_EQ(explain_command(Argv{"--hardware", "xeon", "--json"}), 0);
-  EXPECT_EQ(explain_command(Argv{"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B"}), 0);
-  EXPECT_EQ(explain_command(Argv{"--hardware", "h200", "--model-path", "deepseek-ai/DeepSeek-V3.2"}), 0);
-  EXPECT_EQ(explain_command(Argv{"--attention-backend", "no_such_backend"}), kExitRefused);
-  EXPECT_EQ(explain_command(Argv{"--attention-backend", "trtllm_mla", "--json"}), kExitRefused);
-  EXPECT_EQ(explain_command(Argv{"--hardware", "a100", "--attention-backend", "fa3"}), kExitRefused);
-  EXPECT_EQ(explain_command(Argv{"--hardware", "abacus"}), kExitUsage);
-  EXPECT_EQ(explain_command(Argv{"--device", "abacus"}), kExitUsage);
-  EXPECT_EQ(explain_command(Argv{"--model-path", "/nonexistent"}), kExitFailed);
-  EXPECT_EQ(explain_command(Argv{"--attention-tuning-file", "/nonexistent"}), kExitFailed);
-}
-
 // What serve would refuse of the flex_attention flags, explain does, with the column.
 TEST(Explain, ChecksTheModifiersOfFlexAttention) {
   const auto refused = [](const std::string& flag, const std::string& text, const char* backend) {
@@ -171,28 +157,6 @@ TEST(Bench, PrintsARowPerBackendAndShape) {
   EXPECT_NE(text.find("decode b2 kv 64"), std::string::npos) << text;
   EXPECT_EQ(bench_command(Argv{}), kExitUsage);
   EXPECT_EQ(bench_command(Argv{"attention", "--q-heads", "3", "--kv-heads", "2"}), kExitUsage);
-}
-
-std::string explained(const Argv& argv) {
-  testing::internal::CaptureStdout();
-  EXPECT_EQ(explain_command(argv), 0);
-  return testing::internal::GetCapturedStdout();
-}
-
-TEST(Explain, SaysWhatThisProgramLacks) {
-  const std::string text = explained({"--hardware", "ascend", "--model-path", "Qwen/Qwen3-8B"});
-  EXPECT_NE(text.find("prefill attention: ascend"), std::string::npos) << text;
-  EXPECT_NE(text.find("note: ascend for Ascend NPU is not built into this program"),
-            std::string::npos) << text;
-  const auto json = nlohmann::json::parse(
-      explained({"--hardware", "ascend", "--model-path", "Qwen/Qwen3-8B", "--json"}));
-  EXPECT_EQ(json["page_size"], 128);
-  EXPECT_EQ(json["notes"].size(), 2u);
-  EXPECT_FALSE(json["refused"].empty());
-  EXPECT_FALSE(json["reasons"].empty());
-  EXPECT_EQ(json["model"]["num_key_value_heads"], 8);
-  const std::string here = explained({"--model-path", "Qwen/Qwen3-8B"});
-  EXPECT_EQ(here.find("note:"), std::string::npos) << here;
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "cli/commands.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "attention/plugin.h"
+#include "attention/select_json.h"
 #include "base/log.h"
 #include "conformance/matrix.h"
 #include "conformance/plugin_check.h"
@@ -41,7 +44,15 @@ Status use_plugin(Command command, ServerArgs& args) {
 
 Started start_command(Command command, std::span<const std::string> argv) {
   Result<ParsedFlags> parsed = parse_flags(command, argv);
-  if (!parsed.ok()) return {{}, fail(parsed.status(), kExitUsage)};
+  if (!parsed.ok()) {
+    // To explain, a flag that is known and not served is an answer.
+    const bool refused = command == Command::explain && parsed.status().code() == StatusCode::unsupported;
+    if (refused && std::find(argv.begin(), argv.end(), "--json") != argv.end()) {
+      std::printf("%s\n", selection_error_json(parsed.status()).dump(2).c_str());
+      return {{}, kExitRefused};
+    }
+    return {{}, fail(parsed.status(), refused ? kExitRefused : kExitUsage)};
+  }
   if (parsed->help || parsed->help_all) {
     std::fputs(flags_help(command, parsed->help_all).c_str(), stdout);
     return {{}, 0};

@@ -10,20 +10,20 @@
 #include "cli/commands.h"
 #include "cli/model_facts.h"
 #include "conformance/matrix.h"
-#include "engine/attention_modifiers.h"
 #include "engine/engine_impl.h"
+#include "engine/serve_plan.h"
 #include "engine/start_device.h"
 
 namespace warpweave {
 namespace {
 
-struct Selector {
-  HardwareFacts hardware;
-  ModelFacts model;
-  AttentionFlags flags;
-  Result<Resolved> select(std::span<const KnownBackend> backends) const {
-    return select_attention(hardware, model, flags, backends);
-  }
+// What explain found: what serve would start from, or all that it would refuse.
+struct Explanation {
+  ServeTarget target;
+  ModelDescription model;
+  std::optional<ServePlan> plan;
+  std::vector<Status> refusals;
+  std::optional<Resolved> by_rule;  // of what is not served: what the rules would choose, were it written
 };
 
 Result<HardwareFacts> hardware_of(const ServerArgs& args) {
@@ -39,48 +39,106 @@ bool is_built(const Caps* caps) {
   return false;
 }
 
-std::string pair_text(const Resolved& resolved) {
-  if (resolved.prefill == resolved.decode) return resolved.prefill;
-  return fmt::format("prefill {}, decode {}", resolved.prefill, resolved.decode);
-}
-
-// A described machine is judged as if every backend were built; what this program lacks is said.
-std::vector<std::string> missing_notes(const Selector& selector, const Resolved& resolved) {
+// A described machine is judged as by a program built for it; what this one lacks is said.
+std::vector<std::string> notes_of(const Explanation& found) {
   std::vector<std::string> notes;
-  for (const Caps* caps : {resolved.prefill_caps, resolved.decode_caps}) {
+  if (!found.model.note.empty()) notes.push_back(found.model.note);
+  if (!found.plan) return notes;
+  for (const Caps* caps : {found.plan->attention.prefill_caps, found.plan->attention.decode_caps}) {
     if (is_built(caps)) continue;
-    std::string note = fmt::format("{} for {} is not built into this program", caps->name,
-                                   arch_name(selector.hardware.arch));
+    std::string note = fmt::format("{} for {} is not built into this program; scripts/build --cuda builds it",
+                                   caps->name, arch_name(found.target.hardware.arch));
     if (notes.empty() || notes.back() != note) notes.push_back(std::move(note));
   }
-  if (notes.empty()) return notes;
-  const Result<Resolved> here = selector.select(known_backends());
-  notes.push_back(here.ok() ? fmt::format("this program would run there: {}", pair_text(*here))
-                            : "this program would refuse to serve there");
   return notes;
 }
 
-bool mixed_chunk(const ServerArgs& args, const Selector& selector) {
-  const DeviceArch arch = selector.hardware.arch;
-  return resolve_mixed_chunk(args, arch >= DeviceArch::sm_75 && arch <= DeviceArch::sm_121);
+// Everything that serve would refuse before it asks about attention, not only the first.
+std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& found) {
+  std::vector<Status> list = unserved_flags(args);
+  auto add = [&list](const Status& status) {
+    if (!status.ok()) list.push_back(status);
+  };
+  add(check_serve_device(found.target.hardware));
+  const ModelDescription& model = found.model;
+  if (!model.config.ok()) {
+    add(model.config.status());
+    return list;
+  }
+  add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where},
+                         found.target.hardware.arch));
+  return list;
 }
 
-void print_json(const ServerArgs& args, const Selector& selector, const Resolved& resolved,
-                const std::vector<std::string>& notes) {
-  nlohmann::json json = to_json(resolved);
-  json["hardware"] = {{"name", selector.hardware.name},
-                      {"arch", std::string(arch_name(selector.hardware.arch))}};
-  json["model"] = {{"architecture", selector.model.architecture},
-                   {"kind", std::string(kind_name(selector.model.kind))},
-                   {"num_attention_heads", selector.model.num_q_heads},
-                   {"num_key_value_heads", selector.model.num_kv_heads},
-                   {"head_dim", selector.model.head_dim}};
-  json["enable_mixed_chunk"] = mixed_chunk(args, selector);
-  json["notes"] = notes;
-  std::printf("%s\n", json.dump(2).c_str());
+void explain(const ServerArgs& args, Explanation& found) {
+  const ModelDescription& model = found.model;
+  found.refusals = early_refusals(args, found);
+  if (found.refusals.empty()) {
+    Result<ServePlan> plan = plan_serving(
+        args, {*model.config, model.eos_token_ids, model.weights.get(), model.where}, found.target);
+    if (plan.ok()) {
+      found.plan = *std::move(plan);
+    } else {
+      found.refusals.push_back(plan.status());
+    }
+  } else if (model.facts.ok()) {
+    const Result<Resolved> by_rule = select_attention(found.target.hardware, *model.facts, attention_flags(args),
+                                                      known_backends_as_written());
+    if (by_rule.ok()) found.by_rule = *by_rule;
+  }
 }
 
-int refuse(const Status& status, bool json) {
+bool mixed_chunk(const ServerArgs& args, const Explanation& found) {
+  return resolve_mixed_chunk(args, is_gpu_target(found.target.hardware.arch));
+}
+
+nlohmann::json error_json(const Status& status) { return selection_error_json(status)["error"]; }
+
+nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found) {
+  nlohmann::json json = found.plan ? to_json(found.plan->attention) : nlohmann::json::object();
+  json["serves"] = found.plan.has_value();
+  json["hardware"] = {{"name", found.target.hardware.name},
+                      {"arch", std::string(arch_name(found.target.hardware.arch))}};
+  if (found.model.facts.ok()) {
+    const ModelFacts& model = *found.model.facts;
+    json["model"] = {{"architecture", model.architecture},
+                     {"kind", std::string(kind_name(model.kind))},
+                     {"num_attention_heads", model.num_q_heads},
+                     {"num_key_value_heads", model.num_kv_heads},
+                     {"head_dim", model.head_dim}};
+  }
+  if (found.plan) json["enable_mixed_chunk"] = mixed_chunk(args, found);
+  json["notes"] = notes_of(found);
+  if (found.refusals.empty()) return json;
+  json["error"] = error_json(found.refusals[0]);
+  json["errors"] = nlohmann::json::array();
+  for (const Status& refusal : found.refusals) json["errors"].push_back(error_json(refusal));
+  json["attention_by_rule"] = found.by_rule ? to_json(*found.by_rule) : nlohmann::json();
+  return json;
+}
+
+void print_refusals(const Explanation& found) {
+  for (const Status& refusal : found.refusals) fail(refusal, kExitRefused);
+  for (const std::string& note : notes_of(found)) std::printf("note: %s\n", note.c_str());
+  if (!found.by_rule) return;
+  std::printf("%s on %s is not served; were all of it written, the rules would choose\n",
+              found.model.facts->architecture.c_str(), found.target.hardware.name.c_str());
+  for (const std::string& line : explain_lines(*found.by_rule)) {
+    if (!line.starts_with("refused ")) std::printf("  %s\n", line.c_str());
+  }
+}
+
+void print_plan(const ServerArgs& args, const Explanation& found) {
+  std::printf("%s on %s\n", found.plan->model.architecture.c_str(), found.target.hardware.name.c_str());
+  for (const std::string& line : explain_lines(found.plan->attention)) std::printf("%s\n", line.c_str());
+  std::printf("%s\n", mixed_chunk(args, found) ? "batches: prefill chunks and decodes together"
+                                               : "batches: prefill and decode apart");
+  for (const std::string& note : notes_of(found)) std::printf("note: %s\n", note.c_str());
+}
+
+// An error before there is anything to explain: refused if a rule says so, else the given exit code.
+int stop(const Status& status, bool json, int exit_code) {
+  if (status.code() != StatusCode::unsupported) return fail(status, exit_code);
   if (!json) return fail(status, kExitRefused);
   std::printf("%s\n", selection_error_json(status).dump(2).c_str());
   return kExitRefused;
@@ -102,46 +160,42 @@ int explain_command(std::span<const std::string> argv) {
   if (started.exit_code) return *started.exit_code;
   const ServerArgs& args = started.args;
   Result<HardwareFacts> hardware = hardware_of(args);
-  if (!hardware.ok()) return fail(hardware.status(), kExitUsage);
-  Result<ModelFacts> model = explain_model_facts(args);
-  if (!model.ok()) return fail(model.status(), kExitFailed);
+  if (!hardware.ok()) return stop(hardware.status(), args.json, kExitUsage);
+  Result<ModelDescription> model = describe_model(args);
+  if (!model.ok()) return stop(model.status(), args.json, kExitFailed);
   const Result<std::optional<TuningTable>> tuning = attention_tuning(args);
   if (!tuning.ok()) return fail(tuning.status(), kExitFailed);
-  Selector selector = {*std::move(hardware), *std::move(model), attention_flags(args)};
-  if (*tuning) selector.flags.tuning = &**tuning;
-
-  const std::vector<KnownBackend> as_built = known_backends_as_built();
-  const Result<Resolved> resolved =
-      selector.select(args.hardware.empty() ? known_backends() : std::span(as_built));
-  if (!resolved.ok()) return refuse(resolved.status(), args.json);
-  const Result<mods::Modifiers> modifiers = attention_modifiers(args, *resolved);
-  if (!modifiers.ok()) return refuse(modifiers.status(), args.json);
-  const std::vector<std::string> notes = missing_notes(selector, *resolved);
+  Explanation found;
+  found.target = {.hardware = *std::move(hardware), .described = !args.hardware.empty(),
+                  .tuning = *tuning ? &**tuning : nullptr};
+  found.model = *std::move(model);
+  explain(args, found);
   if (args.json) {
-    print_json(args, selector, *resolved, notes);
-    return 0;
+    std::printf("%s\n", explanation_json(args, found).dump(2).c_str());
+  } else if (found.plan) {
+    print_plan(args, found);
+  } else {
+    print_refusals(found);
   }
-  std::printf("%s on %s\n", selector.model.architecture.c_str(), selector.hardware.name.c_str());
-  for (const std::string& line : explain_lines(*resolved)) std::printf("%s\n", line.c_str());
-  std::printf("%s\n", mixed_chunk(args, selector) ? "batches: prefill chunks and decodes together"
-                                                  : "batches: prefill and decode apart");
-  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
-  return 0;
+  return found.plan ? 0 : kExitRefused;
 }
 
 int backends_command(std::span<const std::string> argv) {
-  bool matrix = false;
+  bool matrix = false, json = false;
   CLI::App app("Lists the attention backends by the names of the flags.", "warpweave backends");
   app.add_flag("--matrix", matrix, "What is proven of each, on which device, and what is refused");
+  app.add_flag("--json", json, "The matrix as JSON; with --matrix")->needs("--matrix");
   if (const auto exit_code = parse_command(app, argv)) return *exit_code;
   if (matrix) {
-    std::fputs(conformance::matrix_markdown(conformance::committed_reports(),
-                                            cpu_hardware_facts().name).c_str(), stdout);
+    const auto reports = conformance::committed_reports();
+    const std::string here = cpu_hardware_facts().name;
+    std::fputs((json ? conformance::matrix_json(reports, here) : conformance::matrix_markdown(reports, here)).c_str(),
+               stdout);
     return 0;
   }
   for (const KnownBackend& backend : known_backends()) {
     std::printf("%-22s %-9s %.*s\n%32s devices: %s\n", std::string(backend.caps->name).c_str(),
-                backend.built ? "built in" : "not here",
+                backend.built ? "built in" : backend.written ? "not here" : "to write",
                 static_cast<int>(backend.caps->summary.size()), backend.caps->summary.data(), "",
                 devices_of(*backend.caps).c_str());
   }

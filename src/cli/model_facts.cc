@@ -18,6 +18,8 @@ namespace {
 
 using ConfigJson = nlohmann::json;
 
+constexpr size_t kMaxNameBytes = 256;
+
 // Keys of the language model stand at the top, or in text_config beside a vision tower.
 struct Config {
   const ConfigJson& top;
@@ -90,16 +92,44 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "Qwen/Qwen3-8B-Instruct-2507" -> "qwen3-8b": no owner, nothing that tuning adds.
+// What a name says about how its weights are stored, where that is not the model's own way.
+struct WeightSuffix {
+  std::string_view suffix, quantization_config;
+};
+constexpr WeightSuffix kWeightSuffixes[] = {
+    {"-fp8", R"({"quant_method": "fp8", "weight_block_size": [128, 128]})"},
+    {"-awq", R"({"quant_method": "awq"})"},
+    {"-gptq-int4", R"({"quant_method": "gptq"})"},
+    {"-gptq-int8", R"({"quant_method": "gptq"})"},
+    {"-gptq", R"({"quant_method": "gptq"})"},
+    {"-nvfp4", R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})"},
+    {"-fp4", R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})"},
+    {"-bnb-4bit", R"({"quant_method": "bitsandbytes"})"},
+};
+
+// Removes `part` where a word of the name ends; whether it was there.
+bool remove_word(std::string& key, std::string_view part) {
+  bool removed = false;
+  for (size_t at = 0; (at = key.find(part, at)) != std::string::npos;) {
+    const size_t end = at + part.size();
+    if (end != key.size() && key[end] != '-') {
+      at = end;
+      continue;
+    }
+    key.erase(at, part.size());
+    removed = true;
+  }
+  return removed;
+}
+
+// "Qwen/Qwen3-8B-Instruct-2507" -> "qwen3-8b": no owner, nothing that tuning or storing it otherwise adds.
 std::string model_key(std::string_view name) {
   std::string key = lower(name);
   if (const size_t slash = key.rfind('/'); slash != std::string::npos) key.erase(0, slash + 1);
-  for (const char* part : {"-instruct", "-it", "-chat", "-base", "-thinking", "-2507", "-0528", "-fp8"}) {
-    const size_t length = std::string_view(part).size();
-    for (size_t at; (at = key.find(part)) != std::string::npos &&
-                    (at + length == key.size() || key[at + length] == '-');) {
-      key.erase(at, length);
-    }
+  if (key.starts_with("meta-")) key.erase(0, 5);
+  for (const WeightSuffix& weights : kWeightSuffixes) remove_word(key, weights.suffix);
+  for (const char* part : {"-instruct", "-it", "-chat", "-base", "-thinking", "-hf", "-2507", "-0528", "-0324"}) {
+    remove_word(key, part);
   }
   return key;
 }
@@ -118,12 +148,28 @@ const std::vector<KnownModel>& known_models() {
   return models;
 }
 
-// As serving reads them, for formats other than a folder with a config.json.
-Result<ModelFacts> facts_of_file(ServerArgs args, const std::string& path) {
+// A GGUF file, as serving reads it.
+Status read_file_model(ServerArgs args, const std::string& path, ModelDescription& out) {
   args.skip_tokenizer_init = true;
-  WW_ASSIGN_OR_RETURN(const ModelBundle bundle, open_served_model(args, path));
+  WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, path));
   WW_ASSIGN_OR_RETURN(const DType dtype, resolve_dtype(args.dtype, bundle.config.dtype));
-  return attention_model_facts(bundle.config, dtype);
+  out.facts = attention_model_facts(bundle.config, dtype);
+  out.eos_token_ids = bundle.eos_token_ids;
+  out.weights = std::move(bundle.weights);
+  out.config = std::move(bundle.config);
+  return {};
+}
+
+// What the text says, and whether a model of it is served.
+void read_config(const std::string& text, const ServerArgs& args, ModelDescription& out) {
+  out.config = read_served_config(text);
+  if (!out.config.ok()) {
+    out.facts = model_facts_from_config(text, args.dtype);
+    return;
+  }
+  const Result<DType> dtype = resolve_dtype(args.dtype, out.config->dtype);
+  out.facts = dtype.ok() ? Result<ModelFacts>(attention_model_facts(*out.config, *dtype)) : dtype.status();
+  out.eos_token_ids = out.config->eos_token_ids;
 }
 
 Status no_model(const Status& status, const std::string& name) {
@@ -165,15 +211,34 @@ Result<ModelFacts> model_facts_from_config(std::string_view text, const std::str
   return facts;
 }
 
-std::string_view known_model_config(std::string_view name) {
+namespace {
+
+// A configuration that is part of the program.
+ConfigJson built_in(std::string_view text) { return read_json<ConfigJson>(text, {"a built-in configuration"}).value(); }
+
+}  // namespace
+
+std::optional<KnownModelConfig> find_known_model(std::string_view name) {
+  if (name.size() > kMaxNameBytes) return std::nullopt;
   for (const KnownModel& model : known_models()) {
-    if (lower(model.name) == lower(name)) return model.config;
+    if (lower(model.name) == lower(name)) return KnownModelConfig{model.name, model.config};
   }
-  const std::string key = model_key(name);
+  std::string key = lower(name);
+  ConfigJson weights;
+  for (const WeightSuffix& suffix : kWeightSuffixes) {
+    if (weights.is_null() && remove_word(key, suffix.suffix)) weights = built_in(suffix.quantization_config);
+  }
   for (const KnownModel& model : known_models()) {
-    if (model.key == key) return model.config;
+    // A name without its owner is this very entry; otherwise one that is tuned or stored differently.
+    if (lower(model.name).ends_with("/" + lower(name))) return KnownModelConfig{model.name, model.config};
   }
-  return {};
+  for (const KnownModel& model : known_models()) {
+    if (model.key != model_key(name)) continue;
+    ConfigJson config = built_in(model.config);
+    if (!weights.is_null()) config["quantization_config"] = weights;
+    return KnownModelConfig{model.name, config.dump()};
+  }
+  return std::nullopt;
 }
 
 std::vector<std::string> known_model_names() {
@@ -182,19 +247,42 @@ std::vector<std::string> known_model_names() {
   return names;
 }
 
-Result<ModelFacts> explain_model_facts(const ServerArgs& args) {
+Result<ModelDescription> describe_model(const ServerArgs& args) {
+  ModelDescription out;
   const Result<ModelSource> source = find_model(args.model_path);
   if (!source.ok()) {
-    const std::string_view known = known_model_config(args.model_path);
-    if (known.empty()) return no_model(source.status(), args.model_path);
-    return model_facts_from_config(known, args.dtype);
+    const std::optional<KnownModelConfig> known = find_known_model(args.model_path);
+    if (!known) return no_model(source.status(), args.model_path);
+    out.where = known->name + "'s config.json";
+    out.note = fmt::format("explained from the published configuration of {}; to serve it, give --model-path the "
+                           "folder of its files", known->name);
+    read_config(known->config, args, out);
+    return out;
   }
+  out.where = source->path();
   const std::filesystem::path file = std::filesystem::path(source->path()) / "config.json";
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) return facts_of_file(args, source->path());
+  if (!std::filesystem::is_regular_file(file, error)) {
+    WW_RETURN_IF_ERROR(read_file_model(args, source->path(), out));
+    return out;
+  }
+  out.where = file.string();
   WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(file.string()));
-  Result<ModelFacts> facts = model_facts_from_config(text, args.dtype);
-  return facts.ok() ? std::move(facts) : Result<ModelFacts>(facts.status().with_context(file.string()));
+  read_config(text, args, out);
+  // Unreadable is an error of the file; not served is an answer.
+  const Status& status = out.config.status();
+  if (!out.config.ok() && !out.facts.ok() && status.code() != StatusCode::unsupported) {
+    return status.with_context(file.string());
+  }
+  if (out.config.ok() && out.config->quant_method == "mxfp4") {
+    if (auto weights = open_safetensors(source->path()); weights.ok()) out.weights = *std::move(weights);
+  }
+  return out;
+}
+
+Result<ModelFacts> explain_model_facts(const ServerArgs& args) {
+  WW_ASSIGN_OR_RETURN(ModelDescription model, describe_model(args));
+  return std::move(model.facts);
 }
 
 }  // namespace warpweave

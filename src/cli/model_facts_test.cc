@@ -14,7 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 
 ModelFacts known(std::string_view name) {
-  const auto facts = model_facts_from_config(known_model_config(name), "auto");
+  const auto model = find_known_model(name);
+  EXPECT_TRUE(model.has_value()) << name;
+  const auto facts = model_facts_from_config(model ? model->config : "", "auto");
   EXPECT_TRUE(facts.ok()) << name << ": " << facts.status().message();
   return facts.ok() ? *facts : ModelFacts{};
 }
@@ -49,7 +51,35 @@ TEST(KnownModels, FactsOfTheirConfigs) {
   EXPECT_TRUE(known("gemma-3-27b-it").vision);
   EXPECT_TRUE(known("Mistral-7B-v0.1").sliding_window);
   EXPECT_FALSE(known("Mistral-7B-v0.3").sliding_window);
-  EXPECT_TRUE(known_model_config("somebody/else").empty());
+  EXPECT_FALSE(find_known_model("somebody/else").has_value());
+}
+
+TEST(KnownModels, NamesInManyForms) {
+  const auto name = [](std::string_view text) {
+    const auto found = find_known_model(text);
+    return found ? found->name : "none";
+  };
+  EXPECT_EQ(name("meta-llama/Meta-Llama-3.1-8B-Instruct"), "meta-llama/Llama-3.1-8B");
+  EXPECT_EQ(name("Meta-Llama-3.1-8B"), "meta-llama/Llama-3.1-8B");
+  EXPECT_EQ(name("meta-llama/Meta-Llama-3-8B-Instruct"), "meta-llama/Meta-Llama-3-8B");
+  EXPECT_EQ(name("deepseek-ai/DeepSeek-R1"), "deepseek-ai/DeepSeek-R1");
+  EXPECT_EQ(name("DeepSeek-R1-0528"), "deepseek-ai/DeepSeek-R1");
+  EXPECT_EQ(name("nvidia/DeepSeek-R1-FP4"), "nvidia/DeepSeek-R1-FP4");
+  EXPECT_EQ(name("DeepSeek-R1-FP4"), "nvidia/DeepSeek-R1-FP4");
+  EXPECT_EQ(name("Qwen/Qwen3.5-35B-A3B-FP8"), "Qwen/Qwen3.5-35B-A3B");
+  EXPECT_EQ(name("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8"), "Qwen/Qwen3-30B-A3B");
+  EXPECT_EQ(name("Qwen/Qwen2.5-14B-Instruct-1M"), "Qwen/Qwen2.5-14B-1M");
+  EXPECT_EQ(name(std::string(100000, 'a')), "none");
+  // How the weights are stored is in the name.
+  const auto method = [](std::string_view text) {
+    const auto config = read_served_config(find_known_model(text)->config);
+    return config.ok() ? config->quant_method : config.status().message();
+  };
+  EXPECT_EQ(method("Qwen3-8B"), "");
+  EXPECT_EQ(method("Qwen3-8B-FP8"), "fp8");
+  EXPECT_EQ(method("Qwen3-8B-AWQ"), "awq");
+  EXPECT_EQ(method("Qwen2.5-7B-Instruct-GPTQ-Int4"), "gptq");
+  EXPECT_EQ(method("Llama-3.1-8B-Instruct-FP4"), "modelopt");
 }
 
 // explain reads config.json itself, serving through the model's parser: they must agree.

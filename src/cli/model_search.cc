@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 
@@ -41,6 +42,90 @@ Status write_file(const fs::path& path, std::string_view bytes) {
                                          path.string(), bytes.size()));
 }
 
+constexpr size_t kMaxHubIdBytes = 200;
+constexpr int kMaxHubEntries = 100000;  // folders that are looked at for one name
+
+bool is_hub_word(std::string_view word) {
+  return !word.empty() && word.front() != '.' &&
+         std::all_of(word.begin(), word.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+         });
+}
+
+// The folders of the cache that `id` names: one for "owner/name", any for a name alone.
+std::vector<fs::path> hub_repositories(const fs::path& cache, const std::string& id) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  if (const size_t slash = id.find('/'); slash != std::string::npos) {
+    const fs::path folder = cache / ("models--" + id.substr(0, slash) + "--" + id.substr(slash + 1));
+    if (fs::is_directory(folder, error)) found.push_back(folder);
+    return found;
+  }
+  int seen = 0;
+  for (const auto& entry : fs::directory_iterator(cache, error)) {
+    if (++seen > kMaxHubEntries) break;
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("models--") && name.ends_with("--" + id)) found.push_back(entry.path());
+  }
+  return found;
+}
+
+bool is_snapshot(const fs::path& folder) {
+  std::error_code error;
+  if (is_model(folder)) return true;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".gguf") return true;
+  }
+  return false;
+}
+
+// The snapshot that refs/main names, else the only one there is; empty for none.
+fs::path snapshot_of(const fs::path& repository) {
+  std::ifstream file(repository / "refs" / "main");
+  std::string revision(kMaxHubIdBytes, '\0');
+  file.read(revision.data(), static_cast<std::streamsize>(revision.size()));
+  revision.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  while (!revision.empty() && std::isspace(static_cast<unsigned char>(revision.back())) != 0) revision.pop_back();
+  if (is_hub_word(revision) && is_snapshot(repository / "snapshots" / revision)) {
+    return repository / "snapshots" / revision;
+  }
+  std::vector<fs::path> snapshots;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(repository / "snapshots", error)) {
+    if (is_snapshot(entry.path())) snapshots.push_back(entry.path());
+  }
+  return snapshots.size() == 1 ? snapshots[0] : fs::path();
+}
+
+// The folder of a model in the Hub cache; empty when it is not there.
+Result<std::string> find_in_hub_cache(const std::string& id) {
+  const size_t slash = id.find('/');
+  const bool has_owner = slash != std::string::npos;
+  if (id.size() > kMaxHubIdBytes || !is_hub_word(has_owner ? id.substr(slash + 1) : id) ||
+      (has_owner && !is_hub_word(id.substr(0, slash)))) {
+    return std::string();
+  }
+  const std::string cache = hub_cache_folder();
+  if (cache.empty()) return std::string();
+  std::vector<fs::path> snapshots;
+  std::string names;
+  for (const fs::path& repository : hub_repositories(cache, id)) {
+    const fs::path snapshot = snapshot_of(repository);
+    if (snapshot.empty()) {
+      return Status::not_found(fmt::format("--model-path {}: {} has no complete snapshot of a main revision; give "
+                                           "--model-path the folder of one", id, repository.string()),
+                               "--model-path");
+    }
+    snapshots.push_back(snapshot);
+    names += "\n  --model-path " + snapshot.string();
+  }
+  if (snapshots.size() > 1) {
+    return Status::invalid_argument(fmt::format("--model-path {}: the Hub cache holds several; give one of:{}", id,
+                                                names), "--model-path");
+  }
+  return snapshots.empty() ? std::string() : snapshots[0].string();
+}
+
 }  // namespace
 
 ModelSource::ModelSource(ModelSource&& other) noexcept
@@ -65,6 +150,22 @@ std::vector<std::string> model_folders() {
   return folders;
 }
 
+std::string hub_cache_folder() {
+  const auto set = [](const char* name) {
+    const char* value = getenv(name);
+    return value != nullptr && *value != '\0' ? std::string(value) : std::string();
+  };
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const std::string folder = set(name); !folder.empty()) return folder;
+  }
+  if (const std::string home = set("HF_HOME"); !home.empty()) return (fs::path(home) / "hub").string();
+  if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty()) {
+    return (fs::path(cache) / "huggingface" / "hub").string();
+  }
+  const std::string home = set("HOME");
+  return home.empty() ? std::string() : (fs::path(home) / ".cache" / "huggingface" / "hub").string();
+}
+
 Result<ModelSource> find_model(const std::string& model_path) {
   const std::string name = model_path.empty() ? kDefaultModel : model_path;
   if (!model_path.empty() && is_model(model_path)) return ModelSource(model_path);
@@ -77,11 +178,16 @@ Result<ModelSource> find_model(const std::string& model_path) {
   if (name == kDefaultModel) return extract_embedded_model();
   std::error_code error;
   const bool exists = fs::exists(model_path, error);
+  if (!exists) {
+    WW_ASSIGN_OR_RETURN(const std::string cached, find_in_hub_cache(name));
+    if (!cached.empty()) return ModelSource(cached);
+  }
   return Status::not_found(
       fmt::format("--model-path {}: {}; models are read from disk and never downloaded. Works: "
                   "warpweave serve (the embedded model){}",
                   log_safe(model_path),
-                  exists ? "holds no config.json and is no .gguf file" : "no such folder or file",
+                  exists ? "holds no config.json and is no .gguf file"
+                         : "no such folder or file, nor in the Hub cache " + hub_cache_folder(),
                   models_by_name()),
       "--model-path");
 }

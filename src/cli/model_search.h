@@ -1,5 +1,5 @@
-// Where the model comes from: --model-path, a model shipped beside the program, or the copy of
-// tale-llama inside the program itself.
+// Where the model comes from: --model-path, a model shipped beside the program, the Hub cache of this
+// user, or the copy of tale-llama inside the program itself.
 #pragma once
 
 #include <string>
@@ -34,7 +34,12 @@ class ModelSource {
 // beside the program's folder, models/ in the working directory.
 std::vector<std::string> model_folders();
 
-// `not_found`, field --model-path, with what can be used instead.
+// Where Hugging Face's programs keep what they downloaded: $HF_HUB_CACHE, $HF_HOME/hub, or
+// $XDG_CACHE_HOME (~/.cache)/huggingface/hub.
+std::string hub_cache_folder();
+
+// A path, a name in the model folders, or an id in the Hub cache ("Qwen/Qwen3-8B", or its name alone): the
+// snapshot that its main branch points to. `not_found`, field --model-path, with what can be used instead.
 Result<ModelSource> find_model(const std::string& model_path);
 
 // Writes the program's own model into a private temporary folder.

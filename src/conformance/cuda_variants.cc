@@ -60,6 +60,16 @@ class DeviceForward {
     keep(cudaMemsetAsync(call_.lse, 0xff, forward_.lse.size() * sizeof(float), stream));
   }
 
+  // The arrays that change between a capture and its replays.
+  void set_lengths_and_pages(const std::vector<int32_t>& kv_lens, const std::vector<int32_t>& page_table) {
+    const auto write = [&](const int32_t* to, const std::vector<int32_t>& from) {
+      keep(cudaMemcpy(const_cast<int32_t*>(to), from.data(), from.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+    };
+    write(batch_.device.kv_lens, kv_lens);
+    write(batch_.device.page_table, page_table);
+    keep(cudaDeviceSynchronize());
+  }
+
   // Results into the Forward's own arrays.
   void download() {
     const size_t n = forward_.out.size();
@@ -197,6 +207,72 @@ Status run_on_device(const Problem& problem, AttentionBackend& backend, Forward&
   return device.status();
 }
 
+void forward(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend, bool decode) {
+  decode ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call);
+}
+
+// As the engine captures: two trial forwards, which try and allocate, then the captured one.
+Status capture(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend, bool decode,
+               CudaGraphExec& exec) {
+  const auto stream = static_cast<cudaStream_t>(batch.device.stream);
+  for (int i = 0; i < 2; ++i) {
+    WW_RETURN_IF_ERROR(backend.init_forward_metadata_capture_cuda_graph(batch));
+    forward(batch, call, backend, decode);
+  }
+  WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "a trial run"));
+  CudaGraph graph;
+  WW_RETURN_IF_ERROR(cuda_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capturing a graph"));
+  const Status planned = backend.init_forward_metadata_capture_cuda_graph(batch);
+  if (planned.ok()) forward(batch, call, backend, decode);
+  const cudaError_t ended = cudaStreamEndCapture(stream, graph.out());
+  WW_RETURN_IF_ERROR(planned);
+  WW_RETURN_IF_ERROR(cuda_status(ended, "capturing a graph"));
+  return cuda_status(cudaGraphInstantiate(exec.out(), graph.get(), 0), "instantiating a graph");
+}
+
+// Captured while every request has its new tokens alone, on page 0; replayed with the lengths and pages
+// of the case.
+Status replay_on_device(const Problem& problem, AttentionBackend& backend, Forward& real, bool decode) {
+  WW_ASSIGN_OR_RETURN(const CudaStream stream, create_stream());
+  DeviceForward device(problem, real, stream.get());
+  WW_RETURN_IF_ERROR(device.status());
+  GraphLimits limits;
+  limits.max_batch_size = real.batch.num_reqs;
+  limits.max_tokens = real.batch.num_tokens;
+  limits.max_pages_per_request = real.batch.page_table_stride;
+  WW_RETURN_IF_ERROR(backend.init_cuda_graph_state(limits));
+  ForwardBatch early = device.batch();
+  std::vector<int32_t> short_lens;
+  early.max_kv_len = 0;
+  for (int r = 0; r < early.num_reqs; ++r) {
+    short_lens.push_back(std::min(real.kv_lens[r], real.q_indptr[r + 1] - real.q_indptr[r]));
+    early.max_kv_len = std::max(early.max_kv_len, static_cast<int>(short_lens.back()));
+  }
+  const std::vector<int32_t> first_page(real.page_table.size(), 0);
+  early.kv_lens = short_lens;
+  early.page_table = first_page;
+  device.set_lengths_and_pages(short_lens, first_page);
+  CudaGraphExec exec;
+  WW_RETURN_IF_ERROR(capture(early, device.call(), backend, decode, exec));
+  device.set_lengths_and_pages(real.kv_lens, real.page_table);
+  device.clear_output();
+  WW_RETURN_IF_ERROR(backend.init_forward_metadata_replay_cuda_graph(device.batch()));
+  WW_RETURN_IF_ERROR(cuda_status(cudaGraphLaunch(exec.get(), stream.get()), "launching a graph"));
+  WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "a graph"));
+  // Launches that failed are reported by the next plan.
+  WW_RETURN_IF_ERROR(backend.init_forward_metadata(device.batch()));
+  device.download();
+  return device.status();
+}
+
+Output run_graph(const Problem& problem, AttentionBackend& backend, const std::vector<Slice>& slices,
+                 bool decode) {
+  Forward forward = problem.prepare(slices, decode);
+  const Status status = replay_on_device(problem, backend, forward, decode);
+  if (!status.ok()) return {{}, {}, status.message()};
+  return problem.collect(forward);
+}
+
 Output run(const Problem& problem, AttentionBackend& backend, const std::vector<Slice>& slices,
            bool decode) {
   Forward forward = problem.prepare(slices, decode);
@@ -217,9 +293,17 @@ std::vector<Variant> cuda_variants() {
     if (!backend.caps->selectable || !backend.caps->archs.has(*arch)) continue;
     // What it needs beside the GPU, such as NVRTC, may be missing here.
     if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
-    variants.push_back({std::string(backend.caps->name) + "@cuda", "cuda",
-                        {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
-                        kGapMultiple, true});
+    Variant variant = {std::string(backend.caps->name) + "@cuda", "cuda",
+                       {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
+                       kGapMultiple, true, run_graph, {}};
+    // Code of an older architecture proves something about that one, and nothing about the device's.
+    const int version = backend.code_version != nullptr ? backend.code_version() : 0;
+    const std::optional<DeviceArch> code = arch_of_compute_capability(version);
+    if (code && *code != *arch && backend.caps->archs.has(*code)) {
+      variant.hardware.arch = *code;
+      variant.via = "PTX of " + std::string(arch_name(*code)) + ", compiled by the driver";
+    }
+    variants.push_back(std::move(variant));
   }
   return variants;
 }

@@ -3,138 +3,234 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "attention/registry.h"
+#include "attention/select_rules.h"
+#include "device/cpu/cpu_info.h"
 
 namespace warpweave::conformance {
 namespace {
 
-// One line of the table: a backend as one device proved it, or as it is declared.
-struct Row {
-  const BackendReport* backend = nullptr;
-  int device = 0;  // number in the list of devices; 0: no report
+constexpr std::string_view kMultimodal = "multimodal", kChunkedCache = "chunked prefix cache",
+                           kVerify = "target verify", kBothWays = "bidirectional";
+
+constexpr AttentionKind kKinds[] = {AttentionKind::mha, AttentionKind::mla, AttentionKind::sparse,
+                                    AttentionKind::linear, AttentionKind::mm};
+
+// The vision kernels that stand beside a backend's own, by the names of --mm-attention-backend.
+struct VisionKernel {
+  std::string_view backend, kernel;
 };
+constexpr VisionKernel kVisionKernels[] = {{"fa3", "fa3"},          {"fa4", "fa4"},
+                                           {"triton", "triton_attn"}, {"torch_native", "sdpa"},
+                                           {"intel_amx", "amx_attn"}, {"intel_xpu", "xpu_attn"},
+                                           {"ascend", "sdpa"}};
 
-std::string device_mark(int device, std::span<const DeviceReport> reports, const std::string& here) {
-  const bool is_here = !here.empty() && reports[device - 1].device == here;
-  return is_here ? "here" : fmt::format("[{}]", device);
-}
-
-std::string cell_text(const Row& row, size_t column, std::span<const DeviceReport> reports,
-                      const std::string& here) {
-  const Cell& cell = row.backend->cells[column];
-  switch (cell.state) {
-    case CellState::refused: return "-";
-    case CellState::claimed: return "claimed";
-    case CellState::failed: return fmt::format("FAILED {}", device_mark(row.device, reports, here));
-    case CellState::proven: break;
-  }
-  return fmt::format("proven {}", device_mark(row.device, reports, here));
-}
-
-std::string pages_text(const BackendReport& backend) {
-  return backend.page_sizes + (backend.expands_pages ? ", others expanded" : "");
-}
-
-// The declared Caps of the devices that no report covers.
-std::vector<BackendReport> uncovered(std::span<const DeviceReport> reports) {
-  std::vector<BackendReport> list;
-  for (const Caps& caps : declared_backends()) {
-    BackendReport declared = claims_of(caps);
-    for (const DeviceReport& report : reports) {
-      for (const BackendReport& backend : report.backends) {
-        if (backend.name != declared.name || backend.kind != declared.kind) continue;
-        std::erase_if(declared.archs, [&](const std::string& arch) {
-          return std::find(backend.archs.begin(), backend.archs.end(), arch) != backend.archs.end();
-        });
+// Whether the field has a vision kernel beside this backend. None is written here.
+bool has_vision_kernel(const Caps& caps) {
+  for (const VisionKernel& vision : kVisionKernels) {
+    if (vision.backend != caps.name) continue;
+    for (const KnownBackend& layer : known_layer_backends()) {
+      const Caps& kernel = *layer.caps;
+      if (kernel.kinds.has(AttentionKind::mm) && kernel.name == vision.kernel &&
+          (kernel.archs.bits & caps.archs.bits) != 0) {
+        return true;
       }
     }
-    if (!declared.archs.empty()) list.push_back(std::move(declared));
   }
-  return list;
+  return false;
 }
 
-// In the order of the documented names; unknown ones (plug-ins) last.
-size_t rank(const BackendReport& backend) {
-  const auto declared = declared_backends();
-  for (size_t i = 0; i < declared.size(); ++i) {
-    if (declared[i].name == backend.name && claims_of(declared[i]).kind == backend.kind) return i;
+// The rule by which Caps refuse a column of their kind; empty when they claim it.
+std::string rule_of(const Caps& caps, AttentionKind kind, std::string_view column) {
+  if (kind == AttentionKind::mm) return "";
+  if (kind == AttentionKind::linear) {
+    if (column == kVerify) return caps.spec != SpecSupport::none ? "" : "does not verify drafts";
+    const auto phase = column == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
+    return caps.phases.has(phase) ? "" : fmt::format("does not run {}", column);
   }
-  return declared.size();
+  if (column == kChunkedCache) return caps.mla_chunked_prefix ? "" : "has no chunked prefix cache";
+  if (column == kMultimodal) return has_vision_kernel(caps) ? "" : "has no kernels for vision towers";
+  return refusal_of(caps, column);
 }
 
-std::string table(const std::vector<Row>& rows, std::span<const DeviceReport> reports,
-                  const std::string& here) {
-  std::string head = "| backend | kind | devices | native pages |", line = "|---|---|---|---|";
-  for (const Column& column : matrix_columns()) {
-    head += fmt::format(" {} |", column.title);
-    line += "---|";
+EnumSet<DeviceArch> archs_without(EnumSet<DeviceArch> archs, EnumSet<DeviceArch> gone) {
+  archs.bits &= ~gone.bits;
+  return archs;
+}
+
+std::vector<std::string> names_of(EnumSet<DeviceArch> archs) {
+  std::vector<std::string> names;
+  for (int i = 0; i < kNumDeviceArchs; ++i) {
+    if (archs.has(static_cast<DeviceArch>(i))) names.emplace_back(arch_name(static_cast<DeviceArch>(i)));
   }
-  std::string text = head + "\n" + line + "\n";
-  for (const Row& row : rows) {
-    text += fmt::format("| `{}` | {} | {} | {} |", row.backend->name, row.backend->kind,
-                        fmt::join(row.backend->archs, ", "), pages_text(*row.backend));
-    for (size_t i = 0; i < matrix_columns().size(); ++i) {
-      text += fmt::format(" {} |", cell_text(row, i, reports, here));
+  return names;
+}
+
+std::string pages_of(const Caps& caps) {
+  return page_sizes_text(caps) + (caps.expands_pages ? ", others expanded" : "");
+}
+
+MatrixRow row_of(const Caps& caps, AttentionKind kind, EnumSet<DeviceArch> archs, RowState state) {
+  MatrixRow row;
+  row.state = state;
+  row.kind = kind;
+  row.name = caps.name;
+  row.archs = names_of(archs);
+  row.kernels = caps.kernels;
+  row.pages = pages_of(caps);
+  Caps narrowed = caps;
+  narrowed.archs = archs;
+  for (std::string_view column : columns_of(kind)) {
+    const std::string rule = rule_of(narrowed, kind, column);
+    row.cells.push_back({rule.empty() ? CellState::claimed : CellState::refused, rule});
+  }
+  return row;
+}
+
+// What a device proved of one backend: the report's cells, and columns that no case can prove.
+MatrixRow proven_row(const Caps& caps, const BackendReport& backend, const DeviceReport& report, int device) {
+  EnumSet<DeviceArch> ran;
+  for (int i = 0; i < kNumDeviceArchs; ++i) {
+    const auto arch = static_cast<DeviceArch>(i);
+    if (arch_name(arch) == report.arch) ran.bits |= 1u << i;
+  }
+  MatrixRow row = row_of(caps, AttentionKind::mha, ran, RowState::proven);
+  row.device = device;
+  row.via = backend.via;
+  const auto columns = columns_of(AttentionKind::mha);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    for (size_t j = 0; j < matrix_columns().size(); ++j) {
+      if (matrix_columns()[j].title == columns[i]) row.cells[i] = {backend.cells[j].state, backend.cells[j].text};
     }
-    text += "\n";
   }
-  return text;
+  return row;
 }
 
-std::string refusals(const std::vector<Row>& rows) {
-  std::string text;
-  for (const Row& row : rows) {
-    std::string list;
-    for (size_t i = 0; i < matrix_columns().size(); ++i) {
-      const Cell& cell = row.backend->cells[i];
-      if (cell.state != CellState::refused) continue;
-      list += fmt::format("{}{}: {}", list.empty() ? "" : "; ", matrix_columns()[i].title, cell.text);
-    }
-    if (list.empty()) continue;
-    text += fmt::format("- `{}` ({}; {}): {}\n", row.backend->name, row.backend->kind,
-                        fmt::join(row.backend->archs, ", "), list);
+// The tiers of a CPU that kernels are written for, one variant each (variants.cc); empty: there is one form.
+std::vector<std::string> written_tiers(const Caps& caps) {
+  std::vector<std::string> tiers;
+  if (caps.kernels.decode != "intel_amx") return tiers;
+  for (int tier = 0; tier <= static_cast<int>(CpuTier::amx_bf16); ++tier) {
+    tiers.emplace_back(cpu_tier_name(static_cast<CpuTier>(tier)));
   }
-  return text;
+  return tiers;
+}
+
+std::vector<std::string> tiers_that_ran(const BackendReport& backend) {
+  std::vector<std::string> tiers;
+  for (const std::string& variant : backend.variants) tiers.push_back(variant.substr(variant.find('@') + 1));
+  return tiers;
+}
+
+bool is_of(const BackendReport& backend, const Caps& caps) {
+  return backend.name == caps.name && backend.archs == claims_of(caps).archs;
+}
+
+// Rows of what is written: one per architecture that ran, one for the rest.
+void add_written(const Caps& caps, AttentionKind kind, std::span<const DeviceReport> reports,
+                 std::vector<MatrixRow>& rows) {
+  EnumSet<DeviceArch> open = caps.archs;
+  std::vector<std::string> open_tiers = written_tiers(caps);
+  const bool has_tiers = !open_tiers.empty();
+  for (size_t d = 0; d < reports.size(); ++d) {
+    for (const BackendReport& backend : reports[d].backends) {
+      if (!is_of(backend, caps)) continue;
+      rows.push_back(proven_row(caps, backend, reports[d], static_cast<int>(d) + 1));
+      if (has_tiers) rows.back().tiers = tiers_that_ran(backend);
+      std::erase_if(open_tiers, [&](const std::string& tier) {
+        return std::find(rows.back().tiers.begin(), rows.back().tiers.end(), tier) != rows.back().tiers.end();
+      });
+      for (int i = 0; i < kNumDeviceArchs; ++i) {
+        if (arch_name(static_cast<DeviceArch>(i)) == reports[d].arch) open.bits &= ~(1u << i);
+      }
+    }
+  }
+  if (!open.has(DeviceArch::cpu_x86_64) && !open_tiers.empty()) {
+    rows.push_back(row_of(caps, kind, {DeviceArch::cpu_x86_64}, RowState::claimed));
+    rows.back().tiers = open_tiers;
+  }
+  if (open.bits != 0) rows.push_back(row_of(caps, kind, open, RowState::claimed));
+}
+
+void add_backends(AttentionKind kind, std::span<const DeviceReport> reports, std::vector<MatrixRow>& rows) {
+  for (const Caps& declared : declared_backends()) {
+    if (!declared.kinds.has(kind)) continue;
+    EnumSet<DeviceArch> missing = declared.archs;
+    std::vector<MatrixRow> written;
+    for (const Caps* caps : written_backends()) {
+      if (caps->name != declared.name || !caps->kinds.has(kind)) continue;
+      missing = archs_without(missing, caps->archs);
+      add_written(*caps, kind, reports, written);
+    }
+    std::stable_sort(written.begin(), written.end(),
+                     [](const MatrixRow& a, const MatrixRow& b) { return a.state < b.state; });
+    rows.insert(rows.end(), written.begin(), written.end());
+    if (missing.bits != 0) rows.push_back(row_of(declared, kind, missing, RowState::not_written));
+  }
+}
+
+// What a report says of a backend whose Caps are not those of this tree: a plug-in, or another version.
+MatrixRow foreign_row(const BackendReport& backend, const DeviceReport& report, int device) {
+  MatrixRow row;
+  row.state = RowState::proven;
+  row.name = backend.name;
+  row.archs = {report.arch};
+  row.device = device;
+  row.via = backend.via;
+  row.pages = backend.page_sizes + (backend.expands_pages ? ", others expanded" : "");
+  for (const Cell& cell : backend.cells) row.cells.push_back({cell.state, cell.text});
+  row.cells.push_back({CellState::refused, "has no kernels for vision towers"});
+  return row;
+}
+
+void add_foreign(std::span<const DeviceReport> reports, std::vector<MatrixRow>& rows) {
+  const auto written = written_backends();
+  for (size_t d = 0; d < reports.size(); ++d) {
+    for (const BackendReport& backend : reports[d].backends) {
+      if (std::none_of(written.begin(), written.end(), [&](const Caps* caps) { return is_of(backend, *caps); })) {
+        rows.push_back(foreign_row(backend, reports[d], static_cast<int>(d) + 1));
+      }
+    }
+  }
 }
 
 }  // namespace
 
-std::string matrix_markdown(std::span<const DeviceReport> reports, const std::string& here) {
-  const std::vector<BackendReport> declared = uncovered(reports);
-  std::vector<Row> rows;
-  for (size_t d = 0; d < reports.size(); ++d) {
-    for (const BackendReport& backend : reports[d].backends) {
-      rows.push_back({&backend, static_cast<int>(d) + 1});
-    }
+std::vector<std::string_view> columns_of(AttentionKind kind) {
+  std::vector<std::string_view> titles;
+  switch (kind) {
+    case AttentionKind::mha:
+      for (const Column& column : matrix_columns()) titles.push_back(column.title);
+      titles.push_back(kMultimodal);
+      break;
+    case AttentionKind::mla:
+      titles = {"prefill", "decode", "cached prefix", kChunkedCache, "pages > 1", "FP8 KV", "FP8 e5m2 KV",
+                "FP4 KV", "topk = 1", "topk > 1", "deterministic", "graphs"};
+      break;
+    case AttentionKind::sparse:
+      titles = {"prefill", "decode", "cached prefix", "FP8 KV", "topk = 1", "topk > 1", "graphs"};
+      break;
+    case AttentionKind::linear: titles = {"prefill", "decode", kVerify}; break;
+    case AttentionKind::mm: titles = {kBothWays}; break;
   }
-  for (const BackendReport& backend : declared) rows.push_back({&backend, 0});
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return rank(*a.backend) < rank(*b.backend);
-  });
+  return titles;
+}
 
-  std::string text =
-      "# Attention backends: what is proven\n\n"
-      "Written by `warpweave docs matrix` from the conformance results in `docs/conformance/`, one "
-      "file per\ndevice, and from the Caps of what no result covers; do not edit.\n\n"
-      "- proven [N]: every case of the suite that needs it passed on device N, on every variant run.\n"
-      "- claimed: Caps promise it, no result of ours shows it yet. Where no device proved a row, its\n"
-      "  Caps are the field's, and the backend may not be built.\n"
-      "- \"-\": refused by selection; the rule is below.\n\n## Devices\n\n";
-  for (size_t d = 0; d < reports.size(); ++d) {
-    std::string variants;
-    for (const BackendReport& backend : reports[d].backends) {
-      for (const std::string& name : backend.variants) {
-        variants += fmt::format("{}{}", variants.empty() ? "" : ", ", name);
+std::vector<MatrixRow> make_matrix(std::span<const DeviceReport> reports) {
+  std::vector<MatrixRow> rows;
+  for (AttentionKind kind : kKinds) {
+    add_backends(kind, reports, rows);
+    if (kind == AttentionKind::mha) add_foreign(reports, rows);
+    for (const KnownBackend& layer : known_layer_backends()) {
+      if (layer.caps->kinds.has(kind)) {
+        rows.push_back(row_of(*layer.caps, kind, layer.caps->archs,
+                              layer.written ? RowState::claimed : RowState::not_written));
       }
     }
-    text += fmt::format("{}. {}{}, {}{}: {}\n", d + 1, reports[d].device,
-                        reports[d].device == here ? " (here)" : "", reports[d].date,
-                        reports[d].commit.empty() ? "" : ", commit " + reports[d].commit, variants);
   }
-  text += "\n## Matrix\n\n" + table(rows, reports, here);
-  text += "\n## Refused, because\n\n" + refusals(rows);
-  return text;
+  return rows;
 }
 
 }  // namespace warpweave::conformance

@@ -32,7 +32,7 @@ constexpr std::array<Column, 17> kColumns = {{
     {"not causal", "not causal"},
     {"head dim 256", "head dim 256"},
     {"deterministic", "deterministic"},
-    {"graphs", ""},
+    {"graphs", "graph replay"},
 }};
 
 constexpr std::array<std::string_view, 4> kStateNames = {"refused", "claimed", "proven", "failed"};
@@ -57,51 +57,14 @@ void plain_question(const Caps& caps, Question& q) {
   for (int dim : {576, 256, 64, 128}) {
     if (caps.head_dims.accepts(dim)) q.model.head_dim = dim;
   }
+  for (KvFormat format : {KvFormat::fp8_e4m3, KvFormat::bf16}) {
+    if (caps.kv_formats.has(format)) q.input.kv_format = format;
+  }
   q.model.num_q_heads = q.model.num_kv_heads = 1;
   q.model.dual_chunk = caps.name == "dual_chunk_flash_attn";
   q.input.hardware = &q.hardware;
   q.input.model = &q.model;
   if (!caps.phases.has(AttentionPhase::decode)) q.phase = AttentionPhase::prefill;
-}
-
-// The rule that refuses this column; empty when Caps claim it.
-std::string refusal(const Caps& caps, std::string_view column) {
-  Question q;
-  plain_question(caps, q);
-  if (column == "prefill" || column == "decode") {
-    q.phase = column == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
-  } else if (column == "pages > 1") {
-    const bool any = caps.page_sizes.any || caps.expands_pages ||
-                     std::any_of(caps.page_sizes.values.begin(), caps.page_sizes.values.end(),
-                                 [](int size) { return size > 1; });
-    return any ? "" : fmt::format("needs page size {}", page_sizes_text(caps));
-  } else if (column == "FP8 KV") {
-    q.input.kv_format = KvFormat::fp8_e4m3;
-  } else if (column == "FP8 e5m2 KV") {
-    q.input.kv_format = KvFormat::fp8_e5m2;
-  } else if (column == "FP4 KV") {
-    q.input.kv_format = KvFormat::fp4_e2m1;
-  } else if (column == "FP8 products") {
-    return caps.fp8_products.kv_formats.bits != 0 ? "" : "multiplies fp8 KV in 16-bit or f32 arithmetic";
-  } else if (column == "topk = 1" || column == "topk > 1") {
-    q.input.topk = column == "topk = 1" ? 1 : 4;
-  } else if (column == "sliding window") {
-    q.model.sliding_window = true;
-  } else if (column == "softcap") {
-    q.model.softcap = true;
-  } else if (column == "sinks") {
-    q.model.sinks = true;
-  } else if (column == "not causal") {
-    q.model.non_causal = true;
-  } else if (column == "head dim 256") {
-    q.model.head_dim = 256;
-  } else if (column == "deterministic") {
-    q.input.deterministic = true;
-  } else if (column == "graphs") {
-    return caps.graph_capture ? "" : "does not capture graphs";
-  }
-  const auto broken = check_backend(q.input, {&caps, true}, q.phase);
-  return broken ? broken->text : "";
 }
 
 void count(const CheckResult& result, Cell& cell) {
@@ -161,6 +124,7 @@ BackendReport backend_from(const Json& json) {
   report.name = json.at("backend");
   report.kind = json.at("kind");
   report.archs = json.at("archs").get<std::vector<std::string>>();
+  report.via = json.value("via", "");
   report.variants = json.at("variants").get<std::vector<std::string>>();
   report.page_sizes = json.at("page_sizes");
   report.expands_pages = json.at("expands_pages");
@@ -173,6 +137,52 @@ BackendReport backend_from(const Json& json) {
 }  // namespace
 
 std::span<const Column> matrix_columns() { return kColumns; }
+
+std::string refusal_of(const Caps& caps, std::string_view column) {
+  Question q;
+  plain_question(caps, q);
+  if (column == "prefill" || column == "decode") {
+    q.phase = column == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
+  } else if (column == "cached prefix") {
+    // A backend of decode alone meets prefixes when it verifies drafts.
+    if (!caps.chunked_prefix) return "computes whole prompts only";
+  } else if (column == "pages > 1") {
+    const bool any = caps.page_sizes.any || caps.expands_pages ||
+                     std::any_of(caps.page_sizes.values.begin(), caps.page_sizes.values.end(),
+                                 [](int size) { return size > 1; });
+    return any ? "" : fmt::format("needs page size {}", page_sizes_text(caps));
+  } else if (column == "FP8 KV") {
+    q.input.kv_format = KvFormat::fp8_e4m3;
+  } else if (column == "FP8 e5m2 KV") {
+    q.input.kv_format = KvFormat::fp8_e5m2;
+  } else if (column == "FP4 KV") {
+    q.input.kv_format = KvFormat::fp4_e2m1;
+  } else if (column == "FP8 products") {
+    return caps.fp8_products.kv_formats.bits != 0 ? "" : "multiplies fp8 KV in 16-bit or f32 arithmetic";
+  } else if (column == "topk = 1" || column == "topk > 1") {
+    q.input.topk = column == "topk = 1" ? 1 : 4;
+  } else if (column == "sliding window") {
+    q.model.sliding_window = true;
+  } else if (column == "softcap") {
+    q.model.softcap = true;
+  } else if (column == "sinks") {
+    q.model.sinks = true;
+  } else if (column == "not causal") {
+    q.model.non_causal = true;
+  } else if (column == "head dim 256") {
+    q.model.head_dim = 256;
+  } else if (column == "deterministic") {
+    q.input.deterministic = true;
+  } else if (column == "graphs") {
+    return caps.graph_capture ? "" : "does not capture graphs";
+  }
+  // A format that one phase alone reads is claimed for that phase.
+  if (!caps.reads(q.input.kv_format, q.phase) && caps.reads(q.input.kv_format, AttentionPhase::prefill)) {
+    q.phase = AttentionPhase::prefill;
+  }
+  const auto broken = check_backend(q.input, {&caps, true, nullptr, true}, q.phase);
+  return broken ? broken->text : "";
+}
 
 BackendReport claims_of(const Caps& caps) {
   BackendReport report;
@@ -188,7 +198,7 @@ BackendReport claims_of(const Caps& caps) {
   report.page_sizes = page_sizes_text(caps);
   report.expands_pages = caps.expands_pages;
   for (const Column& column : kColumns) {
-    const std::string rule = refusal(caps, column.title);
+    const std::string rule = refusal_of(caps, column.title);
     report.cells.push_back({rule.empty() ? CellState::claimed : CellState::refused, 0, rule});
   }
   return report;
@@ -213,10 +223,11 @@ std::vector<KvError> kv_errors_of(std::span<const CheckResult> results) {
 
 DeviceReport make_report(std::span<const Variant> variants, std::span<const CheckResult> results,
                          std::string date, std::string commit) {
-  DeviceReport report = {"", std::move(date), std::move(commit), {}, kv_errors_of(results)};
+  DeviceReport report = {"", "", std::move(date), std::move(commit), {}, kv_errors_of(results)};
   std::vector<const Caps*> listed;
   for (const Variant& variant : variants) {
     report.device = variant.hardware.name;
+    report.arch = arch_name(variant.hardware.arch);
     const auto found = std::find(listed.begin(), listed.end(), variant.caps);
     if (found != listed.end()) {
       report.backends[found - listed.begin()].variants.push_back(variant.name);
@@ -225,6 +236,7 @@ DeviceReport make_report(std::span<const Variant> variants, std::span<const Chec
     listed.push_back(variant.caps);
     report.backends.push_back(claims_of(*variant.caps));
     report.backends.back().variants = {variant.name};
+    report.backends.back().via = variant.via;
   }
   for (BackendReport& backend : report.backends) add_results(results, backend);
   return report;
@@ -237,15 +249,15 @@ std::string report_json(const DeviceReport& report) {
     for (size_t i = 0; i < kColumns.size(); ++i) {
       cells[std::string(kColumns[i].title)] = cell_json(backend.cells[i]);
     }
-    backends.push_back({{"backend", backend.name},
-                        {"kind", backend.kind},
-                        {"archs", backend.archs},
-                        {"variants", backend.variants},
-                        {"page_sizes", backend.page_sizes},
-                        {"expands_pages", backend.expands_pages},
-                        {"cells", cells}});
+    Json entry = {{"backend", backend.name}, {"kind", backend.kind}, {"archs", backend.archs}};
+    if (!backend.via.empty()) entry["via"] = backend.via;
+    entry["variants"] = backend.variants;
+    entry["page_sizes"] = backend.page_sizes;
+    entry["expands_pages"] = backend.expands_pages;
+    entry["cells"] = cells;
+    backends.push_back(std::move(entry));
   }
-  Json json = {{"device", report.device}, {"date", report.date}, {"commit", report.commit}};
+  Json json = {{"device", report.device}, {"arch", report.arch}, {"date", report.date}, {"commit", report.commit}};
   if (!report.kv_errors.empty()) json["kv_rounding_error"] = kv_errors_json(report.kv_errors);
   json["backends"] = backends;
   return json.dump(1, ' ') + "\n";
@@ -254,7 +266,7 @@ std::string report_json(const DeviceReport& report) {
 Result<DeviceReport> parse_report(std::string_view text) {
   try {
     WW_ASSIGN_OR_RETURN(const Json json, read_json<Json>(text, {"the report", StatusCode::data_loss}));
-    DeviceReport report = {json.at("device"), json.at("date"), json.at("commit"), {}, {}};
+    DeviceReport report = {json.at("device"), json.at("arch"), json.at("date"), json.at("commit"), {}, {}};
     const Json errors = json.value("kv_rounding_error", Json::object());
     for (const auto& [format, error] : errors.items()) {
       report.kv_errors.push_back({format, error.at("cases"), error.at("mean"), error.at("largest")});

@@ -32,6 +32,7 @@ struct BackendReport {
   std::string name;
   std::string kind;                    // "MHA"
   std::vector<std::string> archs;      // that its Caps list, by arch_name
+  std::string via;                     // "OpenCL, Portable Computing Language"; empty: the device itself
   std::vector<std::string> variants;   // that ran: "intel_amx@avx2"
   std::vector<Cell> cells;             // by column
   bool expands_pages = false;
@@ -48,6 +49,7 @@ struct KvError {
 
 struct DeviceReport {
   std::string device;                  // "AMD EPYC 9R14 (avx512_bf16)"
+  std::string arch;                    // by arch_name: of the code that ran
   std::string date;                    // 2026-01-31
   std::string commit;                  // of the tree that ran; empty: not told
   std::vector<BackendReport> backends;
@@ -56,6 +58,8 @@ struct DeviceReport {
 
 // What Caps alone say: refused or claimed.
 BackendReport claims_of(const Caps& caps);
+// The rule by which they refuse a column of matrix_columns(); empty when they claim it.
+std::string refusal_of(const Caps& caps, std::string_view column);
 
 std::vector<KvError> kv_errors_of(std::span<const CheckResult> results);
 

@@ -111,9 +111,17 @@ int topk_of(const Case& c) {
   return c.tree == Tree::none ? 0 : c.tree == Tree::chain ? 1 : kTreeTopk;
 }
 
-AttentionPhase phase_of(const Case& c) {
-  return c.decode ? AttentionPhase::decode : AttentionPhase::prefill;
+// Drafts on a backend that runs no prefill: it verifies them as --speculative-attention-mode decode asks.
+bool verifies_in_decode(const Case& c, const Caps& caps) {
+  return c.tree != Tree::none && !caps.phases.has(AttentionPhase::prefill);
 }
+
+AttentionPhase phase_of(const Case& c, const Caps& caps) {
+  return c.decode || verifies_in_decode(c, caps) ? AttentionPhase::decode : AttentionPhase::prefill;
+}
+
+// What the engine captures: decode steps, and the verification of drafts.
+bool is_captured(const Case& c) { return c.decode || c.tree != Tree::none; }
 
 // The case's page size, or, where the case leaves it open, one at which the variant runs it.
 int page_size_for(const Case& c, const Variant& variant) {
@@ -139,7 +147,8 @@ std::optional<BrokenRule> unclaimed(const Case& c, KvFormat format, const Varian
   input.kv_format = format;
   input.page_size = page_size_for(c, variant);
   input.topk = topk_of(c);
-  return check_backend(input, {variant.caps, true}, phase_of(c));
+  input.verify_with_decode = verifies_in_decode(c, *variant.caps);
+  return check_backend(input, {variant.caps, true}, phase_of(c, *variant.caps));
 }
 
 // Whether the variant's Caps say that it runs this case in fp8 arithmetic.
@@ -224,6 +233,9 @@ class Suite {
         wanted = &at->second;
       }
       add(check_reference(*problem, *wanted, variant, page_size));
+      if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
+        add(check_graph(*problem, *wanted, variant, page_size));
+      }
     }
   }
 
@@ -239,10 +251,30 @@ class Suite {
       result.text = "the backend was not created";
       return result;
     }
-    const Output output = variant.run_problem(problem, *backend, problem.all(), c.decode);
+    compare(variant.run_problem(problem, *backend, problem.all(), c.decode), expected, variant, result);
+    return result;
+  }
+
+  // The same from a graph that was captured with other lengths.
+  CheckResult check_graph(const Problem& problem, const Expectation& expected, const Variant& variant,
+                          int page_size) {
+    const Case& c = problem.shape();
+    CheckResult result = result_of(c, problem.kv_format(), variant, Check::graphs);
+    result.features = {"graph replay"};
+    const auto backend = variant.create({&team_, 0, page_size});
+    if (!backend) {
+      result.text = "the backend was not created";
+      return result;
+    }
+    compare(variant.run_graph(problem, *backend, problem.all(), c.decode), expected, variant, result);
+    return result;
+  }
+
+  static void compare(const Output& output, const Expectation& expected, const Variant& variant,
+                      CheckResult& result) {
     if (!output.error.empty()) {
       result.text = output.error;
-      return result;
+      return;
     }
     const Worst out = worst_of(output.out, expected.output.out, expected.bound(variant), expected.fp8.out);
     const Worst lse = worst_of(output.lse, expected.output.lse, expected.lse_bound, expected.fp8.lse);
@@ -254,7 +286,6 @@ class Suite {
     } else if (!lse.passed()) {
       result.text = fmt::format("log-sum-exp differs by {:.3g}, at most {:.3g} allowed", lse.difference, lse.bound);
     }
-    return result;
   }
 
   // Asks selection for what the Caps do not claim, and wants the broken rule in its answer.
@@ -264,13 +295,14 @@ class Suite {
     result.text = broken.text;
     const ModelFacts model = model_facts_of(c, format);
     AttentionFlags flags;
-    (c.decode ? flags.decode_attention_backend : flags.prefill_attention_backend) =
-        variant.caps->name;
+    const bool decode = phase_of(c, *variant.caps) == AttentionPhase::decode;
+    (decode ? flags.decode_attention_backend : flags.prefill_attention_backend) = variant.caps->name;
     flags.kv_cache_dtype = kv_format_name(format);
     if (!c.any_page) flags.page_size = c.page_size;
     if (const int topk = topk_of(c)) {
       flags.speculative_algorithm = "EAGLE";
       flags.speculative_eagle_topk = topk;
+      if (decode) flags.speculative_attention_mode = "decode";
     }
     const KnownBackend known[] = {{variant.caps, true}};
     const auto selected = select_attention(variant.hardware, model, flags, known);
@@ -307,6 +339,7 @@ class Suite {
 std::string_view check_name(Check check) {
   switch (check) {
     case Check::reference: return "reference";
+    case Check::graphs: return "graphs";
     case Check::determinism: return "determinism";
     case Check::refusal: return "refusal";
   }

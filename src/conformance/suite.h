@@ -16,7 +16,7 @@
 
 namespace warpweave::conformance {
 
-enum class Check { reference, determinism, refusal };
+enum class Check { reference, graphs, determinism, refusal };  // graphs: the reference, from a captured one
 std::string_view check_name(Check check);
 
 struct CheckResult {

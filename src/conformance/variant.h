@@ -26,6 +26,10 @@ struct Variant {
       run;
   int gap_multiple = 1;    // gaps of a case are rounded up to a multiple: what the device can load
   bool rounds_output = false;  // out is in the 16-bit type of the activations, where they have one
+  // As `run`, from a captured graph that was made for other lengths; empty where none can be captured.
+  std::function<Output(const Problem&, AttentionBackend&, const std::vector<Slice>&, bool decode)>
+      run_graph = {};
+  std::string via = {};    // what stands between kernels and device: "OpenCL, Portable Computing Language"
 
   Output run_problem(const Problem& problem, AttentionBackend& backend,
                      const std::vector<Slice>& slices, bool decode) const {

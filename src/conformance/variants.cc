@@ -2,8 +2,18 @@
 #include "conformance/cuda_variants.h"
 #include "conformance/variant.h"
 #include "device/cpu/cpu_info.h"
+#include "device/opencl/opencl_device.h"
 
 namespace warpweave::conformance {
+namespace {
+
+// The tile kernels on a CPU run through its OpenCL driver.
+std::string opencl_name() {
+  const auto devices = opencl::devices();
+  return devices.ok() && !devices->empty() ? "OpenCL, " + devices->front().platform : "OpenCL";
+}
+
+}  // namespace
 
 std::vector<Variant> host_variants() {
   const HardwareFacts cpu = cpu_hardware_facts();
@@ -15,6 +25,7 @@ std::vector<Variant> host_variants() {
     const std::string name(backend.caps->name);
     if (name != "intel_amx") {
       variants.push_back({name, "cpu", cpu, backend.caps, backend.create, {}, 1});
+      if (backend.caps->kernels.decode == "tile") variants.back().via = opencl_name();
       continue;
     }
     for (int tier = 0; tier <= static_cast<int>(cpu_info().tier); ++tier) {

@@ -8,7 +8,6 @@
 #include "attention/hybrid.h"
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
-#include "engine/attention_modifiers.h"
 #include "engine/device_worker.h"
 #include "engine/engine_core.h"
 #include "engine/kv_self_check.h"
@@ -20,16 +19,6 @@
 namespace warpweave {
 namespace {
 
-constexpr int kDefaultMaxRunningRequests = 256;
-constexpr int kDefaultMaxRunningRequestsGpu = 512;
-constexpr int kDefaultMaxQueuedRequests = 4096;
-// A CPU computes some thousand prompt tokens a second: longer chunks would stall the requests that
-// are decoding, shorter ones no longer fill the matrix kernels.
-constexpr int kDefaultChunkedPrefillTokens = 512;
-constexpr int kDefaultChunkedPrefillTokensGpu = 8192;
-// A GPU multiplies some 150 rows in the time in which it reads the weights (656 TFLOP/s beside 4.2 TB/s on an H200);
-// tiles make it 256.
-constexpr int kDefaultMixedChunkRowsGpu = 512;
 // Of the memory that is free at start; the rest is for weights of other programs and the page cache.
 constexpr double kDefaultMemFraction = 0.6;
 
@@ -42,46 +31,6 @@ int64_t available_memory_bytes() {
     if (key == "MemAvailable:") return kilobytes * 1024;
   }
   return int64_t{4} << 30;
-}
-
-ModelDType model_dtype(DType dtype) {
-  return dtype == DType::f32 ? ModelDType::f32 : dtype == DType::f16 ? ModelDType::f16 : ModelDType::bf16;
-}
-
-Result<int> resolve_context(const ServerArgs& args, const ModelConfig& config) {
-  const int limit = config.max_position_embeddings;
-  if (!args.context_length) return limit;
-  if (*args.context_length > limit) {
-    return Status::invalid_argument(
-        "--context-length " + std::to_string(*args.context_length) + " is more than the model's " +
-            std::to_string(limit) + " positions; use --context-length " + std::to_string(limit) + " or less",
-        "--context-length");
-  }
-  return *args.context_length;
-}
-
-SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int context_len,
-                                 std::vector<int32_t> eos_token_ids, bool gpu) {
-  SchedulerConfig out;
-  out.page_size = page_size;
-  out.context_len = context_len;
-  out.max_running_requests = args.max_running_requests.value_or(
-      gpu ? kDefaultMaxRunningRequestsGpu : kDefaultMaxRunningRequests);
-  out.max_queued_requests = args.max_queued_requests.value_or(kDefaultMaxQueuedRequests);
-  out.chunked_prefill_size = args.chunked_prefill_size.value_or(
-      gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
-  out.max_prefill_tokens = args.max_prefill_tokens;
-  out.enable_mixed_chunk = resolve_mixed_chunk(args, gpu);
-  out.mixed_chunk_rows = args.mixed_chunk_rows.value_or(gpu ? kDefaultMixedChunkRowsGpu : 0);
-  out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
-                        : args.schedule_policy == "priority" ? SchedulePolicy::priority
-                                                             : SchedulePolicy::fcfs;
-  out.schedule_conservativeness = args.schedule_conservativeness;
-  out.disable_radix_cache = args.disable_radix_cache;
-  out.prefix_match = args.prefix_match == "page" ? PrefixMatchMode::page : PrefixMatchMode::token;
-  out.overlap_depth = args.disable_overlap_schedule ? 0 : 1;
-  out.eos_token_ids = std::move(eos_token_ids);
-  return out;
 }
 
 EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, const Resolved& attention,
@@ -110,74 +59,18 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
 
 }  // namespace
 
-bool resolve_mixed_chunk(const ServerArgs& args, bool gpu) {
-  return args.enable_mixed_chunk || (gpu && !args.disable_mixed_chunk);
-}
-
-ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
-  ModelFacts facts;
-  facts.architecture = config.architecture;
-  facts.dtype = model_dtype(dtype);
-  facts.num_q_heads = config.num_q_heads;
-  facts.num_kv_heads = config.num_kv_heads;
-  facts.head_dim = config.head_dim;
-  facts.sliding_window = std::find(config.sliding_layers.begin(), config.sliding_layers.end(), true) !=
-                         config.sliding_layers.end();
-  facts.softcap = config.attention_softcap > 0;
-  facts.sinks = config.model_type == "gpt_oss";
-  facts.dual_chunk = config.dual_chunk.has_value();
-  return facts;
-}
-
-AttentionFlags attention_flags(const ServerArgs& args) {
-  AttentionFlags flags;
-  flags.attention_backend = args.attention_backend;
-  flags.prefill_attention_backend = args.prefill_attention_backend;
-  flags.decode_attention_backend = args.decode_attention_backend;
-  flags.nsa_prefill_backend = args.nsa_prefill_backend;
-  flags.nsa_decode_backend = args.nsa_decode_backend;
-  flags.linear_attn_backend = args.linear_attn_backend;
-  flags.linear_attn_prefill_backend = args.linear_attn_prefill_backend;
-  flags.linear_attn_decode_backend = args.linear_attn_decode_backend;
-  flags.mm_attention_backend = args.mm_attention_backend;
-  flags.page_size = args.page_size;
-  flags.kv_cache_dtype = args.kv_cache_dtype;
-  flags.speculative_algorithm = args.speculative_algorithm;
-  flags.speculative_num_steps = args.speculative_num_steps;
-  flags.speculative_eagle_topk = args.speculative_eagle_topk;
-  flags.speculative_num_draft_tokens = args.speculative_num_draft_tokens;
-  flags.speculative_attention_mode = args.speculative_attention_mode;
-  flags.enable_deterministic_inference = args.enable_deterministic_inference;
-  flags.disable_cuda_graph = args.disable_cuda_graph;
-  return flags;
-}
-
 Result<std::optional<TuningTable>> attention_tuning(const ServerArgs& args) {
   if (args.attention_tuning_file.empty()) return std::optional<TuningTable>();
   WW_ASSIGN_OR_RETURN(TuningTable table, TuningTable::read(args.attention_tuning_file));
   return std::optional<TuningTable>(std::move(table));
 }
 
-Result<DType> resolve_dtype(const std::string& flag, DType checkpoint) {
-  if (flag == "auto") {
-    return is_quantized(checkpoint) || checkpoint == DType::bf16 ? DType::bf16 : checkpoint;
-  }
-  const std::optional<DType> dtype = parse_dtype(flag);
-  if (!dtype || (*dtype != DType::f32 && *dtype != DType::bf16 && *dtype != DType::f16)) {
-    return Status::invalid_argument("--dtype '" + flag + "' is not one of auto, float32, bfloat16, float16", "--dtype");
-  }
-  return *dtype;
-}
-
 Result<ModelBundle> open_served_model(const ServerArgs& args, const std::string& path) {
-  ModelBundleOptions options;
-  options.load_format = args.load_format;
+  ModelBundleOptions options = weight_options(args);
   options.tokenizer_path = args.tokenizer_path;
   options.skip_tokenizer = args.skip_tokenizer_init;
   options.dummy_seed = static_cast<uint64_t>(args.random_seed.value_or(0));
-  WW_ASSIGN_OR_RETURN(const DType dummy, resolve_dtype(args.dtype, DType::bf16));
-  options.dummy_dtype = dummy;
-  options.quantization = args.quantization;
+  WW_ASSIGN_OR_RETURN(options.dummy_dtype, resolve_dtype(args.dtype, DType::bf16));
   return open_model_bundle(path, options);
 }
 
@@ -225,26 +118,26 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   KvCacheShape shape;
   shape.num_layers = config.num_layers;
   shape.num_pages = setup.scheduler.num_pages;
-  shape.page_size = setup.attention.page_size;
+  shape.page_size = setup.plan.attention.page_size;
   shape.num_kv_heads = config.num_kv_heads;
   shape.k_head_dim = shape.v_head_dim = config.head_dim;
-  shape.format = setup.attention.kv_format;
+  shape.format = setup.plan.attention.kv_format;
   return shape;
 }
 
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
-  const KvFormat kv_format = setup.attention.kv_format;
+  const KvFormat kv_format = setup.plan.attention.kv_format;
   const CpuInfo& cpu = cpu_info();
   const int threads = args.threads.value_or(cpu.cpus);
   DeviceParts parts;
   parts.team = std::make_unique<ThreadTeam>(threads);
   WW_ASSIGN_OR_RETURN(parts.attention,
-                      create_resolved_backend(setup.attention, {.team = parts.team.get(),
-                                                                .max_context_len = setup.context_len,
-                                                                .page_size = setup.attention.page_size,
-                                                                .modifiers = &setup.modifiers}));
+                      create_resolved_backend(setup.plan.attention, {.team = parts.team.get(),
+                                                                .max_context_len = setup.plan.context_len,
+                                                                .page_size = setup.plan.attention.page_size,
+                                                                .modifiers = &setup.plan.modifiers}));
   if (args.dump_batch) {
     parts.attention = record_forward(std::move(parts.attention), {.forward = *args.dump_batch,
                                                                   .layer = args.dump_batch_layer,
@@ -253,12 +146,12 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   }
   WW_ASSIGN_OR_RETURN(KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   WW_ASSIGN_OR_RETURN(parts.model, build_decoder(config, std::move(setup.bundle.weights),
-                                                 {.dtype = setup.dtype, .max_positions = setup.context_len,
+                                                 {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,
                                                   .progress = setup.options.on_weights_progress},
                                                  *parts.team));
   if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {
     WW_ASSIGN_OR_RETURN(const KvSelfCheck check,
-                        check_kv_format(*parts.model, kv_format, setup.context_len, *parts.team));
+                        check_kv_format(*parts.model, kv_format, setup.plan.context_len, *parts.team));
     LOG_WARN("{}", kv_self_check_text(check, kv_format));
   }
   StartedDevice out;
@@ -281,34 +174,25 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   const ServerArgs& args = options.args;
   WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
-  if (gpu && args.dump_batch) {
-    return Status::unsupported("--dump-batch records forwards of the CPU only; add --device cpu", "--dump-batch");
-  }
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, options.model_path));
-  WW_ASSIGN_OR_RETURN(const DType dtype, resolve_dtype(args.dtype, bundle.config.dtype));
-  WW_ASSIGN_OR_RETURN(const int context_len, resolve_context(args, bundle.config));
   WW_ASSIGN_OR_RETURN(const std::optional<TuningTable> tuning, attention_tuning(args));
-  AttentionFlags flags = attention_flags(args);
-  flags.tuning = tuning ? &*tuning : nullptr;
-  WW_ASSIGN_OR_RETURN(Resolved attention,
-                      select_attention(gpu ? gpu->facts : cpu_hardware_facts(),
-                                       attention_model_facts(bundle.config, dtype), flags));
-  for (const std::string& line : explain_lines(attention)) LOG_DEBUG("{}", line);
+  const ModelToServe model = {bundle.config, bundle.eos_token_ids, bundle.weights.get(), options.model_path};
+  WW_ASSIGN_OR_RETURN(ServePlan plan, plan_serving(args, model, {.hardware = gpu ? gpu->facts : cpu_hardware_facts(),
+                                                                 .tuning = tuning ? &*tuning : nullptr}));
+  for (const std::string& line : explain_lines(plan.attention)) LOG_DEBUG("{}", line);
 
-  WW_ASSIGN_OR_RETURN(const mods::Modifiers modifiers, attention_modifiers(args, attention));
   EngineCoreOptions core;
-  core.scheduler = scheduler_config(args, attention.page_size, context_len, bundle.eos_token_ids, gpu.has_value());
-  const DeviceSetup setup = {options, bundle, dtype, context_len, attention, modifiers, core.scheduler};
+  core.scheduler = plan.scheduler;
+  const DeviceSetup setup = {options, bundle, plan, core.scheduler};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
-  WW_RETURN_IF_ERROR(Scheduler::validate(core.scheduler));
 
-  core.info = describe(options, bundle, attention, dtype);
+  core.info = describe(options, bundle, plan.attention, plan.dtype);
   core.info.device = std::move(device.description);
-  core.info.context_len = context_len;
+  core.info.context_len = plan.context_len;
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;
   core.info.num_pages = core.scheduler.num_pages;
-  core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * attention.page_size;
+  core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * plan.attention.page_size;
   core.info.max_running_requests = core.scheduler.max_running_requests;
   core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
   core.info.enable_mixed_chunk = core.scheduler.enable_mixed_chunk;
@@ -323,7 +207,7 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   served.tokenizer = std::move(bundle.tokenizer);
   served.chat_template = std::move(bundle.chat_template);
   served.generation = std::move(bundle.generation);
-  served.attention = std::move(attention);
+  served.attention = std::move(plan.attention);
   served.engine = std::make_unique<EngineCore>(std::move(core), std::move(device.runner));
   return served;
 }

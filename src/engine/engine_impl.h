@@ -7,25 +7,16 @@
 #include <optional>
 #include <string>
 
-#include "attention/select.h"
 #include "attention/tuning.h"
+#include "engine/serve_plan.h"
 #include "flags/server_args.h"
 #include "model/model_bundle.h"
 #include "warpweave/engine.h"
 
 namespace warpweave {
 
-// What `explain` shares with `serve`: the model's and the flags' side of attention selection.
-ModelFacts attention_model_facts(const ModelConfig& config, DType dtype);
-AttentionFlags attention_flags(const ServerArgs& args);
 // What --attention-tuning-file holds; empty when it was not given.
 Result<std::optional<TuningTable>> attention_tuning(const ServerArgs& args);
-
-// --dtype for this checkpoint: f32, bf16 or f16.
-Result<DType> resolve_dtype(const std::string& flag, DType checkpoint);
-
-// Whether decodes ride along with prefill chunks; by default where that measures faster, on a GPU.
-bool resolve_mixed_chunk(const ServerArgs& args, bool gpu);
 
 // Opens what --model-path names (`path` is the resolved folder or file).
 Result<ModelBundle> open_served_model(const ServerArgs& args, const std::string& path);

@@ -1,12 +1,12 @@
 // Starting the GPU: weights and activations first, then what memory is left is measured and the KV
 // pool takes its share of it.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 
 #include "attention/hybrid.h"
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
+#include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
 #include "engine/start_device.h"
 #include "model/gpu_weights.h"
@@ -18,7 +18,6 @@ namespace {
 // Of the GPU's memory for weights, activations and KV pool; the rest is for what CUDA and the
 // libraries allocate later.
 constexpr double kDefaultMemFraction = 0.9;
-constexpr int kDefaultCudaGraphMaxBs = 256;
 
 // Rows of one step at most: whole prompts when they are never split, decode rows beside a chunk.
 int max_step_tokens(const SchedulerConfig& scheduler) {
@@ -26,32 +25,6 @@ int max_step_tokens(const SchedulerConfig& scheduler) {
                           ? std::max(scheduler.max_prefill_tokens, scheduler.context_len)
                           : std::max(scheduler.max_prefill_tokens, scheduler.chunked_prefill_size);
   return prefill + scheduler.max_running_requests;
-}
-
-// The batch sizes that get graphs: dense where padding would cost most.
-Result<std::vector<int>> graph_batch_sizes(const ServerArgs& args, int max_requests) {
-  std::vector<int> sizes;
-  const int max = std::min(max_requests, args.cuda_graph_max_bs.value_or(kDefaultCudaGraphMaxBs));
-  const char* text = args.cuda_graph_bs.c_str();
-  for (const char* end = text + args.cuda_graph_bs.size(); text < end;) {
-    int size = 0;
-    const auto [rest, error] = std::from_chars(text, end, size);
-    if (error != std::errc() || size < 1 || (rest != end && *rest != ',')) {
-      return Status::invalid_argument("--cuda-graph-bs '" + args.cuda_graph_bs +
-                                      "' is not a list of batch sizes; try: --cuda-graph-bs 1,2,4,8", "--cuda-graph-bs");
-    }
-    sizes.push_back(size);
-    text = rest == end ? end : rest + 1;
-  }
-  if (sizes.empty()) {
-    for (int size : {1, 2, 4, 8, 12}) sizes.push_back(size);
-    for (int size = 16; size <= max; size += size < 256 ? 8 : 16) sizes.push_back(size);
-    sizes.push_back(max);
-  }
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  std::erase_if(sizes, [&](int size) { return size < 1 || size > max; });
-  return sizes;
 }
 
 Result<double> pool_bytes(const ServerArgs& args) {
@@ -66,17 +39,17 @@ Result<double> pool_bytes(const ServerArgs& args) {
 Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
-  const int page_size = setup.attention.page_size;
+  const int page_size = setup.plan.attention.page_size;
   GpuParts parts;
   parts.team = std::make_unique<ThreadTeam>(args.threads.value_or(cpu_info().cpus));
   WW_ASSIGN_OR_RETURN(parts.stream, create_stream());
   WW_ASSIGN_OR_RETURN(parts.attention,
-                      create_resolved_backend(setup.attention, {.team = parts.team.get(),
-                                                                .max_context_len = setup.context_len,
+                      create_resolved_backend(setup.plan.attention, {.team = parts.team.get(),
+                                                                .max_context_len = setup.plan.context_len,
                                                                 .page_size = page_size,
-                                                                .modifiers = &setup.modifiers}));
+                                                                .modifiers = &setup.plan.modifiers}));
   WW_ASSIGN_OR_RETURN(const KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
-  const BuildOptions build = {.dtype = setup.dtype, .max_positions = setup.context_len,
+  const BuildOptions build = {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,
                               .progress = setup.options.on_weights_progress};
   const auto load_started = SteadyClock::now();
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights,
@@ -87,19 +60,27 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   GpuRunnerOptions options;
   options.max_requests = setup.scheduler.max_running_requests;
   options.max_tokens = max_step_tokens(setup.scheduler);
-  options.context_len = setup.context_len;
-  if (!setup.attention.deterministic) {
-    options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, setup.context_len);
+  options.context_len = setup.plan.context_len;
+  if (!setup.plan.attention.deterministic) {
+    options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, setup.plan.context_len);
   }
-  options.max_pages_per_request = (setup.context_len + page_size - 1) / page_size;
-  if (setup.attention.decode_graphs) {
-    WW_ASSIGN_OR_RETURN(options.graph_batch_sizes, graph_batch_sizes(args, options.max_requests));
+  options.max_pages_per_request = (setup.plan.context_len + page_size - 1) / page_size;
+  if (setup.plan.attention.decode_graphs) {
+    options.graph_batch_sizes = setup.plan.graph_batch_sizes;
   }
   WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
                                                       {.max_tokens = options.max_tokens,
                                                        .max_logits_rows = options.max_tokens,
-                                                       .batch_invariant = setup.attention.deterministic,
+                                                       .batch_invariant = setup.plan.attention.deterministic,
                                                        .routing_dice = args.routing_dice}));
+  const KvFormat kv_format = setup.plan.attention.kv_format;
+  if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {
+    const GpuKvCheckSetup check_setup = {.arch = gpu.facts.arch, .dtype = setup.plan.dtype,
+                                         .max_tokens = setup.plan.context_len, .stream = parts.stream.get(),
+                                         .team = parts.team.get()};
+    WW_ASSIGN_OR_RETURN(const KvSelfCheck check, check_gpu_kv_format(*parts.model, kv_format, check_setup));
+    LOG_WARN("{}", kv_self_check_text(check, kv_format));
+  }
   StartedDevice out;
   out.description = "cuda: " + gpu.info.name + ", " + std::to_string(gpu.info.total_bytes >> 30) + " GiB, driver for CUDA " +
                     std::to_string(gpu.info.driver_version / 1000) + "." +

@@ -23,24 +23,6 @@ double expected_error(KvFormat format) {
   return format == KvFormat::fp8_e4m3 ? kE4m3Error : format == KvFormat::fp8_e5m2 ? kE5m2Error : kFp4Error;
 }
 
-KvCacheShape shape_of(const DecoderModel& model, int tokens, KvFormat format) {
-  KvCacheShape shape;
-  shape.num_layers = model.config().num_layers;
-  shape.num_pages = tokens;
-  shape.num_kv_heads = model.spec().num_kv_heads;
-  shape.k_head_dim = shape.v_head_dim = model.spec().head_dim;
-  shape.format = format;
-  return shape;
-}
-
-// Ids spread over the vocabulary, the beginning of a text first.
-std::vector<int32_t> prompt(const ModelConfig& config, int tokens) {
-  std::vector<int32_t> ids(tokens);
-  for (int64_t i = 0; i < tokens; ++i) ids[i] = static_cast<int32_t>((i * i * 31 + i * 977) % config.vocab_size);
-  ids[0] = config.bos_token_id.value_or(ids[0]);
-  return ids;
-}
-
 // K and V of the prompt, in `cache`.
 Status run(DecoderModel& model, std::span<const int32_t> ids, KvCache& cache, ThreadTeam& team) {
   const int tokens = static_cast<int>(ids.size());
@@ -96,15 +78,33 @@ void keep_worst(KvRounding& worst, const KvRounding& layer) {
 
 }  // namespace
 
-Result<KvSelfCheck> check_kv_format(DecoderModel& model, KvFormat format, int max_tokens,
-                                    ThreadTeam& team) {
+int kv_check_tokens(int max_tokens) { return std::min(kPromptTokens, max_tokens); }
+
+KvCacheShape kv_check_shape(const ModelConfig& config, int tokens, KvFormat format) {
+  KvCacheShape shape;
+  shape.num_layers = config.num_layers;
+  shape.num_pages = tokens;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.k_head_dim = shape.v_head_dim = config.head_dim;
+  shape.format = format;
+  return shape;
+}
+
+std::vector<int32_t> kv_check_prompt(const ModelConfig& config, int tokens) {
+  std::vector<int32_t> ids(tokens);
+  for (int64_t i = 0; i < tokens; ++i) ids[i] = static_cast<int32_t>((i * i * 31 + i * 977) % config.vocab_size);
+  ids[0] = config.bos_token_id.value_or(ids[0]);
+  return ids;
+}
+
+Result<KvSelfCheck> round_kv(const KvCache& exact, KvFormat format) {
+  KvCacheShape shape = exact.shape();
   KvSelfCheck check;
-  check.tokens = std::min(kPromptTokens, max_tokens);
-  WW_ASSIGN_OR_RETURN(KvCache exact, KvCache::create(shape_of(model, check.tokens, KvFormat::f32)));
-  WW_ASSIGN_OR_RETURN(KvCache rounded, KvCache::create(shape_of(model, check.tokens, format)));
-  WW_RETURN_IF_ERROR(run(model, prompt(model.config(), check.tokens), exact, team));
-  const int heads = model.spec().num_kv_heads, dim = model.spec().head_dim;
-  for (int layer = 0; layer < model.config().num_layers; ++layer) {
+  check.tokens = shape.num_pages * shape.page_size;
+  shape.format = format;
+  WW_ASSIGN_OR_RETURN(const KvCache rounded, KvCache::create(shape));
+  const int heads = shape.num_kv_heads, dim = shape.k_head_dim;
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
     keep_worst(check.k, round_layer({exact.k(layer), rounded.k(layer), heads, dim}, check.tokens));
     keep_worst(check.v, round_layer({exact.v(layer), rounded.v(layer), heads, dim}, check.tokens));
   }
@@ -112,6 +112,14 @@ Result<KvSelfCheck> check_kv_format(DecoderModel& model, KvFormat format, int ma
     check.fits &= side.largest <= kv_format_max(format) && side.relative_error <= expected_error(format);
   }
   return check;
+}
+
+Result<KvSelfCheck> check_kv_format(DecoderModel& model, KvFormat format, int max_tokens,
+                                    ThreadTeam& team) {
+  const int tokens = kv_check_tokens(max_tokens);
+  WW_ASSIGN_OR_RETURN(KvCache exact, KvCache::create(kv_check_shape(model.config(), tokens, KvFormat::f32)));
+  WW_RETURN_IF_ERROR(run(model, kv_check_prompt(model.config(), tokens), exact, team));
+  return round_kv(exact, format);
 }
 
 std::string kv_self_check_text(const KvSelfCheck& check, KvFormat format) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/threads.h"
+#include "kv/kv_cache.h"
 #include "kv/kv_format.h"
 #include "model/decoder.h"
 
@@ -27,6 +29,13 @@ struct KvSelfCheck {
 // f32, and rounds them to `format`.
 Result<KvSelfCheck> check_kv_format(DecoderModel& model, KvFormat format, int max_tokens,
                                     ThreadTeam& team);
+
+// The parts that the GPU's check (gpu_kv_self_check.h) has in common with it: how many tokens, which, a
+// pool of pages of one token, and what rounding does to a pool that holds them.
+int kv_check_tokens(int max_tokens);
+std::vector<int32_t> kv_check_prompt(const ModelConfig& config, int tokens);
+KvCacheShape kv_check_shape(const ModelConfig& config, int tokens, KvFormat format);
+Result<KvSelfCheck> round_kv(const KvCache& exact, KvFormat format);
 
 // The warning for the log: names --kv-cache-dtype, the figures, and what to do where it does not fit.
 std::string kv_self_check_text(const KvSelfCheck& check, KvFormat format);

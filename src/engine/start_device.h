@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "attention/mods/expression.h"
 #include "attention/select.h"
 #include "device/cuda/cuda_device.h"
 #include "engine/device_runner.h"
@@ -19,10 +18,7 @@ namespace warpweave {
 struct DeviceSetup {
   const EngineOptions& options;
   ModelBundle& bundle;          // its weights are taken
-  DType dtype = DType::bf16;
-  int context_len = 0;
-  const Resolved& attention;
-  const mods::Modifiers& modifiers;  // of flex_attention
+  const ServePlan& plan;
   SchedulerConfig& scheduler;   // start_* sets num_pages
 };
 

@@ -30,6 +30,7 @@ struct FlagSpec {
   std::string_view help = {};
   std::string_view default_text = {};   // what an unset value becomes; else ServerArgs{} says
   std::vector<std::string_view> choices = {};
+  std::vector<std::string_view> unserved_choices = {};  // SGLang's other ones, refused by name
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool common = false;                  // shown by --help, not only by --help-all

@@ -30,9 +30,9 @@ Status bad_value(Command command, std::string_view flag, std::string_view value,
       std::string(flag));
 }
 
-Status not_here(Command command, std::string_view flag, std::string_view why,
-                std::string_view advice) {
-  return Status::unsupported(fmt::format("{}: {}; {}", flag, why, advice), std::string(flag));
+// `what`: the flag, with its value where that is what is refused; `flag`: of the field, where it differs.
+Status not_here(std::string_view what, std::string_view why, std::string_view advice, std::string_view flag = {}) {
+  return Status::unsupported(fmt::format("{}: {}; {}", what, why, advice), std::string(flag.empty() ? what : flag));
 }
 
 // Digits with an optional suffix: k, M, G (powers of 1000, decimals allowed), Ki, Mi, Gi.
@@ -102,6 +102,12 @@ struct Assign {
     }
     if (!spec.choices.empty() &&
         std::find(spec.choices.begin(), spec.choices.end(), value) == spec.choices.end()) {
+      if (std::find(spec.unserved_choices.begin(), spec.unserved_choices.end(), value) !=
+          spec.unserved_choices.end()) {
+        return not_here(fmt::format("{} {}", spec.names[0], value), "known, not supported here",
+                        fmt::format("supported: {}; try: {} {} {}", fmt::join(spec.choices, ", "),
+                                    command_line(command), spec.names[0], spec.choices[0]), spec.names[0]);
+      }
       const std::string_view near = nearest_name(value, spec.choices);
       return bad_value(command, spec.names[0], value,
                        fmt::format("must be one of {}", fmt::join(spec.choices, ", ")),
@@ -170,7 +176,7 @@ Status check_known(Command command, const KnownFlag& flag, const std::string& va
                          flag.accepted);
   }
   if (advice.empty()) advice = fmt::format("try: {} without it", command_line(command));
-  return not_here(command, flag.name, "known, not supported here", advice);
+  return not_here(flag.name, "known, not supported here", advice);
 }
 
 // Rules that need more than one flag's value.
@@ -180,23 +186,24 @@ Status check_together(Command command, const ServerArgs& args) {
                      "must be -1 (never split) or at least 1", "--chunked-prefill-size 2048");
   }
   if (args.enable_mixed_chunk && args.disable_mixed_chunk) {
-    return not_here(command, "--disable-mixed-chunk", "contradicts --enable-mixed-chunk",
-                    fmt::format("try: {} with one of the two", command_line(command)));
+    return Status::invalid_argument(
+        fmt::format("--disable-mixed-chunk contradicts --enable-mixed-chunk; try: {} with one of the two",
+                    command_line(command)), "--disable-mixed-chunk");
   }
   if (args.device != "auto" && args.device != "cpu" && args.device != "cuda") {
-    return not_here(command, "--device",
-                    fmt::format("'{}' is not a device; there are auto, cpu and cuda", args.device),
-                    fmt::format("try: {} --device auto, or see what another machine would run with "
-                                "warpweave explain --hardware NAME", command_line(command)));
+    return Status::invalid_argument(
+        fmt::format("--device: '{}' is not a device; there are auto, cpu and cuda; try: {} --device auto, or see "
+                    "what another machine would run with warpweave explain --hardware NAME",
+                    args.device, command_line(command)), "--device");
   }
-  if (command == Command::explain) return {};
-  if (args.tp_size != 1) {
-    return not_here(command, "--tp-size",
-                    fmt::format("{}: tensor parallelism needs several GPUs", args.tp_size),
-                    fmt::format("try: {} --tp-size 1, and --threads N for CPU threads",
-                                command_line(command)));
+  if (!args.hardware.empty() && args.device != "auto") {
+    return Status::invalid_argument(
+        fmt::format("--device {} is of this machine, --hardware {} describes another; try: {} with one of the two",
+                    args.device, args.hardware, command_line(command)), "--device");
   }
-  return {};
+  if (command == Command::explain) return {};  // it lists them beside what else is not served
+  const std::vector<Status> unserved = unserved_flags(args);
+  return unserved.empty() ? Status() : unserved[0];
 }
 
 // CLI11 splits the command line; values are kept as text and checked by Assign.
@@ -260,7 +267,7 @@ class Parser {
       return missing_value(spec);
     }
     if (spec.explain_only && command_ != Command::explain) {
-      return not_here(command_, spec.names[0],
+      return not_here(spec.names[0],
                       spec.group == FlagGroup::speculative ? "speculative decoding is not served yet"
                                                            : "a flag of warpweave explain",
                       "try: warpweave explain with the same flags");
@@ -303,6 +310,21 @@ class Parser {
 };
 
 }  // namespace
+
+std::vector<Status> unserved_flags(const ServerArgs& args) {
+  std::vector<Status> list;
+  if (args.tp_size != 1) {
+    list.push_back(not_here(fmt::format("--tp-size {}", args.tp_size),
+                            "tensor parallelism over several devices is not served yet",
+                            "try: --tp-size 1, and --threads N for CPU threads", "--tp-size"));
+  }
+  if (!args.speculative_algorithm.empty()) {
+    list.push_back(not_here(fmt::format("--speculative-algorithm {}", args.speculative_algorithm),
+                            "speculative decoding is not served yet", "try: the same command without it",
+                            "--speculative-algorithm"));
+  }
+  return list;
+}
 
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> argv) {
   return Parser(command).parse(argv);

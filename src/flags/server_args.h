@@ -131,6 +131,10 @@ struct ParsedFlags {
 // checked.
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> argv);
 
+// What flags ask for that is not served, each as `unsupported` with its flag: refused by serve and run
+// when they parse them, and by explain beside what else it finds.
+std::vector<Status> unserved_flags(const ServerArgs& args);
+
 std::string flags_help(Command command, bool all);
 
 // docs/flags.md, whole.

@@ -114,6 +114,19 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
   return traits;
 }
 
+Status check_gpu_model(const ModelConfig& config) {
+  constexpr int kMultiple = 8;  // vector loads
+  const int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
+  if (config.hidden_size % kMultiple != 0 || ffn % kMultiple != 0 || config.head_dim % 2 != 0 ||
+      config.head_dim > 512) {
+    return Status::unsupported(
+        "--device cuda needs hidden and intermediate sizes that are multiples of 8 and an even head dim up to 512; "
+        "this model has " + std::to_string(config.hidden_size) + ", " + std::to_string(ffn) + " and " +
+            std::to_string(config.head_dim) + "; use --device cpu", "--device");
+  }
+  return {};
+}
+
 Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
                                                     std::shared_ptr<WeightSource> source,
                                                     const BuildOptions& options, ThreadTeam& team) {

@@ -21,6 +21,8 @@ struct BuildOptions {
 struct FamilyTraits;
 Result<FamilyTraits> family_traits(const ModelConfig& config);
 DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits);
+// The sizes that the GPU's decoder takes: `unsupported` with --device as its field for others.
+Status check_gpu_model(const ModelConfig& config);
 
 // f32 checkpoints are converted when `dtype` is smaller; bf16 and f16 checkpoints under f32 keep
 // their stored dtype (widening in registers is exact). `source` may be let go afterwards unless the

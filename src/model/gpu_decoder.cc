@@ -21,26 +21,11 @@ constexpr int64_t kPrefetchedRows = 128;
 
 int64_t round_up(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
 
-// The vector loads of the row kernels.
-constexpr int kHiddenMultiple = 8;
-
-Status check_shape(const ModelConfig& config) {
-  const int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
-  if (config.hidden_size % kHiddenMultiple != 0 || ffn % kHiddenMultiple != 0 || config.head_dim % 2 != 0 ||
-      config.head_dim > 512) {
-    return Status::unsupported(
-        "--device cuda needs hidden and intermediate sizes that are multiples of 8 and an even head dim up to 512; "
-        "this model has " + std::to_string(config.hidden_size) + ", " + std::to_string(ffn) + " and " +
-            std::to_string(config.head_dim) + "; use --device cpu", "--device");
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config, const BuildOptions& options,
                                                        GpuDecoderWeights weights, const GpuDecoderLimits& limits) {
-  WW_RETURN_IF_ERROR(check_shape(config));
+  WW_RETURN_IF_ERROR(check_gpu_model(config));
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
   DecoderSpec spec = decoder_spec(config, traits);
   spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);

@@ -7,6 +7,7 @@
 #include "base/json_file.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "model/families/family.h"
 #include "model/fp8_weights.h"
 #include "model/gguf_model.h"
 
@@ -70,19 +71,11 @@ Status refuse_quantization(const std::string& what) {
   return Status::invalid_argument("--quantization fp8: " + what + "; leave the flag out", "--quantization");
 }
 
-// Weights in a format of fewer bits, by the checkpoint or by --quantization. What MXFP4 misses is said
-// where its tensors are looked for.
+// Weights in a format of fewer bits, by the checkpoint or by --quantization.
 Status open_quantized(const std::string& folder, const ModelBundleOptions& options, ModelBundle& bundle) {
   const std::string& method = bundle.config.quant_method;
   const bool dummy = options.load_format == "dummy", stored = method == "fp8" && !dummy;
-  if (!dummy && !method.empty() && method != "fp8" && method != "mxfp4") {
-    return Status::unsupported(folder + "/config.json: quantization_config.quant_method \"" + method.substr(0, 40) +
-                               "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a checkpoint saved in bfloat16, or a "
-                               "GGUF file", "quantization_config");
-  }
-  if (!dummy && !method.empty() && method != "fp8" && !options.quantization.empty()) {
-    return refuse_quantization(folder + "/config.json says that its weights are stored as " + method.substr(0, 40));
-  }
+  WW_RETURN_IF_ERROR(check_weight_format(bundle.config, options, folder + "/config.json", bundle.weights.get()));
   if (stored) {
     bundle.weights = read_fp8_weights(std::move(bundle.weights), bundle.config.fp8);
   } else if (method == "fp8" || options.quantization == "fp8") {
@@ -130,6 +123,34 @@ Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleO
 
 }  // namespace
 
+Result<ModelConfig> read_served_config(std::string_view config_json) {
+  const auto parsed = nlohmann::json::parse(config_json, nullptr, false);
+  const auto names = parsed.is_object() ? parsed.value("architectures", nlohmann::json()) : nlohmann::json();
+  if (names.is_array() && !names.empty() && names[0].is_string()) {
+    WW_RETURN_IF_ERROR(find_family(names[0].get<std::string>()).status());
+  }
+  return parse_config_json(config_json);
+}
+
+Status check_weight_format(const ModelConfig& config, const ModelBundleOptions& options, const std::string& where,
+                           const WeightSource* weights) {
+  const std::string& method = config.quant_method;
+  if (options.load_format == "dummy" || method.empty() || method == "fp8") return {};
+  if (method != "mxfp4") {
+    return Status::unsupported(where + ": quantization_config.quant_method \"" + method.substr(0, 40) +
+                               "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a "
+                               "checkpoint saved in bfloat16, or a GGUF file", "quantization_config");
+  }
+  if (!options.quantization.empty()) {
+    return refuse_quantization(where + " says that its weights are stored as " + method);
+  }
+  if (weights == nullptr || weights->has("model.layers.0.mlp.experts.gate_up_proj_blocks")) {
+    return Status::unsupported(where + ": MXFP4 expert weights are not supported; use a checkpoint saved in bfloat16",
+                               "quantization_config");
+  }
+  return {};
+}
+
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options) {
   if (!path_exists(path)) {
     return Status::not_found("--model-path '" + path + "' does not exist; give a model folder or a .gguf file",
@@ -153,7 +174,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
   }
   ModelBundle out;
   WW_ASSIGN_OR_RETURN(const std::string config, read_text_file(path + "/config.json"));
-  WW_ASSIGN_OR_RETURN(out.config, parse_config_json(config));
+  WW_ASSIGN_OR_RETURN(out.config, read_served_config(config));
   WW_ASSIGN_OR_RETURN(const std::string generation, optional_text(path + "/generation_config.json"));
   if (!generation.empty()) {
     WW_ASSIGN_OR_RETURN(out.generation, parse_generation_config_json(generation));

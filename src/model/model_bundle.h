@@ -32,4 +32,12 @@ struct ModelBundle {
 
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options);
 
+// The checks of open_model_bundle that need no weights, for who has a config.json alone.
+// parse_config_json, after a look at the family: of one that is not served nothing else is said.
+Result<ModelConfig> read_served_config(std::string_view config_json);
+// How the weights are stored and what --quantization asks for. `where` names the file. `weights`: null
+// when they are not at hand; those of MXFP4 checkpoints are looked at.
+Status check_weight_format(const ModelConfig& config, const ModelBundleOptions& options, const std::string& where,
+                           const WeightSource* weights);
+
 }  // namespace warpweave

@@ -19,6 +19,7 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .deterministic = true,
     .workspace_bytes = 4 << 20,
+    .kernels = {.prefill = "cpu_tiles", .decode = "cpu_tiles"},
 };
 
 inline constexpr Caps kCudaCaps = {
@@ -34,6 +35,7 @@ inline constexpr Caps kCudaCaps = {
     .page_sizes = IntChoice::any_up_to(),
     .chunked_prefix = true,
     .graph_capture = true,
+    .kernels = {.prefill = "tile", .decode = "tile"},
 };
 
 }  // namespace warpweave::dual_chunk_flash_attn

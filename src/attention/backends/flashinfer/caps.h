@@ -28,6 +28,7 @@ inline constexpr Caps kCaps = {
     .deterministic_group = 16,
     .deterministic_kv = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
     .workspace_bytes = 12 << 20,
+    .kernels = {.prefill = "sm80_extend", .decode = "sm80_decode"},
 };
 
 }  // namespace warpweave::flashinfer

@@ -26,6 +26,7 @@ inline constexpr Caps kCaps = {
     .non_causal = true,
     .deterministic = true,
     .workspace_bytes = 4 << 20,
+    .kernels = {.prefill = "cpu_tiles", .decode = "cpu_tiles"},
 };
 
 inline constexpr Caps kCudaCaps = {
@@ -48,6 +49,7 @@ inline constexpr Caps kCudaCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .graph_capture = true,
+    .kernels = {.prefill = "tile", .decode = "tile"},
 };
 
 }  // namespace warpweave::flex_attention

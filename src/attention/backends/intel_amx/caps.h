@@ -27,6 +27,7 @@ inline constexpr Caps kCaps = {
     .non_causal = true,
     .deterministic = true,
     .workspace_bytes = 4 << 20,
+    .kernels = {.prefill = "intel_amx", .decode = "intel_amx"},
 };
 
 }  // namespace warpweave::intel_amx

@@ -25,6 +25,7 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .deterministic = true,
+    .kernels = {.prefill = "tile", .decode = "tile"},
 };
 
 }  // namespace warpweave::intel_xpu

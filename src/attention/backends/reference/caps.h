@@ -26,6 +26,7 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .deterministic = true,
+    .kernels = {.prefill = "fp64", .decode = "fp64"},
 };
 
 }  // namespace warpweave::reference

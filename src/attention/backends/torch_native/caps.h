@@ -26,6 +26,7 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .deterministic = true,
+    .kernels = {.prefill = "row by row", .decode = "row by row"},
 };
 
 inline constexpr Caps kCudaCaps = {
@@ -49,6 +50,7 @@ inline constexpr Caps kCudaCaps = {
     .non_causal = true,
     .graph_capture = true,
     .deterministic = true,
+    .kernels = {.prefill = "row by row (CUDA)", .decode = "row by row (CUDA)"},
 };
 
 }  // namespace warpweave::torch_native

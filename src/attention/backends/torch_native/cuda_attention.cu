@@ -79,6 +79,8 @@ __device__ int request_of(const Args& args, int token) {
 
 template <KvFormat kFormat>
 __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
+  // Within what every supported GPU gives a block without asking.
+  static_assert(sizeof(float) * kWarps * (kMaxHeadDim + 2) <= 48 * 1024);
   __shared__ float top_of[kWarps], sum_of[kWarps], out_of[kWarps][kMaxHeadDim];
   const int token = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int request = request_of(args, token);
@@ -191,6 +193,13 @@ Args make_args(const ForwardBatch& batch, const AttentionCall& call) {
 }
 
 }  // namespace
+
+int cuda_code_version() {
+  cudaFuncAttributes attributes = {};
+  if (cudaFuncGetAttributes(&attributes, attention_kernel<KvFormat::bf16>) == cudaSuccess) return attributes.ptxVersion;
+  cudaGetLastError();
+  return 0;
+}
 
 void launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& call) {
   if (batch.num_tokens == 0) return;

@@ -31,5 +31,7 @@ std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) { return st
 }  // namespace warpweave::torch_native
 
 namespace warpweave {
-WW_REGISTER_ATTENTION_BACKEND(torch_native_cuda, torch_native::kCudaCaps, torch_native::create_cuda)
+BackendRegistration register_attention_torch_native_cuda() {
+  return {&torch_native::kCudaCaps, torch_native::create_cuda, nullptr, torch_native::cuda_code_version};
+}
 }

@@ -25,6 +25,7 @@ inline constexpr Caps kOpenClCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .deterministic = true,
+    .kernels = {.prefill = "tile", .decode = "tile"},
 };
 
 inline constexpr Caps kCudaCaps = {
@@ -47,6 +48,7 @@ inline constexpr Caps kCudaCaps = {
     .chunked_prefix = true,
     .non_causal = true,
     .graph_capture = true,
+    .kernels = {.prefill = "tile", .decode = "tile"},
 };
 
 }  // namespace warpweave::triton

@@ -25,6 +25,7 @@ inline constexpr Caps kCaps = {
     .chunked_prefix = true,
     .graph_capture = true,
     .workspace_bytes = 12 << 20,
+    .kernels = {.prefill = "sm80_extend", .decode = "sm80_decode"},
 };
 
 }  // namespace warpweave::trtllm_mha

@@ -1,0 +1,97 @@
+// Kernels of the layers that --attention-backend does not choose for. None is written yet: what stands here
+// is what the field's documentation claims for them.
+#include <vector>
+
+#include "attention/registry.h"
+
+namespace warpweave {
+namespace {
+
+using A = DeviceArch;
+using K = AttentionKind;
+using F = KvFormat;
+using P = AttentionPhase;
+
+constexpr EnumSet<P> kBothPhases = {P::prefill, P::decode};
+constexpr EnumSet<ModelDType> k16Bit = {ModelDType::bf16, ModelDType::f16};
+constexpr EnumSet<A> kCuda = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,
+                              A::sm_100, A::sm_103, A::sm_120, A::sm_121};
+constexpr EnumSet<A> kAmd = {A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<A> kCpu = {A::cpu_x86_64, A::cpu_other};
+constexpr EnumSet<A> kCudaAndAmd = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,  A::sm_100,
+                                    A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<A> kAll = {A::cpu_x86_64, A::cpu_other, A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,
+                             A::sm_90,      A::sm_100,    A::sm_103, A::sm_120, A::sm_121, A::gfx90a,
+                             A::gfx942,     A::gfx950,    A::intel_xe, A::ascend_npu};
+constexpr EnumSet<A> kHopperAndBlackwell = {A::sm_90, A::sm_100, A::sm_103};
+
+// Linear layers keep a state instead of KV: formats, head dims and pages do not apply. `spec`: target verify.
+constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P> phases, EnumSet<A> archs,
+                      SpecSupport spec) {
+  Caps caps;
+  caps.name = name;
+  caps.summary = summary;
+  caps.kinds = {K::linear};
+  caps.phases = phases;
+  caps.archs = archs;
+  caps.dtypes = k16Bit;
+  caps.spec = spec;
+  return caps;
+}
+
+constexpr Caps vision(std::string_view name, std::string_view summary, EnumSet<A> archs) {
+  Caps caps;
+  caps.name = name;
+  caps.summary = summary;
+  caps.kinds = {K::mm};
+  caps.phases = {P::prefill};
+  caps.archs = archs;
+  caps.dtypes = k16Bit;
+  caps.non_causal = true;
+  return caps;
+}
+
+constexpr Caps sparse(std::string_view name, EnumSet<A> archs, EnumSet<F> kv_formats, EnumSet<F> decode_formats) {
+  Caps caps;
+  caps.name = name;
+  caps.summary = "a kernel of nsa";
+  caps.kinds = {K::sparse};
+  caps.phases = kBothPhases;
+  caps.archs = archs;
+  caps.dtypes = {ModelDType::bf16};
+  caps.kv_formats = kv_formats;
+  caps.decode_kv_formats = decode_formats;
+  caps.head_dims = IntChoice::of({512, 576});
+  caps.page_sizes = IntChoice::of({64});
+  caps.chunked_prefix = true;
+  return caps;
+}
+
+constexpr Caps kLayerCaps[] = {
+    sparse("flashmla_sparse", kHopperAndBlackwell, {F::bf16, F::fp8_e4m3}, {F::bf16}),
+    sparse("flashmla_kv", kHopperAndBlackwell, {F::fp8_e4m3}, {}),
+    sparse("fa3", {A::sm_90}, {F::bf16}, {}),
+    linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kCudaAndAmd, SpecSupport::chain),
+    linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
+    linear("triton", "GDN and KDA on CPUs", kBothPhases, kCpu, SpecSupport::none),
+    linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kCuda, SpecSupport::none),
+    vision("sdpa", "the library's attention", kAll),
+    vision("fa3", "Hopper", {A::sm_90}),
+    vision("fa4", "Hopper and Blackwell", kHopperAndBlackwell),
+    vision("triton_attn", "NVIDIA and AMD GPUs", kCudaAndAmd),
+    vision("amx_attn", "CPUs", kCpu),
+    vision("xpu_attn", "Intel GPUs", {A::intel_xe}),
+};
+
+}  // namespace
+
+std::span<const KnownBackend> known_layer_backends() {
+  static const std::vector<KnownBackend> known = [] {
+    std::vector<KnownBackend> list;
+    for (const Caps& caps : kLayerCaps) list.push_back({&caps, false});
+    return list;
+  }();
+  return known;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,266 @@
+// explain gives serve's answer: the same checks, proposals that work, launch lines that users know.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "attention/registry.h"
+#include "base/testing/temporary_folder.h"
+#include "cli/commands.h"
+#include "cli/model_facts.h"
+#include "engine/engine_impl.h"
+#include "model/families/family.h"
+
+namespace warpweave {
+namespace {
+
+namespace fs = std::filesystem;
+using Argv = std::vector<std::string>;
+
+Argv operator+(Argv a, const Argv& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Argv words_of(const std::string& line) {
+  std::istringstream stream(line);
+  Argv words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+std::string text_of(const Argv& argv) {
+  std::string text;
+  for (const std::string& word : argv) text += word + " ";
+  return text;
+}
+
+struct Explained {
+  int exit_code = 0;
+  nlohmann::json json;
+};
+
+Explained explain_json(const Argv& argv) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Explained out;
+  out.exit_code = explain_command(argv + Argv{"--json"});
+  testing::internal::GetCapturedStderr();
+  out.json = nlohmann::json::parse(testing::internal::GetCapturedStdout(), nullptr, false);
+  return out;
+}
+
+// The configurations behind "; works: " of a message, each as words of a command line.
+std::vector<Argv> proposals_of(const std::string& message) {
+  std::vector<Argv> list;
+  const size_t start = message.find("; works: --");
+  if (start == std::string::npos) return list;
+  std::string rest = message.substr(start + 9);
+  for (size_t bar; !rest.empty(); rest = bar == std::string::npos ? "" : rest.substr(bar + 3)) {
+    bar = rest.find(" | ");
+    const std::string one = rest.substr(0, bar);
+    list.push_back(one == "no attention flags" ? Argv{} : words_of(one));
+  }
+  return list;
+}
+
+TEST(Explain, ExitCodes) {
+  const auto exit_code = [](const Argv& argv) { return explain_json(argv).exit_code; };
+  EXPECT_EQ(exit_code({}), 0);
+  EXPECT_EQ(exit_code({"--hardware", "xeon"}), 0);
+  EXPECT_EQ(exit_code({"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B"}), 0);
+  EXPECT_EQ(exit_code({"--hardware", "h200", "--model-path", "deepseek-ai/DeepSeek-V3.2"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B", "--tp", "8"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--hardware", "intel-gpu"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--attention-backend", "no_such_backend"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--attention-backend", "trtllm_mla"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--hardware", "a100", "--attention-backend", "fa3"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--quantization", "modelopt_fp4"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--speculative-algorithm", "EAGLE"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--quantization", "fp7"}), kExitUsage);
+  EXPECT_EQ(exit_code({"--hardware", "abacus"}), kExitUsage);
+  EXPECT_EQ(exit_code({"--hardware", "h200", "--device", "cpu"}), kExitUsage);
+  EXPECT_EQ(exit_code({"--device", "abacus"}), kExitUsage);
+  EXPECT_EQ(exit_code({"--model-path", "/nonexistent"}), kExitFailed);
+  EXPECT_EQ(exit_code({"--attention-tuning-file", "/nonexistent"}), kExitFailed);
+}
+
+TEST(Explain, LaunchLinesThatUsersKnow) {
+  std::ifstream file("tests/attention/launch_lines.txt");
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    ++lines;
+    for (const char* hardware : {"", "h200", "h20", "b200", "gb200", "a100", "a40", "rtx4090", "rtx5090", "mi300x",
+                                 "mi355x", "npu", "intel_xpu", "xeon"}) {
+      const Explained found = explain_json(words_of(line) + (*hardware ? Argv{"--hardware", hardware} : Argv{}));
+      SCOPED_TRACE(line + " --hardware " + hardware);
+      if (found.exit_code == 0) {
+        EXPECT_TRUE(found.json["serves"].get<bool>());
+        continue;
+      }
+      EXPECT_EQ(found.exit_code, kExitRefused);
+      EXPECT_FALSE(found.json["error"]["message"].get<std::string>().empty());
+      EXPECT_FALSE(found.json["error"]["flag"].get<std::string>().empty());
+    }
+  }
+  EXPECT_GE(lines, 20);
+}
+
+// What serve does with the same flags: the parser's answer, then the engine's.
+bool serves(const Argv& argv, std::string& why) {
+  const Result<ParsedFlags> parsed = parse_flags(Command::serve, argv);
+  if (!parsed.ok()) {
+    why = parsed.status().message();
+    return false;
+  }
+  EngineOptions options;
+  options.args = parsed->args;
+  options.model_path = parsed->args.model_path;
+  const Result<ServedModel> served = create_engine(options);
+  why = served.ok() ? "" : served.status().message();
+  return served.ok();
+}
+
+const Argv kSmall = {"--device", "cpu", "--skip-tokenizer-init", "--max-total-tokens", "512", "--threads", "1",
+                     "--log-level", "error"};
+
+std::vector<Argv> flag_sets() {
+  std::vector<Argv> sets;
+  for (const char* line :
+       {"", "--tp 2", "--page-size 3", "--page-size 64", "--attention-backend fa3", "--attention-backend trtllm_mha",
+        "--attention-backend torch_native", "--attention-backend flex_attention", "--attention-backend triton",
+        "--decode-attention-backend intel_xpu", "--kv-cache-dtype fp4_e2m1", "--kv-cache-dtype fp8_e5m2",
+        "--context-length 100000000", "--quantization fp8", "--quantization awq", "--dtype float16",
+        "--mm-attention-backend fa3", "--linear-attn-backend triton", "--nsa-prefill-backend fa3",
+        "--enable-deterministic-inference", "--cuda-graph-bs abc", "--flex-attention-mask-mod window(4)",
+        "--attention-backend flex_attention --flex-attention-mask-mod window(4)", "--chunked-prefill-size -1"}) {
+    sets.push_back(words_of(line));
+  }
+  return sets;
+}
+
+std::vector<std::string> small_models() {
+  std::vector<std::string> paths;
+  for (const auto& folder : fs::directory_iterator("tests/golden/families")) {
+    const fs::path gguf = folder.path() / "model.gguf";
+    paths.push_back(fs::exists(gguf) ? gguf.string() : folder.path().string());
+  }
+  for (const auto& folder : fs::directory_iterator("models")) {
+    if (fs::exists(folder.path() / "config.json")) paths.push_back(folder.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+TEST(Explain, AnswersAsServeDoes) {
+  int served = 0, refused = 0;
+  for (const std::string& path : small_models()) {
+    for (const Argv& flags : flag_sets()) {
+      const Argv argv = Argv{"--model-path", path} + kSmall + flags;
+      SCOPED_TRACE(text_of(argv));
+      const Explained explained = explain_json(argv);
+      std::string why;
+      const bool does_serve = serves(argv, why);
+      ASSERT_EQ(explained.exit_code == 0, does_serve) << why << "\n" << explained.json.dump();
+      ++(does_serve ? served : refused);
+    }
+  }
+  EXPECT_GT(served, 100);
+  EXPECT_GT(refused, 100);
+}
+
+// Every well-known model, with made-up weights where it is small enough: explain says 0 exactly for the
+// architectures of the registry, and serve refuses the others.
+TEST(Explain, WellKnownModelsOfUnservedFamiliesAreRefusedByBoth) {
+  std::map<std::string, bool> architectures;
+  TemporaryFolder folder;
+  for (const std::string& name : known_model_names()) {
+    SCOPED_TRACE(name);
+    const auto known = find_known_model(name);
+    ASSERT_TRUE(known.has_value());
+    const auto config = nlohmann::json::parse(known->config);
+    const std::string architecture = config["architectures"][0];
+    const bool family = find_family(architecture).ok();
+    const bool mxfp4 = config.contains("quantization_config") && config["quantization_config"]["quant_method"] == "mxfp4";
+    const Explained explained = explain_json({"--device", "cpu", "--model-path", name});
+    EXPECT_EQ(explained.exit_code, family && !mxfp4 ? 0 : kExitRefused) << explained.json.dump();
+    architectures[architecture] = family;
+    if (family) continue;
+    const Explained on_a_gpu = explain_json({"--hardware", "h200", "--model-path", name});
+    EXPECT_FALSE(on_a_gpu.json["attention_by_rule"].is_null()) << on_a_gpu.json.dump();
+    std::ofstream(folder / "config.json") << known->config;
+    std::string why;
+    EXPECT_FALSE(serves(Argv{"--model-path", folder.path().string(), "--load-format", "dummy"} + kSmall, why));
+    EXPECT_NE(why.find(architecture), std::string::npos) << why;
+  }
+  EXPECT_GE(architectures.size(), 15u);
+}
+
+// The proposal replaces the attention flags; the others stay.
+TEST(Explain, ProposalsWorkInThisProgram) {
+  std::set<std::string> names;
+  for (const KnownBackend& backend : known_backends()) names.insert(std::string(backend.caps->name));
+  std::set<std::string> checked;
+  int refused = 0;
+  for (const Argv& others : {Argv{}, Argv{"--flex-attention-mask-mod", "window(4)"}}) {
+    for (const Argv& target : {Argv{"--device", "cpu"}, Argv{"--hardware", "h200"}, Argv{"--hardware", "l40s"}}) {
+      for (const char* model : {"models/tale-llama", "gemma-2-9b", "gpt-oss-20b-bf16", "Qwen2.5-7B-Instruct-1M"}) {
+        const bool oss = std::string(model) == "gpt-oss-20b-bf16";
+        const Argv base = Argv{"--model-path", oss ? "tests/golden/families/gpt-oss" : model} + target + others;
+        for (const std::string& name : names) {
+          for (const char* more : {"", "--page-size 16", "--kv-cache-dtype fp8_e5m2", "--enable-deterministic-inference",
+                                   "--decode-attention-backend triton"}) {
+            const Explained found = explain_json(base + Argv{"--attention-backend", name} + words_of(more));
+            if (found.exit_code == 0) continue;
+            ++refused;
+            ASSERT_EQ(found.exit_code, kExitRefused) << text_of(base) << name;
+            for (const Argv& proposal : proposals_of(found.json["error"]["message"])) {
+              if (!checked.insert(text_of(base + proposal)).second) continue;
+              EXPECT_EQ(explain_json(base + proposal).exit_code, 0) << text_of(base + proposal);
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(checked.size(), 30u);
+}
+
+TEST(Explain, ListsEveryReason) {
+  const Explained found = explain_json({"--hardware", "b200", "--tp", "8", "--model-path", "DeepSeek-R1"});
+  ASSERT_EQ(found.exit_code, kExitRefused);
+  ASSERT_EQ(found.json["errors"].size(), 3u) << found.json.dump();
+  EXPECT_EQ(found.json["errors"][0]["flag"], "--tp-size");
+  EXPECT_EQ(found.json["errors"][1]["flag"], "--device");
+  EXPECT_NE(found.json["errors"][2]["message"].get<std::string>().find("DeepseekV3ForCausalLM"), std::string::npos);
+  EXPECT_EQ(found.json["attention_by_rule"]["prefill_attention_backend"], "trtllm_mla");
+}
+
+// Written for the machine, but perhaps not built into this program.
+TEST(Explain, SaysWhatThisProgramLacks) {
+  const Explained found = explain_json({"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B"});
+  ASSERT_EQ(found.exit_code, 0) << found.json.dump();
+  EXPECT_EQ(found.json["prefill_attention_backend"], "fa3");
+  EXPECT_EQ(found.json["model"]["num_key_value_heads"], 8);
+  const auto known = known_backends();
+  const bool built = std::any_of(known.begin(), known.end(), [](const KnownBackend& backend) {
+    return backend.caps->name == "fa3" && backend.built;
+  });
+  EXPECT_EQ(found.json["notes"].size(), built ? 1u : 2u) << found.json["notes"].dump();
+}
+
+TEST(Explain, AllSpellingsOfAnIntelGpu) {
+  for (const char* name : {"intel-gpu", "intel_xpu", "intel-xpu"}) {
+    EXPECT_EQ(explain_json({"--hardware", name}).json["hardware"]["arch"], "Intel GPU") << name;
+  }
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,226 @@
+#include "engine/serve_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "engine/attention_modifiers.h"
+#include "model/build_decoder.h"
+#include "model/families/family.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kDefaultMaxRunningRequests = 256;
+constexpr int kDefaultMaxRunningRequestsGpu = 512;
+constexpr int kDefaultMaxQueuedRequests = 4096;
+// A CPU computes some thousand prompt tokens a second: longer chunks would stall the requests that
+// are decoding, shorter ones no longer fill the matrix kernels.
+constexpr int kDefaultChunkedPrefillTokens = 512;
+constexpr int kDefaultChunkedPrefillTokensGpu = 8192;
+// A GPU multiplies some 150 rows in the time in which it reads the weights (656 TFLOP/s beside 4.2 TB/s on an H200);
+// tiles make it 256.
+constexpr int kDefaultMixedChunkRowsGpu = 512;
+constexpr int kDefaultCudaGraphMaxBs = 256;
+
+// What the engine's GPU code is compiled for (WARPWEAVE_CUDA_ARCHS in cmake/cuda.cmake): code of sm_80
+// runs on sm_86, too.
+constexpr EnumSet<DeviceArch> kGpuArchs = {DeviceArch::sm_80, DeviceArch::sm_86, DeviceArch::sm_89,
+                                           DeviceArch::sm_90};
+constexpr EnumSet<DeviceArch> kCpuArchs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+
+ModelDType model_dtype(DType dtype) {
+  return dtype == DType::f32 ? ModelDType::f32 : dtype == DType::f16 ? ModelDType::f16 : ModelDType::bf16;
+}
+
+// The batch sizes that get graphs: dense where padding would cost most.
+Result<std::vector<int>> graph_batch_sizes(const ServerArgs& args, int max_requests) {
+  std::vector<int> sizes;
+  const int max = std::min(max_requests, args.cuda_graph_max_bs.value_or(kDefaultCudaGraphMaxBs));
+  const char* text = args.cuda_graph_bs.c_str();
+  for (const char* end = text + args.cuda_graph_bs.size(); text < end;) {
+    int size = 0;
+    const auto [rest, error] = std::from_chars(text, end, size);
+    if (error != std::errc() || size < 1 || (rest != end && *rest != ',')) {
+      return Status::invalid_argument("--cuda-graph-bs '" + args.cuda_graph_bs +
+                                      "' is not a list of batch sizes; try: --cuda-graph-bs 1,2,4,8", "--cuda-graph-bs");
+    }
+    sizes.push_back(size);
+    text = rest == end ? end : rest + 1;
+  }
+  if (sizes.empty()) {
+    for (int size : {1, 2, 4, 8, 12}) sizes.push_back(size);
+    for (int size = 16; size <= max; size += size < 256 ? 8 : 16) sizes.push_back(size);
+    sizes.push_back(max);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  std::erase_if(sizes, [&](int size) { return size < 1 || size > max; });
+  return sizes;
+}
+
+Result<int> resolve_context(const ServerArgs& args, const ModelConfig& config) {
+  const int limit = config.max_position_embeddings;
+  if (!args.context_length) return limit;
+  if (*args.context_length > limit) {
+    return Status::invalid_argument(
+        "--context-length " + std::to_string(*args.context_length) + " is more than the model's " +
+            std::to_string(limit) + " positions; use --context-length " + std::to_string(limit) + " or less",
+        "--context-length");
+  }
+  return *args.context_length;
+}
+
+SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int context_len,
+                                 const std::vector<int32_t>& eos_token_ids, bool gpu) {
+  SchedulerConfig out;
+  out.page_size = page_size;
+  out.context_len = context_len;
+  out.max_running_requests = args.max_running_requests.value_or(
+      gpu ? kDefaultMaxRunningRequestsGpu : kDefaultMaxRunningRequests);
+  out.max_queued_requests = args.max_queued_requests.value_or(kDefaultMaxQueuedRequests);
+  out.chunked_prefill_size = args.chunked_prefill_size.value_or(
+      gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
+  out.max_prefill_tokens = args.max_prefill_tokens;
+  out.enable_mixed_chunk = resolve_mixed_chunk(args, gpu);
+  out.mixed_chunk_rows = args.mixed_chunk_rows.value_or(gpu ? kDefaultMixedChunkRowsGpu : 0);
+  out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
+                        : args.schedule_policy == "priority" ? SchedulePolicy::priority
+                                                             : SchedulePolicy::fcfs;
+  out.schedule_conservativeness = args.schedule_conservativeness;
+  out.disable_radix_cache = args.disable_radix_cache;
+  out.prefix_match = args.prefix_match == "page" ? PrefixMatchMode::page : PrefixMatchMode::token;
+  out.overlap_depth = args.disable_overlap_schedule ? 0 : 1;
+  out.eos_token_ids = eos_token_ids;
+  return out;
+}
+
+// Parts of a model beside its full attention that selection resolved but that are not written.
+Status check_layers(const Resolved& attention) {
+  struct Layers { std::string_view what; AttentionKind kind; const std::string& name; };
+  for (const Layers& layers : {Layers{"sparse attention", AttentionKind::sparse, attention.nsa.prefill},
+                               {"linear attention", AttentionKind::linear, attention.linear.prefill},
+                               {"vision towers", AttentionKind::mm, attention.mm}}) {
+    if (layers.name.empty()) continue;
+    const auto known = known_layer_backends();
+    if (std::any_of(known.begin(), known.end(), [&](const KnownBackend& backend) {
+          return backend.built && backend.caps->kinds.has(layers.kind) && backend.caps->name == layers.name;
+        })) {
+      continue;
+    }
+    return Status::unsupported(fmt::format("{} ({}) are not written yet, and this model has such layers", layers.what,
+                                           layers.name), "--model-path");
+  }
+  return {};
+}
+
+}  // namespace
+
+bool resolve_mixed_chunk(const ServerArgs& args, bool gpu) {
+  return args.enable_mixed_chunk || (gpu && !args.disable_mixed_chunk);
+}
+
+ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
+  ModelFacts facts;
+  facts.architecture = config.architecture;
+  facts.dtype = model_dtype(dtype);
+  facts.num_q_heads = config.num_q_heads;
+  facts.num_kv_heads = config.num_kv_heads;
+  facts.head_dim = config.head_dim;
+  facts.sliding_window = std::find(config.sliding_layers.begin(), config.sliding_layers.end(), true) !=
+                         config.sliding_layers.end();
+  facts.softcap = config.attention_softcap > 0;
+  facts.sinks = config.model_type == "gpt_oss";
+  facts.dual_chunk = config.dual_chunk.has_value();
+  return facts;
+}
+
+AttentionFlags attention_flags(const ServerArgs& args) {
+  AttentionFlags flags;
+  flags.attention_backend = args.attention_backend;
+  flags.prefill_attention_backend = args.prefill_attention_backend;
+  flags.decode_attention_backend = args.decode_attention_backend;
+  flags.nsa_prefill_backend = args.nsa_prefill_backend;
+  flags.nsa_decode_backend = args.nsa_decode_backend;
+  flags.linear_attn_backend = args.linear_attn_backend;
+  flags.linear_attn_prefill_backend = args.linear_attn_prefill_backend;
+  flags.linear_attn_decode_backend = args.linear_attn_decode_backend;
+  flags.mm_attention_backend = args.mm_attention_backend;
+  flags.page_size = args.page_size;
+  flags.kv_cache_dtype = args.kv_cache_dtype;
+  flags.speculative_algorithm = args.speculative_algorithm;
+  flags.speculative_num_steps = args.speculative_num_steps;
+  flags.speculative_eagle_topk = args.speculative_eagle_topk;
+  flags.speculative_num_draft_tokens = args.speculative_num_draft_tokens;
+  flags.speculative_attention_mode = args.speculative_attention_mode;
+  flags.enable_deterministic_inference = args.enable_deterministic_inference;
+  flags.disable_cuda_graph = args.disable_cuda_graph;
+  flags.cached_prefixes = !args.disable_radix_cache || args.chunked_prefill_size != -1;
+  return flags;
+}
+
+Result<DType> resolve_dtype(const std::string& flag, DType checkpoint) {
+  if (flag == "auto") {
+    return is_quantized(checkpoint) || checkpoint == DType::bf16 ? DType::bf16 : checkpoint;
+  }
+  const std::optional<DType> dtype = parse_dtype(flag);
+  if (!dtype || (*dtype != DType::f32 && *dtype != DType::bf16 && *dtype != DType::f16)) {
+    return Status::invalid_argument("--dtype '" + flag + "' is not one of auto, float32, bfloat16, float16", "--dtype");
+  }
+  return *dtype;
+}
+
+ModelBundleOptions weight_options(const ServerArgs& args) {
+  ModelBundleOptions options;
+  options.load_format = args.load_format;
+  options.quantization = args.quantization;
+  return options;
+}
+
+bool is_gpu_target(DeviceArch arch) { return !kCpuArchs.has(arch); }
+
+Status check_serve_device(const HardwareFacts& hardware) {
+  if (kCpuArchs.has(hardware.arch) || kGpuArchs.has(hardware.arch)) return {};
+  return Status::unsupported(
+      fmt::format("{}: nothing is compiled for {}; models are served on CPUs and on NVIDIA GPUs of sm_80, sm_86, "
+                  "sm_89 and sm_90; use --device cpu there", hardware.name, arch_name(hardware.arch)), "--device");
+}
+
+Status check_served_model(const ServerArgs& args, const ModelToServe& model, DeviceArch arch) {
+  WW_RETURN_IF_ERROR(family_traits(model.config).status());
+  WW_RETURN_IF_ERROR(check_weight_format(model.config, weight_options(args), model.where, model.weights));
+  return is_gpu_target(arch) ? check_gpu_model(model.config) : Status();
+}
+
+Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model, const ServeTarget& target) {
+  for (const Status& unserved : unserved_flags(args)) return unserved;
+  WW_RETURN_IF_ERROR(check_serve_device(target.hardware));
+  WW_RETURN_IF_ERROR(check_served_model(args, model, target.hardware.arch));
+  const bool gpu = is_gpu_target(target.hardware.arch);
+  if (gpu && args.dump_batch) {
+    return Status::unsupported("--dump-batch records forwards of the CPU only; add --device cpu", "--dump-batch");
+  }
+  ServePlan plan;
+  WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, model.config.dtype));
+  WW_ASSIGN_OR_RETURN(plan.context_len, resolve_context(args, model.config));
+  plan.model = attention_model_facts(model.config, plan.dtype);
+  AttentionFlags flags = attention_flags(args);
+  flags.tuning = target.tuning;
+  const std::vector<KnownBackend> as_built = known_backends_as_built();
+  WW_ASSIGN_OR_RETURN(plan.attention,
+                      select_attention(target.hardware, plan.model, flags,
+                                       target.described ? std::span(as_built) : known_backends(),
+                                       [&](const Resolved& proposed) {
+                                         return attention_modifiers(args, proposed).ok() && check_layers(proposed).ok();
+                                       }));
+  WW_RETURN_IF_ERROR(check_layers(plan.attention));
+  WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
+  plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
+  plan.scheduler.num_pages = 1;  // until the memory is measured
+  WW_RETURN_IF_ERROR(Scheduler::validate(plan.scheduler));
+  WW_ASSIGN_OR_RETURN(plan.graph_batch_sizes, graph_batch_sizes(args, plan.scheduler.max_running_requests));
+  return plan;
+}
+
+}  // namespace warpweave
