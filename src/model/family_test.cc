@@ -165,7 +165,9 @@ TEST_P(FamilyTest, Bfloat16StaysClose) {
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                          testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe",
                                          "gemma2", "gemma3", "gpt-oss", "gguf-qwen2", "gguf-qwen3",
-                                         "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3"),
+                                         "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe", "qwen2-moe",
+                                         "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
+                                         "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -182,7 +184,7 @@ TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
 
 TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
   for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2",
-                           "gemma3", "gpt-oss"}) {
+                           "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe"}) {
     auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
     ASSERT_NE(run, nullptr) << name;
     const int32_t ids[] = {5, 6, 7, 8};

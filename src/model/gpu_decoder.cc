@@ -36,6 +36,12 @@ Status check_shape(const ModelConfig& config) {
   return {};
 }
 
+Status check_norms(const DecoderSpec& spec, const ModelConfig& config) {
+  if (!spec.layer_norm && !spec.wide_qk_norm) return {};
+  return Status::unsupported("--device cuda has no " + std::string(spec.layer_norm ? "layer norms with a bias" : "norms over all heads of q and k") +
+                             ", which " + config.architecture + " needs; use --device cpu", "--device");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config, const BuildOptions& options,
@@ -43,6 +49,7 @@ Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config
   WW_RETURN_IF_ERROR(check_shape(config));
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
   DecoderSpec spec = decoder_spec(config, traits);
+  WW_RETURN_IF_ERROR(check_norms(spec, config));
   spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
   std::unique_ptr<GpuDecoder> out(new GpuDecoder(config, std::move(spec), options.dtype, std::move(weights)));
   WW_ASSIGN_OR_RETURN(out->gemm_, gpu::GpuGemm::create());
