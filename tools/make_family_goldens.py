@@ -84,7 +84,7 @@ FAMILIES = {
                                   n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
                                   n_shared_experts=2, first_k_dense_replace=1, moe_intermediate_size=24,
                                   routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), "bfloat16"),
-    "olmoe-moe": ("olmoe", dict(rope("default"), head_dim=8, num_experts=6, num_experts_per_tok=3,
+    "olmoe-moe": ("olmoe", dict(rope("default"), hidden_size=64, num_experts=6, num_experts_per_tok=3,
                                 intermediate_size=24, norm_topk_prob=False), "bfloat16"),
     "phimoe-moe": ("phimoe", dict(longrope(original=128), **PHIMOE), "bfloat16"),
     "phimoe-moe-long": ("phimoe", dict(longrope(original=16), **PHIMOE), "bfloat16"),

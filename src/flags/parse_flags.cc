@@ -102,6 +102,11 @@ struct Assign {
     }
     if (!spec.choices.empty() &&
         std::find(spec.choices.begin(), spec.choices.end(), value) == spec.choices.end()) {
+      for (const RefusedValue& refused : spec.refused) {
+        if (refused.value != value) continue;
+        return not_here(command, spec.names[0], fmt::format("{} {}", value, refused.rule),
+                        fmt::format("try: {} {} {}", command_line(command), spec.names[0], spec.choices[0]));
+      }
       const std::string_view near = nearest_name(value, spec.choices);
       return bad_value(command, spec.names[0], value,
                        fmt::format("must be one of {}", fmt::join(spec.choices, ", ")),

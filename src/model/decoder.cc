@@ -27,6 +27,9 @@ size_t DecoderWeights::size_bytes() const {
 DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights weights)
     : config_(std::move(config)), spec_(spec), weights_(std::move(weights)) {
   if (spec_.dual_chunk) dual_chunk_.emplace(*spec_.dual_chunk);
+  if (spec_.router.num_experts == 0) return;
+  expert_load_ = std::make_unique<ExpertLoad>(static_cast<int>(weights_.layers.size()), spec_.router.num_experts);
+  rows_by_expert_.resize(spec_.router.num_experts);
 }
 
 void DecoderModel::reserve(int64_t rows) {
@@ -151,19 +154,24 @@ void DecoderModel::add_branch(const PackedLinear& linear, const LinearInput& inp
            team);
 }
 
-void DecoderModel::mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team) {
-  if (!layer.experts.empty()) {
-    // The router multiplies in f32, so its input is the f32 norm that the experts share.
-    normed({layer.mlp_norm, layer.mlp_norm_bias}, layer.router, rows, team);
-    const bool shared = !layer.shared_down.empty();
-    moe_forward({.x = h_.data(), .rows = rows, .x_stride = spec_.hidden_size, .router = &layer.router,
-                 .experts = layer.experts, .rule = spec_.router, .correction = data_or_null(layer.router_correction),
-                 .shared_gate_up = shared ? &layer.shared_gate_up : nullptr,
-                 .shared_down = shared ? &layer.shared_down : nullptr,
-                 .shared_gate = data_or_null(layer.shared_gate), .y = x_.data(), .y_stride = spec_.hidden_size},
-                team);
-    return;
-  }
+void DecoderModel::experts(int index, int64_t rows, ThreadTeam& team) {
+  const DecoderLayer& layer = weights_.layers[index];
+  // The router multiplies in f32, so its input is the f32 norm that the experts share.
+  normed({layer.mlp_norm, layer.mlp_norm_bias}, layer.router, rows, team);
+  const bool shared = !layer.shared_down.empty();
+  moe_forward({.x = h_.data(), .rows = rows, .x_stride = spec_.hidden_size, .router = &layer.router,
+               .experts = layer.experts, .rule = spec_.router, .correction = data_or_null(layer.router_correction),
+               .shared_gate_up = shared ? &layer.shared_gate_up : nullptr,
+               .shared_down = shared ? &layer.shared_down : nullptr,
+               .shared_gate = data_or_null(layer.shared_gate), .rows_by_expert = rows_by_expert_.data(),
+               .y = x_.data(), .y_stride = spec_.hidden_size},
+              team);
+  if (rows > 0) expert_load_->add(index, rows_by_expert_);
+}
+
+void DecoderModel::mlp(int index, int64_t rows, ThreadTeam& team) {
+  const DecoderLayer& layer = weights_.layers[index];
+  if (!layer.experts.empty()) return experts(index, rows, team);
   const LinearInput input = normed({layer.mlp_norm, layer.mlp_norm_bias}, layer.gate_up, rows, team);
   const int64_t ffn = layer.down.in_features();
   const DType dtype = layer.down.preferred_input();
@@ -236,7 +244,7 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
     add_branch(layer.o,
                {.data = attention_out_.data(), .dtype = DType::f32, .rows = rows, .row_stride = q_dim},
                layer.attention_out_norm, team);
-    mlp(layer, rows, team);
+    mlp(i, rows, team);
   }
   return {};
 }

@@ -19,6 +19,7 @@
 #include "kv/kv_cache.h"
 #include "model/config.h"
 #include "model/dual_chunk.h"
+#include "model/expert_load.h"
 #include "ops/aligned_buffer.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
@@ -99,6 +100,7 @@ class DecoderModel {
   const ModelConfig& config() const { return config_; }
   const DecoderSpec& spec() const { return spec_; }
   size_t weight_bytes() const { return weights_.size_bytes(); }
+  const ExpertLoad* expert_load() const { return expert_load_.get(); }  // null: no experts; read by any thread
 
   // Writes K/V of all rows to `cache` and keeps what the logits of batch.logits_rows are made of.
   // `attention` has had init_forward_metadata(batch).
@@ -122,12 +124,15 @@ class DecoderModel {
   void write_kv(int layer, const ForwardBatch& batch, KvCache& cache, ThreadTeam& team);
   void add_branch(const PackedLinear& linear, const LinearInput& input,
                   const std::vector<float>& out_norm, ThreadTeam& team);
-  void mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team);
+  void mlp(int layer, int64_t rows, ThreadTeam& team);
+  void experts(int layer, int64_t rows, ThreadTeam& team);
   void keep_rows(std::span<const int32_t> rows);
 
   ModelConfig config_;
   DecoderSpec spec_;
   DecoderWeights weights_;
+  std::unique_ptr<ExpertLoad> expert_load_;
+  std::vector<int32_t> rows_by_expert_;
   std::optional<DualChunkRope> dual_chunk_;
   const DualChunkQueries* dual_chunk_queries_ = nullptr;  // of the layer at hand
 

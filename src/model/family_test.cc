@@ -174,6 +174,31 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                            return name;
                          });
 
+// Layer 1 of 3 is dense; the last layer's feed-forward runs for the rows with wanted logits alone.
+TEST(FamilyMoe, CountsWhichExpertsWereChosen) {
+  auto run = open_or_fail(model_path("qwen3-moe"));
+  ASSERT_NE(run, nullptr);
+  ASSERT_NE(run->model().expert_load(), nullptr);
+  EXPECT_TRUE(run->model().expert_load()->summary().empty());
+  const int32_t ids[] = {5, 6, 7, 8, 9, 10, 11, 12};
+  ASSERT_TRUE(run->feed(ids, 1).ok());
+  const std::vector<ExpertLayerLoad> load = run->model().expert_load()->summary();
+  ASSERT_EQ(load.size(), 2u);
+  EXPECT_EQ(load[0].layer, 0);
+  EXPECT_EQ(load[0].experts, 6);
+  EXPECT_EQ(load[0].choices, 8 * 2u);
+  EXPECT_GE(load[0].busiest, 3u);
+  EXPECT_LE(load[0].busiest, 8u);
+  EXPECT_EQ(load[1].layer, 2);
+  EXPECT_EQ(load[1].choices, 2u);
+  EXPECT_EQ(load[1].busiest, 1u);
+  EXPECT_EQ(load[1].never_chosen, 4);
+
+  auto dense = open_or_fail(model_path("llama"));
+  ASSERT_NE(dense, nullptr);
+  EXPECT_EQ(dense->model().expert_load(), nullptr);
+}
+
 TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
   const auto family = find_family("MambaForCausalLM");
   ASSERT_FALSE(family.ok());

@@ -99,6 +99,7 @@ void Layer::group_by_expert() {
   next.assign(experts_ + 1, 0);
   const int32_t* const chosen = s_.chosen.data();
   for (int64_t i = 0; i < pairs_; ++i) ++next[chosen[i] + 1];
+  if (call_.rows_by_expert != nullptr) std::copy_n(next.begin() + 1, experts_, call_.rows_by_expert);
   for (int e = 0; e < experts_; ++e) next[e + 1] += next[e];
   int32_t* const slot = at_least(s_.slot_of, pairs_);
   for (int64_t i = 0; i < pairs_; ++i) slot[i] = next[chosen[i]]++;
