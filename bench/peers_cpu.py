@@ -21,6 +21,7 @@ import time
 import urllib.request
 
 import random_llama
+import random_qwen3_moe
 
 PROMPT_TOKENS, NEW_TOKENS, VOCAB = 512, 128, 32000
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -133,6 +134,7 @@ class Warpweave(HttpPeer):
         self.process.wait()
 
 
+MODELS = {"llama": random_llama, "qwen3-moe": random_qwen3_moe}
 PEERS = {"llama.cpp": LlamaCpp, "ctranslate2": CTranslate2, "torch": Torch, "warpweave": Warpweave}
 
 
@@ -239,6 +241,7 @@ def report(dtype, samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(MODELS), default="llama")
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--rounds", type=int, default=5)
@@ -254,11 +257,11 @@ def main():
         return
     with open("/proc/cpuinfo") as info:
         cpu = next((l.split(":")[1].strip() for l in info if l.startswith("model name")), "?")
-    print(f"{cpu}, {args.threads} threads, prompt {PROMPT_TOKENS}, {NEW_TOKENS} new tokens, "
+    print(f"{cpu}, {args.model}, {args.threads} threads, prompt {PROMPT_TOKENS}, {NEW_TOKENS} new tokens, "
           f"medians of {args.rounds}")
     for dtype in args.dtypes.split(","):
         name = {"f32": "float32", "bf16": "bfloat16"}[dtype]
-        paths = random_llama.write_all(pathlib.Path(args.work_dir) / dtype, name)
+        paths = MODELS[args.model].write_all(pathlib.Path(args.work_dir) / args.model / dtype, name)
         workers = {}
         for peer in args.peers.split(","):
             w = Worker(peer, paths, dtype, args.threads)

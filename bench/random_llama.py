@@ -60,9 +60,33 @@ def interleave_heads(weight, heads):
     return weight.reshape(heads, 2, rows // heads // 2, cols).swapaxes(1, 2).reshape(rows, cols)
 
 
-def write_gguf(tensors, path, dtype_name):
+def add_vocabulary(writer, size):
+    """Some words, so that the file can be opened; prompts are token ids."""
+    writer.add_vocab_size(size)
+    writer.add_tokenizer_model("llama")
+    specials = [b"<unk>", b"<s>", b"</s>"]
+    pieces = [f"<0x{b:02X}>".encode() for b in range(256)]
+    words = [f"w{i}".encode() for i in range(size - len(specials) - len(pieces))]
+    writer.add_token_list(specials + pieces + words)
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * len(words))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def add_tensor(writer, name, tensor, dtype_name):
     import gguf
     import torch
+    if dtype_name == "bfloat16" and tensor.dim() >= 2:
+        raw = tensor.to(torch.bfloat16).view(torch.int16).numpy().view("uint8")
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, tensor.float().numpy())
+
+
+def write_gguf(tensors, path, dtype_name):
+    import gguf
     c = CONFIG
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(c["max_position_embeddings"])
@@ -74,24 +98,10 @@ def write_gguf(tensors, path, dtype_name):
     writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
     writer.add_rope_dimension_count(c["head_dim"])
     writer.add_rope_freq_base(c["rope_theta"])
-    writer.add_vocab_size(c["vocab_size"])
-    writer.add_tokenizer_model("llama")
-    specials = [b"<unk>", b"<s>", b"</s>"]
-    pieces = [f"<0x{b:02X}>".encode() for b in range(256)]
-    words = [f"w{i}".encode() for i in range(c["vocab_size"] - len(specials) - len(pieces))]
-    writer.add_token_list(specials + pieces + words)
-    writer.add_token_scores([0.0] * c["vocab_size"])
-    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * len(words))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
+    add_vocabulary(writer, c["vocab_size"])
 
     def add(name, tensor):
-        if dtype_name == "bfloat16" and tensor.dim() == 2:
-            raw = tensor.to(torch.bfloat16).view(torch.int16).numpy().view("uint8")
-            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
-        else:
-            writer.add_tensor(name, tensor.float().numpy())
+        add_tensor(writer, name, tensor, dtype_name)
 
     add("token_embd.weight", tensors["model.embed_tokens.weight"])
     add("output.weight", tensors["lm_head.weight"])

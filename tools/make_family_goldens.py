@@ -7,6 +7,7 @@ files. Needs: torch, transformers, safetensors, gguf, numpy.
 
     python3 tools/make_family_goldens.py [name ...]
 """
+import functools
 import json
 import math
 import pathlib
@@ -18,6 +19,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Quant
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
 VOCAB = 96
@@ -34,6 +36,15 @@ BASE = dict(
 def rope(kind, theta=10000.0, **more):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
 
+
+def longrope(original):
+    short, long = [1 + 0.1 * i for i in range(8)], [1 + 0.8 * i for i in range(8)]
+    return rope("longrope", short_factor=short, long_factor=long, short_mscale=1.1, long_mscale=1.25,
+                original_max_position_embeddings=original)
+
+
+PHIMOE = dict(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24, attention_bias=True,
+              lm_head_bias=True, router_jitter_noise=0.1)
 
 YARN = rope("yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
 
@@ -64,6 +75,19 @@ FAMILIES = {
                                      original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0),
                                 sliding_window=8, num_local_experts=4, num_experts_per_tok=2,
                                 intermediate_size=24), "bfloat16"),
+    "mixtral-moe": ("mixtral", dict(rope("default", theta=1e6), sliding_window=8, num_local_experts=5,
+                                    num_experts_per_tok=2, intermediate_size=24), "bfloat16"),
+    "qwen2-moe": ("qwen2_moe", dict(rope("default", theta=1e6), num_hidden_layers=4, decoder_sparse_step=2,
+                                    num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                                    shared_expert_intermediate_size=40, norm_topk_prob=False), "bfloat16"),
+    "glm4-moe": ("glm4_moe", dict(rope("default", partial_rotary_factor=0.5), num_hidden_layers=3,
+                                  n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+                                  n_shared_experts=2, first_k_dense_replace=1, moe_intermediate_size=24,
+                                  routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), "bfloat16"),
+    "olmoe-moe": ("olmoe", dict(rope("default"), hidden_size=64, num_experts=6, num_experts_per_tok=3,
+                                intermediate_size=24, norm_topk_prob=False), "bfloat16"),
+    "phimoe-moe": ("phimoe", dict(longrope(original=128), **PHIMOE), "bfloat16"),
+    "phimoe-moe-long": ("phimoe", dict(longrope(original=16), **PHIMOE), "bfloat16"),
 }
 
 
@@ -84,6 +108,16 @@ def randomize(model, dtype, generator):
             fan_in = weight.shape[1]
             value = noise * (1.6 / math.sqrt(fan_in))
         weight.data.copy_(value.to(dtype))
+    for name, values in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            values.copy_((torch.randn(values.shape, generator=generator) * 0.3).to(dtype))
+
+
+def with_long_factors(model):
+    """The rotary embedding asks for its frequencies without a length, which would give those of short contexts."""
+    rotary = model.model.rotary_emb
+    original = model.config.rope_parameters["original_max_position_embeddings"]
+    rotary.rope_init_fn = functools.partial(ROPE_INIT_FUNCTIONS["longrope"], seq_len=original + 1)
 
 
 def golden(model, seed):
@@ -118,6 +152,8 @@ def make_family(name):
     config._attn_implementation = "eager"
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    if name == "phimoe-moe-long":
+        with_long_factors(model)
     for seed in range(1, 50):  # a seed whose greedy path has no near tie
         randomize(model, getattr(torch, dtype), torch.Generator().manual_seed(seed))
         value = golden(model, seed)
@@ -246,6 +282,17 @@ GGUF_FAMILIES = {
     "gguf-qwen3": ("qwen3", dict(rope("default")), "qwen3"),
     "gguf-qwen3moe": ("qwen3_moe", dict(rope("default"), num_experts=6, num_experts_per_tok=2,
                                         moe_intermediate_size=24, norm_topk_prob=True), "qwen3moe"),
+    "gguf-mixtral-moe": ("mixtral", dict(rope("default"), num_local_experts=4, num_experts_per_tok=2,
+                                         intermediate_size=24), "llama"),
+    "gguf-qwen2-moe": ("qwen2_moe", dict(rope("default"), num_experts=6, num_experts_per_tok=2,
+                                         moe_intermediate_size=24, shared_expert_intermediate_size=40), "qwen2moe"),
+    "gguf-olmoe-moe": ("olmoe", dict(rope("default"), head_dim=8, num_experts=6, num_experts_per_tok=3,
+                                     intermediate_size=24), "olmoe"),
+    "gguf-glm4-moe": ("glm4_moe", dict(rope("default", partial_rotary_factor=0.5), n_routed_experts=8,
+                                       num_experts_per_tok=3, n_group=1, topk_group=1, n_shared_experts=1,
+                                       first_k_dense_replace=1, moe_intermediate_size=24, num_nextn_predict_layers=1,
+                                       routed_scaling_factor=2.5), "glm4moe"),
+    "gguf-phimoe-moe": ("phimoe", dict(longrope(original=128), **{**PHIMOE, "router_jitter_noise": 0.01}), "phimoe"),
     "gguf-gemma2": ("gemma2", dict(rope("default"), sliding_window=8, query_pre_attn_scalar=16,
                                    attn_logit_softcapping=3.0, final_logit_softcapping=5.0,
                                    tie_word_embeddings=True), "gemma2"),
@@ -258,10 +305,34 @@ GGUF_FAMILIES = {
 }
 
 
+def write_gguf_experts(writer, config):
+    """What llama.cpp's converter writes for each of these families, and no more."""
+    writer.add_expert_count(getattr(config, "num_local_experts", getattr(config, "num_experts", None)))
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type in ("qwen2_moe", "qwen3_moe", "glm4_moe"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type == "glm4_moe":
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
+    if config.model_type == "phimoe":
+        values = config.rope_parameters
+        writer.add_rope_scaling_orig_ctx_len(values["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(values["short_mscale"])
+        for kind in ("short", "long"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(values[kind + "_factor"], dtype=np.float32),
+                              raw_dtype=Quant.F32)
+
+
 def write_gguf_metadata(writer, config):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
+    writer.add_block_count(config.num_hidden_layers + (getattr(config, "num_nextn_predict_layers", None) or 0))
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
@@ -270,10 +341,10 @@ def write_gguf_metadata(writer, config):
     rope_values = config.rope_parameters
     writer.add_rope_freq_base(rope_values.get("full_attention", rope_values)["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if getattr(config, "num_experts", None):
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if getattr(config, "num_local_experts", getattr(config, "num_experts", None)):
+        write_gguf_experts(writer, config)
+    if "partial_rotary_factor" in rope_values:
+        writer.add_rope_dimension_count(int(config.head_dim * rope_values["partial_rotary_factor"]))
     if getattr(config, "attn_logit_softcapping", None):
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -301,6 +372,16 @@ def gguf_tensors(model, names):
         stem, kind = name.rsplit(".", 1)
         if zero_is_one and "norm" in stem:
             values = values + 1
+        if model.config.model_type == "mixtral" and stem.endswith(("q_proj", "k_proj")):
+            heads = model.config.num_attention_heads if stem.endswith("q_proj") else model.config.num_key_value_heads
+            values = llama_cpp_permuted(values, heads)
+        if kind == "e_score_correction_bias":
+            yield names.get_name(stem.removesuffix("gate") + "gate.e_score_correction") + ".bias", values
+            continue
+        if stem.endswith("mlp.router"):  # phimoe's router, which its files call gate
+            stem = stem.removesuffix("router") + "gate"
+        if stem.endswith("shared_expert_gate"):
+            values = values.squeeze()
         yield names.get_name(stem) + "." + kind, values
 
 

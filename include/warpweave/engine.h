@@ -123,6 +123,15 @@ struct EngineStats {
   StepTotals decode_steps, prefill_steps, mixed_steps;  // mixed: prefill and decode in one
 };
 
+// How the experts of one layer were chosen since the start.
+struct ExpertLayerLoad {
+  int layer = 0;
+  int experts = 0;
+  uint64_t choices = 0;           // rows times experts per row
+  uint64_t busiest = 0;           // choices of the most chosen expert
+  int never_chosen = 0;           // experts without any
+};
+
 // What does not change after start.
 struct EngineInfo {
   std::string model_path;
@@ -157,6 +166,8 @@ class Engine {
 
   virtual const EngineInfo& info() const = 0;
   virtual EngineStats stats() const = 0;
+  // By layer; empty for a model without experts, and where the device does not count.
+  virtual std::vector<ExpertLayerLoad> expert_load() const { return {}; }
 
   // Checks the request against the model's limits (vocab, context, pool) and queues it.
   // `invalid_argument` names the field; `resource_exhausted` when the queue is full; `unavailable`

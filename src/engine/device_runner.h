@@ -51,6 +51,8 @@ class DeviceRunner {
   virtual ~DeviceRunner() = default;
   virtual void launch(DeviceStep* step) = 0;
   virtual void wait(DeviceStep* step) = 0;
+  // Any thread; empty where there are no experts, or the device does not count.
+  virtual std::vector<ExpertLayerLoad> expert_load() const { return {}; }
 };
 
 }  // namespace warpweave

@@ -36,6 +36,10 @@ class DeviceWorker : public DeviceRunner {
 
   void launch(DeviceStep* step) override;
   void wait(DeviceStep* step) override;
+  std::vector<ExpertLayerLoad> expert_load() const override {
+    const ExpertLoad* load = parts_.model->expert_load();
+    return load != nullptr ? load->summary() : std::vector<ExpertLayerLoad>();
+  }
 
  private:
   void loop();

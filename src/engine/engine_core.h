@@ -41,6 +41,7 @@ class EngineCore : public Engine {
 
   const EngineInfo& info() const override { return options_.info; }
   EngineStats stats() const override;
+  std::vector<ExpertLayerLoad> expert_load() const override { return runner_->expert_load(); }
   Status submit(GenerateRequest request, OutputSink sink) override;
   void abort(const std::string& rid) override;
   bool flush_cache() override;

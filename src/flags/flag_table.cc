@@ -10,6 +10,26 @@ using G = FlagGroup;
 
 constexpr double kMaxInt = std::numeric_limits<int>::max();
 
+constexpr RefusedValue kMoeRunners[] = {
+    {"aiter", "needs an AMD GPU"},
+    {"cutlass", "needs CUTLASS's kernels, which are not built in"},
+    {"deep_gemm", "needs the DeepGEMM library, which is not built in"},
+    {"experimental_sgl_marlin", "multiplies 4-bit weights, which are not served here"},
+    {"experimental_sgl_trtllm", "needs a Blackwell GPU and TensorRT-LLM's kernels, which are not built in"},
+    {"flashinfer_cutedsl", "multiplies NVFP4 weights, which are not served here"},
+    {"flashinfer_cutlass", "needs FlashInfer's kernels, which are not built in"},
+    {"flashinfer_mxfp4", "multiplies MXFP4 weights, which are not served here"},
+    {"flashinfer_trtllm", "needs a Blackwell GPU and TensorRT-LLM's kernels, which are not built in"},
+    {"flashinfer_trtllm_routed", "needs a Blackwell GPU and TensorRT-LLM's kernels, which are not built in"},
+    {"hpc_ops", "needs the HPC-Ops library, which is not built in"},
+    {"humming", "multiplies weights of formats that are not served here"},
+    {"intel_xpu", "needs an Intel GPU"},
+    {"marlin", "multiplies 4-bit weights, which are not served here"},
+    {"megamoe", "spreads experts over several GPUs, and one device serves here"},
+    {"triton", "needs the Triton compiler, which is not built in"},
+    {"triton_kernel", "needs the Triton compiler, which is not built in"},
+};
+
 std::vector<FlagSpec> model_flags() {
   return {
       {.names = {"--model-path", "--model"}, .group = G::model, .target = &A::model_path,
@@ -65,6 +85,10 @@ std::vector<FlagSpec> number_flags() {
        .unserved_choices = {"awq", "awq_marlin", "gptq", "gptq_marlin", "marlin", "bitsandbytes", "gguf", "modelopt",
                             "modelopt_fp8", "modelopt_fp4", "petit_nvfp4", "w8a8_int8", "w8a8_fp8", "moe_wna16",
                             "qoq", "w4afp8", "mxfp4", "mxfp8", "nvfp4", "auto-round", "compressed-tensors", "quark"}},
+      {.names = {"--moe-runner-backend"}, .group = G::numbers, .target = &A::moe_runner_backend,
+       .value_name = "NAME",
+       .help = "What multiplies the experts of a mixture; auto takes this program's own kernels, the only ones here",
+       .choices = {"auto", "warpweave"}, .refused = kMoeRunners},
       {.names = {"--kv-cache-dtype"}, .group = G::numbers, .target = &A::kv_cache_dtype,
        .value_name = "DTYPE", .help = "Type of the KV pool; auto follows --dtype",
        .choices = {"auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "f16", "f32", "fp4_e2m1"},

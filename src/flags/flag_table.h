@@ -22,6 +22,12 @@ using FlagTarget =
                  int64_t ServerArgs::*, double ServerArgs::*, std::optional<int> ServerArgs::*,
                  std::optional<int64_t> ServerArgs::*, std::optional<double> ServerArgs::*>;
 
+// A value that SGLang takes for a flag of ours and this program does not, and the rule why.
+struct RefusedValue {
+  std::string_view value;
+  std::string_view rule;                // "needs an AMD GPU"
+};
+
 struct FlagSpec {
   std::vector<std::string_view> names;  // "--port"; the first is the one to show
   FlagGroup group;
@@ -31,6 +37,7 @@ struct FlagSpec {
   std::string_view default_text = {};   // what an unset value becomes; else ServerArgs{} says
   std::vector<std::string_view> choices = {};
   std::vector<std::string_view> unserved_choices = {};  // SGLang's other ones, refused by name
+  std::span<const RefusedValue> refused = {};  // beside `choices`
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool common = false;                  // shown by --help, not only by --help-all

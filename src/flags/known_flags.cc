@@ -226,7 +226,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--moe-data-parallel-size", "", "1", false},
     {"--moe-dense-tp-size", "", "", false},
     {"--moe-dp-size", "", "1", false},
-    {"--moe-runner-backend", "", "", false},
     {"--mooncake-ib-device", "", "", false},
     {"--multi-item-scoring-delimiter", "", "", false},
     {"--nccl-init-addr", "", "", false},

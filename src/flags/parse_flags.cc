@@ -108,6 +108,11 @@ struct Assign {
                         fmt::format("supported: {}; try: {} {} {}", fmt::join(spec.choices, ", "),
                                     command_line(command), spec.names[0], spec.choices[0]), spec.names[0]);
       }
+      for (const RefusedValue& refused : spec.refused) {
+        if (refused.value != value) continue;
+        return not_here(fmt::format("{} {}", spec.names[0], value), std::string(refused.rule),
+                        fmt::format("try: {} {} {}", command_line(command), spec.names[0], spec.choices[0]), spec.names[0]);
+      }
       const std::string_view near = nearest_name(value, spec.choices);
       return bad_value(command, spec.names[0], value,
                        fmt::format("must be one of {}", fmt::join(spec.choices, ", ")),

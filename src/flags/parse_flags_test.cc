@@ -79,6 +79,10 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
       {{"--device", "tpu"}, invalid_argument, "--device", "auto, cpu and cuda"},
       {{"--dp-size", "2"}, unsupported, "--dp-size", "only --dp-size 1 works"},
       {{"--quantization", "awq"}, unsupported, "--quantization", "--quantization fp8"},
+      {{"--moe-runner-backend", "triton"}, unsupported, "--moe-runner-backend", "Triton compiler"},
+      {{"--moe-runner-backend", "aiter"}, unsupported, "--moe-runner-backend", "AMD GPU"},
+      {{"--moe-runner-backend", "marlin"}, unsupported, "--moe-runner-backend", "--moe-runner-backend auto"},
+      {{"--moe-runner-backend", "trtion"}, invalid_argument, "--moe-runner-backend", "auto, warpweave"},
       {{"--enable-torch-compile"}, unsupported, "--enable-torch-compile", "known, not supported"},
       {{"--speculative-algorithm", "EAGLE"}, unsupported, "--speculative-algorithm", "explain"},
       {{"--quantization", "fp7"}, invalid_argument, "--quantization", "must be one of fp8"},
@@ -93,6 +97,15 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
     EXPECT_EQ(parsed.status().field(), c.field) << parsed.status().message();
     EXPECT_NE(parsed.status().message().find(c.says), std::string::npos)
         << parsed.status().message();
+  }
+}
+
+TEST(ParseFlags, TheExpertsRunWithAutoAndByName) {
+  EXPECT_EQ(parse_flags(Command::serve, Argv{})->args.moe_runner_backend, "auto");
+  for (const char* name : {"auto", "warpweave"}) {
+    const auto parsed = parse_flags(Command::serve, Argv{"--moe-runner-backend", name});
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    EXPECT_EQ(parsed->args.moe_runner_backend, name);
   }
 }
 

@@ -35,6 +35,7 @@ struct ServerArgs {
 
   // Numbers: dtype and device
   std::string dtype = "auto";                // auto, half, float16, bfloat16, float, float32
+  std::string moe_runner_backend = "auto";   // or warpweave, which is the same
   std::string quantization;                  // fp8; empty: as the checkpoint stores its weights
   std::string kv_cache_dtype = "auto";
   std::string device = "auto";               // auto, cpu, cuda

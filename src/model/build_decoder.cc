@@ -98,6 +98,8 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   spec.embedding_scale = traits.embedding_scale;
   spec.norm_eps = static_cast<float>(config.norm_eps);
   spec.norm_weight_offset = traits.norm_weight_offset;
+  spec.layer_norm = traits.layer_norm;
+  spec.wide_qk_norm = traits.wide_qk_norm;
   if (config.num_experts > 0) spec.router = traits.router;
   return spec;
 }

@@ -23,10 +23,36 @@ Result<json> parse_object(std::string_view text, const char* file) {
   return parsed;
 }
 
+std::vector<float> read_factors(ConfigReader& config, const char* key) {
+  constexpr size_t kMostFactors = 4096;
+  const json* list = config.find(key);
+  std::vector<float> out;
+  if (list != nullptr && list->is_array() && list->size() <= kMostFactors) {
+    for (const json& value : *list) {
+      if (!value.is_number() || !(value.get<double>() >= 1e-6 && value.get<double>() <= 1e6)) break;
+      out.push_back(value.get<float>());
+    }
+    if (!out.empty() && out.size() == list->size()) return out;
+  }
+  config.fail(key, "must list one number from 1e-6 to 1e6 for every frequency");
+  return {};
+}
+
+void read_longrope(ConfigReader& config, RopeConfig& rope) {
+  rope.short_factors = read_factors(config, "short_factor");
+  rope.long_factors = read_factors(config, "long_factor");
+  if (rope.short_factors.size() != rope.long_factors.size()) {
+    config.fail("long_factor", "must be as long as short_factor");
+  }
+  if (config.has("short_mscale")) rope.short_mscale = config.number("short_mscale", 1.0, 0, 1e6);
+  if (config.has("long_mscale")) rope.long_mscale = config.number("long_mscale", 1.0, 0, 1e6);
+}
+
 RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   RopeConfig rope;
   rope.theta = theta;
-  rope.partial_rotary_factor = config.number("partial_rotary_factor", 1.0, 1e-3, 1.0);
+  const bool glm = config.text("model_type", "") == "glm4_moe";
+  rope.partial_rotary_factor = config.number("partial_rotary_factor", glm ? 0.5 : 1.0, 1e-3, 1.0);
   if (section == nullptr || !section->is_object()) return rope;
   ConfigReader r(*section, "config.json: rope");
   rope.theta = r.number("rope_theta", rope.theta, kRopeThetaRange);
@@ -40,8 +66,11 @@ RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
     rope.type = RopeConfig::Type::llama3;
   } else if (type == "yarn") {
     rope.type = RopeConfig::Type::yarn;
+  } else if (type == "longrope") {
+    rope.type = RopeConfig::Type::longrope;
+    read_longrope(r, rope);
   } else {
-    r.fail("rope_type", "is '" + type + "'; supported are default, linear, llama3 and yarn");
+    r.fail("rope_type", "is '" + type.substr(0, 40) + "'; supported are default, linear, llama3, yarn and longrope");
   }
   rope.factor = r.number("factor", 1.0, kRopeFactorRange);
   rope.low_freq_factor = r.number("low_freq_factor", 1.0, kRopeFactorRange);
@@ -73,6 +102,18 @@ void read_ropes(ConfigReader& config, ModelConfig& out) {
     return;
   }
   out.rope = read_rope(config, parameters != nullptr ? parameters : config.find("rope_scaling"), theta);
+  if (out.rope.type == RopeConfig::Type::longrope) {
+    if (out.rope.original_max_positions == 0) {
+      out.rope.original_max_positions = config.integer("original_max_position_embeddings", 0, 0, 1 << 28);
+    }
+    const size_t frequencies = static_cast<size_t>(out.head_dim * out.rope.partial_rotary_factor) / 2;
+    if (out.rope.short_factors.size() != frequencies) {
+      config.fail("rope_scaling", "short_factor and long_factor must hold " + std::to_string(frequencies) + " values");
+    }
+    if (out.rope.original_max_positions < 2) {
+      config.fail("original_max_position_embeddings", "must be at least 2 for longrope");
+    }
+  }
   if (config.has("rope_local_base_freq")) {
     out.local_rope = RopeConfig{};
     out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, kRopeThetaRange);
@@ -100,8 +141,9 @@ void read_window(ConfigReader& config, ModelConfig& out) {
   const std::string& type = out.model_type;
   if (out.sliding_window > 0) {
     out.sliding_layers.assign(out.num_layers, false);
-    if (type == "mistral" || type == "gpt_oss" || type == "gemma2" || type == "gemma3_text" || type == "gemma3") {
-      const int default_pattern = type == "mistral" ? 0 : type.starts_with("gemma3") ? 6 : 2;
+    const bool everywhere = type == "mistral" || type == "mixtral" || type == "phimoe";
+    if (everywhere || type == "gpt_oss" || type == "gemma2" || type == "gemma3_text" || type == "gemma3") {
+      const int default_pattern = everywhere ? 0 : type.starts_with("gemma3") ? 6 : 2;
       const int pattern = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", default_pattern, 0, 1 << 20), 0, 1 << 20);
       for (int i = 0; i < out.num_layers; ++i) {
         out.sliding_layers[i] = pattern == 0 || (i + 1) % pattern != 0;
@@ -112,6 +154,8 @@ void read_window(ConfigReader& config, ModelConfig& out) {
     }
   }
   read_layer_types(config, out);
+  // A window that holds the whole context hides nothing.
+  if (out.sliding_window >= out.max_position_embeddings) out.sliding_window = 0;
   if (out.sliding_window == 0) out.sliding_layers.clear();
 }
 
@@ -201,6 +245,11 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.tie_word_embeddings = config.boolean("tie_word_embeddings", out.model_type.starts_with("gemma"));
   out.attention_bias = config.boolean("attention_bias", false);
   out.mlp_bias = config.boolean("mlp_bias", false);
+  out.lm_head_bias = config.boolean("lm_head_bias", false);
+  out.use_qk_norm = config.boolean("use_qk_norm", false);
+  if (config.has("clip_qkv")) {
+    config.fail("clip_qkv", "is not supported: q, k and v are not clipped here; only models with null run");
+  }
   out.attention_softcap = config.number("attn_logit_softcapping", 0, kSoftcapRange);
   out.final_softcap = config.number("final_logit_softcapping", 0, kSoftcapRange);
   out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, kSoftcapRange);

@@ -17,19 +17,23 @@
 namespace warpweave {
 
 struct RopeConfig {
-  enum class Type { none, plain, linear, llama3, yarn };
+  enum class Type { none, plain, linear, llama3, yarn, longrope };
   Type type = Type::plain;
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
   double factor = 1.0;                    // linear, llama3, yarn
   double low_freq_factor = 1.0;           // llama3
   double high_freq_factor = 4.0;
-  int original_max_positions = 0;         // llama3, yarn
+  int original_max_positions = 0;         // llama3, yarn, longrope
   double beta_fast = 32.0;                // yarn
   double beta_slow = 1.0;
   std::optional<double> attention_factor;
   std::optional<double> mscale;
   std::optional<double> mscale_all_dim;
+  std::vector<float> short_factors;       // longrope: divisors of the frequencies for contexts up to the original
+  std::vector<float> long_factors;        // length, and for longer ones
+  std::optional<double> short_mscale;     // Phi-MoE: the attention factor of each
+  std::optional<double> long_mscale;
   bool truncate = true;
   std::vector<float> frequency_divisors;  // GGUF: one per frequency, on top of `type`; or empty
 };
@@ -63,6 +67,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;
+  bool lm_head_bias = false;
+  bool use_qk_norm = false;               // GLM-4 MoE
   DType dtype = DType::bf16;              // of the checkpoint, as declared
 
   RopeConfig rope;                        // of full-attention layers

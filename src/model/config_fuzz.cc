@@ -19,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::abort();
   }
   for (double f : warpweave::rope_frequencies(config->rope, config->head_dim,
+                                              config->max_position_embeddings,
                                               config->max_position_embeddings).inv_freq) {
     if (!std::isfinite(f)) std::abort();
   }

@@ -27,6 +27,9 @@ size_t DecoderWeights::size_bytes() const {
 DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights weights)
     : config_(std::move(config)), spec_(spec), weights_(std::move(weights)) {
   if (spec_.dual_chunk) dual_chunk_.emplace(*spec_.dual_chunk);
+  if (spec_.router.num_experts == 0) return;
+  expert_load_ = std::make_unique<ExpertLoad>(static_cast<int>(weights_.layers.size()), spec_.router.num_experts);
+  rows_by_expert_.resize(spec_.router.num_experts);
 }
 
 void DecoderModel::reserve(int64_t rows) {
@@ -44,15 +47,36 @@ void DecoderModel::reserve(int64_t rows) {
   act_.resize(rows * ffn);
 }
 
-LinearInput DecoderModel::normed(const std::vector<float>& weight, const PackedLinear& next,
-                                 int64_t rows, ThreadTeam& team, int64_t first_row) {
+LinearInput DecoderModel::normed(const Norm& norm, const PackedLinear& next, int64_t rows, ThreadTeam& team) {
   const int64_t cols = spec_.hidden_size;
   const DType dtype = next.preferred_input();
-  rms_norm({.x = x_.data() + first_row * cols, .rows = rows, .cols = cols, .x_stride = cols, .weight = weight.data(),
-            .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = h_.data(),
-            .out_dtype = dtype, .out_stride = cols},
-           team);
+  const float* const x = x_.data() + norm.first_row * cols;
+  if (spec_.layer_norm) {
+    layer_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+                .bias = data_or_null(norm.bias), .eps = spec_.norm_eps, .out = h_.data(), .out_dtype = dtype,
+                .out_stride = cols},
+               team);
+  } else {
+    rms_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+              .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = h_.data(),
+              .out_dtype = dtype, .out_stride = cols},
+             team);
+  }
   return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
+}
+
+// OLMoE: q and k normed in place, each over the width of all its heads.
+void DecoderModel::norm_all_heads(const DecoderLayer& layer, int64_t rows, ThreadTeam& team) {
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
+  const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  const int64_t stride = q_dim + 2 * kv_dim;
+  const auto norm = [&](float* x, int64_t cols, const std::vector<float>& weight) {
+    rms_norm({.x = x, .rows = rows, .cols = cols, .x_stride = stride, .weight = weight.data(),
+              .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = x, .out_stride = stride},
+             team);
+  };
+  norm(qkv_.data(), q_dim, layer.q_norm);
+  norm(qkv_.data() + q_dim, kv_dim, layer.k_norm);
 }
 
 void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache, ThreadTeam& team) {
@@ -69,8 +93,12 @@ void DecoderModel::write_kv(int layer, const ForwardBatch& batch, KvCache& cache
   call.k = qkv_.data() + q_dim;
   call.v = qkv_.data() + q_dim + kv_dim;
   call.q_stride = call.k_stride = call.v_stride = stride;
-  call.q_norm = data_or_null(weights.q_norm);
-  call.k_norm = data_or_null(weights.k_norm);
+  if (spec_.wide_qk_norm) {
+    norm_all_heads(weights, call.rows, team);
+  } else {
+    call.q_norm = data_or_null(weights.q_norm);
+    call.k_norm = data_or_null(weights.k_norm);
+  }
   call.norm_weight_offset = spec_.norm_weight_offset;
   call.norm_eps = spec_.norm_eps;
   call.rope = weights_.ropes.empty() ? nullptr : &weights_.ropes[weights.rope_index];
@@ -126,20 +154,25 @@ void DecoderModel::add_branch(const PackedLinear& linear, const LinearInput& inp
            team);
 }
 
-void DecoderModel::mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team) {
-  if (!layer.experts.empty()) {
-    // The router multiplies in f32, so its input is the f32 norm that the experts share.
-    normed(layer.mlp_norm, layer.router, rows, team);
-    const bool shared = !layer.shared_down.empty();
-    moe_forward({.x = h_.data(), .rows = rows, .x_stride = spec_.hidden_size, .router = &layer.router,
-                 .experts = layer.experts, .rule = spec_.router, .correction = data_or_null(layer.router_correction),
-                 .shared_gate_up = shared ? &layer.shared_gate_up : nullptr,
-                 .shared_down = shared ? &layer.shared_down : nullptr,
-                 .shared_gate = data_or_null(layer.shared_gate), .y = x_.data(), .y_stride = spec_.hidden_size},
-                team);
-    return;
-  }
-  const LinearInput input = normed(layer.mlp_norm, layer.gate_up, rows, team);
+void DecoderModel::experts(int index, int64_t rows, ThreadTeam& team) {
+  const DecoderLayer& layer = weights_.layers[index];
+  // The router multiplies in f32, so its input is the f32 norm that the experts share.
+  normed({layer.mlp_norm, layer.mlp_norm_bias}, layer.router, rows, team);
+  const bool shared = !layer.shared_down.empty();
+  moe_forward({.x = h_.data(), .rows = rows, .x_stride = spec_.hidden_size, .router = &layer.router,
+               .experts = layer.experts, .rule = spec_.router, .correction = data_or_null(layer.router_correction),
+               .shared_gate_up = shared ? &layer.shared_gate_up : nullptr,
+               .shared_down = shared ? &layer.shared_down : nullptr,
+               .shared_gate = data_or_null(layer.shared_gate), .rows_by_expert = rows_by_expert_.data(),
+               .y = x_.data(), .y_stride = spec_.hidden_size},
+              team);
+  if (rows > 0) expert_load_->add(index, rows_by_expert_);
+}
+
+void DecoderModel::mlp(int index, int64_t rows, ThreadTeam& team) {
+  const DecoderLayer& layer = weights_.layers[index];
+  if (!layer.experts.empty()) return experts(index, rows, team);
+  const LinearInput input = normed({layer.mlp_norm, layer.mlp_norm_bias}, layer.gate_up, rows, team);
   const int64_t ffn = layer.down.in_features();
   const DType dtype = layer.down.preferred_input();
   layer.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = ffn}, team);
@@ -160,7 +193,8 @@ void DecoderModel::keep_rows(std::span<const int32_t> rows) {
 
 void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out, ThreadTeam& team) {
   const int64_t vocab = spec_.vocab_size;
-  const LinearInput last = normed(weights_.final_norm, weights_.lm_head, rows, team, first_row);
+  const LinearInput last = normed({weights_.final_norm, weights_.final_norm_bias, first_row}, weights_.lm_head, rows,
+                                  team);
   // A cap rounds near-equal logits to equal ones, so the best of a row is known only after it.
   const bool capped = spec_.final_softcap > 0;
   weights_.lm_head.forward(
@@ -194,7 +228,7 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
   const int num_layers = static_cast<int>(weights_.layers.size());
   for (int i = 0; i < num_layers; ++i) {
     const DecoderLayer& layer = weights_.layers[i];
-    const LinearInput input = normed(layer.input_norm, layer.qkv.front(), rows, team);
+    const LinearInput input = normed({layer.input_norm, layer.input_norm_bias}, layer.qkv.front(), rows, team);
     float* columns = qkv_.data();
     for (const PackedLinear& part : layer.qkv) {
       part.forward(input, {.data = columns, .row_stride = qkv_dim}, team);
@@ -210,7 +244,7 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
     add_branch(layer.o,
                {.data = attention_out_.data(), .dtype = DType::f32, .rows = rows, .row_stride = q_dim},
                layer.attention_out_norm, team);
-    mlp(layer, rows, team);
+    mlp(i, rows, team);
   }
   return {};
 }

@@ -19,6 +19,7 @@
 #include "kv/kv_cache.h"
 #include "model/config.h"
 #include "model/dual_chunk.h"
+#include "model/expert_load.h"
 #include "ops/aligned_buffer.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
@@ -39,6 +40,8 @@ struct DecoderSpec {
   float embedding_scale = 1;
   float norm_eps = 1e-6f;
   float norm_weight_offset = 0;     // 1 for Gemma: norms multiply by (1 + weight)
+  bool layer_norm = false;          // layer norms in place of RMS norms, but for q and k
+  bool wide_qk_norm = false;        // q and k are normed over all heads together
   RouterRule router;                // num_experts 0: dense
   std::optional<DualChunkConfig> dual_chunk;  // where contexts are longer than one chunk
 };
@@ -50,13 +53,15 @@ struct DecoderLayerOf {
   int window_left = -1;             // -1: full attention
   int rope_index = 0;               // into the weights' ropes
   Vector input_norm;                // [hidden]
+  Vector input_norm_bias;           // [hidden] of a layer norm, or empty
   std::vector<Linear> qkv;          // q|k|v side by side: one product, more where formats differ
-  Vector q_norm;                    // [head_dim], or empty
+  Vector q_norm;                    // [head_dim], or of all heads (DecoderSpec::wide_qk_norm); or empty
   Vector k_norm;
   Vector sinks;                     // [num_q_heads], or empty
   Linear o;
   Vector attention_out_norm;        // Gemma: on the branch, before it joins; or empty
   Vector mlp_norm;
+  Vector mlp_norm_bias;             // as input_norm_bias
   Linear gate_up;                   // GLU; empty in expert layers
   Linear down;
   Vector mlp_out_norm;              // Gemma, as above
@@ -75,6 +80,7 @@ struct DecoderWeights {
   std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
   PackedLinear lm_head;
   std::vector<float> final_norm;
+  std::vector<float> final_norm_bias;
   std::vector<RopeTable> ropes;
   std::vector<DecoderLayer> layers;
 
@@ -94,6 +100,7 @@ class DecoderModel {
   const ModelConfig& config() const { return config_; }
   const DecoderSpec& spec() const { return spec_; }
   size_t weight_bytes() const { return weights_.size_bytes(); }
+  const ExpertLoad* expert_load() const { return expert_load_.get(); }  // null: no experts; read by any thread
 
   // Writes K/V of all rows to `cache` and keeps what the logits of batch.logits_rows are made of.
   // `attention` has had init_forward_metadata(batch).
@@ -106,18 +113,26 @@ class DecoderModel {
 
  private:
   void reserve(int64_t rows);
-  LinearInput normed(const std::vector<float>& weight, const PackedLinear& next, int64_t rows,
-                     ThreadTeam& team, int64_t first_row = 0);
+  struct Norm {                     // of rows of the residual stream
+    const std::vector<float>& weight;
+    const std::vector<float>& bias;
+    int64_t first_row = 0;
+  };
+  LinearInput normed(const Norm& norm, const PackedLinear& next, int64_t rows, ThreadTeam& team);
+  void norm_all_heads(const DecoderLayer& layer, int64_t rows, ThreadTeam& team);
   void attend(int layer, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention);
   void write_kv(int layer, const ForwardBatch& batch, KvCache& cache, ThreadTeam& team);
   void add_branch(const PackedLinear& linear, const LinearInput& input,
                   const std::vector<float>& out_norm, ThreadTeam& team);
-  void mlp(const DecoderLayer& layer, int64_t rows, ThreadTeam& team);
+  void mlp(int layer, int64_t rows, ThreadTeam& team);
+  void experts(int layer, int64_t rows, ThreadTeam& team);
   void keep_rows(std::span<const int32_t> rows);
 
   ModelConfig config_;
   DecoderSpec spec_;
   DecoderWeights weights_;
+  std::unique_ptr<ExpertLoad> expert_load_;
+  std::vector<int32_t> rows_by_expert_;
   std::optional<DualChunkRope> dual_chunk_;
   const DualChunkQueries* dual_chunk_queries_ = nullptr;  // of the layer at hand
 

@@ -62,6 +62,7 @@ class DecoderBuilder {
 
  private:
   Result<Vector> vector(const std::string& name, int64_t size);
+  Result<Vector> optional_vector(const std::string& name, int64_t size);  // empty where there is none
   Result<Linear> linear(const std::vector<PartName>& names, int64_t in_features,
                         GluActivation glu = GluActivation::none, bool exact = false);
   Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
@@ -86,6 +87,11 @@ auto DecoderBuilder<Target>::vector(const std::string& name, int64_t size) -> Re
   const int64_t shape[] = {size};
   WW_ASSIGN_OR_RETURN(const TensorView view, source_->find(name, shape));
   return target_.vector(view);
+}
+
+template <typename Target>
+auto DecoderBuilder<Target>::optional_vector(const std::string& name, int64_t size) -> Result<Vector> {
+  return source_->has(name) ? vector(name, size) : Result<Vector>(Vector());
 }
 
 // A whole weight matrix that is not in 8 bits.
@@ -152,8 +158,8 @@ Status DecoderBuilder<Target>::attention(const std::string& prefix, int index, L
   }
   WW_ASSIGN_OR_RETURN(layer.o, linear({part("o_proj", config_.hidden_size, traits_.o_bias)}, q_rows));
   if (traits_.qk_norm) {
-    WW_ASSIGN_OR_RETURN(layer.q_norm, vector(prefix + "q_norm.weight", config_.head_dim));
-    WW_ASSIGN_OR_RETURN(layer.k_norm, vector(prefix + "k_norm.weight", config_.head_dim));
+    WW_ASSIGN_OR_RETURN(layer.q_norm, vector(prefix + "q_norm.weight", traits_.wide_qk_norm ? q_rows : config_.head_dim));
+    WW_ASSIGN_OR_RETURN(layer.k_norm, vector(prefix + "k_norm.weight", traits_.wide_qk_norm ? kv_rows : config_.head_dim));
   }
   if (traits_.sinks && source_->has(prefix + "sinks")) {
     WW_ASSIGN_OR_RETURN(layer.sinks, vector(prefix + "sinks", config_.num_q_heads));
@@ -184,9 +190,8 @@ Status DecoderBuilder<Target>::experts(const std::string& prefix, Layer& layer) 
   const std::string router = prefix + names.router;
   WW_ASSIGN_OR_RETURN(layer.router, linear({{router + ".weight", config_.num_experts, router + ".bias"}},
                                            config_.hidden_size, GluActivation::none, /*exact=*/true));
-  if (const std::string correction = router + ".e_score_correction_bias"; source_->has(correction)) {
-    WW_ASSIGN_OR_RETURN(layer.router_correction, vector(correction, config_.num_experts));
-  }
+  WW_ASSIGN_OR_RETURN(layer.router_correction,
+                      optional_vector(router + ".e_score_correction_bias", config_.num_experts));
   WW_RETURN_IF_ERROR(shared_experts(prefix, layer));
   target_.begin_experts(config_.num_experts);
   if (traits_.fused_experts) return fused_experts(prefix + "experts.", layer);
@@ -282,6 +287,9 @@ Status DecoderBuilder<Target>::norms(const std::string& prefix, Layer& layer) {
   WW_ASSIGN_OR_RETURN(layer.input_norm, vector(prefix + "input_layernorm.weight", hidden));
   if (!traits_.branch_norms) {
     WW_ASSIGN_OR_RETURN(layer.mlp_norm, vector(prefix + "post_attention_layernorm.weight", hidden));
+    if (!traits_.layer_norm) return {};
+    WW_ASSIGN_OR_RETURN(layer.input_norm_bias, optional_vector(prefix + "input_layernorm.bias", hidden));
+    WW_ASSIGN_OR_RETURN(layer.mlp_norm_bias, optional_vector(prefix + "post_attention_layernorm.bias", hidden));
     return {};
   }
   WW_ASSIGN_OR_RETURN(layer.attention_out_norm, vector(prefix + "post_attention_layernorm.weight", hidden));
@@ -299,9 +307,13 @@ Status DecoderBuilder<Target>::head(typename Target::Weights& out) {
     WW_ASSIGN_OR_RETURN(const LinearPart table, matrix(embedding, shape, false));
     WW_RETURN_IF_ERROR(target_.embedding(table, source_, out));
   }
-  WW_ASSIGN_OR_RETURN(out.lm_head, linear({{tied ? embedding : "lm_head.weight", config_.vocab_size, ""}},
+  WW_ASSIGN_OR_RETURN(out.lm_head, linear({{tied ? embedding : "lm_head.weight", config_.vocab_size,
+                                            config_.lm_head_bias ? "lm_head.bias" : ""}},
                                           config_.hidden_size));
   WW_ASSIGN_OR_RETURN(out.final_norm, vector("model.norm.weight", config_.hidden_size));
+  if (traits_.layer_norm) {
+    WW_ASSIGN_OR_RETURN(out.final_norm_bias, optional_vector("model.norm.bias", config_.hidden_size));
+  }
   return {};
 }
 
@@ -324,7 +336,8 @@ auto DecoderBuilder<Target>::build() -> Result<typename Target::Weights> {
     for (const RopeConfig* rope : {&config_.rope, config_.local_rope ? &*config_.local_rope : nullptr}) {
       if (rope == nullptr) continue;
       tables.push_back(std::async(std::launch::async | std::launch::deferred, [this, rope] {
-        const RopeFrequencies f = rope_frequencies(*rope, config_.head_dim, config_.max_position_embeddings);
+        const RopeFrequencies f = rope_frequencies(*rope, config_.head_dim, config_.max_position_embeddings,
+                                                   options_.max_positions);
         return RopeTable::make(f.inv_freq, options_.max_positions, false, f.attention_factor);
       }));
     }

@@ -165,12 +165,39 @@ TEST_P(FamilyTest, Bfloat16StaysClose) {
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                          testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe",
                                          "gemma2", "gemma3", "gpt-oss", "gguf-qwen2", "gguf-qwen3",
-                                         "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3"),
+                                         "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe", "qwen2-moe",
+                                         "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
+                                         "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// Layer 1 of 3 is dense; the last layer's feed-forward runs for the rows with wanted logits alone.
+TEST(FamilyMoe, CountsWhichExpertsWereChosen) {
+  auto run = open_or_fail(model_path("qwen3-moe"));
+  ASSERT_NE(run, nullptr);
+  ASSERT_NE(run->model().expert_load(), nullptr);
+  EXPECT_TRUE(run->model().expert_load()->summary().empty());
+  const int32_t ids[] = {5, 6, 7, 8, 9, 10, 11, 12};
+  ASSERT_TRUE(run->feed(ids, 1).ok());
+  const std::vector<ExpertLayerLoad> load = run->model().expert_load()->summary();
+  ASSERT_EQ(load.size(), 2u);
+  EXPECT_EQ(load[0].layer, 0);
+  EXPECT_EQ(load[0].experts, 6);
+  EXPECT_EQ(load[0].choices, 8 * 2u);
+  EXPECT_GE(load[0].busiest, 3u);
+  EXPECT_LE(load[0].busiest, 8u);
+  EXPECT_EQ(load[1].layer, 2);
+  EXPECT_EQ(load[1].choices, 2u);
+  EXPECT_EQ(load[1].busiest, 1u);
+  EXPECT_EQ(load[1].never_chosen, 4);
+
+  auto dense = open_or_fail(model_path("llama"));
+  ASSERT_NE(dense, nullptr);
+  EXPECT_EQ(dense->model().expert_load(), nullptr);
+}
 
 TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
   const auto family = find_family("MambaForCausalLM");
@@ -182,7 +209,7 @@ TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
 
 TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
   for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2",
-                           "gemma3", "gpt-oss"}) {
+                           "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe"}) {
     auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
     ASSERT_NE(run, nullptr) << name;
     const int32_t ids[] = {5, 6, 7, 8};

@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "model/gguf.h"
+#include "ops/router_rule.h"
 
 namespace warpweave {
 namespace {
@@ -21,6 +22,8 @@ struct GgufArch {
   bool permuted_qk = false;        // rows stored for interleaved rope pairs
   bool norms_plus_one = false;     // Gemma's (1 + w) already added
   bool branch_norms = false;
+  bool experts_renormalised = true;  // where the file does not say
+  bool post_attention_norm = false;  // the norm before the feed-forward is called so
 };
 
 constexpr GgufArch kArchs[] = {
@@ -28,6 +31,10 @@ constexpr GgufArch kArchs[] = {
     {"qwen2", "qwen2", "Qwen2ForCausalLM"},
     {"qwen3", "qwen3", "Qwen3ForCausalLM"},
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", false, false, false, false},
+    {"olmoe", "olmoe", "OlmoeForCausalLM", false, false, false, false},
+    {"glm4moe", "glm4_moe", "Glm4MoeForCausalLM", false, false, false, true, true},
+    {"phimoe", "phimoe", "PhimoeForCausalLM"},
     {"gemma2", "gemma2", "Gemma2ForCausalLM", false, true, true},
     {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, true, true},
 };
@@ -58,6 +65,10 @@ class Metadata {
     fail(key, fmt::format("must be from {:g} to {:g}, got {:g}", range.min, range.max, *value));
     return fallback;
   }
+  bool boolean(const std::string& key, bool fallback) {
+    const bool* value = get<bool>(key, "a boolean");
+    return value != nullptr ? *value : fallback;
+  }
   const std::string* text(const std::string& key) { return get<std::string>(key, "a string"); }
   void fail(const std::string& key, const std::string& rule) {
     if (status_.ok()) status_ = Status::data_loss("metadata " + arch_ + "." + key + " " + rule);
@@ -78,6 +89,8 @@ class Metadata {
 
 void read_gguf_rope(Metadata& meta, ModelConfig& out) {
   out.rope.theta = meta.number("rope.freq_base", 10000.0, kRopeThetaRange);
+  const int rotary_dim = meta.integer("rope.dimension_count", out.head_dim, 2, out.head_dim);
+  out.rope.partial_rotary_factor = static_cast<double>(rotary_dim) / out.head_dim;
   const std::string* scaling = meta.text("rope.scaling.type");
   if (scaling == nullptr || *scaling == "none") return;
   out.rope.factor = meta.number("rope.scaling.factor", 1.0, kRopeFactorRange);
@@ -91,21 +104,28 @@ void read_gguf_rope(Metadata& meta, ModelConfig& out) {
   }
 }
 
-// How llama.cpp's converter writes Llama 3 scaling: a divisor for every frequency.
-Status read_rope_divisors(const GgufContents& file, ModelConfig& out) {
-  const auto it = file.tensors.find("rope_freqs.weight");
-  if (it == file.tensors.end()) return {};
+// A tensor of one divisor for each frequency.
+Result<std::vector<float>> read_divisors(const GgufContents& file, const std::string& name, int64_t count) {
+  const auto it = file.tensors.find(name);
+  if (it == file.tensors.end()) return Status::data_loss("tensor " + name + " is missing");
   const TensorView& view = it->second;
-  if (view.dtype != DType::f32 || view.rank != 1 || view.shape[0] != out.head_dim / 2) {
-    return Status::data_loss("tensor rope_freqs.weight must hold head_dim / 2 F32 values");
+  if (view.dtype != DType::f32 || view.rank != 1 || view.shape[0] != count) {
+    return Status::data_loss("tensor " + name + " must hold " + std::to_string(count) + " F32 values");
   }
-  out.rope.frequency_divisors.resize(view.shape[0]);
-  std::memcpy(out.rope.frequency_divisors.data(), view.data, view.size_bytes());
-  for (float divisor : out.rope.frequency_divisors) {
+  std::vector<float> out(count);
+  std::memcpy(out.data(), view.data, view.size_bytes());
+  for (const float divisor : out) {
     if (!(divisor >= 1e-6f && divisor <= 1e6f)) {
-      return Status::data_loss("tensor rope_freqs.weight has a value outside 1e-6 to 1e6");
+      return Status::data_loss("tensor " + name + " has a value outside 1e-6 to 1e6");
     }
   }
+  return out;
+}
+
+// How llama.cpp's converter writes Llama 3 scaling.
+Status read_rope_divisors(const GgufContents& file, ModelConfig& out) {
+  if (!file.tensors.contains("rope_freqs.weight")) return {};
+  WW_ASSIGN_OR_RETURN(out.rope.frequency_divisors, read_divisors(file, "rope_freqs.weight", out.head_dim / 2));
   return {};
 }
 
@@ -119,6 +139,45 @@ void read_gguf_window(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   if (arch.name == "gemma3") {
     out.local_rope = RopeConfig{};  // 10000, unscaled
   }
+}
+
+// Phi-MoE: a divisor for every frequency, for short contexts and for long ones.
+Status read_longrope(const GgufContents& file, Metadata& meta, ModelConfig& out) {
+  if (!file.tensors.contains("rope_factors_long.weight")) return {};
+  out.rope.type = RopeConfig::Type::longrope;
+  out.rope.original_max_positions = meta.integer("rope.scaling.original_context_length", 0, 2, 1 << 28);
+  out.rope.short_mscale = out.rope.long_mscale = meta.number("rope.scaling.attn_factor", 1.0, kRopeFactorRange);
+  if (out.rope.original_max_positions == 0) meta.fail("rope.scaling.original_context_length", "is missing");
+  const int64_t frequencies = static_cast<int64_t>(out.head_dim * out.rope.partial_rotary_factor) / 2;
+  WW_ASSIGN_OR_RETURN(out.rope.short_factors, read_divisors(file, "rope_factors_short.weight", frequencies));
+  WW_ASSIGN_OR_RETURN(out.rope.long_factors, read_divisors(file, "rope_factors_long.weight", frequencies));
+  return {};
+}
+
+void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
+  out.num_experts = meta.integer("expert_count", 0, 0, kMaxExperts);
+  out.experts_per_token = meta.integer("expert_used_count", 0, 0, kMaxExpertsPerToken);
+  out.moe_intermediate_size = meta.integer("expert_feed_forward_length", out.intermediate_size, 1, 1 << 24);
+  if (out.experts_per_token > out.num_experts) meta.fail("expert_used_count", "must be at most expert_count");
+  if (out.num_experts == 0) return;
+  if (out.experts_per_token < 1) meta.fail("expert_used_count", "must be at least 1");
+  if (out.model_type == "llama") {
+    out.model_type = "mixtral";
+    out.architecture = "MixtralForCausalLM";
+  }
+  const bool sigmoid = out.model_type == "glm4_moe";
+  if (meta.integer("expert_gating_func", sigmoid ? 2 : 1, 0, 1000) != (sigmoid ? 2 : 1)) {
+    meta.fail("expert_gating_func", "is not the one of this architecture");
+  }
+  out.norm_topk_prob = meta.boolean("expert_weights_norm", arch.experts_renormalised);
+  out.routed_scaling_factor = meta.number("expert_weights_scale", 1, NumberRange{-1e6, 1e6});
+  out.n_group = meta.integer("expert_group_count", 1, 1, kMaxExperts);
+  out.topk_group = meta.integer("expert_group_used_count", out.n_group, 1, kMaxExperts);
+  out.first_k_dense_replace = meta.integer("leading_dense_block_count", 0, 0, 1 << 20);
+  // Layers that predict further tokens are counted, but are not of the decoder.
+  const int predicting = meta.integer("nextn_predict_layers", 0, 0, 64);
+  if (predicting >= out.num_layers) return meta.fail("nextn_predict_layers", "must be fewer than block_count");
+  out.num_layers -= predicting;
 }
 
 Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) {
@@ -136,18 +195,22 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", 1e-6, kNormEpsRange);
   out.attention_softcap = meta.number("attn_logit_softcapping", 0, kSoftcapRange);
   out.final_softcap = meta.number("final_logit_softcapping", 0, kSoftcapRange);
-  out.num_experts = meta.integer("expert_count", 0, 0, 4096);
-  out.experts_per_token = meta.integer("expert_used_count", 0, 0, 64);
-  out.moe_intermediate_size = meta.integer("expert_feed_forward_length", out.intermediate_size, 1, 1 << 24);
+  read_gguf_moe(meta, arch, out);
   out.hidden_act = arch.branch_norms ? "gelu_pytorch_tanh" : "silu";
   if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
   if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");
-  if (out.num_experts > 0 && out.experts_per_token < 1) meta.fail("expert_used_count", "must be at least 1");
-  if (out.experts_per_token > out.num_experts) meta.fail("expert_used_count", "must be at most expert_count");
   read_gguf_rope(meta, out);
   read_gguf_window(meta, arch, out);
+  if (arch.architecture == std::string_view("PhimoeForCausalLM")) WW_RETURN_IF_ERROR(read_longrope(file, meta, out));
   if (!meta.status().ok()) return meta.status();
   WW_RETURN_IF_ERROR(read_rope_divisors(file, out));
+  const auto shared = file.tensors.find("blk." + std::to_string(out.num_layers - 1) + ".ffn_gate_shexp.weight");
+  if (shared != file.tensors.end() && out.num_experts > 0) {
+    out.shared_expert_intermediate_size = static_cast<int>(std::min<int64_t>(shared->second.shape[0], 1 << 24));
+  }
+  out.lm_head_bias = file.tensors.contains("output.bias");
+  out.attention_bias = file.tensors.contains("blk.0.attn_q.bias");
+  out.use_qk_norm = file.tensors.contains("blk.0.attn_q_norm.weight");
   const auto embedding = file.tensors.find("token_embd.weight");
   if (embedding == file.tensors.end() || embedding->second.rank != 2) {
     return Status::data_loss("tensor token_embd.weight is missing");
@@ -172,10 +235,10 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
 }
 
 // "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight"; empty when there is none.
-std::string gguf_name(std::string_view name, bool branch_norms) {
+std::string gguf_name(std::string_view name, const GgufArch& arch) {
   if (name == "model.embed_tokens.weight") return "token_embd.weight";
-  if (name == "model.norm.weight") return "output_norm.weight";
-  if (name == "lm_head.weight") return "output.weight";
+  if (name.starts_with("model.norm.")) return "output_norm." + std::string(name.substr(11));
+  if (name.starts_with("lm_head.")) return "output." + std::string(name.substr(8));
   constexpr std::string_view kPrefix = "model.layers.";
   if (!name.starts_with(kPrefix)) return {};
   name.remove_prefix(kPrefix.size());
@@ -191,12 +254,20 @@ std::string gguf_name(std::string_view name, bool branch_norms) {
       {"post_feedforward_layernorm", "post_ffw_norm"},
       {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
       {"mlp.down_proj", "ffn_down"},          {"mlp.gate", "ffn_gate_inp"},
+      {"block_sparse_moe.w1", "ffn_gate"},    {"block_sparse_moe.w3", "ffn_up"},
+      {"block_sparse_moe.w2", "ffn_down"},    {"block_sparse_moe.gate", "ffn_gate_inp"},
+      {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"}, {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+      {"mlp.shared_expert.up_proj", "ffn_up_shexp"},     {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+      {"mlp.shared_expert.down_proj", "ffn_down_shexp"}, {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+      {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
   };
   const size_t suffix = rest.rfind('.');
   const std::string_view stem = rest.substr(0, suffix), kind = rest.substr(suffix);
   if (stem == "post_attention_layernorm") {
-    return "blk." + layer + (branch_norms ? ".post_attention_norm" : ".ffn_norm") + std::string(kind);
+    const bool own_name = arch.branch_norms || arch.post_attention_norm;
+    return "blk." + layer + (own_name ? ".post_attention_norm" : ".ffn_norm") + std::string(kind);
   }
+  if (rest == "mlp.gate.e_score_correction_bias") return "blk." + layer + ".exp_probs_b.bias";
   for (const auto& [from, to] : kNames) {
     if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
   }
@@ -205,6 +276,8 @@ std::string gguf_name(std::string_view name, bool branch_norms) {
 
 class GgufSource : public WeightSource {
  public:
+  static constexpr std::string_view kExperts = ".experts.";
+
   GgufSource(MappedFile file, GgufContents contents, const GgufArch& arch, const ModelConfig& config)
       : file_(std::move(file)), contents_(std::move(contents)), arch_(arch),
         num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads) {}
@@ -234,18 +307,23 @@ class GgufSource : public WeightSource {
  private:
   TensorView lookup(std::string_view name) const {
     // mlp.experts.<e>.gate_proj.weight is one slice of blk.N.ffn_gate_exps.weight.
-    const size_t experts = name.find("mlp.experts.");
+    const size_t experts = name.find(kExperts);
     if (experts != name.npos) return expert_slice(name, experts);
-    const auto it = contents_.tensors.find(gguf_name(name, arch_.branch_norms));
-    return it == contents_.tensors.end() ? TensorView{} : it->second;
+    const auto it = contents_.tensors.find(gguf_name(name, arch_));
+    if (it == contents_.tensors.end()) return {};
+    TensorView view = it->second;
+    if (name.ends_with(".shared_expert_gate.weight") && view.rank == 1) {  // of one row, which files leave out
+      view.rank = 2;
+      view.shape = {1, view.shape[0]};
+    }
+    return view;
   }
 
   TensorView expert_slice(std::string_view name, size_t experts) const {
-    const std::string_view rest = name.substr(experts + std::string_view("mlp.experts.").size());
+    const std::string_view rest = name.substr(experts + kExperts.size());
     const size_t dot = rest.find('.');
     const int64_t expert = std::strtol(std::string(rest.substr(0, dot)).c_str(), nullptr, 10);
-    std::string stacked = gguf_name(std::string(name.substr(0, experts)) + "mlp." + std::string(rest.substr(dot + 1)),
-                                    arch_.branch_norms);
+    std::string stacked = gguf_name(std::string(name.substr(0, experts)) + "." + std::string(rest.substr(dot + 1)), arch_);
     const size_t kind = stacked.rfind('.');
     if (kind == stacked.npos) return {};
     stacked.insert(kind, "_exps");

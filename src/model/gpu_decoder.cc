@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "model/families/family.h"
+#include "ops/cuda/norms.h"
 #include "ops/cuda/small_gemm.h"
 
 namespace warpweave {
@@ -115,23 +116,43 @@ gpu::WeightPrefetch GpuDecoder::ahead(const gpu::GpuLinear& next, int64_t rows) 
   return out;
 }
 
-void GpuDecoder::normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream) {
+void GpuDecoder::normed(const Norm& norm, const gpu::WeightPrefetch& prefetch, int64_t rows, void* stream,
+                        bool exact_copy) {
+  if (spec_.layer_norm) {
+    return gpu::layer_norm({.x = w_.x[current_], .rows = rows, .cols = spec_.hidden_size, .weight = norm.weight.data,
+                            .bias = norm.bias.data, .eps = spec_.norm_eps, .out = w_.h, .out_dtype = dtype_,
+                            .out_f32 = exact_copy ? w_.h_f32 : nullptr},
+                           stream);
+  }
   gpu::rms_norm({.x = w_.x[current_], .partials = pending_, .rows = rows, .cols = spec_.hidden_size,
-                 .weight = weight.data, .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps,
-                 .out = w_.h, .out_dtype = dtype_, .prefetch = ahead(next, rows)},
+                 .weight = norm.weight.data, .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps,
+                 .out = w_.h, .out_dtype = dtype_,
+                 .out_f32 = exact_copy ? w_.h_f32 : nullptr, .prefetch = prefetch},
                 stream);
   pending_ = {};
 }
 
 // A product of the normed residual stream; where the kernel can, it norms the rows itself.
-Status GpuDecoder::run_normed(const GpuVector& weight, gpu::GemmCall call, int64_t rows, void* stream) {
-  call.norm = {w_.x[current_], weight.data, spec_.norm_weight_offset, spec_.norm_eps};
-  if (!gemm_->takes_fused(call)) {
-    normed(weight, *call.linear, rows, stream);
+Status GpuDecoder::run_normed(const Norm& norm, gpu::GemmCall call, int64_t rows, void* stream) {
+  call.norm = {w_.x[current_], norm.weight.data, spec_.norm_weight_offset, spec_.norm_eps};
+  if (spec_.layer_norm || !gemm_->takes_fused(call)) {
+    normed(norm, ahead(*call.linear, rows), rows, stream);
     call.norm = {};
     call.x = w_.h;
   }
   return gemm_->run(call, stream);
+}
+
+// OLMoE: q and k normed in place, each over the width of all its heads.
+void GpuDecoder::norm_all_heads(const GpuDecoderLayer& layer, int64_t rows, void* stream) {
+  const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim, kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
+  gpu::WideNormCall call = {.x = w_.qkv, .dtype = dtype_, .row_stride = q_dim + 2 * kv_dim, .rows = rows, .cols = q_dim,
+                            .weight = layer.q_norm.data, .eps = spec_.norm_eps};
+  gpu::wide_norm(call, stream);
+  call.x = static_cast<std::byte*>(w_.qkv) + q_dim * dtype_info(dtype_).block_bytes;
+  call.cols = kv_dim;
+  call.weight = layer.k_norm.data;
+  gpu::wide_norm(call, stream);
 }
 
 // Has the product leave partial sums, if it can.
@@ -151,8 +172,10 @@ gpu::QkvRowsCall GpuDecoder::qkv_rows(int layer, const ForwardBatch& batch, GpuK
   call.num_q_heads = spec_.num_q_heads;
   call.num_kv_heads = spec_.num_kv_heads;
   call.head_dim = spec_.head_dim;
-  call.q_norm = weights.q_norm.data;
-  call.k_norm = weights.k_norm.data;
+  if (!spec_.wide_qk_norm) {
+    call.q_norm = weights.q_norm.data;
+    call.k_norm = weights.k_norm.data;
+  }
   call.norm_weight_offset = spec_.norm_weight_offset;
   call.norm_eps = spec_.norm_eps;
   if (!weights_.ropes.empty()) {
@@ -209,7 +232,7 @@ Status GpuDecoder::add_branch(const gpu::GpuLinear& linear, const void* input, c
   const bool direct = out_norm.empty();
   gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(rows), .y = direct ? w_.x[current_] : w_.branch,
                         .y_dtype = DType::f32, .y_stride = cols};
-  if (direct && cols <= gpu::kNormPartialCols) pending_ = leave_partials(call);
+  if (direct && cols <= gpu::kNormPartialCols && !spec_.layer_norm) pending_ = leave_partials(call);
   call.accumulate = direct && pending_.data == nullptr;
   WW_RETURN_IF_ERROR(gemm_->run(call, stream));
   if (direct) return {};
@@ -230,12 +253,13 @@ Status GpuDecoder::glu_product(const GpuDecoderLayer& layer, gpu::GemmCall call,
   fused.y_dtype = dtype_;
   fused.y_stride = ffn;
   fused.fused_glu = true;
-  if (gemm_->takes_fused(fused)) return normed ? run_normed(layer.mlp_norm, fused, rows, stream) : gemm_->run(fused, stream);
+  const Norm norm{layer.mlp_norm, layer.mlp_norm_bias};
+  if (gemm_->takes_fused(fused)) return normed ? run_normed(norm, fused, rows, stream) : gemm_->run(fused, stream);
   call.rows = product_rows(rows);
   call.y = w_.gate_up;
   call.y_dtype = dtype_;
   call.y_stride = 2 * ffn;
-  WW_RETURN_IF_ERROR(normed ? run_normed(layer.mlp_norm, call, rows, stream) : gemm_->run(call, stream));
+  WW_RETURN_IF_ERROR(normed ? run_normed(norm, call, rows, stream) : gemm_->run(call, stream));
   gpu::glu({.activation = call.linear->glu, .in = w_.gate_up, .dtype = dtype_, .rows = rows, .cols = ffn, .out = w_.act,
             .prefetch = normed ? ahead(layer.down, rows) : gpu::WeightPrefetch{}},
            stream);
@@ -261,14 +285,10 @@ Status GpuDecoder::experts(int index, const ForwardBatch& batch, int64_t rows) {
   step.h_f32 = w_.h_f32;
   step.positions = batch.device.positions;
   step.stream = stream;
-  if (pending_.data != nullptr || !experts_->norms_itself(step)) {
+  if (pending_.data != nullptr || spec_.layer_norm || !experts_->norms_itself(step)) {
     step.normed = true;
-    gpu::rms_norm({.x = w_.x[current_], .partials = pending_, .rows = rows, .cols = spec_.hidden_size,
-                   .weight = layer.mlp_norm.data, .weight_offset = spec_.norm_weight_offset, .eps = spec_.norm_eps, .out = w_.h,
-                   .out_dtype = dtype_, .out_f32 = experts_->wants_f32_rows(layer) ? w_.h_f32 : nullptr,
-                   .prefetch = experts_->ahead(*step.experts, rows)},
-                  stream);
-    pending_ = {};
+    normed({layer.mlp_norm, layer.mlp_norm_bias}, experts_->ahead(*step.experts, rows), rows, stream,
+           experts_->wants_f32_rows(layer));
   }
   WW_RETURN_IF_ERROR(experts_->run(step, *gemm_));
   if (layer.shared_down.empty()) return {};
@@ -312,8 +332,9 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
     gpu::GemmCall product = {.linear = &qkv, .rows = product_rows(rows), .y = w_.qkv, .y_dtype = dtype_,
                              .y_stride = qkv.out_features};
     gpu::QkvRowsCall qkv_call = qkv_rows(i, batch, cache);
-    if (gpu::rope_takes_partials(qkv_call)) qkv_call.partials = leave_partials(product);
-    WW_RETURN_IF_ERROR(run_normed(layer.input_norm, product, rows, stream));
+    if (!spec_.wide_qk_norm && gpu::rope_takes_partials(qkv_call)) qkv_call.partials = leave_partials(product);
+    WW_RETURN_IF_ERROR(run_normed({layer.input_norm, layer.input_norm_bias}, product, rows, stream));
+    if (spec_.wide_qk_norm) norm_all_heads(layer, rows, stream);
     gpu::norm_rope_write_kv(qkv_call, stream);
     if (i == num_layers - 1 && batch.logits_rows.empty()) break;
     attend(i, batch, cache, attention);
@@ -325,7 +346,7 @@ Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, Attenti
     WW_RETURN_IF_ERROR(layer.experts.empty() ? mlp(layer, rows, stream) : experts(i, batch, rows));
   }
   if (!batch.logits_rows.empty()) {
-    WW_RETURN_IF_ERROR(run_normed(weights_.final_norm, {.linear = &weights_.lm_head, .rows = rows, .y = logits,
+    WW_RETURN_IF_ERROR(run_normed({weights_.final_norm, weights_.final_norm_bias}, {.linear = &weights_.lm_head, .rows = rows, .y = logits,
                                                         .y_dtype = DType::f32, .y_stride = spec_.vocab_size},
                                   rows, stream));
     if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, rows * spec_.vocab_size, stream);

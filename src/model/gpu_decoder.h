@@ -50,8 +50,13 @@ class GpuDecoder {
   Status reserve(const GpuDecoderLimits& limits);
   int64_t product_rows(int64_t rows) const;
   gpu::WeightPrefetch ahead(const gpu::GpuLinear& next, int64_t rows) const;
-  void normed(const GpuVector& weight, const gpu::GpuLinear& next, int64_t rows, void* stream);
-  Status run_normed(const GpuVector& weight, gpu::GemmCall call, int64_t rows, void* stream);
+  struct Norm {                   // of rows of the residual stream
+    const GpuVector& weight;
+    const GpuVector& bias;
+  };
+  void normed(const Norm& norm, const gpu::WeightPrefetch& prefetch, int64_t rows, void* stream, bool exact_copy = false);
+  void norm_all_heads(const GpuDecoderLayer& layer, int64_t rows, void* stream);
+  Status run_normed(const Norm& norm, gpu::GemmCall call, int64_t rows, void* stream);
   gpu::PartialSums leave_partials(gpu::GemmCall& call);
   gpu::QkvRowsCall qkv_rows(int layer, const ForwardBatch& batch, GpuKvCache& cache) const;
   void attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention);

@@ -232,7 +232,8 @@ TEST_P(GpuFamilyTest, SixteenBitTypesStayClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GpuFamilyTest,
-                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2",
+                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "mixtral-moe",
+                                         "olmoe-moe", "gemma2",
                                          "gemma3", "gpt-oss", "gguf"),
                          [](const auto& info) {
                            std::string name = info.param;

@@ -48,6 +48,7 @@ struct GpuDecoderWeights {
   const void* embedding = nullptr;   // [vocab, hidden] of the serving dtype
   gpu::GpuLinear lm_head;
   GpuVector final_norm;
+  GpuVector final_norm_bias;
   std::vector<GpuRope> ropes;
   std::vector<GpuDecoderLayer> layers;
   std::vector<GpuExpertLayer> expert_layers;  // by layer; of dense ones empty

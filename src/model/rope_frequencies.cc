@@ -53,9 +53,21 @@ double scale_yarn(const RopeConfig& rope, int rotary_dim, int max_positions, std
   return yarn_mscale(rope.factor, 1.0);
 }
 
+// One set of factors for all positions of a served context: a sequence that grows past the original length
+// would otherwise find its earlier keys rotated by the other set.
+double scale_longrope(const RopeConfig& rope, int max_positions, int served_positions, std::vector<double>& inv_freq) {
+  const bool is_long = served_positions > rope.original_max_positions;
+  const std::vector<float>& factors = is_long ? rope.long_factors : rope.short_factors;
+  for (size_t i = 0; i < std::min(inv_freq.size(), factors.size()); ++i) inv_freq[i] /= factors[i];
+  if (const std::optional<double>& mscale = is_long ? rope.long_mscale : rope.short_mscale) return *mscale;
+  if (rope.attention_factor) return *rope.attention_factor;
+  const double stretched = static_cast<double>(max_positions) / rope.original_max_positions;
+  return stretched <= 1 ? 1.0 : std::sqrt(1 + std::log(stretched) / std::log(rope.original_max_positions));
+}
+
 }  // namespace
 
-RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_positions) {
+RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_positions, int served_positions) {
   const int rotary_dim = static_cast<int>(head_dim * rope.partial_rotary_factor) / 2 * 2;
   RopeFrequencies out;
   for (int i = 0; i < rotary_dim / 2; ++i) {
@@ -70,6 +82,9 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_p
     case RopeConfig::Type::llama3: scale_llama3(rope, out.inv_freq); break;
     case RopeConfig::Type::yarn:
       out.attention_factor = scale_yarn(rope, rotary_dim, max_positions, out.inv_freq);
+      break;
+    case RopeConfig::Type::longrope:
+      out.attention_factor = scale_longrope(rope, max_positions, served_positions, out.inv_freq);
       break;
   }
   const size_t divided = std::min(out.inv_freq.size(), rope.frequency_divisors.size());

@@ -13,6 +13,7 @@ struct RopeFrequencies {
   double attention_factor = 1.0;     // on cos and sin
 };
 
-RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_positions);
+// `max_positions`: the model's longest context; `served_positions`: the one it is served with.
+RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_positions, int served_positions);
 
 }  // namespace warpweave

@@ -58,6 +58,22 @@ void rms_norm(const RmsNormCall& call, ThreadTeam& team) {
   });
 }
 
+void layer_norm(const LayerNormCall& call, ThreadTeam& team) {
+  assert(call.out_dtype == DType::f32 || call.out_dtype == DType::bf16);
+  const bool bf16 = call.out_dtype == DType::bf16;
+  over_rows(team, call.rows, call.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      kernels().layer_norm({.x = call.x + r * call.x_stride,
+                            .weight = call.weight,
+                            .bias = call.bias,
+                            .cols = call.cols,
+                            .eps = call.eps,
+                            .out = static_cast<char*>(call.out) + r * call.out_stride * (bf16 ? 2 : 4),
+                            .out_is_bf16 = bf16});
+    }
+  });
+}
+
 void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count, float scale,
                       float* out, ThreadTeam& team) {
   assert(table.rank == 2);

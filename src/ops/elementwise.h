@@ -31,6 +31,21 @@ struct RmsNormCall {
 };
 void rms_norm(const RmsNormCall& call, ThreadTeam& team);
 
+// out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, per row (Ba et al. 2016).
+struct LayerNormCall {
+  const float* x = nullptr;       // [rows, cols]; may be `out` itself
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t x_stride = 0;
+  const float* weight = nullptr;  // [cols]
+  const float* bias = nullptr;    // [cols], or null
+  float eps = 1e-5f;
+  void* out = nullptr;            // [rows, cols]
+  DType out_dtype = DType::f32;   // f32 or bf16
+  int64_t out_stride = 0;
+};
+void layer_norm(const LayerNormCall& call, ThreadTeam& team);
+
 // out[i] = scale * table[ids[i]], widened. `table` is rank 2 [vocab, cols] of any dtype the
 // loader knows; an id outside [0, vocab) is a programmer error (requests are checked before).
 void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count, float scale,

@@ -75,6 +75,33 @@ TEST_P(EachTier, RmsNorm) {
   }
 }
 
+TEST_P(EachTier, LayerNorm) {
+  for (const int64_t n : kSizes) {
+    std::vector<float> x = normals(n, 1);
+    for (float& v : x) v += 3;  // the mean matters
+    const std::vector<float> weight = normals(n, 2), bias = normals(n, 3);
+    double mean = 0, variance = 0;
+    for (const float v : x) mean += v / static_cast<double>(n);
+    for (const float v : x) variance += (v - mean) * (v - mean) / static_cast<double>(n);
+    for (const float* b : {bias.data(), static_cast<const float*>(nullptr)}) {
+      std::vector<float> out(n + 1, kNan);
+      std::vector<uint16_t> narrow(n + 1, 0x7fc1);
+      LayerNormRow row{x.data(), weight.data(), b, n, 1e-5f, out.data(), false};
+      kernels.layer_norm(row);
+      row.out = narrow.data();
+      row.out_is_bf16 = true;
+      kernels.layer_norm(row);
+      for (int64_t i = 0; i < n; ++i) {
+        const double want = (x[i] - mean) / std::sqrt(variance + 1e-5) * weight[i] + (b != nullptr ? b[i] : 0);
+        ASSERT_NEAR(out[i], want, n == 1 ? 1e-3 : 2e-5) << n;
+        ASSERT_EQ(narrow[i], f32_to_bf16(out[i]));
+      }
+      ASSERT_TRUE(std::isnan(out[n]));
+      ASSERT_EQ(narrow[n], 0x7fc1);
+    }
+  }
+}
+
 double gated(GluActivation activation, double gate, double up) {
   if (activation == GluActivation::silu) return gate / (1 + std::exp(-gate)) * up;
   if (activation == GluActivation::gelu_tanh) {

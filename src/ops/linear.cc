@@ -121,6 +121,7 @@ struct PackedLinear::Plan {
   int64_t rows;
   int64_t tile_panels;
   int64_t row_blocks;
+  int64_t jobs;
   LinearOutput y;
 };
 
@@ -256,47 +257,91 @@ GemmTileFn tile_kernel(const LinearKernels& kernels, DType dtype, bool bf16_prod
 
 }  // namespace
 
+int64_t PackedLinear::product_width() const {
+  return uses_bf16_ ? (in_features_ + kBf16KUnit - 1) / kBf16KUnit * kBf16KUnit : in_features_;
+}
+
+// How a product of prepared rows is cut into jobs, where `tiles_beside` of the widest tiles of other products
+// keep the members busy, too.
+PackedLinear::Plan PackedLinear::plan_tiles(const LinearInput& x, const LinearOutput& y, int64_t tiles_beside,
+                                            int members) const {
+  Plan plan{};
+  plan.kernels = &kernels_of(tier_);
+  plan.x = x.data;
+  plan.x_is_bf16 = uses_bf16_;
+  plan.x_stride = x.row_stride;
+  plan.rows = x.rows;
+  plan.y = y;
+  plan.k = product_width();
+  plan.row_blocks = (x.rows + kBlockRows - 1) / kBlockRows;
+  // Narrower tiles when there are too few to keep every member busy to the end.
+  const int64_t unit = glu_ == GluActivation::none ? 1 : 2;
+  plan.tile_panels = std::max<int64_t>(unit, plan.kernels->tile_panels);
+  while (plan.tile_panels > unit &&
+         panels_ / plan.tile_panels * plan.row_blocks + tiles_beside < 4 * members) {
+    plan.tile_panels /= 2;
+  }
+  plan.jobs = (panels_ + plan.tile_panels - 1) / plan.tile_panels * plan.row_blocks;
+  return plan;
+}
+
 void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const {
   assert(x.dtype == DType::f32 || x.dtype == DType::bf16);
   assert(y.dtype == DType::f32 || (y.dtype == DType::bf16 && !y.accumulate));
   assert(y.best == nullptr || (y.dtype == DType::f32 && !y.accumulate));
   if (x.rows == 0 || empty()) return;
-  Plan plan{};
-  plan.kernels = &kernels_of(tier_);
-  plan.x_is_bf16 = uses_bf16_;
-  plan.rows = x.rows;
-  plan.y = y;
-  plan.k = uses_bf16_ ? (in_features_ + kBf16KUnit - 1) / kBf16KUnit * kBf16KUnit : in_features_;
-  plan.x = prepare_input(x, in_features_, plan.k, uses_bf16_, &plan.x_stride, team);
-  plan.row_blocks = (x.rows + kBlockRows - 1) / kBlockRows;
-
-  // Narrower tiles when there are too few to keep every member busy to the end.
-  const int64_t unit = glu_ == GluActivation::none ? 1 : 2;
-  plan.tile_panels = std::max<int64_t>(unit, plan.kernels->tile_panels);
-  while (plan.tile_panels > unit &&
-         panels_ / plan.tile_panels * plan.row_blocks < 4 * team.size()) {
-    plan.tile_panels /= 2;
-  }
-  const int64_t jobs = (panels_ + plan.tile_panels - 1) / plan.tile_panels * plan.row_blocks;
-  if (y.best != nullptr) return run_jobs_for_best(plan, jobs, team);
+  LinearInput prepared = x;
+  prepared.data = prepare_input(x, in_features_, product_width(), uses_bf16_, &prepared.row_stride, team);
+  const Plan plan = plan_tiles(prepared, y, 0, team.size());
+  if (y.best != nullptr) return run_jobs_for_best(plan, team);
   if (x.rows * in_features_ * panels_ * kPanelCols <= kSerialWork) {
-    for (int64_t job = 0; job < jobs; ++job) run_job(plan, job, nullptr);
+    for (int64_t job = 0; job < plan.jobs; ++job) run_job(plan, job, nullptr);
     return;
   }
-  team.parallel_for(jobs, 1, [&](int64_t begin, int64_t end) {
+  team.parallel_for(plan.jobs, 1, [&](int64_t begin, int64_t end) {
     for (int64_t job = begin; job < end; ++job) run_job(plan, job, nullptr);
   });
 }
 
+void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& team) {
+  thread_local std::vector<Plan> plans;  // grow-only, as all scratch
+  thread_local std::vector<int64_t> first_job;
+  plans.clear();
+  first_job.assign(1, 0);
+  int64_t tiles = 0, work = 0;
+  for (const LinearTask& task : tasks) {
+    tiles += task.linear->panels_ / std::max(1, kernels_of(task.linear->tier_).tile_panels);
+  }
+  for (const LinearTask& task : tasks) {
+    const PackedLinear& linear = *task.linear;
+    assert(task.x.dtype == linear.preferred_input() && task.x.row_stride >= linear.product_width());
+    assert(task.y.best == nullptr);
+    const int64_t own = linear.panels_ / std::max(1, kernels_of(linear.tier_).tile_panels);
+    plans.push_back(linear.plan_tiles(task.x, task.y, tiles - own, team.size()));
+    first_job.push_back(first_job.back() + (task.x.rows > 0 ? plans.back().jobs : 0));
+    work += task.x.rows * linear.in_features_ * linear.panels_ * kPanelCols;
+  }
+  // The members' own copies of these thread_locals are empty: they read this thread's.
+  const auto run_jobs = [&tasks, &all = plans, &first = first_job](int64_t begin, int64_t end) {
+    size_t task = std::upper_bound(first.begin(), first.end(), begin) - first.begin() - 1;
+    for (int64_t job = begin; job < end; ++job) {
+      while (job >= first[task + 1]) ++task;
+      tasks[task].linear->run_job(all[task], job - first[task], nullptr);
+    }
+  };
+  if (work <= kSerialWork) return run_jobs(0, first_job.back());
+  team.parallel_for(first_job.back(), 1, run_jobs);
+}
+
 // Every member takes its jobs in ascending order, so its own ties stay with the lower column.
-void PackedLinear::run_jobs_for_best(const Plan& plan, int64_t jobs, ThreadTeam& team) const {
+void PackedLinear::run_jobs_for_best(const Plan& plan, ThreadTeam& team) const {
   const int members = team.size();
   RowBest* const partial = reinterpret_cast<RowBest*>(
       thread_scratch(kBestScratch, members * plan.rows * sizeof(RowBest)));
   std::fill_n(partial, members * plan.rows, RowBest{});
   std::atomic<int64_t> next{0};
   team.run([&](int member, int) {
-    for (int64_t job; (job = next.fetch_add(1, std::memory_order_relaxed)) < jobs;) {
+    for (int64_t job; (job = next.fetch_add(1, std::memory_order_relaxed)) < plan.jobs;) {
       run_job(plan, job, partial + member * plan.rows);
     }
   });

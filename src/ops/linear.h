@@ -76,6 +76,8 @@ struct LinearOutput {
   RowBest* best = nullptr;
 };
 
+struct LinearTask;
+
 class PackedLinear {
  public:
   PackedLinear() = default;
@@ -89,6 +91,11 @@ class PackedLinear {
 
   void forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const;
 
+  // Products side by side in one parallel region: the members of the team take tiles of all of them in turn, so
+  // many small products keep everybody busy. Inputs are as the products want them: of preferred_input(), with rows
+  // of product_width() elements that are zero past in_features(). The bits are those of forward().
+  static void forward_all(std::span<const LinearTask> tasks, ThreadTeam& team);
+
   // Weight row `index` (counted as in the parts, stacked) widened to f32: [in_features]. Lets a
   // tied embedding be read from the packed head instead of being held twice.
   void weight_row(int64_t index, float* out) const;
@@ -100,11 +107,14 @@ class PackedLinear {
   bool empty() const { return out_features_ == 0; }
   // What forward() multiplies with; feed it inputs of this dtype to save the conversion.
   DType preferred_input() const { return uses_bf16_ ? DType::bf16 : DType::f32; }
+  // Elements of an input row that products read: in_features() or, for bf16, the next multiple of 32.
+  int64_t product_width() const;
 
  private:
   struct Plan;  // how one forward is cut into jobs
 
-  void run_jobs_for_best(const Plan& plan, int64_t jobs, ThreadTeam& team) const;
+  Plan plan_tiles(const LinearInput& x, const LinearOutput& y, int64_t tiles_beside, int members) const;
+  void run_jobs_for_best(const Plan& plan, ThreadTeam& team) const;
   void run_job(const Plan& plan, int64_t job, RowBest* best) const;
 
   AlignedBuffer weights_;
@@ -118,6 +128,13 @@ class PackedLinear {
   int64_t part_rows_ = 0;       // under a GLU: rows of gate (= of up); else all rows
   int64_t panels_ = 0;
   size_t panel_bytes_ = 0;
+};
+
+// One product of forward_all(). Outputs of different tasks do not overlap.
+struct LinearTask {
+  const PackedLinear* linear = nullptr;
+  LinearInput x;
+  LinearOutput y;
 };
 
 }  // namespace warpweave

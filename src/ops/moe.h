@@ -30,6 +30,7 @@ struct MoeCall {
   const PackedLinear* shared_gate_up = nullptr;
   const PackedLinear* shared_down = nullptr;
   const float* shared_gate = nullptr;
+  int32_t* rows_by_expert = nullptr;     // [experts] out: how many rows chose each, or null
   float* y = nullptr;             // [rows, hidden], y += result
   int64_t y_stride = 0;
 };

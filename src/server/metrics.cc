@@ -80,6 +80,28 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
   };
 }
 
+// One series a layer for each, whatever the number of experts.
+std::vector<MetricFamily> expert_metrics(const std::vector<ExpertLayerLoad>& layers,
+                                         const std::vector<ClientMetric::Label>& labels) {
+  std::vector<MetricFamily> out = {
+      {"expert_choices_total", "Choices of experts by this layer's router", MetricType::Counter, {}},
+      {"expert_load_imbalance", "Choices of the layer's busiest expert over the mean of all", MetricType::Gauge, {}},
+      {"experts_never_chosen", "Experts of the layer that no token has chosen", MetricType::Gauge, {}}};
+  for (const ExpertLayerLoad& layer : layers) {
+    const double choices = static_cast<double>(layer.choices);
+    const double values[] = {choices, static_cast<double>(layer.busiest) * layer.experts / choices,
+                             static_cast<double>(layer.never_chosen)};
+    for (size_t i = 0; i < out.size(); ++i) {
+      ClientMetric metric;
+      metric.label = labels;
+      metric.label.push_back({"layer", std::to_string(layer.layer)});
+      metric.gauge.value = metric.counter.value = values[i];
+      out[i].metric.push_back(std::move(metric));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 struct ServerMetrics::Impl {
@@ -159,6 +181,12 @@ std::string ServerMetrics::render(const Engine* engine) const {
       value.gauge.value = metric.value;
       value.counter.value = metric.value;
       families.push_back({Impl::name(metric.name), metric.help, metric.type, {value}});
+    }
+    if (const std::vector<ExpertLayerLoad> layers = engine->expert_load(); !layers.empty()) {
+      for (MetricFamily& family : expert_metrics(layers, labels)) {
+        family.name = Impl::name(family.name);
+        families.push_back(std::move(family));
+      }
     }
   }
   if (impl_->options.sglang_names) {

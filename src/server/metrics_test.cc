@@ -53,5 +53,22 @@ TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
   }
 }
 
+// Cardinality is that of the layers, not of the experts.
+TEST(ServerMetrics, ExpertsAreOneSeriesALayer) {
+  testing::FakeEngineOptions options;
+  options.expert_load = {{.layer = 3, .experts = 128, .choices = 640, .busiest = 20, .never_chosen = 7},
+                         {.layer = 4, .experts = 128, .choices = 640, .busiest = 5, .never_chosen = 0}};
+  testing::FakeEngine engine(options);
+  ServerMetrics metrics({.model_name = "moe", .sglang_names = true});
+  const std::string page = metrics.render(&engine);
+  EXPECT_TRUE(has_line(page, "warpweave:expert_choices_total{model_name=\"moe\",layer=\"3\"} 640")) << page;
+  EXPECT_TRUE(has_line(page, "warpweave:expert_load_imbalance{model_name=\"moe\",layer=\"3\"} 4"));
+  EXPECT_TRUE(has_line(page, "warpweave:expert_load_imbalance{model_name=\"moe\",layer=\"4\"} 1"));
+  EXPECT_TRUE(has_line(page, "warpweave:experts_never_chosen{model_name=\"moe\",layer=\"3\"} 7"));
+  EXPECT_TRUE(has_line(page, "sglang:expert_load_imbalance{model_name=\"moe\",layer=\"3\"} 4"));
+  testing::FakeEngine dense;
+  EXPECT_EQ(metrics.render(&dense).find("expert"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace warpweave::server

@@ -26,6 +26,8 @@ struct FamilyTraits {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;               // RMS norm per head on q and k, before rope
+  bool wide_qk_norm = false;          // with qk_norm: over all heads together
+  bool layer_norm = false;            // layer norms with a bias in place of RMS norms
   bool sinks = false;
   bool branch_norms = false;          // Gemma: a norm on each branch before it joins the residual
   bool fused_experts = false;         // gpt-oss: one transposed tensor for all experts
@@ -58,5 +60,10 @@ FamilyTraits qwen3_moe_traits(const ModelConfig& config);
 FamilyTraits gemma2_traits(const ModelConfig& config);
 FamilyTraits gemma3_traits(const ModelConfig& config);
 FamilyTraits gpt_oss_traits(const ModelConfig& config);
+FamilyTraits mixtral_traits(const ModelConfig& config);
+FamilyTraits qwen2_moe_traits(const ModelConfig& config);
+FamilyTraits glm4_moe_traits(const ModelConfig& config);
+FamilyTraits olmoe_traits(const ModelConfig& config);
+FamilyTraits phimoe_traits(const ModelConfig& config);
 
 }  // namespace warpweave

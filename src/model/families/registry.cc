@@ -10,6 +10,9 @@ constexpr Family kFamilies[] = {
     {"Qwen2ForCausalLM", qwen2_traits},       {"Qwen3ForCausalLM", qwen3_traits},
     {"Qwen3MoeForCausalLM", qwen3_moe_traits}, {"Gemma2ForCausalLM", gemma2_traits},
     {"Gemma3ForCausalLM", gemma3_traits},     {"GptOssForCausalLM", gpt_oss_traits},
+    {"MixtralForCausalLM", mixtral_traits},   {"Qwen2MoeForCausalLM", qwen2_moe_traits},
+    {"Glm4MoeForCausalLM", glm4_moe_traits},  {"OlmoeForCausalLM", olmoe_traits},
+    {"PhimoeForCausalLM", phimoe_traits},     {"PhiMoEForCausalLM", phimoe_traits},
 };
 
 }  // namespace

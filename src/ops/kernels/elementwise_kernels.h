@@ -19,8 +19,19 @@ struct RmsNormRow {
   bool accumulate;       // f32 only
 };
 
+struct LayerNormRow {
+  const float* x;
+  const float* weight;
+  const float* bias;     // null: none
+  int64_t cols;
+  float eps;
+  void* out;
+  bool out_is_bf16;
+};
+
 struct ElementwiseKernels {
   void (*rms_norm)(const RmsNormRow& row);
+  void (*layer_norm)(const LayerNormRow& row);
   // gate and up of n values each; out f32 or bf16.
   void (*glu)(GluActivation activation, const float* gate, const float* up, int64_t n, void* out,
               bool out_is_bf16);

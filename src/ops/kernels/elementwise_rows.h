@@ -67,6 +67,31 @@ void rms_norm_row(const RmsNormRow& row) {
   });
 }
 
+void layer_norm_row(const LayerNormRow& row) {
+  // Lanes past the end hold `mean`, so that their distance from it is zero.
+  const auto sum_of = [&](float mean, bool squares) __attribute__((always_inline)) {
+    Vec sum = vzero();
+    const Vec shift = vset1(mean);
+    each_run(row.cols, [&](int64_t at, int count) __attribute__((always_inline)) {
+      const Vec d = vsub(load_run(row.x + at, count, mean), shift);
+      sum = squares ? vfma(d, d, sum) : vadd(sum, d);
+    });
+    return vreduce_add(sum);
+  };
+  const float count = static_cast<float>(row.cols);
+  const float mean = sum_of(0.0f, false) / count;
+  const Vec scale = vset1(1.0f / __builtin_sqrtf(sum_of(mean, true) / count + row.eps));
+  each_run(row.cols, [&](int64_t at, int n) __attribute__((always_inline)) {
+    Vec v = vmul(vmul(vsub(load_run(row.x + at, n), vset1(mean)), scale), load_run(row.weight + at, n));
+    if (row.bias) v = vadd(v, load_run(row.bias + at, n));
+    if (row.out_is_bf16) {
+      store_run_bf16(static_cast<uint16_t*>(row.out) + at, v, n);
+    } else {
+      store_run(static_cast<float*>(row.out) + at, v, n);
+    }
+  });
+}
+
 template <GluActivation kActivation>
 void glu_row(const float* gate, const float* up, int64_t n, void* out, bool out_is_bf16) {
   each_run(n, [&](int64_t at, int count) __attribute__((always_inline)) {
@@ -230,7 +255,7 @@ void f16_to_f32(const uint16_t* x, int64_t n, float* out) {
 }
 
 constexpr ElementwiseKernels elementwise_kernels() {
-  return {rms_norm_row, glu, add_row, add_scaled_row, scale_row, softcap_row, argmax_row, max_row,
+  return {rms_norm_row, layer_norm_row, glu, add_row, add_scaled_row, scale_row, softcap_row, argmax_row, max_row,
           sum_exp_row, exp_scaled_row, subtract_row, rope_head, f32_to_bf16, bf16_to_f32, f32_to_f16,
           f16_to_f32, quantize_fp8<3, 7, 0x7e>, quantize_fp8<2, 15, 0x7b>, quantize_fp4};
 }

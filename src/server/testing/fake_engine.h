@@ -24,6 +24,7 @@ struct FakeEngineOptions {
   Status submit_error{};                 // returned by submit() when not ok
   int max_queued = 1 << 20;
   EngineInfo info{};
+  std::vector<ExpertLayerLoad> expert_load = {};
 };
 
 class FakeEngine : public Engine {
@@ -51,6 +52,8 @@ class FakeEngine : public Engine {
   }
 
   const EngineInfo& info() const override { return options_.info; }
+
+  std::vector<ExpertLayerLoad> expert_load() const override { return options_.expert_load; }
 
   EngineStats stats() const override {
     std::lock_guard lock(mutex_);

@@ -1,0 +1,110 @@
+// config.json of mixtures of experts: what the router is told, and what is refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "model/build_decoder.h"
+#include "model/families/family.h"
+#include "model/rope_frequencies.h"
+
+namespace warpweave {
+namespace {
+
+using nlohmann::json;
+
+json glm(const json& changes = json::object()) {
+  json out = {{"architectures", {"Glm4MoeForCausalLM"}}, {"model_type", "glm4_moe"}, {"vocab_size", 100},
+              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 4}, {"num_attention_heads", 4},
+              {"n_routed_experts", 16}, {"num_experts_per_tok", 4}, {"n_group", 4}, {"topk_group", 2},
+              {"moe_intermediate_size", 32}, {"n_shared_experts", 2}, {"routed_scaling_factor", 2.5},
+              {"first_k_dense_replace", 1}};
+  out.update(changes);
+  return out;
+}
+
+json phimoe(const json& rope) {
+  json out = glm({{"architectures", {"PhiMoEForCausalLM"}}, {"model_type", "phimoe"}, {"head_dim", 8},
+                  {"n_group", 1}, {"topk_group", 1}, {"rope_scaling", rope}});
+  return out;
+}
+
+std::string error_of(const json& config) {
+  const auto parsed = parse_config_json(config.dump());
+  return parsed.ok() ? "" : parsed.status().message();
+}
+
+TEST(MoeConfig, GlmTellsItsRouterEverything) {
+  const auto config = parse_config_json(glm().dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->shared_expert_intermediate_size, 64);
+  EXPECT_EQ(config->first_k_dense_replace, 1);
+  EXPECT_EQ(config->rope.partial_rotary_factor, 0.5);
+  const auto traits = family_traits(*config);
+  ASSERT_TRUE(traits.ok()) << traits.status().message();
+  const RouterRule& rule = decoder_spec(*config, *traits).router;
+  EXPECT_EQ(rule.num_experts, 16);
+  EXPECT_EQ(rule.k, 4);
+  EXPECT_EQ(rule.score, RouterScore::sigmoid);
+  EXPECT_EQ(rule.groups, 4);
+  EXPECT_EQ(rule.kept_groups, 2);
+  EXPECT_EQ(rule.group_score, GroupScore::best_two);
+  EXPECT_FLOAT_EQ(rule.scale, 2.5f);
+  EXPECT_TRUE(rule.renormalise);
+}
+
+TEST(MoeConfig, RulesThatCannotBeFollowedNameTheirKey) {
+  EXPECT_NE(error_of(glm({{"n_group", 3}})).find("n_group"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"topk_group", 5}})).find("topk_group"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"num_experts_per_tok", 9}})).find("topk_group"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"num_experts_per_tok", 17}})).find("num_experts_per_tok"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"n_routed_experts", 2048}})).find("n_routed_experts"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"scoring_func", "softmax"}})).find("scoring_func"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"clip_qkv", 8.0}})).find("clip_qkv"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"model_type", "qwen2_moe"}})).find("shared_expert_intermediate_size"), std::string::npos);
+  // Groups of one expert have no best two, which only the family knows.
+  const auto config = parse_config_json(glm({{"n_group", 16}, {"topk_group", 8}}).dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_FALSE(family_traits(*config).ok());
+}
+
+TEST(MoeConfig, LongropeTakesOneSetOfFactorsForTheContextServed) {
+  const json rope = {{"type", "longrope"}, {"short_factor", {1, 1, 2, 2}}, {"long_factor", {4, 4, 8, 8}},
+                     {"short_mscale", 1.1}, {"long_mscale", 1.3}, {"original_max_position_embeddings", 512}};
+  const auto config = parse_config_json(phimoe(rope).dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const RopeFrequencies near = rope_frequencies(config->rope, 8, 2048, 512);
+  const RopeFrequencies far = rope_frequencies(config->rope, 8, 2048, 513);
+  EXPECT_DOUBLE_EQ(near.attention_factor, 1.1);
+  EXPECT_DOUBLE_EQ(far.attention_factor, 1.3);
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(near.inv_freq[i], 4 * far.inv_freq[i], 1e-12);
+
+  for (const json& broken : {json{{"long_factor", {4, 4, 8}}}, json{{"short_factor", {1, 1, 2, "x"}}},
+                             json{{"short_factor", {1, 1, 2, 0}}}, json{{"long_factor", json::array()}}}) {
+    json changed = rope;
+    changed.update(broken);
+    EXPECT_NE(error_of(phimoe(changed)).find("_factor"), std::string::npos) << broken.dump();
+  }
+  json wrong = rope;
+  wrong["short_factor"] = wrong["long_factor"] = {1, 2};
+  EXPECT_NE(error_of(phimoe(wrong)).find("4 values"), std::string::npos) << error_of(phimoe(wrong));
+  wrong = rope;
+  wrong.erase("original_max_position_embeddings");
+  EXPECT_NE(error_of(phimoe(wrong)).find("original_max_position_embeddings"), std::string::npos);
+}
+
+// Mixtral says of a window nothing else than its size.
+TEST(MoeConfig, AWindowHidesInAllLayersUnlessItHoldsTheContext) {
+  json mixtral = glm({{"architectures", {"MixtralForCausalLM"}}, {"model_type", "mixtral"}, {"n_group", 1}, {"topk_group", 1},
+                      {"max_position_embeddings", 4096}, {"sliding_window", 1024}});
+  auto config = parse_config_json(mixtral.dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->sliding_layers, std::vector<bool>(4, true));
+  mixtral["sliding_window"] = 4096;
+  config = parse_config_json(mixtral.dump());
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->sliding_window, 0);
+  EXPECT_TRUE(config->sliding_layers.empty());
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,70 @@
+#include "ops/cuda/norms.h"
+
+#include <cuda_runtime.h>
+
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// The sum over the block, in every thread; in the same order whatever the grid.
+__device__ float block_sum(float x) {
+  __shared__ float of_warp[kWarps];
+  x = warp_sum(x);
+  __syncthreads();  // the sums before have been read
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += of_warp[w];
+  return sum;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormCall call) {
+  const int64_t first = blockIdx.x * call.cols;
+  const float* const x = call.x + first;
+  const float count = static_cast<float>(call.cols);
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) sum += x[i];
+  const float mean = block_sum(sum) / count;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) squares += (x[i] - mean) * (x[i] - mean);
+  const float scale = 1.0f / sqrtf(block_sum(squares) / count + call.eps);
+  for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) {
+    const float y = (x[i] - mean) * scale * call.weight[i] + (call.bias != nullptr ? call.bias[i] : 0.0f);
+    static_cast<T*>(call.out)[first + i] = from_f32<T>(y);
+    if (call.out_f32 != nullptr) call.out_f32[first + i] = y;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) wide_norm_kernel(WideNormCall call) {
+  T* const x = static_cast<T*>(call.x) + blockIdx.x * call.row_stride;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) {
+    const float value = to_f32(x[i]);
+    squares += value * value;
+  }
+  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(call.cols) + call.eps);
+  for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) x[i] = from_f32<T>(to_f32(x[i]) * scale * call.weight[i]);
+}
+
+}  // namespace
+
+void layer_norm(const LayerNormCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  with_type(call.out_dtype, [&]<typename T>(T*) {
+    layer_norm_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+  });
+}
+
+void wide_norm(const WideNormCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  with_type(call.dtype, [&]<typename T>(T*) {
+    wide_norm_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+  });
+}
+
+}  // namespace warpweave::gpu
