@@ -94,6 +94,21 @@ void expect_refused(const std::string& source, const std::string& part,
   EXPECT_NE(text.status().message().find(part), std::string::npos) << text.status().message();
 }
 
+// What Python's str methods give.
+TEST(ChatTemplate, CaseIsPythons) {
+  const auto expect = [](const std::string& expression, const std::string& wanted) {
+    auto text = render("{{ " + expression + " }}");
+    ASSERT_TRUE(text.ok()) << text.status().message();
+    EXPECT_EQ(*text, wanted) << expression;
+  };
+  expect("'ΟΔΟΣ ΣΑΣ. Σ'.lower()", "οδος σας. σ");
+  expect("'straße ŉ'.upper()", "STRASSE ʼN");
+  expect("'ǆ ﬁn'.title()", "ǅ Fin");
+  expect("'İ'.lower()", "i̇");
+  expect("'éCOLE'.capitalize()", "École");
+  expect("'Ⅳ'.isupper()", "True");
+}
+
 TEST(ChatTemplate, ErrorsNameTheLineAndTheCause) {
   auto status = ChatTemplate::parse("a\nb {% iff x %}").status();
   EXPECT_EQ(status.field(), "chat_template");

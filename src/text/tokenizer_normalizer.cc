@@ -1,62 +1,34 @@
 #include "text/tokenizer_normalizer.h"
 
-#include <unicode/bytestream.h>
-#include <unicode/normalizer2.h>
-#include <unicode/stringpiece.h>
-#include <unicode/uniset.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "text/pretokenizer.h"
 #include "text/tokenizer_unicode.h"
+#include "text/unicode/unicode.h"
 
 namespace warpweave {
 namespace {
 
 using Kind = NormalizerStep::Kind;
 
-const icu::Normalizer2* unicode_form(Kind kind, UErrorCode* error) {
+unicode::NormalizationForm unicode_form(Kind kind) {
   switch (kind) {
-    case Kind::nfc: return icu::Normalizer2::getNFCInstance(*error);
-    case Kind::nfd: return icu::Normalizer2::getNFDInstance(*error);
-    case Kind::nfkc: return icu::Normalizer2::getNFKCInstance(*error);
-    default: return icu::Normalizer2::getNFKDInstance(*error);
+    case Kind::nfc: return unicode::NormalizationForm::nfc;
+    case Kind::nfd: return unicode::NormalizationForm::nfd;
+    case Kind::nfkc: return unicode::NormalizationForm::nfkc;
+    default: return unicode::NormalizationForm::nfkd;
   }
 }
 
-// The characters that the `tokenizers` library normalizes: its tables are those of Unicode 9.
-// Never freed, as ICU's own instances.
-const icu::UnicodeSet& normalized_characters(UErrorCode* error) {
-  static UErrorCode build_error = U_ZERO_ERROR;
-  static const icu::UnicodeSet* const set = [] {
-    auto* built = new icu::UnicodeSet(u"[:age=9.0:]", build_error);
-    built->freeze();
-    return built;
-  }();
-  if (U_FAILURE(build_error)) *error = build_error;
-  return *set;
-}
-
-Status to_unicode_form(Kind kind, std::string* text) {
+void to_unicode_form(Kind kind, std::string* text) {
   const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
-  if (std::all_of(text->begin(), text->end(), is_ascii)) return {};
-  UErrorCode error = U_ZERO_ERROR;
-  const icu::UnicodeSet& characters = normalized_characters(&error);
-  const icu::Normalizer2* whole_form = unicode_form(kind, &error);
-  std::string out;
-  out.reserve(text->size());
-  icu::StringByteSink<std::string> sink(&out);
-  if (U_SUCCESS(error)) {
-    const icu::FilteredNormalizer2 form(*whole_form, characters);
-    form.normalizeUTF8(0, icu::StringPiece(text->data(), static_cast<int32_t>(text->size())), sink,
-                       nullptr, error);
-  }
-  if (U_FAILURE(error)) {
-    return Status::internal(std::string("Unicode normalization failed: ") + u_errorName(error));
-  }
-  *text = std::move(out);
-  return {};
+  if (std::all_of(text->begin(), text->end(), is_ascii)) return;
+  std::u32string characters;
+  characters.reserve(text->size());
+  for (size_t pos = 0; pos < text->size();) characters += take_utf8(*text, &pos);
+  text->clear();
+  for (const char32_t c : unicode::normalize_as_of_9(characters, unicode_form(kind))) append_utf8(c, text);
 }
 
 std::string to_lower(std::string_view text) {
@@ -118,9 +90,7 @@ Status Normalizer::run(std::string_view text, RegexScratch* regex, std::string* 
         break;
       case Kind::strip: strip(step.spec, out, starts_text); break;
       case Kind::lowercase: *out = to_lower(*out); break;
-      default:
-        WW_RETURN_IF_ERROR(to_unicode_form(step.spec.kind, out));
-        break;
+      default: to_unicode_form(step.spec.kind, out); break;
     }
     if (out->size() >= kMaxPreTokenizerBytes) {
       return Status::resource_exhausted("the text is too long for the tokenizer");

@@ -1,9 +1,9 @@
 #include "text/tokenizer_unicode.h"
 
-#include <unicode/uchar.h>
-
 #include <algorithm>
 #include <iterator>
+
+#include "text/unicode/unicode.h"
 
 namespace warpweave {
 namespace {
@@ -12,7 +12,7 @@ constexpr UnicodeAddition kAdditions[] = {
 #include "text/tokenizer_unicode_additions.inc"
 };
 
-// The category's letter for a code point newer than the system's ICU, else 0.
+// The category's letter for a code point newer than Unicode 14, else 0.
 char added_category(char32_t c) {
   const auto* after = std::upper_bound(
       std::begin(kAdditions), std::end(kAdditions), c,
@@ -20,10 +20,6 @@ char added_category(char32_t c) {
   if (after == std::begin(kAdditions)) return 0;
   const UnicodeAddition& added = *(after - 1);
   return c <= added.last ? added.category[0] : 0;
-}
-
-bool has_category(char32_t c, uint32_t mask, char letter) {
-  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & mask) != 0 || added_category(c) == letter;
 }
 
 }  // namespace
@@ -94,12 +90,12 @@ int hex_digit_value(char c) {
   return -1;
 }
 
-bool is_white_space(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)); }
+bool is_white_space(char32_t c) { return unicode::is_white_space(c); }
 
 bool is_numeric(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
   if ((c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6)) return true;  // Unicode 17
-  return has_category(c, U_GC_N_MASK, 'N');
+  return unicode::is_number(c) || added_category(c) == 'N';
 }
 
 bool is_punctuation(char32_t c) {
@@ -107,24 +103,17 @@ bool is_punctuation(char32_t c) {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
            (c >= '{' && c <= '~');
   }
-  if (c == 0x166D || c == 0x111C9) return true;
-  const auto code = static_cast<UChar32>(c);
-  UVersionInfo since;
-  u_charAge(code, since);
-  return (U_GET_GC_MASK(code) & U_GC_P_MASK) != 0 && since[0] <= 8;
+  return c == 0x166D || c == 0x111C9 || unicode::is_punctuation_of_8(c);
 }
 
 bool is_word_char(char32_t c) {
-  const auto code = static_cast<UChar32>(c);
-  return u_hasBinaryProperty(code, UCHAR_ALPHABETIC) ||
-         u_hasBinaryProperty(code, UCHAR_JOIN_CONTROL) ||
-         (U_GET_GC_MASK(code) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0 ||
+  if (c == 0x200C || c == 0x200D) return true;  // Join_Control
+  const unicode::Category category = unicode::category(c);
+  return unicode::is_alphabetic(c) || category == unicode::Category::Nd || category == unicode::Category::Pc ||
          added_category(c) == 'L' || added_category(c) == 'M';
 }
 
-char32_t to_lower_simple(char32_t c) {
-  return static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
-}
+char32_t to_lower_simple(char32_t c) { return unicode::to_lower_simple(c); }
 
 char32_t last_utf8(std::string_view text, size_t* length) {
   size_t start = text.size() - 1;

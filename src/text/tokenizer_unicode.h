@@ -1,8 +1,8 @@
 // UTF-8 stepping and the character classes that tokenizers use.
 //
-// Categories are those of Unicode 16, as in the `tokenizers` library: ICU and PCRE2 of the system
-// may be older, so the letters, marks, numbers, punctuation and symbols assigned after Unicode 14
-// are listed in tokenizer_unicode_additions.inc (made by tools/make_tokenizer_goldens.py).
+// Categories are those of Unicode 16, as in the `tokenizers` library: utf8proc (unicode/) and PCRE2 of
+// the system may be older, so the letters, marks, numbers, punctuation and symbols assigned after
+// Unicode 14 are listed in tokenizer_unicode_additions.inc (made by tools/make_tokenizer_goldens.py).
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,10 @@
 #include "text/jinja/unicode.h"
 
-#include <unicode/locid.h>
-#include <unicode/uchar.h>
-#include <unicode/ustring.h>
-#include <unicode/unistr.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+
+#include "text/unicode/unicode.h"
 
 namespace warpweave::jinja {
 
@@ -102,18 +99,8 @@ bool is_space(char32_t c) {
          c == 0x3000;
 }
 
-bool is_alpha(char32_t c) {
-  switch (u_charType(static_cast<UChar32>(c))) {
-    case U_UPPERCASE_LETTER:
-    case U_LOWERCASE_LETTER:
-    case U_TITLECASE_LETTER:
-    case U_MODIFIER_LETTER:
-    case U_OTHER_LETTER: return true;
-    default: return false;
-  }
-}
-
-bool is_digit(char32_t c) { return u_isdigit(static_cast<UChar32>(c)); }
+bool is_alpha(char32_t c) { return unicode::is_letter(c); }
+bool is_digit(char32_t c) { return unicode::category(c) == unicode::Category::Nd; }
 
 std::string_view strip(std::string_view text, Side side, const std::string_view* chars) {
   std::vector<std::string_view> set = chars != nullptr ? characters(*chars) : std::vector<std::string_view>();
@@ -139,23 +126,44 @@ std::string_view strip(std::string_view text, Side side, const std::string_view*
 
 namespace {
 
-icu::UnicodeString to_icu(std::string_view text) {
-  return icu::UnicodeString::fromUTF8(
-      icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
+constexpr char32_t kCapitalSigma = 0x3A3;
+constexpr char32_t kFinalSigma = 0x3C2;
+
+// Bytes that are no valid UTF-8 become U+FFFD, as everywhere where a text is looked at as characters.
+std::u32string to_utf32(std::string_view text) {
+  std::u32string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint c = decode(text, at);
+    out += c.value;
+    at += c.bytes;
+  }
+  return out;
 }
 
-std::string from_icu(const icu::UnicodeString& text) {
+std::string to_utf8(std::u32string_view text) {
   std::string out;
-  text.toUTF8String(out);
+  out.reserve(text.size());
+  for (const char32_t c : text) append_utf8(out, c);
   return out;
 }
 
 std::string title_first(std::string_view character) {
-  icu::UnicodeString text = to_icu(character);
-  return from_icu(text.toTitle(nullptr, icu::Locale::getRoot()));
+  std::u32string out;
+  unicode::append_title(decode(character, 0).value, &out);
+  return to_utf8(out);
 }
 
-bool cased(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED); }
+// Whether the sigma at `at` ends a word: a cased character before it and none after it, those that case ignores
+// left out.
+bool is_final_sigma(std::u32string_view text, size_t at) {
+  size_t before = at;
+  while (before > 0 && unicode::is_case_ignorable(text[before - 1])) --before;
+  if (before == 0 || !unicode::is_cased(text[before - 1])) return false;
+  size_t after = at + 1;
+  while (after < text.size() && unicode::is_case_ignorable(text[after])) ++after;
+  return after == text.size() || !unicode::is_cased(text[after]);
+}
 
 // At least one cased character, and every cased character has the property.
 template <typename Property>
@@ -164,8 +172,8 @@ bool all_cased(std::string_view text, Property property) {
   for (size_t at = 0; at < text.size();) {
     CodePoint c = decode(text, at);
     at += c.bytes;
-    if (!cased(c.value)) continue;
-    if (!property(static_cast<UChar32>(c.value))) return false;
+    if (!unicode::is_cased(c.value)) continue;
+    if (!property(c.value)) return false;
     any = true;
   }
   return any;
@@ -174,11 +182,22 @@ bool all_cased(std::string_view text, Property property) {
 }  // namespace
 
 std::string upper(std::string_view text) {
-  return from_icu(to_icu(text).toUpper(icu::Locale::getRoot()));
+  std::u32string out;
+  for (const char32_t c : to_utf32(text)) unicode::append_upper(c, &out);
+  return to_utf8(out);
 }
 
 std::string lower(std::string_view text) {
-  return from_icu(to_icu(text).toLower(icu::Locale::getRoot()));
+  const std::u32string characters = to_utf32(text);
+  std::u32string out;
+  for (size_t at = 0; at < characters.size(); ++at) {
+    if (characters[at] == kCapitalSigma && is_final_sigma(characters, at)) {
+      out += kFinalSigma;
+    } else {
+      unicode::append_lower(characters[at], &out);
+    }
+  }
+  return to_utf8(out);
 }
 
 std::string capitalize(std::string_view text) {
@@ -191,7 +210,7 @@ std::string title(std::string_view text) {
   std::string out;
   bool inside = false;
   for_each_character(text, [&](std::string_view character) {
-    bool letter = cased(decode(character, 0).value);
+    bool letter = unicode::is_cased(decode(character, 0).value);
     out += !letter ? std::string(character) : inside ? lower(character) : title_first(character);
     inside = letter;
   });
@@ -199,11 +218,11 @@ std::string title(std::string_view text) {
 }
 
 bool is_upper(std::string_view text) {
-  return all_cased(text, [](UChar32 c) { return u_isUUppercase(c) != 0; });
+  return all_cased(text, unicode::is_uppercase);
 }
 
 bool is_lower(std::string_view text) {
-  return all_cased(text, [](UChar32 c) { return u_isULowercase(c) != 0; });
+  return all_cased(text, unicode::is_lowercase);
 }
 
 std::vector<std::string_view> split_whitespace(std::string_view text, int64_t max_splits) {
@@ -262,7 +281,7 @@ std::string quote(std::string_view text) {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (c == ' ' || (u_isprint(static_cast<UChar32>(c)) && !is_space(c))) {
+    } else if (c == ' ' || (unicode::is_printable(c) && !is_space(c))) {
       out += character;
     } else {
       const char* form = c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x";
