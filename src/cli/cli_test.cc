@@ -195,5 +195,12 @@ TEST(Explain, SaysWhatThisProgramLacks) {
   EXPECT_EQ(here.find("note:"), std::string::npos) << here;
 }
 
+TEST(Health, NoAnswerIsAFailureAndABadPortAMisuse) {
+  const Argv nobody = {"--port", "1", "--timeout", "2"};
+  EXPECT_EQ(health_command(nobody), kExitFailed);
+  const Argv bad_port = {"--port", "70000"};
+  EXPECT_EQ(health_command(bad_port), kExitUsage);
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -24,6 +24,7 @@ int run_command(std::span<const std::string> argv);
 int explain_command(std::span<const std::string> argv);
 int backends_command(std::span<const std::string> argv);
 int doctor_command(std::span<const std::string> argv);
+int health_command(std::span<const std::string> argv);
 int docs_command(std::span<const std::string> argv);
 int conformance_command(std::span<const std::string> argv);
 int bench_command(std::span<const std::string> argv);

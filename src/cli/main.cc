@@ -19,6 +19,7 @@ struct CommandEntry {
 constexpr CommandEntry kCommands[] = {
     {"serve", serve_command, "Serve a model over HTTP (the default when flags come first)"},
     {"run", run_command, "Chat with a model in the terminal"},
+    {"health", health_command, "Ask a running server whether it is ready"},
     {"explain", explain_command, "Say which attention backends would run, and why"},
     {"backends", backends_command, "List the attention backends"},
     {"doctor", doctor_command, "Check this machine: CPU, memory, models"},
