@@ -12,8 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "cli/chat_settings.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
+#include "flags/nearest_name.h"
 
 namespace warpweave {
 namespace {
@@ -47,7 +49,9 @@ struct Answer {
 // One conversation: the messages so far, in the model's template or as plain text.
 class Chat {
  public:
-  explicit Chat(LoadedModel& model) : model_(model) {}
+  Chat(LoadedModel& model, ChatSettings settings) : model_(model), settings_(std::move(settings)) {}
+
+  ChatSettings& settings() { return settings_; }
 
   void clear() { messages_ = nlohmann::ordered_json::array(); }
 
@@ -77,6 +81,9 @@ class Chat {
     }
     ChatInput input;
     input.messages = messages_;
+    if (!settings_.system_prompt.empty()) {
+      input.messages.insert(input.messages.begin(), {{"role", "system"}, {"content", settings_.system_prompt}});
+    }
     const auto token_text = [&](std::optional<int32_t> id) {
       return id ? tokenizer.id_to_token(*id).value_or("") : "";
     };
@@ -101,9 +108,9 @@ class Chat {
     Engine& engine = *model_.served.engine;
     GenerateRequest request;
     request.rid = fmt::format("run-{}", ++turns_);
-    request.sampling = model_.default_sampling;
-    const int room = engine.info().context_len - static_cast<int>(prompt.size()) - 1;
-    request.sampling.max_new_tokens = std::max(1, room);
+    request.sampling = settings_.sampling;
+    const int room = std::max(1, engine.info().context_len - static_cast<int>(prompt.size()) - 1);
+    request.sampling.max_new_tokens = std::min(room, settings_.max_tokens.value_or(room));
     request.input_ids = std::move(prompt);
 
     Answer answer;
@@ -137,9 +144,62 @@ class Chat {
   }
 
   LoadedModel& model_;
+  ChatSettings settings_;
   nlohmann::ordered_json messages_ = nlohmann::ordered_json::array();
   int turns_ = 0;
 };
+
+constexpr const char* kHelp =
+    "/set               show the settings\n"
+    "/set NAME VALUE    change one, such as /set temperature 0.2\n"
+    "/clear             forget the conversation\n"
+    "/exit              end; so does Ctrl-D\n"
+    "Ctrl-C stops an answer. Everything else goes to the model.\n";
+
+// A line of the form /word ...; a path such as /etc/hosts is none.
+bool is_command(std::string_view line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  return word.size() > 1 && word[0] == '/' && word.find('/', 1) == std::string_view::npos;
+}
+
+Status set_from_line(std::string_view line, Chat* conversation) {
+  const auto next_word = [&line] {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view word = line.substr(0, line.find(' '));
+    line.remove_prefix(word.size());
+    return word;
+  };
+  next_word();  // "/set"
+  const std::string_view name = next_word();
+  if (name.empty()) {
+    std::fputs(chat_settings_text(conversation->settings()).c_str(), stdout);
+    return {};
+  }
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  if (line.empty() && name != "system_prompt") {
+    return Status::invalid_argument("/set needs a value, such as /set temperature 0.2");
+  }
+  return set_chat_setting(name, line, &conversation->settings());
+}
+
+// False when the conversation is over.
+bool run_chat_command(const std::string& line, Chat* conversation) {
+  const std::string word = line.substr(0, line.find(' '));
+  if (word == "/exit" || word == "/quit") return false;
+  if (word == "/clear") {
+    conversation->clear();
+  } else if (word == "/help") {
+    std::fputs(kHelp, stdout);
+  } else if (word == "/set") {
+    if (Status status = set_from_line(line, conversation); !status.ok()) fail(status, kExitFailed);
+  } else {
+    const std::string_view near = nearest_name(word, std::vector<std::string_view>{"/exit", "/clear", "/help", "/set"});
+    fail(Status::invalid_argument(fmt::format("unknown command {}; {}", log_safe(word),
+                                              near.empty() ? "/help lists them" : fmt::format("did you mean {}?", near))),
+         kExitFailed);
+  }
+  return true;
+}
 
 int chat(const ServerArgs& args) {
   if (args.skip_tokenizer_init) {
@@ -151,20 +211,25 @@ int chat(const ServerArgs& args) {
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) {
-    std::printf("%s, %s%s\n/exit ends, /clear forgets, Ctrl-C stops an answer\n",
+    std::printf("%s, %s%s\n/help lists the commands, /exit ends, Ctrl-C stops an answer\n",
                 version_text().c_str(), loaded->served.engine->info().served_model_name.c_str(),
                 loaded->chat_template ? "" : " (no chat template: it continues your text)");
   }
-  Chat conversation(*loaded);
+  if (!args.system_prompt.empty() && !loaded->chat_template) {
+    return fail(Status::invalid_argument("--system-prompt: this model has no chat template and continues plain text; "
+                                         "leave it out, or give one with --chat-template FILE"),
+                kExitUsage);
+  }
+  Chat conversation(*loaded, chat_settings(args, loaded->served.generation));
   std::string line;
   while (true) {
     if (terminal) {
       std::printf("> ");
       std::fflush(stdout);
     }
-    if (!std::getline(std::cin, line) || line == "/exit") break;
-    if (line == "/clear") {
-      conversation.clear();
+    if (!std::getline(std::cin, line)) break;
+    if (is_command(line)) {
+      if (!run_chat_command(line, &conversation)) break;
     } else if (!line.empty()) {
       if (Status status = conversation.say(line); !status.ok()) fail(status, kExitFailed);
     }

@@ -69,20 +69,31 @@ class StopSignals {
   bool stopping_ = false;
 };
 
-void print_model(const EngineInfo& info) {
+void print_attention(const EngineInfo& info) {
+  const size_t refused = info.attention_refused.size();
+  const bool all = spdlog::should_log(spdlog::level::debug);
+  std::printf("Attention: prefill %s, decode %s%s\n", info.prefill_attention_backend.c_str(),
+              info.decode_attention_backend.c_str(),
+              refused == 0 || all ? ""
+                                  : fmt::format("; {} others refused (why: warpweave explain, or --log-level debug)",
+                                                refused).c_str());
+  for (const std::string& reason : info.attention_reasons) std::printf("  %s\n", reason.c_str());
+  if (!all) return;
+  for (const std::string& line : info.attention_refused) std::printf("  refused %s\n", line.c_str());
+}
+
+void print_model(const Engine& engine) {
+  const EngineInfo& info = engine.info();
+  const EngineStats stats = engine.stats();
   std::printf("Device: %s\n", info.device.c_str());
   std::printf("Model: %s (%s), %s, weights %.3f GB, loaded in %.2f s\n", info.model_path.c_str(),
               info.architecture.c_str(), info.dtype.c_str(), info.weight_bytes / kGiB,
               info.load_seconds);
-  std::printf("KV pool: %lld tokens in %d pages of %d, %s, %.3f GB; context %d tokens\n",
-              static_cast<long long>(info.max_total_tokens), info.num_pages, info.page_size,
-              info.kv_cache_dtype.c_str(), info.kv_cache_bytes / kGiB, info.context_len);
-  std::printf("Attention: prefill %s, decode %s\n", info.prefill_attention_backend.c_str(),
-              info.decode_attention_backend.c_str());
-  for (const std::string& reason : info.attention_reasons) std::printf("  %s\n", reason.c_str());
-  for (const std::string& refused : info.attention_refused) {
-    std::printf("  refused %s\n", refused.c_str());
-  }
+  std::printf("KV pool: %.3f GB reserved for %lld tokens (%d pages of %d, %s), %lld tokens used; context %d tokens\n",
+              info.kv_cache_bytes / kGiB, static_cast<long long>(info.max_total_tokens), info.num_pages,
+              info.page_size, info.kv_cache_dtype.c_str(),
+              static_cast<long long>(stats.used_tokens + stats.evictable_tokens), info.context_len);
+  print_attention(info);
 }
 
 std::string url_of(const ServerArgs& args, int port) {
@@ -92,15 +103,21 @@ std::string url_of(const ServerArgs& args, int port) {
   return fmt::format("http://{}:{}", host, port);
 }
 
-void print_ready(const ServerArgs& args, const EngineInfo& info, int port) {
+void print_ready(const ServerArgs& args, const EngineInfo& info, bool has_chat, int port) {
   const std::string url = url_of(args, port);
-  std::printf("The server is fired up and ready to roll!\n  Chat page: %s/\n", url.c_str());
   const std::string key = args.api_key.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'";
-  const std::string body =
-      info.has_tokenizer ? R"({"text": "Once upon a time", "sampling_params": {"max_new_tokens": 64}})"
-                         : R"({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 64}})";
-  std::printf("  Try: curl %s/generate%s -H 'Content-Type: application/json' -d '%s'\n", url.c_str(),
-              key.c_str(), body.c_str());
+  std::string path = "/generate";
+  std::string body = R"({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 64}})";
+  if (has_chat) {
+    path = "/v1/chat/completions";
+    body = R"({"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}]})";
+  } else if (info.has_tokenizer) {
+    path = "/v1/completions";
+    body = R"({"model": "default", "prompt": "Once upon a time", "max_tokens": 64})";
+  }
+  std::printf("The server is fired up and ready to roll!\n"
+              "Try: curl %s%s%s -H 'Content-Type: application/json' -d '%s'\nChat page: %s/\n",
+              url.c_str(), path.c_str(), key.c_str(), body.c_str(), url.c_str());
 }
 
 // One request through the whole engine, so that the first user pays for no first touch.
@@ -233,7 +250,7 @@ int serve(const ServerArgs& args) {
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
   model = std::move(loaded).value();
   Engine& engine = *model->served.engine;
-  print_model(engine.info());
+  print_model(engine);
 
   metrics.emplace(MetricsOptions{.model_name = engine.info().served_model_name,
                                  .sglang_names = args.metrics_compat == "sglang"});
@@ -250,7 +267,7 @@ int serve(const ServerArgs& args) {
   server.set_router(std::move(router));
   if (!args.skip_server_warmup) warm_up(engine);
   ready = true;
-  print_ready(args, engine.info(), server.port());
+  print_ready(args, engine.info(), model->chat_template.has_value(), server.port());
 
   signals.wait();
   ready = false;

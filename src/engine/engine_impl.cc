@@ -1,6 +1,7 @@
 #include "engine/engine_impl.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <chrono>
 #include <fstream>
 #include <random>
@@ -84,13 +85,22 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   return out;
 }
 
+// "weights/Qwen3-0.6B/" -> "Qwen3-0.6B", "SmolLM2.Q4_1.gguf" -> "SmolLM2.Q4_1".
+std::string model_name_of(const std::string& path) {
+  if (path.empty()) return "tale-llama";
+  std::error_code no_folder;
+  std::filesystem::path whole = std::filesystem::absolute(path, no_folder).lexically_normal();
+  if (whole.filename().empty()) whole = whole.parent_path();  // "folder/"
+  const std::filesystem::path name = whole.extension() == ".gguf" ? whole.stem() : whole.filename();
+  return name.empty() ? path : name.string();
+}
+
 EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, const Resolved& attention,
                     DType dtype) {
   EngineInfo info;
   info.model_path = options.model_path;
-  info.served_model_name = options.args.served_model_name.empty()
-                               ? (options.args.model_path.empty() ? "tale-llama" : options.args.model_path)
-                               : options.args.served_model_name;
+  info.served_model_name =
+      options.args.served_model_name.empty() ? model_name_of(options.args.model_path) : options.args.served_model_name;
   info.model_type = bundle.config.model_type;
   info.architecture = bundle.config.architecture;
   info.dtype = dtype_info(dtype).name;

@@ -29,7 +29,7 @@ std::vector<FlagSpec> model_flags() {
        .notice = "--trust-remote-code: accepted, and no code of the model folder is run"},
       {.names = {"--served-model-name"}, .group = G::model, .target = &A::served_model_name,
        .value_name = "NAME", .help = "The name in /v1/models and in answers",
-       .default_text = "the model path", .common = true},
+       .default_text = "the model's folder or file", .common = true},
       {.names = {"--chat-template"}, .group = G::model, .target = &A::chat_template,
        .value_name = "FILE", .help = "Jinja chat template: a file, or the text itself",
        .default_text = "the model's"},
@@ -285,6 +285,34 @@ std::vector<FlagSpec> observation_flags() {
   };
 }
 
+std::vector<FlagSpec> chat_flags() {
+  const auto of_run = [](FlagSpec spec) {
+    spec.common = spec.run_only = true;
+    return spec;
+  };
+  return {
+      of_run({.names = {"--temperature"}, .group = G::chat, .target = &A::temperature, .value_name = "T",
+              .help = "How freely words are chosen; 0 takes the likeliest", .default_text = "the model's, or 0.7",
+              .min = 0, .max = 100}),
+      of_run({.names = {"--top-p"}, .group = G::chat, .target = &A::top_p, .value_name = "P",
+              .help = "Only the likeliest words that sum up to this probability",
+              .default_text = "the model's, or 0.9", .min = 0.001, .max = 1}),
+      of_run({.names = {"--top-k"}, .group = G::chat, .target = &A::top_k, .value_name = "N",
+              .help = "Only this many of the likeliest words; -1 or 0 for all", .default_text = "the model's, or -1",
+              .min = -1, .max = kMaxInt}),
+      of_run({.names = {"--min-p"}, .group = G::chat, .target = &A::min_p, .value_name = "P",
+              .help = "Only words at least this likely, relative to the likeliest",
+              .default_text = "the model's, or 0", .min = 0, .max = 1}),
+      of_run({.names = {"--repetition-penalty"}, .group = G::chat, .target = &A::repetition_penalty, .value_name = "F",
+              .help = "Makes words that were there less likely; 1 does nothing",
+              .default_text = "the model's, or 1", .min = 0.01, .max = 2}),
+      of_run({.names = {"--max-tokens"}, .group = G::chat, .target = &A::max_tokens, .value_name = "TOKENS",
+              .help = "Longest answer", .default_text = "what the context leaves", .min = 1, .max = kMaxInt}),
+      of_run({.names = {"--system-prompt"}, .group = G::chat, .target = &A::system_prompt, .value_name = "TEXT",
+              .help = "Instructions that stand before the conversation", .default_text = "none"}),
+  };
+}
+
 }  // namespace
 
 std::string_view flag_group_title(FlagGroup group) {
@@ -296,6 +324,7 @@ std::string_view flag_group_title(FlagGroup group) {
     case G::attention: return "Attention";
     case G::speculative: return "Speculative decoding (explain only)";
     case G::observation: return "Logs and metrics";
+    case G::chat: return "Chat in the terminal (run only)";
   }
   return {};
 }
@@ -304,7 +333,7 @@ std::span<const FlagSpec> flag_table() {
   static const std::vector<FlagSpec> table = [] {
     std::vector<FlagSpec> all;
     for (auto part : {model_flags, number_flags, http_flags, memory_flags, attention_flags,
-                      observation_flags}) {
+                      observation_flags, chat_flags}) {
       for (FlagSpec& spec : part()) all.push_back(std::move(spec));
     }
     return all;

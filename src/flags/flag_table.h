@@ -14,7 +14,7 @@
 
 namespace warpweave {
 
-enum class FlagGroup { model, numbers, http, memory, attention, speculative, observation };
+enum class FlagGroup { model, numbers, http, memory, attention, speculative, observation, chat };
 std::string_view flag_group_title(FlagGroup group);
 
 using FlagTarget =
@@ -34,6 +34,7 @@ struct FlagSpec {
   double max = std::numeric_limits<double>::infinity();
   bool common = false;                  // shown by --help, not only by --help-all
   bool explain_only = false;            // `explain` resolves it; this version does not serve it
+  bool run_only = false;                // of the chat in the terminal
   bool secret = false;                  // never printed
   std::string_view notice = {};         // said at start when given
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr FlagGroup kGroups[] = {FlagGroup::model,     FlagGroup::numbers,     FlagGroup::http,
                                  FlagGroup::memory,    FlagGroup::attention,
-                                 FlagGroup::speculative, FlagGroup::observation};
+                                 FlagGroup::speculative, FlagGroup::observation, FlagGroup::chat};
 
 nlohmann::ordered_json value_json(const FlagSpec& spec, const ServerArgs& args) {
   return std::visit(
@@ -47,6 +47,7 @@ std::string default_text(const FlagSpec& spec) {
 
 bool shown(const FlagSpec& spec, Command command, bool all) {
   if (spec.explain_only && command != Command::explain) return false;
+  if (spec.run_only && command != Command::run) return false;
   return all || spec.common || spec.explain_only;
 }
 
@@ -57,8 +58,8 @@ std::string usage(Command command) {
              "  warpweave serve                            the embedded model at port 30000\n"
              "  warpweave serve --model-path ./my-model    a model folder or GGUF file\n";
     case Command::run:
-      return "Usage: warpweave run [flags]\n\nChats in the terminal; /exit or Ctrl-D ends, Ctrl-C "
-             "stops an answer.\nTakes the flags of `warpweave serve`.\n";
+      return "Usage: warpweave run [flags]\n\nChats in the terminal; /help lists its commands, /exit or Ctrl-D ends, Ctrl-C "
+             "stops an answer.\nTakes the flags of `warpweave serve` too.\n";
     case Command::explain:
       return "Usage: warpweave explain [flags]\n\nPrints which attention backend each phase would "
              "run and why, without loading weights.\nTakes the flags of `warpweave serve`. Exit "
@@ -116,7 +117,7 @@ std::string flags_markdown() {
 nlohmann::ordered_json server_args_json(const ServerArgs& args) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const FlagSpec& spec : flag_table()) {
-    if (spec.explain_only) continue;
+    if (spec.explain_only || spec.run_only) continue;
     std::string key(spec.names[0].substr(2));
     std::replace(key.begin(), key.end(), '-', '_');
     json[key] = value_json(spec, args);

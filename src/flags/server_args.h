@@ -26,7 +26,7 @@ struct ServerArgs {
   bool skip_tokenizer_init = false;
   std::string load_format = "auto";          // auto, safetensors, gguf, dummy
   bool trust_remote_code = false;            // accepted; runs nothing
-  std::string served_model_name;             // empty: model_path
+  std::string served_model_name;             // empty: the last part of model_path
   std::string chat_template;                 // a file, or the template text itself
   std::optional<int> context_length;         // tokens
   std::string sampling_defaults = "model";   // model, openai
@@ -112,6 +112,15 @@ struct ServerArgs {
   std::string metrics_compat = "none";       // none, sglang
   bool enable_cache_report = false;
   double decode_log_interval_s = 10;
+
+  // `run` only; unset: generation_config.json's, else what suits small chat models
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int> top_k;                  // -1: all
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<int> max_tokens;             // of one answer; unset: the room in the context
+  std::string system_prompt;
 
   // `explain` only
   std::string hardware;                      // a described machine; empty: this one
