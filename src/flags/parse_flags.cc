@@ -278,7 +278,7 @@ class Parser {
                       "try: warpweave explain with the same flags");
     }
     if (spec.run_only && command_ != Command::run) {
-      return not_here(command_, spec.names[0], "a flag of warpweave run",
+      return not_here(spec.names[0], "a flag of warpweave run",
                       "requests to a server bring their own; leave it out");
     }
     WW_RETURN_IF_ERROR(std::visit(Assign{command_, spec, value, parsed_.args}, spec.target));
