@@ -115,6 +115,7 @@ def random_texts(probe, tokens, end, args):
 def walk(probe, tokens, end, draw, steps=120):
     """Random tokens, short ways to an end preferred as a model prefers them."""
     text = b""
+    short = range(256)  # the tokens of one byte
     for step in range(steps):
         answer = probe.mask()
         if not answer["ok"]:
@@ -122,6 +123,8 @@ def walk(probe, tokens, end, draw, steps=120):
         if answer["end"] and draw.random() < 0.4:
             return text.decode("utf-8", "strict")
         ids = set_ids(answer["mask"], len(tokens))
+        if len(ids) > 400:
+            ids = draw.sample(ids, 300) + [i for i in short if answer["mask"][i // 8] >> (i % 8) & 1]
         closing = [i for i in ids if tokens[i][:1] in b'"}],0123456789' and tokens[i] and len(tokens[i]) < 4]
         plain = [i for i in ids if tokens[i].strip()]
         token = draw.choice(closing if closing and draw.random() < 0.2 + step / 60 else plain or ids)
