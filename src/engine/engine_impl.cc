@@ -44,16 +44,6 @@ std::string model_name_of(const std::string& path) {
   return name.empty() ? path : name.string();
 }
 
-// "weights/Qwen3-0.6B/" -> "Qwen3-0.6B", "SmolLM2.Q4_1.gguf" -> "SmolLM2.Q4_1".
-std::string model_name_of(const std::string& path) {
-  if (path.empty()) return "tale-llama";
-  std::error_code no_folder;
-  std::filesystem::path whole = std::filesystem::absolute(path, no_folder).lexically_normal();
-  if (whole.filename().empty()) whole = whole.parent_path();  // "folder/"
-  const std::filesystem::path name = whole.extension() == ".gguf" ? whole.stem() : whole.filename();
-  return name.empty() ? path : name.string();
-}
-
 EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, const Resolved& attention,
                     DType dtype) {
   EngineInfo info;
