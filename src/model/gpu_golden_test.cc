@@ -233,7 +233,7 @@ TEST_P(GpuFamilyTest, SixteenBitTypesStayClose) {
 
 INSTANTIATE_TEST_SUITE_P(Families, GpuFamilyTest,
                          testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "mixtral-moe",
-                                         "olmoe-moe", "gemma2",
+                                         "olmoe-moe", "qwen2-moe", "glm4-moe", "phimoe-moe", "phimoe-moe-long", "gemma2",
                                          "gemma3", "gpt-oss", "gguf"),
                          [](const auto& info) {
                            std::string name = info.param;
