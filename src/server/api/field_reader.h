@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api/json_parse.h"
+#include "server/api/request_body.h"
 
 namespace warpweave::server {
 

@@ -264,7 +264,7 @@ Result<std::vector<int32_t>> encode_prompt(const Api& api, std::string_view text
 }
 
 Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
   return NativeParser(api, json).parse();
 }
 

@@ -123,7 +123,7 @@ Result<std::string> model_card_json(const Api& api, std::string_view id) {
 }
 
 Status abort_request(Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
   FieldReader reader(json);
   std::string rid;
   bool abort_all = false;

@@ -23,7 +23,7 @@ void append_ids(const std::vector<int32_t>& ids, std::string* out) {
 }  // namespace
 
 Result<std::string> tokenize(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));
@@ -56,7 +56,7 @@ Result<std::string> tokenize(const Api& api, std::string_view body) {
 }
 
 Result<std::string> detokenize(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/detokenize"));

@@ -288,7 +288,7 @@ Status read_options(const Api& api, FieldReader* reader, ChatOptions* out) {
 }  // namespace
 
 Result<GenerationJob> parse_chat(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/chat/completions"));
   FieldReader reader(json);
   ChatOptions options;

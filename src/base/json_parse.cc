@@ -1,4 +1,4 @@
-#include "server/api/json_parse.h"
+#include "base/json_parse.h"
 
 #include <cstdint>
 #include <map>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-namespace warpweave::server {
+namespace warpweave {
 namespace {
 
 // Keeps the last of equal keys. Members are appended unchecked while parsing, because looking each
@@ -35,13 +35,17 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
   Json take() { return std::move(root_); }
   const Status& status() const { return status_; }
 
-  bool null() override { return place(Json()); }
-  bool boolean(bool value) override { return place(Json(value)); }
-  bool number_integer(int64_t value) override { return place(Json(value)); }
-  bool number_unsigned(uint64_t value) override { return place(Json(value)); }
-  bool number_float(double value, const std::string&) override { return place(Json(value)); }
-  bool string(std::string& value) override { return place(Json(std::move(value))); }
-  bool binary(Json::binary_t&) override { return refuse("binary values do not exist in JSON"); }
+  size_t used_values() const { return values_; }
+
+  bool null() override { return place(Json(), 1); }
+  bool boolean(bool value) override { return place(Json(value), 1); }
+  bool number_integer(int64_t value) override { return place(Json(value), 1); }
+  bool number_unsigned(uint64_t value) override { return place(Json(value), 1); }
+  bool number_float(double value, const std::string&) override { return place(Json(value), 1); }
+  bool string(std::string& value) override {
+    return place(Json(std::move(value)), kJsonStringValues);
+  }
+  bool binary(Json::binary_t&) override { return false; }  // does not exist in JSON
 
   bool start_object(size_t) override { return open(Json::object()); }
   bool start_array(size_t) override { return open(Json::array()); }
@@ -54,7 +58,7 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
   bool key(std::string& name) override {
     auto& object = stack_.back()->get_ref<Json::object_t&>();
     if (object.size() >= limits_.max_members) {
-      return refuse(fmt::format("an object has more than {} members", limits_.max_members));
+      return pass_limit(fmt::format("an object has more than {} members", limits_.max_members));
     }
     object.emplace_back(std::move(name), Json());
     return true;
@@ -62,8 +66,11 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    return refuse(fmt::format("it is not valid JSON: {} at byte {}", reason(error.what()),
-                              position));
+    if (status_.ok()) {
+      status_ = Status::invalid_argument(
+          fmt::format("it is not valid JSON: {} at byte {}", reason(error.what()), position));
+    }
+    return false;
   }
 
  private:
@@ -78,8 +85,8 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
     return std::string(rest.substr(0, rest.find("; ")));
   }
 
-  bool refuse(std::string why) {
-    if (status_.ok()) status_ = Status::invalid_argument("The request body cannot be read: " + why);
+  bool pass_limit(std::string which) {
+    if (status_.ok()) status_ = Status::resource_exhausted(std::move(which));
     return false;
   }
 
@@ -96,22 +103,25 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
     return &slot;
   }
 
-  bool count_value() {
-    return ++values_ <= limits_.max_values ||
-           refuse(fmt::format("it holds more than {} values", limits_.max_values));
+  bool count_values(size_t count) {
+    values_ += count;
+    return values_ <= limits_.max_values ||
+           pass_limit(fmt::format("it holds more values than {} (a text counts {}, a list or object {})",
+                                  limits_.max_values, kJsonStringValues, kJsonContainerValues));
   }
 
-  bool place(Json&& value) {
-    if (!count_value()) return false;
+  bool place(Json&& value, size_t count) {
+    if (!count_values(count)) return false;
     insert(std::move(value));
     return true;
   }
 
   bool open(Json&& container) {
     if (stack_.size() >= limits_.max_depth) {
-      return refuse(fmt::format("lists and objects are nested deeper than {}", limits_.max_depth));
+      return pass_limit(
+          fmt::format("lists and objects are nested deeper than {}", limits_.max_depth));
     }
-    if (!count_value()) return false;
+    if (!count_values(kJsonContainerValues)) return false;
     stack_.push_back(insert(std::move(container)));
     return true;
   }
@@ -130,20 +140,12 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits, size_t* used_values) {
   DomBuilder builder(limits);
-  if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.status();
+  const bool whole = Json::sax_parse(text.begin(), text.end(), &builder);
+  if (used_values != nullptr) *used_values = builder.used_values();
+  if (!whole) return builder.status();
   return builder.take();
 }
 
-Result<Json> parse_json_object(std::string_view text, const JsonLimits& limits) {
-  WW_ASSIGN_OR_RETURN(Json value, parse_json(text, limits));
-  if (!value.is_object()) {
-    return Status::invalid_argument(fmt::format(
-        "The request body is a JSON {}, but must be an object like {{\"field\": value}}.",
-        value.type_name()));
-  }
-  return value;
-}
-
-}  // namespace warpweave::server
+}  // namespace warpweave
