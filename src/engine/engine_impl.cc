@@ -310,6 +310,7 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   core.info.num_pages = core.scheduler.num_pages;
   core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * attention.page_size;
   core.info.max_running_requests = core.scheduler.max_running_requests;
+  core.info.max_queued_requests = core.scheduler.max_queued_requests;
   core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
   core.info.enable_mixed_chunk = core.scheduler.enable_mixed_chunk;
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

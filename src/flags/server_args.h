@@ -49,6 +49,9 @@ struct ServerArgs {
   double drain_timeout_s = 30;
   int max_connections = 4096;
   int64_t max_body_bytes = 32 << 20;
+  int64_t max_logprob_values = 1 << 19;      // of one request
+  bool allow_unknown_fields = false;
+  bool no_special_tokens_in_content = false;
   double http_timeout_s = 60;                // a request must arrive within it; idle keep-alive
 
   // Memory and scheduling

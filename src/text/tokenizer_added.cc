@@ -83,13 +83,15 @@ int32_t AddedTokenMatcher::match(std::string_view text, size_t at, size_t litera
 }
 
 bool AddedTokenMatcher::may_begin_special(std::string_view text, size_t at) const {
-  for (int32_t node = 0; at < text.size(); ++at) {
+  if (nodes_.empty()) return false;
+  int32_t node = 0;
+  for (; at < text.size(); ++at) {
     node = child(node, static_cast<unsigned char>(text[at]));
     if (node < 0) return false;
     const int32_t pattern = nodes_[node].pattern;
     if (pattern >= 0 && patterns_[pattern].special) return true;
   }
-  return true;
+  return !nodes_[node].next.empty();
 }
 
 void AddedTokenMatcher::split(std::string_view text, std::span<const size_t> literal_at,

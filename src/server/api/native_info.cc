@@ -129,6 +129,9 @@ Status abort_request(Api& api, std::string_view body) {
   bool abort_all = false;
   reader.get("rid", TextLimit{kMaxRidBytes}, &rid);
   reader.get("abort_all", &abort_all);
+  // Both are about the message to the client, which is always "aborted" here.
+  constexpr std::string_view kWithoutEffect[] = {"abort_message", "finished_reason"};
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   if (abort_all) {
     api.engine().abort("");

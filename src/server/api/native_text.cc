@@ -7,6 +7,7 @@
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
 #include "server/api/native.h"
+#include "server/api/request_cost.h"
 
 namespace warpweave::server {
 namespace {
@@ -29,6 +30,9 @@ Result<std::string> tokenize(const Api& api, std::string_view body) {
   WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));
   bool add_special_tokens = true;
   reader.get("add_special_tokens", &add_special_tokens);
+  reader.find("prompt");
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kOpenAiFieldsWithoutEffect);
+  WW_RETURN_IF_ERROR(reader.status());
   std::vector<std::string> prompts;
   const bool found = reader.get("prompt", TextLimit{kMaxTextBytes, kMaxSequences}, &prompts);
   WW_RETURN_IF_ERROR(reader.status());
@@ -41,7 +45,8 @@ Result<std::string> tokenize(const Api& api, std::string_view body) {
   std::string counts;
   for (const std::string& prompt : prompts) {
     WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                        api.tokenizer()->encode(prompt, add_special_tokens));
+                        encode_text(api, prompt, "prompt",
+                                    {.add_special_tokens = add_special_tokens}));
     if (!counts.empty()) {
       tokens += ',';
       counts += ',';
@@ -62,6 +67,8 @@ Result<std::string> detokenize(const Api& api, std::string_view body) {
   WW_RETURN_IF_ERROR(api.require_tokenizer("/detokenize"));
   bool skip_special_tokens = true;
   reader.get("skip_special_tokens", &skip_special_tokens);
+  reader.find("tokens");
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kOpenAiFieldsWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   const Json* tokens = reader.find("tokens");
   if (!tokens) {
