@@ -40,6 +40,7 @@ struct DeviceStep {
   std::vector<SampledRow> sampled;     // by sample slot
   std::vector<int32_t> sampled_ids;
   Status status;
+  std::string first_nan;               // where the model had the first value that is no number, if known
   double overhead_us = 0;              // device time from the last forward's end to this one's start
   double device_us = 0;                // of the whole step
 

@@ -75,6 +75,7 @@ void DeviceWorker::run(DeviceStep& step) {
   if (step.status.ok()) {
     step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team);
     forward_end_ = SteadyClock::now();
+    step.first_nan = parts_.model->first_nan();
   }
   step.sampled.assign(step.sample_rows.size(), {});
   if (step.status.ok()) take_logits(step);

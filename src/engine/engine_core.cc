@@ -132,6 +132,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   next_device_step_ ^= 1;
   out.step = &step;
   out.status = {};
+  out.first_nan.clear();
   out.copies = step.copies;
   out.resumed.clear();
   out.input_logprobs.clear();
@@ -217,6 +218,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
   auto& request = *static_cast<LiveRequest*>(event.user);
   request.cached_tokens = event.cached_tokens;
   request.retractions = event.retractions;
+  if (event.finish == StepEvent::Finish::failed) return fail_request(request, event, device_step);
   std::optional<FinishReason> finish;
   if (event.has_token) {
     ++generated_tokens_;
@@ -252,6 +254,27 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
              static_cast<int>(request.pending.token_ids.size()) >= options_.stream_interval_tokens) {
     emit(request);
   }
+}
+
+// The device found no token for this request: its own masks leave none, or the model's logits are no
+// numbers. The others of the step are not concerned.
+void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step) {
+  FinishReason reason;
+  reason.type = FinishReason::Type::abort;
+  if (event.token == kNoAllowedToken) {
+    reason.error = Status::invalid_argument(
+        "no token may follow: allowed_token_ids, bad_words, logit_bias and the minimum of new tokens "
+        "together exclude every one", "allowed_token_ids");
+  } else {
+    const std::string where = step.first_nan.empty()
+                                  ? std::string("--enable-nan-detection names the layer")
+                                  : "the first is in " + step.first_nan;
+    reason.error = Status::internal("the model's result for this request is not a number (NaN); " + where);
+    LOG_ERROR("request {}: {}", log_safe(request.request.rid, 64), reason.error.message());
+  }
+  ++aborted_total_;
+  request.pending.text += request.text.flush();
+  answer(request, std::move(reason));
 }
 
 void EngineCore::answer(LiveRequest& request, FinishReason reason) {

@@ -64,6 +64,7 @@ class EngineCore : public Engine {
   void count_step(const DeviceStep& device_step);
   void publish(DeviceStep& device_step);
   void publish_event(const StepEvent& event, DeviceStep& device_step);
+  void fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step);
   void answer(LiveRequest& request, FinishReason reason);
   void emit(LiveRequest& request);
   void fail_steps(const Status& status);

@@ -261,6 +261,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
                         check_kv_format(*parts.model, kv_format, setup.context_len, *parts.team));
     LOG_WARN("{}", kv_self_check_text(check, kv_format));
   }
+  parts.model->detect_nan(args.enable_nan_detection);
   StartedDevice out;
   out.description = "cpu: " + cpu.model_name + ", " + std::string(cpu_tier_name(cpu.tier)) + ", " +
                     std::to_string(threads) + " threads";
@@ -281,6 +282,10 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   const ServerArgs& args = options.args;
   WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
+  if (gpu && (args.enable_nan_detection || args.enable_kv_canary)) {
+    const char* flag = args.enable_nan_detection ? "--enable-nan-detection" : "--enable-kv-canary";
+    return Status::unsupported(std::string(flag) + " looks into the CPU's memory only; add --device cpu", flag);
+  }
   if (gpu && args.dump_batch) {
     return Status::unsupported("--dump-batch records forwards of the CPU only; add --device cpu", "--dump-batch");
   }

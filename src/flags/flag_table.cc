@@ -254,6 +254,11 @@ std::vector<FlagSpec> observation_flags() {
       {.names = {"--log-level"}, .group = G::observation, .target = &A::log_level,
        .value_name = "LEVEL", .help = "How much is logged",
        .choices = {"debug", "info", "warning", "error"}, .common = true},
+      {.names = {"--enable-nan-detection"}, .group = G::observation, .target = &A::enable_nan_detection,
+       .help = "When a request fails for a NaN, name the layer where the first one was (CPU only; slower)"},
+      {.names = {"--enable-kv-canary"}, .group = G::observation, .target = &A::enable_kv_canary,
+       .help = "Fill free KV pages with a pattern and stop a request that finds it changed (CPU only; "
+               "slower)"},
       {.names = {"--dump-batch"}, .group = G::observation, .target = &A::dump_batch, .value_name = "N",
        .help = "Write the attention of the N-th forward, the warm-up's counted, to a file for "
                "`warpweave replay`", .default_text = "none", .min = 1, .max = kMaxInt},

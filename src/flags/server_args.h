@@ -101,6 +101,8 @@ struct ServerArgs {
   std::string speculative_attention_mode = "prefill";
 
   // Observation
+  bool enable_nan_detection = false;         // name the layer of the first NaN
+  bool enable_kv_canary = false;             // poison free KV pages and check them
   std::optional<int> dump_batch;             // the forward that is written to a file, from 1
   std::string dump_batch_file = "warpweave-batch.wwb";
   std::optional<int> dump_batch_layer;       // unset: every layer

@@ -147,13 +147,13 @@ struct Step {
 
 // What a committed step did for one request: a new token, the end, or both.
 struct StepEvent {
-  enum class Finish { none, stop, length };
+  enum class Finish { none, stop, length, failed };
   RequestId id = kNoRequest;
   void* user = nullptr;
   int row = -1;                    // of the committed step
   bool has_token = false;          // false only when max_new_tokens is 0
   int32_t token = 0;
-  Finish finish = Finish::none;    // stop: `token` is an eos or stop token
+  Finish finish = Finish::none;    // stop: `token` is an eos or stop token; failed: it is negative
   int cached_tokens = 0;           // prompt tokens taken from the cache at first admission
   int retractions = 0;
 };
@@ -194,7 +194,8 @@ class Scheduler {
   // uncommitted. The reference stays valid until that step is committed.
   const Step& schedule();
 
-  // The result of the oldest uncommitted step. `sampled` has num_samples tokens. The reference
+  // The result of the oldest uncommitted step. `sampled` has num_samples tokens; a negative one means
+  // that there is none: its request ends as failed, and what it computed is not cached. The reference
   // stays valid until the next commit().
   const std::vector<StepEvent>& commit(const Step& step, std::span<const int32_t> sampled);
 
