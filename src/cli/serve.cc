@@ -148,7 +148,7 @@ ServerOptions server_options(const ServerArgs& args, ServerMetrics& metrics) {
 void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics,
                        const Engine& engine) {
   if (!args.enable_metrics) return;
-  router.add({"GET", "/metrics", AuthLevel::api_key, [&metrics, &engine](auto, auto writer) {
+  router.add({"GET", "/metrics", AuthLevel::open, [&metrics, &engine](auto, auto writer) {
                 writer->send(200, kMetricsContentType, metrics.render(&engine));
               }});
 }

@@ -1,6 +1,9 @@
 #include "engine/device_worker.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
 
 namespace warpweave {
 namespace {
@@ -48,12 +51,29 @@ void DeviceWorker::loop() {
       step = queue_.front();
       queue_.pop_front();
     }
-    run(*step);
+    run_or_fail(*step);
     {
       std::lock_guard lock(mutex_);
       step->done = true;
     }
     finished_.notify_one();
+  }
+}
+
+// A step that failed leaves no tokens for the one after it, which may have been launched already.
+void DeviceWorker::run_or_fail(DeviceStep& step) {
+  if (last_failed_ && !step.builder.futures().empty()) {
+    step.status = Status::unavailable("the step before failed");
+    return;
+  }
+  last_failed_ = true;
+  try {
+    run(step);
+    last_failed_ = !step.status.ok();
+  } catch (const std::bad_alloc&) {
+    step.status = Status::unavailable("there is not enough memory for this step; retry later");
+  } catch (const std::exception& error) {
+    step.status = Status::internal(std::string("a step failed: ") + error.what());
   }
 }
 
