@@ -168,8 +168,7 @@ class Engine {
   // Drops every cached prefix. False when requests are running (nothing is dropped then).
   virtual bool flush_cache() = 0;
 
-  // Recounts who holds which KV page and checks every free page's canary, where there is one.
-  // `internal` names the first thing that is wrong. Costs a pass over the pool; for diagnosis.
+  // Recounts who holds which KV page. `internal` names the first thing that is wrong. Costs a pass over the pool; for diagnosis.
   virtual Status audit() = 0;
 
   // No new requests; running ones go on until `deadline_s` passes, then are aborted. Blocks.

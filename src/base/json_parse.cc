@@ -11,26 +11,35 @@
 namespace warpweave {
 namespace {
 
-// Keeps the last of equal keys. Members are appended unchecked while parsing, because looking each
-// one up in an ordered object would make a large object quadratic.
-void drop_overwritten_members(Json::object_t& object) {
-  const size_t count = object.size();
-  auto* members = object.data();  // the object's own operator[] looks up keys
+using Members = std::vector<std::pair<std::string, Json>>;
+
+// The object of these members, the last of equal keys. Made in one go: the library's object copies
+// all of its values whenever it grows, and looks each key up.
+Json make_object(Members&& members) {
   std::map<std::string_view, size_t> last;
-  for (size_t i = 0; i < count; ++i) last[members[i].first] = i;
-  if (last.size() == count) return;
-  Json::object_t kept;
-  for (size_t i = 0; i < count; ++i) {
-    if (last[members[i].first] == i) {
-      kept.emplace_back(members[i].first, std::move(members[i].second));
+  for (size_t i = 0; i < members.size(); ++i) last[members[i].first] = i;
+  Json::object_t object;
+  object.reserve(last.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (last[members[i].first] != i) {
+      dismantle(members[i].second);
+    } else {
+      object.emplace_back(members[i].first, std::move(members[i].second));
     }
   }
-  object = std::move(kept);
+  return Json(std::move(object));
 }
 
 class DomBuilder final : public nlohmann::json_sax<Json> {
  public:
   explicit DomBuilder(const JsonLimits& limits) : limits_(limits) {}
+  ~DomBuilder() override {
+    dismantle(root_);
+    for (Frame& frame : stack_) {
+      for (Json& item : frame.items) dismantle(item);
+      for (auto& [key, value] : frame.members) dismantle(value);
+    }
+  }
 
   Json take() { return std::move(root_); }
   const Status& status() const { return status_; }
@@ -47,20 +56,27 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
   }
   bool binary(Json::binary_t&) override { return false; }  // does not exist in JSON
 
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool start_array(size_t) override { return open(Json::array()); }
-  bool end_array() override { return close(); }
+  bool start_object(size_t) override { return open(/*is_object=*/true); }
+  bool start_array(size_t) override { return open(/*is_object=*/false); }
+  bool end_array() override {
+    Json list(std::move(stack_.back().items));
+    stack_.pop_back();
+    insert(std::move(list));
+    return true;
+  }
   bool end_object() override {
-    drop_overwritten_members(stack_.back()->get_ref<Json::object_t&>());
-    return close();
+    Json object = make_object(std::move(stack_.back().members));
+    stack_.pop_back();
+    insert(std::move(object));
+    return true;
   }
 
   bool key(std::string& name) override {
-    auto& object = stack_.back()->get_ref<Json::object_t&>();
-    if (object.size() >= limits_.max_members) {
+    Members& members = stack_.back().members;
+    if (members.size() >= limits_.max_members) {
       return pass_limit(fmt::format("an object has more than {} members", limits_.max_members));
     }
-    object.emplace_back(std::move(name), Json());
+    members.emplace_back(std::move(name), Json());
     return true;
   }
 
@@ -90,17 +106,14 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  Json* insert(Json&& value) {
-    if (stack_.empty()) return &(root_ = std::move(value));
-    Json* parent = stack_.back();
-    if (parent->is_array()) {
-      auto& list = parent->get_ref<Json::array_t&>();
-      list.push_back(std::move(value));
-      return &list.back();
+  void insert(Json&& value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+    } else if (stack_.back().is_object) {
+      stack_.back().members.back().second = std::move(value);
+    } else {
+      stack_.back().items.push_back(std::move(value));
     }
-    Json& slot = parent->get_ref<Json::object_t&>().back().second;
-    slot = std::move(value);
-    return &slot;
   }
 
   bool count_values(size_t count) {
@@ -116,29 +129,44 @@ class DomBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool open(Json&& container) {
+  bool open(bool is_object) {
     if (stack_.size() >= limits_.max_depth) {
       return pass_limit(
           fmt::format("lists and objects are nested deeper than {}", limits_.max_depth));
     }
     if (!count_values(kJsonContainerValues)) return false;
-    stack_.push_back(insert(std::move(container)));
+    stack_.emplace_back().is_object = is_object;
     return true;
   }
 
-  bool close() {
-    stack_.pop_back();
-    return true;
-  }
+  // A list or object that has begun.
+  struct Frame {
+    bool is_object = false;
+    Json::array_t items;
+    Members members;
+  };
 
   const JsonLimits limits_;
   Json root_;
-  std::vector<Json*> stack_;  // open containers; stable, since only the innermost one grows
+  std::vector<Frame> stack_;  // open containers, the innermost last
   size_t values_ = 0;
   Status status_;
 };
 
 }  // namespace
+
+// As deep as the limits let values nest.
+void dismantle(Json& value) noexcept {
+  if (value.is_array()) {
+    auto& items = value.get_ref<Json::array_t&>();
+    for (Json& item : items) dismantle(item);
+    items.clear();
+  } else if (value.is_object()) {
+    auto& members = value.get_ref<Json::object_t&>();
+    for (auto& [key, item] : members) dismantle(item);
+    members.clear();
+  }
+}
 
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits, size_t* used_values) {
   DomBuilder builder(limits);

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -16,6 +18,29 @@
 namespace warpweave {
 
 using Json = nlohmann::ordered_json;
+
+// Whether `value` is this text. The library's own == makes a value of the text, and ends the process
+// where there is no memory for it.
+inline bool is_text(const Json& value, std::string_view text) noexcept {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
+
+// Empties `value` from the inside. The library's destructor allocates for every container that is not
+// empty, and where that fails the process ends; for values of outside's size, call this first.
+void dismantle(Json& value) noexcept;
+
+// A value that is dismantled at its end.
+struct OwnedJson {
+  Json value;
+  OwnedJson() = default;
+  explicit OwnedJson(Json owned) : value(std::move(owned)) {}
+  OwnedJson(OwnedJson&& other) noexcept : value(std::move(other.value)) {}
+  OwnedJson& operator=(OwnedJson&& other) noexcept {
+    value.swap(other.value);
+    return *this;
+  }
+  ~OwnedJson() { dismantle(value); }
+};
 
 struct JsonLimits {
   size_t max_depth = 64;                // nested lists and objects

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
 #include "server/api/api.h"
@@ -167,6 +168,7 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
 }
 
 int serve(const ServerArgs& args) {
+  hold_memory_reserve();
   StopSignals& signals = *new StopSignals;  // its thread lives to the process's end
   std::printf("%s\n", version_text().c_str());
   Result<LoadedModel> loaded = load_model(args);

@@ -30,6 +30,7 @@ struct DeviceStep {
   const Step* step = nullptr;          // the scheduler's; gone once it is committed
   std::vector<int> sample_slots;       // by row of the step, or -1
   BatchBuilder builder;
+  std::vector<int32_t> page_events;
   std::vector<PageCopy> copies;
   std::vector<SampleRow> sample_rows;  // by sample slot
   std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from

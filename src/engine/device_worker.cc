@@ -80,6 +80,8 @@ void DeviceWorker::run_or_fail(DeviceStep& step) {
 void DeviceWorker::run(DeviceStep& step) {
   const auto begun = SteadyClock::now();
   for (auto& [state, output_ids] : step.resumed) state->reset_output(output_ids);
+  Status intact;
+  if (parts_.canary != nullptr) intact = parts_.canary->apply(step.page_events);
   for (const PageCopy& copy : step.copies) {
     const int64_t page_size = parts_.cache->shape().page_size;
     parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size, copy.num_tokens);
@@ -91,7 +93,7 @@ void DeviceWorker::run(DeviceStep& step) {
   if (forward_end_ != SteadyClock::time_point{}) {
     step.overhead_us = std::chrono::duration<double, std::micro>(forward_start - forward_end_).count();
   }
-  step.status = parts_.attention->init_forward_metadata(batch);
+  step.status = intact.ok() ? parts_.attention->init_forward_metadata(batch) : intact;
   if (step.status.ok()) {
     step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team);
     forward_end_ = SteadyClock::now();

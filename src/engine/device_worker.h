@@ -15,6 +15,7 @@
 #include "base/threads.h"
 #include "engine/device_runner.h"
 #include "kv/kv_cache.h"
+#include "kv/kv_canary.h"
 #include "model/decoder.h"
 #include "sample/sampler.h"
 
@@ -25,6 +26,7 @@ struct DeviceParts {
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<ThreadTeam> team;
+  std::unique_ptr<KvCanary> canary;  // null: none
 };
 
 class DeviceWorker : public DeviceRunner {

@@ -211,6 +211,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.status = {};
   out.first_nan.clear();
   out.copies = step.copies;
+  out.page_events = step.page_events;
   out.resumed.clear();
   out.input_logprobs.clear();
   out.sample_slots.clear();

@@ -142,5 +142,36 @@ TEST(Masks, OnlyAllowedTokensAreSampled) {
   }
 }
 
+TEST(KvCanary, FindsNothingWherePagesAreSharedRetractedAndReused) {
+  ServerArgs args;
+  args.enable_kv_canary = true;
+  args.max_total_tokens = 96;
+  args.page_size = 4;
+  ServedModel served = serve(kModel, args);
+  ServedModel plain = serve(kModel);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<std::promise<Outcome>>> promises;
+    std::vector<GenerateRequest> requests;
+    for (int i = 0; i < 6; ++i) {
+      GenerateRequest request = request_of({20 + i % 2, 30, 40 + i}, 40);
+      request.sampling.temperature = 0;
+      auto promise = promises.emplace_back(std::make_shared<std::promise<Outcome>>());
+      auto outcome = std::make_shared<Outcome>();
+      requests.push_back(request);
+      ASSERT_TRUE(served.engine->submit(std::move(request), [promise, outcome](OutputDelta delta) {
+        outcome->ids.insert(outcome->ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+        if (delta.finish) promise->set_value(*outcome);
+      }).ok());
+    }
+    for (size_t i = 0; i < promises.size(); ++i) {
+      const Outcome outcome = promises[i]->get_future().get();
+      requests[i].rid += "-plain";
+      EXPECT_EQ(outcome.ids, run(*plain.engine, requests[i]).ids);
+    }
+    const Status audit = served.engine->audit();
+    EXPECT_TRUE(audit.ok()) << audit.message();
+  }
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -67,6 +67,7 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   out.context_len = context_len;
   out.max_running_requests = args.max_running_requests.value_or(
       gpu ? kDefaultMaxRunningRequestsGpu : kDefaultMaxRunningRequests);
+  out.log_page_events = args.enable_kv_canary;
   out.max_queued_requests = args.max_queued_requests.value_or(kDefaultMaxQueuedRequests);
   out.chunked_prefill_size = args.chunked_prefill_size.value_or(
       gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
@@ -274,6 +275,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
+  if (args.enable_kv_canary) parts.canary = std::make_unique<KvCanary>(*parts.cache);
   out.runner = std::make_unique<DeviceWorker>(std::move(parts));
   return out;
 }

@@ -48,7 +48,9 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.num_pages, config.page_size),
       tree_(pool_, config.prefix_match),
-      new_token_ratio_(config.schedule_conservativeness) {}
+      new_token_ratio_(config.schedule_conservativeness) {
+  pool_.log_events(config.log_page_events);
+}
 
 Scheduler::~Scheduler() = default;
 
@@ -134,6 +136,7 @@ const Step& Scheduler::schedule() {
   }
   if (step.empty()) return step;
   ++totals_.steps_total;
+  step.page_events = pool_.take_events();
   in_flight_.push_back(std::move(scratch_));
   return in_flight_.back();
 }

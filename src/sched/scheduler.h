@@ -91,6 +91,7 @@ struct SchedulerConfig {
   bool disable_radix_cache = false;
   PrefixMatchMode prefix_match = PrefixMatchMode::token;
   int overlap_depth = 0;           // 0 or 1
+  bool log_page_events = false;    // fill Step::page_events
   std::vector<int32_t> eos_token_ids;
 };
 
@@ -138,6 +139,7 @@ struct PageCopy {
 
 struct Step {
   uint64_t number = 0;             // 1, 2, 3, ...
+  std::vector<int32_t> page_events;  // of the pool since the step before: see PagePool::take_events()
   std::vector<PageCopy> copies;    // to be done before the rows run
   std::vector<StepRow> rows;       // prefill rows, then decode rows
   int num_tokens = 0;

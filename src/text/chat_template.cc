@@ -37,9 +37,10 @@ void flatten_content(ordered_json& message) {
     if (!part.is_object()) return;
     const auto type = part.find("type");
     const auto own = part.find("text");
-    if (type == part.end() || *type != "text" || own == part.end() || !own->is_string()) return;
+    if (type == part.end() || !is_text(*type, "text") || own == part.end() || !own->is_string()) return;
     text += own->get_ref<const std::string&>();
   }
+  dismantle(*content);
   *content = std::move(text);
 }
 
@@ -57,15 +58,17 @@ Status parse_tool_arguments(ordered_json& message, const std::string& field, Jso
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
     size_t used_values = 0;
-    Result<ordered_json> parsed =
+    Result<ordered_json> result =
         parse_json(arguments->get_ref<const std::string&>(), *limits, &used_values);
     limits->max_values -= std::min(limits->max_values, used_values);
-    if (parsed.ok() && parsed->is_object()) {
-      *arguments = std::move(parsed).value();
-    } else if (!parsed.ok() && parsed.status().code() == StatusCode::resource_exhausted) {
+    OwnedJson parsed;
+    if (result.ok()) parsed.value = std::move(result).value();
+    if (parsed.value.is_object()) {
+      *arguments = std::move(parsed.value);
+    } else if (!result.ok() && result.status().code() == StatusCode::resource_exhausted) {
       const std::string name = field + ".tool_calls[" + std::to_string(i) + "].function.arguments";
       return Status::invalid_argument(
-          name + " cannot be read: " + parsed.status().message() + "; send smaller arguments.", name);
+          name + " cannot be read: " + result.status().message() + "; send smaller arguments.", name);
     }
   }
   return {};
@@ -80,6 +83,10 @@ Status failure(const std::exception& error) {
 }
 
 }  // namespace
+
+ChatInput::~ChatInput() {
+  for (ordered_json* part : {&messages, &tools, &extra}) dismantle(*part);
+}
 
 Result<ChatTemplate> ChatTemplate::parse(std::string source) {
   try {
@@ -128,7 +135,8 @@ Result<std::string> ChatTemplate::render_chat(ChatInput input) const {
       WW_RETURN_IF_ERROR(parse_tool_arguments(message, "messages[" + std::to_string(i) + "]",
                                               &argument_limits));
     }
-    ordered_json variables = ordered_json::object();
+    OwnedJson owned(ordered_json::object());
+    ordered_json& variables = owned.value;
     variables["add_generation_prompt"] = input.add_generation_prompt;
     if (!input.bos_token.empty()) variables["bos_token"] = std::move(input.bos_token);
     if (!input.eos_token.empty()) variables["eos_token"] = std::move(input.eos_token);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "server/api/json_write.h"
 
 namespace warpweave::server {
@@ -78,6 +79,7 @@ Handler guarded(Handler handler) {
     } catch (const std::exception& error) {
       LOG_ERROR("handler of {} failed: {}", log_safe(request->path), log_safe(error.what()));
       send_error(*writer, failure_status(error));
+      refill_memory_reserve();
     }
   };
 }

@@ -284,7 +284,8 @@ class NativeParser {
 }  // namespace
 
 Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   return NativeParser(api, json).parse();
 }
 

@@ -123,7 +123,8 @@ Result<std::string> model_card_json(const Api& api, std::string_view id) {
 }
 
 Status abort_request(Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   FieldReader reader(json);
   std::string rid;
   bool abort_all = false;

@@ -24,7 +24,8 @@ void append_ids(const std::vector<int32_t>& ids, std::string* out) {
 }  // namespace
 
 Result<std::string> tokenize(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));
@@ -61,7 +62,8 @@ Result<std::string> tokenize(const Api& api, std::string_view body) {
 }
 
 Result<std::string> detokenize(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/detokenize"));

@@ -197,8 +197,8 @@ Result<Json> read_tools(const ChatTemplate& chat_template, const FieldReader& re
   if (parallel && !parallel->is_boolean()) {
     return wrong_type("parallel_tool_calls", "true or false", *parallel);
   }
-  if (choice && *choice == "none") return Json();
-  if (choice && *choice != "auto") {
+  if (choice && is_text(*choice, "none")) return Json();
+  if (choice && !is_text(*choice, "auto")) {
     return Status::unsupported(
         fmt::format("tool_choice is {}, but must be \"auto\" or \"none\": a call cannot be forced "
                     "without constrained output.",
@@ -242,7 +242,7 @@ std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
 // The text a final assistant message starts the answer with, taken out of the messages.
 Result<std::string> take_final_message(Json* messages) {
   const Json& last = messages->back();
-  if (last["role"] != "assistant") {
+  if (!is_text(last["role"], "assistant")) {
     return Status::invalid_argument(
         "continue_final_message needs a last message with the role \"assistant\".",
         "continue_final_message");
@@ -253,6 +253,7 @@ Result<std::string> take_final_message(Json* messages) {
         "continue_final_message");
   }
   std::string text = last["content"].get<std::string>();
+  dismantle(messages->back());
   messages->get_ref<Json::array_t&>().pop_back();
   return text;
 }
@@ -360,7 +361,8 @@ Status read_options(const Api& api, FieldReader* reader, ChatOptions* out) {
 }  // namespace
 
 Result<GenerationJob> parse_chat(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/chat/completions"));
   FieldReader reader(json);
   ChatOptions options;

@@ -175,7 +175,8 @@ Status read_options(const Api& api, FieldReader* reader, CompletionOptions* out)
 }  // namespace
 
 Result<GenerationJob> parse_completion(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/completions"));
   FieldReader reader(json);
   CompletionOptions options;

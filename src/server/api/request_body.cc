@@ -1,21 +1,24 @@
 #include "server/api/request_body.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 namespace warpweave::server {
 
-Result<Json> parse_body(std::string_view body) {
-  Result<Json> value = parse_json(body);
-  if (!value.ok()) {
-    return Status::invalid_argument("The request body cannot be read: " + value.status().message() +
+Result<OwnedJson> parse_body(std::string_view body) {
+  Result<Json> parsed = parse_json(body);
+  if (!parsed.ok()) {
+    return Status::invalid_argument("The request body cannot be read: " + parsed.status().message() +
                                     ".");
   }
-  if (!value->is_object()) {
+  OwnedJson owned(std::move(parsed).value());
+  if (!owned.value.is_object()) {
     return Status::invalid_argument(fmt::format(
         "The request body is a JSON {}, but must be an object like {{\"field\": value}}.",
-        value->type_name()));
+        owned.value.type_name()));
   }
-  return value;
+  return owned;
 }
 
 }  // namespace warpweave::server

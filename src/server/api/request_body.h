@@ -10,6 +10,6 @@ namespace warpweave::server {
 using warpweave::Json;
 
 // Fails with invalid_argument on anything that is not one JSON object within the limits.
-Result<Json> parse_body(std::string_view body);
+Result<OwnedJson> parse_body(std::string_view body);
 
 }  // namespace warpweave::server
