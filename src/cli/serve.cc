@@ -18,6 +18,7 @@
 #include "server/api/api.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "text/literal_text.h"
 
 namespace warpweave {
 namespace {
@@ -174,6 +175,10 @@ int serve(const ServerArgs& args) {
   Result<LoadedModel> loaded = load_model(args);
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
   Engine& engine = *loaded->served.engine;
+  if (args.no_special_tokens_in_content && loaded->served.tokenizer != nullptr) {
+    const Result<LiteralText> usable = LiteralText::create(*loaded->served.tokenizer, {});
+    if (!usable.ok()) return fail(usable.status(), kExitFailed);
+  }
   print_model(engine.info());
 
   ServerMetrics metrics({.model_name = engine.info().served_model_name,

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <fstream>
+#include <new>
 #include <random>
 
 #include "attention/hybrid.h"
@@ -280,7 +282,9 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   return out;
 }
 
-Result<ServedModel> create_engine(const EngineOptions& options) {
+namespace {
+
+Result<ServedModel> build_engine(const EngineOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   const ServerArgs& args = options.args;
   WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
@@ -334,6 +338,19 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   served.attention = std::move(attention);
   served.engine = std::make_unique<EngineCore>(std::move(core), std::move(device.runner));
   return served;
+}
+
+}  // namespace
+
+Result<ServedModel> create_engine(const EngineOptions& options) {
+  try {
+    return build_engine(options);
+  } catch (const std::bad_alloc&) {
+    return Status::unavailable(
+        "there is not enough memory to start; use a smaller model, --max-total-tokens or --context-length");
+  } catch (const std::exception& error) {
+    return Status::internal(std::string("the engine could not start: ") + error.what());
+  }
 }
 
 }  // namespace warpweave
