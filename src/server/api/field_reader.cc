@@ -92,7 +92,9 @@ Status read_number(const Json& value, std::string_view field, const NumberRange&
   const bool inside = number <= range.max &&
                       (range.above_min ? number > range.min : number >= range.min);
   if (!inside) return out_of_range(field, value, number_bounds(range), range.hint);
-  *out = static_cast<float>(number);
+  // What is above 0 stays so as a float, and can be divided by.
+  const auto smallest = static_cast<double>(std::numeric_limits<float>::min());
+  *out = static_cast<float>(number > 0 ? std::max(number, smallest) : number);
   return {};
 }
 
