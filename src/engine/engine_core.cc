@@ -123,6 +123,8 @@ void EngineCore::reset(const Status& why) {
   taken_.flushes.clear();
   taken_.audits.clear();
   taken_.aborted.clear();
+  // Never destroyed: a failure in the middle of a change leaves trees that cannot be walked.
+  static_cast<void>(scheduler_.release());
   scheduler_ = std::move(scheduler);
   requests_.clear();
   ids_by_rid_.clear();
