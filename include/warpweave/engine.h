@@ -38,6 +38,8 @@ struct SamplingParams {
   bool no_stop_trim = false;  // keep the matched stop string / token in the text
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> allowed_token_ids;          // sorted; empty: all
+  std::vector<std::vector<int32_t>> bad_words;     // sequences whose last token is never sampled
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // what the output must match; or null
 };
@@ -151,6 +153,7 @@ struct EngineInfo {
   int num_pages = 0;
   int64_t max_total_tokens = 0;
   int max_running_requests = 0;
+  int max_queued_requests = -1;   // -1: no bound
   int chunked_prefill_size = 0;
   bool enable_mixed_chunk = false;
   std::vector<int32_t> eos_token_ids;
@@ -180,6 +183,9 @@ class Engine {
 
   // Drops every cached prefix. False when requests are running (nothing is dropped then).
   virtual bool flush_cache() = 0;
+
+  // Recounts who holds which KV page. `internal` names the first thing that is wrong. Costs a pass over the pool; for diagnosis.
+  virtual Status audit() = 0;
 
   // No new requests; running ones go on until `deadline_s` passes, then are aborted. Blocks.
   virtual void drain(double deadline_s) = 0;

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace warpweave {
 namespace {
@@ -40,15 +41,22 @@ int available_cpus() {
 }
 
 ThreadTeam::ThreadTeam(int threads, bool pin) {
-  for (int member = 1; member < threads; ++member) {
-    workers_.emplace_back([this, member, pin] {
-      if (pin) pin_current_thread(member);
-      worker_loop(member);
-    });
+  try {
+    for (int member = 1; member < threads; ++member) {
+      workers_.emplace_back([this, member, pin] {
+        if (pin) pin_current_thread(member);
+        worker_loop(member);
+      });
+    }
+  } catch (...) {  // no memory or no threads left: those that run are not left behind
+    stop();
+    throw;
   }
 }
 
-ThreadTeam::~ThreadTeam() {
+ThreadTeam::~ThreadTeam() { stop(); }
+
+void ThreadTeam::stop() {
   stopping_ = true;
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
@@ -63,14 +71,24 @@ void ThreadTeam::run(FunctionRef<void(int, int)> body) {
     generation_.fetch_add(1, std::memory_order_release);
     generation_.notify_all();
   }
-  body(0, members);
-  if (members == 1) return;
+  call(body, 0);
   for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
     if (spins < kSpinIterations) {
       cpu_relax();
     } else {
       sched_yield();  // more members than free CPUs: let the late one run
     }
+  }
+  if (!failed_.load(std::memory_order_relaxed)) return;
+  failed_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ThreadTeam::call(const FunctionRef<void(int, int)>& body, int member) noexcept {
+  try {
+    body(member, size());
+  } catch (...) {
+    if (!failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
   }
 }
 
@@ -107,7 +125,7 @@ void ThreadTeam::worker_loop(int member) {
     if (current == seen) continue;
     seen = current;
     if (stopping_) return;
-    (*body_)(member, size());
+    call(*body_, member);
     pending_.fetch_sub(1, std::memory_order_release);
   }
 }

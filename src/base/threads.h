@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -43,7 +44,8 @@ class ThreadTeam {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(member, size()) on every member; returns when all are done.
+  // Calls body(member, size()) on every member; returns when all are done. What a body throws is
+  // thrown here then, the first where there are several.
   void run(FunctionRef<void(int, int)> body);
 
   // Splits [0, count) into chunks of `grain` that members take in turn: body(begin, end).
@@ -51,12 +53,16 @@ class ThreadTeam {
 
  private:
   void worker_loop(int member);
+  void call(const FunctionRef<void(int, int)>& body, int member) noexcept;
+  void stop();
 
   std::vector<std::thread> workers_;
   const FunctionRef<void(int, int)>* body_ = nullptr;
   alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<int> pending_{0};
   alignas(64) std::atomic<int64_t> next_chunk_{0};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;  // written by who set failed_, read when all are done
   bool stopping_ = false;
 };
 

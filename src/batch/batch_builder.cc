@@ -98,7 +98,8 @@ void BatchBuilder::copy_page_table_row(int index, const StepRow& row) {
 
 void BatchBuilder::patch_futures(std::span<const int32_t> sampled) {
   for (const FutureToken& future : futures_) {
-    input_ids_[future.token_row] = sampled[future.sample_slot];
+    // A row that sampled nothing has failed; what its next step computes is thrown away.
+    input_ids_[future.token_row] = std::max(sampled[future.sample_slot], 0);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
 #include "cli/loading_routes.h"
@@ -21,6 +22,7 @@
 #include "server/http_syntax.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "text/literal_text.h"
 
 namespace warpweave {
 namespace {
@@ -209,7 +211,7 @@ Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& 
 void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics,
                        const Engine& engine) {
   if (!args.enable_metrics) return;
-  router.add({"GET", "/metrics", AuthLevel::api_key, [&metrics, &engine](auto, auto writer) {
+  router.add({"GET", "/metrics", AuthLevel::open, [&metrics, &engine](auto, auto writer) {
                 writer->send(200, kMetricsContentType, metrics.render(&engine));
               }});
 }
@@ -231,6 +233,7 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
 }
 
 int serve(const ServerArgs& args) {
+  hold_memory_reserve();
   StopSignals& signals = *new StopSignals;  // its thread lives to the process's end
   std::printf("%s\n", version_text().c_str());
   // Above the server, which uses them to its end.
@@ -250,6 +253,10 @@ int serve(const ServerArgs& args) {
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
   model = std::move(loaded).value();
   Engine& engine = *model->served.engine;
+  if (args.no_special_tokens_in_content && model->served.tokenizer != nullptr) {
+    const Result<LiteralText> usable = LiteralText::create(*model->served.tokenizer, {});
+    if (!usable.ok()) return fail(usable.status(), kExitFailed);
+  }
   print_model(engine);
 
   metrics.emplace(MetricsOptions{.model_name = engine.info().served_model_name,

@@ -30,6 +30,7 @@ struct DeviceStep {
   const Step* step = nullptr;          // the scheduler's; gone once it is committed
   std::vector<int> sample_slots;       // by row of the step, or -1
   BatchBuilder builder;
+  std::vector<int32_t> page_events;
   std::vector<PageCopy> copies;
   std::vector<SampleRow> sample_rows;  // by sample slot
   std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from
@@ -40,6 +41,7 @@ struct DeviceStep {
   std::vector<SampledRow> sampled;     // by sample slot
   std::vector<int32_t> sampled_ids;
   Status status;
+  std::string first_nan;               // where the model had the first value that is no number, if known
   double overhead_us = 0;              // device time from the last forward's end to this one's start
   double device_us = 0;                // of the whole step
 

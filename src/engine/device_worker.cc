@@ -1,6 +1,9 @@
 #include "engine/device_worker.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
 
 namespace warpweave {
 namespace {
@@ -48,7 +51,7 @@ void DeviceWorker::loop() {
       step = queue_.front();
       queue_.pop_front();
     }
-    run(*step);
+    run_or_fail(*step);
     {
       std::lock_guard lock(mutex_);
       step->done = true;
@@ -57,9 +60,28 @@ void DeviceWorker::loop() {
   }
 }
 
+// A step that failed leaves no tokens for the one after it, which may have been launched already.
+void DeviceWorker::run_or_fail(DeviceStep& step) {
+  if (last_failed_ && !step.builder.futures().empty()) {
+    step.status = Status::unavailable("the step before failed");
+    return;
+  }
+  last_failed_ = true;
+  try {
+    run(step);
+    last_failed_ = !step.status.ok();
+  } catch (const std::bad_alloc&) {
+    step.status = Status::unavailable("there is not enough memory for this step; retry later");
+  } catch (const std::exception& error) {
+    step.status = Status::internal(std::string("a step failed: ") + error.what());
+  }
+}
+
 void DeviceWorker::run(DeviceStep& step) {
   const auto begun = SteadyClock::now();
   for (auto& [state, output_ids] : step.resumed) state->reset_output(output_ids);
+  Status intact;
+  if (parts_.canary != nullptr) intact = parts_.canary->apply(step.page_events);
   for (const PageCopy& copy : step.copies) {
     const int64_t page_size = parts_.cache->shape().page_size;
     parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size, copy.num_tokens);
@@ -71,10 +93,11 @@ void DeviceWorker::run(DeviceStep& step) {
   if (forward_end_ != SteadyClock::time_point{}) {
     step.overhead_us = std::chrono::duration<double, std::micro>(forward_start - forward_end_).count();
   }
-  step.status = parts_.attention->init_forward_metadata(batch);
+  step.status = intact.ok() ? parts_.attention->init_forward_metadata(batch) : intact;
   if (step.status.ok()) {
     step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team);
     forward_end_ = SteadyClock::now();
+    step.first_nan = parts_.model->first_nan();
   }
   step.sampled.assign(step.sample_rows.size(), {});
   if (step.status.ok()) take_logits(step);

@@ -15,6 +15,7 @@
 #include "base/threads.h"
 #include "engine/device_runner.h"
 #include "kv/kv_cache.h"
+#include "kv/kv_canary.h"
 #include "model/decoder.h"
 #include "sample/sampler.h"
 
@@ -25,6 +26,7 @@ struct DeviceParts {
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<ThreadTeam> team;
+  std::unique_ptr<KvCanary> canary;  // null: none
 };
 
 class DeviceWorker : public DeviceRunner {
@@ -43,6 +45,7 @@ class DeviceWorker : public DeviceRunner {
 
  private:
   void loop();
+  void run_or_fail(DeviceStep& step);
   void run(DeviceStep& step);
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);
@@ -57,6 +60,7 @@ class DeviceWorker : public DeviceRunner {
   std::vector<SampledRow> block_sampled_;
   std::vector<int32_t> last_sampled_;  // of the step before, for its successor's unknown tokens
   SteadyClock::time_point forward_end_{};
+  bool last_failed_ = false;           // the step before left no last_sampled_
 
   std::mutex mutex_;
   std::condition_variable launched_;

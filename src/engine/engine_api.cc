@@ -56,6 +56,10 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
       return Status::resource_exhausted("the queue is full (" + std::to_string(max_queued) +
                                         " requests wait); retry later or raise --max-queued-requests");
     }
+    // Room first: a failure after the rid is known would keep it for ever.
+    if (inbox_.arrived.size() == inbox_.arrived.capacity()) {
+      inbox_.arrived.reserve(2 * inbox_.arrived.size() + 8);
+    }
     if (!live_rids_.insert(rid).second) {
       return Status::invalid_argument("rid '" + log_safe(rid, 64) + "' is in use by a running request; "
                                       "leave rid out or make it unique", "rid");
@@ -69,7 +73,11 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
 void EngineCore::abort(const std::string& rid) {
   {
     std::lock_guard lock(mutex_);
-    inbox_.aborted.push_back(rid);
+    if (rid.empty()) {
+      inbox_.abort_all = true;
+    } else {
+      inbox_.aborted.push_back(rid);
+    }
   }
   inbox_changed_.notify_one();
 }
@@ -83,6 +91,17 @@ bool EngineCore::flush_cache() {
   }
   inbox_changed_.notify_one();
   return flushed.get();
+}
+
+Status EngineCore::audit() {
+  std::future<Status> audited;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return Status::unavailable("the engine has stopped");
+    audited = inbox_.audits.emplace_back().get_future();
+  }
+  inbox_changed_.notify_one();
+  return audited.get();
 }
 
 void EngineCore::drain(double deadline_s) {

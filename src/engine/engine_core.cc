@@ -1,7 +1,10 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
+#include <new>
+#include <utility>
 
 #include "base/log.h"
 
@@ -16,7 +19,7 @@ constexpr double kThroughputSeconds = 10;  // over which throughput is measured 
 EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> runner)
     : options_(std::move(options)),
       next_seed_(options_.random_seed),
-      scheduler_(options_.scheduler),
+      scheduler_(std::make_unique<Scheduler>(options_.scheduler)),
       runner_(std::move(runner)) {
   for (auto& device_step : device_steps_) {
     device_step = std::make_unique<DeviceStep>(options_.scheduler.page_size);
@@ -29,49 +32,113 @@ EngineCore::~EngineCore() {
   {
     std::lock_guard lock(mutex_);
     draining_ = stopping_ = true;
-    inbox_.aborted.push_back({});
+    inbox_.abort_all = true;
   }
   inbox_changed_.notify_one();
   thread_.join();
 }
 
+// Memory may end anywhere below. A step that was cut off leaves scheduler and requests in no known
+// state, so both begin anew: every request is answered with the error, and no page is lost.
 void EngineCore::loop() {
-  const bool overlap = options_.scheduler.overlap_depth > 0;
-  DeviceStep* running = nullptr;
-  while (take_inbox(patience(running))) {
-    const auto begun = SteadyClock::now();
-    const Step& step = scheduler_.schedule();
-    DeviceStep* launched = step.empty() ? nullptr : prepare(step);
-    if (launched != nullptr) {
-      runner_->launch(launched);
-      launched->host_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
+  for (;;) {
+    try {
+      while (take_inbox(patience())) run_step();
+      return;
+    } catch (const std::bad_alloc&) {
+      recover(Status(StatusCode::unavailable, "the server ran out of memory; retry later"));
+    } catch (const std::exception& error) {
+      LOG_ERROR("the engine failed and starts anew: {}", error.what());
+      recover(Status(StatusCode::internal, "the engine failed; retry later"));
     }
-    DeviceStep* finished = overlap ? running : launched;
-    running = overlap ? launched : nullptr;
-    if (finished != nullptr) {
-      runner_->wait(finished);
-      if (!finished->status.ok()) {
-        if (running != nullptr) runner_->wait(running);
-        fail_steps(finished->status);
-        running = nullptr;
-      } else {
-        publish(*finished);
-      }
-    }
-    drop_released();
-    update_stats();
   }
+}
+
+void EngineCore::run_step() {
+  const bool overlap = options_.scheduler.overlap_depth > 0;
+  const auto begun = SteadyClock::now();
+  const Step& step = scheduler_->schedule();
+  DeviceStep* launched = step.empty() ? nullptr : prepare(step);
+  if (launched != nullptr) {
+    runner_->launch(launched);
+    (launched_[0] == nullptr ? launched_[0] : launched_[1]) = launched;
+    launched->host_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
+  }
+  DeviceStep* finished = overlap ? running_ : launched;
+  running_ = overlap ? launched : nullptr;
+  if (finished != nullptr) {
+    wait(finished);
+    if (!finished->status.ok()) {
+      if (running_ != nullptr) wait(running_);
+      running_ = nullptr;
+      fail_steps(finished->status);
+    } else {
+      publish(*finished);
+    }
+  }
+  drop_released();
+  update_stats();
+}
+
+void EngineCore::wait(DeviceStep* step) {
+  runner_->wait(step);
+  for (DeviceStep*& launched : launched_) {
+    if (launched == step) launched = nullptr;
+  }
+}
+
+void EngineCore::recover(const Status& why) noexcept {
+  for (DeviceStep*& launched : launched_) {
+    if (launched != nullptr) runner_->wait(std::exchange(launched, nullptr));
+  }
+  running_ = nullptr;
+  for (;;) {
+    try {
+      reset(why);
+      return;
+    } catch (const std::exception&) {  // still no memory: what was answered stays answered
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
+// Everybody who waits is answered, then nothing is left of what was.
+void EngineCore::reset(const Status& why) {
+  for (auto& request : taken_.arrived) {
+    if (request == nullptr) continue;
+    auto& owner = requests_[next_id_++];
+    owner = std::move(request);
+  }
+  taken_.arrived.clear();
+  for (auto& [id, request] : requests_) {
+    if (request->answered) continue;
+    FinishReason reason;
+    reason.type = FinishReason::Type::abort;
+    reason.error = why;
+    ++aborted_total_;
+    answer(*request, std::move(reason));
+  }
+  auto scheduler = std::make_unique<Scheduler>(options_.scheduler);
+  for (auto& flush : taken_.flushes) flush.set_value(false);
+  for (auto& audit : taken_.audits) audit.set_value(why);
+  taken_.flushes.clear();
+  taken_.audits.clear();
+  taken_.aborted.clear();
+  // Never destroyed: a failure in the middle of a change leaves trees that cannot be walked.
+  static_cast<void>(scheduler_.release());
+  scheduler_ = std::move(scheduler);
+  requests_.clear();
+  ids_by_rid_.clear();
 }
 
 // How long a request is waited for before the next step is made. Where one ended, its client may send the next at
 // once, which would miss that step by little; the device is busy for about a decode step at least.
-std::chrono::microseconds EngineCore::patience(const DeviceStep* running) const {
-  if (running == nullptr) return scheduler_.idle() ? kUntilItComes : std::chrono::microseconds(0);
+std::chrono::microseconds EngineCore::patience() const {
+  if (running_ == nullptr) return scheduler_->idle() ? kUntilItComes : std::chrono::microseconds(0);
   return std::chrono::microseconds(request_ended_ ? static_cast<int64_t>(last_decode_us_ / 4) : 0);
 }
 
 bool EngineCore::take_inbox(std::chrono::microseconds patience) {
-  Inbox taken;
   {
     std::unique_lock lock(mutex_);
     const auto came = [&] { return stopping_ || !inbox_.empty(); };
@@ -80,32 +147,45 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
     } else if (patience.count() > 0) {
       inbox_changed_.wait_for(lock, patience, came);
     }
-    std::swap(taken, inbox_);
+    std::swap(taken_, inbox_);
   }
-  for (auto& request : taken.arrived) start_request(std::move(request));
-  for (const std::string& rid : taken.aborted) {
-    const Status why(StatusCode::cancelled, "the request was aborted");
-    if (rid.empty()) {
-      for (auto& [id, request] : requests_) end_request(*request, why);
-    } else if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
+  for (auto& request : taken_.arrived) start_request(request);
+  taken_.arrived.clear();
+  const Status why(StatusCode::cancelled, "the request was aborted");
+  if (taken_.abort_all) {
+    for (auto& [id, request] : requests_) end_request(*request, why);
+  }
+  taken_.abort_all = false;
+  for (const std::string& rid : taken_.aborted) {
+    if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
       end_request(*requests_.at(it->second), why);
     }
   }
-  if (taken.out_of_time) {
-    const Status why = Status::unavailable("the server is shutting down and had no time to finish this");
-    for (auto& [id, request] : requests_) end_request(*request, why);
+  taken_.aborted.clear();
+  if (taken_.out_of_time) {
+    const Status late = Status::unavailable("the server is shutting down and had no time to finish this");
+    for (auto& [id, request] : requests_) end_request(*request, late);
   }
-  for (auto& flush : taken.flushes) flush.set_value(scheduler_.flush_cache());
-  std::lock_guard lock(mutex_);
-  return !stopping_ || !scheduler_.idle() || scheduler_.uncommitted_steps() > 0;
+  taken_.out_of_time = false;
+  for (auto& flush : taken_.flushes) flush.set_value(scheduler_->flush_cache());
+  taken_.flushes.clear();
+  for (auto& audit : taken_.audits) audit.set_value(scheduler_->audit());
+  taken_.audits.clear();
+  return has_more();
 }
 
-void EngineCore::start_request(std::unique_ptr<LiveRequest> owned) {
-  LiveRequest& request = *owned;
+bool EngineCore::has_more() {
+  std::lock_guard lock(mutex_);
+  return !stopping_ || !scheduler_->idle() || scheduler_->uncommitted_steps() > 0;
+}
+
+void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
+  LiveRequest& request = *arrived;
   request.id = next_id_++;
   ++requests_total_;
+  auto& owner = requests_[request.id];
+  owner = std::move(arrived);
   ids_by_rid_[request.request.rid] = request.id;
-  requests_[request.id] = std::move(owned);
 
   const GenerateRequest& asked = request.request;
   ScheduledRequestSpec spec;
@@ -122,7 +202,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest> owned) {
   if (const auto it = ids_by_rid_.find(asked.wait_for_prefix_of); it != ids_by_rid_.end()) {
     spec.wait_for_prefix_of = it->second;
   }
-  if (Status added = scheduler_.add(std::move(spec)); !added.ok()) {
+  if (Status added = scheduler_->add(std::move(spec)); !added.ok()) {
     FinishReason reason;
     reason.type = FinishReason::Type::abort;
     reason.error = std::move(added);
@@ -137,7 +217,9 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   next_device_step_ ^= 1;
   out.step = &step;
   out.status = {};
+  out.first_nan.clear();
   out.copies = step.copies;
+  out.page_events = step.page_events;
   out.resumed.clear();
   out.input_logprobs.clear();
   out.sample_slots.clear();
@@ -213,7 +295,7 @@ void EngineCore::publish(DeviceStep& device_step) {
       request.input_logprobs.push_back(std::move(task.result));
     }
   }
-  for (const StepEvent& event : scheduler_.commit(*device_step.step, device_step.sampled_ids)) {
+  for (const StepEvent& event : scheduler_->commit(*device_step.step, device_step.sampled_ids)) {
     publish_event(event, device_step);
   }
 }
@@ -222,6 +304,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
   auto& request = *static_cast<LiveRequest*>(event.user);
   request.cached_tokens = event.cached_tokens;
   request.retractions = event.retractions;
+  if (event.finish == StepEvent::Finish::failed) return fail_request(request, event, device_step);
   std::optional<FinishReason> finish;
   if (event.has_token) {
     ++generated_tokens_;
@@ -238,7 +321,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
       if (piece.matched_stop) {
         finish.emplace();
         finish->matched_string = *piece.matched_stop;
-        scheduler_.finish(event.id);
+        scheduler_->finish(event.id);
       }
     }
   }
@@ -259,10 +342,31 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
   }
 }
 
+// The device found no token for this request: its own masks leave none, or the model's logits are no
+// numbers. The others of the step are not concerned.
+void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step) {
+  FinishReason reason;
+  reason.type = FinishReason::Type::abort;
+  if (event.token == kNoAllowedToken) {
+    reason.error = Status::invalid_argument(
+        "no token may follow: the grammar, allowed_token_ids, bad_words, logit_bias and the minimum of new "
+        "tokens together exclude every one", "allowed_token_ids");
+  } else {
+    const std::string where = step.first_nan.empty()
+                                  ? std::string("--enable-nan-detection names the layer")
+                                  : "the first is in " + step.first_nan;
+    reason.error = Status::internal("the model's result for this request is not a number (NaN); " + where);
+    LOG_ERROR("request {}: {}", log_safe(request.request.rid, 64), reason.error.message());
+  }
+  ++aborted_total_;
+  request.pending.text += request.text.flush();
+  answer(request, std::move(reason));
+}
+
 void EngineCore::answer(LiveRequest& request, FinishReason reason) {
   if (request.answered) return;
-  request.answered = request_ended_ = true;
   request.pending.finish = std::move(reason);
+  request.answered = request_ended_ = true;
   ids_by_rid_.erase(request.request.rid);
   {
     std::lock_guard lock(mutex_);
@@ -296,12 +400,18 @@ void EngineCore::emit(LiveRequest& request) {
     delta.queue_time_s = seconds(request.first_scheduled);
   }
   delta.e2e_latency_s = seconds(SteadyClock::now());
-  request.sink(std::move(delta));
+  try {
+    request.sink(std::move(delta));
+  } catch (const std::exception& error) {
+    // A sink answers its client itself when it fails; the engine only lets go of it.
+    LOG_ERROR("request {}: its answer could not be passed on: {}", log_safe(request.request.rid, 64),
+              error.what());
+  }
 }
 
 void EngineCore::end_request(LiveRequest& request, Status why) {
   if (request.answered) return;
-  scheduler_.finish(request.id);
+  scheduler_->finish(request.id);
   ++aborted_total_;
   FinishReason reason;
   reason.type = FinishReason::Type::abort;
@@ -312,19 +422,19 @@ void EngineCore::end_request(LiveRequest& request, Status why) {
 
 void EngineCore::fail_steps(const Status& status) {
   LOG_ERROR("a step failed: {}", status.message());
-  for (RequestId id : scheduler_.fail_uncommitted()) {
+  for (RequestId id : scheduler_->fail_uncommitted()) {
     if (const auto it = requests_.find(id); it != requests_.end()) end_request(*it->second, status);
   }
 }
 
 void EngineCore::drop_released() {
-  for (void* user : scheduler_.take_released()) {
+  for (void* user : scheduler_->take_released()) {
     requests_.erase(static_cast<LiveRequest*>(user)->id);
   }
 }
 
 void EngineCore::update_stats() {
-  const SchedulerStats scheduled = scheduler_.stats();
+  const SchedulerStats scheduled = scheduler_->stats();
   log_progress();
   EngineStats now;
   now.running_reqs = scheduled.running_reqs;
@@ -358,7 +468,7 @@ void EngineCore::log_progress() {
   last_log_ = now;
   generated_at_last_log_ = generated_tokens_;
   if (fresh == 0 || options_.log_interval_s <= 0) return;
-  const SchedulerStats s = scheduler_.stats();
+  const SchedulerStats s = scheduler_->stats();
   LOG_INFO("running {}, queued {}, token usage {:.2f}, cache hit rate {:.2f}, {:.1f} tok/s",
            s.running_reqs, s.queued_reqs,
            static_cast<double>(s.used_tokens) / static_cast<double>(options_.info.max_total_tokens),

@@ -46,26 +46,37 @@ class EngineCore : public Engine {
   void abort(const std::string& rid) override;
   bool flush_cache() override;
   void drain(double deadline_s) override;
+  Status audit() override;
 
  private:
   struct Inbox {
     std::vector<std::unique_ptr<LiveRequest>> arrived;
     std::vector<std::string> aborted;
+    bool abort_all = false;
     bool out_of_time = false;  // draining took too long: what runs ends
     std::vector<std::promise<bool>> flushes;
-    bool empty() const { return arrived.empty() && aborted.empty() && !out_of_time && flushes.empty(); }
+    std::vector<std::promise<Status>> audits;
+    bool empty() const {
+      return arrived.empty() && aborted.empty() && !abort_all && !out_of_time && flushes.empty() && audits.empty();
+    }
   };
 
   void loop();
-  std::chrono::microseconds patience(const DeviceStep* running) const;
+  void run_step();
+  void recover(const Status& why) noexcept;
+  void reset(const Status& why);
+  void wait(DeviceStep* step);
+  std::chrono::microseconds patience() const;
   bool take_inbox(std::chrono::microseconds patience);
-  void start_request(std::unique_ptr<LiveRequest> request);
+  bool has_more();
+  void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void count_step(const DeviceStep& device_step);
   void publish(DeviceStep& device_step);
   void publish_event(const StepEvent& event, DeviceStep& device_step);
+  void fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step);
   void answer(LiveRequest& request, FinishReason reason);
   void emit(LiveRequest& request);
   void fail_steps(const Status& status);
@@ -89,7 +100,10 @@ class EngineCore : public Engine {
   GrammarMaskThread grammar_masks_;
 
   // Engine thread only.
-  Scheduler scheduler_;
+  std::unique_ptr<Scheduler> scheduler_;
+  Inbox taken_;                   // what is being worked on; kept here so that no failure loses it
+  DeviceStep* running_ = nullptr; // launched, and not published yet
+  std::array<DeviceStep*, 2> launched_{};  // not waited for yet
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;
   std::unordered_map<std::string, RequestId> ids_by_rid_;
   RequestId next_id_ = 1;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <chrono>
+#include <exception>
 #include <fstream>
+#include <new>
 #include <random>
 
 #include "attention/hybrid.h"
@@ -164,6 +166,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
                         check_kv_format(*parts.model, kv_format, setup.plan.context_len, *parts.team));
     LOG_WARN("{}", kv_self_check_text(check, kv_format));
   }
+  parts.model->detect_nan(args.enable_nan_detection);
   StartedDevice out;
   out.description = "cpu: " + cpu.model_name + ", " + std::string(cpu_tier_name(cpu.tier)) + ", " +
                     std::to_string(threads) + " threads";
@@ -176,14 +179,21 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
+  if (args.enable_kv_canary) parts.canary = std::make_unique<KvCanary>(*parts.cache);
   out.runner = std::make_unique<DeviceWorker>(std::move(parts));
   return out;
 }
 
-Result<ServedModel> create_engine(const EngineOptions& options) {
+namespace {
+
+Result<ServedModel> build_engine(const EngineOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   const ServerArgs& args = options.args;
   WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
+  if (gpu && (args.enable_nan_detection || args.enable_kv_canary)) {
+    const char* flag = args.enable_nan_detection ? "--enable-nan-detection" : "--enable-kv-canary";
+    return Status::unsupported(std::string(flag) + " looks into the CPU's memory only; add --device cpu", flag);
+  }
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, options.model_path));
   WW_ASSIGN_OR_RETURN(const std::optional<TuningTable> tuning, attention_tuning(args));
   const ModelToServe model = {bundle.config, bundle.eos_token_ids, bundle.weights.get(), options.model_path};
@@ -204,6 +214,7 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   core.info.num_pages = core.scheduler.num_pages;
   core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * plan.attention.page_size;
   core.info.max_running_requests = core.scheduler.max_running_requests;
+  core.info.max_queued_requests = core.scheduler.max_queued_requests;
   core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
   core.info.enable_mixed_chunk = core.scheduler.enable_mixed_chunk;
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -220,6 +231,19 @@ Result<ServedModel> create_engine(const EngineOptions& options) {
   served.attention = std::move(plan.attention);
   served.engine = std::make_unique<EngineCore>(std::move(core), std::move(device.runner));
   return served;
+}
+
+}  // namespace
+
+Result<ServedModel> create_engine(const EngineOptions& options) {
+  try {
+    return build_engine(options);
+  } catch (const std::bad_alloc&) {
+    return Status::unavailable(
+        "there is not enough memory to start; use a smaller model, --max-total-tokens or --context-length");
+  } catch (const std::exception& error) {
+    return Status::internal(std::string("the engine could not start: ") + error.what());
+  }
 }
 
 }  // namespace warpweave

@@ -79,6 +79,7 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   out.context_len = context_len;
   out.max_running_requests = args.max_running_requests.value_or(
       gpu ? kDefaultMaxRunningRequestsGpu : kDefaultMaxRunningRequests);
+  out.log_page_events = args.enable_kv_canary;
   out.max_queued_requests = args.max_queued_requests.value_or(kDefaultMaxQueuedRequests);
   out.chunked_prefill_size = args.chunked_prefill_size.value_or(
       gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);

@@ -107,7 +107,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--enable-mscclpp", "", "", true},
     {"--enable-multi-layer-eagle", "", "", true},
     {"--enable-multimodal", "only text is served", "", true},
-    {"--enable-nan-detection", "", "", true},
     {"--enable-nccl-nvls", "", "", true},
     {"--enable-nsa-prefill-context-parallel", "sparse attention is not served yet", "", true},
     {"--enable-p2p-check", "", "", true},

@@ -52,6 +52,9 @@ struct ServerArgs {
   double drain_timeout_s = 30;
   int max_connections = 4096;
   int64_t max_body_bytes = 32 << 20;
+  int64_t max_logprob_values = 1 << 19;      // of one request
+  bool allow_unknown_fields = false;
+  bool no_special_tokens_in_content = false;
   double http_timeout_s = 60;                // a request must arrive within it; idle keep-alive
   std::string allowed_origins;               // "https://a.example,..."; empty: all, but for changes none
   std::string allowed_hosts;                 // "name,..."
@@ -104,6 +107,8 @@ struct ServerArgs {
   std::string speculative_attention_mode = "prefill";
 
   // Observation
+  bool enable_nan_detection = false;         // name the layer of the first NaN
+  bool enable_kv_canary = false;             // poison free KV pages and check them
   std::optional<int> dump_batch;             // the forward that is written to a file, from 1
   std::string dump_batch_file = "warpweave-batch.wwb";
   std::optional<int> dump_batch_layer;       // unset: every layer

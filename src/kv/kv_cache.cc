@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -176,6 +177,35 @@ void KvCache::copy_tokens(int64_t src_slot, int64_t dst_slot, int num_tokens) {
          dst_slot % shape_.page_size + num_tokens <= shape_.page_size);
   copy(k_, src_slot, dst_slot, num_tokens);
   copy(v_, src_slot, dst_slot, num_tokens);
+}
+
+// Calls visit(bytes, count) for every stretch of the page until one is false.
+template <typename Visit>
+bool KvCache::visit_page(int32_t page, Visit&& visit) const {
+  const auto slot = static_cast<size_t>(page) * shape_.page_size;
+  for (int layer = 0; layer < shape_.num_layers; ++layer) {
+    for (const Side* side : {&k_, &v_}) {
+      for (const auto& [offset, token_bytes] : {std::pair(side->offset, side->token_bytes),
+                                                {side->scale_offset, side->token_scale_bytes}}) {
+        std::byte* begin = base_ + layer * layer_bytes_ + offset + slot * token_bytes;
+        if (!visit(begin, shape_.page_size * token_bytes)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+void KvCache::fill_page(int32_t page, std::byte value) {
+  visit_page(page, [&](std::byte* begin, size_t count) {
+    std::fill_n(begin, count, value);
+    return true;
+  });
+}
+
+bool KvCache::page_is_filled(int32_t page, std::byte value) const {
+  return visit_page(page, [&](const std::byte* begin, size_t count) {
+    return std::all_of(begin, begin + count, [&](std::byte b) { return b == value; });
+  });
 }
 
 }  // namespace warpweave

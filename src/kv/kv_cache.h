@@ -60,6 +60,10 @@ class KvCache {
   // Both runs stay within one page and do not overlap.
   void copy_tokens(int64_t src_slot, int64_t dst_slot, int num_tokens);
 
+  // Every byte of a page, in all layers, values and block scales; for KvCanary.
+  void fill_page(int32_t page, std::byte value);
+  bool page_is_filled(int32_t page, std::byte value) const;
+
  private:
   // Where K or V of each layer stand: `offset` is layer 0's, the next layers follow at layer_bytes_.
   struct Side {
@@ -73,6 +77,8 @@ class KvCache {
   KvCache(const KvCacheShape& shape, KvHeadScales scales);
   Status reserve();
   KvPoolView view(int layer, const Side& side, const std::vector<float>& scales) const;
+  template <typename Visit>
+  bool visit_page(int32_t page, Visit&& visit) const;
   void copy(const Side& side, int64_t src_slot, int64_t dst_slot, int num_tokens);
 
   KvCacheShape shape_;

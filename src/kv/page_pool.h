@@ -8,6 +8,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace warpweave {
@@ -33,12 +34,18 @@ class PagePool {
     return static_cast<int>((tokens + page_size_ - 1) / page_size_);
   }
 
+  // Keeps what happens to pages for take_events(): a page when it is taken, ~page when it is freed,
+  // in order. For KvCanary.
+  void log_events(bool on) { logs_events_ = on; }
+  std::vector<int32_t> take_events() { return std::exchange(events_, {}); }
+
   // A free page with one reference, or kNoPage.
   int32_t alloc() {
     if (free_.empty()) return kNoPage;
     const int32_t page = free_.back();
     free_.pop_back();
     refs_[page] = 1;
+    if (logs_events_) events_.push_back(page);
     return page;
   }
 
@@ -52,6 +59,7 @@ class PagePool {
     assert(refs_[page] > 0);
     if (--refs_[page] > 0) return false;
     free_.push_back(page);
+    if (logs_events_) events_.push_back(~page);
     return true;
   }
 
@@ -59,6 +67,8 @@ class PagePool {
   int page_size_;
   std::vector<int32_t> refs_;
   std::vector<int32_t> free_;
+  bool logs_events_ = false;
+  std::vector<int32_t> events_;
 };
 
 }  // namespace warpweave

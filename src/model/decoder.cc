@@ -1,7 +1,9 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string>
 
 namespace warpweave {
 namespace {
@@ -210,6 +212,15 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   });
 }
 
+void DecoderModel::look_for_nan(int layer, const char* part, int64_t rows) {
+  if (!detects_nan_ || !first_nan_.empty()) return;
+  const auto end = x_.begin() + rows * spec_.hidden_size;
+  const auto found = std::find_if(x_.begin(), end, [](float x) { return !std::isfinite(x); });
+  if (found == end) return;
+  first_nan_ = layer < 0 ? std::string("the embeddings")
+                         : "layer " + std::to_string(layer) + ", after its " + part;
+}
+
 Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
                              ThreadTeam& team) {
   int64_t rows = batch.num_tokens;
@@ -223,6 +234,8 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
     embedding_gather(weights_.lm_head, batch.input_ids.data(), rows, spec_.embedding_scale,
                      x_.data(), team);
   }
+  first_nan_.clear();
+  look_for_nan(-1, "", rows);
   const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
   const int64_t qkv_dim = q_dim + 2 * int64_t{spec_.num_kv_heads} * spec_.head_dim;
   const int num_layers = static_cast<int>(weights_.layers.size());
@@ -244,7 +257,9 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
     add_branch(layer.o,
                {.data = attention_out_.data(), .dtype = DType::f32, .rows = rows, .row_stride = q_dim},
                layer.attention_out_norm, team);
+    look_for_nan(i, "attention", rows);
     mlp(i, rows, team);
+    look_for_nan(i, "MLP", rows);
   }
   return {};
 }

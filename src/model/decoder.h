@@ -111,7 +111,15 @@ class DecoderModel {
   // many may take them in parts: a prompt's are tokens * vocabulary * 4 bytes.
   void logits(int64_t first_row, int64_t rows, const LogitsOut& out, ThreadTeam& team);
 
+  // Looks after every part of every layer for values that are no finite numbers; costs a pass over
+  // the residual stream each.
+  void detect_nan(bool on) { detects_nan_ = on; }
+  // Where the last forward had the first one, as in "layer 3, after its attention"; empty: nowhere,
+  // or not looked for.
+  const std::string& first_nan() const { return first_nan_; }
+
  private:
+  void look_for_nan(int layer, const char* part, int64_t rows);
   void reserve(int64_t rows);
   struct Norm {                     // of rows of the residual stream
     const std::vector<float>& weight;
@@ -137,6 +145,8 @@ class DecoderModel {
   const DualChunkQueries* dual_chunk_queries_ = nullptr;  // of the layer at hand
 
   // Workspace, [reserved_rows_, ...] each.
+  bool detects_nan_ = false;
+  std::string first_nan_;
   int64_t reserved_rows_ = 0;
   std::vector<float> x_;            // residual stream [hidden]
   std::vector<float> h_;            // normed input, f32 or bf16 [hidden]

@@ -28,7 +28,7 @@ struct GpuRunOptions {
   DType dtype = DType::f32;
   KvFormat kv_format = KvFormat::f32;
   int page_size = 4;
-  int max_tokens = 512;
+  int max_tokens = 512;       // also the context that is served, which decides which factors a longrope takes
   std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
 };
 

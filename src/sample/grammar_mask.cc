@@ -1,6 +1,7 @@
 #include "sample/grammar_mask.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 
 namespace warpweave {
@@ -14,11 +15,16 @@ struct GrammarMask::Work {
   explicit Work(std::shared_ptr<const grammar::CompiledGrammar> grammar)
       : matcher(std::move(grammar)), mask(grammar::mask_words(matcher.grammar().vocabulary().size())) {}
 
-  // Takes what was sampled and makes the mask; the caller has set State::making.
-  void make() {
-    for (const int32_t id : sampled) valid = valid && matcher.accept_token(id);
-    sampled.clear();
-    valid = matcher.fill_mask(mask) && valid;
+  // Takes what was sampled and makes the mask; the caller has set State::making. What fails, memory
+  // above all, fails the sampler and not the thread that happens to be here.
+  void make() noexcept {
+    try {
+      for (const int32_t id : sampled) valid = valid && matcher.accept_token(id);
+      sampled.clear();
+      valid = matcher.fill_mask(mask) && valid;
+    } catch (...) {
+      failure = std::current_exception();
+    }
   }
   void finish() {
     {
@@ -35,6 +41,7 @@ struct GrammarMask::Work {
   std::vector<int32_t> sampled;
   grammar::MaskWords mask;
   bool valid = true;
+  std::exception_ptr failure;
 };
 
 GrammarMask::GrammarMask(std::shared_ptr<const grammar::CompiledGrammar> grammar, GrammarMaskThread* thread)
@@ -61,11 +68,14 @@ void GrammarMask::queue() {
 void GrammarMask::await() {
   std::unique_lock lock(work_->mutex);
   work_->changed.wait(lock, [&] { return work_->state != Work::State::making; });
-  if (work_->state == Work::State::ready) return;
-  work_->state = Work::State::making;
+  const bool is_ready = work_->state == Work::State::ready;
+  work_->state = is_ready ? Work::State::ready : Work::State::making;
   lock.unlock();
-  work_->make();
-  work_->finish();
+  if (!is_ready) {
+    work_->make();
+    work_->finish();
+  }
+  if (work_->failure) std::rethrow_exception(work_->failure);
 }
 
 void GrammarMask::reset(std::span<const int32_t> output_ids) {

@@ -69,6 +69,12 @@ int32_t draw_from_all(std::span<const float> weights, double total, double draw)
 
 }  // namespace
 
+bool has_no_nan(std::span<const float> logits) {
+  int nans = 0;
+  for (const float logit : logits) nans |= logit != logit;
+  return nans == 0;
+}
+
 double uniform_draw(uint64_t seed, uint64_t position) {
   // splitmix64 of the pair: every (seed, position) is an independent draw.
   uint64_t z = seed * 0x9e3779b97f4a7c15ull + position * 0xd1b54a32d192ed03ull + 0x632be59bd9b4e019ull;
@@ -84,7 +90,8 @@ int32_t sample_row(std::span<const float> logits, const SamplingParams& params, 
                    RowScratch& scratch) {
   const auto best = static_cast<int32_t>(argmax(logits.data(), logits.size()));
   const float max = logits[best];
-  if (!std::isfinite(max)) return best;
+  if (!(max > -std::numeric_limits<float>::infinity()) || !has_no_nan(logits)) return kNoToken;
+  if (params.temperature == 0 || !std::isfinite(max)) return best;
   scratch.weights.resize(logits.size());
   const double total =
       exp_row(logits.data(), logits.size(), max, 1.0f / params.temperature, scratch.weights.data());

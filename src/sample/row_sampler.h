@@ -10,6 +10,13 @@
 
 namespace warpweave {
 
+// What takes a token's place where there is none. The GPU's kernel gives kNoToken as well.
+inline constexpr int32_t kNoToken = -1;         // the model's logits have a NaN, or are all -inf
+inline constexpr int32_t kNoAllowedToken = -2;  // the request's own masks leave none
+
+// Whether every logit is a number (or an infinity).
+bool has_no_nan(std::span<const float> logits);
+
 // A number in [0, 1) that depends only on (seed, position).
 double uniform_draw(uint64_t seed, uint64_t position);
 
@@ -21,7 +28,7 @@ struct RowScratch {
 };
 
 // Picks a token: temperature, then top_k, top_p and min_p in the field's order, then one draw.
-// Ties go to the lower id. A row of only -inf or NaN gives token 0.
+// Ties go to the lower id. A row with a NaN, or of only -inf, gives kNoToken: the request fails.
 int32_t sample_row(std::span<const float> logits, const SamplingParams& params, double draw,
                    RowScratch& scratch);
 

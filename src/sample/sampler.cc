@@ -1,10 +1,20 @@
 #include "sample/sampler.h"
 
 #include <atomic>
+#include <limits>
 
 #include "ops/elementwise.h"
 
 namespace warpweave {
+
+namespace {
+
+bool has_token(std::span<const float> logits) {
+  const float max = logits[argmax(logits.data(), logits.size())];
+  return max > -std::numeric_limits<float>::infinity() && has_no_nan(logits);
+}
+
+}  // namespace
 
 void Sampler::sample_one(const SampleRow& row, std::span<const float> logits, RowScratch& scratch,
                          SampledRow& out) const {
@@ -15,10 +25,12 @@ void Sampler::sample_one(const SampleRow& row, std::span<const float> logits, Ro
     row.state->edit_logits(scratch.edited);
     final_logits = scratch.edited;
   }
-  out.token_id = params.temperature == 0
-                     ? static_cast<int32_t>(argmax(final_logits.data(), final_logits.size()))
-                     : sample_row(final_logits, params, uniform_draw(row.state->seed(), row.position),
-                                  scratch);
+  out.token_id =
+      sample_row(final_logits, params, uniform_draw(row.state->seed(), row.position), scratch);
+  if (out.token_id < 0) {
+    if (final_logits.data() == scratch.edited.data() && has_token(logits)) out.token_id = kNoAllowedToken;
+    return;
+  }
   if (row.want_logprobs) {
     out.logprobs = row_logprobs(logits, out.token_id, row.top_logprobs_num, row.logprob_ids);
   }
@@ -34,7 +46,14 @@ void Sampler::sample(std::span<const SampleRow> rows, const SampleLogits& logits
       reading_.push_back(i);
       continue;
     }
-    out[i].token_id = logits.best[rows[i].logits_row].column;
+    const RowBest& best = logits.best[rows[i].logits_row];
+    const size_t first = static_cast<size_t>(rows[i].logits_row) * logits.vocab_size;
+    if (!(best.value > -std::numeric_limits<float>::infinity()) ||
+        !has_no_nan(logits.values.subspan(first, logits.vocab_size))) {
+      out[i].token_id = kNoToken;
+      continue;
+    }
+    out[i].token_id = best.column;
     state.add_output(out[i].token_id);
   }
   const auto one = [&](size_t i, RowScratch& scratch) {

@@ -23,7 +23,7 @@ struct SampleRow {
 };
 
 struct SampledRow {
-  int32_t token_id = 0;
+  int32_t token_id = 0;       // negative: kNoToken or kNoAllowedToken, and no logprobs
   PositionLogprobs logprobs;  // filled if asked
 };
 

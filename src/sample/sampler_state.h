@@ -34,12 +34,14 @@ class SamplerState {
   std::span<const int32_t> end_ids() const { return end_ids_; }
   uint64_t seed() const { return seed_; }
 
-  // Applies penalties, bias and the end-id mask to a row of raw logits, in place.
+  // Applies penalties, bias and the masks (ids not allowed, bad words, end ids) to a row of raw
+  // logits, in place.
   void edit_logits(std::span<float> logits) const;
 
  private:
   bool tracks_counts() const;
   void count_output(int32_t token_id);
+  void mask_bad_words(std::span<float> logits) const;
 
   SamplingParams params_;
   std::vector<int32_t> end_ids_;
@@ -48,6 +50,8 @@ class SamplerState {
   std::vector<int32_t> prompt_ids_;  // distinct, only when the repetition penalty needs them
   std::unordered_map<int32_t, int> output_counts_;
   std::unique_ptr<GrammarMask> grammar_;
+  std::vector<int32_t> output_tail_;  // the last tokens, as many as the longest bad word needs
+  size_t tail_tokens_ = 0;
 };
 
 }  // namespace warpweave

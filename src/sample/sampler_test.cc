@@ -87,8 +87,11 @@ TEST(RowSampler, SurvivesDegenerateRows) {
   RowScratch scratch;
   const float inf = std::numeric_limits<float>::infinity();
   SamplingParams params;
-  EXPECT_EQ(sample_row(std::vector<float>(5, -inf), params, 0.5, scratch), 0);
-  EXPECT_EQ(sample_row(std::vector<float>(5, std::nanf("")), params, 0.5, scratch), 0);
+  EXPECT_EQ(sample_row(std::vector<float>(5, -inf), params, 0.5, scratch), kNoToken);
+  EXPECT_EQ(sample_row(std::vector<float>(5, std::nanf("")), params, 0.5, scratch), kNoToken);
+  EXPECT_EQ(sample_row(std::vector<float>{1, std::nanf(""), 3}, params, 0.5, scratch), kNoToken);
+  EXPECT_EQ(sample_row(std::vector<float>(5, -std::numeric_limits<float>::infinity()), params, 0.5, scratch),
+            kNoToken);
   std::vector<float> one(5, -inf);
   one[3] = -2;
   params.top_p = 0.9f;
@@ -130,6 +133,81 @@ TEST(SamplerState, AppliesPenaltiesBiasAndMinTokens) {
   EXPECT_TRUE(state.end_ids_masked());
 }
 
+TEST(SamplerState, OnlyAllowedTokensAreLeft) {
+  SamplingParams params;
+  params.allowed_token_ids = {1, 3, 99};
+  const SamplerState state(request_with(params), {}, 0);
+  EXPECT_TRUE(state.needs_logit_edit());
+  std::vector<float> logits = {1, 2, 3, 4, 5};
+  state.edit_logits(logits);
+  for (const int id : {0, 2, 4}) EXPECT_TRUE(std::isinf(logits[id])) << id;
+  EXPECT_EQ(logits[1], 2);
+  EXPECT_EQ(logits[3], 4);
+}
+
+TEST(SamplerState, TheLastTokenOfABadWordIsMaskedWhereItWouldComplete) {
+  SamplingParams params;
+  params.bad_words = {{4}, {1, 2}, {1, 1, 3}};
+  SamplerState state(request_with(params), {}, 0);
+  const auto masked = [&] {
+    std::vector<float> logits(6, 1.0f);
+    state.edit_logits(logits);
+    std::string ids;
+    for (int id = 0; id < 6; ++id) {
+      if (std::isinf(logits[id])) ids += std::to_string(id);
+    }
+    return ids;
+  };
+  EXPECT_EQ(masked(), "4");
+  state.add_output(1);
+  EXPECT_EQ(masked(), "24");
+  state.add_output(1);
+  EXPECT_EQ(masked(), "234");
+  state.add_output(5);
+  EXPECT_EQ(masked(), "4");
+  state.reset_output(std::vector<int32_t>{0, 1, 1});
+  EXPECT_EQ(masked(), "234");
+}
+
+// One bad row is its own request's failure.
+TEST(Sampler, RowsWithoutATokenSaySoAndLeaveTheOthersAlone) {
+  ThreadTeam team(2);
+  Sampler sampler(team);
+  constexpr int kVocab = 64, kRows = 8;
+  const float nan = std::nanf(""), nothing = -std::numeric_limits<float>::infinity();
+  std::vector<float> logits(kVocab * kRows, 0.5f);
+  std::vector<RowBest> best(kRows, {0.5f, 0});
+  std::fill_n(logits.begin() + 1 * kVocab, kVocab, nan);
+  best[1] = {};
+  logits[2 * kVocab + 17] = nan;
+  std::fill_n(logits.begin() + 3 * kVocab, kVocab, nothing);
+  best[3] = {};
+  SamplingParams greedy, drawn, masked, masked_nan;
+  greedy.temperature = 0;
+  masked.allowed_token_ids = {3};
+  masked.logit_bias = {{3, nothing}};
+  std::vector<SamplerState> states;
+  std::vector<SampleRow> rows;
+  for (int r = 0; r < kRows; ++r) {
+    const SamplingParams& params = r == 5 ? masked : r == 6 ? masked : r % 2 == 0 ? greedy : drawn;
+    states.emplace_back(request_with(params), std::vector<int32_t>{}, 0);
+  }
+  std::fill_n(logits.begin() + 6 * kVocab, kVocab, nan);
+  for (int r = 0; r < kRows; ++r) {
+    rows.push_back({.state = &states[r], .logits_row = r, .position = 4, .want_logprobs = r > 3, .logprob_ids = {}});
+  }
+  std::vector<SampledRow> out(kRows);
+  sampler.sample(rows, {logits, best, kVocab}, out);
+  EXPECT_GE(out[0].token_id, 0);
+  EXPECT_EQ(out[1].token_id, kNoToken);
+  EXPECT_EQ(out[2].token_id, kNoToken);
+  EXPECT_EQ(out[3].token_id, kNoToken);
+  EXPECT_GE(out[4].token_id, 0);
+  EXPECT_EQ(out[5].token_id, kNoAllowedToken);
+  EXPECT_EQ(out[6].token_id, kNoToken);
+  EXPECT_GE(out[7].token_id, 0);
+}
+
 TEST(Sampler, RowsDoNotDependOnTheBatch) {
   ThreadTeam team(2);
   Sampler sampler(team);
@@ -142,7 +220,7 @@ TEST(Sampler, RowsDoNotDependOnTheBatch) {
   SamplingParams greedy;
   greedy.temperature = 0;
   std::vector<RowBest> best(kRows);
-  for (int r = 0; r < kRows; ++r) best[r].column = 100 + r;
+  for (int r = 0; r < kRows; ++r) best[r] = {1, 100 + r};
   // Every third row is greedy and takes what the forward found.
   const auto run = [&](std::vector<int> which) {
     std::vector<SamplerState> states;

@@ -29,6 +29,7 @@ struct Scheduler::Request {
   int scheduled = 0;
   int prefill_len = 0;              // tokens to prefill since the last admission
   bool kv_shared = false;           // the prefill since the last admission is in the tree
+  bool kv_suspect = false;          // the model failed on it: what it wrote is not cached
   bool prompt_cached = false;       // the prompt was in the tree once
 
   uint64_t last_step = 0;           // number of the newest step with a row of it

@@ -48,7 +48,9 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.num_pages, config.page_size),
       tree_(pool_, config.prefix_match),
-      new_token_ratio_(config.schedule_conservativeness) {}
+      new_token_ratio_(config.schedule_conservativeness) {
+  pool_.log_events(config.log_page_events);
+}
 
 Scheduler::~Scheduler() = default;
 
@@ -134,6 +136,7 @@ const Step& Scheduler::schedule() {
   }
   if (step.empty()) return step;
   ++totals_.steps_total;
+  step.page_events = pool_.take_events();
   in_flight_.push_back(std::move(scratch_));
   return in_flight_.back();
 }
@@ -265,13 +268,18 @@ void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int
   event.cached_tokens = request.cached_tokens;
   event.retractions = request.retractions;
   if (row.sample_slot >= 0) {
-    event.has_token = true;
     event.token = sampled[row.sample_slot];
-    accept_token(request, event);
+    event.has_token = event.token >= 0;
+    if (event.has_token) {
+      accept_token(request, event);
+    } else {
+      event.finish = StepEvent::Finish::failed;
+      request.kv_suspect = true;
+    }
   } else if (prefill_only) {
     event.finish = StepEvent::Finish::length;
   }
-  if (event.has_token || prefill_only) events_.push_back(event);
+  if (row.sample_slot >= 0 || prefill_only) events_.push_back(event);
   if (event.finish != StepEvent::Finish::none) {
     end(request);
     return;
@@ -332,7 +340,10 @@ void Scheduler::end(Request& request) {
 
 // Gives the pages up; what is computed and known stays in the tree.
 void Scheduler::release_pages(Request& request) {
-  if (request.node != nullptr) {
+  if (request.node != nullptr && request.kv_suspect) {
+    tree_.unlock(request.node);
+    request.node = nullptr;
+  } else if (request.node != nullptr) {
     // A wasted row may have written the K/V of a token that was never committed.
     const int tokens = std::min(request.written, request.num_tokens());
     const auto pages = std::span(request.pages).first(pool_.pages_for(tokens));

@@ -91,6 +91,7 @@ struct SchedulerConfig {
   bool disable_radix_cache = false;
   PrefixMatchMode prefix_match = PrefixMatchMode::token;
   int overlap_depth = 0;           // 0 or 1
+  bool log_page_events = false;    // fill Step::page_events
   std::vector<int32_t> eos_token_ids;
 };
 
@@ -138,6 +139,7 @@ struct PageCopy {
 
 struct Step {
   uint64_t number = 0;             // 1, 2, 3, ...
+  std::vector<int32_t> page_events;  // of the pool since the step before: see PagePool::take_events()
   std::vector<PageCopy> copies;    // to be done before the rows run
   std::vector<StepRow> rows;       // prefill rows, then decode rows
   int num_tokens = 0;
@@ -147,13 +149,13 @@ struct Step {
 
 // What a committed step did for one request: a new token, the end, or both.
 struct StepEvent {
-  enum class Finish { none, stop, length };
+  enum class Finish { none, stop, length, failed };
   RequestId id = kNoRequest;
   void* user = nullptr;
   int row = -1;                    // of the committed step
   bool has_token = false;          // false only when max_new_tokens is 0
   int32_t token = 0;
-  Finish finish = Finish::none;    // stop: `token` is an eos or stop token
+  Finish finish = Finish::none;    // stop: `token` is an eos or stop token; failed: it is negative
   int cached_tokens = 0;           // prompt tokens taken from the cache at first admission
   int retractions = 0;
 };
@@ -194,7 +196,8 @@ class Scheduler {
   // uncommitted. The reference stays valid until that step is committed.
   const Step& schedule();
 
-  // The result of the oldest uncommitted step. `sampled` has num_samples tokens. The reference
+  // The result of the oldest uncommitted step. `sampled` has num_samples tokens; a negative one means
+  // that there is none: its request ends as failed, and what it computed is not cached. The reference
   // stays valid until the next commit().
   const std::vector<StepEvent>& commit(const Step& step, std::span<const int32_t> sampled);
 

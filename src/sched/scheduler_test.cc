@@ -49,6 +49,31 @@ void run_to_idle(Scheduler& scheduler) {
   EXPECT_TRUE(scheduler.audit().ok());
 }
 
+// A negative token: the device found none for one of the requests.
+TEST(Scheduler, ARequestWithoutATokenEndsAloneAndIsNotCached) {
+  for (const int overlap : {0, 1}) {
+    SchedulerConfig config = make_config();
+    config.overlap_depth = overlap;
+    Scheduler scheduler(config);
+    ASSERT_TRUE(scheduler.add(make_spec(1, 9, 20)).ok());
+    ASSERT_TRUE(scheduler.add(make_spec(2, 9, 20)).ok());
+    const Step& prefill = scheduler.schedule();
+    ASSERT_EQ(prefill.num_samples, 2);
+    const Step* next = overlap > 0 ? &scheduler.schedule() : nullptr;
+    const auto events = scheduler.commit(prefill, Tokens{-1, 7});
+    ASSERT_EQ(events.size(), 2u);
+    EXPECT_EQ(events[0].finish, StepEvent::Finish::failed);
+    EXPECT_FALSE(events[0].has_token);
+    EXPECT_EQ(events[0].token, -1);
+    EXPECT_EQ(events[1].finish, StepEvent::Finish::none);
+    if (next != nullptr) commit(scheduler, *next);
+    EXPECT_TRUE(scheduler.audit().ok());
+    run_to_idle(scheduler);
+    ASSERT_TRUE(scheduler.add(make_spec(3, 9, 1, 1000)).ok());  // the first one's prompt
+    EXPECT_EQ(scheduler.schedule().rows[0].start, 0);
+  }
+}
+
 TEST(Scheduler, PrefillsThenDecodesThenFinishesByLength) {
   Scheduler scheduler(make_config());
   int user = 0;

@@ -6,6 +6,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <mutex>
+#include <set>
 #include <vector>
 
 namespace warpweave::server {
@@ -25,6 +27,7 @@ const prometheus::Histogram::BucketBoundaries kRequestSeconds = {
 const prometheus::Histogram::BucketBoundaries kQueueSeconds = {
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300};
 
+constexpr size_t kMaxRoutes = 64;  // label values of `endpoint`
 constexpr std::string_view kPrefix = "warpweave:";
 
 struct EngineMetric {
@@ -134,6 +137,16 @@ struct ServerMetrics::Impl {
         labels, buckets);
   }
 
+  // `route`, or "other" once so many are known that it can only be a mistake.
+  std::string known(std::string_view route) {
+    std::lock_guard lock(mutex);
+    if (const auto it = routes.find(route); it != routes.end()) return *it;
+    if (routes.size() >= kMaxRoutes) return "other";
+    return *routes.emplace(route).first;
+  }
+
+  std::mutex mutex;
+  std::set<std::string, std::less<>> routes;
   const MetricsOptions options;
   const prometheus::Labels labels;
   prometheus::Registry registry;
@@ -165,7 +178,7 @@ void ServerMetrics::observe_request_end(double e2e_seconds, double queue_seconds
 }
 
 void ServerMetrics::count_http(std::string_view route, int status) {
-  const std::string path(route);
+  const std::string path = impl_->known(route);
   impl_->requests.Add({{"endpoint", path}}).Increment();
   impl_->responses.Add({{"endpoint", path}, {"status_code", std::to_string(status)}}).Increment();
 }

@@ -26,6 +26,15 @@ TEST(ServerMetrics, RendersRequestHistograms) {
   EXPECT_EQ(page.find("sglang:"), std::string::npos);
 }
 
+// Routes come from the table; should that ever change, the page stays small all the same.
+TEST(ServerMetrics, TheNumberOfSeriesIsBounded) {
+  ServerMetrics metrics({.model_name = "tale"});
+  for (int i = 0; i < 100000; ++i) metrics.count_http("/made/up/" + std::to_string(i), 100 + i % 500);
+  EXPECT_LT(metrics.render(nullptr).size(), size_t{1} << 20);
+  metrics.count_http("/generate", 200);
+  EXPECT_NE(metrics.render(nullptr).find("endpoint=\"other\""), std::string::npos);
+}
+
 TEST(ServerMetrics, CountsHttpByRouteAndStatus) {
   ServerMetrics metrics({.model_name = "tale"});
   metrics.count_http("/generate", 200);

@@ -40,6 +40,11 @@ struct ChatInput {
   std::string eos_token;
   nlohmann::ordered_json extra;         // object or null: chat_template_kwargs, e.g. enable_thinking;
                                         // wins over everything above except messages and tools
+
+  ChatInput() = default;
+  ChatInput(ChatInput&&) = default;
+  ChatInput& operator=(ChatInput&&) = default;
+  ~ChatInput();                         // without allocating: see dismantle()
 };
 
 class ChatTemplate {

@@ -228,6 +228,52 @@ TEST(ChatTemplate, RenderChatTurnsArgumentTextIntoAnObject) {
   EXPECT_EQ(*text, "b=1;a=[2];");
 }
 
+std::string render_arguments(std::string arguments) {
+  auto parsed = ChatTemplate::parse(
+      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments is string }}"
+      "{% endfor %}{% endfor %}");
+  ordered_json call = {{"function", {{"name", "f"}, {"arguments", std::move(arguments)}}}};
+  auto text = parsed->render_chat(chat({{{"role", "assistant"}, {"tool_calls", {call}}}}));
+  return text.ok() ? *text : text.status().field() + ": " + text.status().message();
+}
+
+TEST(ChatTemplate, ToolArgumentsThatAreNoJsonStayText) {
+  EXPECT_EQ(render_arguments("{\"a\": "), "True");
+  EXPECT_EQ(render_arguments("[1]"), "True");
+  EXPECT_EQ(render_arguments("{\"a\": 1}"), "False");
+}
+
+TEST(ChatTemplate, ToolArgumentsAreReadUnderTheLimitsOfBodies) {
+  const std::string field = "messages[0].tool_calls[0].function.arguments";
+  const std::string deep = render_arguments(std::string(1 << 20, '['));
+  EXPECT_TRUE(deep.starts_with(field)) << deep;
+  EXPECT_NE(deep.find("nested deeper than 64"), std::string::npos) << deep;
+  std::string keys = "{";
+  for (int i = 0; i < 65536; ++i) keys += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":1";
+  const std::string wide = render_arguments(keys + "}");
+  EXPECT_NE(wide.find("more than 16384 members"), std::string::npos) << wide;
+}
+
+TEST(ChatTemplate, AllToolArgumentsTogetherAreBounded) {
+  auto parsed = ChatTemplate::parse("x");
+  std::string numbers = "{\"a\":[1";
+  for (int i = 0; i < (1 << 20); ++i) numbers += ",1";
+  ordered_json call = {{"function", {{"name", "f"}, {"arguments", numbers + "]}"}}}};
+  ordered_json calls = ordered_json::array();
+  for (int i = 0; i < 5; ++i) calls.push_back(call);
+  auto text = parsed->render_chat(chat({{{"role", "assistant"}, {"tool_calls", calls}}}));
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.status().field(), "messages[0].tool_calls[3].function.arguments");
+}
+
+TEST(ChatTemplate, PartsWithATypeThatIsNoTextAreRefusedInOurWords) {
+  auto parsed = ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}");
+  ordered_json part = {{"type", 5}, {"text", "x"}};
+  auto text = parsed->render_chat(
+      chat({{{"role", "user"}, {"content", ordered_json::array({part})}}}));
+  if (!text.ok()) EXPECT_EQ(text.status().message().find("json.exception"), std::string::npos);
+}
+
 TEST(ChatTemplate, RenderChatPassesKwargsButNeverOverTheMessages) {
   auto parsed = ChatTemplate::parse("{{ messages|length }}{{ enable_thinking }}{{ tools is none }}{{ bos_token is defined }}");
   ASSERT_TRUE(parsed.ok());

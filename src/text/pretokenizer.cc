@@ -205,7 +205,7 @@ Status PreTokenizer::rewrite(PreTokenizerScratch* scratch, Append&& append) {
     const size_t begin = out.size();
     append(text_of(scratch->text, word), is_first, &out);
     if (out.size() >= kMaxPreTokenizerBytes) {
-      return Status::resource_exhausted("the text is too long for the tokenizer");
+      return Status::resource_exhausted("the text grows beyond 1 GiB in the tokenizer");
     }
     if (is_first) scratch->starts_text_ = scratch->starts_text_ && word.begin == 0;
     word = make_range(begin, out.size());

@@ -1,18 +1,51 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "text/detokenizer.h"
 #include "text/tokenizer_core.h"
 
 namespace warpweave {
+namespace {
+
+// Ordinary text has about four bytes a token: most texts that fit are encoded once.
+constexpr size_t kFirstBytesPerToken = 8;
+constexpr size_t kFirstBytes = 1024;
+
+}  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<TokenizerCore> core) : core_(std::move(core)) {}
 Tokenizer::~Tokenizer() = default;
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
                                                bool add_special_tokens) const {
-  return core_->encode(text, add_special_tokens);
+  return core_->encode(text, {.add_special_tokens = add_special_tokens});
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
+                                               const EncodeOptions& options) const {
+  return core_->encode(text, options);
+}
+
+Result<EncodedUpTo> Tokenizer::encode_up_to(std::string_view text, size_t max_tokens,
+                                            const EncodeOptions& options) const {
+  // Beginnings, each twice as long as the one before, so that a text of few tokens for its length
+  // costs no more than twice its own.
+  for (size_t bytes = max_tokens * kFirstBytesPerToken + kFirstBytes;
+       bytes < text.size() / 2; bytes *= 2) {
+    while (bytes > 0 && (text[bytes] & 0xC0) == 0x80) --bytes;  // a character's border
+    EncodeOptions of_beginning = options;
+    of_beginning.literal_at = options.literal_at.first(static_cast<size_t>(
+        std::upper_bound(options.literal_at.begin(), options.literal_at.end(), bytes) -
+        options.literal_at.begin()));
+    WW_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                        core_->encode(text.substr(0, bytes), of_beginning));
+    // What follows changes the last tokens of a beginning, never half of them.
+    if (ids.size() > 2 * max_tokens + kFirstBytes) return EncodedUpTo{std::move(ids), bytes, false};
+  }
+  WW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, core_->encode(text, options));
+  return EncodedUpTo{std::move(ids), text.size(), true};
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {

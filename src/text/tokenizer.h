@@ -5,7 +5,7 @@
 // thread-safe. Text is UTF-8: invalid UTF-8 is refused (`invalid_argument`, with the byte offset),
 // because the original library cannot be asked about it. The cost of encode() is O(n log n) in the
 // length of the text; regular expressions run under limits, so that a pathological pattern or text
-// ends in `resource_exhausted` and never hangs.
+// ends in `resource_exhausted` (a limit that the text passes, named) and never hangs.
 // BPE: Sennrich et al. 2016, arXiv:1508.07909; byte fallback: SentencePiece, arXiv:1808.06226.
 #pragma once
 
@@ -24,6 +24,20 @@ namespace warpweave {
 struct TokenizerSpec;
 class TokenizerCore;
 
+struct EncodeOptions {
+  bool add_special_tokens = false;  // what the post-processor says (BOS, EOS)
+  // Offsets in the text, ascending: a special token that begins before one of them and reaches it is
+  // text like any other. Where special tokens are only found in normalized text: `unsupported`.
+  std::span<const size_t> literal_at{};
+};
+
+// A text's ids, or those of its beginning, where the whole text has more than was asked for.
+struct EncodedUpTo {
+  std::vector<int32_t> ids;
+  size_t bytes = 0;   // of the text that `ids` stand for
+  bool whole = true;
+};
+
 class Tokenizer {
  public:
   explicit Tokenizer(std::unique_ptr<TokenizerCore> core);
@@ -34,6 +48,12 @@ class Tokenizer {
   // Special tokens written out in `text` ("<|im_end|>") become their ids either way;
   // `add_special_tokens` adds what the post-processor says (BOS, EOS).
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special_tokens) const;
+  Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options) const;
+
+  // As encode(), but the work is bounded by `max_tokens`, not by the text: `whole` is false once a
+  // beginning of the text has so many more that all of it surely has more than max_tokens.
+  Result<EncodedUpTo> encode_up_to(std::string_view text, size_t max_tokens,
+                                   const EncodeOptions& options) const;
 
   // Ids outside the vocabulary are skipped. Bytes that are no UTF-8 become U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;

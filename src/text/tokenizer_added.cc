@@ -59,6 +59,7 @@ Result<AddedTokenMatcher> AddedTokenMatcher::build(std::vector<AddedTokenPattern
     }
     if (built.nodes_[node].pattern < 0) built.nodes_[node].pattern = static_cast<int32_t>(i);
     built.may_start_[static_cast<unsigned char>(text[0])] = true;
+    built.has_special_ = built.has_special_ || patterns[i].special;
   }
   built.patterns_ = std::move(patterns);
   return built;
@@ -70,24 +71,42 @@ int32_t AddedTokenMatcher::child(int32_t node, unsigned char byte) const {
   return edge != edges.end() && edge->first == byte ? edge->second : -1;
 }
 
-int32_t AddedTokenMatcher::match(std::string_view text, size_t at) const {
+int32_t AddedTokenMatcher::match(std::string_view text, size_t at, size_t literal) const {
   int32_t longest = -1;
   for (int32_t node = 0; at < text.size(); ++at) {
     node = child(node, static_cast<unsigned char>(text[at]));
     if (node < 0) break;
-    if (nodes_[node].pattern >= 0) longest = nodes_[node].pattern;
+    const int32_t pattern = nodes_[node].pattern;
+    if (pattern >= 0 && !(patterns_[pattern].special && at + 1 >= literal)) longest = pattern;
   }
   return longest;
 }
 
-void AddedTokenMatcher::split(std::string_view text, std::vector<TextSection>* sections) const {
+bool AddedTokenMatcher::may_begin_special(std::string_view text, size_t at) const {
+  if (nodes_.empty()) return false;
+  int32_t node = 0;
+  for (; at < text.size(); ++at) {
+    node = child(node, static_cast<unsigned char>(text[at]));
+    if (node < 0) return false;
+    const int32_t pattern = nodes_[node].pattern;
+    if (pattern >= 0 && patterns_[pattern].special) return true;
+  }
+  return !nodes_[node].next.empty();
+}
+
+void AddedTokenMatcher::split(std::string_view text, std::span<const size_t> literal_at,
+                              std::vector<TextSection>* sections) const {
   size_t done = 0;
+  size_t next_literal = 0;
   for (size_t at = 0; at < text.size();) {
     if (!may_start_[static_cast<unsigned char>(text[at])]) {
       ++at;
       continue;
     }
-    const int32_t found = match(text, at);
+    while (next_literal < literal_at.size() && literal_at[next_literal] <= at) ++next_literal;
+    const size_t literal =
+        next_literal < literal_at.size() ? literal_at[next_literal] : std::string_view::npos;
+    const int32_t found = match(text, at, literal);
     if (found < 0) {
       ++at;
       continue;

@@ -2,6 +2,8 @@
 
 #include <simdjson.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 
 #include "text/tokenizer_unicode.h"
@@ -10,7 +12,26 @@ namespace warpweave {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{256} << 20;
-constexpr size_t kIdleScratches = 16;  // about 1.5 MB each
+constexpr size_t kIdleScratches = 16;                     // about 1.5 MB each
+constexpr size_t kIdleScratchTextBytes = size_t{256} << 10;  // what has seen a longer text is freed
+constexpr size_t kTrimTextBytes = size_t{4} << 20;
+
+// Gives the allocator's free memory back to the system.
+void trim_heap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+// Those of the ascending `offsets` in (begin, end), counted from `begin`.
+std::vector<size_t> offsets_within(std::span<const size_t> offsets, size_t begin, size_t end) {
+  std::vector<size_t> within;
+  for (auto it = std::upper_bound(offsets.begin(), offsets.end(), begin);
+       it != offsets.end() && *it < end; ++it) {
+    within.push_back(*it - begin);
+  }
+  return within;
+}
 
 }  // namespace
 
@@ -25,7 +46,8 @@ struct TokenizerCore::Scratch {
 
 class TokenizerCore::ScratchLease {
  public:
-  explicit ScratchLease(const TokenizerCore& core) : core_(core) {
+  ScratchLease(const TokenizerCore& core, size_t text_bytes)
+      : core_(core), text_bytes_(text_bytes) {
     {
       std::lock_guard lock(core_.pool_mutex_);
       if (!core_.pool_.empty()) {
@@ -36,6 +58,11 @@ class TokenizerCore::ScratchLease {
     if (scratch_ == nullptr) scratch_ = std::make_unique<Scratch>();
   }
   ~ScratchLease() {
+    if (text_bytes_ > kIdleScratchTextBytes) {
+      scratch_.reset();
+      if (text_bytes_ > kTrimTextBytes) trim_heap();
+      return;
+    }
     std::lock_guard lock(core_.pool_mutex_);
     if (core_.pool_.size() < kIdleScratches) core_.pool_.push_back(std::move(scratch_));
   }
@@ -46,6 +73,7 @@ class TokenizerCore::ScratchLease {
 
  private:
   const TokenizerCore& core_;
+  const size_t text_bytes_;
   std::unique_ptr<Scratch> scratch_;
 };
 
@@ -82,7 +110,7 @@ Status TokenizerCore::add_tokens(const std::vector<AddedTokenSpec>& specs) {
     }
     added_ids_[spec.content] = id;
     std::erase_if(patterns, [&](const auto& pattern) { return pattern.first.id == id; });
-    patterns.push_back({{token.shown, id, spec.single_word, spec.lstrip, spec.rstrip},
+    patterns.push_back({{token.shown, id, spec.single_word, spec.lstrip, spec.rstrip, spec.special},
                         spec.normalized});
     added_[id] = std::move(token);
   }
@@ -141,12 +169,28 @@ std::optional<std::string_view> TokenizerCore::token_text(int32_t id) const {
   return std::nullopt;
 }
 
+std::vector<std::string_view> TokenizerCore::special_texts() const {
+  std::vector<std::string_view> texts;
+  for (const auto& [id, token] : added_) {
+    if (token.special) texts.push_back(token.content);
+  }
+  return texts;
+}
+
+size_t TokenizerCore::idle_scratches() const {
+  std::lock_guard lock(pool_mutex_);
+  return pool_.size();
+}
+
 Result<std::vector<int32_t>> TokenizerCore::encode(std::string_view text,
-                                                   bool add_special_tokens) const {
+                                                   const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
     return Status::invalid_argument("the text has " + std::to_string(text.size()) +
                                     " bytes; the tokenizer takes at most " +
                                     std::to_string(kMaxTextBytes));
+  }
+  if (!options.literal_at.empty() && !can_take_literal_text()) {
+    return Status::unsupported("this tokenizer finds special tokens only after it has rewritten the text");
   }
   if (!simdjson::validate_utf8(text)) {
     return Status::invalid_argument("the text is not valid UTF-8 at byte " +
@@ -155,25 +199,28 @@ Result<std::vector<int32_t>> TokenizerCore::encode(std::string_view text,
   }
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
-  if (add_special_tokens) ids = ids_before_;
-  ScratchLease lease(*this);
+  if (options.add_special_tokens) ids = ids_before_;
+  ScratchLease lease(*this, text.size());
   Scratch* scratch = lease.get();
   scratch->regex.start_text(text.size());
   scratch->raw_sections.clear();
-  raw_matcher_.split(text, &scratch->raw_sections);
+  raw_matcher_.split(text, options.literal_at, &scratch->raw_sections);
   for (const TextSection& section : scratch->raw_sections) {
     if (section.id >= 0) {
       ids.push_back(section.id);
       continue;
     }
-    const bool starts_text = section.text.data() == text.data();
-    WW_RETURN_IF_ERROR(encode_text(section.text, starts_text, scratch, &ids));
+    const size_t begin = static_cast<size_t>(section.text.data() - text.data());
+    const std::vector<size_t> literal_at =
+        offsets_within(options.literal_at, begin, begin + section.text.size());
+    WW_RETURN_IF_ERROR(encode_text(section.text, literal_at, begin == 0, scratch, &ids));
   }
-  if (add_special_tokens) ids.insert(ids.end(), ids_after_.begin(), ids_after_.end());
+  if (options.add_special_tokens) ids.insert(ids.end(), ids_after_.begin(), ids_after_.end());
   return ids;
 }
 
-Status TokenizerCore::encode_text(std::string_view text, bool starts_text, Scratch* scratch,
+Status TokenizerCore::encode_text(std::string_view text, std::span<const size_t> literal_at,
+                                  bool starts_text, Scratch* scratch,
                                   std::vector<int32_t>* ids) const {
   if (!normalizer_.empty()) {
     WW_RETURN_IF_ERROR(
@@ -182,7 +229,7 @@ Status TokenizerCore::encode_text(std::string_view text, bool starts_text, Scrat
   }
   if (normalized_matcher_.empty()) return encode_words(text, starts_text, scratch, ids);
   scratch->sections.clear();
-  normalized_matcher_.split(text, &scratch->sections);
+  normalized_matcher_.split(text, literal_at, &scratch->sections);
   for (const TextSection& section : scratch->sections) {
     if (section.id >= 0) {
       ids->push_back(section.id);

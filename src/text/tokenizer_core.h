@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "text/pretokenizer.h"
 #include "text/tokenizer_added.h"
 #include "text/tokenizer_normalizer.h"
+#include "text/tokenizer.h"
 #include "text/tokenizer_spec.h"
 #include "warpweave/status.h"
 
@@ -42,7 +44,18 @@ class TokenizerCore {
   TokenizerCore();
   ~TokenizerCore();
 
-  Result<std::vector<int32_t>> encode(std::string_view text, bool add_special_tokens) const;
+  Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options) const;
+  // False: special tokens are looked for in rewritten text, where literal_at means nothing.
+  bool can_take_literal_text() const {
+    return normalizer_.empty() || !normalized_matcher_.has_special();
+  }
+  bool may_begin_special(std::string_view text, size_t at) const {
+    return raw_matcher_.may_begin_special(text, at) ||
+           normalized_matcher_.may_begin_special(text, at);
+  }
+  // The texts of the special tokens, for who marks text that must stay literal.
+  std::vector<std::string_view> special_texts() const;
+  size_t idle_scratches() const;  // for tests
 
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::optional<std::string_view> token_text(int32_t id) const;
@@ -83,8 +96,9 @@ class TokenizerCore {
   Result<std::string> decode_piece(std::string_view token, bool is_first,
                                    RegexScratch* scratch) const;
   Status set_special_ids(const TokenizerSpec& spec);
-  Status encode_text(std::string_view text, bool starts_text, Scratch* scratch,
-                     std::vector<int32_t>* ids) const;
+  // `literal_at`: offsets in `text`.
+  Status encode_text(std::string_view text, std::span<const size_t> literal_at, bool starts_text,
+                     Scratch* scratch, std::vector<int32_t>* ids) const;
   Status encode_words(std::string_view text, bool starts_text, Scratch* scratch,
                       std::vector<int32_t>* ids) const;
 

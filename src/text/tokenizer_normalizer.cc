@@ -93,7 +93,7 @@ Status Normalizer::run(std::string_view text, RegexScratch* regex, std::string* 
       default: to_unicode_form(step.spec.kind, out); break;
     }
     if (out->size() >= kMaxPreTokenizerBytes) {
-      return Status::resource_exhausted("the text is too long for the tokenizer");
+      return Status::resource_exhausted("the text grows too long in the tokenizer's normalizer");
     }
   }
   return {};
@@ -118,7 +118,7 @@ Status Normalizer::replace(const Step& step, RegexScratch* regex, std::string* t
     if (begin == 0 && end > 0 && (!one_char || step.spec.content.empty())) *starts_text = false;
     end_of_last = end;
   }));
-  if (too_long) return Status::resource_exhausted("the text is too long for the tokenizer");
+  if (too_long) return Status::resource_exhausted("the text grows too long in the tokenizer's normalizer");
   out.append(*text, end_of_last, text->size() - end_of_last);
   *text = std::move(out);
   return {};

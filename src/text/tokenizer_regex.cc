@@ -117,10 +117,11 @@ Status Regex::find(std::string_view subject, size_t start, RegexScratch* scratch
                    RegexMatch* match) const {
   RegexScratch::Pcre2& own = *scratch->pcre2_;
   if (own.match_data == nullptr || own.context == nullptr) {
-    return Status::resource_exhausted("no memory for a regular expression search");
+    return Status::unavailable("no memory for a regular expression search");
   }
   if (scratch->out_of_time()) {
-    return Status::resource_exhausted("the text takes the tokenizer's pattern too long");
+    return Status::resource_exhausted(
+        "the text keeps the tokenizer's pattern busy longer than 2 s and 10 us a byte");
   }
   const auto* bytes = reinterpret_cast<PCRE2_SPTR>(subject.data());
   const auto search = code_->jit ? pcre2_jit_match : pcre2_match;

@@ -30,7 +30,7 @@ __global__ void embedding_kernel(EmbeddingCall call) {
   start_successor();  // not before: launch.cuh
   const int64_t row = blockIdx.x;
   int32_t id = call.ids[row];
-  if (call.future_slots != nullptr && call.future_slots[row] >= 0) id = call.sampled[call.future_slots[row]];
+  if (call.future_slots != nullptr && call.future_slots[row] >= 0) id = max(call.sampled[call.future_slots[row]], 0);
   const T* from = static_cast<const T*>(call.table) + id * call.cols;
   float* to = call.out + row * call.cols;
   for (int64_t i = threadIdx.x * 4; i < call.cols; i += blockDim.x * 4) {

@@ -33,7 +33,8 @@ struct WeightPrefetch {
   int64_t prefetched_bytes = 0;           // of a row, a multiple of 128
 };
 
-// out[i] = scale * table[id(i)]; id(i) is ids[i], or sampled[future_slots[i]] where that slot >= 0.
+// out[i] = scale * table[id(i)]; id(i) is ids[i], or sampled[future_slots[i]] where that slot >= 0. A
+// row that sampled no token (negative) counts as 0: its request has failed.
 struct EmbeddingCall {
   const void* table = nullptr;            // [vocab, cols] of `dtype`
   DType dtype = DType::bf16;

@@ -3,7 +3,8 @@
 // Greedy rows give the CPU's token. Others keep the same candidates (temperature, top_k, top_p,
 // min_p, ties to the lower id) and take one draw, but walk them by id where the CPU walks heaviest
 // first, so that the same draw may give another token of the same distribution. Penalties, biases
-// and logprobs are the CPU sampler's business. Results do not depend on the other rows.
+// and logprobs are the CPU sampler's business. Results do not depend on the other rows. As there, a
+// row with a NaN, or of only -inf, gives -1 (kNoToken).
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ struct Row {
 
   __device__ float weight(int i) const {
     const float w = __expf((logits[i] - max) * inverse_temperature);
-    return w <= 1.0f ? w : logits[i] == logits[i] ? 1.0f : 0.0f;  // NaN never wins
+    return w <= 1.0f ? w : 1.0f;
   }
 };
 
@@ -58,10 +58,13 @@ __device__ unsigned long long argmax_key(float x, int i) {
   return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(i));
 }
 
+// The largest logit's id, or -1 for a row with a NaN or of only -inf.
 __device__ int block_argmax(const float* logits, int vocab_size, Shared& shared) {
-  unsigned long long best = argmax_key(-INFINITY, 0);
+  constexpr unsigned long long kNan = ~0ull;  // above every number's key
+  const unsigned long long nothing = argmax_key(-INFINITY, 0);
+  unsigned long long best = nothing;
   const auto take = [&](float x, int i) {
-    if (x == x) best = max(best, argmax_key(x, i));
+    best = max(best, x == x ? argmax_key(x, i) : kNan);
   };
   if (vocab_size % 4 == 0) {  // rows then start at multiples of 16 bytes
 #pragma unroll 8
@@ -79,6 +82,7 @@ __device__ int block_argmax(const float* logits, int vocab_size, Shared& shared)
   if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = best;
   __syncthreads();
   for (int w = 0; w < kWarps; ++w) best = max(best, shared.best[w]);
+  if (best == kNan || best <= nothing) return -1;
   return static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
 }
 
@@ -240,6 +244,10 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const SampleR
   }
   Row row{logits + int64_t{params.logits_row} * vocab_size, vocab_size, 0, 1};
   const int best = block_argmax(row.logits, vocab_size, shared);
+  if (best < 0) {
+    if (threadIdx.x == 0) out[blockIdx.x] = -1;
+    return;
+  }
   row.max = row.logits[best];
   int chosen = best;
   if (params.temperature > 0 && isfinite(row.max)) {

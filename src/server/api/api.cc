@@ -103,6 +103,11 @@ void add_native_routes(Router& router, const ApiPtr& api) {
                 if (!status.ok()) return send_error(*writer, status);
                 writer->send(200, kJson, "{\"status\":\"ok\"}");
               }});
+  router.add({"GET", "/debug/audit", AuthLevel::admin, [api](Request, Writer writer) {
+                const Status status = api->engine().audit();
+                if (!status.ok()) return send_error(*writer, status);
+                writer->send(200, kJson, "{\"status\":\"ok\"}");
+              }});
   router.add({"POST", "/flush_cache", AuthLevel::admin,
               [api](Request, Writer writer) { flush_cache(*api, *writer); }});
 }
@@ -123,9 +128,14 @@ void add_open_routes(Router& router, const ApiPtr& api) {
 
 void register_api(Router& router, ApiContext context) {
   const auto api = std::make_shared<Api>(std::move(context));
-  add_openai_routes(router, api);
-  add_native_routes(router, api);
-  add_open_routes(router, api);
+  Router own;
+  add_openai_routes(own, api);
+  add_native_routes(own, api);
+  add_open_routes(own, api);
+  for (Route route : own.routes()) {
+    route.handler = guarded(std::move(route.handler));
+    router.add(std::move(route));
+  }
 }
 
 }  // namespace warpweave::server

@@ -27,7 +27,7 @@ class Api {
   ServerMetrics* metrics() const { return context_.metrics; }
   bool is_ready() const { return !context_.is_ready || context_.is_ready(); }
   ModelLimits limits() const {
-    return {info().vocab_size, info().context_len, context_.tokenizer != nullptr};
+    return {info().vocab_size, info().context_len, context_.tokenizer};
   }
 
   GrammarContext grammar_context() const { return {grammars_.get(), context_.args}; }

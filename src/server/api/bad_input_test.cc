@@ -199,7 +199,7 @@ TEST(BadInput, Bodies) {
 TEST(BadInput, FieldsThatAskForNothingAreFine) {
   TestApi api;
   for (const char* member :
-       {R"("unknown": {"x": [1]})", R"("user": "u")", R"("regex": null)", R"("regex": "")",
+       {R"("unknown": null)", R"("metadata": {"x": "y"})", R"("user": "u")", R"("regex": null)", R"("regex": "")",
         R"("lora_path": null)", R"("return_hidden_states": false)",
         R"("response_format": {"type": "text"})", R"("stop": null)", R"("stop": [])", R"("stop": "")", R"("temperature": 0)", R"("seed": -1)",
         R"("max_tokens": null)", R"("logit_bias": null)", R"("top_k": -1)", R"("top_k": 0)",

@@ -1,9 +1,13 @@
 #include "server/api/errors.h"
 
+#include <memory>
+#include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
+#include "base/memory_reserve.h"
 #include "server/api/json_write.h"
 
 namespace warpweave::server {
@@ -57,6 +61,27 @@ std::string error_json(const Status& status) {
   }
   out += "}}";
   return out;
+}
+
+Status failure_status(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return Status::unavailable(
+        "There is not enough memory for this request now; retry later, or send less.");
+  }
+  return Status::internal("The request failed inside the server.");
+}
+
+Handler guarded(Handler handler) {
+  return [handler = std::move(handler)](std::shared_ptr<const HttpRequest> request,
+                                        std::shared_ptr<ResponseWriter> writer) {
+    try {
+      handler(request, writer);
+    } catch (const std::exception& error) {
+      LOG_ERROR("handler of {} failed: {}", log_safe(request->path), log_safe(error.what()));
+      send_error(*writer, failure_status(error));
+      refill_memory_reserve();
+    }
+  };
 }
 
 void send_error(ResponseWriter& writer, const Status& status) {

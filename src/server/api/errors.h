@@ -2,6 +2,7 @@
 // read, for every endpoint.
 #pragma once
 
+#include <exception>
 #include <string>
 
 #include "server/http.h"
@@ -14,6 +15,12 @@ int http_status(StatusCode code);
 
 // `status.field()` becomes `param`.
 std::string error_json(const Status& status);
+
+// What was thrown in or below a handler: 503 for want of memory, else 500.
+Status failure_status(const std::exception& error);
+
+// The handler, answering what it throws. None may end the process.
+Handler guarded(Handler handler);
 
 // Sends it; 429 and 503 carry Retry-After.
 void send_error(ResponseWriter& writer, const Status& status);

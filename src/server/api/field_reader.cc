@@ -1,11 +1,13 @@
 #include "server/api/field_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "flags/nearest_name.h"
 
 namespace warpweave::server {
 namespace {
@@ -90,7 +92,9 @@ Status read_number(const Json& value, std::string_view field, const NumberRange&
   const bool inside = number <= range.max &&
                       (range.above_min ? number > range.min : number >= range.min);
   if (!inside) return out_of_range(field, value, number_bounds(range), range.hint);
-  *out = static_cast<float>(number);
+  // What is above 0 stays so as a float, and can be divided by.
+  const auto smallest = static_cast<double>(std::numeric_limits<float>::min());
+  *out = static_cast<float>(number > 0 ? std::max(number, smallest) : number);
   return {};
 }
 
@@ -135,11 +139,30 @@ Status read_token_ids(const Json& value, std::string_view field, int vocab_size,
 }
 
 const Json* FieldReader::find(std::string_view name) const {
+  asked_.push_back(name);
   if (!status_.ok()) return nullptr;
   for (const auto& [key, value] : object_.get_ref<const Json::object_t&>()) {
     if (key == name) return value.is_null() ? nullptr : &value;
   }
   return nullptr;
+}
+
+void FieldReader::refuse_unknown(std::span<const std::string_view> without_effect) {
+  if (!status_.ok()) return;
+  std::vector<std::string_view> known = asked_;
+  known.insert(known.end(), without_effect.begin(), without_effect.end());
+  std::sort(known.begin(), known.end());
+  for (const auto& [key, value] : object_.get_ref<const Json::object_t&>()) {
+    if (value.is_null() || std::binary_search(known.begin(), known.end(), key)) continue;
+    const std::string name = log_safe(key, 64);
+    const std::string_view near = nearest_name(name, known);
+    return fail(Status::invalid_argument(
+        fmt::format("{} is no field of this request{}; correct it or leave it out (a server started "
+                    "with --allow-unknown-fields ignores such fields).",
+                    prefix_ + name,
+                    near.empty() ? std::string() : fmt::format(" (did you mean {}?)", near)),
+        prefix_ + name));
+  }
 }
 
 void FieldReader::fail(Status status) {

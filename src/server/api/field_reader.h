@@ -3,15 +3,17 @@
 // Every read names its type and range; an absent or null field leaves the target as it is and
 // returns false. The first failure is kept and turns later reads into no-ops, so a handler reads
 // all its fields and then checks status() once. Messages give field, value, bound and a fix.
-// The object must outlive the reader. Not thread-safe.
+// A field is known once something has asked for it; refuse_unknown() refuses the others, so that
+// none is accepted and ignored. The object and the names must outlive the reader. Not thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "server/api/json_parse.h"
+#include "server/api/request_body.h"
 
 namespace warpweave::server {
 
@@ -65,6 +67,10 @@ class FieldReader {
   bool get_token_ids(std::string_view name, int vocab_size, size_t max_items,
                      std::vector<int32_t>* out);
 
+  // Call after the last read: a member that nothing asked for, and that is not null or one of
+  // `without_effect`, is a failure that names the nearest field.
+  void refuse_unknown(std::span<const std::string_view> without_effect = {});
+
   std::string path(std::string_view name) const { return prefix_ + std::string(name); }
   // Keeps the first failure.
   void fail(Status status);
@@ -74,6 +80,7 @@ class FieldReader {
   bool finish(Status status);
 
   const Json& object_;
+  mutable std::vector<std::string_view> asked_;
   std::string prefix_;
   Status status_;
 };

@@ -1,10 +1,12 @@
 #include "server/api/generation.h"
 
+#include <exception>
 #include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "server/api/errors.h"
 
 namespace warpweave::server {
@@ -37,16 +39,26 @@ class Generation : public std::enable_shared_from_this<Generation> {
       }
     }
     for (size_t i = 0; i < requests.size(); ++i) {
-      const Status status =
-          api_->engine().submit(std::move(requests[i]), [self = shared_from_this(), i](
-                                                            OutputDelta delta) {
-            self->on_delta(i, std::move(delta));
-          });
+      Status status;
+      try {
+        status = api_->engine().submit(std::move(requests[i]), [self = shared_from_this(), i](
+                                                                   OutputDelta delta) {
+          self->on_delta(i, std::move(delta));
+        });
+      } catch (const std::exception& error) {  // those before it must not go on unread
+        status = failure_status(error);
+      }
       if (!status.ok()) return refuse(status, i);
     }
-    writer_->on_disconnect([api = api_, rids = rids_] {
-      for (const std::string& rid : rids) api->engine().abort(rid);
-    });
+    try {
+      writer_->on_disconnect([self = weak_from_this()] {
+        if (const auto generation = self.lock()) generation->abort_all();
+      });
+    } catch (const std::exception&) {
+      refuse(Status::unavailable("There is not enough memory for this request now; retry later."),
+             rids_.size());
+      return;
+    }
     open_gate();
   }
 
@@ -59,7 +71,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
       early_.clear();
     }
     for (size_t i = 0; i < submitted; ++i) api_->engine().abort(rids_[i]);
-    send_error(*writer_, status);
+    if (writer_) send_error(*writer_, status);
   }
 
   // Until all sequences are accepted nothing is written, so that a refusal is still a plain error.
@@ -68,24 +80,52 @@ class Generation : public std::enable_shared_from_this<Generation> {
     open_ = true;
     std::vector<std::pair<size_t, OutputDelta>> early = std::move(early_);
     bool failed = false;
-    for (auto& [index, delta] : early) failed |= take(index, delta);
-    lock.unlock();
-    if (failed) abort_all();
-  }
-
-  void on_delta(size_t index, OutputDelta delta) {
-    std::unique_lock lock(mutex_);
-    if (!open_) {
-      if (!closed_) early_.emplace_back(index, std::move(delta));
-      return;
+    try {
+      for (auto& [index, delta] : early) failed |= take(index, delta);
+    } catch (const std::exception& error) {
+      give_up(error);
+      failed = true;
     }
-    const bool failed = take(index, delta);
     lock.unlock();
     if (failed) abort_all();
   }
 
-  void abort_all() {
-    for (const std::string& rid : rids_) api_->engine().abort(rid);
+  // Called by the engine's threads, which answers must not cost their lives: what fails here, for
+  // want of memory most likely, fails this request.
+  void on_delta(size_t index, OutputDelta delta) noexcept {
+    bool failed = true;
+    {
+      std::lock_guard lock(mutex_);
+      try {
+        if (!open_) {
+          if (!closed_) early_.emplace_back(index, std::move(delta));
+          return;
+        }
+        failed = take(index, delta);
+      } catch (const std::exception& error) {
+        give_up(error);
+      }
+    }
+    if (failed) abort_all();
+  }
+
+  // The answer cannot be built: says so where that is still possible.
+  void give_up(const std::exception& error) noexcept {
+    closed_ = true;
+    try {
+      LOG_ERROR("an answer could not be written: {}", error.what());
+      fail(failure_status(error));
+    } catch (const std::exception&) {
+      writer_.reset();  // the transport answers 500, or cuts the stream
+    }
+  }
+
+  void abort_all() noexcept {
+    try {
+      for (const std::string& rid : rids_) api_->engine().abort(rid);
+    } catch (const std::exception& error) {
+      LOG_ERROR("a failed request goes on unread: {}", error.what());
+    }
   }
 
   // True when this delta made the whole request fail.
@@ -94,7 +134,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     measure(index, delta);
     if (delta.finish && delta.finish->type == FinishReason::Type::abort &&
         !delta.finish->error.ok() && delta.finish->error.code() != StatusCode::cancelled) {
-      fail(index, delta);
+      fail_sequence(index, delta);
       return remaining_ > 1;
     }
     if (delta.finish) --remaining_;
@@ -132,12 +172,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
   }
 
   // A stream that has begun says it in the sequence's own last event too: finish_reason abort.
-  void fail(size_t index, const OutputDelta& delta) {
-    closed_ = true;
-    const Status& error = delta.finish->error;
-    if (!stream_begun_) return send_error(*writer_, error);
+  void fail_sequence(size_t index, const OutputDelta& delta) {
     std::string events;
-    builder_->add(index, delta, &events);
+    if (stream_begun_) builder_->add(index, delta, &events);
+    fail(delta.finish->error, std::move(events));
+  }
+
+  // `events`: what goes out before the error, of a stream that has begun.
+  void fail(const Status& error, std::string events = {}) {
+    closed_ = true;
+    if (!stream_begun_) return send_error(*writer_, error);
     writer_->write(events + "data: " + error_json(error) + "\n\ndata: [DONE]\n\n");
     writer_->end();
   }
@@ -160,7 +204,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   }
 
   const std::shared_ptr<Api> api_;
-  const std::shared_ptr<ResponseWriter> writer_;
+  std::shared_ptr<ResponseWriter> writer_;  // null only when answering has failed
   const std::unique_ptr<ResponseBuilder> builder_;
   const bool stream_;
   const std::string group_rid_;

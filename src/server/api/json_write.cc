@@ -106,6 +106,13 @@ void append_json_logprob(float value, std::string* out) {
   }
 }
 
+void append_json_items(std::span<const int32_t> values, std::string* list) {
+  for (const int32_t value : values) {
+    if (!list->empty()) *list += ',';
+    append_json_int(value, list);
+  }
+}
+
 void append_json_bytes(std::string_view bytes, std::string* out) {
   *out += '[';
   for (size_t i = 0; i < bytes.size(); ++i) {

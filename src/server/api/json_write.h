@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ void append_json_double(double value, std::string* out);  // not finite: null
 
 // A log-probability: NaN becomes null; minus infinity, which JSON lacks, becomes -9999.0.
 void append_json_logprob(float value, std::string* out);
+
+// 1,2,3: the items of a list, behind those that are in `list` already.
+void append_json_items(std::span<const int32_t> values, std::string* list);
 
 // [0,255,...]
 void append_json_bytes(std::string_view bytes, std::string* out);

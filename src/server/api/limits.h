@@ -7,6 +7,11 @@ namespace warpweave::server {
 
 inline constexpr int kMaxChoices = 128;               // n
 inline constexpr size_t kMaxSequences = 4096;         // prompts x n of one request
+inline constexpr size_t kMaxRequestTokens = size_t{1} << 22;  // prompt tokens of all its sequences
+inline constexpr size_t kTruncatedContexts = 16;      // what truncate_prompt_tokens may cut from
+inline constexpr size_t kMinTokenizeTokens = size_t{1} << 18;  // /tokenize; a longer context counts
+inline constexpr size_t kMaxTemplateKwargs = 256;
+inline constexpr size_t kMaxBadWords = 1024;
 inline constexpr size_t kMaxMessages = 16384;         // of a chat
 inline constexpr size_t kMaxContentParts = 16384;     // of one message
 inline constexpr size_t kMaxTools = 1024;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -6,6 +7,7 @@
 #include "server/api/grammar_fields.h"
 #include "server/api/limits.h"
 #include "server/api/native_builder.h"
+#include "server/api/request_cost.h"
 #include "server/api/requests.h"
 
 namespace warpweave::server {
@@ -49,43 +51,54 @@ struct Prompts {
   bool is_batch = false;
 };
 
-Result<Prompts> read_texts(const Api& api, const Json& value) {
+Result<Prompts> read_texts(PromptEncoder& encoder, const Json& value) {
+  constexpr EncodeOptions kWithSpecial{.add_special_tokens = true};
   Prompts prompts;
   prompts.is_batch = value.is_array();
   if (!prompts.is_batch) {
     if (!value.is_string()) return wrong_type("text", "a string or a list of strings", value);
-    WW_ASSIGN_OR_RETURN(prompts.ids.emplace_back(),
-                        encode_prompt(api, value.get_ref<const std::string&>(), "text"));
+    WW_ASSIGN_OR_RETURN(
+        prompts.ids.emplace_back(),
+        encoder.encode(value.get_ref<const std::string&>(), "text", kWithSpecial));
     return prompts;
   }
   for (const Json& item : value) {
     const std::string field = fmt::format("text[{}]", prompts.ids.size());
     if (!item.is_string()) return wrong_type(field, "a string", item);
     WW_ASSIGN_OR_RETURN(prompts.ids.emplace_back(),
-                        encode_prompt(api, item.get_ref<const std::string&>(), field));
+                        encoder.encode(item.get_ref<const std::string&>(), field, kWithSpecial));
   }
   return prompts;
 }
 
-Result<Prompts> read_input_ids(const Api& api, const Json& value) {
+Result<Prompts> read_input_ids(const Api& api, PromptEncoder& encoder, const Json& value) {
   Prompts prompts;
   prompts.is_batch = value.is_array() && !value.empty() && value.front().is_array();
-  const int vocab_size = api.info().vocab_size;
+  const auto read_one = [&](const Json& item, const std::string& field) -> Status {
+    std::vector<int32_t>& ids = prompts.ids.emplace_back();
+    WW_RETURN_IF_ERROR(read_token_ids(item, field, api.info().vocab_size,
+                                      std::numeric_limits<int32_t>::max(), &ids));
+    return encoder.accept(&ids, field);
+  };
   if (!prompts.is_batch) {
-    WW_RETURN_IF_ERROR(read_token_ids(value, "input_ids", vocab_size,
-                                      std::numeric_limits<int32_t>::max(),
-                                      &prompts.ids.emplace_back()));
+    WW_RETURN_IF_ERROR(read_one(value, "input_ids"));
     return prompts;
   }
   for (const Json& item : value) {
-    const std::string field = fmt::format("input_ids[{}]", prompts.ids.size());
-    WW_RETURN_IF_ERROR(read_token_ids(item, field, vocab_size, std::numeric_limits<int32_t>::max(),
-                                      &prompts.ids.emplace_back()));
+    WW_RETURN_IF_ERROR(read_one(item, fmt::format("input_ids[{}]", prompts.ids.size())));
   }
   return prompts;
 }
 
-Result<Prompts> read_prompts(const Api& api, FieldReader* reader) {
+// The field that holds the prompts and how many there are; they are read when the rest is known to
+// be in order.
+struct PromptField {
+  std::string_view name;
+  const Json* value = nullptr;
+  size_t count = 1;
+};
+
+Result<PromptField> find_prompts(FieldReader* reader) {
   const Json* text = reader->find("text");
   const Json* ids = reader->find("input_ids");
   if (!text == !ids) {
@@ -94,20 +107,15 @@ Result<Prompts> read_prompts(const Api& api, FieldReader* reader) {
              : "The prompt is missing; send text or input_ids.",
         "text");
   }
-  const Json& value = text ? *text : *ids;
-  const std::string_view field = text ? "text" : "input_ids";
-  if (value.is_array() && value.empty()) {
-    return Status::invalid_argument(fmt::format("{} is empty; it needs at least one item.", field),
-                                    std::string(field));
-  }
-  const bool many = value.is_array() && !value.front().is_number();
-  if (many && value.size() > kMaxSequences) {
+  PromptField field{text ? "text" : "input_ids", text ? text : ids};
+  if (!field.value->is_array()) return field;
+  if (field.value->empty()) {
     return Status::invalid_argument(
-        fmt::format("{} has {} items, but at most {} are allowed.", field, value.size(),
-                    kMaxSequences),
-        std::string(field));
+        fmt::format("{} is empty; it needs at least one item.", field.name),
+        std::string(field.name));
   }
-  return text ? read_texts(api, value) : read_input_ids(api, value);
+  if (!field.value->front().is_number()) field.count = field.value->size();
+  return field;
 }
 
 // Reads a native request; one instance for one body.
@@ -116,25 +124,25 @@ class NativeParser {
   NativeParser(const Api& api, const Json& body) : api_(api), reader_(body) {}
 
   Result<GenerationJob> parse() {
-    WW_ASSIGN_OR_RETURN(Prompts prompts, read_prompts(api_, &reader_));
+    WW_ASSIGN_OR_RETURN(const PromptField field, find_prompts(&reader_));
     refuse_unsupported(&reader_);
     refuse_misplaced_grammar(&reader_);
-    const size_t count = prompts.ids.size();
-    WW_RETURN_IF_ERROR(read_sampling_params(count));
+    WW_RETURN_IF_ERROR(check_sequences(api_, field.count, 1, field.name));
+    WW_RETURN_IF_ERROR(read_sampling_params(field.count));
     // n is one number for the whole batch: the replies of a prompt stand side by side.
     n_ = sampling_[0].n;
-    for (size_t i = 1; i < count; ++i) {
-      if (sampling_[i].n != n_) {
+    for (const SamplingFields& sampling : sampling_) {
+      if (sampling.n != n_) {
         return Status::invalid_argument("sampling_params.n must be the same for all prompts.",
                                         "sampling_params");
       }
     }
-    if (count * static_cast<size_t>(n_) > kMaxSequences) {
-      return Status::invalid_argument(
-          fmt::format("{} prompts with n = {} make more than {} sequences.", count, n_,
-                      kMaxSequences),
-          "sampling_params.n");
-    }
+    WW_RETURN_IF_ERROR(check_sequences(api_, field.count, n_, "sampling_params.n"));
+    WW_RETURN_IF_ERROR(read_remaining_fields());
+    PromptEncoder encoder(api_, n_);
+    WW_ASSIGN_OR_RETURN(Prompts prompts, field.name == "text"
+                                             ? read_texts(encoder, *field.value)
+                                             : read_input_ids(api_, encoder, *field.value));
     WW_RETURN_IF_ERROR(read_request_fields(std::move(prompts.ids)));
     return finish(prompts.is_batch);
   }
@@ -147,10 +155,15 @@ class NativeParser {
     for (size_t i = 0; i < count; ++i) {
       const Json* object = params.at(i);
       if (!object) continue;
+      if (i > 0 && object == params.at(0)) {  // one object for all of them
+        sampling_[i] = sampling_[0];
+        continue;
+      }
       if (!object->is_object()) return wrong_type(params.path(i), "an object", *object);
       FieldReader reader(*object, params.path(i) + ".");
       read_sampling(&reader, Dialect::native, api_.limits(), &sampling_[i]);
       read_grammar(api_.grammar_context(), &reader, Dialect::native, &sampling_[i].params);
+      if (!api_.context().args.allow_unknown_fields) reader.refuse_unknown();
       WW_RETURN_IF_ERROR(reader.status());
     }
     return {};
@@ -206,13 +219,14 @@ class NativeParser {
 
   static Status read_salts(const PerPrompt& cache_salt, const PerPrompt& extra_key, size_t prompt,
                            GenerateRequest* request) {
-    for (const PerPrompt* field : {&cache_salt, &extra_key}) {
+    std::string salt;
+    std::string key;
+    for (const auto& [field, text] : {std::pair(&cache_salt, &salt), {&extra_key, &key}}) {
       const Json* value = field->at(prompt);
       if (!value) continue;
-      std::string text;
-      WW_RETURN_IF_ERROR(read_string(*value, field->path(prompt), kMaxSaltBytes, &text));
-      request->cache_salt += text;
+      WW_RETURN_IF_ERROR(read_string(*value, field->path(prompt), kMaxSaltBytes, text));
     }
+    request->cache_salt = join_salts(salt, key);
     return {};
   }
 
@@ -226,13 +240,23 @@ class NativeParser {
     return {};
   }
 
+  // Fields that are read once the prompts are there, so that unknown ones are refused before.
+  Status read_remaining_fields() {
+    reader_.get("return_text_in_logprobs", &reply_.return_text_in_logprobs);
+    reader_.get("stream", &stream_);
+    for (const std::string_view name :
+         {"return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob", "rid",
+          "priority", "cache_salt", "extra_key"}) {
+      reader_.find(name);
+    }
+    if (!api_.context().args.allow_unknown_fields) reader_.refuse_unknown(kNativeFieldsWithoutEffect);
+    return reader_.status();
+  }
+
   Result<GenerationJob> finish(bool is_batch) {
     GenerationJob job;
-    NativeReplyOptions options;
-    options.as_list = is_batch || n_ > 1;
-    reader_.get("return_text_in_logprobs", &options.return_text_in_logprobs);
-    reader_.get("stream", &job.stream);
-    WW_RETURN_IF_ERROR(reader_.status());
+    reply_.as_list = is_batch || n_ > 1;
+    job.stream = stream_;
     job.group_rid = requests_.size() == 1 ? requests_[0].rid : random_id("");
     if (const Json* rid = reader_.find("rid"); rid && rid->is_string()) job.group_rid = *rid;
     if (job.group_rid.empty()) job.group_rid = random_id("");
@@ -243,7 +267,11 @@ class NativeParser {
         if (copy.sampling.seed) *copy.sampling.seed += static_cast<uint64_t>(choice);
       }
     }
-    job.builder = make_native_builder(api_, options, job.requests);
+    const bool default_length = std::none_of(
+        sampling_.begin(), sampling_.end(),
+        [](const SamplingFields& sampling) { return sampling.max_new_tokens.has_value(); });
+    WW_RETURN_IF_ERROR(fit_to_logprob_limit(api_, default_length, &job.requests));
+    job.builder = make_native_builder(api_, reply_, job.requests);
     return job;
   }
 
@@ -251,23 +279,16 @@ class NativeParser {
   FieldReader reader_;
   std::vector<SamplingFields> sampling_;  // of each prompt
   std::vector<GenerateRequest> requests_; // of each prompt
+  NativeReplyOptions reply_;
+  bool stream_ = false;
   int n_ = 1;
 };
 
 }  // namespace
 
-Result<std::vector<int32_t>> encode_prompt(const Api& api, std::string_view text,
-                                           std::string_view field) {
-  WW_RETURN_IF_ERROR(api.require_tokenizer(field));
-  if (text.empty()) {
-    return Status::invalid_argument(fmt::format("{} is empty; send at least one token.", field),
-                                    std::string(field));
-  }
-  return api.tokenizer()->encode(text, /*add_special_tokens=*/true);
-}
-
 Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   return NativeParser(api, json).parse();
 }
 

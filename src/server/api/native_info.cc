@@ -123,12 +123,16 @@ Result<std::string> model_card_json(const Api& api, std::string_view id) {
 }
 
 Status abort_request(Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   FieldReader reader(json);
   std::string rid;
   bool abort_all = false;
   reader.get("rid", TextLimit{kMaxRidBytes}, &rid);
   reader.get("abort_all", &abort_all);
+  // Both are about the message to the client, which is always "aborted" here.
+  constexpr std::string_view kWithoutEffect[] = {"abort_message", "finished_reason"};
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   if (abort_all) {
     api.engine().abort("");

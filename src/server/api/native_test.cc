@@ -51,7 +51,7 @@ TEST(Generate, EverySamplingFieldArrives) {
   const SamplingParams& p = request.sampling;
   EXPECT_EQ(request.input_ids, (std::vector<int32_t>{5, 6}));
   EXPECT_EQ(request.priority, 3);
-  EXPECT_EQ(request.cache_salt, "tenant-b");
+  EXPECT_EQ(request.cache_salt, "6:tenant-b");
   EXPECT_EQ(p.max_new_tokens, 9);
   EXPECT_EQ(p.min_new_tokens, 2);
   EXPECT_EQ(p.temperature, 0.5f);

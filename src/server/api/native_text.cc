@@ -7,6 +7,7 @@
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
 #include "server/api/native.h"
+#include "server/api/request_cost.h"
 
 namespace warpweave::server {
 namespace {
@@ -23,12 +24,16 @@ void append_ids(const std::vector<int32_t>& ids, std::string* out) {
 }  // namespace
 
 Result<std::string> tokenize(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));
   bool add_special_tokens = true;
   reader.get("add_special_tokens", &add_special_tokens);
+  reader.find("prompt");
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kOpenAiFieldsWithoutEffect);
+  WW_RETURN_IF_ERROR(reader.status());
   std::vector<std::string> prompts;
   const bool found = reader.get("prompt", TextLimit{kMaxTextBytes, kMaxSequences}, &prompts);
   WW_RETURN_IF_ERROR(reader.status());
@@ -41,7 +46,8 @@ Result<std::string> tokenize(const Api& api, std::string_view body) {
   std::string counts;
   for (const std::string& prompt : prompts) {
     WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                        api.tokenizer()->encode(prompt, add_special_tokens));
+                        encode_text(api, prompt, "prompt",
+                                    {.add_special_tokens = add_special_tokens}));
     if (!counts.empty()) {
       tokens += ',';
       counts += ',';
@@ -56,12 +62,15 @@ Result<std::string> tokenize(const Api& api, std::string_view body) {
 }
 
 Result<std::string> detokenize(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/detokenize"));
   bool skip_special_tokens = true;
   reader.get("skip_special_tokens", &skip_special_tokens);
+  reader.find("tokens");
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kOpenAiFieldsWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   const Json* tokens = reader.find("tokens");
   if (!tokens) {

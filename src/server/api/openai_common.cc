@@ -2,12 +2,14 @@
 
 #include <ctime>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "server/api/grammar_fields.h"
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
+#include "server/api/request_cost.h"
 
 namespace warpweave::server {
 namespace {
@@ -24,7 +26,7 @@ std::string frame_text(const OpenAiOptions& options, const OpenAiBuilder::Frame&
   return out;
 }
 
-void read_stream_options(FieldReader* reader, OpenAiOptions* out) {
+void read_stream_options(const Api& api, FieldReader* reader, OpenAiOptions* out) {
   const Json* options = reader->find("stream_options");
   if (!options) return;
   if (!options->is_object()) {
@@ -33,7 +35,26 @@ void read_stream_options(FieldReader* reader, OpenAiOptions* out) {
   FieldReader fields(*options, "stream_options.");
   fields.get("include_usage", &out->include_usage);
   fields.get("continuous_usage_stats", &out->continuous_usage_stats);
+  // Obfuscation pads what a listener on the wire could measure; there is none to pad here.
+  constexpr std::string_view kWithoutEffect[] = {"include_obfuscation"};
+  if (!api.context().args.allow_unknown_fields) fields.refuse_unknown(kWithoutEffect);
   reader->fail(fields.status());
+}
+
+// -1: as many tokens as the context leaves beside one of the answer.
+void read_truncation(const Api& api, FieldReader* reader, OpenAiOptions* out) {
+  const int most = api.info().context_len - 1;
+  int tokens = 0;
+  if (!reader->get("truncate_prompt_tokens", IntRange{-1, most, "-1 keeps what the context holds"},
+                   &tokens)) {
+    return;
+  }
+  if (tokens == 0) {
+    return reader->fail(Status::invalid_argument(
+        "truncate_prompt_tokens is 0, which leaves no prompt; ask for at least 1, or -1.",
+        "truncate_prompt_tokens"));
+  }
+  out->truncate_prompt_tokens = tokens == -1 ? most : tokens;
 }
 
 }  // namespace
@@ -44,16 +65,25 @@ Status read_openai_options(const Api& api, FieldReader* reader, std::string_view
   out->sampling.params = api.context().default_sampling;
   read_sampling(reader, Dialect::openai, api.limits(), &out->sampling);
   reader->get("stream", &out->stream);
-  read_stream_options(reader, out);
+  read_stream_options(api, reader, out);
   read_grammar(api.grammar_context(), reader, Dialect::openai, &out->sampling.params);
   constexpr IntRange kPriority{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
   reader->get("priority", kPriority, &out->priority);
-  reader->get("cache_salt", TextLimit{kMaxSaltBytes}, &out->cache_salt);
+  std::string cache_salt;
+  reader->get("cache_salt", TextLimit{kMaxSaltBytes}, &cache_salt);
   std::string extra_key;
   reader->get("extra_key", TextLimit{kMaxSaltBytes}, &extra_key);
-  out->cache_salt += extra_key;
+  out->cache_salt = join_salts(cache_salt, extra_key);
+  reader->get("add_special_tokens", &out->add_special_tokens);
+  reader->get("return_token_ids", &out->return_token_ids);
+  read_truncation(api, reader, out);
   reader->get("rid", TextLimit{kMaxRidBytes}, &out->rid);
   if (out->rid.empty()) out->rid = random_id(id_prefix);
+  return reader->status();
+}
+
+Status refuse_unknown_fields(const Api& api, FieldReader* reader) {
+  if (!api.context().args.allow_unknown_fields) reader->refuse_unknown(kOpenAiFieldsWithoutEffect);
   return reader->status();
 }
 
@@ -88,11 +118,13 @@ void append_finish(const FinishReason* finish, std::string* out) {
   }
 }
 
-OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, const Frame& frame)
+OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, Frame frame)
     : frame_(frame_text(options, frame)),
       include_usage_(options.include_usage),
       continuous_usage_stats_(options.continuous_usage_stats),
+      return_token_ids_(options.return_token_ids),
       choices_per_prompt_(static_cast<size_t>(options.sampling.n)),
+      prompt_ids_(std::move(frame.prompt_ids)),
       tokens_(frame.sequences) {}
 
 void OpenAiBuilder::add(size_t index, const OutputDelta& delta, std::string* events) {
@@ -123,8 +155,17 @@ std::string OpenAiBuilder::body() {
   }
   out += "],\"usage\":";
   append_usage(&out);
+  append_answer_members(&out);
   out += ",\"metadata\":{\"weight_version\":\"default\"}}";
   return out;
+}
+
+void OpenAiBuilder::append_ids(std::string_view name, std::string_view items, std::string* out) {
+  *out += ",\"";
+  *out += name;
+  *out += "\":[";
+  *out += items;
+  *out += ']';
 }
 
 void OpenAiBuilder::begin_chunk(size_t index, std::string* out) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,17 @@ struct OpenAiOptions {
   int priority = 0;
   std::string rid;                      // becomes the answer's id
   std::string cache_salt;
+  bool add_special_tokens = true;       // of texts that no template has written
+  bool return_token_ids = false;
+  std::optional<int> truncate_prompt_tokens;  // the last so many of a prompt are kept
 };
 
 // Reads the shared fields and checks `model`. `id_prefix` starts an id where the client gave none.
 Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
                            OpenAiOptions* out);
+
+// Call when every field was asked for: unknown ones are a failure, unless they are allowed.
+Status refuse_unknown_fields(const Api& api, FieldReader* reader);
 
 // A request with the shared fields filled in; `choice` is its number among the n of one prompt.
 GenerateRequest make_request(const OpenAiOptions& options, const SamplingParams& params,
@@ -36,8 +43,9 @@ class OpenAiBuilder : public ResponseBuilder {
     std::string_view chunk_object;  // "chat.completion.chunk"
     std::string model;
     size_t sequences = 1;
+    std::vector<std::string> prompt_ids{};  // the ids of each prompt as JSON items, when asked for
   };
-  OpenAiBuilder(const OpenAiOptions& options, const Frame& frame);
+  OpenAiBuilder(const OpenAiOptions& options, Frame frame);
 
   void add(size_t index, const OutputDelta& delta, std::string* events) override;
   void append_last_events(std::string* events) override;
@@ -48,9 +56,16 @@ class OpenAiBuilder : public ResponseBuilder {
                                     std::string* events) = 0;
   virtual void collect(size_t index, const OutputDelta& delta) = 0;
   virtual void append_choice(size_t index, std::string* out) = 0;
+  // Members of the whole answer, each with a comma before it.
+  virtual void append_answer_members(std::string* out) {}
 
   // `data: {... "choices":[{"index":3,` and, after the choice's own members without a comma at
   // the end, the finish members, the usage and the end of the event.
+  bool return_token_ids() const { return return_token_ids_; }
+  std::string_view prompt_ids(size_t index) const { return prompt_ids_[index / choices_per_prompt_]; }
+  // ,"name":[items]
+  static void append_ids(std::string_view name, std::string_view items, std::string* out);
+
   void begin_chunk(size_t index, std::string* out) const;
   void end_chunk(const FinishReason* finish, std::string* out) const;
 
@@ -65,7 +80,9 @@ class OpenAiBuilder : public ResponseBuilder {
   const std::string frame_;         // "id":...,"object":...,"created":...,"model":...
   const bool include_usage_;
   const bool continuous_usage_stats_;
+  const bool return_token_ids_;
   const size_t choices_per_prompt_;
+  const std::vector<std::string> prompt_ids_;
   std::vector<Tokens> tokens_;      // of each sequence
 };
 

@@ -7,6 +7,7 @@
 #include "server/api/limits.h"
 #include "server/api/openai_common.h"
 #include "server/api/openai_logprobs.h"
+#include "server/api/request_cost.h"
 #include "server/api/requests.h"
 
 namespace warpweave::server {
@@ -28,9 +29,9 @@ class CompletionBuilder final : public OpenAiBuilder {
  public:
   // `echoes`: the text that goes before each sequence's own, or empty.
   CompletionBuilder(const Api& api, const CompletionOptions& options,
-                    std::vector<std::string> echoes)
+                    std::vector<std::string> echoes, std::vector<std::string> prompt_ids)
       : OpenAiBuilder(options, {"text_completion", "text_completion", api.info().served_model_name,
-                                echoes.size()}),
+                                echoes.size(), std::move(prompt_ids)}),
         tokenizer_(*api.tokenizer()),
         with_logprobs_(options.logprobs.has_value()),
         choices_(echoes.size()) {
@@ -40,6 +41,8 @@ class CompletionBuilder final : public OpenAiBuilder {
  private:
   struct Choice {
     std::string text;  // stream: only what has yet to go out
+    std::string token_ids;
+    bool opened = false;  // stream: the chunk with the prompt's ids is out
     CompletionLogprobs logprobs;
     std::optional<FinishReason> finish;
   };
@@ -47,6 +50,7 @@ class CompletionBuilder final : public OpenAiBuilder {
   void collect(size_t index, const OutputDelta& delta) override {
     Choice& choice = choices_[index];
     choice.text += delta.text;
+    if (return_token_ids()) append_json_items(delta.token_ids, &choice.token_ids);
     if (with_logprobs_) {
       choice.logprobs.add(delta.input_logprobs, tokenizer_);
       choice.logprobs.add(delta.output_logprobs, tokenizer_);
@@ -57,11 +61,14 @@ class CompletionBuilder final : public OpenAiBuilder {
   void append_choice_events(size_t index, const OutputDelta& delta, std::string* events) override {
     Choice& choice = choices_[index];
     collect(index, delta);
-    if (choice.text.empty() && !with_logprobs_ && !choice.finish) return;
+    if (choice.text.empty() && choice.token_ids.empty() && !with_logprobs_ && !choice.finish) return;
     begin_chunk(index, events);
     append_members(choice, events);
+    append_token_ids(choice, index, !choice.opened, events);
     end_chunk(choice.finish ? &*choice.finish : nullptr, events);
+    choice.opened = true;
     choice.text.clear();
+    choice.token_ids.clear();
     choice.logprobs.clear();
   }
 
@@ -71,9 +78,17 @@ class CompletionBuilder final : public OpenAiBuilder {
     append_json_int(static_cast<int64_t>(index), out);
     *out += ',';
     append_members(choice, out);
+    append_token_ids(choice, index, /*with_prompt=*/true, out);
     *out += ',';
     append_finish(choice.finish ? &*choice.finish : nullptr, out);
     *out += '}';
+  }
+
+  void append_token_ids(const Choice& choice, size_t index, bool with_prompt,
+                        std::string* out) const {
+    if (!return_token_ids()) return;
+    if (with_prompt) append_ids("prompt_token_ids", prompt_ids(index), out);
+    append_ids("token_ids", choice.token_ids, out);
   }
 
   void append_members(const Choice& choice, std::string* out) const {
@@ -93,37 +108,44 @@ class CompletionBuilder final : public OpenAiBuilder {
 };
 
 // prompt: "text", ["text", ...], [1, 2, ...] or [[1, 2], ...].
-Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& reader) {
+Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& reader,
+                                         const CompletionOptions& options) {
   const Json* value = reader.find("prompt");
   if (!value) {
     return Status::invalid_argument("prompt is missing; send a string or a list of token ids.",
                                     "prompt");
   }
-  const auto read_one = [&api](const Json& item, const std::string& field) -> Result<Prompt> {
+  const bool is_batch = value->is_array() && !value->empty() &&
+                        (value->front().is_string() || value->front().is_array());
+  WW_RETURN_IF_ERROR(check_sequences(api, is_batch ? value->size() : 1, options.sampling.n, "n"));
+  PromptEncoder encoder(api, options.sampling.n, options.truncate_prompt_tokens);
+  const auto read_ids = [&](const Json& item, const std::string& field,
+                            std::vector<int32_t>* ids) -> Status {
+    if (!item.is_array()) return wrong_type(field, "a string or a list of token ids", item);
+    WW_RETURN_IF_ERROR(read_token_ids(item, field, api.info().vocab_size, item.size(), ids));
+    return encoder.accept(ids, field);
+  };
+  const auto read_one = [&](const Json& item, const std::string& field) -> Result<Prompt> {
     Prompt prompt;
     if (item.is_string()) {
-      prompt.text = item.get<std::string>();
-      WW_ASSIGN_OR_RETURN(prompt.ids, encode_prompt(api, prompt.text, field));
-      return prompt;
+      const auto& text = item.get_ref<const std::string&>();
+      WW_ASSIGN_OR_RETURN(
+          prompt.ids,
+          encoder.encode(text, field, {.add_special_tokens = options.add_special_tokens}));
+      if (options.echo && !options.truncate_prompt_tokens) prompt.text = text;
+      if (!options.truncate_prompt_tokens) return prompt;
+    } else {
+      WW_RETURN_IF_ERROR(read_ids(item, field, &prompt.ids));
     }
-    if (!item.is_array()) return wrong_type(field, "a string or a list of token ids", item);
-    WW_RETURN_IF_ERROR(
-        read_token_ids(item, field, api.info().vocab_size, item.size(), &prompt.ids));
-    prompt.text = api.tokenizer()->decode(prompt.ids, /*skip_special_tokens=*/true);
+    if (options.echo) {
+      prompt.text = api.tokenizer()->decode(prompt.ids, /*skip_special_tokens=*/true);
+    }
     return prompt;
   };
   std::vector<Prompt> prompts;
-  const bool is_batch = value->is_array() && !value->empty() &&
-                        (value->front().is_string() || value->front().is_array());
   if (!is_batch) {
     WW_ASSIGN_OR_RETURN(prompts.emplace_back(), read_one(*value, "prompt"));
     return prompts;
-  }
-  if (value->size() > kMaxSequences) {
-    return Status::invalid_argument(
-        fmt::format("prompt has {} items, but at most {} are allowed.", value->size(),
-                    kMaxSequences),
-        "prompt");
   }
   for (const Json& item : *value) {
     WW_ASSIGN_OR_RETURN(prompts.emplace_back(),
@@ -153,24 +175,23 @@ Status read_options(const Api& api, FieldReader* reader, CompletionOptions* out)
 }  // namespace
 
 Result<GenerationJob> parse_completion(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  const Json& json = owned.value;
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/completions"));
   FieldReader reader(json);
   CompletionOptions options;
   WW_RETURN_IF_ERROR(read_options(api, &reader, &options));
-  WW_ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, read_prompts(api, reader));
+  reader.find("prompt");
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
+  WW_ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, read_prompts(api, reader, options));
 
   const int n = options.sampling.n;
   const size_t sequences = prompts.size() * static_cast<size_t>(n);
-  if (sequences > kMaxSequences) {
-    return Status::invalid_argument(
-        fmt::format("{} prompts with n = {} make {} sequences, but at most {} are allowed.",
-                    prompts.size(), n, sequences, kMaxSequences),
-        "n");
-  }
   GenerationJob job;
   std::vector<std::string> echoes;
+  std::vector<std::string> prompt_ids;
   for (const Prompt& prompt : prompts) {
+    if (options.return_token_ids) append_json_items(prompt.ids, &prompt_ids.emplace_back());
     WW_ASSIGN_OR_RETURN(const SamplingParams params,
                         fit_to_context(options.sampling, prompt.ids.size(), api.info().context_len,
                                        Dialect::openai));
@@ -187,7 +208,9 @@ Result<GenerationJob> parse_completion(const Api& api, std::string_view body) {
   }
   job.stream = options.stream;
   job.group_rid = options.rid;
-  job.builder = std::make_unique<CompletionBuilder>(api, options, std::move(echoes));
+  WW_RETURN_IF_ERROR(fit_to_logprob_limit(api, !options.sampling.max_new_tokens, &job.requests));
+  job.builder = std::make_unique<CompletionBuilder>(api, options, std::move(echoes),
+                                                    std::move(prompt_ids));
   return job;
 }
 

@@ -14,8 +14,4 @@ Result<GenerationJob> parse_native_generate(const Api& api, std::string_view bod
 Result<GenerationJob> parse_completion(const Api& api, std::string_view body);
 Result<GenerationJob> parse_chat(const Api& api, std::string_view body);
 
-// The prompts of `text` or `prompt` style fields, tokenized, special tokens added.
-Result<std::vector<int32_t>> encode_prompt(const Api& api, std::string_view text,
-                                           std::string_view field);
-
 }  // namespace warpweave::server

@@ -38,6 +38,7 @@ constexpr BoolField kBoolFields[] = {
     {"ignore_eos", &SamplingParams::ignore_eos},
     {"skip_special_tokens", &SamplingParams::skip_special_tokens},
     {"no_stop_trim", &SamplingParams::no_stop_trim},
+    {"include_stop_str_in_output", &SamplingParams::no_stop_trim},  // the same by another name
 };
 
 struct UnsupportedField {
@@ -65,6 +66,16 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"bootstrap_host", "prefill and decode run in one process here; leave it out"},
     {"suffix", "text is only continued here; put it into the prompt"},
     {"use_beam_search", "use sampling with n"},
+    {"prompt_logprobs", "use /generate with logprob_start_len, or echo with logprobs in /v1/completions"},
+    {"chat_template", "a request brings no program; start the server with --chat-template FILE"},
+    {"separate_reasoning", "reasoning is part of the content here; leave it out or send false"},
+    {"stream_reasoning", "reasoning is part of the content here; leave it out or send false"},
+    {"documents", "put them into a message"},
+    {"logits_processors", "use logit_bias, allowed_token_ids or bad_words"},
+    {"repetition_detection", "use repetition_penalty or frequency_penalty"},
+    {"priority_boost", "use priority"},
+    {"kv_transfer_params", "prefill and decode run in one process here; leave it out"},
+    {"mm_processor_kwargs", kTextOnly},
     {"prediction", "leave it out"},
     {"functions", "use tools"},
     {"function_call", "use tools and tool_choice"},
@@ -113,7 +124,7 @@ void read_seed(FieldReader* reader, Dialect dialect, SamplingParams* params) {
 void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
   reader->get("stop", TextLimit{kMaxStopBytes, kMaxStopStrings}, &params->stop);
   std::erase(params->stop, std::string());  // an empty one stops nothing
-  if (!params->stop.empty() && !limits.has_tokenizer) {
+  if (!params->stop.empty() && limits.tokenizer == nullptr) {
     reader->fail(Status::unsupported(
         "stop needs the tokenizer, and the server runs with --skip-tokenizer-init; use "
         "stop_token_ids.",
@@ -138,6 +149,50 @@ Status parse_token_key(std::string_view key, const std::string& field, int vocab
   }
   *id = static_cast<int>(number);
   return {};
+}
+
+void read_allowed_ids(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
+  std::vector<int32_t>& ids = params->allowed_token_ids;
+  if (!reader->get_token_ids("allowed_token_ids", limits.vocab_size,
+                             static_cast<size_t>(limits.vocab_size), &ids)) {
+    return;
+  }
+  if (ids.empty()) {
+    const std::string field = reader->path("allowed_token_ids");
+    return reader->fail(Status::invalid_argument(
+        field + " is empty, so that no token could be sampled; list at least one, or leave it out.",
+        field));
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+// A word counts as it begins a text and as it stands after a blank, as its tokens spell it: the last
+// token of the sequence is not sampled where the ones before it stand.
+void read_bad_words(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
+  std::vector<std::string> words;
+  if (!reader->get("bad_words", TextLimit{kMaxStopBytes, kMaxBadWords}, &words)) return;
+  const std::string field = reader->path("bad_words");
+  if (limits.tokenizer == nullptr) {
+    return reader->fail(Status::unsupported(
+        field + " needs the tokenizer, and the server runs with --skip-tokenizer-init; use "
+                "logit_bias.",
+        field));
+  }
+  params->bad_words.clear();
+  for (const std::string& word : words) {
+    if (word.empty()) continue;
+    for (const char* before : {"", " "}) {
+      Result<std::vector<int32_t>> ids = limits.tokenizer->encode(before + word, false);
+      if (!ids.ok()) {
+        return reader->fail(Status::invalid_argument(
+            fmt::format("{} cannot be tokenized: {}.", field, ids.status().message()), field));
+      }
+      if (!ids->empty() && (params->bad_words.empty() || params->bad_words.back() != *ids)) {
+        params->bad_words.push_back(std::move(ids).value());
+      }
+    }
+  }
 }
 
 void read_logit_bias(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
@@ -173,6 +228,8 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
   read_seed(reader, dialect, &out->params);
   read_stops(reader, limits, &out->params);
   read_logit_bias(reader, limits, &out->params);
+  read_allowed_ids(reader, limits, &out->params);
+  read_bad_words(reader, limits, &out->params);
   reader->get("n", IntRange{1, kMaxChoices, "send several requests for more"}, &out->n);
   refuse_unsupported(reader);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "server/api/field_reader.h"
+#include "text/tokenizer.h"
 #include "warpweave/engine.h"
 
 namespace warpweave::server {
@@ -25,12 +26,20 @@ struct SamplingFields {
 struct ModelLimits {
   int vocab_size = 0;
   int context_len = 0;
-  bool has_tokenizer = true;  // stop strings need it
+  const Tokenizer* tokenizer = nullptr;  // stop strings and bad words need it
 };
 
 // Reads into `out`, which holds the defaults. Failures are in reader->status().
 void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limits,
                    SamplingFields* out);
+
+// Fields that by their meaning change no answer: bookkeeping of clients and of other servers. They
+// pass; docs/use.md lists them.
+inline constexpr std::string_view kOpenAiFieldsWithoutEffect[] = {
+    "metadata", "prompt_cache_key", "prompt_cache_retention",
+    "request_id", "safety_identifier", "service_tier", "store", "user"};
+inline constexpr std::string_view kNativeFieldsWithoutEffect[] = {"log_metrics", "metadata",
+                                                                  "no_logs", "user"};
 
 // Refuses fields that mean something elsewhere and would be ignored here.
 void refuse_unsupported(FieldReader* reader);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/api/api.h"
-#include "server/api/json_parse.h"
+#include "server/api/request_body.h"
 #include "server/testing/fake_engine.h"
 
 namespace warpweave::server::testing {

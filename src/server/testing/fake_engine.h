@@ -23,6 +23,7 @@ struct FakeEngineOptions {
   bool never_finish = false;             // repeat the script until aborted
   Status submit_error{};                 // returned by submit() when not ok
   int max_queued = 1 << 20;
+  Status audit{};                        // what audit() says
   EngineInfo info{};
   std::vector<ExpertLayerLoad> expert_load = {};
 };
@@ -106,6 +107,8 @@ class FakeEngine : public Engine {
     ++flushes_;
     return true;
   }
+
+  Status audit() override { return options_.audit; }
 
   void drain(double deadline_s) override {
     std::unique_lock lock(mutex_);
