@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from conftest import ROOT, Server
+from running_server import ROOT, Server
 
 def stream_of(tokens):
     return {"text": "Once", "stream": True, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
