@@ -210,55 +210,5 @@ TEST(Health, NoAnswerIsAFailureAndABadPortAMisuse) {
   EXPECT_EQ(health_command(bad_port), kExitUsage);
 }
 
-TEST(ChatSettings, FlagsThenTheModelThenWhatSuitsSmallModels) {
-  ServerArgs args;
-  GenerationDefaults generation;
-  EXPECT_FLOAT_EQ(chat_settings(args, generation).sampling.temperature, 0.7f);
-  EXPECT_FLOAT_EQ(chat_settings(args, generation).sampling.top_p, 0.9f);
-  generation.temperature = 0.3;
-  generation.top_k = 20;
-  EXPECT_FLOAT_EQ(chat_settings(args, generation).sampling.temperature, 0.3f);
-  EXPECT_EQ(chat_settings(args, generation).sampling.top_k, 20);
-  args.temperature = 0;
-  args.max_tokens = 5;
-  EXPECT_FLOAT_EQ(chat_settings(args, generation).sampling.temperature, 0.0f);
-  EXPECT_EQ(chat_settings(args, generation).max_tokens, 5);
-  args = {};
-  args.sampling_defaults = "openai";
-  EXPECT_FLOAT_EQ(chat_settings(args, generation).sampling.temperature, 1.0f);
-}
-
-TEST(ChatSettings, SetChecksNamesAndBounds) {
-  ChatSettings settings;
-  EXPECT_TRUE(set_chat_setting("temperature", "0.25", &settings).ok());
-  EXPECT_FLOAT_EQ(settings.sampling.temperature, 0.25f);
-  EXPECT_TRUE(set_chat_setting("seed", "7", &settings).ok());
-  EXPECT_EQ(settings.sampling.seed, 7u);
-  EXPECT_TRUE(set_chat_setting("seed", "default", &settings).ok());
-  EXPECT_FALSE(settings.sampling.seed.has_value());
-  EXPECT_TRUE(set_chat_setting("top_k", "0", &settings).ok());
-  EXPECT_EQ(settings.sampling.top_k, -1);
-  EXPECT_TRUE(set_chat_setting("system_prompt", "Be brief.", &settings).ok());
-  EXPECT_EQ(settings.system_prompt, "Be brief.");
-  EXPECT_NE(chat_settings_text(settings).find("temperature         0.25\n"), std::string::npos);
-
-  const struct { const char *name, *value, *wanted; } wrong[] = {
-      {"temprature", "1", "did you mean temperature?"}, {"temperature", "-1", "0 to 100, not '-1'"},
-      {"temperature", "nan", "not 'nan'"},              {"temperature", "warm", "not 'warm'"},
-      {"top_k", "1.5", "whole number"},                 {"max_tokens", "0", "1 or more"},
-      {"seed", "1e300", "whole number"},                {"xyzzyplugh", "1", "there are system_prompt, temperature"}};
-  for (const auto& each : wrong) {
-    const Status status = set_chat_setting(each.name, each.value, &settings);
-    EXPECT_NE(status.message().find(each.wanted), std::string::npos) << status.message();
-  }
-}
-
-TEST(Health, NoAnswerIsAFailureAndABadPortAMisuse) {
-  const Argv nobody = {"--port", "1", "--timeout", "2"};
-  EXPECT_EQ(health_command(nobody), kExitFailed);
-  const Argv bad_port = {"--port", "70000"};
-  EXPECT_EQ(health_command(bad_port), kExitUsage);
-}
-
 }  // namespace
 }  // namespace warpweave

@@ -11,10 +11,10 @@ std::string key_of(const GrammarSpec& spec) {
 }
 
 Result<std::vector<std::string>> choices_of(const std::string& source) {
-  const Json list = Json::parse(source, nullptr, false);
+  const Result<Json> parsed = parse_json(source);
   std::vector<std::string> out;
-  if (!list.is_array()) return Status::invalid_argument("the choices must be a list of strings");
-  for (const Json& item : list) {
+  if (!parsed.ok() || !parsed->is_array()) return Status::invalid_argument("the choices must be a list of strings");
+  for (const Json& item : *parsed) {
     if (!item.is_string()) return Status::invalid_argument("the choices must be a list of strings");
     out.push_back(item.get<std::string>());
   }

@@ -10,13 +10,12 @@
 #include <memory>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
+#include "base/json_parse.h"
 
 #include "grammar/grammar.h"
 
 namespace warpweave::grammar {
 
-using Json = nlohmann::ordered_json;
 
 struct JsonStyle {
   // A space, or a line break and indentation, where writers put them: inside brackets and behind ','

@@ -289,15 +289,12 @@ Result<Json> parse_schema_text(std::string_view text, const GrammarLimits& limit
   if (text.size() > limits.max_source_bytes) {
     return Status::invalid_argument("the schema is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
   }
-  bool too_deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > limits.max_nesting;
-    return !too_deep;
-  };
-  Json value = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (too_deep) return Status::invalid_argument("the schema is nested deeper than " + std::to_string(limits.max_nesting) + " levels; use $ref");
-  if (value.is_discarded()) return Status::invalid_argument("the schema is no JSON");
-  return value;
+  Result<Json> value = parse_json(text, {.max_depth = static_cast<size_t>(limits.max_nesting)});
+  if (value.ok()) return value;
+  if (value.status().code() == StatusCode::resource_exhausted) {
+    return Status::invalid_argument("the schema is too large or nested deeper than " + std::to_string(limits.max_nesting) + " levels; use $ref");
+  }
+  return Status::invalid_argument("the schema is no JSON");
 }
 
 Result<RuleId> add_json_schema(const Json& schema, const JsonStyle& style, GrammarBuilder* builder) {

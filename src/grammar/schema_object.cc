@@ -103,7 +103,7 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
     if (const std::optional<std::vector<std::string>> literals = literals_of(alternative)) {
       std::vector<std::string> texts;
       for (const std::string& text : *literals) {
-        if (const Json value = Json::parse(text, nullptr, false); value.is_string()) texts.push_back(value.get<std::string>());
+        if (const Result<Json> value = parse_json(text); value.ok() && value->is_string()) texts.push_back(value->get<std::string>());
       }
       allowed = CharDfa::literals(texts);
     } else if (std::all_of(alternative.begin(), alternative.end(), [](const Json* n) { return SchemaDocument::has_type(*n, "string"); })) {

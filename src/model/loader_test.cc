@@ -558,7 +558,7 @@ TEST(Config, NumbersAreRefusedByNameOrOfUse) {
     EXPECT_TRUE(parsed->norm_eps > 1e-20 && parsed->norm_eps <= 1) << key << "=" << value;
     for (double cap : {parsed->attention_softcap, parsed->final_softcap}) EXPECT_TRUE(cap >= 1e-3 && cap < 1e10) << key << "=" << value;
     EXPECT_GE(parsed->experts_per_token, parsed->num_experts > 0 ? 1 : 0);
-    const RopeFrequencies f = rope_frequencies(parsed->rope, parsed->head_dim, parsed->max_position_embeddings);
+    const RopeFrequencies f = rope_frequencies(parsed->rope, parsed->head_dim, parsed->max_position_embeddings, 4096);
     EXPECT_FALSE(f.inv_freq.empty()) << key << "=" << value;
     for (double frequency : f.inv_freq) EXPECT_TRUE(frequency > 0 && std::isfinite(frequency)) << key << "=" << value;
     EXPECT_TRUE(f.attention_factor > 0 && std::isfinite(f.attention_factor)) << key << "=" << value;

@@ -124,8 +124,8 @@ Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleO
 }  // namespace
 
 Result<ModelConfig> read_served_config(std::string_view config_json) {
-  const auto parsed = nlohmann::json::parse(config_json, nullptr, false);
-  const auto names = parsed.is_object() ? parsed.value("architectures", nlohmann::json()) : nlohmann::json();
+  const Result<nlohmann::json> parsed = read_json<nlohmann::json>(config_json, {"config.json"});
+  const auto names = parsed.ok() && parsed->is_object() ? parsed->value("architectures", nlohmann::json()) : nlohmann::json();
   if (names.is_array() && !names.empty() && names[0].is_string()) {
     WW_RETURN_IF_ERROR(find_family(names[0].get<std::string>()).status());
   }

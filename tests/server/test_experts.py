@@ -8,7 +8,7 @@ import subprocess
 import urllib.request
 
 import pytest
-from conftest import ROOT, Server
+from running_server import ROOT, Server
 
 GOLDENS = pathlib.Path(ROOT) / "tests" / "golden" / "families"
 

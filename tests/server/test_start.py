@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 
-from conftest import ROOT, Server
+from running_server import ROOT, Server
 
 PROGRAM = os.environ.get("WARPWEAVE_PROGRAM", "build/warpweave")
 
