@@ -85,7 +85,7 @@ TEST(Routes, OnlyTheseAreOpenOrForAdmins) {
     if (route.auth == server::AuthLevel::admin) admin.insert(name);
   }
   EXPECT_EQ(open, (std::set<std::string>{"GET /", "GET /health", "GET /ping", "GET /ready"}));
-  EXPECT_EQ(admin, (std::set<std::string>{"POST /flush_cache", "POST /abort_request"}));
+  EXPECT_EQ(admin, (std::set<std::string>{"GET /debug/audit", "POST /flush_cache", "POST /abort_request"}));
   EXPECT_GT(router.routes().size(), open.size() + admin.size() + 10);
 }
 

