@@ -1,8 +1,8 @@
 #include "engine/engine_impl.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <chrono>
+#include <filesystem>
 #include <exception>
 #include <fstream>
 #include <new>

@@ -28,7 +28,7 @@ struct GpuRunOptions {
   DType dtype = DType::f32;
   KvFormat kv_format = KvFormat::f32;
   int page_size = 4;
-  int max_tokens = 512;       // also the context that is served, which decides which factors a longrope takes
+  int max_tokens = 512;
   std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
 };
 
@@ -41,7 +41,9 @@ class GpuRun {
                                                                      .skip_tokenizer = true}));
     if (options.fp8) bundle.weights = quantize_weights_fp8(std::move(bundle.weights), *options.fp8);
     run->config_ = bundle.config;
-    const BuildOptions build = {.dtype = options.dtype, .max_positions = options.max_tokens, .progress = {}};
+    // As a server does: never beyond the model's own context, which decides which factors a longrope takes.
+    const int served = std::min(options.max_tokens, bundle.config.max_position_embeddings);
+    const BuildOptions build = {.dtype = options.dtype, .max_positions = served, .progress = {}};
     WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(bundle.config, bundle.weights, build, run->team_));
     WW_ASSIGN_OR_RETURN(run->model_, GpuDecoder::create(bundle.config, build, std::move(weights),
                                                         {.max_tokens = options.max_tokens,
