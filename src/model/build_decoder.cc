@@ -117,10 +117,20 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
 }
 
 Status check_gpu_model(const ModelConfig& config) {
-  constexpr int kMultiple = 8;  // vector loads
-  const int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
-  if (config.hidden_size % kMultiple != 0 || ffn % kMultiple != 0 || config.head_dim % 2 != 0 ||
-      config.head_dim > 512) {
+  const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
+  const bool dense = config.num_experts == 0 || config.first_k_dense_replace > 0 || config.decoder_sparse_step > 1 ||
+                     !config.mlp_only_layers.empty();
+  int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
+  if (dense && odd(config.intermediate_size)) ffn = config.intermediate_size;
+  if (odd(config.shared_expert_intermediate_size)) ffn = config.shared_expert_intermediate_size;
+  if (config.num_experts > kMaxGpuExperts || config.experts_per_token > kMaxGpuExpertsPerToken || config.n_group > kMaxGpuGroups) {
+    return Status::unsupported("--device cuda runs up to " + std::to_string(kMaxGpuExperts) + " experts, " +
+                               std::to_string(kMaxGpuExpertsPerToken) + " of a token, in up to " + std::to_string(kMaxGpuGroups) +
+                               " groups; this model has " + std::to_string(config.num_experts) + ", " +
+                               std::to_string(config.experts_per_token) + " and " + std::to_string(config.n_group) +
+                               "; use --device cpu", "--device");
+  }
+  if (odd(config.hidden_size) || odd(ffn) || config.head_dim % 2 != 0 || config.head_dim > 512) {
     return Status::unsupported(
         "--device cuda needs hidden and intermediate sizes that are multiples of 8 and an even head dim up to 512; "
         "this model has " + std::to_string(config.hidden_size) + ", " + std::to_string(ffn) + " and " +

@@ -47,8 +47,8 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t q_dim = int64_t{spec_.num_q_heads} * spec_.head_dim;
   const int64_t kv_dim = int64_t{spec_.num_kv_heads} * spec_.head_dim;
   // A mixture may have dense layers, too, and experts that every row passes.
-  const int64_t inner = tokens * std::max(config_.num_experts > 0 && weights_.has_dense_layers() ? config_.intermediate_size : 0,
-                                          config_.num_experts > 0 ? config_.shared_expert_intermediate_size : config_.intermediate_size);
+  const int64_t inner = tokens * std::max(weights_.has_dense_layers() ? config_.intermediate_size : 0,
+                                          config_.shared_expert_intermediate_size);
   Status failed;
   const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t size_bytes) {
     if (!failed.ok() || count == 0) return;
@@ -78,7 +78,8 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const bool branch_norms = !weights_.layers.empty() && !weights_.layers[0].mlp_out_norm.empty();
   int64_t fp8_depth = 0;
   for (const GpuDecoderLayer& layer : weights_.layers) {
-    for (const gpu::GpuLinear* linear : {&layer.qkv.front(), &layer.o, &layer.gate_up, &layer.down}) {
+    for (const gpu::GpuLinear* linear : {&layer.qkv.front(), &layer.o, &layer.gate_up, &layer.down, &layer.shared_gate_up,
+                                         &layer.shared_down}) {
       if (linear->dtype != DType::fp8_e4m3) continue;
       fp8_depth = std::max(fp8_depth, linear->in_features);
       fp8_blocks_ |= linear->scaling == gpu::Fp8Scaling::block;

@@ -1,7 +1,6 @@
 #include "model/gpu_experts.h"
 
 #include <algorithm>
-#include <string>
 
 #include "device/cuda/cuda_check.h"
 #include "ops/cuda/fp8.h"
@@ -10,15 +9,6 @@ namespace warpweave {
 namespace {
 
 using gpu::ExpertWeights;
-
-Status check(const RouterRule& rule) {
-  if (rule.num_experts <= gpu::kMostGpuExperts && rule.k <= gpu::kMostGpuChosen && rule.groups <= gpu::kMostGpuRouterGroups) return {};
-  return Status::unsupported(
-      "--device cuda runs up to " + std::to_string(gpu::kMostGpuExperts) + " experts, " + std::to_string(gpu::kMostGpuChosen) +
-          " of a token, in up to " + std::to_string(gpu::kMostGpuRouterGroups) + " groups; this model has " +
-          std::to_string(rule.num_experts) + ", " + std::to_string(rule.k) + " and " + std::to_string(rule.groups) +
-          "; use --device cpu", "--device");
-}
 
 bool in_8_bits(const GpuExpertLayer& experts) { return experts.gate_up.dtype == DType::fp8_e4m3; }
 
@@ -34,7 +24,6 @@ bool by_wgmma(const GpuExpertLayer& experts) { return gpu::expert_gemm_takes(exp
 Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, const std::vector<GpuExpertLayer>& layers,
                                                        DeviceArena& arena) {
   const RouterRule& rule = options.spec.router;
-  WW_RETURN_IF_ERROR(check(rule));
   std::unique_ptr<GpuExperts> out(new GpuExperts(options));
   Status failed;
   const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t size_bytes) {
@@ -146,20 +135,20 @@ void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
     call.y = y;
     wgmma ? gpu::expert_gemm(call, step.stream) : gpu::expert_tiles(call, options_.dtype, step.stream);
   };
-  const auto round = [&](const void* x, int64_t cols, const gpu::ExpertPlan* plan, int64_t places) {
-    gpu::gather_codes({.x = x, .dtype = options_.dtype, .cols = cols, .plan = plan, .k = rule.k, .places = places, .codes = codes_,
-                       .scales = code_scales_}, step.stream);
+  const auto round = [&](const void* x, int64_t cols, int64_t rows, const int32_t* pair_of) {
+    gpu::quantize_rows({.x = x, .dtype = options_.dtype, .rows = rows, .cols = cols, .scaling = gpu::Fp8Scaling::block,
+                        .pair_of = pair_of, .pairs_per_row = rule.k, .codes = codes_, .scales = code_scales_}, step.stream);
   };
   call.shared_rows = shared_rows;
   const bool gathered = !shared_rows && !codes;
-  if (codes) round(step.h, hidden, shared_rows ? nullptr : &plan_, shared_rows ? gpu::kSharedRows : call.places);
+  if (codes) round(step.h, hidden, shared_rows ? gpu::kSharedRows : call.places, shared_rows ? nullptr : plan_.pair_of);
   if (gathered) {
     const int64_t row_bytes = hidden * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes);
     gpu::gather_places(step.h, plan_, rule.k, call.places, row_bytes, rows_, step.stream);
   }
   multiply(experts.gate_up, gathered ? rows_ : step.h, act_);
   call.shared_rows = false;
-  if (codes) round(act_, experts.down.cols, nullptr, call.places);
+  if (codes) round(act_, experts.down.cols, call.places, nullptr);
   call.plan_settled = !codes;  // the kernel between does not hold this one back
   multiply(experts.down, act_, rows_);
   gpu::combine_experts({.results = rows_, .dtype = options_.dtype, .plan = plan_, .rows = step.rows, .k = rule.k, .hidden = hidden,

@@ -28,7 +28,7 @@ class GpuExperts {
     bool batch_invariant = false;
     bool dice = false;            // experts are drawn (gpu::RoutingDice)
   };
-  // Memory comes from `arena` and stays its own. `unsupported` for a rule that no kernel here has.
+  // Memory comes from `arena` and stays its own. The rule is one that check_gpu_model() lets pass.
   static Result<std::unique_ptr<GpuExperts>> create(const Options& options, const std::vector<GpuExpertLayer>& layers,
                                                     DeviceArena& arena);
 

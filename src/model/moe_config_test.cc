@@ -106,5 +106,20 @@ TEST(MoeConfig, AWindowHidesInAllLayersUnlessItHoldsTheContext) {
   EXPECT_TRUE(config->sliding_layers.empty());
 }
 
+// Said before weights are read, and by explain.
+TEST(MoeConfig, WhatTheGpusKernelsCannotHoldIsRefused) {
+  const auto refusal = [](const json& changes) {
+    const auto config = parse_config_json(glm(changes).dump());
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    return config.ok() ? check_gpu_model(*config).message() : "";
+  };
+  EXPECT_EQ(refusal(json::object()), "");
+  EXPECT_NE(refusal({{"n_routed_experts", 1024}}).find("up to 512 experts"), std::string::npos);
+  EXPECT_NE(refusal({{"n_routed_experts", 64}, {"num_experts_per_tok", 33}, {"topk_group", 4}}).find("32 of a token"), std::string::npos);
+  EXPECT_NE(refusal({{"n_routed_experts", 128}, {"n_group", 64}, {"topk_group", 16}}).find("32 groups"), std::string::npos);
+  EXPECT_NE(refusal({{"moe_intermediate_size", 36}}).find("multiples of 8"), std::string::npos);
+  EXPECT_NE(refusal({{"intermediate_size", 132}}).find("multiples of 8"), std::string::npos);  // of its dense layer
+}
+
 }  // namespace
 }  // namespace warpweave

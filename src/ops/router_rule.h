@@ -20,6 +20,8 @@ namespace warpweave {
 
 inline constexpr int kMaxExperts = 1024;
 inline constexpr int kMaxExpertsPerToken = 64;
+// Of the GPU's kernels, which keep a row's experts in the registers of a warp.
+inline constexpr int kMaxGpuExperts = 512, kMaxGpuExpertsPerToken = 32, kMaxGpuGroups = 32;
 
 enum class RouterScore : uint8_t { softmax, sigmoid, sparse_mixer };
 

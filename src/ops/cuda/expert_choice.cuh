@@ -9,12 +9,6 @@
 
 namespace warpweave::gpu {
 
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-
 // Unsigned numbers in the order of the floats, both zeros alike; NaN is the least.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0f);

@@ -27,8 +27,8 @@ namespace {
 using Args = ExpertGemmArgs;
 
 constexpr int kRowBytes = kExpertRowBytes;
-constexpr int kBarrierBytes = 16;               // of a stage: it is full, it is free again
 constexpr int kSmBytes = 227 * 1024;
+constexpr int kFewTilePlaces = 64, kManyTilePlaces = 128;
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;  // of two warpgroups and one
 
 struct Bf16Operands {
@@ -49,7 +49,8 @@ struct Fp8Operands {
   static constexpr int kDepth = 128;
 };
 
-// Few places a tile: two CTAs of one warpgroup an SM; many: one of two.
+// Few places a tile: two CTAs of one warpgroup an SM; many, of 8-bit operands alone (expert_wide.cu has the others): one CTA
+// of two, which share the places.
 template <class Operands_, bool kMany_, Glu kGlu_>
 struct Config {
   static constexpr Glu kGlu = kGlu_;
@@ -60,43 +61,18 @@ struct Config {
   static constexpr int kConsumers = 128 * kGroups;
   static constexpr int kThreads = kConsumers + (kMany ? 128 : 32);
   static constexpr int kRows = 64 * kGroups;    // weight rows of a tile
-  static constexpr int kMostPlaces = kMany ? 128 : 64;
+  static constexpr int kMostPlaces = kMany ? kManyTilePlaces : kFewTilePlaces;
   static constexpr int kBoxPlaces = kMany ? 32 : 8;
   static constexpr int kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kMostPlaces * kRowBytes;
   static constexpr int kCtas = kMany ? 1 : 2;   // of an SM
   static constexpr int kRoomBytes = kMany ? kSmBytes : (kSmBytes - 1024) / 2;
   static constexpr int kStages = (kRoomBytes - 1024 - kGroups * kStagingBytes) / (kStageBytes + kBarrierBytes);
-  static constexpr int kSmemBytes = kStages * (kStageBytes + kBarrierBytes) + kGroups * kStagingBytes;
   static_assert(kStages >= 4);
 };
 
 template <class C>
-struct Ring {
-  u32 base;
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ explicit Ring(const char* memory) : base(ptx::smem_address(memory)) {}
-  __device__ u32 at() const { return base + stage * C::kStageBytes; }
-  __device__ u32 staging(int group) const { return base + C::kStages * C::kStageBytes + group * kStagingBytes; }
-  __device__ u32 full() const {
-    return base + C::kStages * C::kStageBytes + C::kGroups * kStagingBytes + kBarrierBytes * stage;
-  }
-  __device__ u32 empty() const { return full() + 8; }
-  __device__ void next() {
-    if (++stage == C::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  __device__ void back() {
-    if (--stage < 0) {
-      stage = C::kStages - 1;
-      parity ^= 1;
-    }
-  }
-};
+using Ring = ExpertRing<C>;
 
 // The tiles of a CTA, one after the other.
 struct Walk {
@@ -118,6 +94,9 @@ struct Walk {
   }
 };
 
+// Of x, for the tile's first place.
+__device__ __forceinline__ int first_x_row(const Args& a, const ExpertTile& tile) { return a.shared_rows ? 0 : tile.first; }
+
 template <class C>
 __device__ __forceinline__ int boxes_of(const ExpertTile& tile) { return (tile.count + C::kBoxPlaces - 1) / C::kBoxPlaces; }
 
@@ -132,14 +111,14 @@ __device__ __forceinline__ void bring_places(const Args& a, const Ring<C>& ring,
   const int boxes = boxes_of<C>(walk.tile);
   for (int box = 0; box < boxes; ++box) {
     ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * C::kBoxPlaces * kRowBytes, &a.x, ring.full(), chunk * 64,
-                     (a.shared_rows ? 0 : walk.tile.first) + box * C::kBoxPlaces, 0, 0);
+                     first_x_row(a, walk.tile) + box * C::kBoxPlaces, 0, 0);
   }
 }
 
 // One thread. Where the plan is known early, the first weights come while the kernel before still runs.
 template <class C>
 __device__ void bring(const Args& a, Ring<C> ring) {
-  u64 policy = ptx::evict_first_policy();
+  const u64 policy = ptx::evict_first_policy();
   if (!a.plan_settled) wait_for_predecessor();
   Walk walk(a);
   int ahead = 0;
@@ -160,30 +139,24 @@ __device__ void bring(const Args& a, Ring<C> ring) {
   }
 }
 
-// A thread's two rows of a warpgroup's 64, and the two outputs that they are (one, under a GLU).
-struct Rows {
-  int first, second;            // of the expert's weights
-  __device__ Rows(int row) : first(row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4), second(first + 8) {}
-};
-
 // Adds a stage's sums of 8-bit operands, scaled. Rows beyond the last are not written later: their scales are any.
 template <class C, int kPlaces>
 struct Fp8Sums {
   const float* row_scales[2];   // of the expert, at the thread's rows
   bool by_block;
 
-  __device__ Fp8Sums(const Args& a, const Walk& walk, const Rows& rows) : by_block(a.scale_stride > 0) {
+  __device__ Fp8Sums(const Args& a, const Walk& walk, int first_row) : by_block(a.scale_stride > 0) {
     const float* const scales = a.scales[walk.tile.expert];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = min(i == 0 ? rows.first : rows.second, a.rows - 1);
+      const int row = min(expert_row(first_row) + 8 * i, a.rows - 1);
       int at = row;  // among gate's rows, then up's
       if constexpr (C::kGlu != Glu::none) at = row / 16 * 8 + row % 8 + row / 8 % 2 * (a.rows / 2);
       row_scales[i] = scales + (by_block ? int64_t{at / int{kFp8Block}} * a.scale_stride : at);
     }
   }
   __device__ void load(const Args& a, const ExpertTile& tile, int chunk, float (&x)[kPlaces / 4]) const {
-    const float* const from = a.x_scales + chunk * a.places + tile.first;
+    const float* const from = a.x_scales + chunk * a.x_rows + first_x_row(a, tile);
 #pragma unroll
     for (int i = 0; i < kPlaces / 4; ++i) {
       const int place = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
@@ -223,9 +196,8 @@ __device__ __forceinline__ void multiply(u32 stage, int group, float (&sum)[kPla
   ptx::wgmma_commit();
 }
 
-template <class C>
-__device__ __forceinline__ void release(const Ring<C>& ring) {
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty());
+__device__ __forceinline__ void release(u32 empty) {
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
 }
 
 template <class C, int kPlaces>
@@ -233,15 +205,14 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
 #pragma unroll
   for (float& value : sum) value = 0;  // not by the first product: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
-    const Rows rows(walk.row * C::kRows + group * 64);
-    const Fp8Sums<C, kPlaces> scaled(a, walk, rows);
+    const Fp8Sums<C, kPlaces> scaled(a, walk, walk.row * C::kRows + group * 64);
     float part[kPlaces / 2], x[kPlaces / 4];
     for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
       scaled.load(a, walk.tile, chunk, x);
       ptx::mbarrier_wait(ring.full(), ring.parity);
       multiply<C, kPlaces>(ring.at(), group, part);
       ptx::wgmma_wait<0>();
-      release<C>(ring);
+      release(ring.empty());
       scaled.add(chunk, x, part, sum);
     }
     const float first = scaled.row_scale(0), second = scaled.row_scale(1);
@@ -252,16 +223,10 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
       ptx::mbarrier_wait(ring.full(), ring.parity);
       multiply<C, kPlaces>(ring.at(), group, sum);
       ptx::wgmma_wait<1>();
-      if (chunk > 0) {
-        Ring<C> last = ring;
-        last.back();
-        release<C>(last);
-      }
+      if (chunk > 0) release(ring.last().empty());
     }
     ptx::wgmma_wait<0>();
-    Ring<C> last = ring;
-    last.back();
-    release<C>(last);
+    release(ring.last().empty());
   }
 }
 
@@ -301,11 +266,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtas) expert_gemm_kernel(cons
   if (threadIdx.x == C::kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
-    for (Ring<C> at = ring; at.parity == 0; at.next()) {
-      ptx::mbarrier_init(at.full(), 1);
-      ptx::mbarrier_init(at.empty(), C::kConsumers / 32);
-    }
-    ptx::mbarrier_init_fence();
+    ring.init_barriers(C::kConsumers / 32);
   }
   __syncthreads();
   if (threadIdx.x >= C::kConsumers) {
@@ -324,17 +285,17 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
   const int of_byte = C::kFp8 ? 2 : 1;  // one-byte elements are taken by twos
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, weights.cols / of_byte};
   if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.shared_rows ? kSharedRows : call.places, weights.cols / of_byte, C::kBoxPlaces) != cudaSuccess) {
+      cuda::make_matrix_map(&args.x, call.x, args.x_rows, weights.cols / of_byte, C::kBoxPlaces) != cudaSuccess) {
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
   }
   // Where this fails, so does the launch.
   [[maybe_unused]] static const cudaError_t ready =
-      cudaFuncSetAttribute(expert_gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+      cudaFuncSetAttribute(expert_gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<C>::kSmemBytes);
   args.row_tiles = static_cast<int>((weights.rows + C::kRows - 1) / C::kRows);
   args.chunks = static_cast<int>((weights.cols + C::Operands::kDepth - 1) / C::Operands::kDepth);
   const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * args.row_tiles;
   const auto ctas = static_cast<unsigned>(std::min<int64_t>(most, int64_t{C::kCtas} * num_sms()));
-  launch_dependent({ctas, C::kThreads, C::kSmemBytes, stream}, expert_gemm_kernel<C>, static_cast<const Args&>(args));
+  launch_dependent({ctas, C::kThreads, Ring<C>::kSmemBytes, stream}, expert_gemm_kernel<C>, static_cast<const Args&>(args));
 }
 
 template <class Operands, Glu kGlu>
@@ -367,8 +328,8 @@ bool expert_gemm_takes(const ExpertWeights& weights) {
 
 int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype) {
   constexpr int64_t kFewPlaces = 40;  // an expert, from where wide tiles pay
-  if (pairs <= kFewPlaces * experts) return 64;
-  return dtype == DType::fp8_e4m3 ? 128 : kExpertWidePlaces;
+  if (pairs <= kFewPlaces * experts) return kFewTilePlaces;
+  return dtype == DType::fp8_e4m3 ? kManyTilePlaces : kExpertWidePlaces;
 }
 
 ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call) {
@@ -380,7 +341,7 @@ ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call) {
   args.biases = weights.biases;
   args.scales = weights.scales;
   args.x_scales = call.x_scales;
-  args.places = call.places;
+  args.x_rows = call.shared_rows ? kSharedRows : call.places;
   args.outputs = static_cast<int>(weights.outputs());
   args.rows = static_cast<int>(weights.rows);
   args.scale_stride = weights.scaling == Fp8Scaling::block ? static_cast<int>(fp8_scale_stride(weights.cols)) : 0;
@@ -392,12 +353,12 @@ ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call) {
 
 void expert_gemm(const ExpertProductCall& call, Stream stream) {
   if (call.places == 0) return;
-  const ExpertWeights& weights = call.weights;
+  const bool codes = call.weights.dtype == DType::fp8_e4m3;
+  if (!codes && call.tile_places > kFewTilePlaces) return expert_wide(call, stream);
   Args args = expert_gemm_args(call);
-  if (weights.dtype != DType::fp8_e4m3 && call.tile_places > 64) return expert_wide(call, stream);
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f16 = call.y_dtype == DType::f16;
-  if (weights.dtype == DType::fp8_e4m3) {
+  if (codes) {
     f16 ? launch_of<Fp8Operands<ptx::F16>>(args, call, on) : launch_of<Fp8Operands<ptx::Bf16>>(args, call, on);
   } else {
     f16 ? launch_of<F16Operands>(args, call, on) : launch_of<Bf16Operands>(args, call, on);

@@ -27,8 +27,8 @@ struct ExpertGemmArgs {
   char* y;
   const float* const* biases;
   const float* const* scales;   // of the weights, in 8 bits
-  const float* x_scales;        // [chunks][places]
-  int64_t places;
+  const float* x_scales;        // [chunks][x_rows]
+  int64_t x_rows;
   int outputs;                  // columns of y
   int rows;                     // of the weights
   int chunks;                   // of the depth
@@ -38,12 +38,63 @@ struct ExpertGemmArgs {
   GluActivation glu;
 };
 
-ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call);  // but for what depends on the tile
+// But for the tensor maps and what depends on the tile.
+ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call);
 // 16-bit weights, tiles of up to kExpertWidePlaces places.
 void expert_wide(const ExpertProductCall& call, Stream stream);
 inline constexpr int kExpertWidePlaces = 192;
 
-enum class Glu : uint8_t { none, silu, other };  // other: Args says which
+enum class Glu : uint8_t { none, silu, other };  // other: ExpertGemmArgs says which
+
+constexpr int kBarrierBytes = 16;                // of a stage: it is full, it is free again
+
+// A place in a ring of C::kStages stages of C::kStageBytes, which C::kGroups staging areas and the barriers follow, and the
+// parity of its turn.
+template <class C>
+struct ExpertRing {
+  u32 base;
+  int stage = 0;
+  u32 parity = 0;
+
+  static constexpr int kStagesBytes = C::kStages * C::kStageBytes;
+  static constexpr int kSmemBytes = kStagesBytes + C::kGroups * kStagingBytes + C::kStages * kBarrierBytes;
+
+  __device__ explicit ExpertRing(const char* memory) : base(ptx::smem_address(memory)) {}
+  __device__ u32 at() const { return base + stage * C::kStageBytes; }
+  __device__ u32 staging(int group) const { return base + kStagesBytes + group * kStagingBytes; }
+  __device__ u32 full() const { return base + kStagesBytes + C::kGroups * kStagingBytes + kBarrierBytes * stage; }
+  __device__ u32 empty() const { return full() + 8; }
+  __device__ ExpertRing last() const {
+    ExpertRing out = *this;
+    if (--out.stage < 0) {
+      out.stage = C::kStages - 1;
+      out.parity ^= 1;
+    }
+    return out;
+  }
+  __device__ void next() {
+    if (++stage == C::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ void skip(int stages) {
+    const int to = stage + stages;
+    stage = to % C::kStages;
+    parity ^= to / C::kStages & 1;
+  }
+  // By one thread; `consumers` arrivals free a stage.
+  __device__ void init_barriers(int consumers) const {
+    for (ExpertRing at = *this; at.parity == 0; at.next()) {
+      ptx::mbarrier_init(at.full(), 1);
+      ptx::mbarrier_init(at.empty(), consumers);
+    }
+    ptx::mbarrier_init_fence();
+  }
+};
+
+// The first of a thread's two rows among a warpgroup's 64; the second is 8 further, up's under a GLU.
+__device__ __forceinline__ int expert_row(int first_row) { return first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4; }
 
 // The sums of a warpgroup's 64 weight rows leave transposed, kPassPlaces places at a time.
 // Element and kGlu are those of C.
@@ -109,7 +160,7 @@ struct ExpertOut {
   }
   __device__ __forceinline__ void add_bias(float (&sum)[kPlaces / 2]) const {
     if (a.biases == nullptr) return;
-    const int row = first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    const int row = expert_row(first_row);
     const float* const bias = a.biases[tile.expert];
     const float first = row < a.rows ? bias[row] : 0, second = row + 8 < a.rows ? bias[row + 8] : 0;
 #pragma unroll

@@ -90,7 +90,7 @@ __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
 
 template <int kEach>
 __global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant__ ExpertPlanCall call) {
-  __shared__ int32_t counts[kMostGpuExperts + 1], first_tile[kMostGpuExperts + 1];
+  __shared__ int32_t counts[kMaxGpuExperts + 1], first_tile[kMaxGpuExperts + 1];
   const int experts = call.rule.num_experts, rows = static_cast<int>(call.rows);
   const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
   start_successor();
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant
 
 template <int kEach>
 __global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
-  __shared__ int32_t counts[kMostGpuExperts];
+  __shared__ int32_t counts[kMaxGpuExperts];
   const int experts = call.rule.num_experts, begin = static_cast<int>(blockIdx.x) * block_rows;
   const int end = min(begin + block_rows, static_cast<int>(call.rows));
   for (int e = threadIdx.x; e < experts; e += kBlockThreads) counts[e] = 0;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_cons
 }
 
 __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
-  __shared__ int32_t totals[kMostGpuExperts + 1], before[kMostGpuExperts], first_tile[kMostGpuExperts + 1];
+  __shared__ int32_t totals[kMaxGpuExperts + 1], before[kMaxGpuExperts], first_tile[kMaxGpuExperts + 1];
   const int experts = call.rule.num_experts, k = call.rule.k;
   start_successor();
   wait_for_predecessor();
@@ -149,98 +149,6 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
   place(call.plan, begin * k, min(begin + block_rows, static_cast<int>(call.rows)) * k, before);
 }
 
-__global__ void __launch_bounds__(256) gather_kernel(const char* x, const int32_t* pair_of, int k, int64_t pairs, int64_t row_bytes,
-                                                     char* out) {
-  start_successor();
-  wait_for_predecessor();
-  const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
-  if (place >= pairs) return;
-  const char* const from = x + pair_of[place] / k * row_bytes;
-  char* const to = out + place * row_bytes;
-  constexpr int kTogether = 8;  // loads under way
-  for (int64_t base = threadIdx.x % 32 * 16; base < row_bytes; base += kTogether * 512) {
-    uint4 v[kTogether];
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      if (base + j * 512 < row_bytes) v[j] = __ldcg(reinterpret_cast<const uint4*>(from + base + j * 512));
-    }
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      if (base + j * 512 < row_bytes) *reinterpret_cast<uint4*>(to + base + j * 512) = v[j];
-    }
-  }
-}
-
-// A warp a place; 16 lanes have the 128 columns of a scale.
-template <typename T>
-__global__ void __launch_bounds__(256) gather_codes_kernel(const __grid_constant__ GatherCodesCall call, const int32_t* pair_of) {
-  constexpr float kLargest = 448.0f, kSmallestAmax = 0x1p-100f;  // as quantize_rows() has them
-  start_successor();
-  wait_for_predecessor();
-  const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
-  if (place >= call.places) return;
-  const int lane = threadIdx.x % 32;
-  const T* const x = static_cast<const T*>(call.x) + (pair_of != nullptr ? pair_of[place] / call.k : place) * call.cols;
-  for (int64_t base = 0; base < call.cols; base += 256) {
-    const int64_t c = base + lane * 8;
-    float value[8] = {};
-    if (c < call.cols) load_f32(x + c, value);
-    float largest = kSmallestAmax;
-#pragma unroll
-    for (float v : value) largest = fmaxf(largest, fabsf(v));
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-    if (c >= call.cols) continue;
-    const float inverse = kLargest / largest;
-    *reinterpret_cast<uint2*>(call.codes + place * call.cols + c) =
-        make_uint2(ptx::pack_e4m3(value[0] * inverse, value[1] * inverse, value[2] * inverse, value[3] * inverse),
-                   ptx::pack_e4m3(value[4] * inverse, value[5] * inverse, value[6] * inverse, value[7] * inverse));
-    if (lane % 16 == 0) call.scales[c / 128 * call.places + place] = largest / kLargest;
-  }
-}
-
-constexpr int kCombineThreads = 256;
-
-template <typename T>
-__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ CombineExpertsCall call) {
-  start_successor();
-  wait_for_predecessor();
-  const int64_t row = blockIdx.x;
-  const T* const results = static_cast<const T*>(call.results);
-  for (int64_t i = threadIdx.x * 8; i < call.hidden; i += kCombineThreads * 8) {
-    float sum[8];
-    load_f32(call.y + row * call.hidden + i, sum);
-#pragma unroll 4
-    for (int j = 0; j < call.k; ++j) {
-      float of_expert[8];
-      load_f32(results + call.plan.place_of[row * call.k + j] * call.hidden + i, of_expert);
-      const float weight = call.plan.weights[row * call.k + j];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) sum[c] += weight * of_expert[c];
-    }
-    store_f32(call.y + row * call.hidden + i, sum);
-  }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(256) scale_by_gate_kernel(const __grid_constant__ ScaleByGateCall call) {
-  __shared__ float of_warp[8];
-  start_successor();
-  wait_for_predecessor();
-  const T* const x = static_cast<const T*>(call.x) + blockIdx.x * call.hidden;
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < call.hidden; i += 256) sum += to_f32(x[i]) * call.gate[i];
-  sum = warp_sum(sum);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
-  __syncthreads();
-  sum = 0;
-#pragma unroll
-  for (float part : of_warp) sum += part;
-  const float scale = 1 / (1 + expf(-sum));
-  T* const y = static_cast<T*>(call.y) + blockIdx.x * call.cols;
-  for (int64_t i = threadIdx.x; i < call.cols; i += 256) y[i] = from_f32<T>(to_f32(y[i]) * scale);
-}
-
 }  // namespace
 
 int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places) {
@@ -262,36 +170,6 @@ void plan_experts(const ExpertPlanCall& call, Stream stream) {
     const auto blocks = static_cast<unsigned>((rows + block_rows - 1) / block_rows);
     launch_dependent({blocks, kBlockThreads, 0, on}, choose_kernel<Each::value>, call, block_rows);
     launch_dependent({blocks, kBlockThreads, 0, on}, place_kernel, call, block_rows);
-  });
-}
-
-void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream) {
-  if (pairs == 0) return;
-  launch_dependent({static_cast<unsigned>((pairs + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)}, gather_kernel,
-                   static_cast<const char*>(x), static_cast<const int32_t*>(plan.pair_of), k, pairs, row_bytes,
-                   static_cast<char*>(out));
-}
-
-void gather_codes(const GatherCodesCall& call, Stream stream) {
-  if (call.places == 0) return;
-  const LaunchShape shape = {static_cast<unsigned>((call.places + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)};
-  const int32_t* const pair_of = call.plan != nullptr ? call.plan->pair_of : nullptr;
-  call.dtype == DType::f16 ? launch_dependent(shape, gather_codes_kernel<__half>, call, pair_of)
-                           : launch_dependent(shape, gather_codes_kernel<__nv_bfloat16>, call, pair_of);
-}
-
-void scale_by_gate(const ScaleByGateCall& call, Stream stream) {
-  if (call.rows == 0) return;
-  with_type(call.dtype, [&]<typename T>(T*) {
-    launch_dependent({static_cast<unsigned>(call.rows), 256, 0, static_cast<cudaStream_t>(stream)}, scale_by_gate_kernel<T>, call);
-  });
-}
-
-void combine_experts(const CombineExpertsCall& call, Stream stream) {
-  if (call.rows == 0) return;
-  with_type(call.dtype, [&]<typename T>(T*) {
-    launch_dependent({static_cast<unsigned>(call.rows), kCombineThreads, 0, static_cast<cudaStream_t>(stream)},
-                     combine_kernel<T>, call);
   });
 }
 

@@ -130,7 +130,7 @@ struct Router {
 
 // A tile for every expert that rows chose, in ascending order.
 __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
-  __shared__ int32_t place[kMostGpuExperts];
+  __shared__ int32_t place[kMaxGpuExperts];
   const int experts = call.rule.num_experts, k = call.rule.k, row = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool real = row < call.rows && lane < k;
   for (int e = threadIdx.x; e < experts; e += kThreads) place[e] = 0;

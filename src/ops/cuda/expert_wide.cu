@@ -13,8 +13,8 @@ namespace {
 
 using Args = ExpertGemmArgs;
 
-constexpr int kGroups = 2;                      // of 4 warps that multiply
-constexpr int kConsumers = 128 * kGroups;
+constexpr int kWarpgroups = 2;                  // that multiply
+constexpr int kConsumers = 128 * kWarpgroups;
 constexpr int kThreads = kConsumers + 128;
 constexpr int kConsumerRegisters = 232, kProducerRegisters = 32;  // 168 for each of 384 at the start
 constexpr int kCtas = 2;                        // of a cluster
@@ -24,39 +24,19 @@ constexpr int kDepth = 64;                      // of a stage
 constexpr int kRowBytes = kExpertRowBytes;
 constexpr int kBoxPlaces = 16;
 constexpr int kWeightBytes = kRows * kRowBytes;
-constexpr int kStageBytes = kWeightBytes + kExpertWidePlaces * kRowBytes;
-constexpr int kBarrierBytes = 16;               // of a stage: it is full, it is free again
-constexpr int kStages = (227 * 1024 - kGroups * kStagingBytes) / (kStageBytes + kBarrierBytes);
-constexpr int kSmemBytes = kStages * (kStageBytes + kBarrierBytes) + kGroups * kStagingBytes;
-static_assert(kStages >= 4);
+
+struct Stages {
+  static constexpr int kGroups = kWarpgroups;
+  static constexpr int kStageBytes = kWeightBytes + kExpertWidePlaces * kRowBytes;
+  static constexpr int kStages = (227 * 1024 - kGroups * kStagingBytes) / (kStageBytes + kBarrierBytes);
+  static_assert(kStages >= 4);
+};
+using Ring = ExpertRing<Stages>;
 
 template <class Element_, Glu kGlu_>
 struct Config {
   using Element = Element_;
   static constexpr Glu kGlu = kGlu_;
-};
-
-struct Ring {
-  u32 base;
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ explicit Ring(const char* memory) : base(ptx::smem_address(memory)) {}
-  __device__ u32 at() const { return base + stage * kStageBytes; }
-  __device__ u32 staging(int group) const { return base + kStages * kStageBytes + group * kStagingBytes; }
-  __device__ u32 full() const { return base + kStages * kStageBytes + kGroups * kStagingBytes + kBarrierBytes * stage; }
-  __device__ u32 empty() const { return full() + 8; }
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  __device__ void skip(int stages) {
-    const int to = stage + stages;
-    stage = to % kStages;
-    parity ^= to / kStages & 1;
-  }
 };
 
 // The tiles of a CTA, one after the other; those of a cluster are pairs.
@@ -119,10 +99,9 @@ __device__ __forceinline__ void multiply(u32 stage, float (&sum)[kBlocks][kPlace
 }
 
 // The stage before this one. It is free when the consumers of both CTAs, to which its bytes went, have multiplied it.
-__device__ __forceinline__ void release_last(Ring ring) {
+__device__ __forceinline__ void release_last(const Ring& ring) {
   const int lane = threadIdx.x % 32;
-  ring.stage = (ring.stage == 0 ? kStages : ring.stage) - 1;
-  if (lane < kCtas) ptx::mbarrier_arrive_at(ring.empty(), lane);
+  if (lane < kCtas) ptx::mbarrier_arrive_at(ring.last().empty(), lane);
 }
 
 template <class C, int kPlaces>
@@ -191,11 +170,7 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_c
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
-    for (Ring at = ring; at.parity == 0; at.next()) {
-      ptx::mbarrier_init(at.full(), 1);
-      ptx::mbarrier_init(at.empty(), kConsumers / kGroups / 32 * kCtas);
-    }
-    ptx::mbarrier_init_fence();
+    ring.init_barriers(kConsumers / kWarpgroups / 32 * kCtas);
   }
   ptx::cluster_arrive_relaxed();
   ptx::cluster_wait();
@@ -222,12 +197,12 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
   }
   // Where this fails, so does the launch.
   [[maybe_unused]] static const cudaError_t ready =
-      cudaFuncSetAttribute(expert_wide_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes);
+      cudaFuncSetAttribute(expert_wide_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring::kSmemBytes);
   args.row_tiles = static_cast<int>((weights.rows + kRows - 1) / kRows);
   args.chunks = static_cast<int>((weights.cols + kDepth - 1) / kDepth);
   const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * ((args.row_tiles + 1) / kCtas);
   const auto ctas = static_cast<unsigned>(kCtas * std::min<int64_t>(most, num_sms() / kCtas));
-  launch_dependent({ctas, kThreads, kSmemBytes, stream, kCtas}, expert_wide_kernel<C>, static_cast<const Args&>(args));
+  launch_dependent({ctas, kThreads, Ring::kSmemBytes, stream, kCtas}, expert_wide_kernel<C>, static_cast<const Args&>(args));
 }
 
 template <class E>

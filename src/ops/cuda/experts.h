@@ -14,22 +14,11 @@
 
 namespace warpweave::gpu {
 
-// One of the two products of a layer's experts. Row r of an expert's gate_up is, in turns of 8 rows, of gate and of up:
-// rows 16 i .. 16 i + 7 are gate's 8 i .. 8 i + 7, the next 8 up's. So both meet in one thread of every kernel.
+// The rows of an expert's gate_up are, in turns of 8, of gate and of up: rows 16 i .. 16 i + 7 are gate's 8 i .. 8 i + 7, the
+// next 8 up's. So both meet in one thread of every kernel.
 inline constexpr int kGluTurn = 8;
 
-// Of a rule on the GPU.
-inline constexpr int kMostGpuExperts = 512, kMostGpuChosen = 32, kMostGpuRouterGroups = 32;
-
-// Random rows in such turns, `second` 0 for gate's and 1 for up's; fill_random (gpu_ops.h) otherwise. cols a multiple of 8.
-struct RandomTurns {
-  RandomMatrix rule;
-  int64_t rows = 0;
-  int64_t cols = 0;
-  int second = 0;
-};
-void fill_random_turns(const RandomTurns& call, DType dtype, void* out, Stream stream);
-
+// One of the two products of a layer's experts.
 struct ExpertWeights {
   const void* data = nullptr;     // expert 0's [rows, cols] row-major, 16-byte aligned
   int64_t stride_bytes = 0;       // from one expert to the next, a multiple of 16
@@ -44,6 +33,15 @@ struct ExpertWeights {
 
   constexpr int64_t outputs() const { return glu == GluActivation::none ? rows : rows / 2; }
 };
+
+// Random rows in such turns (kGluTurn), `second` 0 for gate's and 1 for up's; fill_random (gpu_ops.h) otherwise. cols a multiple of 8.
+struct RandomTurns {
+  RandomMatrix rule;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int second = 0;
+};
+void fill_random_turns(const RandomTurns& call, DType dtype, void* out, Stream stream);
 
 // Places of one expert that are multiplied together.
 struct alignas(16) ExpertTile {
@@ -117,7 +115,7 @@ void norm_route(const NormRouteCall& call, Stream stream);
 struct ExpertProductCall {
   ExpertWeights weights;
   const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
-  const float* x_scales = nullptr;  // [ceil(cols / 128)][places]
+  const float* x_scales = nullptr;  // [ceil(cols / 128)][rows of x]
   int64_t places = 0;             // at most, with shared rows kSharedRows for every active expert
   ExpertPlan plan;
   int tile_places = 64;           // that the plan was made for
@@ -136,19 +134,6 @@ void expert_tiles(const ExpertProductCall& call, DType x_dtype, Stream stream);
 
 // out[place] = x[row of the place]; rows of row_bytes, a multiple of 16.
 void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream);
-
-// Rows of x rounded to e4m3, a scale for every 128 columns: of the place's row where there is a plan, else x is by place.
-struct GatherCodesCall {
-  const void* x = nullptr;        // [.., cols] dense
-  DType dtype = DType::bf16;      // f16 or bf16
-  int64_t cols = 0;               // a multiple of 16
-  const ExpertPlan* plan = nullptr;
-  int k = 1;
-  int64_t places = 0;
-  uint8_t* codes = nullptr;       // [places, cols]
-  float* scales = nullptr;        // [ceil(cols / 128)][places]
-};
-void gather_codes(const GatherCodesCall& call, Stream stream);
 
 // y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
 struct CombineExpertsCall {

@@ -32,12 +32,6 @@ __device__ __forceinline__ uint16_t codes_of(float low, float high, float invers
   return __nv_cvt_float2_to_fp8x2(make_float2(low * inverse, high * inverse), __NV_SATFINITE, __NV_E4M3);
 }
 
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-
 // A block a row, read twice: the second time from the cache.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) quantize_rows_kernel(const __grid_constant__ QuantizeRowsCall call) {
@@ -84,7 +78,8 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(const __grid_
   const int64_t c = block * kFp8Block + threadIdx.x % 32 * kLanePack;
   const bool inside = c < call.cols;
   float values[kLanePack] = {};
-  if (inside) load_f32(static_cast<const T*>(call.x) + row * call.cols + c, values);
+  const int64_t from = call.pair_of != nullptr ? call.pair_of[row] / call.pairs_per_row : row;
+  if (inside) load_f32(static_cast<const T*>(call.x) + from * call.cols + c, values);
   float largest = 0;
 #pragma unroll
   for (float value : values) largest = fmaxf(largest, fabsf(value));

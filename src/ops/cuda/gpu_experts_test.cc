@@ -255,10 +255,11 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     const int64_t widest = std::max(s.hidden, s.ffn);
     uint8_t* const coded = memory_->get<uint8_t>(codes ? pairs * widest : 1);
     float* const scales = memory_->get<float>(codes ? pairs * (widest / 128 + 1) : 1);
-    const auto round = [&](const void* x, int64_t cols, const ExpertPlan* plan) {
-      gather_codes({.x = x, .dtype = s.dtype, .cols = cols, .plan = plan, .k = s.k, .places = pairs, .codes = coded, .scales = scales}, nullptr);
+    const auto round = [&](const void* x, int64_t cols, const int32_t* pair_of) {
+      quantize_rows({.x = x, .dtype = s.dtype, .rows = pairs, .cols = cols, .scaling = Fp8Scaling::block, .pair_of = pair_of,
+                     .pairs_per_row = s.k, .codes = coded, .scales = scales}, nullptr);
     };
-    if (codes) round(memory_->h, s.hidden, &memory_->plan);
+    if (codes) round(memory_->h, s.hidden, memory_->plan.pair_of);
     else gather_places(memory_->h, memory_->plan, s.k, pairs, s.hidden * element, memory_->rows, nullptr);
     ExpertProductCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
                               .tile_places = tile_places, .y = memory_->act, .y_dtype = s.dtype};
@@ -303,15 +304,23 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
         ASSERT_NEAR(h_[row * s.hidden + i], value, 0.01 * std::abs(value) + 1e-6);
       }
     }
-    ExpertProductCall call = {.weights = memory_->gate_up, .x = memory_->h,
-                              .places = kSharedRows * std::min<int64_t>(s.rows * s.k, s.experts), .plan = memory_->plan,
-                              .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
+    const int64_t places = kSharedRows * std::min<int64_t>(s.rows * s.k, s.experts), widest = std::max(s.hidden, s.ffn);
+    uint8_t* const coded = memory_->get<uint8_t>(s.fp8 ? places * widest : 1);
+    float* const scales = memory_->get<float>(s.fp8 ? places * (widest / 128 + 1) : 1);
+    const auto round = [&](const void* x, int64_t cols, int64_t rows) {
+      quantize_rows({.x = x, .dtype = s.dtype, .rows = rows, .cols = cols, .scaling = Fp8Scaling::block, .codes = coded,
+                     .scales = scales}, nullptr);
+    };
+    if (s.fp8) round(memory_->h, s.hidden, kSharedRows);
+    ExpertProductCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
+                              .places = places, .plan = memory_->plan, .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
     expert_gemm(call, nullptr);
+    if (s.fp8) round(memory_->act, s.ffn, places);
     call.weights = memory_->down;
-    call.x = memory_->act;
+    call.x = s.fp8 ? static_cast<void*>(coded) : memory_->act;
     call.y = memory_->rows;
     call.shared_rows = false;
-    call.plan_settled = true;
+    call.plan_settled = !s.fp8;
     expert_gemm(call, nullptr);
     combine_experts({.results = memory_->rows, .dtype = s.dtype, .plan = memory_->plan, .rows = s.rows, .k = s.k, .hidden = s.hidden,
                      .y = memory_->x}, nullptr);
@@ -412,6 +421,9 @@ std::vector<ProductCase> product_cases() {
     }
   }
   for (const int64_t rows : {1, 2, 5, 8}) {
+    for (const Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
+      out.push_back({Way::shared, {.experts = 8, .k = 2, .hidden = 512, .ffn = 384, .rows = rows, .fp8 = true, .scaling = scaling}});
+    }
     out.push_back({Way::shared, of(128, 8, 2048, 768, rows)});
     out.push_back({Way::shared, of(32, 4, 2880, 2880, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
     out.push_back({Way::shared, of(8, 2, 64, 96, rows, DType::f16)});

@@ -51,6 +51,12 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+
 // Partial sums of N elements, `stride` elements from one to the next: all loads begin at once, where the registers are.
 template <int N>
 struct PartialPack {
