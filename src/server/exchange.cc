@@ -22,6 +22,7 @@ class Writer : public ResponseWriter {
   }
   void write(std::string chunk) override { exchange_->write(chunk); }
   void end() override { exchange_->end(); }
+  bool has_room(size_t bytes) const override { return exchange_->has_room(bytes); }
   void on_disconnect(std::function<void()> callback) override {
     exchange_->on_disconnect(std::move(callback));
   }
@@ -82,7 +83,7 @@ void Exchange::write(std::string_view chunk) {
     std::lock_guard lock(mutex_);
     if (status_ == 0 || ended_ || disconnected_ || cut_ || options_.head_only) return;
     const size_t unsent_bytes = out_.size() + in_flight_bytes_;
-    if (unsent_bytes + chunk.size() > std::max(options_.max_buffer_bytes, kEventsUnsent * chunk.size())) {
+    if (unsent_bytes + chunk.size() > most_unsent_bytes(chunk.size())) {
       end_early("reader_too_slow", "the reader is slower than the stream: " +
                                        std::to_string(unsent_bytes + chunk.size()) + " bytes were not taken");
     } else if (options_.chunked) {
@@ -93,6 +94,15 @@ void Exchange::write(std::string_view chunk) {
     wake = !std::exchange(wake_pending_, true);
   }
   if (wake) wake_();
+}
+
+size_t Exchange::most_unsent_bytes(size_t chunk_bytes) const {
+  return std::max(options_.max_buffer_bytes, kEventsUnsent * chunk_bytes);
+}
+
+bool Exchange::has_room(size_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return out_.size() + in_flight_bytes_ + bytes <= most_unsent_bytes(bytes) / 2;
 }
 
 // With the lock held. What was taken is whole, so that an event may follow it.

@@ -42,6 +42,7 @@ class Exchange {
   void send(int status, std::string_view content_type, std::string body, const HeaderList& headers);
   void begin_stream(int status, std::string_view content_type);
   void write(std::string_view chunk);
+  bool has_room(size_t bytes) const;
   void end();
   void abandon();
   // Runs `callback` at once when the client has already gone: on the calling thread.
@@ -63,10 +64,11 @@ class Exchange {
 
  private:
   void end_early(std::string_view code, std::string message);
+  size_t most_unsent_bytes(size_t chunk_bytes) const;
 
   const ExchangeOptions options_;
   const std::function<void()> wake_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::string out_;
   size_t head_bytes_ = 0;      // of out_: a stream's head that was not taken yet
   size_t in_flight_bytes_ = 0;

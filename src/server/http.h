@@ -41,6 +41,9 @@ class ResponseWriter {
   virtual void begin_stream(int status, std::string_view content_type) = 0;
   virtual void write(std::string chunk) = 0;
   virtual void end() = 0;
+  // Whether a chunk of so many bytes, and another one after it, can be written now without ending a stream whose reader is
+  // behind. A writer of chunks that may be left out asks first.
+  virtual bool has_room(size_t bytes) const { return true; }
 
   // `callback` runs once, on the I/O thread, when the client goes away before end() / send()
   // (at once if it already has). Used to abort the request in the engine.

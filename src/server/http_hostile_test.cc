@@ -233,6 +233,25 @@ TEST_F(HostileTest, AnEventLargerThanTheBufferPasses) {
   EXPECT_GT(answer.size(), sent_bytes);
 }
 
+// Whoever asks for room before it writes is never cut, and its last event still fits.
+TEST_F(HostileTest, AStreamThatAsksForRoomIsWhole) {
+  start({.max_write_buffer_bytes = 64 << 10});
+  Client client(server_->port(), 4096);
+  client.send(get("/hold", "Connection: close\r\n"));
+  ASSERT_TRUE(events_->wait_held(1));
+  std::shared_ptr<ResponseWriter> writer = events_->held[0];
+  int left_out = 0;
+  for (int i = 0; i < 20000; ++i) {
+    if (writer->has_room(1024)) writer->write("data: " + std::string(1016, 'x') + "\n\n");
+    else ++left_out;
+  }
+  EXPECT_GT(left_out, 0);
+  writer->write("data: " + std::string(100'000, 'y') + "\n\n");
+  writer->end();
+  const std::string answer = client.read_all();
+  EXPECT_TRUE(answer.ends_with("y\n\n\r\n0\r\n\r\n")) << answer.substr(answer.size() - 300);
+}
+
 TEST_F(HostileTest, AStreamThatEndsEarlySaysWhy) {
   start({.max_write_buffer_bytes = 64 << 10});
   Client client(server_->port(), 4096);

@@ -152,7 +152,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void stream_delta(size_t index, const OutputDelta& delta) {
     std::string events;
-    builder_->add(index, delta, &events);
+    const bool left_out = builder_->events_repeat() && !delta.finish && !writer_->has_room(last_event_bytes_);
+    builder_->add(index, delta, left_out ? nullptr : &events);
+    if (!left_out) last_event_bytes_ = events.size();
     if (remaining_ == 0) {
       builder_->append_last_events(&events);
       events += "data: [DONE]\n\n";
@@ -215,6 +217,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool open_ = false;
   bool closed_ = false;
   bool stream_begun_ = false;
+  size_t last_event_bytes_ = 0;
   std::vector<std::pair<size_t, OutputDelta>> early_;
   std::vector<double> last_delta_s_;
   size_t remaining_;

@@ -18,8 +18,10 @@ class ResponseBuilder {
  public:
   virtual ~ResponseBuilder() = default;
 
-  // Takes in the next delta of sequence `index`. For a stream, appends its server-sent events.
+  // Takes in the next delta of sequence `index`. For a stream, appends its server-sent events; null: it says nothing now.
   virtual void add(size_t index, const OutputDelta& delta, std::string* events) = 0;
+  // Whether each event of a sequence holds all that its earlier ones held, so that a reader who is behind can do without some.
+  virtual bool events_repeat() const { return false; }
   // What a stream says after its last delta, before [DONE].
   virtual void append_last_events(std::string* events) {}
   // The whole answer; not for streams.

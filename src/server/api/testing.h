@@ -2,6 +2,7 @@
 // tokenizer of models/tale-llama, called without a socket.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -26,6 +27,7 @@ class RecordingWriter : public ResponseWriter {
   void begin_stream(int status, std::string_view content_type) override;
   void write(std::string chunk) override;
   void end() override;
+  bool has_room(size_t) const override { return room; }
   void on_disconnect(std::function<void()> callback) override;
 
   // Waits for send() or end(); false after `timeout`.
@@ -33,6 +35,7 @@ class RecordingWriter : public ResponseWriter {
   bool wait_first_write(std::chrono::seconds timeout = std::chrono::seconds(30));
   void disconnect();
 
+  std::atomic<bool> room{true};  // what has_room() says
   int status = 0;
   bool streamed = false;
   int answers = 0;  // calls of send() and begin_stream(): must end up as 1
