@@ -1,6 +1,10 @@
 """The table and the plot of a soak (soak.py), as Markdown and SVG."""
 
+import datetime
+import os
+import pathlib
 import platform
+import re
 
 WIDTH, PANEL, LEFT = 800, 110, 90
 PANELS = [("rss_bytes", "resident memory, MiB", 1 / 2**20), ("descriptors", "file descriptors", 1),
@@ -41,11 +45,18 @@ def plot(samples):
     return "\n".join(lines + ["</svg>"]) + "\n"
 
 
+def machine():
+    """The CPU's name, the cores that may be used and the date."""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    return f"{len(os.sched_getaffinity(0))} cores of {found.group(1) if found else platform.machine()}, {datetime.date.today()}"
+
+
 def write_report(path, samples, answers, growth, problems):
     minutes = samples[-1].seconds / 60
     rows = [samples[i * (len(samples) - 1) // 8] for i in range(9)]
     text = ["# A soak", "",
-            f"`scripts/soak` for {minutes:.0f} minutes on {platform.machine()}: {len(samples)} rounds of mixed load (streams, "
+            f"`scripts/soak` for {minutes:.0f} minutes ({machine()}): {len(samples)} rounds of mixed load (streams, "
             "drops, aborts, log probabilities, wrong requests, 3 times as many requests as fit), "
             f"{sum(answers.values())} requests. Counted at rest after a round; /health is asked under load.", "",
             "| minutes | resident MiB | descriptors | threads | tokens of requests | tokens in the cache | /health p99 ms |",
