@@ -1,6 +1,8 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
+
+#include "base/lossy_log.h"
 
 namespace warpweave {
 
@@ -10,7 +12,10 @@ Status init_log(std::string_view level) {
     return Status::invalid_argument("--log-level must be debug, info, warning or error", "--log-level");
   }
   auto logger = spdlog::get("warpweave");
-  if (!logger) logger = spdlog::stderr_color_mt("warpweave");
+  if (!logger) {
+    logger = std::make_shared<spdlog::logger>("warpweave", lossy_log_sink(STDERR_FILENO));
+    spdlog::register_logger(logger);
+  }
   logger->set_pattern("[%Y-%m-%d %H:%M:%S] %^%l%$ %v");
   logger->set_level(parsed);
   spdlog::set_default_logger(logger);

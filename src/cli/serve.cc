@@ -218,8 +218,7 @@ void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetri
 
 // Lets running requests end, up to --drain-timeout, and their last bytes reach the clients.
 void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
-  std::printf("Stopping: new requests get 503, running ones have %g s; a second signal stops at "
-              "once.\n", args.drain_timeout_s);
+  LOG_INFO("stopping: new requests get 503, running ones have {:g} s; a second signal stops at once", args.drain_timeout_s);
   server.begin_drain();
   engine.drain(args.drain_timeout_s);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);

@@ -192,6 +192,24 @@ def test_a_reader_of_the_output_that_goes_away_ends_nothing():
     end(process)
 
 
+def test_a_log_that_nobody_reads_holds_nobody_up():
+    process, port = start("--log-requests", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pipesize=16384)
+    wait_until("ready", lambda: healthy(port))
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+        for _ in range(2000):  # 70 KB of log
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert ask(port, "POST", "/generate", {"text": "Once"})[0] == 200
+    kept = os.read(process.stdout.fileno(), 16384)
+    assert kept.count(b"/health 200") < 2000
+    assert healthy(port)
+    process.terminate()
+    assert process.wait(timeout=PATIENCE_S) == 0
+    lost = re.findall(r"lines of this log that are lost, because its reader did not keep up: (\d+)",
+                      process.stdout.read().decode())
+    assert len(lost) == 1 and int(lost[0]) > 1000
+
+
 def test_a_full_disk_under_the_log_ends_nothing(tmp_path):
     def tiny_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
