@@ -119,9 +119,14 @@ void add_open_routes(Router& router, const ApiPtr& api) {
   // It costs a run of the model, so it is not for anyone.
   router.add({"GET", "/health_generate", AuthLevel::api_key,
               [api](Request, Writer writer) { health_generate(api, std::move(writer)); }});
-  router.add({"GET", "/", AuthLevel::open, [](Request, Writer writer) {
-                writer->send(200, "text/html; charset=utf-8", std::string(chat_page_html()));
-              }});
+  for (const PageFile& file : chat_page_files()) {
+    const std::string path = file.name == "index.html" ? "/" : fmt::format("/ui/{}", file.name);
+    router.add({"GET", path, AuthLevel::open, [file](Request, Writer writer) {
+                  // A newer program's page must not run an older one's script.
+                  writer->send(200, file.content_type, std::string(file.bytes),
+                               {{"Cache-Control", "no-cache"}, {"X-Content-Type-Options", "nosniff"}});
+                }});
+  }
 }
 
 }  // namespace

@@ -347,7 +347,7 @@ TEST(Routes, EachPathIsThereOnceWithItsKeyLevel) {
   EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end());
   for (const Route& route : api.router().routes()) {
     const bool open = route.path == "/" || route.path == "/health" || route.path == "/ready" ||
-                      route.path == "/ping";
+                      route.path == "/ping" || route.path.starts_with("/ui/");
     EXPECT_EQ(route.auth == AuthLevel::open, open) << route.path;
   }
 }
@@ -358,6 +358,8 @@ TEST(Routes, TheRootIsThePage) {
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.content_type, "text/html; charset=utf-8");
   EXPECT_NE(reply.body.find("<html"), std::string::npos);
+  EXPECT_EQ(api.get("/ui/main.js").content_type, "text/javascript; charset=utf-8");
+  EXPECT_EQ(api.get("/ui/style.css").content_type, "text/css; charset=utf-8");
 }
 
 }  // namespace
