@@ -1,0 +1,30 @@
+// Holds a kernel to the reference: max|kernel - reference| <= 2 x max|same precision - reference| + slack, per request
+// and tensor; nothing else may have been written. Kernels of other devices come behind an adapter that copies.
+#pragma once
+
+#include <functional>
+
+#include "linear/testing/case.h"
+
+namespace warpweave::testing_linear {
+
+using NaiveFn = std::function<LinearAttnTruth(const LinearAttnCall&, LinearAttnPhase)>;
+
+struct SuiteOptions {
+  NaiveFn naive = linear_attn_same_precision;  // whose error sets the bound: round as the kernel's products do
+  double factor = 2;
+  double slack = 2e-6;                         // times the largest magnitude of the reference
+};
+
+struct CaseResult {
+  std::string text;        // empty: passed
+  double largest_share = 0;  // of error / bound, over everything compared
+  bool passed() const { return text.empty(); }
+};
+
+// Whether the kernel claims what the case needs.
+bool runs_case(const LinearAttnKernelCaps& caps, const LinearAttnCase& c);
+
+CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options = {});
+
+}  // namespace warpweave::testing_linear
