@@ -1,8 +1,10 @@
 #include "model/build_decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/decoder_builder.h"
+#include "model/dual_chunk.h"
 #include "ops/router.h"
 
 namespace warpweave {
@@ -11,21 +13,18 @@ namespace {
 // Packs into host memory (ops/linear.h).
 class HostTarget {
  public:
-  using Linear = PackedLinear;
-  using Vector = std::vector<float>;
-  using Expert = MoeExpert;
-  using Layer = DecoderLayer;
+  using Device = OnHost;
   using Weights = DecoderWeights;
   static constexpr bool kOneFormat = false;
   static constexpr bool takes_fp8() { return false; }
 
   HostTarget(DType dtype, ThreadTeam& team) : dtype_(dtype), team_(team) {}
 
-  Result<Vector> vector(const TensorView& view) { return widened(view); }
+  Result<std::vector<float>> vector(const TensorView& view) { return widened(view); }
   Result<RopeTable> rope(RopeTable table) { return table; }
   static bool takes_random(DType) { return false; }
   void begin_experts(int) {}
-  void end_experts() {}
+  Result<std::vector<MoeExpert>> experts(std::vector<MoeExpert> list) { return list; }
   Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, DecoderWeights& out) {
     out.embedding = table.weight;
     out.embedding_owner = source;
@@ -87,26 +86,27 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   DecoderSpec spec;
   spec.vocab_size = config.vocab_size;
   spec.hidden_size = config.hidden_size;
-  spec.num_q_heads = config.num_q_heads;
-  spec.num_kv_heads = config.num_kv_heads;
-  spec.head_dim = config.head_dim;
-  spec.attention_scale = traits.attention_scale > 0
-                             ? traits.attention_scale
-                             : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  spec.attention_softcap = static_cast<float>(config.attention_softcap);
   spec.final_softcap = static_cast<float>(config.final_softcap);
   spec.embedding_scale = traits.embedding_scale;
-  spec.norm_eps = static_cast<float>(config.norm_eps);
-  spec.norm_weight_offset = traits.norm_weight_offset;
-  spec.layer_norm = traits.layer_norm;
-  spec.wide_qk_norm = traits.wide_qk_norm;
+  spec.norm = {.eps = static_cast<float>(config.norm_eps), .weight_offset = traits.norm_weight_offset,
+               .layer_norm = traits.layer_norm};
+  AttentionSpec& attention = spec.attention;
+  attention.num_q_heads = config.num_q_heads;
+  attention.num_kv_heads = config.num_kv_heads;
+  attention.head_dim = config.head_dim;
+  attention.scale = traits.attention_scale > 0 ? traits.attention_scale
+                                               : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  attention.softcap = static_cast<float>(config.attention_softcap);
+  attention.wide_qk_norm = traits.wide_qk_norm;
   if (config.num_experts > 0) spec.router = traits.router;
+  spec.layers = traits.layers;
   return spec;
 }
 
 Result<FamilyTraits> family_traits(const ModelConfig& config) {
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
-  const FamilyTraits traits = family.traits(config);
+  FamilyTraits traits = family.traits(config);
+  traits.layers = family.layers(config);
   if (config.num_experts > 0) WW_RETURN_IF_ERROR(check_router_rule(traits.router));
   const bool silu = config.hidden_act == "silu", gelu = config.hidden_act.starts_with("gelu");
   if ((traits.activation == GluActivation::silu && !silu) || (traits.activation == GluActivation::gelu_tanh && !gelu)) {
@@ -118,8 +118,11 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
 
 Status check_gpu_model(const ModelConfig& config) {
   const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
-  const bool dense = config.num_experts == 0 || config.first_k_dense_replace > 0 || config.decoder_sparse_step > 1 ||
-                     !config.mlp_only_layers.empty();
+  WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
+  const std::vector<LayerPlan> layers = family.layers(config);
+  const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
+    return layer.feed_forward == FeedForwardKind::dense;
+  });
   int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
   if (dense && odd(config.intermediate_size)) ffn = config.intermediate_size;
   if (odd(config.shared_expert_intermediate_size)) ffn = config.shared_expert_intermediate_size;
@@ -146,8 +149,9 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
   HostTarget target(options.dtype, team);
   BuildOptions build = options;
   DecoderSpec spec = decoder_spec(config, traits);
-  spec.dual_chunk = dual_chunk_in_use(config, options.max_positions);
-  if (spec.dual_chunk) build.max_positions = DualChunkRope(*spec.dual_chunk).rope_positions();
+  std::optional<DualChunkConfig>& dual_chunk = spec.attention.dual_chunk;
+  dual_chunk = dual_chunk_in_use(config, options.max_positions);
+  if (dual_chunk) build.max_positions = DualChunkRope(*dual_chunk).rope_positions();
   DecoderBuilder builder(config, traits, source, build, target);
   auto weights = builder.build();
   // A file that changed explains every other error. Some tensors stay where they are in memory.

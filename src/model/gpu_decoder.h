@@ -1,19 +1,23 @@
-// DecoderModel (decoder.h) on a GPU: the same spec and families, with GPU weights.
+// DecoderModel (decoder.h) on a GPU: the same spec, families and layers (layers/layer.h), with GPU weights.
 //
-// The residual stream is f32, other activations have the serving dtype; the products that end a
-// branch add into the residual stream themselves. forward() only enqueues on batch.device.stream,
-// allocates nothing and may be captured into a graph; it reads the batch's sizes from the host side
-// and its arrays from the device side. One stream at a time.
+// The residual stream is f32, other activations have the serving dtype. forward() only enqueues on
+// batch.device.stream, allocates nothing and may be captured into a graph; it reads the batch's sizes from the host
+// side and its arrays from the device side. One stream at a time.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "attention/backend.h"
 #include "batch/forward_batch.h"
-#include "model/decoder.h"
-#include "model/gpu_experts.h"
+#include "model/build_decoder.h"
+#include "model/decoder_spec.h"
 #include "model/gpu_kv_cache.h"
 #include "model/gpu_weights.h"
+#include "model/layers/gpu_attention_mixer.h"
+#include "model/layers/gpu_dense_feed_forward.h"
+#include "model/layers/gpu_experts.h"
+#include "model/layers/gpu_residual.h"
 #include "ops/cuda/gemm.h"
 
 namespace warpweave {
@@ -46,26 +50,15 @@ class GpuDecoder {
                  const GpuFutureTokens& futures, float* logits);
 
  private:
-  GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights);
+  GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,
+             std::unique_ptr<gpu::GpuGemm> gemm);
   Status reserve(const GpuDecoderLimits& limits);
-  int64_t product_rows(int64_t rows) const;
-  gpu::WeightPrefetch ahead(const gpu::GpuLinear& next, int64_t rows) const;
-  struct Norm {                   // of rows of the residual stream
-    const GpuVector& weight;
-    const GpuVector& bias;
-  };
-  void normed(const Norm& norm, const gpu::WeightPrefetch& prefetch, int64_t rows, void* stream, bool exact_copy = false);
-  void norm_all_heads(const GpuDecoderLayer& layer, int64_t rows, void* stream);
-  Status run_normed(const Norm& norm, gpu::GemmCall call, int64_t rows, void* stream);
-  gpu::PartialSums leave_partials(gpu::GemmCall& call);
-  gpu::QkvRowsCall qkv_rows(int layer, const ForwardBatch& batch, GpuKvCache& cache) const;
-  void attend(int layer, const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention);
-  Status add_branch(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, int64_t rows,
-                    void* stream);
-  Status mlp(const GpuDecoderLayer& layer, int64_t rows, void* stream);
-  Status glu_product(const GpuDecoderLayer& layer, gpu::GemmCall call, int64_t rows, void* stream);
-  Status experts(int layer, const ForwardBatch& batch, int64_t rows);
-  void keep_logits_rows(const ForwardBatch& batch);
+  void make_layers();
+  std::unique_ptr<GpuMixer> make(const GpuAttentionWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<GpuFeedForward> make(const GpuDenseWeights& weights);
+  std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
+  void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
+  Status write_logits(float* logits);
 
   ModelConfig config_;
   DecoderSpec spec_;
@@ -73,28 +66,13 @@ class GpuDecoder {
   GpuDecoderWeights weights_;
   std::unique_ptr<gpu::GpuGemm> gemm_;
 
-  // Workspace; x_ and attention_out_ exist twice, so that rows can be picked from one into the other.
-  struct Workspace {
-    float* x[2] = {};             // residual stream [tokens, hidden]
-    void* attention_out[2] = {};  // [tokens, q heads * head_dim]
-    void* h = nullptr;            // normed input [tokens, hidden]
-    float* h_f32 = nullptr;       // the same for the router
-    void* qkv = nullptr;          // [tokens, q | k | v]
-    void* q_succ = nullptr;       // [tokens, q heads * head_dim]; with dual chunk attention only
-    void* q_inter = nullptr;
-    float* partials = nullptr;    // sums that the next kernel adds up, of one product at a time
-    float* branch = nullptr;      // [tokens, hidden]; with branch norms only
-    void* gate_up = nullptr;      // [tokens, 2 * ffn]
-    void* act = nullptr;          // [tokens, ffn]
-  };
-  DeviceArena workspace_memory_{size_t{8} << 20};
-  Workspace w_;
+  // What layers of a kind share.
+  GpuWorkspace workspace_;
+  GpuAttentionWorkspace attention_workspace_;
+  GpuGluWorkspace glu_workspace_;
   std::unique_ptr<GpuExperts> experts_;  // of mixtures
-  DualChunkQueries dual_chunk_;   // in the workspace
-  bool fp8_blocks_ = false;       // weights in 8 bits with scales of blocks
-  gpu::PartialSums pending_;      // of the residual stream, which the next norm adds
-  bool decoding_ = false;         // this forward is a decode step
-  int current_ = 0;               // which of the two x / attention_out holds the rows
+  GpuResidual x_;
+  std::vector<GpuLayer> layers_;
 };
 
 }  // namespace warpweave

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "device/cuda/cuda_check.h"
 #include "model/decoder_builder.h"
+#include "model/dual_chunk.h"
 #include "model/uploader.h"
 #include "ops/cuda/fp8.h"
 
@@ -74,10 +75,7 @@ class ReleasedWhenRead final : public WeightSource {
 // What DecoderBuilder packs into (decoder_builder.h).
 class GpuTarget {
  public:
-  using Linear = GpuLinear;
-  using Vector = GpuVector;
-  using Expert = GpuExpert;
-  using Layer = GpuDecoderLayer;
+  using Device = OnGpu;
   using Weights = GpuDecoderWeights;
   static constexpr bool kOneFormat = true;
   bool takes_fp8() const { return dtype_ != DType::f32 && gpu::keeps_fp8(); }
@@ -141,12 +139,11 @@ class GpuTarget {
     experts_left_ = 2 * count;
     gate_up_ = down_ = {};
   }
-  void end_experts() { experts_left_ = 0; }
-
-  Result<GpuExpertLayer> expert_layer(const std::vector<GpuExpert>& experts) {
+  Result<GpuExpertLayer> experts(const std::vector<GpuExpert>& list) {
+    experts_left_ = 0;
     GpuExpertLayer out;
-    WW_ASSIGN_OR_RETURN(out.gate_up, stacked(experts, &GpuExpert::gate_up));
-    WW_ASSIGN_OR_RETURN(out.down, stacked(experts, &GpuExpert::down));
+    WW_ASSIGN_OR_RETURN(out.gate_up, stacked(list, &GpuExpert::gate_up));
+    WW_ASSIGN_OR_RETURN(out.down, stacked(list, &GpuExpert::down));
     return out;
   }
 
@@ -388,11 +385,6 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
              dtype_info(options.dtype).name, target.fp8_kept(), gpu::kFp8Block, gpu::kFp8Block);
   }
   if (weights.embedding == nullptr) weights.embedding = weights.lm_head.weight;
-  for (const GpuDecoderLayer& layer : weights.layers) {
-    GpuExpertLayer& experts = weights.expert_layers.emplace_back();
-    if (layer.experts.empty()) continue;
-    WW_ASSIGN_OR_RETURN(experts, target.expert_layer(layer.experts));
-  }
   WW_RETURN_IF_ERROR(uploader->finish());
   WW_RETURN_IF_ERROR(source->seal());
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "making random weights");

@@ -1,12 +1,16 @@
 // What one model family adds to the common decoder, as data. A family is one file here with one
-// function ModelConfig -> FamilyTraits, and one line in registry.cc.
+// function ModelConfig -> FamilyTraits, and one line in registry.cc. A family whose layers are not all of one kind
+// has a second function, ModelConfig -> what each layer is made of.
 #pragma once
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/config.h"
-#include "model/decoder.h"
+#include "model/layer_plan.h"
+#include "ops/compute_types.h"
+#include "ops/router_rule.h"
 
 namespace warpweave {
 
@@ -38,11 +42,13 @@ struct FamilyTraits {
   float attention_scale = 0;          // 0: 1/sqrt(head_dim)
   GluActivation activation = GluActivation::silu;
   RouterRule router;                  // of router_rule(), for families with experts
+  std::vector<LayerPlan> layers;      // of Family::layers(), which family_traits() asks
 };
 
 struct Family {
   std::string_view architecture;      // as in config.json
   FamilyTraits (*traits)(const ModelConfig& config);
+  std::vector<LayerPlan> (*layers)(const ModelConfig& config) = transformer_layers;
 };
 
 std::span<const Family> all_families();

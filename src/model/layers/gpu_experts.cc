@@ -1,4 +1,4 @@
-#include "model/gpu_experts.h"
+#include "model/layers/gpu_experts.h"
 
 #include <algorithm>
 
@@ -21,16 +21,11 @@ bool by_wgmma(const GpuExpertLayer& experts) { return gpu::expert_gemm_takes(exp
 
 }  // namespace
 
-Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, const std::vector<GpuExpertLayer>& layers,
-                                                       DeviceArena& arena) {
+Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, GpuWorkspace& workspace) {
   const RouterRule& rule = options.spec.router;
   std::unique_ptr<GpuExperts> out(new GpuExperts(options));
-  Status failed;
-  const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t size_bytes) {
-    if (!failed.ok() || count == 0) return;
-    auto memory = arena.allocate(count * size_bytes, "activations of experts; lower --chunked-prefill-size");
-    if (memory.ok()) pointer = static_cast<T*>(*memory);
-    else failed = memory.status();
+  const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t element_bytes) {
+    workspace.get(pointer, count, element_bytes, "activations of experts; lower --chunked-prefill-size");
   };
   const int64_t rows = options.max_rows, pairs = rows * rule.k, hidden = options.spec.hidden_size;
   const size_t element = dtype_info(options.dtype).block_bytes;
@@ -49,12 +44,12 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, c
   get(plan.counts, gpu::expert_plan_blocks(rows) * rule.num_experts, sizeof(int32_t));
   get(plan.histogram, rule.num_experts, sizeof(int32_t));
   get(plan.arrived, 1, sizeof(int32_t));
-  if (std::any_of(layers.begin(), layers.end(), in_8_bits)) {
+  if (options.in_8_bits) {
     const int64_t widest = std::max(hidden, options.ffn);
     get(out->codes_, places * widest, 1);
     get(out->code_scales_, places * ((widest + gpu::kFp8Block - 1) / gpu::kFp8Block), sizeof(float));
   }
-  WW_RETURN_IF_ERROR(failed);
+  WW_RETURN_IF_ERROR(workspace.status());
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.arrived, 0, sizeof(int32_t)), "the experts' counters");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.histogram, 0, rule.num_experts * sizeof(int32_t)), "the experts' counters");
   return out;
@@ -80,19 +75,19 @@ gpu::WeightPrefetch GpuExperts::ahead(const GpuExpertLayer& experts, int64_t row
 }
 
 gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
-  const GpuDecoderLayer& layer = *step.layer;
+  const GpuExpertsWeights& weights = *step.weights;
   gpu::NormRouteCall call;
   call.x = step.x;
   call.rows = step.rows;
   call.hidden = options_.spec.hidden_size;
-  call.norm_weight = layer.mlp_norm.data;
-  call.norm_weight_offset = options_.spec.norm_weight_offset;
-  call.norm_eps = options_.spec.norm_eps;
-  call.router = layer.router.weight;
-  call.router_dtype = layer.router.dtype;
-  call.router_bias = layer.router.bias;
+  call.norm_weight = weights.norms.in.weight.data;
+  call.norm_weight_offset = options_.spec.norm.weight_offset;
+  call.norm_eps = options_.spec.norm.eps;
+  call.router = weights.router.weight;
+  call.router_dtype = weights.router.dtype;
+  call.router_bias = weights.router.bias;
   call.rule = options_.spec.router;
-  call.correction = layer.router_correction.data;
+  call.correction = weights.router_correction.data;
   call.h = step.h;
   call.dtype = options_.dtype;
   call.logits = logits_;
@@ -102,24 +97,24 @@ gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
 }
 
 bool GpuExperts::norms_itself(const Step& step) const {
-  return !options_.batch_invariant && by_wgmma(*step.experts) && gpu::norm_route_takes(norm_route_call(step));
+  return !options_.batch_invariant && by_wgmma(step.weights->experts) && gpu::norm_route_takes(norm_route_call(step));
 }
 
 Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
-  const GpuDecoderLayer& layer = *step.layer;
-  const bool exact = wants_f32_rows(layer);
-  WW_RETURN_IF_ERROR(gemm.run({.linear = &layer.router, .x = exact ? static_cast<const void*>(step.h_f32) : step.h,
+  const GpuExpertsWeights& weights = *step.weights;
+  const bool exact = wants_f32_rows(weights);
+  WW_RETURN_IF_ERROR(gemm.run({.linear = &weights.router, .x = exact ? static_cast<const void*>(step.h_f32) : step.h,
                                .rows = step.product_rows, .y = logits_, .y_dtype = DType::f32,
                                .y_stride = options_.spec.router.num_experts},
                               step.stream));
-  gpu::plan_experts({.logits = logits_, .rows = step.rows, .rule = options_.spec.router, .correction = layer.router_correction.data,
+  gpu::plan_experts({.logits = logits_, .rows = step.rows, .rule = options_.spec.router, .correction = weights.router_correction.data,
                      .tile_places = tile_places, .plan = plan_, .dice = dice(step)},
                     step.stream);
   return {};
 }
 
 void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
-  const GpuExpertLayer& experts = *step.experts;
+  const GpuExpertLayer& experts = step.weights->experts;
   const RouterRule& rule = options_.spec.router;
   const int64_t hidden = options_.spec.hidden_size;
   const bool wgmma = by_wgmma(experts), codes = wgmma && in_8_bits(experts);
@@ -160,11 +155,11 @@ Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
   const RouterRule& rule = options_.spec.router;
   if (!step.normed) {
     gpu::norm_route(norm_route_call(step), step.stream);
-    products(step, gpu::expert_gemm_tile_places(0, rule.num_experts, step.experts->gate_up.dtype), true);
+    products(step, gpu::expert_gemm_tile_places(0, rule.num_experts, step.weights->experts.gate_up.dtype), true);
     return {};
   }
-  const int tile_places = by_wgmma(*step.experts)
-                              ? gpu::expert_gemm_tile_places(step.rows * rule.k, rule.num_experts, step.experts->gate_up.dtype)
+  const int tile_places = by_wgmma(step.weights->experts)
+                              ? gpu::expert_gemm_tile_places(step.rows * rule.k, rule.num_experts, step.weights->experts.gate_up.dtype)
                               : gpu::kPortableTilePlaces;
   WW_RETURN_IF_ERROR(plan(step, tile_places, gemm));
   products(step, tile_places, false);

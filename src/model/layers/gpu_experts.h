@@ -10,9 +10,9 @@
 
 #include <memory>
 
-#include "device/cuda/memory.h"
-#include "model/decoder.h"
-#include "model/gpu_weights.h"
+#include "model/decoder_spec.h"
+#include "model/layers/gpu_workspace.h"
+#include "model/layers/on_gpu.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/gemm.h"
 
@@ -25,16 +25,15 @@ class GpuExperts {
     DType dtype = DType::bf16;
     int64_t max_rows = 0;
     int64_t ffn = 0;              // of an expert
+    bool in_8_bits = false;       // some layers' experts are
     bool batch_invariant = false;
     bool dice = false;            // experts are drawn (gpu::RoutingDice)
   };
-  // Memory comes from `arena` and stays its own. The rule is one that check_gpu_model() lets pass.
-  static Result<std::unique_ptr<GpuExperts>> create(const Options& options, const std::vector<GpuExpertLayer>& layers,
-                                                    DeviceArena& arena);
+  // Memory comes from `workspace` and stays its own. The rule is one that check_gpu_model() lets pass.
+  static Result<std::unique_ptr<GpuExperts>> create(const Options& options, GpuWorkspace& workspace);
 
   struct Step {
-    const GpuDecoderLayer* layer = nullptr;
-    const GpuExpertLayer* experts = nullptr;
+    const GpuExpertsWeights* weights = nullptr;
     int layer_index = 0;
     int64_t rows = 0;
     int64_t product_rows = 0;     // that a product may run over
@@ -50,7 +49,7 @@ class GpuExperts {
   gpu::WeightPrefetch ahead(const GpuExpertLayer& experts, int64_t rows) const;
   // Whether run() can norm x into h itself, which must have no partial sums outstanding.
   bool norms_itself(const Step& step) const;
-  bool wants_f32_rows(const GpuDecoderLayer& layer) const { return layer.router.dtype == DType::f32; }
+  bool wants_f32_rows(const GpuExpertsWeights& weights) const { return weights.router.dtype == DType::f32; }
   Status run(const Step& step, gpu::GpuGemm& gemm);
 
  private:

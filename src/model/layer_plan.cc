@@ -1,0 +1,27 @@
+#include "model/layer_plan.h"
+
+#include <algorithm>
+
+namespace warpweave {
+namespace {
+
+bool has_experts(const ModelConfig& config, int layer) {
+  if (config.num_experts == 0 || layer < config.first_k_dense_replace) return false;
+  if ((layer + 1) % config.decoder_sparse_step != 0) return false;
+  return std::find(config.mlp_only_layers.begin(), config.mlp_only_layers.end(), layer) == config.mlp_only_layers.end();
+}
+
+}  // namespace
+
+std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
+  std::vector<LayerPlan> layers(config.num_layers);
+  for (int i = 0; i < config.num_layers; ++i) {
+    if (has_experts(config, i)) layers[i].feed_forward = FeedForwardKind::experts;
+    if (config.sliding_layers.empty() || !config.sliding_layers[i]) continue;
+    layers[i].window_left = config.sliding_window - 1;
+    layers[i].rope_index = config.local_rope ? 1 : 0;
+  }
+  return layers;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,26 @@
+// What the layers of a model are made of: for each a mixer, in which rows meet the rows before them, and a
+// feed-forward, which takes every row alone. A family's function makes the list from the configuration
+// (families/family.h); host and GPU are built from it, and nothing else asks a family what a layer is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace warpweave {
+
+enum class MixerKind : uint8_t { attention };  // of pages of K and V: MHA, GQA, MQA
+enum class FeedForwardKind : uint8_t { none, dense, experts };
+
+struct LayerPlan {
+  MixerKind mixer = MixerKind::attention;
+  FeedForwardKind feed_forward = FeedForwardKind::dense;
+  int window_left = -1;   // of attention: a row sees so many tokens before its own; -1: all
+  int rope_index = 0;     // of attention: into the weights' ropes
+};
+
+// Attention in every layer, sliding where the configuration says so; experts where its rules say so, else dense.
+std::vector<LayerPlan> transformer_layers(const ModelConfig& config);
+
+}  // namespace warpweave

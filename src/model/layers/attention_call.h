@@ -1,0 +1,32 @@
+// What a layer's attention asks of the backend, the same on every device but for the rows' own pointers.
+#pragma once
+
+#include "attention/backend.h"
+#include "model/decoder_spec.h"
+
+namespace warpweave {
+
+template <typename Cache>
+AttentionCall attention_call(const AttentionSpec& spec, const LayerPlan& plan, const Cache& cache, int layer) {
+  AttentionCall call;
+  call.layer = layer;
+  call.num_q_heads = spec.num_q_heads;
+  call.num_kv_heads = spec.num_kv_heads;
+  call.head_dim = call.v_head_dim = spec.head_dim;
+  call.scale = spec.scale;
+  call.window_left = plan.window_left;
+  call.logit_softcap = spec.softcap;
+  call.q_token_stride = spec.qkv_dim();
+  call.k = cache.k(layer);
+  call.v = cache.v(layer);
+  call.out_token_stride = spec.q_dim();
+  return call;
+}
+
+// By the function for the batch's mode.
+inline void attend(AttentionBackend& attention, const ForwardBatch& batch, const AttentionCall& call) {
+  if (batch.mode == ForwardMode::decode) return attention.forward_decode(batch, call);
+  attention.forward_extend(batch, call);
+}
+
+}  // namespace warpweave

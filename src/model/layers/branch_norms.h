@@ -1,0 +1,18 @@
+// The norms around a branch: of what it reads of the residual stream, and of what it gives.
+#pragma once
+
+namespace warpweave {
+
+template <typename Device>
+struct RowNormOf {
+  typename Device::Vector weight;   // [hidden]
+  typename Device::Vector bias;     // [hidden] of a layer norm, or empty
+};
+
+template <typename Device>
+struct BranchNormsOf {
+  RowNormOf<Device> in;
+  typename Device::Vector out;      // [hidden] Gemma: on the branch, before it joins; or empty
+};
+
+}  // namespace warpweave

@@ -1,0 +1,22 @@
+// A gated feed-forward on the host.
+#pragma once
+
+#include <vector>
+
+#include "model/layers/on_host.h"
+
+namespace warpweave {
+
+class DenseFeedForward final : public FeedForward {
+ public:
+  // `act` is shared by the layers of a model and grows with the batch. Both outlive this.
+  DenseFeedForward(const DenseWeights& weights, std::vector<float>& act) : weights_(weights), act_(act) {}
+  std::string_view name() const override { return "MLP"; }
+  Status forward(const LayerCall& call) override;
+
+ private:
+  const DenseWeights& weights_;
+  std::vector<float>& act_;         // [rows, intermediate], f32 or bf16
+};
+
+}  // namespace warpweave

@@ -1,0 +1,154 @@
+// Finds and packs the weights of a mixture of experts: one tensor for each expert's matrix, or one for all experts.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "model/layers/experts_weights.h"
+#include "model/tensor_packer.h"
+
+namespace warpweave {
+
+template <typename Target>
+class ExpertsBuilder {
+ public:
+  using Device = typename Target::Device;
+
+  ExpertsBuilder(TensorPacker<Target>& pack, const BranchNames& names)
+      : pack_(pack), names_(names), hidden_(pack.config.hidden_size) {}
+
+  Result<ExpertsWeightsOf<Device>> build();
+
+ private:
+  using Experts = std::vector<typename Device::Expert>;
+  Status router();
+  Status shared_experts();
+  Status single_experts(Experts& experts);
+  Status fused_experts(Experts& experts);
+
+  TensorPacker<Target>& pack_;
+  const BranchNames& names_;
+  const int64_t hidden_;
+  ExpertsWeightsOf<Device> out_;
+};
+
+template <typename Target>
+auto build_experts(TensorPacker<Target>& pack, const BranchNames& names) -> Result<ExpertsWeightsOf<typename Target::Device>> {
+  return ExpertsBuilder<Target>(pack, names).build();
+}
+
+template <typename Target>
+auto ExpertsBuilder<Target>::build() -> Result<ExpertsWeightsOf<Device>> {
+  WW_ASSIGN_OR_RETURN(out_.norms, pack_.norms(names_));
+  WW_RETURN_IF_ERROR(router());
+  WW_RETURN_IF_ERROR(shared_experts());
+  Experts experts;
+  pack_.target.begin_experts(pack_.config.num_experts);
+  WW_RETURN_IF_ERROR(pack_.traits.fused_experts ? fused_experts(experts) : single_experts(experts));
+  WW_ASSIGN_OR_RETURN(out_.experts, pack_.target.experts(std::move(experts)));
+  return std::move(out_);
+}
+
+template <typename Target>
+Status ExpertsBuilder<Target>::router() {
+  const std::string name = names_.prefix + pack_.traits.expert_names.router;
+  const int count = pack_.config.num_experts;
+  WW_ASSIGN_OR_RETURN(out_.router, pack_.linear({{name + ".weight", count, name + ".bias"}}, hidden_, GluActivation::none,
+                                                /*exact=*/true));
+  WW_ASSIGN_OR_RETURN(out_.router_correction, pack_.optional_vector(name + ".e_score_correction_bias", count));
+  return {};
+}
+
+template <typename Target>
+Status ExpertsBuilder<Target>::shared_experts() {
+  const int64_t ffn = pack_.config.shared_expert_intermediate_size;
+  if (ffn == 0) return {};
+  const std::string shared = names_.prefix + pack_.traits.expert_names.shared;
+  WW_ASSIGN_OR_RETURN(out_.shared_gate_up, pack_.linear({{shared + ".gate_proj.weight", ffn, ""},
+                                                         {shared + ".up_proj.weight", ffn, ""}},
+                                                        hidden_, pack_.traits.activation));
+  WW_ASSIGN_OR_RETURN(out_.shared_down, pack_.linear({{shared + ".down_proj.weight", hidden_, ""}}, ffn));
+  if (!pack_.traits.shared_expert_gate) return {};
+  const int64_t shape[] = {1, hidden_};
+  WW_ASSIGN_OR_RETURN(TensorView gate, pack_.source->find(shared + "_gate.weight", shape));
+  gate.rank = 1;
+  gate.shape = {hidden_};
+  WW_ASSIGN_OR_RETURN(out_.shared_gate, pack_.target.vector(gate));
+  return {};
+}
+
+template <typename Target>
+Status ExpertsBuilder<Target>::single_experts(Experts& experts) {
+  const ExpertNames& names = pack_.traits.expert_names;
+  const int64_t ffn = pack_.config.moe_intermediate_size;
+  for (int e = 0; e < pack_.config.num_experts; ++e) {
+    const std::string expert = names_.prefix + "experts." + std::to_string(e) + ".";
+    auto& out = experts.emplace_back();
+    WW_ASSIGN_OR_RETURN(out.gate_up, pack_.linear({{expert + names.gate + ".weight", ffn, ""},
+                                                   {expert + names.up + ".weight", ffn, ""}},
+                                                  hidden_, pack_.traits.activation));
+    WW_ASSIGN_OR_RETURN(out.down, pack_.linear({{expert + names.down + ".weight", hidden_, ""}}, ffn));
+  }
+  return {};
+}
+
+// [experts, in, out] to one expert's [out, in], in f32.
+inline std::vector<float> transposed_expert(const TensorView& all, int64_t expert) {
+  const int64_t in = all.shape[1], out = all.shape[2];
+  const auto* base = static_cast<const std::byte*>(all.data) + expert * in * out * dtype_info(all.dtype).block_bytes;
+  std::vector<float> row(out), result(in * out);
+  for (int64_t i = 0; i < in; ++i) {
+    dequantize_row(all.dtype, base + i * out * dtype_info(all.dtype).block_bytes, out, row.data());
+    for (int64_t o = 0; o < out; ++o) result[o * in + i] = row[o];
+  }
+  return result;
+}
+
+inline TensorView f32_view(const float* data, std::initializer_list<int64_t> shape) {
+  TensorView view{.data = data, .dtype = DType::f32, .rank = static_cast<int>(shape.size()), .shape = {}};
+  std::copy(shape.begin(), shape.end(), view.shape.begin());
+  return view;
+}
+
+// gpt-oss: all experts in one transposed tensor, gate and up in turns.
+template <typename Target>
+Status ExpertsBuilder<Target>::fused_experts(Experts& experts) {
+  const std::string prefix = names_.prefix + "experts.";
+  const WeightSource& source = *pack_.source;
+  const int64_t ffn = pack_.config.moe_intermediate_size, n = pack_.config.num_experts;
+  if (source.has(prefix + "gate_up_proj_blocks")) {
+    return Status::unsupported("MXFP4 expert weights (" + prefix + "gate_up_proj_blocks) are not supported; "
+                               "use a checkpoint saved in bfloat16");
+  }
+  const int64_t up_shape[] = {n, hidden_, 2 * ffn}, down_shape[] = {n, ffn, hidden_};
+  const int64_t up_bias_shape[] = {n, 2 * ffn}, down_bias_shape[] = {n, hidden_};
+  WW_ASSIGN_OR_RETURN(const TensorView up, source.find(prefix + "gate_up_proj", up_shape));
+  WW_ASSIGN_OR_RETURN(const TensorView down, source.find(prefix + "down_proj", down_shape));
+  std::vector<float> up_bias, down_bias;
+  if (source.has(prefix + "gate_up_proj_bias")) {
+    WW_ASSIGN_OR_RETURN(const TensorView ub, source.find(prefix + "gate_up_proj_bias", up_bias_shape));
+    WW_ASSIGN_OR_RETURN(const TensorView db, source.find(prefix + "down_proj_bias", down_bias_shape));
+    up_bias = widened(ub);
+    down_bias = widened(db);
+  }
+  for (int64_t e = 0; e < n; ++e) {
+    const std::vector<float> up_rows = transposed_expert(up, e), down_rows = transposed_expert(down, e);
+    LinearPart gate{.weight = f32_view(up_rows.data(), {2 * ffn, hidden_}), .bias = {}, .first_row = 0, .row_step = 2,
+                    .rows = ffn};
+    LinearPart down_part{.weight = f32_view(down_rows.data(), {hidden_, ffn}), .bias = {}};
+    if (!up_bias.empty()) {
+      gate.bias = f32_view(up_bias.data() + e * 2 * ffn, {2 * ffn});
+      down_part.bias = f32_view(down_bias.data() + e * hidden_, {hidden_});
+    }
+    LinearPart up_part = gate;
+    up_part.first_row = 1;
+    auto& expert = experts.emplace_back();
+    WW_ASSIGN_OR_RETURN(expert.gate_up, pack_.target.pack({gate, up_part}, pack_.traits.activation, false));
+    WW_ASSIGN_OR_RETURN(expert.down, pack_.target.pack({down_part}, GluActivation::none, false));
+  }
+  source.release(up);
+  source.release(down);
+  return {};
+}
+
+}  // namespace warpweave

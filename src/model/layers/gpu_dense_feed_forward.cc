@@ -1,0 +1,34 @@
+#include "model/layers/gpu_dense_feed_forward.h"
+
+#include "model/layers/gpu_residual.h"
+
+namespace warpweave {
+
+void GpuGluWorkspace::reserve(DType dtype, int64_t tokens, int64_t cols, GpuWorkspace& workspace) {
+  const size_t element = dtype_info(dtype).block_bytes;
+  workspace.get(gate_up, 2 * tokens * cols, element);
+  workspace.get(act, tokens * cols, element);
+}
+
+Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResidual& x) {
+  const int64_t cols = call.gate_up.out_features / 2;
+  gpu::GemmCall fused = {.linear = &call.gate_up, .x = call.input, .rows = x.rows(), .y = workspace.act,
+                         .y_dtype = x.dtype(), .y_stride = cols, .fused_glu = true};
+  const auto run = [&](const gpu::GemmCall& product) {
+    return call.norm != nullptr ? x.run_normed(*call.norm, product) : x.gemm().run(product, x.stream());
+  };
+  if (x.gemm().takes_fused(fused)) return run(fused);
+  WW_RETURN_IF_ERROR(run({.linear = &call.gate_up, .x = call.input, .rows = x.product_rows(), .y = workspace.gate_up,
+                          .y_dtype = x.dtype(), .y_stride = 2 * cols}));
+  gpu::glu({.activation = call.gate_up.glu, .in = workspace.gate_up, .dtype = x.dtype(), .rows = x.rows(), .cols = cols,
+            .out = workspace.act, .prefetch = call.next != nullptr ? x.ahead(*call.next) : gpu::WeightPrefetch{}},
+           x.stream());
+  return {};
+}
+
+Status GpuDenseFeedForward::forward(const GpuLayerCall& call) {
+  WW_RETURN_IF_ERROR(run_glu({.gate_up = weights_.gate_up, .norm = &weights_.norms.in, .next = &weights_.down}, w_, call.x));
+  return call.x.add(weights_.down, w_.act, weights_.norms.out);
+}
+
+}  // namespace warpweave

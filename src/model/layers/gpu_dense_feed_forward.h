@@ -1,0 +1,40 @@
+// A gated feed-forward on a GPU, and its first product, which experts that every row passes have, too.
+#pragma once
+
+#include "model/layers/gpu_workspace.h"
+#include "model/layers/on_gpu.h"
+
+namespace warpweave {
+
+// What all layers of a model share.
+struct GpuGluWorkspace {
+  void* gate_up = nullptr;          // [tokens, 2 * cols]
+  void* act = nullptr;              // [tokens, cols]
+
+  void reserve(DType dtype, int64_t tokens, int64_t cols, GpuWorkspace& workspace);
+};
+
+// workspace.act = glu(gate_up * rows): of the residual stream's, normed by `norm`, where it is not null, with
+// `next`'s weights asked for ahead; else of `input`.
+struct GpuGluCall {
+  const gpu::GpuLinear& gate_up;
+  const GpuRowNorm* norm = nullptr;
+  const gpu::GpuLinear* next = nullptr;
+  const void* input = nullptr;
+};
+Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResidual& x);
+
+class GpuDenseFeedForward final : public GpuFeedForward {
+ public:
+  // Both outlive this.
+  GpuDenseFeedForward(const GpuDenseWeights& weights, const GpuGluWorkspace& workspace)
+      : weights_(weights), w_(workspace) {}
+  std::string_view name() const override { return "MLP"; }
+  Status forward(const GpuLayerCall& call) override;
+
+ private:
+  const GpuDenseWeights& weights_;
+  const GpuGluWorkspace& w_;
+};
+
+}  // namespace warpweave

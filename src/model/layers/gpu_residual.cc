@@ -1,0 +1,115 @@
+#include "model/layers/gpu_residual.h"
+
+#include <algorithm>
+
+#include "ops/cuda/norms.h"
+#include "ops/cuda/small_gemm.h"
+
+namespace warpweave {
+namespace {
+
+// What memory delivers while a small kernel runs.
+constexpr int64_t kPrefetchedBytes = int64_t{12} << 20;
+// Of a step with prefill: with more rows products take longer than their weights take to arrive.
+constexpr int64_t kPrefetchedRows = 128;
+
+}  // namespace
+
+void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
+  const int64_t size = limits.tokens * hidden_size_;
+  fp8_blocks_ = limits.fp8_blocks;
+  workspace.get(x_[0], size, sizeof(float));
+  workspace.get(x_[1], limits.kept_rows * hidden_size_, sizeof(float));
+  workspace.get(h_, size, dtype_info(dtype_).block_bytes);
+  workspace.get(partials_, gpu::kMostPartialRows * gpu::kMostPartials * limits.widest_product, sizeof(float));
+  if (limits.branch_norms) workspace.get(branch_, size, sizeof(float));
+  if (limits.exact_copies) workspace.get(h_f32_, size, sizeof(float));
+}
+
+void GpuResidual::start(const ForwardBatch& batch) {
+  rows_ = batch.num_tokens;
+  stream_ = batch.device.stream;
+  decoding_ = batch.mode == ForwardMode::decode;
+  current_ = 0;
+  pending_ = {};
+}
+
+// Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
+int64_t GpuResidual::product_rows() const {
+  if (fp8_blocks_ && rows_ > gpu::kSmallGemmFp8Rows && (decoding_ || rows_ < kProductRows)) return (rows_ + 3) / 4 * 4;
+  return decoding_ || rows_ < kProductRows ? rows_ : round_up_rows(rows_);
+}
+
+// Kernels of our own do so by themselves; many rows leave memory no idle time.
+gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
+  if ((!decoding_ && rows_ > kPrefetchedRows) || rows_ <= gpu::kSmallGemmRows || next.empty()) return {};
+  const bool glu = next.glu != GluActivation::none;
+  const int64_t columns = glu ? next.out_features / 2 : next.out_features;
+  if (!gemm_.runs_library({.linear = &next, .rows = rows_, .y_dtype = dtype_, .y_stride = columns, .fused_glu = glu})) return {};
+  gpu::WeightPrefetch out;
+  out.data = next.weight;
+  out.rows = next.out_features;
+  out.row_bytes = next.in_features * dtype_info(next.dtype).block_bytes;
+  out.prefetched_bytes = std::min(kPrefetchedBytes / out.rows, out.row_bytes) / 128 * 128;
+  return out;
+}
+
+void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy) {
+  if (norm_.layer_norm) {
+    return gpu::layer_norm({.x = x_[current_], .rows = rows_, .cols = hidden_size_, .weight = norm.weight.data,
+                            .bias = norm.bias.data, .eps = norm_.eps, .out = h_, .out_dtype = dtype_,
+                            .out_f32 = exact_copy ? h_f32_ : nullptr},
+                           stream_);
+  }
+  gpu::rms_norm({.x = x_[current_], .partials = pending_, .rows = rows_, .cols = hidden_size_,
+                 .weight = norm.weight.data, .weight_offset = norm_.weight_offset, .eps = norm_.eps,
+                 .out = h_, .out_dtype = dtype_,
+                 .out_f32 = exact_copy ? h_f32_ : nullptr, .prefetch = prefetch},
+                stream_);
+  pending_ = {};
+}
+
+Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call) {
+  call.norm = {x_[current_], norm.weight.data, norm_.weight_offset, norm_.eps};
+  if (norm_.layer_norm || !gemm_.takes_fused(call)) {
+    normed(norm, ahead(*call.linear));
+    call.norm = {};
+    call.x = h_;
+  }
+  return gemm_.run(call, stream_);
+}
+
+gpu::PartialSums GpuResidual::leave_partials(gpu::GemmCall& call) {
+  const int splits = gemm_.partial_splits(call);
+  if (splits == 0) return {};
+  call.partials = partials_;
+  return {partials_, splits, call.rows * call.linear->out_features};
+}
+
+Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm) {
+  const int64_t cols = hidden_size_;
+  const bool direct = out_norm.empty();
+  gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(), .y = direct ? x_[current_] : branch_,
+                        .y_dtype = DType::f32, .y_stride = cols};
+  if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm) pending_ = leave_partials(call);
+  call.accumulate = direct && pending_.data == nullptr;
+  WW_RETURN_IF_ERROR(gemm_.run(call, stream_));
+  if (direct) return {};
+  gpu::rms_norm({.x = branch_, .rows = rows_, .cols = cols, .weight = out_norm.data,
+                 .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = x_[current_],
+                 .out_dtype = DType::f32, .accumulate = true},
+                stream_);
+  return {};
+}
+
+bool GpuResidual::keep(const ForwardBatch& batch) {
+  const int64_t rows = static_cast<int64_t>(batch.logits_rows.size());
+  if (rows == batch.num_tokens) return false;
+  const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(sizeof(float));
+  gpu::gather_rows(x_[0], batch.device.logits_rows, rows, row_bytes, x_[1], stream_);
+  current_ = 1;
+  rows_ = rows;
+  return true;
+}
+
+}  // namespace warpweave

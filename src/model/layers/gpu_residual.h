@@ -1,0 +1,88 @@
+// The residual stream of a forward on a GPU: rows of f32 that every branch reads through a norm and adds to.
+//
+// A product that ends a branch adds to the rows itself, or leaves partial sums that the next norm adds; a product that
+// begins one norms its rows itself where its kernel can. The norms of few rows ask for the next product's weights
+// ahead. Everything enqueues on the batch's stream and may be captured; one forward at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "model/decoder_spec.h"
+#include "model/layers/gpu_workspace.h"
+#include "model/layers/on_gpu.h"
+#include "ops/cuda/gemm.h"
+
+namespace warpweave {
+
+// Prefill products run over a multiple of this many rows, so that few shapes exist for which
+// algorithms must be chosen; the rows past the end are scratch.
+inline constexpr int64_t kProductRows = 64;
+inline int64_t round_up_rows(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
+
+class GpuResidual {
+ public:
+  // `gemm` outlives this.
+  GpuResidual(int64_t hidden_size, const NormSpec& norm, DType dtype, gpu::GpuGemm& gemm)
+      : hidden_size_(hidden_size), norm_(norm), dtype_(dtype), gemm_(gemm) {}
+
+  struct Limits {
+    int64_t tokens = 0;             // rows of a forward, and those that keep() leaves: of round_up_rows()
+    int64_t kept_rows = 0;
+    int64_t widest_product = 0;     // columns of a product that may leave partial sums
+    bool branch_norms = false;      // add() may have an out_norm
+    bool exact_copies = false;      // normed() may have an exact copy
+    bool fp8_blocks = false;        // some weights are in 8 bits with scales of blocks
+  };
+  void reserve(const Limits& limits, GpuWorkspace& workspace);
+
+  // The rows of a forward, whose values the caller sets.
+  void start(const ForwardBatch& batch);
+
+  int64_t rows() const { return rows_; }
+  // That a product of the rows may run over.
+  int64_t product_rows() const;
+  int64_t hidden_size() const { return hidden_size_; }
+  const NormSpec& norm_spec() const { return norm_; }
+  DType dtype() const { return dtype_; }        // of activations other than the stream
+  float* data() { return x_[current_]; }        // [rows, hidden]; without the partial sums that are outstanding
+  bool has_partials() const { return pending_.data != nullptr; }
+  void* h() { return h_; }                      // [rows, hidden] of the last normed()
+  const float* h_f32() const { return h_f32_; }
+  void* stream() const { return stream_; }
+  gpu::GpuGemm& gemm() { return gemm_; }
+
+  // What a small kernel of a step with few rows asks for ahead of the product that follows it.
+  gpu::WeightPrefetch ahead(const gpu::GpuLinear& next) const;
+  // h = the normed rows.
+  void normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy = false);
+  // A product of the normed rows, in place of call.x.
+  Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call);
+  // Has the product leave partial sums, if it can. Valid until the next call.
+  gpu::PartialSums leave_partials(gpu::GemmCall& call);
+  // x += linear(input), through the branch's own norm where out_norm is not empty.
+  Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm);
+  // Only batch.logits_rows go on. False: they are all rows, in their places.
+  bool keep(const ForwardBatch& batch);
+
+ private:
+  int64_t hidden_size_;
+  NormSpec norm_;
+  DType dtype_;
+  gpu::GpuGemm& gemm_;
+
+  // Twice, so that rows can be picked from one into the other.
+  float* x_[2] = {};                // [tokens, hidden]
+  int current_ = 0;
+  void* h_ = nullptr;               // [tokens, hidden]
+  float* h_f32_ = nullptr;
+  float* branch_ = nullptr;         // [tokens, hidden]
+  float* partials_ = nullptr;       // sums that the next kernel adds up, of one product at a time
+  gpu::PartialSums pending_;        // of x, which the next norm adds
+  bool fp8_blocks_ = false;
+
+  int64_t rows_ = 0;
+  void* stream_ = nullptr;
+  bool decoding_ = false;           // this forward is a decode step
+};
+
+}  // namespace warpweave

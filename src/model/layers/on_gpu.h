@@ -1,0 +1,60 @@
+// The types of a model in GPU memory, for the templates of this folder.
+#pragma once
+
+#include <cstdint>
+
+#include "model/gpu_kv_cache.h"
+#include "model/layers/layer.h"
+#include "model/layers/layer_weights.h"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/gemm.h"
+
+namespace warpweave {
+
+struct GpuVector {
+  const float* data = nullptr;
+  bool empty() const { return data == nullptr; }
+};
+
+struct GpuRope {
+  int rotary_dim = 0;
+  bool interleaved = false;
+  const float* cos = nullptr;   // [positions, rotary_dim / 2]
+  const float* sin = nullptr;
+};
+
+struct GpuExpert {
+  gpu::GpuLinear gate_up;
+  gpu::GpuLinear down;
+};
+
+// The experts of a layer as their kernels want them; they stand equally far apart in memory, gate and up in turns
+// (ops/cuda/experts.h).
+struct GpuExpertLayer {
+  gpu::ExpertWeights gate_up;
+  gpu::ExpertWeights down;
+};
+
+class GpuResidual;
+
+struct OnGpu {
+  using Linear = gpu::GpuLinear;
+  using Vector = GpuVector;
+  using Expert = GpuExpert;
+  using Experts = GpuExpertLayer;
+  using Rope = GpuRope;
+  using Cache = GpuKvCache;
+  using Residual = GpuResidual;
+};
+
+using GpuLayerCall = LayerCallOf<OnGpu>;
+using GpuMixer = MixerOf<OnGpu>;
+using GpuFeedForward = FeedForwardOf<OnGpu>;
+using GpuLayer = LayerOf<OnGpu>;
+using GpuRowNorm = RowNormOf<OnGpu>;
+using GpuLayerWeights = LayerWeightsOf<OnGpu>;
+using GpuAttentionWeights = AttentionWeightsOf<OnGpu>;
+using GpuDenseWeights = DenseWeightsOf<OnGpu>;
+using GpuExpertsWeights = ExpertsWeightsOf<OnGpu>;
+
+}  // namespace warpweave

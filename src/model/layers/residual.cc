@@ -1,0 +1,62 @@
+#include "model/layers/residual.h"
+
+#include <cstring>
+
+#include "ops/elementwise.h"
+
+namespace warpweave {
+
+void keep_rows(float* values, int64_t cols, std::span<const int32_t> rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == static_cast<int32_t>(i)) continue;  // rows ascend, so sources lie ahead
+    std::memcpy(values + i * cols, values + rows[i] * cols, cols * sizeof(float));
+  }
+}
+
+void ResidualStream::start(int64_t rows, ThreadTeam& team) {
+  team_ = &team;
+  rows_ = rows;
+  const size_t size = static_cast<size_t>(rows) * hidden_size_;
+  if (size <= x_.size()) return;
+  x_.resize(size);
+  h_.resize(size);
+}
+
+LinearInput ResidualStream::normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows) {
+  const int64_t cols = hidden_size_;
+  const DType dtype = next.preferred_input();
+  const float* const x = x_.data() + first_row * cols;
+  if (norm_.layer_norm) {
+    layer_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+                .bias = data_or_null(norm.bias), .eps = norm_.eps, .out = h_.data(), .out_dtype = dtype,
+                .out_stride = cols},
+               *team_);
+  } else {
+    rms_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+              .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = h_.data(), .out_dtype = dtype,
+              .out_stride = cols},
+             *team_);
+  }
+  return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
+}
+
+void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm) {
+  const int64_t cols = hidden_size_;
+  if (out_norm.empty()) {
+    linear.forward(input, {.data = x_.data(), .row_stride = cols, .accumulate = true}, *team_);
+    return;
+  }
+  if (branch_.size() < x_.size()) branch_.resize(x_.size());
+  linear.forward(input, {.data = branch_.data(), .row_stride = cols}, *team_);
+  rms_norm({.x = branch_.data(), .rows = input.rows, .cols = cols, .x_stride = cols, .weight = out_norm.data(),
+            .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = x_.data(), .out_stride = cols,
+            .accumulate = true},
+           *team_);
+}
+
+void ResidualStream::keep(std::span<const int32_t> rows) {
+  keep_rows(x_.data(), hidden_size_, rows);
+  rows_ = static_cast<int64_t>(rows.size());
+}
+
+}  // namespace warpweave

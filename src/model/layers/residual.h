@@ -1,0 +1,52 @@
+// The residual stream of a forward on the host: rows of f32 that every branch reads through a norm and adds to.
+// Grows with the largest batch; otherwise no allocation. One forward at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/threads.h"
+#include "model/decoder_spec.h"
+#include "model/layers/on_host.h"
+#include "ops/linear.h"
+
+namespace warpweave {
+
+class ResidualStream {
+ public:
+  ResidualStream(int hidden_size, const NormSpec& norm) : hidden_size_(hidden_size), norm_(norm) {}
+
+  // Room for `rows`, whose values the caller sets; the threads that compute until the next start.
+  void start(int64_t rows, ThreadTeam& team);
+  // The threads of what follows a forward (its logits).
+  void use(ThreadTeam& team) { team_ = &team; }
+
+  int64_t rows() const { return rows_; }
+  int64_t hidden_size() const { return hidden_size_; }
+  const NormSpec& norm_spec() const { return norm_; }
+  float* data() { return x_.data(); }           // [rows, hidden]
+  ThreadTeam& team() { return *team_; }
+
+  // The normed rows as `next` wants them, until the next call.
+  LinearInput normed(const RowNorm& norm, const PackedLinear& next) { return normed(norm, next, 0, rows_); }
+  LinearInput normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows);
+  // x += linear(input), through the branch's own norm where out_norm is not empty.
+  void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm);
+  // Only `rows`, which ascend, go on.
+  void keep(std::span<const int32_t> rows);
+
+ private:
+  int64_t hidden_size_;
+  NormSpec norm_;
+  ThreadTeam* team_ = nullptr;
+  int64_t rows_ = 0;
+  std::vector<float> x_;            // [rows, hidden]
+  std::vector<float> h_;            // normed rows, f32 or bf16
+  std::vector<float> branch_;       // [rows, hidden]; with branch norms only
+};
+
+// Moves `rows`, which ascend, to the front of `values`, whose rows have `cols` elements.
+void keep_rows(float* values, int64_t cols, std::span<const int32_t> rows);
+
+}  // namespace warpweave

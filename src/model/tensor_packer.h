@@ -1,0 +1,156 @@
+// Tensors by name to packed matrices and vectors, for every kind of memory: finds each, checks its shape, and hands it
+// to a Target that packs it (build_decoder.cc: host memory; gpu_weights.cc: a GPU's). What the builders of all parts of
+// a model (decoder_builder.h, layers/*_builder.h) go through.
+//
+// A Target has
+//   type Device                         OnHost or OnGpu: what the following are (layers/on_host.h)
+//   type Weights                        of the whole model
+//   bool kOneFormat                     all parts of a product end in one format
+//   Result<Vector> vector(view)         a list of floats
+//   Result<Linear> pack(parts, glu, exact)  one product; parts may go away afterwards (LinearPart::stays: when
+//                                       they are released). exact: it multiplies in f32 (a router, which
+//                                       decides discretely)
+//   bool takes_fp8()                    parts may be e4m3 codes with scales
+//   bool takes_random(dtype)            parts of that dtype may be a rule without data (LinearPart::random)
+//   void begin_experts(count)           the next 2 * count products are a layer's experts, in turns of gate_up and down
+//   Result<Experts> experts(list)       those, as one
+//   Status embedding(part, source, weights) an untied embedding
+//   Result<Rope> rope(table)            a rotary table
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/families/family.h"
+#include "model/layers/branch_norms.h"
+#include "model/weight_source.h"
+#include "ops/linear.h"
+
+namespace warpweave {
+
+// Rows of one weight matrix, with the optional bias that belongs to them.
+struct PartName {
+  std::string weight;
+  int64_t rows;
+  std::string bias;  // empty: none
+};
+
+// What the tensors of a branch are called: a mixer's or a feed-forward's.
+struct BranchNames {
+  std::string prefix;    // "model.layers.3.self_attn."
+  std::string in_norm;   // "model.layers.3.input_layernorm"
+  std::string out_norm;  // empty: none
+};
+
+inline std::vector<float> widened(const TensorView& view) {
+  std::vector<float> out(view.elements());
+  dequantize_row(view.dtype, view.data, view.elements(), out.data());
+  return out;
+}
+
+template <typename Target>
+class TensorPacker {
+ public:
+  using Device = typename Target::Device;
+  using Linear = typename Device::Linear;
+  using Vector = typename Device::Vector;
+
+  // All but `source`, which is shared, outlive the packer.
+  TensorPacker(const ModelConfig& config, const FamilyTraits& traits, std::shared_ptr<WeightSource> source, Target& target)
+      : config(config), traits(traits), source(std::move(source)), target(target) {}
+
+  Result<Vector> vector(const std::string& name, int64_t size);
+  Result<Vector> optional_vector(const std::string& name, int64_t size);  // empty where there is none
+  Result<Linear> linear(const std::vector<PartName>& names, int64_t in_features,
+                        GluActivation glu = GluActivation::none, bool exact = false);
+  Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
+  // `name` without its ".weight".
+  Result<RowNormOf<Device>> row_norm(const std::string& name);
+  Result<BranchNormsOf<Device>> norms(const BranchNames& names);
+
+  const ModelConfig& config;
+  const FamilyTraits& traits;
+  const std::shared_ptr<WeightSource> source;
+  Target& target;
+};
+
+template <typename Target>
+auto TensorPacker<Target>::vector(const std::string& name, int64_t size) -> Result<Vector> {
+  const int64_t shape[] = {size};
+  WW_ASSIGN_OR_RETURN(const TensorView view, source->find(name, shape));
+  return target.vector(view);
+}
+
+template <typename Target>
+auto TensorPacker<Target>::optional_vector(const std::string& name, int64_t size) -> Result<Vector> {
+  return source->has(name) ? vector(name, size) : Result<Vector>(Vector());
+}
+
+template <typename Target>
+auto TensorPacker<Target>::row_norm(const std::string& name) -> Result<RowNormOf<Device>> {
+  RowNormOf<Device> out;
+  WW_ASSIGN_OR_RETURN(out.weight, vector(name + ".weight", config.hidden_size));
+  if (traits.layer_norm) {
+    WW_ASSIGN_OR_RETURN(out.bias, optional_vector(name + ".bias", config.hidden_size));
+  }
+  return out;
+}
+
+template <typename Target>
+auto TensorPacker<Target>::norms(const BranchNames& names) -> Result<BranchNormsOf<Device>> {
+  BranchNormsOf<Device> out;
+  WW_ASSIGN_OR_RETURN(out.in, row_norm(names.in_norm));
+  if (names.out_norm.empty()) return out;
+  WW_ASSIGN_OR_RETURN(out.out, vector(names.out_norm + ".weight", config.hidden_size));
+  return out;
+}
+
+// A whole weight matrix that is not in 8 bits.
+template <typename Target>
+Result<LinearPart> TensorPacker<Target>::matrix(const std::string& name, std::span<const int64_t> shape, bool exact) {
+  LinearPart part;
+  part.stays = true;
+  const DType dtype = source->dtype(name);
+  if (!exact && target.takes_random(dtype)) part.random = source->random(name, shape);
+  if (part.random) {
+    part.weight = {.data = nullptr, .dtype = dtype, .rank = 2, .shape = {shape[0], shape[1]}};
+  } else {
+    WW_ASSIGN_OR_RETURN(part.weight, source->find(name, shape));
+  }
+  return part;
+}
+
+template <typename Target>
+auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in_features,
+                                  GluActivation glu, bool exact) -> Result<Linear> {
+  std::vector<LinearPart> parts;
+  std::vector<TensorView> used;
+  std::vector<WeightScales> scales(names.size());
+  for (const PartName& name : names) {
+    LinearPart part;
+    const int64_t shape[] = {name.rows, in_features};
+    if (!exact && target.takes_fp8() && source->has_fp8(name.weight)) {
+      WW_ASSIGN_OR_RETURN(Fp8Matrix matrix, source->find_fp8(name.weight, shape));
+      part.weight = matrix.codes;
+      part.stays = true;
+      part.scales = &(scales[parts.size()] = std::move(matrix.scales));
+    } else {
+      WW_ASSIGN_OR_RETURN(part, matrix(name.weight, shape, exact));
+    }
+    if (!part.random) used.push_back(part.weight);
+    if (!name.bias.empty() && source->has(name.bias)) {
+      const int64_t bias_shape[] = {name.rows};
+      WW_ASSIGN_OR_RETURN(part.bias, source->find(name.bias, bias_shape));
+    }
+    parts.push_back(part);
+  }
+  auto packed = target.pack(std::move(parts), glu, exact);
+  for (const TensorView& view : used) source->release(view);
+  if (!packed.ok()) return packed.status().with_context(names[0].weight);
+  return packed;
+}
+
+}  // namespace warpweave
