@@ -1,0 +1,98 @@
+#include "linear/cpu/cpu_linear_attn.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <atomic>
+#include <cassert>
+
+#include "linear/cpu/head_task.h"
+
+namespace warpweave {
+namespace {
+
+constexpr LinearAttnKernelCaps kCaps = {.name = "cpu",
+                                        .gdn = true,
+                                        .kda = true,
+                                        .decode = true,
+                                        .extend = true,
+                                        .verify_chain = true,
+                                        .verify_tree = true,
+                                        .bf16_state = true,
+                                        .deterministic = true};
+
+const LinearCpuKernels& kernels_of(CpuTier tier) {
+#if defined(__x86_64__)
+  if (tier >= CpuTier::avx512) return kLinearAvx512;
+  if (tier == CpuTier::avx2) return kLinearAvx2;
+#endif
+  return kLinearScalar;
+}
+
+// Decayed states and products of decays reach denormal numbers, which some CPUs compute a hundred times slower.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }  // flush to zero, read as zero
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  FlushDenormals() {}
+#endif
+};
+
+class CpuLinearAttn : public LinearAttnKernelBase {
+ public:
+  CpuLinearAttn(ThreadTeam& team, CpuTier tier) : team_(team), kernels_(kernels_of(tier)) {}
+
+  const LinearAttnKernelCaps& caps() const override { return kCaps; }
+
+  size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const override {
+    return team_.size() * LinearHeadScratch::floats(shape, limits.conv_width) * sizeof(float);
+  }
+
+  void decode(const LinearAttnCall& call) override {
+    assert(call.batch->q_indptr == nullptr);
+    run(call, &LinearHeadTask::advance);
+  }
+  void extend(const LinearAttnCall& call) override { run(call, &LinearHeadTask::advance); }
+  void target_verify(const LinearAttnCall& call) override {
+    assert(call.batch->max_q_tokens <= kLinearAttnMaxVerifyNodes);
+    run(call, &LinearHeadTask::verify);
+  }
+  void commit(const LinearAttnCall& call) override { run(call, &LinearHeadTask::commit); }
+
+ private:
+  using TaskFn = void (LinearHeadTask::*)(int request, int k_head);
+
+  void run(const LinearAttnCall& call, TaskFn task) {
+    const int conv_width = call.conv != nullptr ? call.conv->width : 0;
+    const size_t share = LinearHeadScratch::floats(call.shape, conv_width);
+    assert(call.workspace_bytes >= share * sizeof(float) * team_.size());
+    const int64_t tasks = int64_t{call.batch->num_requests} * call.shape.k_heads;
+    std::atomic<int64_t> next = 0;
+    const auto work = [&](int member, int) {
+      const FlushDenormals flush;
+      const LinearHeadScratch scratch(call.shape, conv_width, static_cast<float*>(call.workspace) + member * share);
+      LinearHeadTask head(call, kernels_, scratch);
+      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+        (head.*task)(static_cast<int>(i / call.shape.k_heads), static_cast<int>(i % call.shape.k_heads));
+      }
+    };
+    tasks <= 1 ? work(0, 1) : team_.run(work);
+  }
+
+  ThreadTeam& team_;
+  const LinearCpuKernels& kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier) {
+  return std::make_unique<CpuLinearAttn>(team, tier);
+}
+
+}  // namespace warpweave

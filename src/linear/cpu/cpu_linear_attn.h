@@ -1,0 +1,18 @@
+// GDN and KDA on CPUs: the kernels behind every name of --linear-attn-backend that runs there.
+//
+// Tiers: AVX-512, AVX2 and portable, chosen at run time. A request's bits do not depend on the batch or the number of
+// threads; they do on how its prompt is cut into calls. Working memory is LinearAttnCall::workspace, a share per thread.
+#pragma once
+
+#include <memory>
+
+#include "base/threads.h"
+#include "device/cpu/cpu_info.h"
+#include "linear/linear_attn.h"
+
+namespace warpweave {
+
+// `team` is not owned and outlives the kernel; a tier that the CPU lacks must not be asked for.
+std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier = cpu_info().tier);
+
+}  // namespace warpweave

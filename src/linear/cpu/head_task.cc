@@ -1,0 +1,505 @@
+#include "linear/cpu/head_task.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/float16.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kMaxDim = kLinearAttnMaxHeadDim;
+constexpr int kMaxWindow = kLinearAttnMaxConvWidth - 1;
+constexpr int kBlock = 16;
+// Below this the chunk form costs more than it saves.
+constexpr int kStepTokens = 8;
+
+LinearCpuType type_of(DType dtype) {
+  return dtype == DType::bf16 ? LinearCpuType::bf16 : dtype == DType::f16 ? LinearCpuType::f16 : LinearCpuType::f32;
+}
+int64_t size_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+int padded(int n, int to) { return (n + to - 1) / to * to; }
+const void* offset(const void* data, DType dtype, int64_t at) { return static_cast<const char*>(data) + at * size_of(dtype); }
+void* offset(void* data, DType dtype, int64_t at) { return static_cast<char*>(data) + at * size_of(dtype); }
+
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+float scalar(const LinearAttnRows& rows, int64_t at) {
+  if (rows.dtype == DType::f32) return static_cast<const float*>(rows.data)[at];
+  const uint16_t bits = static_cast<const uint16_t*>(rows.data)[at];
+  return rows.dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+}  // namespace
+
+size_t LinearHeadScratch::lay_out(const LinearAttnShape& shape, int conv_width, float* memory) {
+  k_stride = shape.k_dim + 16;
+  v_stride = shape.v_dim + 16;
+  const bool kda = shape.kind == LinearAttnKind::kda;
+  size_t used = 0;
+  const auto take = [&](int64_t rows, int64_t stride) {
+    float* at = memory != nullptr ? memory + used : nullptr;
+    used += static_cast<size_t>(padded(static_cast<int>(rows * stride), 16));
+    return at;
+  };
+  const auto take_if = [&](bool wanted, int64_t rows, int64_t stride) { return take(wanted ? rows : 0, stride); };
+  k = take(kTokens, k_stride);
+  q = take(kTokens, k_stride);
+  v = take(kTokens, v_stride);
+  u = take(kTokens, v_stride);
+  o = take(kTokens, v_stride);
+  decay = take(kTokens, kda ? k_stride : 1);
+  decayed_k = take_if(kda, kTokens, k_stride);
+  decayed_q = take_if(kda, kTokens, k_stride);
+  local_k = take_if(kda, kBlock, k_stride);
+  local_q = take_if(kda, kBlock, k_stride);
+  reach = take_if(kda, kTokens, k_stride);
+  keys_t = take(shape.k_dim, kPairStride);
+  kk = take_if(!kda, kTokens, kPairStride);
+  qk = take_if(!kda, kTokens, kPairStride);
+  weights = take_if(!kda, kTokens, kPairStride);
+  minus_a = take(kTokens, kPairStride);
+  p = take(kTokens, kPairStride);
+  state_t = take(shape.heads_per_k() * shape.k_dim, v_stride);
+  block = take(kBlock, kMaxDim);
+  beta = take(kTokens, 1);
+  kq = take(kTokens, 1);
+  since_start = take(kTokens, 1);
+  end_decay = take(kMaxDim, 1);
+  const bool conv = conv_width > 0;
+  conv_x = take_if(conv, kTokens + kMaxWindow, kMaxDim);
+  conv_weight = take_if(conv, kLinearAttnMaxConvWidth, kMaxDim);
+  windows = take_if(conv, (2 + shape.heads_per_k()) * kMaxWindow, kMaxDim);
+  sources = reinterpret_cast<int32_t*>(take_if(conv, kTokens, kLinearAttnMaxConvWidth));
+  return used;
+}
+
+LinearHeadScratch::LinearHeadScratch(const LinearAttnShape& shape, int conv_width, float* memory) {
+  lay_out(shape, conv_width, memory);
+}
+size_t LinearHeadScratch::floats(const LinearAttnShape& shape, int conv_width) {
+  LinearHeadScratch scratch;
+  return scratch.lay_out(shape, conv_width, nullptr);
+}
+
+// False: nothing is left to do, for a padded request.
+bool LinearHeadTask::begin(int request, int k_head) {
+  request_ = request;
+  k_head_ = k_head;
+  first_ = batch_.q_indptr != nullptr ? batch_.q_indptr[request] : request;
+  end_ = batch_.q_indptr != nullptr ? batch_.q_indptr[request + 1] : request + 1;
+  slot_ = batch_.slots[request];
+  initial_ = batch_.initial_slots != nullptr ? batch_.initial_slots[request] : slot_;
+  return slot_ >= 0;
+}
+
+void LinearHeadTask::zero_rows() {
+  for (int64_t t = first_; t < end_; ++t) {
+    std::memset(offset(call_.out, call_.out_dtype, t * call_.out_token_stride + int64_t{v_head(0)} * shape_.v_dim), 0,
+                shape_.heads_per_k() * shape_.v_dim * size_of(call_.out_dtype));
+  }
+}
+
+void LinearHeadTask::advance(int request, int k_head) {
+  if (!begin(request, k_head)) return zero_rows();
+  const bool checkpoints = batch_.checkpoint_indptr != nullptr &&
+                           batch_.checkpoint_indptr[request] < batch_.checkpoint_indptr[request + 1];
+  const auto tokens = static_cast<int>(std::min<int64_t>(end_ - first_, kLinearAttnChunkTokens + 1));
+  if (call_.conv != nullptr) load_windows();
+  if (tokens == 0) return carry();
+  if (tokens > kStepTokens || checkpoints) return by_chunks();
+  by_steps({.first = first_, .count = tokens}, true);
+  if (call_.conv != nullptr) store_windows(slot_);
+}
+
+// No token: the state goes from where it was to where it is to be.
+void LinearHeadTask::carry() {
+  if (initial_ == slot_) return;
+  const int64_t bytes = int64_t{shape_.v_dim} * shape_.k_dim * size_of(call_.state.dtype);
+  for (int i = 0; i < shape_.heads_per_k(); ++i) {
+    void* to = offset(call_.state.data, call_.state.dtype, state_at(slot_, i));
+    if (initial_ < 0) {
+      std::memset(to, 0, bytes);
+    } else {
+      std::memcpy(to, offset(call_.state.data, call_.state.dtype, state_at(initial_, i)), bytes);
+    }
+  }
+  if (call_.conv != nullptr) store_windows(slot_);
+}
+
+void LinearHeadTask::by_steps(const Tokens& tokens, bool outputs) {
+  load_qk(tokens);
+  for (int t = 0; t < tokens.count; ++t) {
+    s_.kq[t] = kernels_.dot(s_.k + t * s_.k_stride, s_.q + t * s_.k_stride, shape_.k_dim);
+  }
+  for (int i = 0; i < shape_.heads_per_k(); ++i) {
+    load_v(tokens, i);
+    load_gates(tokens, i);
+    for (int t = 0; is_kda() && t < tokens.count; ++t) {
+      const int64_t row = int64_t{t} * s_.k_stride;
+      kernels_.multiply(s_.k + row, s_.decay + row, shape_.k_dim, s_.decayed_k + row);
+      kernels_.multiply(s_.q + row, s_.decay + row, shape_.k_dim, s_.decayed_q + row);
+    }
+    const LinearAttnState& state = call_.state;
+    kernels_.step({.state_in = initial_ >= 0 ? offset(state.data, state.dtype, state_at(initial_, i)) : nullptr,
+                   .state_out = offset(state.data, state.dtype, state_at(slot_, i)),
+                   .type = type_of(state.dtype),
+                   .tokens = tokens.count,
+                   .k_dim = shape_.k_dim,
+                   .v_dim = shape_.v_dim,
+                   .decay = s_.decay,
+                   .per_channel = is_kda(),
+                   .beta = s_.beta,
+                   .k = s_.k,
+                   .q = s_.q,
+                   .stride = s_.k_stride,
+                   .decayed_k = s_.decayed_k,
+                   .decayed_q = s_.decayed_q,
+                   .kq = s_.kq,
+                   .v = s_.v,
+                   .v_stride = s_.v_stride,
+                   .out = s_.o});
+    if (outputs) store_outputs(tokens, i);
+  }
+}
+
+void LinearHeadTask::by_chunks() {
+  for (int i = 0; i < shape_.heads_per_k(); ++i) load_state(i);
+  const auto store = [this](int slot) {
+    for (int i = 0; i < shape_.heads_per_k(); ++i) store_state(i, slot);
+    if (call_.conv != nullptr) store_windows(slot);
+  };
+  int next = batch_.checkpoint_indptr != nullptr ? batch_.checkpoint_indptr[request_] : 0;
+  const int last = batch_.checkpoint_indptr != nullptr ? batch_.checkpoint_indptr[request_ + 1] : 0;
+  for (int64_t at = first_; at < end_;) {
+    int64_t stop = std::min<int64_t>(end_, at + kLinearAttnChunkTokens);
+    if (next < last) stop = std::min(stop, first_ + batch_.checkpoint_tokens[next]);
+    chunk({.first = at, .count = static_cast<int>(stop - at)});
+    at = stop;
+    if (next < last && at - first_ == batch_.checkpoint_tokens[next]) store(batch_.checkpoint_slots[next++]);
+  }
+  store(slot_);
+}
+
+void LinearHeadTask::verify(int request, int k_head) {
+  if (!begin(request, k_head)) return zero_rows();
+  if (first_ == end_) return;
+  if (call_.conv != nullptr) load_windows();
+  for (int i = 0; i < shape_.heads_per_k(); ++i) load_state(i);
+  chunk({.first = first_,
+         .parents = batch_.parents != nullptr ? batch_.parents + first_ : nullptr,
+         .count = static_cast<int>(end_ - first_),
+         .carries = false});
+}
+
+void LinearHeadTask::commit(int request, int k_head) {
+  if (!begin(request, k_head)) return;
+  if (call_.conv != nullptr) load_windows();
+  int32_t path[kLinearAttnMaxVerifyNodes];
+  int depth = 0;
+  for (int node = batch_.accepted[request]; node >= 0;
+       node = batch_.parents != nullptr ? batch_.parents[first_ + node] : node - 1) {
+    path[depth++] = node;
+  }
+  if (depth == 0) return carry();
+  std::reverse(path, path + depth);
+  by_steps({.first = first_, .picked = path, .count = depth}, false);
+  if (call_.conv != nullptr) store_windows(slot_);
+}
+
+// The chunk form (Yang et al. 2024). With decays d_ij since token j (at most 1) and u_j the change that token j makes:
+//   u_i = beta_i (v_i - d_i0 S k_i - sum_{j before i} d_ij (k_i . k_j) u_j),  o_i = d_i0 S q_i + sum_{j to i} d_ij (q_i . k_j) u_j,
+//   S <- d_n0 S + sum_j d_nj u_j k_j^T.
+// No inverse decay appears anywhere. "Before" means along parents, so that a draft tree is a chunk, too.
+void LinearHeadTask::chunk(const Tokens& tokens) {
+  const int rows = padded(tokens.count, 4), pairs = padded(tokens.count, kBlock);
+  const int64_t pair = LinearHeadScratch::kPairStride;
+  load_qk(tokens);
+  if (!is_kda()) {
+    kernels_.transpose(s_.k, s_.k_stride, pairs, shape_.k_dim, s_.keys_t, pair);
+    LinearProduct product{.a = s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair, .c = s_.kk,
+                          .c_row = pair, .rows = rows, .cols = pairs, .depth = shape_.k_dim, .keep_c = false,
+                          .scale_c = nullptr, .lower_a = false, .lower_c = true};
+    kernels_.product(product);
+    product.a = s_.q;
+    product.c = s_.qk;
+    kernels_.product(product);
+  }
+  for (int i = 0; i < shape_.heads_per_k(); ++i) {
+    load_v(tokens, i);
+    load_gates(tokens, i);
+    is_kda() ? channel_terms(tokens) : scalar_terms(tokens);
+    float* state = s_.state_t + int64_t{i} * shape_.k_dim * s_.v_stride;
+    LinearProduct with_state{.a = is_kda() ? s_.decayed_k : s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = state,
+                             .b_row = s_.v_stride, .c = s_.u, .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim,
+                             .depth = shape_.k_dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
+    kernels_.product(with_state);
+    with_state.a = is_kda() ? s_.decayed_q : s_.q;
+    with_state.c = s_.o;
+    kernels_.product(with_state);
+    // KDA's keys and queries have their decay already.
+    const float* since_start = is_kda() ? nullptr : s_.since_start;
+    kernels_.remainder(s_.v, s_.beta, since_start, rows, shape_.v_dim, s_.u, s_.v_stride);
+    kernels_.solve(s_.minus_a, pair, rows, shape_.v_dim, s_.u, s_.v_stride);
+    kernels_.product({.a = s_.p, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = s_.o,
+                      .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim, .depth = rows, .keep_c = true,
+                      .scale_c = since_start, .lower_a = true, .lower_c = false});
+    if (tokens.carries) {
+      for (int t = 0; !is_kda() && t < tokens.count; ++t) {
+        kernels_.scale(s_.u + t * s_.v_stride, s_.weights[(tokens.count - 1) * pair + t], shape_.v_dim, s_.u + t * s_.v_stride);
+      }
+      kernels_.product({.a = s_.keys_t, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = state,
+                        .c_row = s_.v_stride, .rows = shape_.k_dim, .cols = shape_.v_dim, .depth = tokens.count,
+                        .keep_c = true, .scale_c = s_.end_decay, .lower_a = false, .lower_c = false});
+    }
+    store_outputs(tokens, i);
+  }
+}
+
+void LinearHeadTask::scalar_terms(const Tokens& tokens) {
+  kernels_.scalar_pairs({.kk = s_.kk, .qk = s_.qk, .decay = s_.decay, .beta = s_.beta, .parents = tokens.parents,
+                         .tokens = tokens.count, .rows = padded(tokens.count, 4), .weights = s_.weights,
+                         .minus_a = s_.minus_a, .p = s_.p, .stride = LinearHeadScratch::kPairStride,
+                         .since_start = s_.since_start});
+  std::fill_n(s_.end_decay, shape_.k_dim, s_.since_start[tokens.count - 1]);
+}
+
+// KDA: decays differ by channel, so that pairs of tokens need products of their own. Between blocks of 16 both sides
+// are decayed to the border between them; within a block every pair is summed directly.
+void LinearHeadTask::channel_terms(const Tokens& tokens) {
+  const int rows = padded(tokens.count, 4), pairs = padded(tokens.count, kBlock);
+  for (int i = 0; i < rows; ++i) {
+    std::fill_n(s_.minus_a + i * LinearHeadScratch::kPairStride, pairs, 0.0f);
+    std::fill_n(s_.p + i * LinearHeadScratch::kPairStride, pairs, 0.0f);
+  }
+  for (int i = tokens.count; i < rows; ++i) {
+    std::fill_n(s_.decayed_k + i * s_.k_stride, shape_.k_dim, 0.0f);
+    std::fill_n(s_.decayed_q + i * s_.k_stride, shape_.k_dim, 0.0f);
+  }
+  if (tokens.parents != nullptr) return tree_terms(tokens);
+  std::fill_n(s_.end_decay, shape_.k_dim, 1.0f);
+  for (int first = 0; first < tokens.count; first += kBlock) channel_block(first, std::min(first + kBlock, tokens.count));
+}
+
+void LinearHeadTask::channel_block(int first, int end) {
+  const int dim = shape_.k_dim;
+  const int64_t stride = s_.k_stride, pair = LinearHeadScratch::kPairStride;
+  kernels_.channel_pairs({.k = s_.k, .q = s_.q, .decay = s_.decay, .stride = stride, .beta = s_.beta,
+                          .parents = nullptr, .first = first, .end = end, .k_dim = dim, .minus_a = s_.minus_a,
+                          .p = s_.p, .pair_stride = pair});
+  float* prefix = s_.reach;  // product of the block's decays so far
+  std::fill_n(prefix, dim, 1.0f);
+  for (int i = first; i < end; ++i) {
+    float* local_k = s_.local_k + (i - first) * stride;
+    float* local_q = s_.local_q + (i - first) * stride;
+    kernels_.multiply(prefix, s_.decay + i * stride, dim, prefix);
+    kernels_.multiply(s_.k + i * stride, prefix, dim, local_k);
+    kernels_.multiply(s_.q + i * stride, prefix, dim, local_q);
+    kernels_.multiply(local_k, s_.end_decay, dim, s_.decayed_k + i * stride);
+    kernels_.multiply(local_q, s_.end_decay, dim, s_.decayed_q + i * stride);
+  }
+  for (int i = end - first; i < padded(end - first, 4); ++i) {
+    std::fill_n(s_.local_k + i * stride, dim, 0.0f);
+    std::fill_n(s_.local_q + i * stride, dim, 0.0f);
+  }
+  if (first > 0) {
+    LinearProduct before{.a = s_.local_k, .a_row = stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair,
+                         .c = s_.minus_a + first * pair, .c_row = pair, .rows = padded(end - first, 4), .cols = first,
+                         .depth = dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
+    kernels_.product(before);
+    for (int i = first; i < end; ++i) {
+      kernels_.scale(s_.minus_a + i * pair, -s_.beta[i], first, s_.minus_a + i * pair);
+    }
+    before.a = s_.local_q;
+    before.c = s_.p + first * pair;
+    kernels_.product(before);
+    for (int c = 0; c < dim; ++c) kernels_.scale(s_.keys_t + c * pair, prefix[c], first, s_.keys_t + c * pair);
+  }
+  kernels_.multiply(s_.end_decay, prefix, dim, s_.end_decay);
+  // The block's own keys, decayed to its end.
+  std::fill_n(prefix, dim, 1.0f);
+  for (int i = end - 1; i >= first; --i) {
+    kernels_.multiply(s_.k + i * stride, prefix, dim, s_.local_k + (i - first) * stride);
+    kernels_.multiply(prefix, s_.decay + i * stride, dim, prefix);
+  }
+  for (int i = end - first; i < kBlock; ++i) std::fill_n(s_.local_k + i * stride, dim, 0.0f);
+  kernels_.transpose(s_.local_k, stride, kBlock, dim, s_.keys_t + first, pair);
+}
+
+void LinearHeadTask::tree_terms(const Tokens& tokens) {
+  const int64_t stride = s_.k_stride;
+  kernels_.channel_pairs({.k = s_.k, .q = s_.q, .decay = s_.decay, .stride = stride, .beta = s_.beta,
+                          .parents = tokens.parents, .first = 0, .end = tokens.count, .k_dim = shape_.k_dim,
+                          .minus_a = s_.minus_a, .p = s_.p, .pair_stride = LinearHeadScratch::kPairStride});
+  for (int i = 0; i < tokens.count; ++i) {
+    float* reach = s_.reach + i * stride;
+    if (tokens.parents[i] < 0) {
+      std::copy_n(s_.decay + i * stride, shape_.k_dim, reach);
+    } else {
+      kernels_.multiply(s_.reach + tokens.parents[i] * stride, s_.decay + i * stride, shape_.k_dim, reach);
+    }
+    kernels_.multiply(s_.k + i * stride, reach, shape_.k_dim, s_.decayed_k + i * stride);
+    kernels_.multiply(s_.q + i * stride, reach, shape_.k_dim, s_.decayed_q + i * stride);
+  }
+}
+
+void LinearHeadTask::load_windows() {
+  const LinearAttnConv& conv = *call_.conv;
+  const int taps = conv.width - 1;
+  const auto load = [&](int channel, int dim, int window) {
+    float* out = s_.windows + window * kMaxWindow * kMaxDim;
+    if (initial_ < 0) return static_cast<void>(std::fill_n(out, taps * kMaxDim, 0.0f));
+    const int64_t at = initial_ * conv.slot_stride + int64_t{channel} * taps;
+    // Channel by channel, so 16 channels are whole vectors.
+    for (int c = 0; c < dim; c += kBlock) {
+      kernels_.widen(offset(static_cast<const void*>(conv.state), conv.state_dtype, at + c * taps),
+                     type_of(conv.state_dtype), kBlock * taps, s_.block);
+      for (int i = 0; i < kBlock; ++i) {
+        for (int j = 0; j < taps; ++j) out[j * kMaxDim + c + i] = s_.block[i * taps + j];
+      }
+    }
+  };
+  load(k_head_ * shape_.k_dim, shape_.k_dim, 0);
+  load((shape_.k_heads + k_head_) * shape_.k_dim, shape_.k_dim, 1);
+  for (int i = 0; i < shape_.heads_per_k(); ++i) {
+    load(2 * shape_.k_heads * shape_.k_dim + v_head(i) * shape_.v_dim, shape_.v_dim, 2 + i);
+  }
+}
+
+void LinearHeadTask::store_windows(int slot) {
+  const LinearAttnConv& conv = *call_.conv;
+  const int taps = conv.width - 1;
+  const auto store = [&](int channel, int dim, int window) {
+    const float* rows = s_.windows + window * kMaxWindow * kMaxDim;
+    const int64_t at = slot * conv.slot_stride + int64_t{channel} * taps;
+    for (int c = 0; c < dim; c += kBlock) {
+      for (int i = 0; i < kBlock; ++i) {
+        for (int j = 0; j < taps; ++j) s_.block[i * taps + j] = rows[j * kMaxDim + c + i];
+      }
+      kernels_.narrow(s_.block, kBlock * taps, type_of(conv.state_dtype), offset(conv.state, conv.state_dtype, at + c * taps));
+    }
+  };
+  store(k_head_ * shape_.k_dim, shape_.k_dim, 0);
+  store((shape_.k_heads + k_head_) * shape_.k_dim, shape_.k_dim, 1);
+  for (int i = 0; i < shape_.heads_per_k(); ++i) {
+    store(2 * shape_.k_heads * shape_.k_dim + v_head(i) * shape_.v_dim, shape_.v_dim, 2 + i);
+  }
+}
+
+void LinearHeadTask::load_state(int index) {
+  float* out = s_.state_t + int64_t{index} * shape_.k_dim * s_.v_stride;
+  if (initial_ < 0) return static_cast<void>(std::fill_n(out, int64_t{shape_.k_dim} * s_.v_stride, 0.0f));
+  const LinearAttnState& state = call_.state;
+  for (int row = 0; row < shape_.v_dim; row += kBlock) {
+    const void* from = offset(state.data, state.dtype, state_at(initial_, index) + int64_t{row} * shape_.k_dim);
+    kernels_.widen(from, type_of(state.dtype), kBlock * shape_.k_dim, s_.block);
+    kernels_.transpose(s_.block, shape_.k_dim, kBlock, shape_.k_dim, out + row, s_.v_stride);
+  }
+}
+
+void LinearHeadTask::store_state(int index, int slot) {
+  const float* in = s_.state_t + int64_t{index} * shape_.k_dim * s_.v_stride;
+  const LinearAttnState& state = call_.state;
+  for (int row = 0; row < shape_.v_dim; row += kBlock) {
+    kernels_.transpose(in + row, s_.v_stride, shape_.k_dim, kBlock, s_.block, shape_.k_dim);
+    kernels_.narrow(s_.block, kBlock * shape_.k_dim, type_of(state.dtype),
+                    offset(state.data, state.dtype, state_at(slot, index) + int64_t{row} * shape_.k_dim));
+  }
+}
+
+void LinearHeadTask::load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, int head, float* out,
+                               int64_t stride) {
+  if (call_.conv != nullptr) {
+    convolve(tokens, part, out, stride);
+  } else {
+    for (int t = 0; t < tokens.count; ++t) {
+      kernels_.widen(offset(plain.data, plain.dtype, tokens.row(t) * plain.token_stride + head * plain.head_stride),
+                     type_of(plain.dtype), part.dim, out + t * stride);
+    }
+  }
+  for (int t = tokens.count; t < padded(tokens.count, kBlock); ++t) std::fill_n(out + t * stride, part.dim, 0.0f);
+}
+
+// The rows before the run are its first conv_x rows; the last width - 1 rows become the next run's.
+void LinearHeadTask::convolve(const Tokens& tokens, const Part& part, float* out, int64_t stride) {
+  const LinearAttnConv& conv = *call_.conv;
+  const int taps = conv.width - 1;
+  float* window = s_.windows + part.window * kMaxWindow * kMaxDim;
+  std::copy_n(window, taps * kMaxDim, s_.conv_x);
+  for (int t = 0; t < tokens.count; ++t) {
+    kernels_.widen(offset(conv.x.data, conv.x.dtype, tokens.row(t) * conv.x.token_stride + part.channel),
+                   type_of(conv.x.dtype), part.dim, s_.conv_x + (taps + t) * kMaxDim);
+    int source = taps + t;
+    for (int j = taps; j >= 0; --j) {
+      s_.sources[t * conv.width + j] = source;
+      const int node = source - taps;
+      source = node >= 0 && tokens.parents != nullptr ? taps + tokens.parents[node] : source - 1;
+    }
+  }
+  for (int c = 0; c < part.dim; ++c) {
+    for (int j = 0; j < conv.width; ++j) s_.conv_weight[j * part.dim + c] = conv.weight[int64_t{part.channel + c} * conv.width + j];
+  }
+  kernels_.conv({.x = s_.conv_x, .x_stride = kMaxDim, .sources = s_.sources, .weight = s_.conv_weight,
+                 .bias = conv.bias != nullptr ? conv.bias + part.channel : nullptr, .tokens = tokens.count,
+                 .width = conv.width, .dim = part.dim, .silu = conv.silu, .out = out, .out_stride = stride});
+  std::copy_n(s_.conv_x + int64_t{tokens.count} * kMaxDim, taps * kMaxDim, window);
+}
+
+void LinearHeadTask::load_qk(const Tokens& tokens) {
+  const int dim = shape_.k_dim;
+  load_part(tokens, {k_head_ * dim, dim, 0}, call_.q, k_head_, s_.q, s_.k_stride);
+  load_part(tokens, {(shape_.k_heads + k_head_) * dim, dim, 1}, call_.k, k_head_, s_.k, s_.k_stride);
+  kernels_.l2norm(s_.q, s_.k_stride, tokens.count, dim, call_.l2norm, call_.l2norm_eps, call_.scale);
+  if (call_.l2norm) kernels_.l2norm(s_.k, s_.k_stride, tokens.count, dim, true, call_.l2norm_eps, 1.0f);
+}
+
+void LinearHeadTask::load_v(const Tokens& tokens, int index) {
+  const Part part{2 * shape_.k_heads * shape_.k_dim + v_head(index) * shape_.v_dim, shape_.v_dim, 2 + index};
+  load_part(tokens, part, call_.v, v_head(index), s_.v, s_.v_stride);
+}
+
+void LinearHeadTask::load_gates(const Tokens& tokens, int index) {
+  const int head = v_head(index), dim = shape_.decay_dim();
+  const LinearAttnGates* gates = call_.gates;
+  const LinearAttnRows& g = gates != nullptr ? gates->a : call_.g;
+  const LinearAttnRows& b = gates != nullptr ? gates->b : call_.beta;
+  const float rate = gates != nullptr ? std::exp(gates->a_log[head]) : 0;
+  const float* bias = gates != nullptr && gates->dt_bias != nullptr ? gates->dt_bias + head * dim : nullptr;
+  for (int t = 0; t < tokens.count; ++t) {
+    const int64_t row = tokens.row(t);
+    const float beta = scalar(b, row * b.token_stride + head * b.head_stride);
+    s_.beta[t] = gates != nullptr ? sigmoid(beta) : beta;
+    const int64_t at = row * g.token_stride + head * g.head_stride;
+    if (!is_kda()) {
+      const float value = scalar(g, at);
+      s_.decay[t] = std::exp(gates != nullptr ? -rate * softplus(value + (bias != nullptr ? *bias : 0)) : value);
+      continue;
+    }
+    float* decay = s_.decay + t * s_.k_stride;
+    kernels_.widen(offset(g.data, g.dtype, at), type_of(g.dtype), dim, decay);
+    gates != nullptr ? kernels_.decay_row(decay, bias, rate, dim, decay) : kernels_.exp_row(decay, dim, decay);
+  }
+  for (int t = tokens.count; t < padded(tokens.count, 4); ++t) s_.beta[t] = 0;
+}
+
+void LinearHeadTask::store_outputs(const Tokens& tokens, int index) {
+  const LinearAttnNorm* norm = call_.norm;
+  for (int t = 0; t < tokens.count; ++t) {
+    float* o = s_.o + t * s_.v_stride;
+    const int64_t row = tokens.row(t);
+    if (norm != nullptr) {
+      const LinearAttnRows& z = norm->z;
+      if (z.data != nullptr) {
+        kernels_.widen(offset(z.data, z.dtype, row * z.token_stride + v_head(index) * z.head_stride), type_of(z.dtype),
+                       shape_.v_dim, s_.block);
+      }
+      kernels_.norm_gate(o, z.data != nullptr ? s_.block : nullptr, norm->weight, shape_.v_dim, norm->eps,
+                         norm->gate == LinearAttnNormGate::silu);
+    }
+    kernels_.narrow(o, shape_.v_dim, type_of(call_.out_dtype),
+                    offset(call_.out, call_.out_dtype, row * call_.out_token_stride + int64_t{v_head(index)} * shape_.v_dim));
+  }
+}
+
+}  // namespace warpweave

@@ -1,0 +1,7 @@
+#if defined(__x86_64__)
+#include "linear/cpu/tier.h"
+
+namespace warpweave {
+const LinearCpuKernels kLinearAvx512 = linear_kernels();
+}  // namespace warpweave
+#endif

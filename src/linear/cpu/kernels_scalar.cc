@@ -1,0 +1,5 @@
+#include "linear/cpu/tier.h"
+
+namespace warpweave {
+const LinearCpuKernels kLinearScalar = linear_kernels();
+}  // namespace warpweave
