@@ -1,5 +1,5 @@
-// Kernels of the layers that --attention-backend does not choose for. None is written yet: what stands here
-// is what the field's documentation claims for them.
+// Kernels of the layers that --attention-backend does not choose for. Written are the linear ones on CPUs (src/linear);
+// the others stand here as the field's documentation claims them.
 #include <vector>
 
 #include "attention/registry.h"
@@ -73,7 +73,9 @@ constexpr Caps kLayerCaps[] = {
     sparse("fa3", {A::sm_90}, {F::bf16}, {}),
     linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kCudaAndAmd, SpecSupport::chain),
     linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
-    linear("triton", "GDN and KDA on CPUs", kBothPhases, kCpu, SpecSupport::none),
+    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpu, SpecSupport::tree),
+    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpu, SpecSupport::tree),
+    linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kCuda, SpecSupport::none),
     linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kCuda, SpecSupport::none),
     vision("sdpa", "the library's attention", kAll),
     vision("fa3", "Hopper", {A::sm_90}),
@@ -83,12 +85,14 @@ constexpr Caps kLayerCaps[] = {
     vision("xpu_attn", "Intel GPUs", {A::intel_xe}),
 };
 
+bool is_written(const Caps& caps) { return caps.kinds.has(K::linear) && caps.archs.bits == kCpu.bits; }
+
 }  // namespace
 
 std::span<const KnownBackend> known_layer_backends() {
   static const std::vector<KnownBackend> known = [] {
     std::vector<KnownBackend> list;
-    for (const Caps& caps : kLayerCaps) list.push_back({&caps, false});
+    for (const Caps& caps : kLayerCaps) list.push_back({&caps, is_written(caps), nullptr, is_written(caps)});
     return list;
   }();
   return known;

@@ -27,7 +27,7 @@ const Caps* find_kernel(AttentionKind kind, std::string_view name, A arch) {
 
 constexpr std::array<std::string_view, 4> kNsaNames = {"flashmla_sparse", "flashmla_kv",
                                                        "flashmla_auto", "fa3"};
-constexpr std::array<std::string_view, 2> kLinearNames = {"triton", "cutedsl"};
+constexpr std::array<std::string_view, 4> kLinearNames = {"triton", "cutedsl", "flashinfer", "cpu"};
 constexpr std::array<std::string_view, 6> kMmNames = {"sdpa", "fa3",      "fa4",
                                                       "triton_attn", "amx_attn", "xpu_attn"};
 
@@ -105,6 +105,17 @@ std::string_view linear_name(LinearAttention kind) {
   return kind == LinearAttention::kda ? "KDA" : "GDN";
 }
 
+// What one of these names could do of a phase on this device, for the text of a refusal.
+std::string linear_names_that_run(const SelectionInput& input, AttentionPhase phase) {
+  std::string text;
+  for (std::string_view name : kLinearNames) {
+    const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
+    if (caps == nullptr || !caps->phases.has(phase)) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  }
+  return text.empty() ? "none" : text;
+}
+
 Result<std::string> resolve_linear(const SelectionInput& input, const AttentionFlags& flags,
                                    AttentionPhase phase, std::vector<std::string>& reasons) {
   const bool prefill = phase == AttentionPhase::prefill;
@@ -119,15 +130,40 @@ Result<std::string> resolve_linear(const SelectionInput& input, const AttentionF
   const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
   if (caps == nullptr || !caps->phases.has(phase)) {
     return Status::unsupported(
-        fmt::format("{} {} cannot run {} of the {} layers on {}: it has no such kernel for {}", flag,
+        fmt::format("{} {} cannot run {} of the {} layers on {}: it has no such kernel for {}; these have: {}", flag,
                     name, phase_name(phase), linear_name(input.model->linear), input.hardware->name,
-                    arch_name(input.hardware->arch)),
+                    arch_name(input.hardware->arch), linear_names_that_run(input, phase)),
         flag);
   }
   reasons.push_back(fmt::format("linear attention, {}: {} -> {}{}", phase_name(phase),
                                 asked.empty() ? "unset" : flag, name,
                                 asked.empty() ? ", the default" : ", as asked"));
   return name;
+}
+
+std::string_view spec_name(SpecSupport spec) { return spec == SpecSupport::tree ? "trees" : "chains"; }
+
+// The kernels that verify drafts: those of decode if they can, else those of prefill, else any.
+Status resolve_linear_verify(const SelectionInput& input, Resolved& resolved) {
+  const SpecSupport needed = resolved.speculation.topk > 1 ? SpecSupport::tree : SpecSupport::chain;
+  const std::string& decode = resolved.linear.decode;
+  std::vector<std::string_view> candidates = {decode, resolved.linear.prefill};
+  candidates.insert(candidates.end(), kLinearNames.begin(), kLinearNames.end());
+  for (std::string_view name : candidates) {
+    const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
+    if (caps == nullptr || caps->spec < needed) continue;
+    resolved.linear_verify = name;
+    resolved.reasons.push_back(
+        fmt::format("linear attention, target verify: {}{}", name,
+                    name == decode ? ", as decode"
+                                   : fmt::format(", because {} has no verify kernel for {}", decode, spec_name(needed))));
+    return {};
+  }
+  return Status::unsupported(
+      fmt::format("--speculative-algorithm {}: no kernel verifies drafts in {} layers on {} ({} with --speculative-eagle-topk {})",
+                  resolved.speculation.algorithm, linear_name(input.model->linear), arch_name(input.hardware->arch),
+                  spec_name(needed), resolved.speculation.topk),
+      "--speculative-algorithm");
 }
 
 std::string_view default_mm_backend(DeviceArch arch) {
@@ -182,23 +218,7 @@ Status resolve_linear_layers(const SelectionInput& input, const AttentionFlags& 
                       resolve_linear(input, flags, AttentionPhase::prefill, resolved.reasons));
   WW_ASSIGN_OR_RETURN(resolved.linear.decode,
                       resolve_linear(input, flags, AttentionPhase::decode, resolved.reasons));
-  if (resolved.speculation.algorithm.empty()) return {};
-  const std::string& decode = resolved.linear.decode;
-  for (std::string_view name : kLinearNames) {
-    // The decode backend verifies if it can; triton is the only other one that does.
-    const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
-    if (caps == nullptr || caps->spec == SpecSupport::none) continue;
-    resolved.linear_verify = name;
-    resolved.reasons.push_back(fmt::format(
-        "linear attention, target verify: {}{}", name,
-        name == decode ? "" : fmt::format(", because {} has no verify kernel", decode)));
-    return {};
-  }
-  return Status::unsupported(
-      fmt::format("--speculative-algorithm {}: no kernel verifies drafts in {} layers on {}",
-                  resolved.speculation.algorithm, linear_name(input.model->linear),
-                  arch_name(input.hardware->arch)),
-      "--speculative-algorithm");
+  return resolved.speculation.algorithm.empty() ? Status() : resolve_linear_verify(input, resolved);
 }
 
 Status resolve_vision_tower(const SelectionInput& input, const AttentionFlags& flags,

@@ -81,14 +81,85 @@ TEST(LinearLayers, VerifyNeedsItsOwnKernel) {
   }(), "--speculative-algorithm", "no kernel verifies drafts in GDN layers");
 }
 
+TEST(LinearLayers, EachOfTheThreeIsChosenApart) {
+  struct Row {
+    const char* hardware;
+    const char *base, *prefill, *decode;     // flags; "" is unset
+    int topk;                                // 0: no speculation
+    const char *as_prefill, *as_decode, *as_verify;
+    const char* reason;
+  };
+  for (const Row& row : {
+           Row{"cpu", "", "", "", 0, "triton", "triton", "", "decode: unset -> triton, the default"},
+           {"cpu", "cpu", "", "", 0, "cpu", "cpu", "", "decode: --linear-attn-backend -> cpu, as asked"},
+           {"cpu", "cpu", "triton", "", 0, "triton", "cpu", "", "prefill: --linear-attn-prefill-backend -> triton"},
+           {"cpu", "", "", "cpu", 0, "triton", "cpu", "", "decode: --linear-attn-decode-backend -> cpu"},
+           {"xeon", "triton", "cpu", "", 0, "cpu", "triton", "", "decode: --linear-attn-backend -> triton"},
+           {"h200", "flashinfer", "", "", 0, "flashinfer", "flashinfer", "", "prefill: --linear-attn-backend"},
+           {"h200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "triton",
+            "because cutedsl has no verify kernel for chains"},
+           {"mi300x", "", "", "", 1, "triton", "triton", "triton", "target verify: triton, as decode"}}) {
+    for (LinearAttention kind : {LinearAttention::gdn, LinearAttention::kda}) {
+      SCOPED_TRACE(std::string(row.hardware) + " " + row.base + " " + row.prefill + " " + row.decode);
+      ModelFacts model = qwen_next();
+      model.linear = kind;
+      AttentionFlags flags;
+      flags.linear_attn_backend = row.base;
+      flags.linear_attn_prefill_backend = row.prefill;
+      flags.linear_attn_decode_backend = row.decode;
+      if (row.topk > 0) {
+        flags.speculative_algorithm = "EAGLE";
+        flags.speculative_num_steps = 3;
+        flags.speculative_eagle_topk = row.topk;
+        flags.speculative_num_draft_tokens = 4;
+      }
+      const auto resolved = select(row.hardware, model, flags);
+      ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+      EXPECT_EQ(resolved->linear.prefill, row.as_prefill);
+      EXPECT_EQ(resolved->linear.decode, row.as_decode);
+      EXPECT_EQ(resolved->linear_verify, row.as_verify);
+      EXPECT_TRUE(mentions(resolved->reasons, row.reason)) << row.reason;
+    }
+  }
+}
+
+TEST(LinearLayers, TreesNeedKernelsForTrees) {
+  AttentionFlags flags;
+  flags.speculative_algorithm = "EAGLE";
+  flags.speculative_num_steps = 3;
+  flags.speculative_eagle_topk = 4;
+  flags.speculative_num_draft_tokens = 8;
+  flags.attention_backend = "triton";
+  const auto refused = select("h200", qwen_next(), flags);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().field(), "--speculative-algorithm");
+  EXPECT_NE(refused.status().message().find("no kernel verifies drafts in GDN layers on sm_90 (trees"), std::string::npos)
+      << refused.status().message();
+  flags.speculative_eagle_topk = 1;
+  flags.speculative_num_draft_tokens = 4;
+  EXPECT_TRUE(select("h200", qwen_next(), flags).ok());
+}
+
 TEST(LinearLayers, Refusals) {
   AttentionFlags flags;
   flags.linear_attn_backend = "cutedsl";
   expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "cannot run prefill");
+  expect_refused("cpu", qwen_next(), flags, "--linear-attn-backend", "these have: triton, cpu");
+  flags.linear_attn_backend = "cpu";
+  expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "these have: triton, flashinfer");
+  flags.linear_attn_backend = "flashinfer";
+  expect_refused("cpu", qwen_next(), flags, "--linear-attn-backend", "it has no such kernel");
   flags.linear_attn_backend = "tritno";
   expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "did you mean triton?");
   flags.linear_attn_backend = "triton";
   expect_refused("h200", llama(), flags, "--linear-attn-backend", "no linear attention layers");
+  for (auto member : {&AttentionFlags::linear_attn_prefill_backend, &AttentionFlags::linear_attn_decode_backend}) {
+    flags = {};
+    flags.*member = "cpu";
+    const std::string flag = member == &AttentionFlags::linear_attn_prefill_backend ? "--linear-attn-prefill-backend"
+                                                                                     : "--linear-attn-decode-backend";
+    expect_refused("cpu", llama(), flags, flag, "no linear attention layers");
+  }
   flags = {};
   flags.linear_attn_decode_backend = "cutedsl";
   expect_refused("mi300x", qwen_next(), flags, "--linear-attn-decode-backend", "no such kernel");

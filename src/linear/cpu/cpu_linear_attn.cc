@@ -95,4 +95,9 @@ std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, Cpu
   return std::make_unique<CpuLinearAttn>(team, tier);
 }
 
+std::vector<LinearAttnBackend> cpu_linear_attn_backends(ThreadTeam& team) {
+  const auto create = [&team] { return make_cpu_linear_attn(team); };
+  return {{"triton", &kCaps, create}, {"cpu", &kCaps, create}};
+}
+
 }  // namespace warpweave

@@ -5,14 +5,19 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "base/threads.h"
 #include "device/cpu/cpu_info.h"
+#include "linear/dispatch.h"
 #include "linear/linear_attn.h"
 
 namespace warpweave {
 
 // `team` is not owned and outlives the kernel; a tier that the CPU lacks must not be asked for.
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier = cpu_info().tier);
+
+// The names that run on CPUs, for a dispatcher.
+std::vector<LinearAttnBackend> cpu_linear_attn_backends(ThreadTeam& team);
 
 }  // namespace warpweave
