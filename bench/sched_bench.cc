@@ -17,7 +17,7 @@ namespace {
 class Engine {
  public:
   Engine(int batch, int page_size, int context, int overlap_depth)
-      : builders_{BatchBuilder(page_size), BatchBuilder(page_size)} {
+      : builders_{BatchBuilder({.page_size = page_size}), BatchBuilder({.page_size = page_size})} {
     SchedulerConfig config;
     config.page_size = page_size;
     config.context_len = 1 << 24;

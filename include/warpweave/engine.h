@@ -151,7 +151,8 @@ struct EngineInfo {
   int vocab_size = 0;
   int page_size = 1;
   int num_pages = 0;
-  int64_t max_total_tokens = 0;
+  int64_t max_total_tokens = 0;       // that the KV pool surely holds
+  int64_t max_tokens_at_context = 0;  // that it holds in requests of context_len: more where layers have windows
   int max_running_requests = 0;
   int max_queued_requests = -1;   // -1: no bound
   int chunked_prefill_size = 0;

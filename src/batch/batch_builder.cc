@@ -8,7 +8,7 @@ namespace warpweave {
 const ForwardBatch& BatchBuilder::build(const Step& step) {
   input_ids_.clear();
   positions_.clear();
-  kv_slots_.clear();
+  for (Group& group : groups_) group.kv_slots.clear();
   kv_lens_.clear();
   logits_rows_.clear();
   futures_.clear();
@@ -36,15 +36,20 @@ const ForwardBatch& BatchBuilder::build(const Step& step) {
   } else {
     batch_.mode = any_prefill && any_decode ? ForwardMode::mixed : ForwardMode::extend;
   }
-  batch_.page_size = page_size_;
+  batch_.page_size = cache_.page_size;
   batch_.input_ids = input_ids_;
   batch_.positions = positions_;
-  batch_.kv_slots = kv_slots_;
+  batch_.kv_slots = groups_[0].kv_slots;
   batch_.q_indptr = q_indptr_;
   batch_.kv_lens = kv_lens_;
   batch_.logits_rows = logits_rows_;
-  batch_.page_table = page_table_;
+  batch_.page_table = groups_[0].page_table;
   batch_.page_table_stride = page_table_stride_;
+  if (cache_.num_groups > 1) {
+    group_arrays_.clear();
+    for (const Group& group : groups_) group_arrays_.push_back({group.kv_slots, group.page_table});
+    batch_.groups = group_arrays_;
+  }
   return batch_;
 }
 
@@ -57,13 +62,17 @@ void BatchBuilder::append_tokens(const StepRow& row) {
   } else {
     input_ids_.insert(input_ids_.end(), row.input_ids, row.input_ids + row.num_tokens);
   }
-  int page = row.start / page_size_, offset = row.start % page_size_;
-  for (int position = row.start; position < end; ++position) {
-    positions_.push_back(position);
-    kv_slots_.push_back(row.pages[page] * page_size_ + offset);
-    if (++offset == page_size_) {
-      offset = 0;
-      ++page;
+  for (int position = row.start; position < end; ++position) positions_.push_back(position);
+  const int page_size = cache_.page_size;
+  for (int g = 0; g < cache_.num_groups; ++g) {
+    const int32_t* page = row.pages + row.start / page_size * cache_.num_groups + g;
+    int offset = row.start % page_size;
+    for (int i = 0; i < row.num_tokens; ++i) {
+      groups_[g].kv_slots.push_back(*page * page_size + offset);
+      if (++offset == page_size) {
+        offset = 0;
+        page += cache_.num_groups;
+      }
     }
   }
   for (int i = row.num_tokens - row.num_logits; i < row.num_tokens; ++i) {
@@ -84,16 +93,23 @@ void BatchBuilder::reserve_page_table(const Step& step) {
     table_rows_.clear();  // the rows move
   }
   if (table_rows_.size() < step.rows.size()) table_rows_.resize(step.rows.size());
-  page_table_.resize(table_rows_.size() * page_table_stride_);
+  for (Group& group : groups_) group.page_table.resize(table_rows_.size() * page_table_stride_);
 }
 
 void BatchBuilder::copy_page_table_row(int index, const StepRow& row) {
   TableRow& known = table_rows_[index];
   const bool same = known.id == row.id && known.pages_version == row.pages_version;
-  const int first = same ? std::min(known.num_pages, row.num_pages) : 0;
-  std::copy(row.pages + first, row.pages + row.num_pages,
-            page_table_.begin() + static_cast<size_t>(index) * page_table_stride_ + first);
-  known = {row.id, row.pages_version, row.num_pages};
+  if (!same) known = {row.id, row.pages_version, 0, {}};
+  for (int g = 0; g < cache_.num_groups; ++g) {
+    int32_t* const table = groups_[g].page_table.data() + static_cast<size_t>(index) * page_table_stride_;
+    const int num_blank = row.num_blank != nullptr ? row.num_blank[g] : 0;
+    std::fill(table + known.num_blank[g], table + std::max(num_blank, known.num_blank[g]), cache_.blank_page);
+    for (int i = std::max(std::min(known.num_pages, row.num_pages), num_blank); i < row.num_pages; ++i) {
+      table[i] = row.pages[i * cache_.num_groups + g];
+    }
+    known.num_blank[g] = num_blank;
+  }
+  known.num_pages = row.num_pages;
 }
 
 void BatchBuilder::patch_futures(std::span<const int32_t> sampled) {

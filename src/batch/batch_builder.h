@@ -5,6 +5,7 @@
 // only as far as they changed since this builder's last batch. Not thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,9 +21,16 @@ struct FutureToken {
   int32_t sample_slot = 0;
 };
 
+// What a batch must know of the cache it is built for.
+struct BatchCache {
+  int page_size = 1;
+  int num_groups = 1;
+  int32_t blank_page = -1;  // stands for pages that a windowed group has given back; -1: there are none
+};
+
 class BatchBuilder {
  public:
-  explicit BatchBuilder(int page_size) : page_size_(page_size) {}
+  explicit BatchBuilder(const BatchCache& cache) : cache_(cache), groups_(cache.num_groups) {}
 
   // Reads the step's row pointers: call it before the next call on the scheduler.
   // logits_rows holds the last num_logits tokens of every row; sample_rows() says which of them
@@ -33,6 +41,13 @@ class BatchBuilder {
   // [num_samples] by sample slot: index into logits_rows (= row of the logits matrix).
   std::span<const int32_t> sample_rows() const { return sample_rows_; }
   std::span<const FutureToken> futures() const { return futures_; }
+  // How many entries at the beginning of a row's page table are blank.
+  int num_blank(int row, int group) const { return table_rows_[row].num_blank[group]; }
+  // The batch with the page table and slots of one group.
+  std::span<const int32_t> kv_slots(int group) const { return groups_[group].kv_slots; }
+  const int32_t* pages_of(int row, int group) const {
+    return groups_[group].page_table.data() + static_cast<size_t>(row) * page_table_stride_;
+  }
 
   // Fills in the tokens that were unknown at build(): `sampled` of the step before.
   void patch_futures(std::span<const int32_t> sampled);
@@ -42,19 +57,25 @@ class BatchBuilder {
     RequestId id = kNoRequest;
     uint32_t pages_version = 0;
     int num_pages = 0;
+    std::array<int, kMaxCacheGroups> num_blank{};
+  };
+  struct Group {
+    std::vector<int32_t> kv_slots;
+    std::vector<int32_t> page_table;  // [table_rows_.size(), page_table_stride_]
   };
   void reserve_page_table(const Step& step);
   void copy_page_table_row(int index, const StepRow& row);
   void append_tokens(const StepRow& row);
 
-  const int page_size_;
+  const BatchCache cache_;
   ForwardBatch batch_;
-  std::vector<int32_t> input_ids_, positions_, kv_slots_, q_indptr_, kv_lens_, logits_rows_;
+  std::vector<int32_t> input_ids_, positions_, q_indptr_, kv_lens_, logits_rows_;
+  std::vector<Group> groups_;
+  std::vector<CacheGroupArrays> group_arrays_;
   std::vector<int32_t> sample_rows_;
   std::vector<FutureToken> futures_;
   int page_table_stride_ = 0;
-  std::vector<int32_t> page_table_;   // [table_rows_.size(), page_table_stride_]
-  std::vector<TableRow> table_rows_;  // what page_table_ holds now
+  std::vector<TableRow> table_rows_;  // what the page tables hold now
 };
 
 }  // namespace warpweave

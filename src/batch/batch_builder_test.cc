@@ -37,7 +37,7 @@ TEST(BatchBuilder, LaysOutAMixedStep) {
   step.num_tokens = 4;
   step.num_samples = 2;
 
-  BatchBuilder builder(4);
+  BatchBuilder builder({.page_size = 4});
   const ForwardBatch& batch = builder.build(step);
   EXPECT_EQ(batch.mode, ForwardMode::mixed);
   EXPECT_EQ(batch.num_reqs, 2);
@@ -59,7 +59,7 @@ TEST(BatchBuilder, LaysOutAMixedStep) {
 }
 
 TEST(BatchBuilder, NamesTheMode) {
-  BatchBuilder builder(2);
+  BatchBuilder builder({.page_size = 2});
   EXPECT_EQ(builder.build(Step{}).mode, ForwardMode::idle);
   const Ints one = {1}, two = {1, 2}, pages = {0, 1};
   Step step;
@@ -74,7 +74,7 @@ TEST(BatchBuilder, NamesTheMode) {
 
 TEST(BatchBuilder, KeepsTableRowsRightWhenRequestsMoveGrowAndChangePages) {
   const Ints token = {1};
-  BatchBuilder builder(1);
+  BatchBuilder builder({.page_size = 1});
   const auto build = [&](std::vector<StepRow> rows) {
     Step step;
     step.rows = std::move(rows);

@@ -36,6 +36,14 @@ struct DeviceBatchArrays {
   const uint32_t* tree_mask = nullptr;
 };
 
+// What differs between the groups of a cache (kv/cache_layout.h): where a token's K/V stand.
+struct CacheGroupArrays {
+  std::span<const int32_t> kv_slots;
+  std::span<const int32_t> page_table;
+  const int32_t* device_kv_slots = nullptr;
+  const int32_t* device_page_table = nullptr;
+};
+
 struct ForwardBatch {
   ForwardMode mode = ForwardMode::idle;
   int num_reqs = 0;
@@ -51,6 +59,8 @@ struct ForwardBatch {
   std::span<const int32_t> kv_lens;        // [num_reqs]
   std::span<const int32_t> page_table;     // [num_reqs, page_table_stride] page ids
   int page_table_stride = 0;
+  // With several cache groups: [groups]; kv_slots and page_table above are group 0's. Empty with one.
+  std::span<const CacheGroupArrays> groups;
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
 
   // Tree attention (target verify of a draft tree), or empty: [num_tokens, tree_mask_words]. Bit j
@@ -68,6 +78,20 @@ struct ForwardBatch {
   bool causal = true;
 
   DeviceBatchArrays device;
+
+  // The batch as the layers of a group see it. Entries of its page table that no row sees any more name a page that
+  // is always zero.
+  ForwardBatch of_group(int group) const {
+    ForwardBatch out = *this;
+    if (groups.empty()) return out;
+    const CacheGroupArrays& arrays = groups[group];
+    out.groups = {};
+    out.kv_slots = arrays.kv_slots;
+    out.page_table = arrays.page_table;
+    out.device.kv_slots = arrays.device_kv_slots;
+    out.device.page_table = arrays.device_page_table;
+    return out;
+  }
 
   int q_len(int request) const { return q_indptr[request + 1] - q_indptr[request]; }
   const int32_t* pages_of(int request) const {

@@ -95,6 +95,10 @@ void print_model(const Engine& engine) {
               info.kv_cache_bytes / kGiB, static_cast<long long>(info.max_total_tokens), info.num_pages,
               info.page_size, info.kv_cache_dtype.c_str(),
               static_cast<long long>(stats.used_tokens + stats.evictable_tokens), info.context_len);
+  if (info.max_tokens_at_context > info.max_total_tokens) {
+    std::printf("  Layers with a sliding window give back what leaves it: in requests of %d tokens the pool holds %lld\n",
+                info.context_len, static_cast<long long>(info.max_tokens_at_context));
+  }
   print_attention(info);
 }
 

@@ -24,7 +24,7 @@ struct InputLogprob {
 };
 
 struct DeviceStep {
-  explicit DeviceStep(int page_size) : builder(page_size) {}
+  explicit DeviceStep(const BatchCache& cache) : builder(cache) {}
 
   // In: filled by the engine thread before launch().
   const Step* step = nullptr;          // the scheduler's; gone once it is committed

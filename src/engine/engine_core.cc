@@ -22,7 +22,7 @@ EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> 
       scheduler_(std::make_unique<Scheduler>(options_.scheduler)),
       runner_(std::move(runner)) {
   for (auto& device_step : device_steps_) {
-    device_step = std::make_unique<DeviceStep>(options_.scheduler.page_size);
+    device_step = std::make_unique<DeviceStep>(options_.batch_cache);
   }
   update_stats();
   thread_ = std::thread([this] { loop(); });

@@ -28,6 +28,7 @@ namespace warpweave {
 struct EngineCoreOptions {
   EngineInfo info;
   SchedulerConfig scheduler;
+  BatchCache batch_cache;
   const Tokenizer* tokenizer = nullptr;  // not owned; null: ids only
   int stream_interval_tokens = 1;
   uint64_t random_seed = 0;

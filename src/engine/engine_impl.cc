@@ -110,18 +110,20 @@ Result<std::optional<GpuChoice>> resolve_device(const std::string& flag) {
 }
 
 Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
-                       size_t bytes_per_token) {
-  const int64_t useful = int64_t{scheduler.max_running_requests} * scheduler.context_len;
-  const int64_t tokens = args.max_total_tokens.value_or(
-      std::min(useful, static_cast<int64_t>(pool_bytes / static_cast<double>(bytes_per_token))));
-  const int64_t pages = tokens / scheduler.page_size;
-  if (pages < 1) {
+                       size_t page_bytes) {
+  const auto groups = static_cast<int64_t>(scheduler.cache_groups.size());
+  const int64_t useful = scheduler.max_running_requests *
+                         peak_request_pages(scheduler, scheduler.context_len, /*prefilling=*/true);
+  const int64_t pages = args.max_total_tokens
+                            ? *args.max_total_tokens / scheduler.page_size * groups
+                            : std::min(useful, static_cast<int64_t>(pool_bytes / static_cast<double>(page_bytes)));
+  if (pages < groups) {
     return Status::invalid_argument("the KV pool would have no page of " + std::to_string(scheduler.page_size) +
                                     " tokens; give --max-total-tokens " + std::to_string(scheduler.page_size) +
                                     " or more, or raise --mem-fraction-static", "--max-total-tokens");
   }
   if (pages > INT32_MAX / scheduler.page_size) return Status::invalid_argument(
-      "--max-total-tokens " + std::to_string(tokens) + " is more than 2147483647", "--max-total-tokens");
+      "the KV pool would have more than 2147483647 tokens; lower --max-total-tokens", "--max-total-tokens");
   return static_cast<int>(pages);
 }
 
@@ -134,6 +136,7 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   shape.num_kv_heads = config.num_kv_heads;
   shape.k_head_dim = shape.v_head_dim = config.head_dim;
   shape.format = setup.plan.attention.kv_format;
+  shape.layout = setup.plan.cache_layout;
   return shape;
 }
 
@@ -175,7 +178,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
                             (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
   WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
-                      pool_pages(args, setup.scheduler, pool_bytes, KvCache::bytes_per_token(kv_cache_shape(setup))));
+                      pool_pages(args, setup.scheduler, pool_bytes, KvCache::page_bytes(kv_cache_shape(setup))));
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
@@ -212,7 +215,12 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;
   core.info.num_pages = core.scheduler.num_pages;
-  core.info.max_total_tokens = int64_t{core.scheduler.num_pages} * plan.attention.page_size;
+  const KvCacheShape cache = kv_cache_shape(setup);
+  core.batch_cache = {plan.attention.page_size, cache.num_groups(), cache.blank_page()};
+  core.info.max_total_tokens = int64_t{cache.num_pages} * plan.attention.page_size / cache.num_groups();
+  const int64_t whole_requests =
+      cache.num_pages / peak_request_pages(core.scheduler, plan.context_len, /*prefilling=*/false);
+  core.info.max_tokens_at_context = std::max(core.info.max_total_tokens, whole_requests * plan.context_len);
   core.info.max_running_requests = core.scheduler.max_running_requests;
   core.info.max_queued_requests = core.scheduler.max_queued_requests;
   core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;

@@ -89,10 +89,12 @@ GpuRunner::~GpuRunner() { cudaStreamSynchronize(stream()); }
 
 Status GpuRunner::reserve() {
   const size_t requests = options_.max_requests;
-  const StepShape largest = {options_.max_tokens, options_.max_requests, options_.max_tokens, options_.max_requests};
+  const int groups = parts_.cache->shape().num_groups();
+  const StepShape largest = {options_.max_tokens, options_.max_requests, options_.max_tokens, options_.max_requests,
+                             groups};
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
-  WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(requests * options_.max_pages_per_request * sizeof(int32_t),
-                                                         "page tables"));
+  WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(groups * requests * options_.max_pages_per_request *
+                                                         sizeof(int32_t), "page tables"));
   WW_ASSIGN_OR_RETURN(sampled_, DeviceBuffer::allocate(requests * sizeof(int32_t), "sampled tokens"));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(requests * parts_.model->config().vocab_size * sizeof(float),
                                                       "logits"));
@@ -194,8 +196,8 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
     WW_ASSIGN_OR_RETURN(graph, graph_for(graph_size, flight));
   }
   StepShape shape = {built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
-                     static_cast<int>(step.sample_rows.size())};
-  if (graph != nullptr) shape = {graph_size, graph_size, graph_size, graph_size};
+                     static_cast<int>(step.sample_rows.size()), parts_.cache->shape().num_groups()};
+  if (graph != nullptr) shape = {graph_size, graph_size, graph_size, graph_size, shape.groups};
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
   ForwardBatch batch;
   auto clock = SteadyClock::now();
@@ -230,19 +232,33 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
   return cuda_status(cudaPeekAtLastError(), "sampling");
 }
 
-void GpuRunner::collect_page_runs(const DeviceStep& step, std::vector<PageTableRun>& runs,
-                                  std::vector<int32_t>& values) {
-  const ForwardBatch& batch = step.builder.batch();
-  for (int i = 0; i < batch.num_reqs; ++i) {
+// What changes in the device's page tables: pages at the end, and blanks at the beginning.
+void GpuRunner::collect_page_runs(const DeviceStep& step) {
+  const BatchBuilder& builder = step.builder;
+  const KvCacheShape& cache = parts_.cache->shape();
+  const std::vector<int32_t> blanks(options_.max_pages_per_request * cache.grouped(), cache.blank_page());
+  for (int i = 0; i < builder.batch().num_reqs; ++i) {
     const StepRow& row = step.step->rows[i];
     TableRow& known = table_rows_[i];
-    const bool same = known.id == row.id && known.pages_version == row.pages_version;
-    const int first = same ? std::min(known.num_pages, row.num_pages) : 0;
-    known = {row.id, row.pages_version, row.num_pages};
-    if (first == row.num_pages) continue;
-    runs.push_back({i, first, row.num_pages - first, static_cast<int32_t>(values.size())});
-    values.insert(values.end(), batch.pages_of(i) + first, batch.pages_of(i) + row.num_pages);
+    if (known.id != row.id || known.pages_version != row.pages_version) known = {row.id, row.pages_version, 0, {}};
+    for (int g = 0; g < cache.num_groups(); ++g) {
+      const int table_row = g * options_.max_requests + i, num_blank = builder.num_blank(i, g);
+      if (num_blank > known.num_blank[g]) {
+        add_page_run(table_row, known.num_blank[g], std::span(blanks).first(num_blank - known.num_blank[g]));
+      }
+      known.num_blank[g] = num_blank;
+      const int first = std::max(std::min(known.num_pages, row.num_pages), num_blank);
+      if (first < row.num_pages) {
+        add_page_run(table_row, first, {builder.pages_of(i, g) + first, static_cast<size_t>(row.num_pages - first)});
+      }
+    }
+    known.num_pages = row.num_pages;
   }
+}
+
+void GpuRunner::add_page_run(int table_row, int first, std::span<const int32_t> pages) {
+  runs_.push_back({table_row, first, static_cast<int>(pages.size()), static_cast<int32_t>(run_values_.size())});
+  run_values_.insert(run_values_.end(), pages.begin(), pages.end());
 }
 
 // The step's arrays in the given shape, padded; all padding without a step. `block` holds
@@ -250,7 +266,6 @@ void GpuRunner::collect_page_runs(const DeviceStep& step, std::vector<PageTableR
 void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch) {
   const auto input_ids = array_at<int32_t>(block, shape.input_ids(), shape.tokens);
   const auto positions = array_at<int32_t>(block, shape.positions(), shape.tokens);
-  const auto kv_slots = array_at<int32_t>(block, shape.kv_slots(), shape.tokens);
   const auto futures = array_at<int32_t>(block, shape.futures(), shape.tokens);
   const auto q_indptr = array_at<int32_t>(block, shape.q_indptr(), shape.requests + 1);
   const auto kv_lens = array_at<int32_t>(block, shape.kv_lens(), shape.requests);
@@ -265,7 +280,6 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   const ForwardBatch& built = step != nullptr ? step->builder.batch() : none;
   put(built.input_ids, input_ids, 0);
   put(built.positions, positions, 0);
-  put(built.kv_slots, kv_slots, -1);
   put({}, futures, -1);
   put(built.kv_lens, kv_lens, 0);
   put(built.q_indptr, q_indptr, 0);
@@ -290,10 +304,23 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
 
   batch.input_ids = input_ids;
   batch.positions = positions;
-  batch.kv_slots = kv_slots;
   batch.q_indptr = q_indptr;
   batch.kv_lens = kv_lens;
   batch.logits_rows = logits_rows;
+}
+
+// Slots and page tables of every cache group, as `groups_`.
+void GpuRunner::fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block) {
+  groups_.clear();
+  const size_t table_size = static_cast<size_t>(options_.max_requests) * options_.max_pages_per_request;
+  for (int g = 0; g < shape.groups; ++g) {
+    const auto kv_slots = array_at<int32_t>(block, shape.kv_slots(g), shape.tokens);
+    const auto built = step != nullptr ? step->builder.kv_slots(g) : std::span<const int32_t>();
+    std::copy(built.begin(), built.end(), kv_slots.begin());
+    std::fill(kv_slots.begin() + built.size(), kv_slots.end(), -1);
+    groups_.push_back({kv_slots, {}, device_array<int32_t>(arrays_, shape.kv_slots(g)),
+                       page_table_.as<int32_t>() + g * table_size});
+  }
 }
 
 // The rest of what `batch` says: its sizes, and where its arrays are on the GPU.
@@ -310,18 +337,20 @@ void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, Forward
   batch.device.stream = stream();
   batch.device.input_ids = device_array<int32_t>(arrays_, shape.input_ids());
   batch.device.positions = device_array<int32_t>(arrays_, shape.positions());
-  batch.device.kv_slots = device_array<int32_t>(arrays_, shape.kv_slots());
+  batch.kv_slots = groups_[0].kv_slots;
+  batch.device.kv_slots = groups_[0].device_kv_slots;
   batch.device.q_indptr = device_array<int32_t>(arrays_, shape.q_indptr());
   batch.device.kv_lens = device_array<int32_t>(arrays_, shape.kv_lens());
   batch.device.logits_rows = device_array<int32_t>(arrays_, shape.wanted_rows());
-  batch.device.page_table = page_table_.as<int32_t>();
+  batch.device.page_table = groups_[0].device_page_table;
+  if (shape.groups > 1) batch.groups = groups_;
 }
 
 // Stages the step's arrays and enqueues their way to the GPU; `batch` describes both sides.
 Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch) {
   runs_.clear();
   run_values_.clear();
-  if (step != nullptr) collect_page_runs(*step, runs_, run_values_);
+  if (step != nullptr) collect_page_runs(*step);
   const size_t arrays_bytes = shape.size_bytes(), runs_bytes = runs_.size() * sizeof(PageTableRun);
   const size_t needed = arrays_bytes + runs_bytes + run_values_.size() * sizeof(int32_t);
   if (needed > flight.staging.size_bytes()) {
@@ -332,6 +361,7 @@ Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight&
   std::memcpy(block + arrays_bytes + runs_bytes, run_values_.data(), run_values_.size() * sizeof(int32_t));
   batch = {};
   fill_arrays(step, shape, block, batch);
+  fill_groups(step, shape, block);
   describe(step, shape, batch);
 
   gpu::StepUpload up;
@@ -369,7 +399,7 @@ Result<cudaGraphExec_t> GpuRunner::graph_for(int batch_size, Flight& flight) {
 
 // One prefill of padding, whose layers try the products' algorithms.
 Status GpuRunner::tune_prefill(int tokens) {
-  const StepShape shape = {tokens, 1, 1, 1};
+  const StepShape shape = {tokens, 1, 1, 1, parts_.cache->shape().num_groups()};
   Flight& flight = flights_[0];
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
@@ -384,7 +414,7 @@ Status GpuRunner::tune_prefill(int tokens) {
 // First runs the batch for real, all padding, while the products try their algorithms: what is
 // loaded or allocated on first use must not happen inside a capture.
 Status GpuRunner::capture(int batch_size, Flight& flight) {
-  const StepShape shape = {batch_size, batch_size, batch_size, batch_size};
+  const StepShape shape = {batch_size, batch_size, batch_size, batch_size, parts_.cache->shape().num_groups()};
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
   const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};

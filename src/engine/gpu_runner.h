@@ -63,11 +63,12 @@ class GpuRunner : public DeviceRunner {
     bool follows = false;        // the step before was still running at launch
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };
-  // What the device's page table holds in a row.
+  // What the device's page tables hold in a row.
   struct TableRow {
     RequestId id = kNoRequest;
     uint32_t pages_version = 0;
     int num_pages = 0;
+    std::array<int, kMaxCacheGroups> num_blank{};
   };
 
   GpuRunner(GpuParts parts, const GpuRunnerOptions& options);
@@ -77,7 +78,9 @@ class GpuRunner : public DeviceRunner {
   void fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch);
   void describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const;
   Status upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch);
-  void collect_page_runs(const DeviceStep& step, std::vector<gpu::PageTableRun>& runs, std::vector<int32_t>& values);
+  void collect_page_runs(const DeviceStep& step);
+  void add_page_run(int table_row, int first, std::span<const int32_t> pages);
+  void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
   Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
   int graph_size_for(const DeviceStep& step) const;
   Result<cudaGraphExec_t> graph_for(int batch_size, Flight& flight);
@@ -97,7 +100,7 @@ class GpuRunner : public DeviceRunner {
   CudaEvent last_end_;                // of the step before, for the gap
 
   DeviceBuffer arrays_;               // a step's arrays, see StepShape
-  DeviceBuffer page_table_;           // [max_requests, max_pages_per_request]
+  DeviceBuffer page_table_;           // [groups, max_requests, max_pages_per_request]
   std::vector<TableRow> table_rows_;
   DeviceBuffer sampled_;              // [max_requests] by sample slot
   DeviceBuffer logits_;               // [max_requests, vocab]
@@ -105,6 +108,7 @@ class GpuRunner : public DeviceRunner {
   std::map<int, CudaGraphExec> graphs_;  // by batch size; null: could not be captured
   std::vector<gpu::PageTableRun> runs_;
   std::vector<int32_t> run_values_;
+  std::vector<CacheGroupArrays> groups_;  // of the batch at hand
 };
 
 }  // namespace warpweave

@@ -88,7 +88,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   out.weight_bytes = parts.model->weight_bytes();
   WW_ASSIGN_OR_RETURN(const double bytes, pool_bytes(args));
   WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
-                      pool_pages(args, setup.scheduler, bytes, KvCache::bytes_per_token(kv_cache_shape(setup))));
+                      pool_pages(args, setup.scheduler, bytes, GpuKvCache::page_bytes(kv_cache_shape(setup))));
   WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(kv_cache_shape(setup), kv_scales));
   parts.cache = std::make_unique<GpuKvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();

@@ -119,6 +119,19 @@ Status check_layers(const Resolved& attention, DeviceArch arch) {
   return {};
 }
 
+// Layers with a sliding window keep their pages apart, unless that is off or a plug-in, which reads one page table,
+// runs a phase.
+CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
+  if (args.disable_hybrid_swa_memory || config.sliding_layers.empty() || !args.attention_backend_plugin.empty()) {
+    return single_cache_group(config.num_layers);
+  }
+  std::vector<int> window_left(config.num_layers, -1);
+  for (int i = 0; i < config.num_layers; ++i) {
+    if (config.sliding_layers[i]) window_left[i] = config.sliding_window - 1;
+  }
+  return plan_cache_layout({window_left, plan.context_len, plan.attention.page_size});
+}
+
 }  // namespace
 
 bool resolve_mixed_chunk(const ServerArgs& args, bool gpu) {
@@ -221,6 +234,8 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target.hardware.arch));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
+  plan.cache_layout = cache_layout(args, model.config, plan);
+  plan.scheduler.cache_groups = plan.cache_layout.groups;
   plan.scheduler.num_pages = 1;  // until the memory is measured
   WW_RETURN_IF_ERROR(Scheduler::validate(plan.scheduler));
   WW_ASSIGN_OR_RETURN(plan.graph_batch_sizes, graph_batch_sizes(args, plan.scheduler.max_running_requests));

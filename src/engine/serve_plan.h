@@ -34,6 +34,7 @@ struct ServePlan {
   ModelFacts model;
   Resolved attention;
   mods::Modifiers modifiers;              // of flex_attention
+  CacheLayout cache_layout;
   SchedulerConfig scheduler;              // all but num_pages, which waits for the memory
   std::vector<int> graph_batch_sizes;     // where decode is captured
 };

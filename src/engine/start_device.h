@@ -40,10 +40,10 @@ Result<std::optional<GpuChoice>> resolve_device(const std::string& flag);
 Result<StartedDevice> start_cpu(const DeviceSetup& setup);
 Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu);
 
-// Pages of the KV pool: --max-total-tokens, or what `pool_bytes` hold, never more than all running
-// requests could use.
+// Pages of the KV pool: --max-total-tokens in every cache group, or what `pool_bytes` hold, never more than all
+// running requests could use.
 Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
-                       size_t bytes_per_token);
+                       size_t page_bytes);
 KvCacheShape kv_cache_shape(const DeviceSetup& setup);  // num_pages from the scheduler's
 
 }  // namespace warpweave

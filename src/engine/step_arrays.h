@@ -15,12 +15,15 @@ struct StepShape {
   int requests = 0;
   int logits_rows = 0;
   int samples = 0;
+  int groups = 1;  // of the cache
 
   // Byte offsets of the arrays, each a multiple of 16.
   size_t input_ids() const { return 0; }
   size_t positions() const { return after(input_ids(), tokens); }
-  size_t kv_slots() const { return after(positions(), tokens); }
-  size_t futures() const { return after(kv_slots(), tokens); }
+  size_t kv_slots(int group) const {
+    return after(positions(), tokens) + group * (after(0, tokens));
+  }
+  size_t futures() const { return kv_slots(groups); }
   size_t q_indptr() const { return after(futures(), tokens); }
   size_t kv_lens() const { return after(q_indptr(), requests + 1); }
   size_t wanted_rows() const { return after(kv_lens(), requests); }

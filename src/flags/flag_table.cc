@@ -201,6 +201,8 @@ std::vector<FlagSpec> memory_flags() {
        .choices = {"token", "page"}},
       {.names = {"--disable-radix-cache"}, .group = G::memory, .target = &A::disable_radix_cache,
        .help = "Keep no prefixes after their requests end"},
+      {.names = {"--disable-hybrid-swa-memory"}, .group = G::memory, .target = &A::disable_hybrid_swa_memory,
+       .help = "Let layers with a sliding window keep the K/V that left it"},
       {.names = {"--radix-eviction-policy"}, .group = G::memory,
        .target = &A::radix_eviction_policy, .value_name = "POLICY",
        .help = "Which cached prefix goes first", .choices = {"lru"}},

@@ -74,6 +74,7 @@ struct ServerArgs {
   std::optional<int> page_size;              // tokens
   std::string prefix_match = "token";        // token, page
   bool disable_radix_cache = false;
+  bool disable_hybrid_swa_memory = false;
   std::string radix_eviction_policy = "lru";
   bool disable_overlap_schedule = false;
   int stream_interval = 1;                   // tokens per streamed delta

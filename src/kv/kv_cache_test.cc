@@ -155,13 +155,14 @@ TEST_P(EachFormat, CountsItsBytes) {
   KvCacheShape shape = small_shape(GetParam());
   const size_t elements = 3 * 2 * (48 + 32);
   const size_t block_scales = GetParam() == KvFormat::fp4_e2m1 ? elements / 16 : 0;
-  EXPECT_EQ(KvCache::bytes_per_token(shape), elements * kv_format_bits(GetParam()) / 8 + block_scales);
+  const size_t token_bytes = elements * kv_format_bits(GetParam()) / 8 + block_scales;
+  EXPECT_EQ(KvCache::page_bytes(shape), 5 * token_bytes);
   shape.num_pages = 1024;
   Result<KvCache> cache = KvCache::create(shape);
   ASSERT_TRUE(cache.ok());
   const size_t tokens = 1024 * 5, padding = 3 * 4 * 64;
-  EXPECT_GE(cache->size_bytes(), tokens * KvCache::bytes_per_token(shape));
-  EXPECT_LE(cache->size_bytes(), tokens * KvCache::bytes_per_token(shape) + padding);
+  EXPECT_GE(cache->size_bytes(), tokens * token_bytes);
+  EXPECT_LE(cache->size_bytes(), tokens * token_bytes + padding);
 }
 
 TEST_P(EachFormat, ShowsScalesInTheViewsOfScaledFormatsAlone) {

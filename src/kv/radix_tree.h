@@ -10,6 +10,11 @@
 //                   this off, and then only full pages are matched and inserted
 // Sequences share only under an equal salt.
 //
+// Groups (cache_layout.h): a token position has one page a group, side by side in every list of pages; an entry is
+// kNoPage where a windowed group's page is gone. A match ends where each windowed group still has the pages that the
+// next row sees. The tree's pages of windowed groups are marked spare in the pool, so those that nobody else holds
+// count there; they go first when memory is wanted, but for the last window of each node, which a hit there needs.
+//
 // References: the tree owns one PagePool reference per page of a node; requests own theirs.
 // Locks: a node is locked while a request stands on it or below it; unlocked leaves are evicted in
 // order of last use, from their end, as many pages as asked for.
@@ -17,6 +22,7 @@
 // (arXiv:2312.07104), extended to token level at any page size.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +32,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/cache_layout.h"
 #include "kv/page_pool.h"
 
 namespace warpweave {
@@ -40,18 +47,19 @@ class RadixTree {
   struct Match {
     Node* node = nullptr;
     int full_tokens = 0;           // a multiple of page_size: shared by reference
-    int32_t tail_page = kNoPage;   // copy the first tail_tokens slots of this page
+    std::array<int32_t, kMaxCacheGroups> tail_pages{};  // copy the first tail_tokens slots of these, one a group
     int tail_tokens = 0;           // < page_size
     int tokens() const { return full_tokens + tail_tokens; }
   };
 
-  RadixTree(PagePool& pool, PrefixMatchMode mode);
+  RadixTree(PagePool& pool, PrefixMatchMode mode, std::vector<CacheGroupRule> groups = {CacheGroupRule{}});
   ~RadixTree();
   RadixTree(const RadixTree&) = delete;
   RadixTree& operator=(const RadixTree&) = delete;
 
   // The longest cached prefix of `tokens`. Its full pages are appended to `pages`, with one
-  // reference each for the caller; a tail page comes with one reference for the caller, too.
+  // reference each for the caller; those that a windowed group has no more use for are kNoPage. Tail pages come with
+  // one reference for the caller, too.
   Match match_and_lock(const std::string& salt, std::span<const int32_t> tokens,
                        std::vector<int32_t>& pages);
 
@@ -61,20 +69,23 @@ class RadixTree {
   // Caches tokens[0, n), whose K/V lie in `pages`, for a request that stands on `node` (from
   // match_and_lock or an earlier insert). Where the tree already has a full page with the same
   // tokens, the request's entry of `pages` is switched to the tree's page and the old page, with
-  // the request's reference to it, goes to `displaced`. Returns the node the request stands on now.
+  // the request's reference to it, goes to `displaced`. Where the tree lacks a windowed group's page, it takes the
+  // request's. Returns the node the request stands on now.
   Node* insert(Node* node, std::span<const int32_t> tokens, std::span<int32_t> pages,
                std::vector<int32_t>& displaced);
 
   // The request leaves `node`.
   void unlock(Node* node);
 
-  // Evicts unlocked leaves until `num_pages` pages came free or none is left; returns how many did.
+  // Evicts windowed groups' pages and unlocked leaves until `num_pages` pages came free or none is left; returns how
+  // many did.
   int evict(int num_pages);
   // Evicts everything unlocked.
   void clear() { evict(pool_.num_pages()); }
 
   int64_t evictable_tokens() const { return evictable_tokens_; }
   int64_t locked_tokens() const { return locked_tokens_; }
+  // Of the groups without a window; the others' are PagePool::num_spare().
   int evictable_pages() const { return evictable_pages_; }
   int locked_pages() const { return locked_pages_; }
   uint64_t evicted_tokens_total() const { return evicted_tokens_total_; }
@@ -90,19 +101,29 @@ class RadixTree {
   Node* root_for(const std::string& salt);
   Node* find_full_page(const Node& node, std::span<const int32_t> tokens) const;
   Cursor walk(Node* root, std::span<const int32_t> tokens) const;
+  Cursor walk_tokens(Node* root, std::span<const int32_t> tokens) const;
+  void limit_to_windows(Cursor& at) const;
+  int missing_page(const Node* node, int num_pages, int position) const;
   Cursor best_tail(const Node& node, std::span<const int32_t> tokens) const;
   Node* split(Node* node, int num_pages);
   Node* drop_own_tail(Node* node);
   Node* add_leaf(Node* parent, std::span<const int32_t> tokens, std::span<const int32_t> pages);
   void drop_shadowed_leaf(Node* parent, std::span<const int32_t> tokens, int common_tokens);
+  void own(int32_t page, int group);
+  bool disown(int32_t page, int group);
+  void share_page(Node* child, int index, std::span<int32_t> pages, std::vector<int32_t>& displaced);
+  int drop_window_pages(Node* node, int num_pages, bool keep_end);
+  int drop_any_window_pages(int num_pages);
   void remove_leaf(Node* leaf);
   void remove_root_if_unused(Node* root);
   int trim(Node* leaf, int num_pages);
   void lock_up_to(Node* node, const Node* stop);
   void count(const Node& node, int sign);
-  void touch(Node* node);
+  void set_last_use(Node* node);
   void track(Node* node);
   void untrack(Node* node);
+  void track_windows(Node* node);
+  void untrack_windows(Node* node);
 
   struct OlderFirst {
     bool operator()(const Node* a, const Node* b) const;
@@ -111,8 +132,12 @@ class RadixTree {
   PagePool& pool_;
   const PrefixMatchMode mode_;
   const int page_size_;
+  const std::vector<CacheGroupRule> groups_;
+  const int num_groups_;
+  int full_groups_ = 0;          // those without a window
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;  // by salt
   std::set<Node*, OlderFirst> evictable_leaves_;
+  std::set<Node*, OlderFirst> windowed_;  // may have windowed groups' pages before their end's window
   int64_t evictable_tokens_ = 0;
   int64_t locked_tokens_ = 0;
   int evictable_pages_ = 0;

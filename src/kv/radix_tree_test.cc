@@ -19,7 +19,7 @@ struct User {
     const auto query = std::span(tokens).first(limit < 0 ? tokens.size() : limit);
     const auto match = tree_.match_and_lock(salt, query, pages);
     node = match.node;
-    if (match.tail_tokens > 0) pool_.unref(match.tail_page);
+    if (match.tail_tokens > 0) pool_.unref(match.tail_pages[0]);
     grow(tokens.size());
     return match;
   }
@@ -265,8 +265,8 @@ TEST(RadixTree, AHeldCopySourceDoesNotCountAsFreed) {
   const auto match = tree.match_and_lock("", iota(2), pages);
   ASSERT_EQ(match.tail_tokens, 2);
   EXPECT_EQ(tree.evict(1), 0);  // the tree lets go, the copy still holds the page
-  EXPECT_EQ(pool.refs(match.tail_page), 1);
-  EXPECT_TRUE(pool.unref(match.tail_page));
+  EXPECT_EQ(pool.refs(match.tail_pages[0]), 1);
+  EXPECT_TRUE(pool.unref(match.tail_pages[0]));
   tree.unlock(match.node);
   expect_sound(pool, tree);
 }

@@ -13,25 +13,22 @@ class GpuKvCache {
   // Errors: those of KvCache::create(), and `resource_exhausted` when the memory is not there.
   static Result<GpuKvCache> create(const KvCacheShape& shape, const KvHeadScales& scales = {});
 
-  const KvCacheShape& shape() const { return shape_; }
+  const KvCacheShape& shape() const { return map_.shape(); }
+  int group_of(int layer) const { return shape().layout.groups.empty() ? 0 : shape().layout.places[layer].group; }
+  // Bytes of one page over the layers it holds.
+  static size_t page_bytes(const KvCacheShape& shape);
   size_t size_bytes() const { return buffer_.size_bytes(); }
   KvPoolView k(int layer) const { return view(layer, 0); }
   KvPoolView v(int layer) const { return view(layer, 1); }
 
-  // Copies `num_tokens` consecutive slots of every layer, in the order of the stream's work.
+  // Copies `num_tokens` consecutive slots of all layers of a page, in the order of the stream's work.
   Status copy_tokens(int64_t src_slot, int64_t dst_slot, int num_tokens, void* stream);
 
  private:
-  struct Side {  // K or V of one layer
-    int head_dim = 0;
-    size_t token_bytes = 0, token_scale_bytes = 0;
-    size_t offset = 0, scale_offset = 0;
-  };
+  explicit GpuKvCache(KvMemoryMap map) : map_(std::move(map)) {}
   KvPoolView view(int layer, int side) const;
 
-  KvCacheShape shape_;
-  Side sides_[2];
-  size_t layer_bytes_ = 0;
+  KvMemoryMap map_;
   DeviceBuffer buffer_;
   DeviceBuffer head_scales_;  // [2][num_layers][num_kv_heads] f32, or empty
   bool has_head_scales_[2] = {};

@@ -98,8 +98,13 @@ int Scheduler::prefix_limit(const Request& request) const {
 void Scheduler::refresh_match(Request& request) {
   if (config_.disable_radix_cache || request.match_version == tree_.version()) return;
   request.match_version = tree_.version();
-  request.match_len = tree_.match_length(
-      request.spec.cache_salt, std::span(request.tokens).first(prefix_limit(request)));
+  request.match_len = match_length(request, prefix_limit(request));
+}
+
+// How much of the request's first `limit` tokens is cached.
+int Scheduler::match_length(const Request& request, int limit) const {
+  if (config_.disable_radix_cache) return 0;
+  return tree_.match_length(request.spec.cache_salt, std::span(request.tokens).first(limit));
 }
 
 bool Scheduler::must_wait(Request& request) {
@@ -148,7 +153,20 @@ int Scheduler::reserved_pages(const Request& request) const {
   if (remaining <= 0) return 0;
   const int64_t expected = request.num_tokens() + request.uncommitted_samples +
                            static_cast<int64_t>(new_token_ratio_.value() * remaining);
-  return std::max(0, pool_.pages_for(expected) - static_cast<int>(request.pages.size()));
+  const int held = static_cast<int>(request.pages.size()) / num_groups_;
+  return full_groups_ * std::max(0, pool_.pages_for(expected) - held) + window_pages_to_come(request, expected);
+}
+
+// Pages that a waiting request's prefill takes when its first matched_tokens tokens are shared.
+int Scheduler::prefill_pages(const Request& request, int matched_tokens) const {
+  const int total = pool_.pages_for(request.num_tokens()), shared = matched_tokens / pool_.page_size();
+  int pages = full_groups_ * (total - shared);
+  for (const CacheGroupRule& group : config_.cache_groups) {
+    if (!group.windowed()) continue;
+    const int kept = shared - std::min(shared, group.first_seen(matched_tokens) / pool_.page_size());
+    pages += std::max(0, static_cast<int>(peak_group_pages(config_, group, request.num_tokens(), true)) - kept);
+  }
+  return pages;
 }
 
 // Whether the request may take new_pages pages now. Alone it always may: add() made sure.
@@ -160,7 +178,7 @@ bool Scheduler::fits(const Request& request, int new_pages) const {
                                      kReservedNewTokensCap);
   const int64_t expected =
       request.num_tokens() + static_cast<int64_t>(new_token_ratio_.value() * remaining);
-  spare -= pool_.pages_for(expected) - pool_.pages_for(request.num_tokens());
+  spare -= full_groups_ * (pool_.pages_for(expected) - pool_.pages_for(request.num_tokens()));
   return spare >= 0;
 }
 
@@ -171,13 +189,13 @@ bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
     return !step.rows.empty() && to_compute > budget.tokens;
   };
   if (exceeds_budget(request.match_len)) return false;
-  const int shared_pages = request.match_len / pool_.page_size();
-  if (!fits(request, pool_.pages_for(request.num_tokens()) - shared_pages)) return false;
-  if (!take_pages(request, /*allow_tail=*/true, step)) {
+  if (!fits(request, prefill_pages(request, request.match_len))) return false;
+  if (!take_pages(request, prefix_limit(request), step)) {
     // The source of a copied tail is held until the copy is done; without it there is a page more,
     // but the tail is computed.
-    if (exceeds_budget(shared_pages * pool_.page_size())) return false;
-    if (!take_pages(request, /*allow_tail=*/false, step)) return false;
+    const int full_tokens = request.match_len / pool_.page_size() * pool_.page_size();
+    if (exceeds_budget(match_length(request, full_tokens))) return false;
+    if (!take_pages(request, full_tokens, step)) return false;
   }
   Request* const oldest = *waiting_.begin();
   if (oldest != &request) ++oldest->overtaken;
@@ -194,53 +212,69 @@ bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
   return true;
 }
 
-// Gives the request all pages of its prefill, so that it cannot get stuck half way.
-bool Scheduler::take_pages(Request& request, bool allow_tail, Step& step) {
+// Gives the request what is cached of its first match_limit tokens, and all other pages of its prefill in groups
+// without a window, so that it cannot get stuck half way.
+bool Scheduler::take_pages(Request& request, int match_limit, Step& step) {
   assert(request.pages.empty() && request.node == nullptr);
   RadixTree::Match match;
   if (!config_.disable_radix_cache) {
     match = tree_.match_and_lock(request.spec.cache_salt,
-                                 std::span(request.tokens).first(prefix_limit(request)),
-                                 request.pages);
-    if (match.tail_tokens > 0) {
-      deferred_.push_back({step.number, match.tail_page, /*copy_source=*/true});
-      ++copy_source_pages_;
-      if (!allow_tail) {
-        pool_.unref(match.tail_page);
-        deferred_.pop_back();
-        --copy_source_pages_;
-        match.tail_tokens = 0;
-      }
-    }
+                                 std::span(request.tokens).first(match_limit), request.pages);
+    if (match.tail_tokens > 0) hold_copy_sources(match, step);
   }
-  const int shared_pages = static_cast<int>(request.pages.size());
-  const int total_pages = pool_.pages_for(request.num_tokens());
-  if (!fits(request, total_pages - shared_pages)) {
-    if (match.tail_tokens > 0) {
-      pool_.unref(match.tail_page);
-      deferred_.pop_back();
-      --copy_source_pages_;
+  if (!fits(request, prefill_pages(request, match.tokens()))) {
+    if (match.tail_tokens > 0) drop_copy_sources(match);
+    for (const int32_t page : request.pages) {
+      if (page != kNoPage) pool_.unref(page);
     }
-    for (const int32_t page : request.pages) pool_.unref(page);
     request.pages.clear();
     if (match.node != nullptr) tree_.unlock(match.node);
     return false;
   }
-  const int missing_pages = total_pages - shared_pages - pool_.num_free();
-  if (missing_pages > 0) tree_.evict(missing_pages);
-  while (static_cast<int>(request.pages.size()) < total_pages) {
-    request.pages.push_back(pool_.alloc());
-    assert(request.pages.back() != kNoPage);
-  }
-  if (match.tail_tokens > 0) {
-    step.copies.push_back({match.tail_page, request.pages[shared_pages], match.tail_tokens});
+  const int shared_pages = static_cast<int>(request.pages.size()) / num_groups_;
+  fill_tables(request, shared_pages, match.tokens());
+  for (int g = 0; g < num_groups_ && match.tail_tokens > 0; ++g) {
+    step.copies.push_back({match.tail_pages[g], request.pages[shared_pages * num_groups_ + g], match.tail_tokens});
   }
   request.node = match.node;
   ++request.pages_version;
   // The copied tail counts as written only when the step that copies it is committed.
   request.written = match.full_tokens;
-  request.scheduled = match.full_tokens + match.tail_tokens;
+  request.scheduled = match.tokens();
   return true;
+}
+
+// The sources of a copied tail are held until the copy is done.
+void Scheduler::hold_copy_sources(const RadixTree::Match& match, const Step& step) {
+  for (int g = 0; g < num_groups_; ++g) {
+    deferred_.push_back({step.number, match.tail_pages[g], !config_.cache_groups[g].windowed()});
+  }
+  copy_source_pages_ += full_groups_;
+}
+
+void Scheduler::drop_copy_sources(RadixTree::Match& match) {
+  for (int g = 0; g < num_groups_; ++g) pool_.unref(match.tail_pages[g]);
+  deferred_.resize(deferred_.size() - num_groups_);
+  copy_source_pages_ -= full_groups_;
+  match.tail_tokens = 0;
+}
+
+// The page tables behind the shared pages: whole in groups without a window, in the others as far as the match goes.
+void Scheduler::fill_tables(Request& request, int shared_pages, int matched_tokens) {
+  const int total_pages = pool_.pages_for(request.num_tokens());
+  make_free(full_groups_ * (total_pages - shared_pages));
+  request.pages.resize(total_pages * num_groups_, kNoPage);
+  for (int g = 0; g < num_groups_; ++g) {
+    const CacheGroupRule& group = config_.cache_groups[g];
+    for (int i = shared_pages; i < total_pages && !group.windowed(); ++i) {
+      request.pages[i * num_groups_ + g] = pool_.alloc();
+      assert(request.pages[i * num_groups_ + g] != kNoPage);
+    }
+    request.kept_from[g] = request.window_from[g] =
+        std::min(shared_pages, group.first_seen(matched_tokens) / pool_.page_size());
+  }
+  request.window_end = shared_pages;
+  grow_windows(request, matched_tokens);
 }
 
 void Scheduler::add_prefill_row(Request& request, PrefillBudget& budget, Step& step) {
@@ -252,6 +286,14 @@ void Scheduler::add_prefill_row(Request& request, PrefillBudget& budget, Step& s
     const int end = (request.scheduled + num_tokens) / page_size * page_size;
     if (end > request.scheduled) num_tokens = end - request.scheduled;
   }
+  if (window_groups() > 0 && chunked_ == &request) {  // an admission has made sure of its first chunk's pages
+    num_tokens = std::min(num_tokens, reachable_tokens(request) - request.scheduled);
+    if (num_tokens <= 0) {  // it sits out until pages come free
+      budget.chunk = 0;
+      return;
+    }
+  }
+  grow_windows(request, request.scheduled + num_tokens);
   fill_row(request, num_tokens, /*prefill=*/true, step);
   budget.tokens -= num_tokens;
   if (num_tokens < remaining) {

@@ -14,7 +14,15 @@ Status Scheduler::audit() const {
   }
   size_t waiting = 0, running = 0, draining = 0;
   for (const auto& [id, request] : requests_) {
-    for (const int32_t page : request->pages) ++refs[page];
+    for (size_t i = 0; i < request->pages.size(); ++i) {
+      const int page = static_cast<int>(i) / num_groups_, group = static_cast<int>(i) % num_groups_;
+      const bool windowed = config_.cache_groups[group].windowed();
+      const bool there = request->pages[i] != kNoPage;
+      if (there != (!windowed || (page >= request->kept_from[group] && page < request->window_end))) {
+        return Status::internal("request " + std::to_string(id) + " has a page too many or too few at entry " + std::to_string(page) + " of group " + std::to_string(group));
+      }
+      if (there) ++refs[request->pages[i]];
+    }
     const bool idle = request->pages.empty() && request->node == nullptr;
     switch (request->state) {
       case Request::State::waiting:
@@ -50,6 +58,7 @@ Status Scheduler::audit() const {
   if (std::count(refs.begin(), refs.end(), 0) != pool_.num_free()) {
     return Status::internal("the free list is wrong");
   }
+  if (!pool_.spare_count_holds()) return Status::internal("spare pages are miscounted");
   if (in_flight_.empty() && !deferred_.empty()) return Status::internal("a page was not given back");
   if (requests_.empty() && tree_.locked_pages() != 0) {
     return Status::internal("a lock was not given back");

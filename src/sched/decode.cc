@@ -15,18 +15,15 @@ bool Scheduler::can_decode(const Request& request) const {
 }
 
 bool Scheduler::needs_page(const Request& request) const {
-  return request.scheduled == static_cast<int>(request.pages.size()) * pool_.page_size();
+  return request.scheduled == static_cast<int>(request.pages.size()) / num_groups_ * pool_.page_size();
 }
 
 void Scheduler::add_decode_rows(Step& step) {
   if (pages_needed_for_decode() > available_pages()) make_room();
   for (Request* request : running_) {
     if (!can_decode(*request)) continue;
-    if (needs_page(*request)) {
-      const int32_t page = alloc_page();
-      if (page == kNoPage) continue;  // next step: pages are about to come free
-      request->pages.push_back(page);
-    }
+    // Without pages it sits out: they are about to come free.
+    if (needs_page(*request) && !append_pages(*request)) continue;
     fill_row(*request, 1, /*prefill=*/false, step);
   }
 }
@@ -34,7 +31,7 @@ void Scheduler::add_decode_rows(Step& step) {
 int Scheduler::pages_needed_for_decode() const {
   int pages = 0;
   for (const Request* request : running_) pages += can_decode(*request) && needs_page(*request);
-  return pages;
+  return pages * num_groups_;
 }
 
 // Retracts requests, the latest first, until the next tokens of the others fit. One is always
@@ -43,7 +40,7 @@ int Scheduler::pages_needed_for_decode() const {
 void Scheduler::make_room() {
   int coming = pages_about_to_free();
   if (pages_needed_for_decode() <= available_pages() + coming) return;
-  const int headroom = pool_.pages_for(kRetractHeadroomSteps);
+  const int headroom = pool_.pages_for(kRetractHeadroomSteps) * num_groups_;
   for (;;) {
     const int staying =
         std::count_if(running_.begin(), running_.end(), [&](auto* r) { return can_decode(*r); });
@@ -83,7 +80,7 @@ Scheduler::Request* Scheduler::pick_victim() const {
 // it and the tree, holds.
 int Scheduler::releasable_pages(const Request& request) const {
   return std::count_if(request.pages.begin(), request.pages.end(),
-                       [&](int32_t page) { return pool_.refs(page) <= 2; });
+                       [&](int32_t page) { return page != kNoPage && pool_.refs(page) <= 2; });
 }
 
 int Scheduler::pages_about_to_free() const {

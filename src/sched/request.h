@@ -1,6 +1,7 @@
 // Scheduler::Request: what the scheduler knows about one request. Private to this folder.
 #pragma once
 
+#include <array>
 #include <limits>
 
 #include "sched/scheduler.h"
@@ -23,8 +24,11 @@ struct Scheduler::Request {
 
   // K/V. Positions [0, written) are committed, [written, scheduled) in uncommitted steps.
   RadixTree::Node* node = nullptr;  // where it stands in the tree; null: not admitted, or no cache
-  std::vector<int32_t> pages;       // page table, one reference each
+  std::vector<int32_t> pages;       // page tables, [pages, groups], one reference each; kNoPage: none
   uint32_t pages_version = 0;
+  std::array<int, kMaxCacheGroups> kept_from{};    // pages before it are gone from a windowed group
+  std::array<int, kMaxCacheGroups> window_from{};  // those before it linger: out of the window, but still there
+  int window_end = 0;               // pages from here on have not been taken by windowed groups
   int written = 0;
   int scheduled = 0;
   int prefill_len = 0;              // tokens to prefill since the last admission

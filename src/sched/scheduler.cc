@@ -28,6 +28,9 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.max_running_requests, 1, "--max-running-requests"));
   WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
   WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
+  if (config.cache_groups.empty() || config.cache_groups.size() > kMaxCacheGroups) {
+    return Status::internal("the KV cache must have 1 to " + std::to_string(kMaxCacheGroups) + " groups");
+  }
   if (config.max_queued_requests != -1) {
     WW_RETURN_IF_ERROR(at_least(config.max_queued_requests, 1, "--max-queued-requests"));
   }
@@ -46,9 +49,11 @@ Status Scheduler::validate(const SchedulerConfig& config) {
 
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
+      num_groups_(static_cast<int>(config.cache_groups.size())),
       pool_(config.num_pages, config.page_size),
-      tree_(pool_, config.prefix_match),
+      tree_(pool_, config.prefix_match, config.cache_groups),
       new_token_ratio_(config.schedule_conservativeness) {
+  for (const CacheGroupRule& group : config.cache_groups) full_groups_ += !group.windowed();
   pool_.log_events(config.log_page_events);
 }
 
@@ -77,8 +82,8 @@ Status Scheduler::add(ScheduledRequestSpec spec) {
   }
   // The last sampled token is never fed back, so it takes no slot.
   const int64_t slots = std::max(input_len, total - 1);
-  if (pool_.pages_for(slots) > pool_.num_pages()) {
-    const int64_t pool_tokens = int64_t{pool_.num_pages()} * pool_.page_size();
+  if (peak_request_pages(config_, slots, /*prefilling=*/true) > pool_.num_pages()) {
+    const int64_t pool_tokens = int64_t{pool_.num_pages()} * pool_.page_size() / num_groups_;
     return Status::invalid_argument(
         asked + " do not fit in the KV pool of " + std::to_string(pool_tokens) +
             " tokens; lower max_new_tokens or start with a larger --max-total-tokens",
@@ -132,6 +137,10 @@ const Step& Scheduler::schedule() {
     add_decode_rows(step);
     if (!step.empty()) new_token_ratio_.on_decode_step();
   } else if (config_.enable_mixed_chunk) {
+    add_decode_rows(step);
+  }
+  if (step.empty() && in_flight_.empty() && chunked_ != nullptr) {
+    retract(*chunked_);  // it and the others hold what each of them waits for
     add_decode_rows(step);
   }
   if (step.empty()) return step;
@@ -198,21 +207,33 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
   stats.running_reqs = static_cast<int>(running_.size());
   stats.queued_reqs = static_cast<int>(waiting_.size());
-  stats.used_tokens = int64_t{pool_.num_used() - tree_.evictable_pages()} * pool_.page_size();
+  const int64_t used_pages = pool_.num_used() - tree_.evictable_pages() - pool_.num_spare();
+  stats.used_tokens = used_pages * pool_.page_size() / num_groups_;
   stats.evictable_tokens = tree_.evictable_tokens();
   stats.evicted_tokens_total = tree_.evicted_tokens_total();
   stats.new_token_ratio = new_token_ratio_.value();
   return stats;
 }
 
-// Pages that alloc_page() can surely give: free, or evictable and not the source of a pending copy.
+// Pages that make_free() can surely give: free, spare, or evictable and not the source of a pending copy.
 int Scheduler::available_pages() const {
-  return pool_.num_free() + tree_.evictable_pages() - copy_source_pages_;
+  return pool_.num_free() + pool_.num_spare() + tree_.evictable_pages() - copy_source_pages_;
 }
 
-int32_t Scheduler::alloc_page() {
-  if (pool_.num_free() == 0) tree_.evict(1);
-  return pool_.alloc();
+// Makes so many pages free, as far as that many are available.
+void Scheduler::make_free(int num_pages) {
+  int missing = num_pages - pool_.num_free();
+  if (missing > 0) missing -= reclaim_lingering(missing);
+  if (missing > 0) tree_.evict(missing);
+}
+
+// One page more in every group; false, and nothing done, when they are not there.
+bool Scheduler::append_pages(Request& request) {
+  make_free(num_groups_);
+  if (pool_.num_free() < num_groups_) return false;
+  for (int g = 0; g < num_groups_; ++g) request.pages.push_back(pool_.alloc());
+  ++request.window_end;
+  return true;
 }
 
 void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& step) {
@@ -232,6 +253,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   }
   row.pages = request.pages.data();
   row.num_pages = pool_.pages_for(end);
+  row.num_blank = request.kept_from.data();
   row.pages_version = request.pages_version;
   const bool samples =
       request.spec.max_new_tokens > 0 && (!prefill || end == request.prefill_len);
@@ -284,6 +306,7 @@ void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int
     end(request);
     return;
   }
+  if (window_groups() > 0) leave_windows(request);
   if (prefill_done) cache_prompt(request);
   if (request.retracting && request.uncommitted_steps == 0) retract(request);
 }
@@ -309,7 +332,8 @@ void Scheduler::cache_prompt(Request& request) {
   if (config_.disable_radix_cache) return;
   const int pages = pool_.pages_for(request.written);
   request.node = tree_.insert(request.node, std::span(request.tokens).first(request.written),
-                              std::span(request.pages).first(pages), displaced_);
+                              std::span(request.pages).first(pages * num_groups_), displaced_);
+  drop_lingering(request, pool_.num_pages());  // the tree keeps them now
   if (displaced_.empty()) return;
   // An uncommitted step may read the displaced pages.
   for (const int32_t page : displaced_) {
@@ -346,7 +370,7 @@ void Scheduler::release_pages(Request& request) {
   } else if (request.node != nullptr) {
     // A wasted row may have written the K/V of a token that was never committed.
     const int tokens = std::min(request.written, request.num_tokens());
-    const auto pages = std::span(request.pages).first(pool_.pages_for(tokens));
+    const auto pages = std::span(request.pages).first(pool_.pages_for(tokens) * num_groups_);
     request.node =
         tree_.insert(request.node, std::span(request.tokens).first(tokens), pages, displaced_);
     for (const int32_t page : displaced_) pool_.unref(page);
@@ -354,8 +378,12 @@ void Scheduler::release_pages(Request& request) {
     tree_.unlock(request.node);
     request.node = nullptr;
   }
-  for (const int32_t page : request.pages) pool_.unref(page);
+  for (const int32_t page : request.pages) {
+    if (page != kNoPage) pool_.unref(page);
+  }
   request.pages.clear();
+  request.kept_from = request.window_from = {};
+  request.window_end = 0;
   ++request.pages_version;
   request.written = request.scheduled = 0;
   request.kv_shared = false;

@@ -26,6 +26,12 @@
 // A request whose uncached prompt begins like one that is being prefilled now (at least
 // kInBatchShareMinTokens tokens) waits for that one and then shares its pages.
 //
+// Cache groups (kv/cache_layout.h): a request has a page table a group, all of one length. A windowed group's page
+// goes back to the pool when the step that last saw it is committed; until the prompt is cached, such pages linger
+// (they are spare: taken when pages are wanted), so that a prefix can be hit in its middle. Windowed groups take the
+// pages of a prompt chunk by chunk. Should the last pages go to requests that wait for one another, the newest
+// prefill is retracted.
+//
 // Errors: add() refuses what can never run; nothing that is admitted fails later for want of pages.
 #pragma once
 
@@ -38,6 +44,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/cache_layout.h"
 #include "kv/page_pool.h"
 #include "kv/radix_tree.h"
 #include "sched/new_token_ratio.h"
@@ -92,8 +99,14 @@ struct SchedulerConfig {
   PrefixMatchMode prefix_match = PrefixMatchMode::token;
   int overlap_depth = 0;           // 0 or 1
   bool log_page_events = false;    // fill Step::page_events
+  std::vector<CacheGroupRule> cache_groups = {CacheGroupRule{}};  // 1 to kMaxCacheGroups
   std::vector<int32_t> eos_token_ids;
 };
+
+// Pages that a request of so many tokens holds at once, from its prefill on or while it decodes: of a group, and of
+// all groups together.
+int64_t peak_group_pages(const SchedulerConfig& config, const CacheGroupRule& group, int64_t tokens, bool prefilling);
+int64_t peak_request_pages(const SchedulerConfig& config, int64_t tokens, bool prefilling);
 
 struct ScheduledRequestSpec {
   RequestId id = kNoRequest;       // unique among the live requests, not kNoRequest
@@ -124,13 +137,16 @@ struct StepRow {
   bool prefill = false;
   bool first_scheduled = false;    // its time in the queue ends with this step
   const int32_t* input_ids = nullptr;  // [num_tokens]; null when future_slot >= 0
-  const int32_t* pages = nullptr;      // [num_pages] page table, covers start + num_tokens tokens
+  // [num_pages, groups] page tables, cover start + num_tokens tokens; the first num_blank[group] entries of a group
+  // are kNoPage: no row sees those tokens any more.
+  const int32_t* pages = nullptr;
   int num_pages = 0;
-  // While id and version stay the same a page table only grows at its end.
+  const int* num_blank = nullptr;      // [groups]
+  // While id and version stay the same a page table only grows at its end, and its blank beginning grows.
   uint32_t pages_version = 0;
 };
 
-// Copy the first num_tokens slots of one page to another, in all layers.
+// Copy the first num_tokens slots of one page to another, in all layers of its group.
 struct PageCopy {
   int32_t src_page = kNoPage;
   int32_t dst_page = kNoPage;
@@ -248,12 +264,17 @@ class Scheduler {
   bool must_wait(Request& request);
   Request* prefilling_same_prefix(Request& request);
   bool admit(Request& request, PrefillBudget& budget, Step& step);
-  bool take_pages(Request& request, bool allow_tail, Step& step);
+  bool take_pages(Request& request, int match_limit, Step& step);
+  void hold_copy_sources(const RadixTree::Match& match, const Step& step);
+  void drop_copy_sources(RadixTree::Match& match);
+  void fill_tables(Request& request, int shared_pages, int matched_tokens);
   bool fits(const Request& request, int new_pages) const;
+  int prefill_pages(const Request& request, int matched_tokens) const;
   int reserved_pages(const Request& request) const;
   void add_prefill_row(Request& request, PrefillBudget& budget, Step& step);
   int prefix_limit(const Request& request) const;
   void refresh_match(Request& request);
+  int match_length(const Request& request, int limit) const;
 
   // decode.cc: decode rows and retraction
   void add_decode_rows(Step& step);
@@ -266,9 +287,19 @@ class Scheduler {
   int pages_about_to_free() const;
   void retract(Request& request);
 
+  // windows.cc: pages of groups with a sliding window
+  int window_groups() const { return num_groups_ - full_groups_; }
+  int window_pages_to_come(const Request& request, int64_t tokens) const;
+  int reachable_tokens(const Request& request) const;
+  void grow_windows(Request& request, int end);
+  void leave_windows(Request& request);
+  int drop_lingering(Request& request, int num_pages);
+  int reclaim_lingering(int num_pages);
+
   // scheduler.cc: the rest of a request's life
   int available_pages() const;
-  int32_t alloc_page();
+  void make_free(int num_pages);
+  bool append_pages(Request& request);
   void fill_row(Request& request, int num_tokens, bool prefill, Step& step);
   void apply_row(const StepRow& row, int row_index, std::span<const int32_t> sampled);
   void accept_token(Request& request, StepEvent& event);
@@ -280,6 +311,8 @@ class Scheduler {
   void release_deferred(uint64_t committed_step);
 
   const SchedulerConfig config_;
+  const int num_groups_;
+  int full_groups_ = 0;                 // those without a window
   PagePool pool_;
   RadixTree tree_;
   NewTokenRatio new_token_ratio_;
@@ -291,7 +324,7 @@ class Scheduler {
   std::deque<Step> in_flight_;          // uncommitted, oldest first
   Step scratch_;                        // the step being built; its vectors are reused
   std::vector<DeferredPage> deferred_;  // references given back when that step is committed
-  int copy_source_pages_ = 0;           // how many of them are sources of copies
+  int copy_source_pages_ = 0;           // how many of them are sources of copies, in groups without a window
   std::vector<Request*> candidates_;
   std::vector<int32_t> displaced_;
   std::vector<StepEvent> events_;

@@ -25,6 +25,7 @@ class FakeKv {
     int32_t token = -1;
     int32_t position = -1;
     int32_t salt = -1;
+    int32_t group = -1;  // of layers
     bool operator==(const Slot&) const = default;
   };
 

@@ -36,12 +36,12 @@ sim_mutant(abort_before_prefill_leaks sched/scheduler.cc
   [[  if (request.written > 0) release_pages(request);
   released_]])
 sim_mutant(tail_page_shared_not_copied sched/admission.cc
-  [[step.copies.push_back({match.tail_page, request.pages[shared_pages], match.tail_tokens});]]
-  [[pool_.ref(match.tail_page), pool_.unref(request.pages[shared_pages]),
-        request.pages[shared_pages] = match.tail_page;]])
+  [[step.copies.push_back({match.tail_pages[g], request.pages[shared_pages * num_groups_ + g], match.tail_tokens});]]
+  [[pool_.ref(match.tail_pages[g]), pool_.unref(request.pages[shared_pages * num_groups_ + g]),
+        request.pages[shared_pages * num_groups_ + g] = match.tail_pages[g];]])
 sim_mutant(copy_source_not_held sched/admission.cc
-  [[deferred_.push_back({step.number, match.tail_page,]]
-  [[deferred_.push_back({0, match.tail_page,]])
+  [[deferred_.push_back({step.number, match.tail_pages[g],]]
+  [[deferred_.push_back({0, match.tail_pages[g],]])
 sim_mutant(prompt_logits_skipped sched/admission.cc
   [[return std::min(request.num_tokens() - 1, request.logits_from);]]
   [[return request.num_tokens() - 1;]])
@@ -49,7 +49,7 @@ sim_mutant(waits_for_one_that_is_gone sched/admission.cc
   [[leader != requests_.end() && !leader->second->prompt_cached]]
   [[leader == requests_.end() || !leader->second->prompt_cached]])
 sim_mutant(step_over_its_token_bound sched/admission.cc
-  [[if (exceeds_budget(shared_pages * pool_.page_size())) return false;]]
+  [[if (exceeds_budget(match_length(request, full_tokens))) return false;]]
   [[]])
 sim_mutant(retraction_forgets_a_token sched/decode.cc
   [[  leave_running(request);
@@ -66,10 +66,26 @@ sim_mutant(salt_ignored kv/radix_tree.cc
 sim_mutant(split_forgets_locks kv/radix_tree.cc
   [[upper->locks = node->locks;]]
   [[upper->locks = 0;]])
-sim_mutant(eviction_skips_unref kv/radix_tree.cc
-  [[for (const int32_t page : leaf->pages) pool_.unref(page);
+sim_mutant(eviction_skips_unref kv/radix_tree_evict.cc
+  [[disown(leaf->pages[i], static_cast<int>(i) % num_groups_);
   delete leaf;]]
-  [[delete leaf;]])
+  [[(void)i;
+  delete leaf;]])
+sim_mutant(window_left_one_page_early sched/windows.cc
+  [[group.first_seen(request.written) / pool_.page_size();]]
+  [[group.first_seen(request.written) / pool_.page_size() + 1;]])
+sim_mutant(window_left_before_the_commit sched/windows.cc
+  [[group.first_seen(request.written) / pool_.page_size();]]
+  [[group.first_seen(request.scheduled) / pool_.page_size();]])
+sim_mutant(hit_without_its_window kv/radix_tree.cc
+  [[if (full_groups_ < num_groups_) limit_to_windows(at);]]
+  [[]])
+sim_mutant(blank_entry_keeps_its_page batch/batch_builder.cc
+  [[std::fill(table + known.num_blank[g], table + std::max(num_blank, known.num_blank[g]), cache_.blank_page);]]
+  [[]])
+sim_mutant(lingering_page_counted_twice sched/windows.cc
+  [[if (linger) pool_.mark_spare(request.pages[i * num_groups_ + g], true);]]
+  [[pool_.mark_spare(request.pages[i * num_groups_ + g], true);]])
 sim_mutant(stale_page_table_row batch/batch_builder.cc
   [[known.id == row.id && known.pages_version == row.pages_version]]
   [[known.id == row.id]])

@@ -31,6 +31,14 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
   config.prefix_match = rng.chance(20) ? PrefixMatchMode::page : PrefixMatchMode::token;
   config.overlap_depth = rng.between(0, 1);
   config.mixed_chunk_rows = rng.chance(50) ? rng.between(1, 16) : 0;
+  if (rng.chance(50)) {  // layers with windows beside layers without, or alone
+    config.cache_groups.assign(rng.between(1, 3), CacheGroupRule{});
+    const int window = rng.between(0, 40);
+    for (CacheGroupRule& group : config.cache_groups) {
+      if (rng.chance(60)) group.window_left = rng.chance(70) ? window : rng.between(0, 40);
+    }
+    config.num_pages *= static_cast<int>(config.cache_groups.size());
+  }
   return config;
 }
 
@@ -59,7 +67,8 @@ void run_alone(Client& client, const Scenario& scenario) {
 
 // Most requests are possible, many of them only just.
 void fit_to_pool(ScheduledRequestSpec& spec, const SchedulerConfig& config) {
-  const int limit = std::min(config.context_len, config.num_pages * config.page_size);
+  const int groups = static_cast<int>(config.cache_groups.size());
+  const int limit = std::min(config.context_len, config.num_pages / groups * config.page_size);
   const int prompt = std::min(static_cast<int>(spec.input_ids.size()), std::max(1, limit - 1));
   spec.input_ids.resize(prompt);
   spec.max_new_tokens = std::clamp(limit - prompt, 0, spec.max_new_tokens);

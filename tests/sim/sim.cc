@@ -43,9 +43,11 @@ class World {
         scenario_(make_scenario(rng_)),
         trace_(trace),
         scheduler_(scenario_.config),
-        kv_(scenario_.config.num_pages, scenario_.config.page_size),
-        builders_{BatchBuilder(scenario_.config.page_size),
-                  BatchBuilder(scenario_.config.page_size)},
+        num_groups_(static_cast<int>(scenario_.config.cache_groups.size())),
+        blank_page_(scenario_.config.num_pages),
+        kv_(scenario_.config.num_pages + 1, scenario_.config.page_size),
+        builders_{BatchBuilder({scenario_.config.page_size, num_groups_, blank_page_}),
+                  BatchBuilder({scenario_.config.page_size, num_groups_, blank_page_})},
         live_(scenario_.clients.size()) {}
 
   Outcome run() {
@@ -105,8 +107,7 @@ class World {
     const int prompt = static_cast<int>(next.spec.input_ids.size());
     const int total = prompt + next.spec.max_new_tokens;
     const int slots = std::max(prompt, total - 1);
-    const bool possible = prompt > 0 && total <= config.context_len &&
-                          (slots + config.page_size - 1) / config.page_size <= config.num_pages;
+    const bool possible = prompt > 0 && total <= config.context_len && peak_pages(slots) <= config.num_pages;
     const bool queue_full = config.max_queued_requests >= 0 &&
                             scheduler_.stats().queued_reqs >= config.max_queued_requests;
     ScheduledRequestSpec spec = next.spec;
@@ -187,15 +188,36 @@ class World {
               "more than max_prefill_tokens");
   }
 
+  // What one request needs at most: whole tables, or windows and the rows of all steps under way.
+  int peak_pages(int slots) const {
+    const SchedulerConfig& config = scenario_.config;
+    const auto pages_for = [&](int tokens) { return (tokens + config.page_size - 1) / config.page_size; };
+    int pages = 0;
+    for (const CacheGroupRule& group : config.cache_groups) {
+      int most = pages_for(slots);
+      if (group.windowed() && config.chunked_prefill_size > 0) {
+        const int rows = config.chunked_prefill_size * (config.overlap_depth + 1);
+        most = std::min(most, pages_for(group.window_left + rows) + 1);
+      }
+      pages += most;
+    }
+    return pages;
+  }
+
   // No page that an uncommitted step writes for one request is seen by another.
   void check_ownership() {
+    for (int group = 0; group < num_groups_; ++group) check_ownership(group);
+  }
+
+  void check_ownership(int group) {
     writer_.assign(scenario_.config.num_pages, kNoRequest);
     for (const Pending& pending : pending_) {
       const ForwardBatch& batch = builders_[pending.builder].batch();
       for (int r = 0; r < batch.num_reqs; ++r) {
         const RequestId id = pending.step->rows[r].id;
         for (int i = batch.q_indptr[r]; i < batch.q_indptr[r + 1]; ++i) {
-          const int32_t page = batch.kv_slots[i] / batch.page_size;
+          const int32_t page = builders_[pending.builder].kv_slots(group)[i] / batch.page_size;
+          CHECK_SIM(page >= 0 && page < scenario_.config.num_pages, "a token is written nowhere");
           CHECK_SIM(writer_[page] == kNoRequest || writer_[page] == id, "two writers of a page");
           writer_[page] = id;
         }
@@ -206,8 +228,11 @@ class World {
       for (int r = 0; r < batch.num_reqs; ++r) {
         const RequestId id = pending.step->rows[r].id;
         const int pages = (batch.kv_lens[r] + batch.page_size - 1) / batch.page_size;
-        for (int i = 0; i < pages; ++i) {
-          const RequestId writer = writer_[batch.pages_of(r)[i]];
+        const CacheGroupRule& rule = scenario_.config.cache_groups[group];
+        for (int i = rule.first_seen(batch.positions[batch.q_indptr[r]]) / batch.page_size; i < pages; ++i) {
+          const int32_t page = builders_[pending.builder].pages_of(r, group)[i];
+          if (page == blank_page_) continue;
+          const RequestId writer = writer_[page];
           CHECK_SIM(writer == kNoRequest || writer == id, "a page is written by another request");
         }
       }
@@ -242,21 +267,38 @@ class World {
       while (i >= batch.q_indptr[r + 1]) ++r;
       const Client& of = client(pending.step->rows[r].id);
       CHECK_SIM(batch.input_ids[i] == of.sequence[batch.positions[i]], "wrong input token");
-      kv_.write(batch.kv_slots[i], {batch.input_ids[i], batch.positions[i], of.salt});
+      for (int group = 0; group < num_groups_; ++group) {
+        kv_.write(builder.kv_slots(group)[i], {batch.input_ids[i], batch.positions[i], of.salt, group});
+      }
     }
     for (int r = 0; r < batch.num_reqs; ++r) {
       const StepRow& row = pending.step->rows[r];
       const Client& of = client(row.id);
+      for (int group = 0; group < num_groups_; ++group) check_visible(builder, r, group, of);
       uint64_t hash = of.salt;
-      for (int position = 0; position < batch.kv_lens[r]; ++position) {
-        const FakeKv::Slot& slot = kv_.read(batch.pages_of(r), position);
-        CHECK_SIM(slot.position == position && slot.salt == of.salt, "a slot of somebody else");
-        hash = extend_hash(hash, slot.token);
-      }
+      for (int position = 0; position < batch.kv_lens[r]; ++position) hash = extend_hash(hash, of.sequence[position]);
       if (row.sample_slot < 0) continue;
       const int32_t logits_row = builder.sample_rows()[row.sample_slot];
       CHECK_SIM(batch.logits_rows[logits_row] == batch.q_indptr[r + 1] - 1, "wrong logits row");
       sampled_[row.sample_slot] = next_token(hash, scenario_.vocab_size);
+    }
+  }
+
+  // What the rows of a request see in a group is there; what they do not see is blank, or still the request's.
+  void check_visible(const BatchBuilder& builder, int r, int group, const Client& of) {
+    const ForwardBatch& batch = builder.batch();
+    const CacheGroupRule& rule = scenario_.config.cache_groups[group];
+    const int first_seen = rule.first_seen(batch.positions[batch.q_indptr[r]]);
+    const int32_t* pages = builder.pages_of(r, group);
+    for (int position = 0; position < batch.kv_lens[r]; ++position) {
+      const bool blank = pages[position / batch.page_size] == blank_page_;
+      CHECK_SIM(!blank || position < first_seen, "a token that is seen has left the cache");
+      if (blank) continue;
+      const FakeKv::Slot& slot = kv_.read(pages, position);
+      // Given back since the step was built; nobody writes it before the step has run.
+      if (position < first_seen && slot == FakeKv::Slot{}) continue;
+      CHECK_SIM(slot.position == position && slot.salt == of.salt && slot.group == group, "a slot of somebody else");
+      CHECK_SIM(slot.token == of.sequence[position], "another token than alone");
     }
   }
 
@@ -318,7 +360,7 @@ class World {
     }
     const RadixTree& tree = scheduler_.tree();
     CHECK_SIM(tree.locked_pages() == 0 && scheduler_.stats().used_tokens == 0, "leak at idle");
-    CHECK_SIM(scheduler_.pool().num_used() == tree.evictable_pages(), "leak at idle");
+    CHECK_SIM(scheduler_.pool().num_used() == tree.evictable_pages() + scheduler_.pool().num_spare(), "leak at idle");
     CHECK_SIM(scheduler_.flush_cache() && scheduler_.pool().num_used() == 0, "flush leaves pages");
     check_after_call();
   }
@@ -338,7 +380,7 @@ class World {
     for (const StepRow& row : step.rows) {
       std::printf("  row: request %d %s [%d, %d) pages", static_cast<int>(row.id),
                   row.prefill ? "prefill" : "decode", row.start, row.start + row.num_tokens);
-      for (int i = 0; i < row.num_pages; ++i) std::printf(" %d", row.pages[i]);
+      for (int i = 0; i < row.num_pages * num_groups_; ++i) std::printf(" %d", row.pages[i]);
       std::printf("\n");
     }
   }
@@ -349,6 +391,8 @@ class World {
   const Scenario scenario_;
   const bool trace_;
   Scheduler scheduler_;
+  const int num_groups_;
+  const int32_t blank_page_;
   FakeKv kv_;
   std::array<BatchBuilder, 2> builders_;
   int next_builder_ = 0;

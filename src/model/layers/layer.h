@@ -21,7 +21,7 @@ namespace warpweave {
 // What every part of a layer gets of a forward.
 template <typename Device>
 struct LayerCallOf {
-  const ForwardBatch& batch;
+  const ForwardBatch& batch;        // with the slots and page tables of the layer's cache group
   typename Device::Cache& cache;
   AttentionBackend& attention;      // has planned `batch`
   typename Device::Residual& x;     // the residual stream of the batch's rows, later of those that are left
@@ -55,11 +55,13 @@ struct LayerOf {
 
 // Runs all layers. `after(layer, name)` is called after each part that left rows in x. Stops at the first failure.
 template <typename Device, typename After>
-Status run_layers(std::span<const LayerOf<Device>> layers, LayerCallOf<Device> call, After&& after) {
+Status run_layers(std::span<const LayerOf<Device>> layers, const LayerCallOf<Device>& model, After&& after) {
   const int count = static_cast<int>(layers.size());
-  for (call.layer = 0; call.layer < count; ++call.layer) {
-    const LayerOf<Device>& layer = layers[call.layer];
-    call.last_mixer = call.layer + 1 == count;
+  for (int i = 0; i < count; ++i) {
+    const LayerOf<Device>& layer = layers[i];
+    const ForwardBatch batch = model.batch.of_group(model.cache.group_of(i));
+    const LayerCallOf<Device> call{.batch = batch, .cache = model.cache, .attention = model.attention, .x = model.x,
+                                   .layer = i, .last_mixer = i + 1 == count};
     WW_RETURN_IF_ERROR(layer.mixer->forward(call));
     if (call.last_mixer && call.batch.logits_rows.empty()) return {};
     after(call.layer, layer.mixer->name());

@@ -90,6 +90,7 @@ std::string server_info_json(const Api& api) {
                          {"num_pages", info.num_pages},
                          {"context_length", info.context_len},
                          {"max_total_num_tokens", info.max_total_tokens},
+                         {"max_num_tokens_at_context_length", info.max_tokens_at_context},
                          {"max_running_requests", info.max_running_requests},
                          {"chunked_prefill_size", info.chunked_prefill_size},
                          {"enable_mixed_chunk", info.enable_mixed_chunk},

@@ -1,0 +1,151 @@
+// Serving models with sliding-window layers: pages that leave a window go back to the pool, prefixes are found as
+// before, and the text is the one of a single pool.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "engine/engine_impl.h"
+
+namespace warpweave {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+ServedModel serve(ServerArgs args, const std::string& family) {
+  const std::string path = "tests/golden/families/" + family;
+  args.dtype = "float32";
+  args.model_path = path;
+  args.skip_tokenizer_init = true;
+  args.enable_kv_canary = true;  // pages that are given back are overwritten at once
+  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+  EXPECT_TRUE(served.ok()) << served.status().message();
+  return std::move(served).value();
+}
+
+struct Answer {
+  Ids ids;
+  int cached_tokens = 0;
+  int retractions = 0;
+  Status error;
+  bool operator==(const Answer& other) const { return ids == other.ids && error.ok() && other.error.ok(); }
+};
+
+// Greedy answers to all prompts at once, in their order.
+std::vector<Answer> ask(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t finished = 0;
+  std::vector<Answer> answers(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerateRequest request;
+    request.rid = std::to_string(i);
+    request.input_ids = prompts[i];
+    request.sampling.temperature = 0;
+    request.sampling.max_new_tokens = new_tokens;
+    request.sampling.ignore_eos = true;
+    const Status status = served.engine->submit(request, [&, i](const OutputDelta& delta) {
+      std::lock_guard lock(mutex);
+      answers[i].ids.insert(answers[i].ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+      answers[i].cached_tokens = delta.cached_tokens;
+      answers[i].retractions = delta.total_retractions;
+      if (delta.finish) answers[i].error = delta.finish->error;
+      finished += delta.finish.has_value();
+      changed.notify_all();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished == prompts.size(); }));
+  return answers;
+}
+
+Ids some_ids(int count, int seed) {
+  Ids ids(count);
+  for (int i = 0; i < count; ++i) ids[i] = 1 + (i * 37 + i * i * seed + seed * 11) % 90;
+  return ids;
+}
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+struct Setting {
+  const char* family;
+  int page_size;
+  bool overlap;
+};
+void PrintTo(const Setting& s, std::ostream* out) {
+  *out << s.family << " page " << s.page_size << (s.overlap ? "" : " without overlap");
+}
+
+class WindowServing : public testing::TestWithParam<Setting> {
+ protected:
+  ServerArgs args() const {
+    ServerArgs args;
+    args.page_size = GetParam().page_size;
+    args.disable_overlap_schedule = !GetParam().overlap;
+    args.chunked_prefill_size = 16;
+    args.max_total_tokens = 1024;
+    return args;
+  }
+};
+
+TEST_P(WindowServing, SaysTheSameAsWithOnePool) {
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(11 + 13 * i, i));
+  ServerArgs one_pool = args();
+  one_pool.disable_hybrid_swa_memory = true;
+  auto expected_from = serve(one_pool, GetParam().family);
+  auto served = serve(args(), GetParam().family);
+  EXPECT_GT(served.engine->info().max_tokens_at_context, expected_from.engine->info().max_tokens_at_context);
+  const auto expected = ask(expected_from, prompts, 24);
+  EXPECT_EQ(ask(served, prompts, 24), expected);
+  // The next turns find what the ones before left.
+  std::vector<Ids> turns;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    turns.push_back(joined(joined(prompts[i], expected[i].ids), some_ids(3, 50 + static_cast<int>(i))));
+    if (turns.back().size() > 100) turns.back().resize(100);
+  }
+  const auto expected_turns = ask(expected_from, turns, 8);
+  const auto now = ask(served, turns, 8);
+  EXPECT_EQ(now, expected_turns);
+  int cached = 0, expected_cached = 0;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    cached += now[i].cached_tokens;
+    expected_cached += expected_turns[i].cached_tokens;
+  }
+  EXPECT_GE(cached, expected_cached * 95 / 100);
+  EXPECT_GT(expected_cached, 0);
+}
+
+TEST_P(WindowServing, SharedBeginningsAreFoundInTheMiddleOfAPrompt) {
+  auto served = serve(args(), GetParam().family);
+  const Ids shared = some_ids(64, 5);
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 5; ++i) prompts.push_back(joined(shared, some_ids(20, 60 + i)));
+  ask(served, {prompts[0]}, 8);
+  for (int i = 1; i < 5; ++i) EXPECT_GE(ask(served, {prompts[i]}, 8)[0].cached_tokens, 64) << i;
+}
+
+TEST_P(WindowServing, SaysTheSameWhenThePoolIsTooSmallForAll) {
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 8; ++i) prompts.push_back(some_ids(30 + 5 * i, i));
+  auto roomy = serve(args(), GetParam().family);
+  ServerArgs tight = args();
+  tight.max_total_tokens = 128;
+  tight.schedule_conservativeness = 0.05;
+  auto served = serve(tight, GetParam().family);
+  const auto answers = ask(served, prompts, 40);
+  EXPECT_EQ(answers, ask(roomy, prompts, 40));
+  EXPECT_TRUE(served.engine->audit().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, WindowServing,
+                         testing::Values(Setting{"gemma2", 1, true}, Setting{"gemma3", 4, true},
+                                         Setting{"gpt-oss", 3, false}, Setting{"mistral", 4, true},
+                                         Setting{"gemma3", 16, false}, Setting{"mistral", 1, false}));
+
+}  // namespace
+}  // namespace warpweave
