@@ -83,9 +83,10 @@ sim_mutant(hit_without_its_window kv/radix_tree.cc
 sim_mutant(blank_entry_keeps_its_page batch/batch_builder.cc
   [[std::fill(table + known.num_blank[g], table + std::max(num_blank, known.num_blank[g]), cache_.blank_page);]]
   [[]])
-sim_mutant(lingering_page_counted_twice sched/windows.cc
-  [[if (linger) pool_.mark_spare(request.pages[i * num_groups_ + g], true);]]
-  [[pool_.mark_spare(request.pages[i * num_groups_ + g], true);]])
+sim_mutant(healed_page_without_a_reference kv/radix_tree.cc
+  [[      own(mine, g);
+      track_windows(child);]]
+  [[      track_windows(child);]])
 sim_mutant(stale_page_table_row batch/batch_builder.cc
   [[known.id == row.id && known.pages_version == row.pages_version]]
   [[known.id == row.id]])

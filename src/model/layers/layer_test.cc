@@ -16,7 +16,9 @@ struct Notes {
   std::string failing;              // the part that fails
 };
 struct OnPaper {
-  struct Cache {};
+  struct Cache {
+    int group_of(int) const { return 0; }
+  };
   using Residual = Notes;
 };
 using Call = LayerCallOf<OnPaper>;
