@@ -30,6 +30,8 @@ struct ServerArgs {
   std::string chat_template;                 // a file, or the template text itself
   std::optional<int> context_length;         // tokens
   std::string sampling_defaults = "model";   // model, openai
+  std::string tool_call_parser = "auto";     // a format of src/output, auto (by the template), none
+  std::string reasoning_parser = "none";
   std::string grammar_backend = "auto";      // none, or who else would compile grammars
   bool constrained_json_disable_any_whitespace = false;
 

@@ -5,9 +5,27 @@
 
 #include <fmt/format.h>
 
+#include "output/formats.h"
 #include "server/api/limits.h"
 
 namespace warpweave::server {
+namespace {
+
+// What a flag says: a name, "auto" for what the template is recognised by, "none".
+std::string_view choose_format(std::string_view flag, const ChatTemplate* chat_template,
+                               std::string_view (*guess)(std::string_view)) {
+  if (flag == "none") return {};
+  if (flag != "auto") return flag;
+  return chat_template ? guess(chat_template->source()) : std::string_view();
+}
+
+}  // namespace
+
+Api::Api(ApiContext context)
+    : context_(std::move(context)),
+      grammars_(make_grammar_compiler(context_.tokenizer, info().eos_token_ids)),
+      reasoning_format_(choose_format(context_.args.reasoning_parser, context_.chat_template, output::guess_reasoning_format)),
+      call_format_(choose_format(context_.args.tool_call_parser, context_.chat_template, output::guess_call_format)) {}
 
 Status Api::require_tokenizer(std::string_view field) const {
   if (context_.tokenizer) return {};

@@ -17,8 +17,7 @@ namespace warpweave::server {
 
 class Api {
  public:
-  explicit Api(ApiContext context)
-      : context_(std::move(context)), grammars_(make_grammar_compiler(context_.tokenizer, info().eos_token_ids)) {}
+  explicit Api(ApiContext context);
 
   Engine& engine() const { return context_.engine; }
   const EngineInfo& info() const { return context_.engine.info(); }
@@ -29,6 +28,10 @@ class Api {
   ModelLimits limits() const {
     return {info().vocab_size, info().context_len, context_.tokenizer};
   }
+
+  // The formats of answers, by --reasoning-parser and --tool-call-parser; empty: none.
+  std::string_view reasoning_format() const { return reasoning_format_; }
+  std::string_view call_format() const { return call_format_; }
 
   GrammarContext grammar_context() const { return {grammars_.get(), context_.args}; }
 
@@ -46,6 +49,8 @@ class Api {
  private:
   const ApiContext context_;
   const std::unique_ptr<grammar::GrammarCompiler> grammars_;  // thread-safe
+  const std::string_view reasoning_format_;
+  const std::string_view call_format_;
   std::mutex mutex_;
   std::unordered_map<std::string, std::vector<std::string>> groups_;
 };

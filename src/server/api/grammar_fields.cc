@@ -33,11 +33,28 @@ bool is_absent(const Json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_string() && value.get_ref<const std::string&>().empty());
 }
 
+grammar::JsonStyle json_style(const ServerArgs& args) {
+  grammar::JsonStyle style;
+  style.any_whitespace = !args.constrained_json_disable_any_whitespace;
+  return style;
+}
+
+Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_spec(const GrammarContext& context, const std::string& field, const GrammarSpec& spec) {
+  if (context.args.grammar_backend == "none") {
+    return Status::unsupported(fmt::format("{} needs structured output, which --grammar-backend none turned off.", field), field);
+  }
+  if (context.compiler == nullptr) {
+    return Status::unsupported(fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init.", field), field);
+  }
+  Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled = context.compiler->compile(spec);
+  if (!compiled.ok()) return Status(compiled.status().code(), fmt::format("{}: {}.", field, compiled.status().message()), field);
+  return compiled;
+}
+
 class GrammarReader {
  public:
-  GrammarReader(const GrammarContext& context, SamplingParams* params) : context_(context), params_(*params) {
-    style_.any_whitespace = !context.args.constrained_json_disable_any_whitespace;
-  }
+  GrammarReader(const GrammarContext& context, SamplingParams* params)
+      : context_(context), params_(*params), style_(json_style(context.args)) {}
 
   void read(FieldReader* reader, Dialect dialect) {
     if (dialect == Dialect::native) {
@@ -160,17 +177,7 @@ class GrammarReader {
   }
 
   Status compile() {
-    if (context_.args.grammar_backend == "none") {
-      return Status::unsupported(fmt::format("{} needs structured output, which --grammar-backend none turned off.", field_), field_);
-    }
-    if (context_.compiler == nullptr) {
-      return Status::unsupported(fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init.", field_), field_);
-    }
-    Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled = context_.compiler->compile(*spec_);
-    if (!compiled.ok()) {
-      return {compiled.status().code(), fmt::format("{}: {}.", field_, compiled.status().message()), field_};
-    }
-    params_.grammar = std::move(*compiled);
+    WW_ASSIGN_OR_RETURN(params_.grammar, compile_spec(context_, field_, *spec_));
     return {};
   }
 
@@ -198,6 +205,10 @@ std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer*
 
 void read_grammar(const GrammarContext& context, FieldReader* reader, Dialect dialect, SamplingParams* params) {
   GrammarReader(context, params).read(reader, dialect);
+}
+
+Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_structural_tag(const GrammarContext& context, const std::string& field, const Json& tag) {
+  return compile_spec(context, field, {Kind::structural_tag, tag.dump(), json_style(context.args)});
 }
 
 void refuse_misplaced_grammar(FieldReader* reader) {

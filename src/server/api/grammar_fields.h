@@ -25,6 +25,9 @@ struct GrammarContext {
 // Reads the fields of `dialect` and sets params->grammar. Failures are in reader->status().
 void read_grammar(const GrammarContext& context, FieldReader* reader, Dialect dialect, SamplingParams* params);
 
+// A structural tag that this server wrote for the request's `field`.
+Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_structural_tag(const GrammarContext& context, const std::string& field, const Json& tag);
+
 // Beside sampling_params they would be overlooked: refuses them there.
 void refuse_misplaced_grammar(FieldReader* reader);
 

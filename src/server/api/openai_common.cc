@@ -97,14 +97,14 @@ GenerateRequest make_request(const OpenAiOptions& options, const SamplingParams&
   return request;
 }
 
-void append_finish(const FinishReason* finish, std::string* out) {
+void append_finish(const FinishReason* finish, std::string* out, std::string_view stop) {
   *out += "\"finish_reason\":";
   if (!finish) {
     *out += "null,\"matched_stop\":null";
     return;
   }
   switch (finish->type) {
-    case FinishReason::Type::stop: *out += "\"stop\""; break;
+    case FinishReason::Type::stop: append_json_string(stop, out); break;
     case FinishReason::Type::length: *out += "\"length\""; break;
     case FinishReason::Type::abort: *out += "\"abort\""; break;
   }
@@ -176,9 +176,9 @@ void OpenAiBuilder::begin_chunk(size_t index, std::string* out) const {
   *out += ',';
 }
 
-void OpenAiBuilder::end_chunk(const FinishReason* finish, std::string* out) const {
+void OpenAiBuilder::end_chunk(const FinishReason* finish, std::string* out, std::string_view stop) const {
   *out += ',';
-  append_finish(finish, out);
+  append_finish(finish, out, stop);
   *out += "}]";
   if (continuous_usage_stats_) {
     *out += ",\"usage\":";

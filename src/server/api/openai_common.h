@@ -67,7 +67,7 @@ class OpenAiBuilder : public ResponseBuilder {
   static void append_ids(std::string_view name, std::string_view items, std::string* out);
 
   void begin_chunk(size_t index, std::string* out) const;
-  void end_chunk(const FinishReason* finish, std::string* out) const;
+  void end_chunk(const FinishReason* finish, std::string* out, std::string_view stop = "stop") const;
 
  private:
   struct Tokens {
@@ -86,7 +86,7 @@ class OpenAiBuilder : public ResponseBuilder {
   std::vector<Tokens> tokens_;      // of each sequence
 };
 
-// "finish_reason":"stop","matched_stop":2
-void append_finish(const FinishReason* finish, std::string* out);
+// "finish_reason":"stop","matched_stop":2; `stop`: what a stop is called.
+void append_finish(const FinishReason* finish, std::string* out, std::string_view stop = "stop");
 
 }  // namespace warpweave::server

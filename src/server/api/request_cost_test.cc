@@ -189,8 +189,7 @@ TEST(UnknownFields, PassWhenAllowedAndWhenTheyAreKnownToDoNothing) {
 TEST(FieldsOfOtherServers, ThatAreNotHereAreRefusedByName) {
   TestApi api;
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
-           {"prompt_logprobs", "1"}, {"chat_template", "\"x\""},
-           {"separate_reasoning", "true"}}) {
+           {"prompt_logprobs", "1"}, {"chat_template", "\"x\""}}) {
     const std::string member = "\"" + name + "\": " + value + "}";
     EXPECT_EQ(field_of(api.post("/v1/chat/completions", kChat + member)), name);
     EXPECT_EQ(field_of(api.post("/v1/completions", kCompletion + member)), name);

@@ -68,8 +68,6 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"use_beam_search", "use sampling with n"},
     {"prompt_logprobs", "use /generate with logprob_start_len, or echo with logprobs in /v1/completions"},
     {"chat_template", "a request brings no program; start the server with --chat-template FILE"},
-    {"separate_reasoning", "reasoning is part of the content here; leave it out or send false"},
-    {"stream_reasoning", "reasoning is part of the content here; leave it out or send false"},
     {"documents", "put them into a message"},
     {"logits_processors", "use logit_bias, allowed_token_ids or bad_words"},
     {"repetition_detection", "use repetition_penalty or frequency_penalty"},

@@ -1,0 +1,170 @@
+#include "server/api/chat_tools.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "output/formats.h"
+#include "output/tool_grammar.h"
+#include "server/api/limits.h"
+
+namespace warpweave::server {
+namespace {
+
+Status check_tool(const Json& tool, const std::string& field) {
+  if (!tool.is_object()) return wrong_type(field, "an object with a function", tool);
+  if (const auto type = tool.find("type"); type != tool.end() && !is_text(*type, "function")) {
+    return Status::unsupported(
+        fmt::format("{}.type is {}, but only \"function\" is supported: this server runs no tools of its own.", field,
+                    describe_value(*type)),
+        field + ".type");
+  }
+  const auto function = tool.find("function");
+  if (function == tool.end() || !function->is_object()) return wrong_type(field, "an object with a function", tool);
+  FieldReader reader(*function, field + ".function.");
+  std::string name;
+  reader.get("name", TextLimit{output::kMaxCallNameBytes}, &name);
+  WW_RETURN_IF_ERROR(reader.status());
+  if (name.empty()) {
+    return Status::invalid_argument(fmt::format("{}.function.name is missing; a tool needs a name.", field),
+                                    field + ".function.name");
+  }
+  const Json* parameters = reader.find("parameters");
+  if (parameters && !parameters->is_object()) {
+    return wrong_type(field + ".function.parameters", "a JSON schema, an object", *parameters);
+  }
+  return {};
+}
+
+Status check_tools(const Json& tools) {
+  if (!tools.is_array()) return wrong_type("tools", "a list of tools", tools);
+  if (tools.size() > kMaxTools) {
+    return Status::invalid_argument(
+        fmt::format("tools has {} items, but at most {} are allowed.", tools.size(), kMaxTools), "tools");
+  }
+  for (size_t i = 0; i < tools.size(); ++i) WW_RETURN_IF_ERROR(check_tool(tools[i], fmt::format("tools[{}]", i)));
+  return {};
+}
+
+Status bad_choice(const Json& choice) {
+  return Status::invalid_argument(
+      fmt::format("tool_choice is {}, but must be \"auto\", \"none\", \"required\" or {{\"type\": \"function\", "
+                  "\"function\": {{\"name\": \"...\"}}}}.",
+                  describe_value(choice)),
+      "tool_choice");
+}
+
+// Sets `out` from tool_choice. `none`: the tools are not to be called.
+Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none) {
+  const Json* choice = reader.find("tool_choice");
+  if (!choice || is_text(*choice, "auto")) return {};
+  *none = is_text(*choice, "none");
+  out->must_call = !*none;
+  if (*none || is_text(*choice, "required")) return {};
+  const auto function = choice->is_object() ? choice->find("function") : choice->end();
+  if (!choice->is_object() || function == choice->end() || !function->is_object()) return bad_choice(*choice);
+  const auto name = function->find("name");
+  if (name == function->end() || !name->is_string()) return bad_choice(*choice);
+  out->only = name->get<std::string>();
+  return {};
+}
+
+bool is_special_mark(const Tokenizer& tokenizer, std::string_view mark) {
+  const std::optional<int32_t> id = tokenizer.token_to_id(mark);
+  return id && tokenizer.is_special(*id);
+}
+
+bool has_special_mark(const Tokenizer& tokenizer, const output::CallFormat* calls, const output::ReasoningFormat* reasoning) {
+  const auto special = [&](std::string_view mark) { return is_special_mark(tokenizer, mark); };
+  if (calls && std::any_of(calls->marks.begin(), calls->marks.end(), special)) return true;
+  if (!reasoning) return false;
+  if (!reasoning->begin.empty()) return special(reasoning->begin) || special(reasoning->end);
+  const auto& harmony = output::find_call_format(reasoning->name)->marks;
+  return std::any_of(harmony.begin(), harmony.end(), special);
+}
+
+bool goes_on_in_reasoning(const output::ReasoningFormat& format, const PromptEnd& prompt) {
+  if (prompt.continued.empty()) return output::begins_in_reasoning(format, prompt.text);
+  if (format.begin.empty()) return false;
+  const size_t begin = prompt.continued.rfind(format.begin);
+  const size_t end = prompt.continued.rfind(format.end);
+  return begin != std::string_view::npos && (end == std::string_view::npos || end < begin);
+}
+
+Result<std::string_view> demand_calls(const Api& api, const output::ToolDemand& demand, SamplingParams* params) {
+  std::optional<output::ToolGrammar> grammar = output::make_tool_grammar(demand);
+  if (!grammar || (!demand.must_call && params->grammar != nullptr)) return demand.format;
+  if (params->grammar != nullptr) {
+    return Status::invalid_argument(
+        "tool_choice demands a call, and another field a form of the text; an answer can follow one of them.", "tool_choice");
+  }
+  WW_ASSIGN_OR_RETURN(params->grammar,
+                      compile_structural_tag(api.grammar_context(), demand.must_call ? "tool_choice" : "tools", grammar->tag.value));
+  return grammar->format;
+}
+
+}  // namespace
+
+Result<ToolRequest> read_tools(const FieldReader& reader) {
+  ToolRequest out;
+  const Json* tools = reader.find("tools");
+  const Json* parallel = reader.find("parallel_tool_calls");
+  if (parallel && !parallel->is_boolean()) return wrong_type("parallel_tool_calls", "true or false", *parallel);
+  out.parallel_calls = !parallel || parallel->get<bool>();
+  bool none = false;
+  WW_RETURN_IF_ERROR(read_choice(reader, &out, &none));
+  if (tools) WW_RETURN_IF_ERROR(check_tools(*tools));
+  const bool given = tools && !tools->empty();
+  if (out.must_call && !given) {
+    return Status::invalid_argument("tool_choice demands a call, but tools is empty; send tools.", "tool_choice");
+  }
+  if (!given || none) return out;
+  out.set = std::make_shared<const output::ToolSet>(*tools);
+  if (!out.only.empty() && !out.set->has(out.only)) {
+    return Status::invalid_argument(fmt::format("tool_choice names \"{}\", which is none of tools.", out.only), "tool_choice");
+  }
+  out.tools.value = *tools;
+  return out;
+}
+
+ReasoningRequest read_reasoning_fields(FieldReader* reader) {
+  ReasoningRequest out;
+  reader->get("separate_reasoning", &out.separate);
+  reader->get("stream_reasoning", &out.stream);
+  return out;
+}
+
+Result<AnswerPlan> plan_answer(const Api& api, const ToolRequest& tools, const ReasoningRequest& reasoning,
+                               const PromptEnd& prompt, SamplingParams* params) {
+  AnswerPlan plan;
+  plan.stream_reasoning = reasoning.stream;
+  plan.format.tools = tools.set;
+  plan.format.parallel_calls = tools.parallel_calls;
+  const output::ReasoningFormat* format = reasoning.separate ? output::find_reasoning_format(api.reasoning_format()) : nullptr;
+  if (format) {
+    plan.format.reasoning = format->name;
+    plan.format.begins_in_reasoning = goes_on_in_reasoning(*format, prompt);
+  }
+  if (tools.any()) {
+    output::ToolDemand demand{.tools = tools.tools.value, .only = tools.only, .must_call = tools.must_call,
+                              .parallel_calls = tools.parallel_calls, .format = api.call_format()};
+    // A special token cannot be sampled under a grammar; then calls come without reasoning.
+    if (format && !format->begin.empty() && !is_special_mark(*api.tokenizer(), format->end)) {
+      demand.reasoning_begin = format->begin;
+      demand.reasoning_end = format->end;
+      demand.begins_in_reasoning = plan.format.begins_in_reasoning;
+    } else if (tools.must_call) {
+      plan.format.reasoning = {};
+    }
+    WW_ASSIGN_OR_RETURN(plan.format.calls, demand_calls(api, demand, params));
+  }
+  plan.parses = !plan.format.reasoning.empty() || !plan.format.calls.empty();
+  const output::CallFormat* calls = output::find_call_format(plan.format.calls);
+  if (plan.parses && has_special_mark(*api.tokenizer(), calls, output::find_reasoning_format(plan.format.reasoning))) {
+    params->skip_special_tokens = false;
+  }
+  return plan;
+}
+
+}  // namespace warpweave::server

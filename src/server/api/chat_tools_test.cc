@@ -1,0 +1,198 @@
+// Tools and reasoning through the endpoint: what the engine is asked, and what clients get of scripted answers.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "flags/flag_table.h"
+#include "output/formats.h"
+#include "server/api/testing.h"
+
+namespace warpweave::server::testing {
+namespace {
+
+constexpr const char* kTools =
+    R"("tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+      "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": false}}},
+      {"type": "function", "function": {"name": "noop", "parameters": null}}])";
+
+std::string chat(const std::string& more) {
+  return R"({"messages": [{"role": "user", "content": "Hi"}], )" + more + "}";
+}
+
+TestApiOptions scripted(std::vector<std::string> script, const char* calls = "qwen", const char* reasoning = "none") {
+  TestApiOptions options;
+  options.engine.script = std::move(script);
+  options.args.tool_call_parser = calls;
+  options.args.reasoning_parser = reasoning;
+  return options;
+}
+
+const std::vector<std::string> kTwoCalls = {"I will look.\n<tool_", "call>{\"name\": \"weather\", \"argu", "ments\": {\"city\": \"Par",
+                                            "is\"}}</tool_call>", "<tool_call>{\"name\": \"noop\"}</tool_call>"};
+
+TEST(ChatTools, CallsInAWholeAnswer) {
+  TestApi api(scripted(kTwoCalls));
+  const Json choice = api.post("/v1/chat/completions", chat(kTools)).json()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "I will look.");
+  const Json& calls = choice["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0]["type"], "function");
+  EXPECT_TRUE(calls[0]["id"].get<std::string>().starts_with("call_"));
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+  EXPECT_EQ(calls[0]["function"]["name"], "weather");
+  EXPECT_EQ(calls[0]["function"]["arguments"], "{\"city\": \"Paris\"}");
+  EXPECT_EQ(calls[1]["function"]["arguments"], "{}");
+}
+
+TEST(ChatTools, CallsInAStream) {
+  TestApi api(scripted(kTwoCalls));
+  std::string content, arguments[2], names[2];
+  int ids = 0;
+  std::string finish;
+  for (const std::string& event : api.post("/v1/chat/completions", chat(std::string(R"("stream": true, )") + kTools)).events()) {
+    if (event == "[DONE]") break;
+    const Json choice = Json::parse(event)["choices"][0];
+    if (choice["finish_reason"].is_string()) finish = choice["finish_reason"];
+    const Json& delta = choice["delta"];
+    if (delta.contains("content")) content += delta["content"].get<std::string>();
+    if (!delta.contains("tool_calls")) continue;
+    const Json& call = delta["tool_calls"][0];
+    const size_t index = call["index"];
+    ASSERT_LT(index, 2u);
+    if (call.contains("id")) {
+      ++ids;
+      names[index] = call["function"]["name"];
+    }
+    arguments[index] += call["function"]["arguments"].get<std::string>();
+  }
+  EXPECT_EQ(content, "I will look.");
+  EXPECT_EQ(ids, 2);
+  EXPECT_EQ(names[0] + names[1], "weathernoop");
+  EXPECT_EQ(arguments[0], "{\"city\": \"Paris\"}");
+  EXPECT_EQ(arguments[1], "{}");
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+TEST(ChatTools, WithoutToolsOrWithNoneCallsStayText) {
+  TestApi api(scripted(kTwoCalls));
+  for (const std::string& more : {std::string(R"("max_tokens": 50)"), kTools + std::string(R"(, "tool_choice": "none")")}) {
+    const Json choice = api.post("/v1/chat/completions", chat(more)).json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    EXPECT_TRUE(choice["message"]["content"].get<std::string>().find("<tool_call>") != std::string::npos);
+    EXPECT_TRUE(choice["message"]["tool_calls"].is_null());
+  }
+}
+
+TEST(ChatTools, OneCallWhereOneIsWanted) {
+  TestApi api(scripted(kTwoCalls));
+  const Json choice = api.post("/v1/chat/completions", chat(kTools + std::string(R"(, "parallel_tool_calls": false)"))).json()["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+}
+
+TEST(ChatTools, DemandedCallsComeUnderAGrammar) {
+  TestApi api(scripted({"[{\"name\": \"weather\", ", "\"parameters\": {\"city\": \"Rome\"}}]"}, "none"));
+  for (const char* choice : {R"("required")", R"({"type": "function", "function": {"name": "weather"}})"}) {
+    const Json answer = api.post("/v1/chat/completions", chat(kTools + std::string(R"(, "tool_choice": )") + choice)).json();
+    ASSERT_TRUE(answer.contains("choices")) << answer.dump();
+    EXPECT_EQ(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Rome\"}");
+    EXPECT_TRUE(answer["choices"][0]["message"]["content"].is_null());
+    EXPECT_NE(api.engine().submitted().back().sampling.grammar, nullptr);
+  }
+  api.post("/v1/chat/completions", chat(kTools));
+  EXPECT_EQ(api.engine().submitted().back().sampling.grammar, nullptr);
+}
+
+TEST(ChatTools, StrictToolsHoldFreeAnswersToTheirSchemas) {
+  TestApi api(scripted({"x"}));
+  const std::string strict = R"("tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object"}}}])";
+  EXPECT_EQ(api.post("/v1/chat/completions", chat(strict)).status, 200);
+  EXPECT_NE(api.engine().submitted().back().sampling.grammar, nullptr);
+}
+
+void expect_refused(TestApi& api, const std::string& more, const std::string& param) {
+  const Reply reply = api.post("/v1/chat/completions", chat(more));
+  EXPECT_EQ(reply.status, 400) << more;
+  EXPECT_EQ(reply.json()["error"]["param"], param) << more << reply.body;
+}
+
+TEST(ChatTools, WhatIsNoToolIsNamed) {
+  TestApi api;
+  expect_refused(api, R"("tool_choice": "required")", "tool_choice");
+  expect_refused(api, kTools + std::string(R"(, "tool_choice": {"type": "function", "function": {"name": "x"}})"), "tool_choice");
+  expect_refused(api, kTools + std::string(R"(, "tool_choice": "always")"), "tool_choice");
+  expect_refused(api, kTools + std::string(R"(, "tool_choice": "required", "response_format": {"type": "json_object"})"), "tool_choice");
+  expect_refused(api, R"("tools": [{"type": "web_search"}])", "tools[0].type");
+  expect_refused(api, R"("tools": [{"type": "function", "function": {}}])", "tools[0].function.name");
+  expect_refused(api, R"("tools": [{"type": "function", "function": {"name": "f", "parameters": []}}])", "tools[0].function.parameters");
+  expect_refused(api, R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "colour"}}}])", "tool_choice");
+  expect_refused(api, R"("separate_reasoning": 1)", "separate_reasoning");
+}
+
+TEST(ChatReasoning, ComesApart) {
+  const std::vector<std::string> script = {"<thi", "nk>\nI think", " so.\n</th", "ink>\n\nIt is 4", "2."};
+  TestApi api(scripted(script, "none", "qwen3"));
+  const Json message = api.post("/v1/chat/completions", chat(R"("max_tokens": 9)")).json()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "I think so.");
+  EXPECT_EQ(message["content"], "It is 42.");
+  for (const char* whole : {"false", "true"}) {
+    std::string reasoning, content;
+    int pieces = 0;
+    const std::string body = chat(std::string(R"("stream": true, "stream_reasoning": )") + whole);
+    for (const std::string& event : api.post("/v1/chat/completions", body).events()) {
+      if (event == "[DONE]") break;
+      const Json delta = Json::parse(event)["choices"][0]["delta"];
+      if (delta.contains("reasoning_content")) reasoning += delta["reasoning_content"].get<std::string>(), ++pieces;
+      if (delta.contains("content")) content += delta["content"].get<std::string>();
+    }
+    EXPECT_EQ(reasoning, "I think so.");
+    EXPECT_EQ(content, "It is 42.");
+    EXPECT_EQ(pieces == 1, std::string(whole) == "false");
+  }
+  const Json mixed = api.post("/v1/chat/completions", chat(R"("separate_reasoning": false)")).json()["choices"][0]["message"];
+  EXPECT_EQ(mixed["content"], "<think>\nI think so.\n</think>\n\nIt is 42.");
+  EXPECT_TRUE(mixed["reasoning_content"].is_null());
+}
+
+TEST(ChatReasoning, ThePromptMayOpenIt) {
+  TestApiOptions options = scripted({"so</think>", "42"}, "none", "qwen3");
+  options.chat_template = "{{ messages[0].content }}<|im_start|>assistant\n<think>\n";
+  TestApi api(std::move(options));
+  const Json message = api.post("/v1/chat/completions", chat(R"("max_tokens": 9)")).json()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "so");
+  EXPECT_EQ(message["content"], "42");
+}
+
+TEST(ChatTools, HistoryWithoutContent) {
+  TestApi plain;  // its template knows no calls, and joins texts
+  const std::string history = R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": null,
+      "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "c", "content": "4"}, {"role": "assistant", "content": null}]})";
+  EXPECT_EQ(plain.post("/v1/chat/completions", history).status, 200);
+  EXPECT_EQ(plain.tokenizer().decode(plain.engine().submitted()[0].input_ids, false),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>tool\n4<|im_end|>\n"
+            "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
+  TestApiOptions options;
+  options.chat_template = "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }}{% endif %},{% endfor %}";
+  TestApi knowing(std::move(options));
+  EXPECT_EQ(knowing.post("/v1/chat/completions", history).status, 200);
+  EXPECT_EQ(knowing.tokenizer().decode(knowing.engine().submitted()[0].input_ids, false), "Hi,f,4,,");
+}
+
+TEST(ChatTools, FlagsNameEveryFormat) {
+  const auto choices = [](std::string_view flag) {
+    std::vector<std::string_view> names = find_flag(flag)->choices;
+    std::erase(names, "auto");
+    std::erase(names, "none");
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  std::vector<std::string_view> calls = output::call_format_names(), reasoning = output::reasoning_format_names();
+  std::sort(calls.begin(), calls.end());
+  std::sort(reasoning.begin(), reasoning.end());
+  EXPECT_EQ(choices("--tool-call-parser"), calls);
+  EXPECT_EQ(choices("--reasoning-parser"), reasoning);
+}
+
+}  // namespace
+}  // namespace warpweave::server::testing
