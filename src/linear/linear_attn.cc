@@ -101,6 +101,16 @@ std::string_view linear_attn_kind_name(LinearAttnKind kind) {
   return kind == LinearAttnKind::kda ? "KDA" : "GDN";
 }
 
+std::string_view linear_attn_phase_name(LinearAttnPhase phase) {
+  switch (phase) {
+    case LinearAttnPhase::decode: return "decode";
+    case LinearAttnPhase::extend: return "extend";
+    case LinearAttnPhase::target_verify: return "target_verify";
+    case LinearAttnPhase::commit: return "commit";
+  }
+  return "?";
+}
+
 Status check_linear_attn_call(const LinearAttnCall& call) {
   const LinearAttnShape& shape = call.shape;
   WW_RETURN_IF_ERROR(check_shape(shape));

@@ -29,6 +29,10 @@ class ThreadTeam;
 enum class LinearAttnKind : uint8_t { gdn, kda };
 std::string_view linear_attn_kind_name(LinearAttnKind kind);  // "GDN", "KDA"
 
+// The calls of a kernel.
+enum class LinearAttnPhase : uint8_t { decode, extend, target_verify, commit };
+std::string_view linear_attn_phase_name(LinearAttnPhase phase);
+
 // Tokens of a chunk of extend; checkpoints elsewhere cost a shorter chunk each.
 inline constexpr int kLinearAttnChunkTokens = 64;
 // Nodes that target_verify takes per request.

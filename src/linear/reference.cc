@@ -279,16 +279,6 @@ class Forward {
 
 }  // namespace
 
-std::string_view linear_attn_phase_name(LinearAttnPhase phase) {
-  switch (phase) {
-    case LinearAttnPhase::decode: return "decode";
-    case LinearAttnPhase::extend: return "extend";
-    case LinearAttnPhase::target_verify: return "target_verify";
-    case LinearAttnPhase::commit: return "commit";
-  }
-  return "?";
-}
-
 LinearAttnTruth linear_attn_reference(const LinearAttnCall& call, LinearAttnPhase phase) {
   return Forward<double>(call, phase).run();
 }

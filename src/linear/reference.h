@@ -12,9 +12,6 @@
 
 namespace warpweave {
 
-enum class LinearAttnPhase : uint8_t { decode, extend, target_verify, commit };
-std::string_view linear_attn_phase_name(LinearAttnPhase phase);
-
 struct LinearAttnSlotState {
   std::vector<double> recurrent;  // [v_heads, v_dim, k_dim]
   std::vector<double> conv;       // [conv_channels, width - 1]; empty without a convolution

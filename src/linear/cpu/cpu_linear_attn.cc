@@ -24,10 +24,10 @@ constexpr LinearAttnKernelCaps kCaps = {.name = "cpu",
 
 const LinearCpuKernels& kernels_of(CpuTier tier) {
 #if defined(__x86_64__)
-  if (tier >= CpuTier::avx512) return kLinearAvx512;
-  if (tier == CpuTier::avx2) return kLinearAvx2;
+  if (tier >= CpuTier::avx512) return kLinearAttnAvx512;
+  if (tier == CpuTier::avx2) return kLinearAttnAvx2;
 #endif
-  return kLinearScalar;
+  return kLinearAttnScalar;
 }
 
 // Decayed states and products of decays reach denormal numbers, which some CPUs compute a hundred times slower.

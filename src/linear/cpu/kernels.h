@@ -114,6 +114,6 @@ struct LinearCpuKernels {
   void (*norm_gate)(float* o, const float* z, const float* weight, int n, float eps, bool silu);
 };
 
-extern const LinearCpuKernels kLinearScalar, kLinearAvx2, kLinearAvx512;
+extern const LinearCpuKernels kLinearAttnScalar, kLinearAttnAvx2, kLinearAttnAvx512;
 
 }  // namespace warpweave

@@ -2,6 +2,6 @@
 #include "linear/cpu/tier.h"
 
 namespace warpweave {
-const LinearCpuKernels kLinearAvx512 = linear_kernels();
+const LinearCpuKernels kLinearAttnAvx512 = linear_attn_kernels();
 }  // namespace warpweave
 #endif

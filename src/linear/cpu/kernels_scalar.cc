@@ -1,5 +1,5 @@
 #include "linear/cpu/tier.h"
 
 namespace warpweave {
-const LinearCpuKernels kLinearScalar = linear_kernels();
+const LinearCpuKernels kLinearAttnScalar = linear_attn_kernels();
 }  // namespace warpweave

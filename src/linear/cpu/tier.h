@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr LinearCpuKernels linear_kernels() {
+constexpr LinearCpuKernels linear_attn_kernels() {
   return {.widen = widen, .narrow = narrow, .conv = conv, .l2norm = l2norm, .exp_row = exp_row,
           .decay_row = decay_row, .multiply = multiply, .dot = dot, .scale = scale, .transpose = transpose,
           .product = product, .solve = solve, .remainder = remainder, .scalar_pairs = scalar_pairs,

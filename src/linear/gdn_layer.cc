@@ -1,0 +1,90 @@
+#include "linear/gdn_layer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace warpweave {
+namespace {
+
+Status check_rows(std::string_view tensor, const TensorView& weight, int64_t rows) {
+  if (weight.rank == 2 && weight.shape[0] == rows) return {};
+  return Status::invalid_argument(fmt::format("{} has {} rows; the layer's heads need {}", tensor,
+                                              weight.rank == 2 ? weight.shape[0] : 0, rows),
+                                  std::string(tensor));
+}
+
+}  // namespace
+
+Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz, const TensorView& ba) {
+  const int64_t v_rows = int64_t{shape.heads_per_k()} * shape.v_dim, group = 2 * shape.k_dim + 2 * v_rows;
+  WW_RETURN_IF_ERROR(check_rows("in_proj_qkvz", qkvz, shape.k_heads * group));
+  WW_RETURN_IF_ERROR(check_rows("in_proj_ba", ba, 2 * shape.v_heads));
+  std::vector<LinearPart> parts;
+  struct Part { int64_t first, rows; };
+  for (const Part& part : {Part{0, shape.k_dim}, {shape.k_dim, shape.k_dim}, {2 * shape.k_dim, v_rows},
+                           {2 * shape.k_dim + v_rows, v_rows}}) {
+    for (int h = 0; h < shape.k_heads; ++h) {
+      parts.push_back({.weight = qkvz, .bias = {}, .first_row = h * group + part.first, .rows = part.rows});
+    }
+  }
+  for (int64_t second : {0, 1}) {  // b, then a
+    for (int64_t h = 0; h < shape.k_heads; ++h) {
+      parts.push_back({.weight = ba, .bias = {}, .first_row = (2 * h + second) * shape.heads_per_k(), .rows = shape.heads_per_k()});
+    }
+  }
+  return parts;
+}
+
+Result<std::vector<LinearPart>> gdn_split_input(const LinearAttnShape& shape, const std::array<TensorView, 4>& qkv_z_b_a) {
+  const int64_t rows[] = {shape.conv_channels(), int64_t{shape.v_heads} * shape.v_dim, shape.v_heads, shape.v_heads};
+  constexpr std::string_view kNames[] = {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"};
+  std::vector<LinearPart> parts;
+  for (size_t i = 0; i < 4; ++i) {
+    WW_RETURN_IF_ERROR(check_rows(kNames[i], qkv_z_b_a[i], rows[i]));
+    parts.push_back({.weight = qkv_z_b_a[i], .bias = {}});
+  }
+  return parts;
+}
+
+Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
+                     ThreadTeam& team) {
+  const LinearAttnShape& shape = weights.shape;
+  const int64_t width = weights.row_width(), channels = shape.conv_channels(), v_width = weights.v_width();
+  const auto part = [&](int64_t at, int64_t head_stride) {
+    return LinearAttnRows{call.rows + at, DType::f32, width, head_stride};
+  };
+  const LinearAttnConv conv{.x = part(0, channels), .weight = weights.conv_weight.data(), .width = weights.conv_width,
+                            .state = call.conv_state, .state_dtype = call.conv_state_dtype, .slot_stride = call.conv_slot_stride};
+  const LinearAttnGates gates{.a = part(channels + v_width + shape.v_heads, 1), .b = part(channels + v_width, 1),
+                              .a_log = weights.a_log.data(), .dt_bias = weights.dt_bias.data()};
+  const LinearAttnNorm norm{.z = part(channels, shape.v_dim), .weight = weights.norm_weight.data(), .eps = weights.norm_eps};
+  LinearAttnCall attention;
+  attention.shape = shape;
+  attention.batch = call.batch;
+  attention.conv = &conv;
+  attention.gates = &gates;
+  attention.norm = &norm;
+  attention.l2norm = true;
+  attention.scale = 1 / std::sqrt(static_cast<float>(shape.k_dim));
+  attention.state = call.state;
+  attention.out = call.heads;
+  attention.out_token_stride = v_width;
+  attention.workspace = call.workspace;
+  attention.workspace_bytes = call.workspace_bytes;
+  WW_RETURN_IF_ERROR(check_linear_attn_call(attention));
+  if (call.phase == LinearAttnPhase::commit) {
+    kernels.commit(attention);
+    return {};
+  }
+  weights.in.forward(call.x, {.data = call.rows, .row_stride = width}, team);
+  switch (call.phase) {
+    case LinearAttnPhase::decode: kernels.decode(attention); break;
+    case LinearAttnPhase::target_verify: kernels.target_verify(attention); break;
+    default: kernels.extend(attention);
+  }
+  weights.out.forward({.data = call.heads, .rows = call.batch->num_tokens, .row_stride = v_width}, call.y, team);
+  return {};
+}
+
+}  // namespace warpweave

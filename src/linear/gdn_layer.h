@@ -1,0 +1,56 @@
+// The gated delta net layer of Qwen3-Next and Qwen3.5 on the host: input products, then one LinearAttnCall with its
+// convolution, gates, l2norm and gated norm, then the output product.
+//
+// The input product makes one row per token: q of all heads, k, v, z, b, a, in this order, so that the convolution and
+// the gates read their part of it in place. Weights are read only; one call at a time per dispatcher.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "linear/dispatch.h"
+#include "ops/linear.h"
+
+namespace warpweave {
+
+struct GdnLayerWeights {
+  LinearAttnShape shape;            // kind gdn
+  int conv_width = 4;
+  float norm_eps = 1e-6f;
+  PackedLinear in;                  // hidden -> row_width()
+  PackedLinear out;                 // v_heads x v_dim -> hidden
+  std::vector<float> conv_weight;   // [conv_channels, conv_width]
+  std::vector<float> a_log;         // [v_heads]
+  std::vector<float> dt_bias;       // [v_heads]
+  std::vector<float> norm_weight;   // [v_dim]
+
+  int64_t v_width() const { return int64_t{shape.v_heads} * shape.v_dim; }
+  int64_t row_width() const { return shape.conv_channels() + v_width() + 2 * shape.v_heads; }
+};
+
+// What `in` is packed from where a checkpoint keeps q, k, v and z of a k head side by side (in_proj_qkvz), then b and a
+// (in_proj_ba), as Qwen3-Next's do. Both have rank 2 and hidden columns; `invalid_argument` for other numbers of rows.
+Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz, const TensorView& ba);
+// The same where they are in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, as Qwen3.5's.
+Result<std::vector<LinearPart>> gdn_split_input(const LinearAttnShape& shape, const std::array<TensorView, 4>& qkv_z_b_a);
+
+struct GdnLayerCall {
+  LinearAttnPhase phase = LinearAttnPhase::extend;
+  const LinearAttnBatch* batch = nullptr;
+  LinearInput x;                    // [tokens, hidden], normed; not read by commit
+  LinearOutput y;                   // [tokens, hidden]; not written by commit
+  LinearAttnState state;
+  void* conv_state = nullptr;
+  DType conv_state_dtype = DType::f32;
+  int64_t conv_slot_stride = 0;
+  float* rows = nullptr;            // [tokens, row_width()]; target_verify leaves in it what commit reads
+  float* heads = nullptr;           // [tokens, v_width()]
+  void* workspace = nullptr;        // of the dispatcher's workspace_bytes, 256-byte aligned
+  size_t workspace_bytes = 0;
+};
+
+// As check_linear_attn_call; the products only assert.
+Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
+                     ThreadTeam& team);
+
+}  // namespace warpweave
