@@ -5,7 +5,7 @@
 
 namespace warpweave {
 
-const ForwardBatch& BatchBuilder::build(const Step& step) {
+const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Proposal> proposals) {
   input_ids_.clear();
   positions_.clear();
   for (Group& group : groups_) group.kv_slots.clear();
@@ -16,23 +16,29 @@ const ForwardBatch& BatchBuilder::build(const Step& step) {
   sample_rows_.assign(step.num_samples, -1);
   reserve_page_table(step);
 
-  bool any_prefill = false, any_decode = false;
+  bool any_prefill = false, any_decode = false, any_proposal = false, any_tree = false;
   batch_ = {};
   for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) {
     const StepRow& row = step.rows[i];
-    append_tokens(row);
+    const Proposal& proposal = proposal_of(proposals, i);
+    append_tokens(row, proposal);
     copy_page_table_row(i, row);
-    batch_.max_q_len = std::max(batch_.max_q_len, row.num_tokens);
-    batch_.max_kv_len = std::max(batch_.max_kv_len, row.start + row.num_tokens);
+    const int num_tokens = row.num_tokens + proposal.size();
+    batch_.max_q_len = std::max(batch_.max_q_len, num_tokens);
+    batch_.max_kv_len = std::max(batch_.max_kv_len, row.start + num_tokens);
+    any_proposal |= proposal.size() > 0;
+    any_tree |= !proposal.is_chain();
     (row.prefill ? any_prefill : any_decode) = true;
   }
   batch_.num_reqs = static_cast<int>(step.rows.size());
   batch_.num_tokens = static_cast<int>(input_ids_.size());
-  assert(batch_.num_tokens == step.num_tokens);
+  assert(batch_.num_tokens == step.num_tokens || any_proposal);
   if (batch_.num_reqs == 0) {
     batch_.mode = ForwardMode::idle;
   } else if (batch_.max_q_len == 1) {
     batch_.mode = ForwardMode::decode;
+  } else if (any_proposal) {
+    batch_.mode = ForwardMode::target_verify;
   } else {
     batch_.mode = any_prefill && any_decode ? ForwardMode::mixed : ForwardMode::extend;
   }
@@ -45,6 +51,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step) {
   batch_.logits_rows = logits_rows_;
   batch_.page_table = groups_[0].page_table;
   batch_.page_table_stride = page_table_stride_;
+  if (any_tree) build_tree_mask(proposals);
   if (cache_.num_groups > 1) {
     group_arrays_.clear();
     for (const Group& group : groups_) group_arrays_.push_back({group.kv_slots, group.page_table});
@@ -53,21 +60,35 @@ const ForwardBatch& BatchBuilder::build(const Step& step) {
   return batch_;
 }
 
-void BatchBuilder::append_tokens(const StepRow& row) {
+void BatchBuilder::append_tokens(const StepRow& row, const Proposal& proposal) {
+  assert(proposal.size() <= row.max_proposals);
   const int first = static_cast<int>(input_ids_.size());
-  const int end = row.start + row.num_tokens;
   if (row.future_slot >= 0) {
     futures_.push_back({first, row.future_slot});
     input_ids_.push_back(0);
   } else {
     input_ids_.insert(input_ids_.end(), row.input_ids, row.input_ids + row.num_tokens);
   }
-  for (int position = row.start; position < end; ++position) positions_.push_back(position);
+  input_ids_.insert(input_ids_.end(), proposal.tokens.begin(), proposal.tokens.end());
+  for (int i = 0; i < row.num_tokens; ++i) positions_.push_back(row.start + i);
+  for (int node = 1; node <= proposal.size(); ++node) positions_.push_back(row.start + proposal.depth(node));
+  const int num_tokens = row.num_tokens + proposal.size(), num_logits = row.num_logits + proposal.size();
+  append_slots(row, num_tokens);
+  for (int i = num_tokens - num_logits; i < num_tokens; ++i) logits_rows_.push_back(first + i);
+  if (row.sample_slot >= 0) {
+    sample_rows_[row.sample_slot] = static_cast<int32_t>(logits_rows_.size()) - 1 - proposal.size();
+  }
+  q_indptr_.push_back(first + num_tokens);
+  kv_lens_.push_back(row.start + num_tokens);
+}
+
+// Nodes of a proposal are written side by side, whatever their depth.
+void BatchBuilder::append_slots(const StepRow& row, int num_tokens) {
   const int page_size = cache_.page_size;
   for (int g = 0; g < cache_.num_groups; ++g) {
     const int32_t* page = row.pages + row.start / page_size * cache_.num_groups + g;
     int offset = row.start % page_size;
-    for (int i = 0; i < row.num_tokens; ++i) {
+    for (int i = 0; i < num_tokens; ++i) {
       groups_[g].kv_slots.push_back(*page * page_size + offset);
       if (++offset == page_size) {
         offset = 0;
@@ -75,14 +96,24 @@ void BatchBuilder::append_tokens(const StepRow& row) {
       }
     }
   }
-  for (int i = row.num_tokens - row.num_logits; i < row.num_tokens; ++i) {
-    logits_rows_.push_back(first + i);
+}
+
+// A node sees itself and its ancestors.
+void BatchBuilder::build_tree_mask(std::span<const Proposal> proposals) {
+  const int words = (batch_.max_q_len + 31) / 32;
+  tree_mask_.assign(static_cast<size_t>(batch_.num_tokens) * words, 0);
+  for (int r = 0; r < batch_.num_reqs; ++r) {
+    const Proposal& proposal = proposal_of(proposals, r);
+    uint32_t* mask = tree_mask_.data() + static_cast<size_t>(q_indptr_[r]) * words;
+    for (int node = 0; node <= proposal.size(); ++node, mask += words) {
+      for (int seen = node;; seen = proposal.parent(seen)) {
+        mask[seen / 32] |= 1u << (seen % 32);
+        if (seen == 0) break;
+      }
+    }
   }
-  if (row.sample_slot >= 0) {
-    sample_rows_[row.sample_slot] = static_cast<int32_t>(logits_rows_.size()) - 1;
-  }
-  q_indptr_.push_back(first + row.num_tokens);
-  kv_lens_.push_back(end);
+  batch_.tree_mask = tree_mask_;
+  batch_.tree_mask_words = words;
 }
 
 void BatchBuilder::reserve_page_table(const Step& step) {

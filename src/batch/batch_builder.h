@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "batch/forward_batch.h"
+#include "batch/proposal.h"
 #include "sched/scheduler.h"
 
 namespace warpweave {
@@ -35,7 +36,9 @@ class BatchBuilder {
   // Reads the step's row pointers: call it before the next call on the scheduler.
   // logits_rows holds the last num_logits tokens of every row; sample_rows() says which of them
   // are sampled. A step in which every request has one token is ForwardMode::decode.
-  const ForwardBatch& build(const Step& step);
+  // `proposals`, by row, or empty: none; each at most the row's max_proposals. logits_rows then holds all nodes of
+  // such a row, and sample_rows() its node 0. With any tree there is a tree mask.
+  const ForwardBatch& build(const Step& step, std::span<const Proposal> proposals = {});
 
   const ForwardBatch& batch() const { return batch_; }
   // [num_samples] by sample slot: index into logits_rows (= row of the logits matrix).
@@ -65,7 +68,9 @@ class BatchBuilder {
   };
   void reserve_page_table(const Step& step);
   void copy_page_table_row(int index, const StepRow& row);
-  void append_tokens(const StepRow& row);
+  void append_tokens(const StepRow& row, const Proposal& proposal);
+  void append_slots(const StepRow& row, int num_tokens);
+  void build_tree_mask(std::span<const Proposal> proposals);
 
   const BatchCache cache_;
   ForwardBatch batch_;
@@ -74,6 +79,7 @@ class BatchBuilder {
   std::vector<CacheGroupArrays> group_arrays_;
   std::vector<int32_t> sample_rows_;
   std::vector<FutureToken> futures_;
+  std::vector<uint32_t> tree_mask_;
   int page_table_stride_ = 0;
   std::vector<TableRow> table_rows_;  // what the page tables hold now
 };

@@ -100,5 +100,33 @@ TEST(BatchBuilder, KeepsTableRowsRightWhenRequestsMoveGrowAndChangePages) {
   build({changed});
 }
 
+// Node 0 with children 1 and 2, and 3 below 2; beside it a chain and a row without proposals.
+TEST(BatchBuilder, LaysProposalsOutAsRowsThatSeeTheirAncestors) {
+  const Ints a = {7}, b = {8}, c = {9}, pages = {0, 1, 2, 3, 4};
+  Step step;
+  step.rows = {make_row(1, 5, a, pages), make_row(2, 4, b, pages), make_row(3, 3, c, pages)};
+  for (int i = 0; i < 3; ++i) {
+    step.rows[i].sample_slot = i;
+    step.rows[i].num_logits = 1;
+    step.rows[i].max_proposals = 3;
+  }
+  step.num_tokens = step.num_samples = 3;
+  BatchBuilder builder({.page_size = 2});
+  const std::vector<Proposal> proposals = {{{70, 71, 72}, {0, 0, 2}}, {{80, 81}, {}}, {}};
+  const ForwardBatch& batch = builder.build(step, proposals);
+  EXPECT_EQ(batch.mode, ForwardMode::target_verify);
+  EXPECT_EQ(Ints(batch.input_ids.begin(), batch.input_ids.end()), Ints({7, 70, 71, 72, 8, 80, 81, 9}));
+  EXPECT_EQ(Ints(batch.positions.begin(), batch.positions.end()), Ints({5, 6, 6, 7, 4, 5, 6, 3}));
+  EXPECT_EQ(Ints(batch.kv_slots.begin(), batch.kv_slots.end()), Ints({5, 6, 7, 8, 4, 5, 6, 3}));
+  EXPECT_EQ(Ints(batch.kv_lens.begin(), batch.kv_lens.end()), Ints({9, 7, 4}));
+  EXPECT_EQ(Ints(batch.logits_rows.begin(), batch.logits_rows.end()), Ints({0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(Ints(builder.sample_rows().begin(), builder.sample_rows().end()), Ints({0, 4, 7}));
+  ASSERT_EQ(batch.tree_mask_words, 1);
+  EXPECT_EQ(std::vector<uint32_t>(batch.tree_mask.begin(), batch.tree_mask.end()),
+            (std::vector<uint32_t>{0b0001, 0b0011, 0b0101, 0b1101, 0b001, 0b011, 0b111, 0b1}));
+  EXPECT_TRUE(builder.build(step, {}).tree_mask.empty());
+  EXPECT_EQ(builder.batch().mode, ForwardMode::decode);
+}
+
 }  // namespace
 }  // namespace warpweave

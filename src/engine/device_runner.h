@@ -29,6 +29,7 @@ struct DeviceStep {
   // In: filled by the engine thread before launch().
   const Step* step = nullptr;          // the scheduler's; gone once it is committed
   std::vector<int> sample_slots;       // by row of the step, or -1
+  std::vector<Proposal> proposals;     // by row of the step, or empty
   BatchBuilder builder;
   std::vector<int32_t> page_events;
   std::vector<PageCopy> copies;
@@ -38,8 +39,9 @@ struct DeviceStep {
   // In and out.
   std::vector<InputLogprob> input_logprobs;
   // Out: valid after wait().
-  std::vector<SampledRow> sampled;     // by sample slot
+  std::vector<SampledRow> sampled;     // by sample slot, one each
   std::vector<int32_t> sampled_ids;
+  std::vector<int> sampled_begin;      // [slots + 1] where each slot's tokens begin, if there were proposals
   Status status;
   std::string first_nan;               // where the model had the first value that is no number, if known
   double overhead_us = 0;              // device time from the last forward's end to this one's start

@@ -104,6 +104,7 @@ void DeviceWorker::run(DeviceStep& step) {
   step.sampled_ids.resize(step.sampled.size());
   std::transform(step.sampled.begin(), step.sampled.end(), step.sampled_ids.begin(),
                  [](const SampledRow& row) { return row.token_id; });
+  if (!step.sampled_begin.empty()) move_accepted(step);
   last_sampled_ = step.sampled_ids;
   step.device_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
 }
@@ -111,7 +112,9 @@ void DeviceWorker::run(DeviceStep& step) {
 // Logits block by block, each used before the next takes its place.
 void DeviceWorker::take_logits(DeviceStep& step) {
   const int rows = static_cast<int>(step.builder.batch().logits_rows.size());
-  const int block_rows = std::max<int>(kLogitsBlockRows, static_cast<int>(step.sample_rows.size()));
+  const int block_rows = !step.proposals.empty()
+                             ? rows  // a proposal's rows are taken together
+                             : std::max<int>(kLogitsBlockRows, static_cast<int>(step.sample_rows.size()));
   for (int first = 0; first < rows; first += block_rows) {
     const int count = std::min(block_rows, rows - first);
     const size_t values = static_cast<size_t>(count) * parts_.model->config().vocab_size;
@@ -124,7 +127,22 @@ void DeviceWorker::take_logits(DeviceStep& step) {
   }
 }
 
+// The K/V of accepted nodes of a tree goes to where the next tokens expect it.
+void DeviceWorker::move_accepted(const DeviceStep& step) {
+  const int groups = parts_.cache->shape().num_groups();
+  walk_.each_move(step, [&](int from, int to) {
+    for (int g = 0; g < groups; ++g) {
+      const auto slots = step.builder.kv_slots(g);
+      parts_.cache->copy_tokens(slots[from], slots[to], 1);
+    }
+  });
+}
+
 void DeviceWorker::sample_block(int first_row, int rows, DeviceStep& step) {
+  if (!step.proposals.empty()) {
+    sample_and_verify(step, {logits_, best_, parts_.model->config().vocab_size}, sampler_, walk_);
+    return;
+  }
   block_slots_.clear();
   block_rows_.clear();
   for (size_t slot = 0; slot < step.sample_rows.size(); ++slot) {

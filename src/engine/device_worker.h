@@ -14,6 +14,7 @@
 #include "attention/backend.h"
 #include "base/threads.h"
 #include "engine/device_runner.h"
+#include "engine/verify.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_canary.h"
 #include "model/decoder.h"
@@ -49,10 +50,12 @@ class DeviceWorker : public DeviceRunner {
   void run(DeviceStep& step);
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);
+  void move_accepted(const DeviceStep& step);
   void compute_input_logprobs(int first_row, int rows, DeviceStep& step);
 
   DeviceParts parts_;
   Sampler sampler_;
+  VerifyWalk walk_;
   std::vector<float> logits_;          // of a block of rows
   std::vector<RowBest> best_;          // argmax by row of the block
   std::vector<int> block_slots_;       // sample slots whose rows are in the block

@@ -223,15 +223,32 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.resumed.clear();
   out.input_logprobs.clear();
   out.sample_slots.clear();
-  out.builder.build(step);
+  propose(step, out);
+  out.builder.build(step, out.proposals);
   out.sample_rows.assign(step.num_samples, {});
   int logits_row = 0;
-  for (const StepRow& row : step.rows) {
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const StepRow& row = step.rows[i];
     prepare_row(row, out);
     want_input_logprobs(row, logits_row, out);
-    logits_row += row.num_logits;
+    logits_row += row.num_logits + proposal_of(out.proposals, i).size();
   }
   return &out;
+}
+
+void EngineCore::propose(const Step& step, DeviceStep& device_step) {
+  device_step.proposals.clear();
+  device_step.sampled_begin.clear();
+  if (options_.proposer == nullptr) return;
+  bool any = false;
+  for (const StepRow& row : step.rows) {
+    Proposal& proposal = device_step.proposals.emplace_back();
+    if (row.max_proposals == 0) continue;
+    const auto& request = *static_cast<LiveRequest*>(row.user);
+    options_.proposer->propose({request.request.input_ids, request.output_ids, row.max_proposals}, proposal);
+    any |= proposal.size() > 0;
+  }
+  if (!any) device_step.proposals.clear();
 }
 
 void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
@@ -295,13 +312,15 @@ void EngineCore::publish(DeviceStep& device_step) {
       request.input_logprobs.push_back(std::move(task.result));
     }
   }
-  for (const StepEvent& event : scheduler_->commit(*device_step.step, device_step.sampled_ids)) {
+  for (const StepEvent& event :
+       scheduler_->commit(*device_step.step, device_step.sampled_ids, device_step.sampled_begin)) {
     publish_event(event, device_step);
   }
 }
 
 void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) {
   auto& request = *static_cast<LiveRequest*>(event.user);
+  if (request.answered && event.index > 0) return;  // a stop string ended it at an earlier token of the step
   request.cached_tokens = event.cached_tokens;
   request.retractions = event.retractions;
   if (event.finish == StepEvent::Finish::failed) return fail_request(request, event, device_step);
@@ -312,7 +331,8 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
     request.pending.token_ids.push_back(event.token);
     if (request.request.return_logprob) {
       const int slot = device_step.sample_slots[event.row];
-      request.pending.output_logprobs.push_back(std::move(device_step.sampled[slot].logprobs));
+      const int first = device_step.sampled_begin.empty() ? slot : device_step.sampled_begin[slot];
+      request.pending.output_logprobs.push_back(std::move(device_step.sampled[first + event.index].logprobs));
     }
     const bool trimmed = event.finish == StepEvent::Finish::stop && !request.request.sampling.no_stop_trim;
     if (!trimmed) {

@@ -19,6 +19,7 @@
 
 #include "engine/device_runner.h"
 #include "engine/live_request.h"
+#include "engine/proposer.h"
 #include "sched/scheduler.h"
 #include "text/tokenizer.h"
 #include "warpweave/engine.h"
@@ -33,6 +34,7 @@ struct EngineCoreOptions {
   int stream_interval_tokens = 1;
   uint64_t random_seed = 0;
   double log_interval_s = 10;
+  Proposer* proposer = nullptr;          // not owned; null: none. With scheduler.max_proposals
 };
 
 class EngineCore : public Engine {
@@ -72,6 +74,7 @@ class EngineCore : public Engine {
   bool has_more();
   void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
+  void propose(const Step& step, DeviceStep& device_step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void count_step(const DeviceStep& device_step);

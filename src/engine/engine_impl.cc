@@ -205,7 +205,9 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   for (const std::string& line : explain_lines(plan.attention)) LOG_DEBUG("{}", line);
 
   EngineCoreOptions core;
+  plan.scheduler.max_proposals = options.proposer != nullptr ? options.max_proposals : 0;
   core.scheduler = plan.scheduler;
+  core.proposer = options.proposer;
   const DeviceSetup setup = {options, bundle, plan, core.scheduler};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "attention/tuning.h"
+#include "engine/proposer.h"
 #include "engine/serve_plan.h"
 #include "flags/server_args.h"
 #include "model/model_bundle.h"
@@ -25,6 +26,8 @@ struct EngineOptions {
   ServerArgs args;
   std::string model_path;                      // resolved
   std::function<void(int done, int all)> on_weights_progress;  // layers; may be empty
+  Proposer* proposer = nullptr;                // outlives the engine; null: none
+  int max_proposals = 0;                       // tokens that it may propose at once
 };
 
 // The engine with the parts of the model that the server reads too.

@@ -20,6 +20,7 @@
 #include "device/cuda/stream.h"
 #include "engine/device_runner.h"
 #include "engine/step_arrays.h"
+#include "engine/verify.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
 #include "sample/sampler.h"
@@ -39,10 +40,14 @@ struct GpuRunnerOptions {
   int max_tokens = 0;                  // of one step
   int max_pages_per_request = 0;
   int context_len = 0;
+  int max_proposals = 0;               // of one request in a step
   int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
   std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
   double graph_budget_s = 2;           // at start; the batch sizes left are captured when first met
 };
+
+// Whether a row's token is chosen on the host: its logits are edited, or read.
+inline bool row_wants_host(const SampleRow& row) { return row.want_logprobs || row.state->needs_logit_edit(); }
 
 class GpuRunner : public DeviceRunner {
  public:
@@ -58,7 +63,7 @@ class GpuRunner : public DeviceRunner {
   struct Flight {
     DeviceStep* step = nullptr;
     PinnedBuffer staging;        // what upload_step reads
-    PinnedBuffer sampled;        // [max_requests] ids on their way back
+    PinnedBuffer sampled;        // [max_samples] ids on their way back
     CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
     bool follows = false;        // the step before was still running at launch
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
@@ -88,13 +93,19 @@ class GpuRunner : public DeviceRunner {
   Status tune_prefill(int tokens);
   Result<float*> logits_memory(int rows);
   Status sample_on_host(DeviceStep& step, Flight& flight, const float* logits);
+  Status verify_on_host(DeviceStep& step, const float* logits);
+  Result<std::vector<float>> read_logits(std::span<const int> rows, const float* logits) const;
   Status compute_input_logprobs(DeviceStep& step, const float* logits);
+  void fill_samples(const DeviceStep& step, std::span<gpu::SampleRowParams> samples) const;
   void finish(Flight& flight);
+  Status take_verified(DeviceStep& step, const int32_t* sampled);
+  Status move_accepted(const DeviceStep& step);
   cudaStream_t stream() const { return parts_.stream.get(); }
 
   GpuParts parts_;
   GpuRunnerOptions options_;
   Sampler sampler_;
+  VerifyWalk walk_;
   std::array<Flight, 2> flights_;
   int next_flight_ = 0;
   CudaEvent last_end_;                // of the step before, for the gap
@@ -102,7 +113,7 @@ class GpuRunner : public DeviceRunner {
   DeviceBuffer arrays_;               // a step's arrays, see StepShape
   DeviceBuffer page_table_;           // [groups, max_requests, max_pages_per_request]
   std::vector<TableRow> table_rows_;
-  DeviceBuffer sampled_;              // [max_requests] by sample slot
+  DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row
   DeviceBuffer logits_;               // [max_requests, vocab]
   DeviceBuffer large_logits_;         // for steps that want more rows (prompt logprobs)
   std::map<int, CudaGraphExec> graphs_;  // by batch size; null: could not be captured

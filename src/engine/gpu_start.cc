@@ -24,7 +24,7 @@ int max_step_tokens(const SchedulerConfig& scheduler) {
   const int prefill = scheduler.chunked_prefill_size < 0
                           ? std::max(scheduler.max_prefill_tokens, scheduler.context_len)
                           : std::max(scheduler.max_prefill_tokens, scheduler.chunked_prefill_size);
-  return prefill + scheduler.max_running_requests;
+  return prefill + scheduler.max_running_requests * (1 + scheduler.max_proposals);
 }
 
 Result<double> pool_bytes(const ServerArgs& args) {
@@ -61,6 +61,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   options.max_requests = setup.scheduler.max_running_requests;
   options.max_tokens = max_step_tokens(setup.scheduler);
   options.context_len = setup.plan.context_len;
+  options.max_proposals = setup.scheduler.max_proposals;
   if (!setup.plan.attention.deterministic) {
     options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, setup.plan.context_len);
   }

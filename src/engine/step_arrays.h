@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/cuda/memory.h"
 #include "sample/cuda/gpu_sampler.h"
 
 namespace warpweave {
@@ -16,6 +17,7 @@ struct StepShape {
   int logits_rows = 0;
   int samples = 0;
   int groups = 1;  // of the cache
+  int mask_words = 0;  // of a token's row of the tree mask
 
   // Byte offsets of the arrays, each a multiple of 16.
   size_t input_ids() const { return 0; }
@@ -26,7 +28,8 @@ struct StepShape {
   size_t futures() const { return kv_slots(groups); }
   size_t q_indptr() const { return after(futures(), tokens); }
   size_t kv_lens() const { return after(q_indptr(), requests + 1); }
-  size_t wanted_rows() const { return after(kv_lens(), requests); }
+  size_t tree_mask() const { return after(kv_lens(), requests); }
+  size_t wanted_rows() const { return after(tree_mask(), tokens * mask_words); }
   size_t sample_rows() const { return after(wanted_rows(), logits_rows); }
   size_t size_bytes() const { return sample_rows() + sizeof(gpu::SampleRowParams) * static_cast<size_t>(samples); }
 
@@ -34,5 +37,12 @@ struct StepShape {
   static size_t after(size_t offset, int count) { return offset + (static_cast<size_t>(count) * 4 + 15) / 16 * 16; }
 };
 static_assert(sizeof(gpu::SampleRowParams) % 16 == 0);
+
+// An array of a step in the GPU's block.
+template <typename T>
+const T* device_array(const DeviceBuffer& block, size_t offset) {
+  return reinterpret_cast<const T*>(block.as<std::byte>() + offset);
+}
+
 
 }  // namespace warpweave

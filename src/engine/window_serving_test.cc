@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "engine/engine_impl.h"
+#include "engine/testing/serving_device.h"
 
 namespace warpweave {
 namespace {
@@ -14,10 +15,9 @@ using Ids = std::vector<int32_t>;
 
 ServedModel serve(ServerArgs args, const std::string& family) {
   const std::string path = "tests/golden/families/" + family;
-  args.dtype = "float32";
+  serve_on_test_device(args);
   args.model_path = path;
   args.skip_tokenizer_init = true;
-  args.enable_kv_canary = true;  // pages that are given back are overwritten at once
   auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return std::move(served).value();
@@ -82,6 +82,10 @@ void PrintTo(const Setting& s, std::ostream* out) {
 
 class WindowServing : public testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+
   ServerArgs args() const {
     ServerArgs args;
     args.page_size = GetParam().page_size;

@@ -11,21 +11,40 @@ namespace warpweave {
 bool Scheduler::can_decode(const Request& request) const {
   return request.state == Request::State::running && !request.retracting &&
          request.last_step != totals_.steps_total + 1 &&
+         (config_.max_proposals == 0 || request.uncommitted_steps == 0) &&
          request.num_output_scheduled() < request.spec.max_new_tokens;
 }
 
-bool Scheduler::needs_page(const Request& request) const {
-  return request.scheduled == static_cast<int>(request.pages.size()) / num_groups_ * pool_.page_size();
+// The tokens that its page tables have room for.
+int Scheduler::covered_tokens(const Request& request) const {
+  return static_cast<int>(request.pages.size()) / num_groups_ * pool_.page_size();
 }
 
+bool Scheduler::needs_page(const Request& request) const { return request.scheduled >= covered_tokens(request); }
+
 void Scheduler::add_decode_rows(Step& step) {
+  const bool propose = config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
   if (pages_needed_for_decode() > available_pages()) make_room();
+  int spare_pages = propose ? available_pages() - pages_needed_for_decode() : 0;
   for (Request* request : running_) {
     if (!can_decode(*request)) continue;
     // Without pages it sits out: they are about to come free.
     if (needs_page(*request) && !append_pages(*request)) continue;
     fill_row(*request, 1, /*prefill=*/false, step);
+    if (propose) make_room_for_proposals(*request, spare_pages, step.rows.back());
   }
+}
+
+// Proposals take pages that nobody else needs now, and are fewer where there are none.
+void Scheduler::make_room_for_proposals(Request& request, int& spare_pages, StepRow& row) {
+  const int remaining = request.spec.max_new_tokens - request.num_output_scheduled();  // after this row's own
+  const int wanted = std::min(config_.max_proposals, remaining);
+  while (covered_tokens(request) < request.scheduled + wanted && spare_pages >= num_groups_ && append_pages(request)) {
+    spare_pages -= num_groups_;
+  }
+  row.max_proposals = std::clamp(covered_tokens(request) - request.scheduled, 0, wanted);
+  row.pages = request.pages.data();
+  row.num_pages = pool_.pages_for(request.scheduled + row.max_proposals);
 }
 
 int Scheduler::pages_needed_for_decode() const {

@@ -28,6 +28,7 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.max_running_requests, 1, "--max-running-requests"));
   WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
   WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
+  if (config.max_proposals < 0) return Status::internal("max_proposals must be at least 0");
   if (config.cache_groups.empty() || config.cache_groups.size() > kMaxCacheGroups) {
     return Status::internal("the KV cache must have 1 to " + std::to_string(kMaxCacheGroups) + " groups");
   }
@@ -151,11 +152,18 @@ const Step& Scheduler::schedule() {
 }
 
 const std::vector<StepEvent>& Scheduler::commit(const Step& step,
-                                                std::span<const int32_t> sampled) {
+                                                std::span<const int32_t> sampled, std::span<const int> begin) {
   assert(!in_flight_.empty() && in_flight_.front().number == step.number);
-  assert(static_cast<int>(sampled.size()) == step.num_samples);
+  assert(begin.empty() ? static_cast<int>(sampled.size()) == step.num_samples
+                       : static_cast<int>(begin.size()) == step.num_samples + 1);
   events_.clear();
-  for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) apply_row(step.rows[i], i, sampled);
+  for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) {
+    const int slot = step.rows[i].sample_slot;
+    const auto tokens = slot < 0         ? std::span<const int32_t>()
+                        : begin.empty() ? sampled.subspan(slot, 1)
+                                        : sampled.subspan(begin[slot], begin[slot + 1] - begin[slot]);
+    apply_row(step.rows[i], i, tokens);
+  }
   release_deferred(step.number);
   scratch_ = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -200,7 +208,7 @@ int Scheduler::max_tokens_per_step() const {
   const int prefill = config_.chunked_prefill_size > 0
                           ? config_.chunked_prefill_size
                           : std::max(config_.max_prefill_tokens, config_.context_len);
-  return prefill + config_.max_running_requests;
+  return prefill + config_.max_running_requests * (1 + config_.max_proposals);
 }
 
 SchedulerStats Scheduler::stats() const {
@@ -272,11 +280,15 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   step.num_tokens += num_tokens;
 }
 
-void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> sampled) {
+void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens) {
   Request& request = *requests_.at(row.id);
   --request.uncommitted_steps;
   request.uncommitted_samples -= row.sample_slot >= 0;
   request.written = row.start + row.num_tokens;
+  if (row.max_proposals > 0) {  // the K/V of its own token and of each accepted one
+    assert(static_cast<int>(tokens.size()) <= row.max_proposals + 1);
+    request.scheduled = request.written = row.start + static_cast<int>(tokens.size());
+  }
   if (request.state == Request::State::ended) {  // a wasted row
     if (request.uncommitted_steps == 0) release(request);
     return;
@@ -290,18 +302,11 @@ void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int
   event.cached_tokens = request.cached_tokens;
   event.retractions = request.retractions;
   if (row.sample_slot >= 0) {
-    event.token = sampled[row.sample_slot];
-    event.has_token = event.token >= 0;
-    if (event.has_token) {
-      accept_token(request, event);
-    } else {
-      event.finish = StepEvent::Finish::failed;
-      request.kv_suspect = true;
-    }
+    accept_tokens(request, tokens, event);
   } else if (prefill_only) {
     event.finish = StepEvent::Finish::length;
+    events_.push_back(event);
   }
-  if (row.sample_slot >= 0 || prefill_only) events_.push_back(event);
   if (event.finish != StepEvent::Finish::none) {
     end(request);
     return;
@@ -309,6 +314,23 @@ void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int
   if (window_groups() > 0) leave_windows(request);
   if (prefill_done) cache_prompt(request);
   if (request.retracting && request.uncommitted_steps == 0) retract(request);
+}
+
+// Adds an event for each token up to the one that ends the request; `event` is the last.
+void Scheduler::accept_tokens(Request& request, std::span<const int32_t> tokens, StepEvent& event) {
+  assert(!tokens.empty());
+  for (size_t i = 0; i < tokens.size() && event.finish == StepEvent::Finish::none; ++i) {
+    event.index = static_cast<int>(i);
+    event.token = tokens[i];
+    event.has_token = event.token >= 0;
+    if (event.has_token) {
+      accept_token(request, event);
+    } else {
+      event.finish = StepEvent::Finish::failed;
+      request.kv_suspect = true;
+    }
+    events_.push_back(event);
+  }
 }
 
 void Scheduler::accept_token(Request& request, StepEvent& event) {

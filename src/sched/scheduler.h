@@ -32,6 +32,10 @@
 // pages of a prompt chunk by chunk. Should the last pages go to requests that wait for one another, the newest
 // prefill is retracted.
 //
+// Proposals (batch/proposal.h): with max_proposals a decode row has room for tokens that are proposed to follow its
+// own; the step computes all of them, and commit() takes as many tokens as were found right, and one more. How many
+// is known only then, so such a request sits out the steps in between. What was rejected is written over.
+//
 // Errors: add() refuses what can never run; nothing that is admitted fails later for want of pages.
 #pragma once
 
@@ -100,6 +104,7 @@ struct SchedulerConfig {
   int overlap_depth = 0;           // 0 or 1
   bool log_page_events = false;    // fill Step::page_events
   std::vector<CacheGroupRule> cache_groups = {CacheGroupRule{}};  // 1 to kMaxCacheGroups
+  int max_proposals = 0;           // tokens proposed to follow a decode row's own, at most; 0: none
   std::vector<int32_t> eos_token_ids;
 };
 
@@ -134,6 +139,7 @@ struct StepRow {
   int num_logits = 0;              // logits are wanted of the last num_logits tokens
   int sample_slot = -1;            // its place in commit()'s `sampled`, or -1: samples nothing
   int future_slot = -1;            // >= 0: its one token is sampled[future_slot] of the step before
+  int max_proposals = 0;           // so many more tokens may follow its one; `pages` cover them, too
   bool prefill = false;
   bool first_scheduled = false;    // its time in the queue ends with this step
   const int32_t* input_ids = nullptr;  // [num_tokens]; null when future_slot >= 0
@@ -169,6 +175,7 @@ struct StepEvent {
   RequestId id = kNoRequest;
   void* user = nullptr;
   int row = -1;                    // of the committed step
+  int index = 0;                   // of the token among those of its row
   bool has_token = false;          // false only when max_new_tokens is 0
   int32_t token = 0;
   Finish finish = Finish::none;    // stop: `token` is an eos or stop token; failed: it is negative
@@ -212,10 +219,12 @@ class Scheduler {
   // uncommitted. The reference stays valid until that step is committed.
   const Step& schedule();
 
-  // The result of the oldest uncommitted step. `sampled` has num_samples tokens; a negative one means
-  // that there is none: its request ends as failed, and what it computed is not cached. The reference
-  // stays valid until the next commit().
-  const std::vector<StepEvent>& commit(const Step& step, std::span<const int32_t> sampled);
+  // The result of the oldest uncommitted step. `sampled` has the tokens of all samples, one each, or where `begin`
+  // [num_samples + 1] is given those of sample s at [begin[s], begin[s + 1]): at least one, the accepted proposals
+  // first. A negative one means that there is none: its request ends as failed, and what it computed is not cached.
+  // One event a token. The reference stays valid until the next commit().
+  const std::vector<StepEvent>& commit(const Step& step, std::span<const int32_t> sampled,
+                                       std::span<const int> begin = {});
 
   // The uncommitted steps failed (device error): ends every request that has a row in one of them
   // and returns their ids, those still owed an answer only. What they computed is not cached.
@@ -280,6 +289,8 @@ class Scheduler {
   void add_decode_rows(Step& step);
   bool can_decode(const Request& request) const;
   bool needs_page(const Request& request) const;
+  int covered_tokens(const Request& request) const;
+  void make_room_for_proposals(Request& request, int& spare_pages, StepRow& row);
   int pages_needed_for_decode() const;
   void make_room();
   Request* pick_victim() const;
@@ -301,7 +312,8 @@ class Scheduler {
   void make_free(int num_pages);
   bool append_pages(Request& request);
   void fill_row(Request& request, int num_tokens, bool prefill, Step& step);
-  void apply_row(const StepRow& row, int row_index, std::span<const int32_t> sampled);
+  void apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens);
+  void accept_tokens(Request& request, std::span<const int32_t> tokens, StepEvent& event);
   void accept_token(Request& request, StepEvent& event);
   void cache_prompt(Request& request);
   void leave_running(Request& request);

@@ -44,6 +44,7 @@ void add(Outcome& sum, const Outcome& one) {
   sum.requests += one.requests;
   sum.retractions += one.retractions;
   sum.cached_tokens += one.cached_tokens;
+  sum.accepted += one.accepted;
   sum.copies += one.copies;
   sum.wasted_rows += one.wasted_rows;
   sum.rejected += one.rejected;
@@ -110,12 +111,13 @@ int main(int argc, char** argv) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%llu schedules held in %.1f s on %d threads: %lld steps, %lld requests, %lld tokens,\n"
               "  %lld retractions, %lld cached tokens, %lld copied tails, %lld wasted rows,\n"
-              "  %lld refused, %lld aborted, %lld evicted tokens\n",
+              "  %lld refused, %lld aborted, %lld evicted tokens, %lld accepted proposals\n",
               static_cast<unsigned long long>(schedules), seconds, threads,
               static_cast<long long>(sum.steps), static_cast<long long>(sum.requests),
               static_cast<long long>(sum.tokens), static_cast<long long>(sum.retractions),
               static_cast<long long>(sum.cached_tokens), static_cast<long long>(sum.copies),
               static_cast<long long>(sum.wasted_rows), static_cast<long long>(sum.rejected),
-              static_cast<long long>(sum.aborted), static_cast<long long>(sum.evicted_tokens));
+              static_cast<long long>(sum.aborted), static_cast<long long>(sum.evicted_tokens),
+              static_cast<long long>(sum.accepted));
   return expect_failure ? 1 : 0;
 }

@@ -87,6 +87,21 @@ sim_mutant(healed_page_without_a_reference kv/radix_tree.cc
   [[      own(mine, g);
       track_windows(child);]]
   [[      track_windows(child);]])
+sim_mutant(rejected_proposal_kept sched/scheduler.cc
+  [[request.scheduled = request.written = row.start + static_cast<int>(tokens.size());]]
+  [[request.scheduled = request.written = row.start + static_cast<int>(tokens.size()) + 1;]])
+sim_mutant(proposals_before_the_last_token_is_known sched/decode.cc
+  [[(config_.max_proposals == 0 || request.uncommitted_steps == 0) &&]]
+  [[]])
+sim_mutant(proposals_past_the_last_token sched/decode.cc
+  [[const int wanted = std::min(config_.max_proposals, remaining);]]
+  [[const int wanted = config_.max_proposals + remaining * 0;]])
+sim_mutant(proposals_without_pages sched/decode.cc
+  [[std::clamp(covered_tokens(request) - request.scheduled, 0, wanted)]]
+  [[wanted]])
+sim_mutant(proposal_sampled_from_its_last_node batch/batch_builder.cc
+  [[static_cast<int32_t>(logits_rows_.size()) - 1 - proposal.size();]]
+  [[static_cast<int32_t>(logits_rows_.size()) - 1;]])
 sim_mutant(stale_page_table_row batch/batch_builder.cc
   [[known.id == row.id && known.pages_version == row.pages_version]]
   [[known.id == row.id]])

@@ -31,6 +31,7 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
   config.prefix_match = rng.chance(20) ? PrefixMatchMode::page : PrefixMatchMode::token;
   config.overlap_depth = rng.between(0, 1);
   config.mixed_chunk_rows = rng.chance(50) ? rng.between(1, 16) : 0;
+  config.max_proposals = rng.chance(40) ? rng.between(1, 6) : 0;
   if (rng.chance(50)) {  // layers with windows beside layers without, or alone
     config.cache_groups.assign(rng.between(1, 3), CacheGroupRule{});
     const int window = rng.between(0, 40);
@@ -134,6 +135,7 @@ Scenario make_scenario(Rng& rng) {
   scenario.arrival_percent = rng.between(5, 100);
   scenario.abort_percent = rng.chance(60) ? rng.between(1, 12) : 0;
   scenario.flush_percent = rng.chance(30) ? 5 : 0;
+  scenario.right_proposal_percent = rng.between(0, 100);
   scenario.device_error_per_mille = rng.chance(10) ? 20 : 0;
   std::vector<std::vector<int32_t>> bases;
   for (int i = rng.between(1, 3); i > 0; --i) {

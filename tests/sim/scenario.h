@@ -43,6 +43,7 @@ struct Scenario {
   int arrival_percent = 0;   // per iteration
   int abort_percent = 0;
   int flush_percent = 0;
+  int right_proposal_percent = 50;
   int device_error_per_mille = 0;
   std::vector<Client> clients;
 };

@@ -34,6 +34,7 @@ struct Live {
 struct Pending {
   const Step* step = nullptr;
   int builder = 0;
+  std::vector<Proposal> proposals;  // by row
 };
 
 class World {
@@ -167,11 +168,32 @@ class World {
     CHECK_SIM(static_cast<int>(step.rows.size()) <= scenario_.config.max_running_requests,
               "too many rows");
     next_builder_ ^= 1;
-    const ForwardBatch& batch = builders_[next_builder_].build(step);
-    CHECK_SIM(batch.num_tokens == step.num_tokens, "token count");
-    pending_.push_back({&step, next_builder_});
+    Pending& pending = pending_.emplace_back(Pending{&step, next_builder_, {}});
+    int proposed = 0;
+    for (const StepRow& row : step.rows) {
+      pending.proposals.push_back(propose(row));
+      proposed += pending.proposals.back().size();
+    }
+    const ForwardBatch& batch = builders_[next_builder_].build(step, pending.proposals);
+    CHECK_SIM(batch.num_tokens == step.num_tokens + proposed, "token count");
     if (trace_) print_step(step);
     check_ownership();
+  }
+
+  // Up to as many tokens as the row has room for, each right by dice: a chain, or a tree.
+  Proposal propose(const StepRow& row) {
+    Proposal out;
+    const Client& of = client(row.id);
+    const int count = row.max_proposals > 0 ? rng_.between(0, row.max_proposals) : 0;
+    const bool tree = rng_.chance(50);
+    for (int node = 1; node <= count; ++node) {
+      const int parent = tree ? rng_.between(0, node - 1) : node - 1;
+      const size_t position = row.start + (parent > 0 ? out.depth(parent) : 0) + 1;
+      const bool right = position < of.sequence.size() && rng_.chance(scenario_.right_proposal_percent);
+      out.tokens.push_back(right ? of.sequence[position] : rng_.between(0, scenario_.vocab_size - 1));
+      if (tree) out.parents.push_back(parent);
+    }
+    return out;
   }
 
   void check_size(const Step& step) {
@@ -246,7 +268,7 @@ class World {
       outcome_.wasted_rows += live(row.id).answered;
       if (!live(row.id).answered) note_logits(row);
     }
-    const auto& events = scheduler_.commit(*pending.step, sampled_);
+    const auto& events = scheduler_.commit(*pending.step, sampled_, sampled_begin_);
     pending_.erase(pending_.begin());
     committed_ = true;
     idle_turn_after_change_ = 0;
@@ -260,13 +282,16 @@ class World {
     for (const PageCopy& copy : pending.step->copies) {
       kv_.copy(copy.src_page, copy.dst_page, copy.num_tokens);
     }
-    builder.patch_futures(sampled_);
+    if (scenario_.config.max_proposals == 0) builder.patch_futures(sampled_);
     const ForwardBatch& batch = builder.batch();
-    sampled_.assign(pending.step->num_samples, -1);
+    accepted_.assign(pending.step->num_samples, {});
+    sampled_.clear();
+    sampled_begin_.assign(1, 0);
     for (int i = 0, r = 0; i < batch.num_tokens; ++i) {
       while (i >= batch.q_indptr[r + 1]) ++r;
       const Client& of = client(pending.step->rows[r].id);
-      CHECK_SIM(batch.input_ids[i] == of.sequence[batch.positions[i]], "wrong input token");
+      const bool proposed = i - batch.q_indptr[r] >= pending.step->rows[r].num_tokens;
+      CHECK_SIM(proposed || batch.input_ids[i] == of.sequence[batch.positions[i]], "wrong input token");
       for (int group = 0; group < num_groups_; ++group) {
         kv_.write(builder.kv_slots(group)[i], {batch.input_ids[i], batch.positions[i], of.salt, group});
       }
@@ -276,12 +301,37 @@ class World {
       const Client& of = client(row.id);
       for (int group = 0; group < num_groups_; ++group) check_visible(builder, r, group, of);
       uint64_t hash = of.salt;
-      for (int position = 0; position < batch.kv_lens[r]; ++position) hash = extend_hash(hash, of.sequence[position]);
+      for (int position = 0; position < row.start + row.num_tokens; ++position) {
+        hash = extend_hash(hash, of.sequence[position]);
+      }
       if (row.sample_slot < 0) continue;
       const int32_t logits_row = builder.sample_rows()[row.sample_slot];
-      CHECK_SIM(batch.logits_rows[logits_row] == batch.q_indptr[r + 1] - 1, "wrong logits row");
-      sampled_[row.sample_slot] = next_token(hash, scenario_.vocab_size);
+      CHECK_SIM(batch.logits_rows[logits_row] == batch.q_indptr[r] + row.num_tokens - 1, "wrong logits row");
+      verify(pending, r, hash);
     }
+    for (const std::vector<int32_t>& tokens : accepted_) {
+      sampled_.insert(sampled_.end(), tokens.begin(), tokens.end());
+      sampled_begin_.push_back(static_cast<int>(sampled_.size()));
+    }
+  }
+
+  // Follows the proposals that are right, and moves their K/V to where one token after the other would have put it.
+  void verify(const Pending& pending, int r, uint64_t hash) {
+    const StepRow& row = pending.step->rows[r];
+    const Proposal& proposal = pending.proposals[r];
+    const BatchBuilder& builder = builders_[pending.builder];
+    const int first = builder.batch().q_indptr[r] + row.num_tokens - 1;
+    for (int node = 0, depth = 0; node >= 0; ++depth) {
+      for (int group = 0; group < num_groups_ && depth > 0; ++group) {
+        const auto slots = builder.kv_slots(group);
+        kv_.write(slots[first + depth], kv_.read(slots[first + node]));
+      }
+      const int32_t token = next_token(hash, scenario_.vocab_size);
+      accepted_[row.sample_slot].push_back(token);
+      hash = extend_hash(hash, token);
+      node = proposal.child(node, token);
+    }
+    outcome_.accepted += static_cast<int64_t>(accepted_[row.sample_slot].size()) - 1;
   }
 
   // What the rows of a request see in a group is there; what they do not see is blank, or still the request's.
@@ -290,7 +340,9 @@ class World {
     const CacheGroupRule& rule = scenario_.config.cache_groups[group];
     const int first_seen = rule.first_seen(batch.positions[batch.q_indptr[r]]);
     const int32_t* pages = builder.pages_of(r, group);
+    const int committed = batch.positions[batch.q_indptr[r]];  // what follows are the rows' own tokens
     for (int position = 0; position < batch.kv_lens[r]; ++position) {
+      if (position > committed && batch.mode == ForwardMode::target_verify) break;
       const bool blank = pages[position / batch.page_size] == blank_page_;
       CHECK_SIM(!blank || position < first_seen, "a token that is seen has left the cache");
       if (blank) continue;
@@ -397,7 +449,9 @@ class World {
   std::array<BatchBuilder, 2> builders_;
   int next_builder_ = 0;
   std::vector<Pending> pending_;
-  std::vector<int32_t> sampled_;
+  std::vector<std::vector<int32_t>> accepted_;  // of the step that ran last, by sample slot
+  std::vector<int32_t> sampled_;                // the same in one list
+  std::vector<int> sampled_begin_;
   std::vector<Live> live_;
   std::vector<RequestId> writer_;
   size_t next_client_ = 0;

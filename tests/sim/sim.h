@@ -19,6 +19,7 @@ struct Outcome {
   int64_t requests = 0;
   int64_t retractions = 0;
   int64_t cached_tokens = 0;
+  int64_t accepted = 0;     // proposals
   int64_t copies = 0;       // tail pages copied
   int64_t wasted_rows = 0;  // rows of requests that had ended
   int64_t rejected = 0;

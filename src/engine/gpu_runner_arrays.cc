@@ -1,0 +1,201 @@
+// A step's arrays on their way to the GPU.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/gpu_runner.h"
+#include "sample/cuda/gpu_sampler.h"
+
+namespace warpweave {
+namespace {
+
+using gpu::PageTableRun;
+using gpu::SampleRowParams;
+
+template <typename T>
+std::span<T> array_at(std::byte* block, size_t offset, int count) {
+  return {reinterpret_cast<T*>(block + offset), static_cast<size_t>(count)};
+}
+
+// Of a row of logits that is sampled `depth` tokens after the request's first one of the step.
+SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth) {
+  SampleRowParams out;
+  const SamplingParams& params = row.state->params();
+  out.logits_row = logits_row;
+  out.temperature = params.temperature;
+  out.top_k = params.top_k;
+  out.top_p = params.top_p;
+  out.min_p = params.min_p;
+  if (params.temperature > 0) out.draw = uniform_draw(row.state->seed(), row.position + depth);
+  return out;
+}
+
+}  // namespace
+
+// What changes in the device's page tables: pages at the end, and blanks at the beginning.
+void GpuRunner::collect_page_runs(const DeviceStep& step) {
+  const BatchBuilder& builder = step.builder;
+  const KvCacheShape& cache = parts_.cache->shape();
+  const std::vector<int32_t> blanks(options_.max_pages_per_request * cache.grouped(), cache.blank_page());
+  for (int i = 0; i < builder.batch().num_reqs; ++i) {
+    const StepRow& row = step.step->rows[i];
+    TableRow& known = table_rows_[i];
+    if (known.id != row.id || known.pages_version != row.pages_version) known = {row.id, row.pages_version, 0, {}};
+    for (int g = 0; g < cache.num_groups(); ++g) {
+      const int table_row = g * options_.max_requests + i, num_blank = builder.num_blank(i, g);
+      if (num_blank > known.num_blank[g]) {
+        add_page_run(table_row, known.num_blank[g], std::span(blanks).first(num_blank - known.num_blank[g]));
+      }
+      known.num_blank[g] = num_blank;
+      const int first = std::max(std::min(known.num_pages, row.num_pages), num_blank);
+      if (first < row.num_pages) {
+        add_page_run(table_row, first, {builder.pages_of(i, g) + first, static_cast<size_t>(row.num_pages - first)});
+      }
+    }
+    known.num_pages = row.num_pages;
+  }
+}
+
+void GpuRunner::add_page_run(int table_row, int first, std::span<const int32_t> pages) {
+  runs_.push_back({table_row, first, static_cast<int>(pages.size()), static_cast<int32_t>(run_values_.size())});
+  run_values_.insert(run_values_.end(), pages.begin(), pages.end());
+}
+
+// The step's arrays in the given shape, padded; all padding without a step. `block` holds
+// shape.size_bytes(); the host arrays of `batch` are set to what stands there.
+void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch) {
+  const auto input_ids = array_at<int32_t>(block, shape.input_ids(), shape.tokens);
+  const auto positions = array_at<int32_t>(block, shape.positions(), shape.tokens);
+  const auto futures = array_at<int32_t>(block, shape.futures(), shape.tokens);
+  const auto q_indptr = array_at<int32_t>(block, shape.q_indptr(), shape.requests + 1);
+  const auto kv_lens = array_at<int32_t>(block, shape.kv_lens(), shape.requests);
+  const auto logits_rows = array_at<int32_t>(block, shape.wanted_rows(), shape.logits_rows);
+  const auto samples = array_at<SampleRowParams>(block, shape.sample_rows(), shape.samples);
+  // Padding: a request of one row that sees nothing.
+  const auto put = [](std::span<const int32_t> from, std::span<int32_t> to, int32_t padding) {
+    std::copy(from.begin(), from.end(), to.begin());
+    std::fill(to.begin() + from.size(), to.end(), padding);
+  };
+  const ForwardBatch none;
+  const ForwardBatch& built = step != nullptr ? step->builder.batch() : none;
+  put(built.input_ids, input_ids, 0);
+  put(built.positions, positions, 0);
+  put({}, futures, -1);
+  put(built.kv_lens, kv_lens, 0);
+  put(built.q_indptr, q_indptr, 0);
+  const auto tree_mask = array_at<uint32_t>(block, shape.tree_mask(), shape.tokens * shape.mask_words);
+  std::copy_n(built.tree_mask.begin(), tree_mask.size(), tree_mask.begin());
+  for (size_t i = std::max<size_t>(built.q_indptr.size(), 1); i < q_indptr.size(); ++i) {
+    q_indptr[i] = q_indptr[i - 1] + 1;
+  }
+  if (step == nullptr) {  // a trial: equal rows would draw less power than real ones, and run faster
+    for (int i = 0; i < shape.tokens; ++i) input_ids[i] = i % parts_.model->config().vocab_size;
+  }
+  if (step == nullptr && shape.requests == 1 && shape.tokens > 1) {  // a prefill: sees page 0 again and again
+    q_indptr[1] = kv_lens[0] = shape.tokens;
+  }
+  put(built.logits_rows, logits_rows, 0);
+  for (size_t i = built.logits_rows.size(); i < logits_rows.size(); ++i) logits_rows[i] = static_cast<int32_t>(i);
+  std::fill(samples.begin(), samples.end(), SampleRowParams{});
+  if (step != nullptr) {
+    for (const FutureToken& future : step->builder.futures()) futures[future.token_row] = future.sample_slot;
+    fill_samples(*step, samples);
+  }
+
+  batch.input_ids = input_ids;
+  batch.positions = positions;
+  batch.q_indptr = q_indptr;
+  batch.kv_lens = kv_lens;
+  batch.logits_rows = logits_rows;
+}
+
+// What the GPU samples: each request's row, or with proposals each of its nodes. The host takes the others.
+void GpuRunner::fill_samples(const DeviceStep& step, std::span<SampleRowParams> samples) const {
+  for (size_t row = 0; row < step.sample_slots.size(); ++row) {
+    const int slot = step.sample_slots[row];
+    if (slot < 0 || row_wants_host(step.sample_rows[slot])) continue;
+    const SampleRow& sample = step.sample_rows[slot];
+    if (step.proposals.empty()) {
+      samples[slot] = sample_params(sample, sample.logits_row, 0);
+      continue;
+    }
+    for (int node = 0; node <= step.proposals[row].size(); ++node) {
+      const int logits_row = sample.logits_row + node;
+      samples[logits_row] = sample_params(sample, logits_row, step.proposals[row].depth(node));
+    }
+  }
+}
+
+// Slots and page tables of every cache group, as `groups_`.
+void GpuRunner::fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block) {
+  groups_.clear();
+  const size_t table_size = static_cast<size_t>(options_.max_requests) * options_.max_pages_per_request;
+  for (int g = 0; g < shape.groups; ++g) {
+    const auto kv_slots = array_at<int32_t>(block, shape.kv_slots(g), shape.tokens);
+    const auto built = step != nullptr ? step->builder.kv_slots(g) : std::span<const int32_t>();
+    std::copy(built.begin(), built.end(), kv_slots.begin());
+    std::fill(kv_slots.begin() + built.size(), kv_slots.end(), -1);
+    groups_.push_back({kv_slots, {}, device_array<int32_t>(arrays_, shape.kv_slots(g)),
+                       page_table_.as<int32_t>() + g * table_size});
+  }
+}
+
+// The rest of what `batch` says: its sizes, and where its arrays are on the GPU.
+void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const {
+  batch.mode = step != nullptr                     ? step->builder.batch().mode
+               : shape.tokens == shape.requests ? ForwardMode::decode
+                                                : ForwardMode::extend;
+  batch.num_reqs = shape.requests;
+  batch.num_tokens = shape.tokens;
+  batch.max_q_len = step != nullptr ? step->builder.batch().max_q_len : shape.tokens - shape.requests + 1;
+  if (shape.mask_words > 0) {
+    batch.tree_mask = step->builder.batch().tree_mask;
+    batch.tree_mask_words = shape.mask_words;
+    batch.device.tree_mask = device_array<uint32_t>(arrays_, shape.tree_mask());
+  }
+  batch.max_kv_len = step != nullptr ? step->builder.batch().max_kv_len : options_.context_len;
+  batch.page_size = parts_.cache->shape().page_size;
+  batch.page_table_stride = options_.max_pages_per_request;
+  batch.device.stream = stream();
+  batch.device.input_ids = device_array<int32_t>(arrays_, shape.input_ids());
+  batch.device.positions = device_array<int32_t>(arrays_, shape.positions());
+  batch.kv_slots = groups_[0].kv_slots;
+  batch.device.kv_slots = groups_[0].device_kv_slots;
+  batch.device.q_indptr = device_array<int32_t>(arrays_, shape.q_indptr());
+  batch.device.kv_lens = device_array<int32_t>(arrays_, shape.kv_lens());
+  batch.device.logits_rows = device_array<int32_t>(arrays_, shape.wanted_rows());
+  batch.device.page_table = groups_[0].device_page_table;
+  if (shape.groups > 1) batch.groups = groups_;
+}
+
+// Stages the step's arrays and enqueues their way to the GPU; `batch` describes both sides.
+Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch) {
+  runs_.clear();
+  run_values_.clear();
+  if (step != nullptr) collect_page_runs(*step);
+  const size_t arrays_bytes = shape.size_bytes(), runs_bytes = runs_.size() * sizeof(PageTableRun);
+  const size_t needed = arrays_bytes + runs_bytes + run_values_.size() * sizeof(int32_t);
+  if (needed > flight.staging.size_bytes()) {
+    WW_ASSIGN_OR_RETURN(flight.staging, PinnedBuffer::allocate(needed + needed / 2, "a step's arrays"));
+  }
+  std::byte* const block = flight.staging.as<std::byte>();
+  std::memcpy(block + arrays_bytes, runs_.data(), runs_bytes);
+  std::memcpy(block + arrays_bytes + runs_bytes, run_values_.data(), run_values_.size() * sizeof(int32_t));
+  batch = {};
+  fill_arrays(step, shape, block, batch);
+  fill_groups(step, shape, block);
+  describe(step, shape, batch);
+
+  gpu::StepUpload up;
+  up.host_arrays = block;
+  up.arrays = arrays_.as<void>();
+  up.size_bytes = static_cast<int64_t>(arrays_bytes);
+  up.runs = reinterpret_cast<const PageTableRun*>(block + arrays_bytes);
+  up.num_runs = static_cast<int>(runs_.size());
+  up.values = reinterpret_cast<const int32_t*>(block + arrays_bytes + runs_bytes);
+  up.table = page_table_.as<int32_t>();
+  up.table_stride = options_.max_pages_per_request;
+  gpu::upload_step(up, stream());
+  return cuda_status(cudaPeekAtLastError(), "uploading a step");
+}
+
+}  // namespace warpweave

@@ -1,0 +1,190 @@
+// From a step's logits or tokens on the GPU to what its requests are told.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/gpu_runner.h"
+#include "ops/elementwise.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kHostLogprobRows = 64;  // logits rows on the host at a time
+
+std::vector<RowBest> best_of_rows(std::span<const float> values, int vocab_size) {
+  std::vector<RowBest> best;
+  for (size_t first = 0; first < values.size(); first += vocab_size) {
+    const int64_t top = argmax(values.data() + first, vocab_size);
+    best.push_back({values[first + top], static_cast<int32_t>(top)});
+  }
+  return best;
+}
+
+}  // namespace
+
+// Takes over what a step sampled on the GPU. Steps finish in the order of their launch.
+void GpuRunner::finish(Flight& flight) {
+  DeviceStep* const step = std::exchange(flight.step, nullptr);
+  if (step == nullptr || step->done) return;
+  step->status = cuda_status(cudaEventSynchronize(flight.end.get()), "a step on the GPU");
+  step->sampled.assign(step->sample_rows.size(), {});
+  step->sampled_ids.assign(step->sample_rows.size(), 0);
+  if (step->status.ok() && !step->proposals.empty()) {
+    step->status = take_verified(*step, flight.sampled.as<int32_t>());
+  } else if (step->status.ok()) {
+    for (size_t i = 0; i < step->sample_rows.size(); ++i) {
+      step->sampled_ids[i] = step->sampled[i].token_id = flight.sampled.as<int32_t>()[i];
+      step->sample_rows[i].state->add_output(step->sampled_ids[i]);
+    }
+  }
+  float gap_ms = 0, run_ms = 0;
+  if (flight.follows && cudaEventElapsedTime(&gap_ms, last_end_.get(), flight.begin.get()) == cudaSuccess) {
+    step->overhead_us = gap_ms * 1000.0;
+  }
+  if (cudaEventElapsedTime(&run_ms, flight.begin.get(), flight.end.get()) == cudaSuccess) {
+    step->device_us = run_ms * 1000.0;
+  }
+  if (spdlog::should_log(spdlog::level::debug)) {
+    const ForwardBatch& batch = step->builder.batch();
+    LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
+              "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms, gap_ms * 1000,
+              flight.follows ? "" : " (not measured)", flight.staging_us, flight.metadata_us, flight.enqueue_us);
+  }
+  std::swap(last_end_, flight.end);  // this flight's is recorded anew at its next launch
+  step->done = true;
+}
+
+// With proposals every row of logits has its token: each request takes its own as far as they agree.
+Status GpuRunner::take_verified(DeviceStep& step, const int32_t* sampled) {
+  std::vector<SampledRow> chosen;
+  walk_.start(step);
+  while (!walk_.slots().empty()) {
+    chosen.clear();
+    for (const int slot : walk_.slots()) {
+      chosen.emplace_back().token_id = sampled[walk_.logits_row(slot)];
+      step.sample_rows[slot].state->add_output(chosen.back().token_id);
+    }
+    walk_.advance(chosen);
+  }
+  walk_.finish(step);
+  return move_accepted(step);
+}
+
+// The K/V of accepted nodes of a tree goes to where the next tokens expect it.
+Status GpuRunner::move_accepted(const DeviceStep& step) {
+  Status status;
+  walk_.each_move(step, [&](int from, int to) {
+    for (int g = 0; g < parts_.cache->shape().num_groups() && status.ok(); ++g) {
+      const auto slots = step.builder.kv_slots(g);
+      status = parts_.cache->copy_tokens(slots[from], slots[to], 1, stream());
+    }
+  });
+  return status;
+}
+
+bool GpuRunner::wants_host(const DeviceStep& step) const {
+  return !step.input_logprobs.empty() ||
+         std::any_of(step.sample_rows.begin(), step.sample_rows.end(), row_wants_host);
+}
+
+Result<float*> GpuRunner::logits_memory(int rows) {
+  if (rows <= options_.max_requests) return logits_.as<float>();
+  const size_t needed = sizeof(float) * rows * static_cast<size_t>(parts_.model->config().vocab_size);
+  if (needed > large_logits_.size_bytes()) {
+    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "waiting for a step");
+    large_logits_ = DeviceBuffer();
+    WW_ASSIGN_OR_RETURN(large_logits_, DeviceBuffer::allocate(needed, "logits of prompt tokens; lower "
+                                                              "--chunked-prefill-size or --mem-fraction-static"));
+  }
+  return large_logits_.as<float>();
+}
+
+Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* logits) {
+  const int vocab_size = parts_.model->config().vocab_size;
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a step on the GPU");
+  if (!step.proposals.empty()) {
+    WW_RETURN_IF_ERROR(verify_on_host(step, logits));
+    step.done = true;
+    return {};
+  }
+  std::vector<SampleRow> rows;
+  std::vector<size_t> slots;
+  std::vector<int> logits_rows;
+  step.sampled.assign(step.sample_rows.size(), {});
+  for (size_t i = 0; i < step.sample_rows.size(); ++i) {
+    const SampleRow& row = step.sample_rows[i];
+    if (row_wants_host(row)) {
+      rows.push_back(row);
+      rows.back().logits_row = static_cast<int>(slots.size());
+      slots.push_back(i);
+      logits_rows.push_back(row.logits_row);
+    } else {
+      step.sampled[i].token_id = flight.sampled.as<int32_t>()[i];
+      row.state->add_output(step.sampled[i].token_id);
+    }
+  }
+  WW_ASSIGN_OR_RETURN(const std::vector<float> values, read_logits(logits_rows, logits));
+  const std::vector<RowBest> best = best_of_rows(values, vocab_size);
+  std::vector<SampledRow> sampled(slots.size());
+  sampler_.sample(rows, {.values = values, .best = best, .vocab_size = vocab_size}, sampled);
+  for (size_t i = 0; i < slots.size(); ++i) step.sampled[slots[i]] = std::move(sampled[i]);
+  WW_RETURN_IF_ERROR(compute_input_logprobs(step, logits));
+
+  step.sampled_ids.clear();
+  for (const SampledRow& row : step.sampled) step.sampled_ids.push_back(row.token_id);
+  std::copy(step.sampled_ids.begin(), step.sampled_ids.end(), flight.sampled.as<int32_t>());
+  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(sampled_.as<void>(), flight.sampled.as<void>(),
+                                          step.sampled_ids.size() * sizeof(int32_t), cudaMemcpyHostToDevice, stream()),
+                          "writing sampled tokens");
+  step.done = true;
+  return {};
+}
+
+// Every request of a step with proposals, where one of them wants its logits on the host.
+Status GpuRunner::verify_on_host(DeviceStep& step, const float* logits) {
+  const int vocab_size = parts_.model->config().vocab_size;
+  std::vector<int> rows(step.builder.batch().logits_rows.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  WW_ASSIGN_OR_RETURN(const std::vector<float> values, read_logits(rows, logits));
+  const std::vector<RowBest> best = best_of_rows(values, vocab_size);
+  sample_and_verify(step, {.values = values, .best = best, .vocab_size = vocab_size}, sampler_, walk_);
+  return move_accepted(step);
+}
+
+Result<std::vector<float>> GpuRunner::read_logits(std::span<const int> rows, const float* logits) const {
+  const int64_t vocab_size = parts_.model->config().vocab_size;
+  std::vector<float> values(rows.size() * vocab_size);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(values.data() + i * vocab_size, logits + rows[i] * vocab_size,
+                                       vocab_size * sizeof(float), cudaMemcpyDeviceToHost),
+                            "reading logits");
+  }
+  return values;
+}
+
+Status GpuRunner::compute_input_logprobs(DeviceStep& step, const float* logits) {
+  const size_t vocab_size = parts_.model->config().vocab_size;
+  std::vector<float> values;
+  for (size_t first = 0; first < step.input_logprobs.size(); first += kHostLogprobRows) {
+    const size_t count = std::min<size_t>(kHostLogprobRows, step.input_logprobs.size() - first);
+    values.resize(count * vocab_size);
+    for (size_t i = 0; i < count; ++i) {
+      const float* from = logits + step.input_logprobs[first + i].logits_row * vocab_size;
+      WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(values.data() + i * vocab_size, from, vocab_size * sizeof(float),
+                                         cudaMemcpyDeviceToHost),
+                              "reading logits");
+    }
+    parts_.team->parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        InputLogprob& task = step.input_logprobs[first + i];
+        const GenerateRequest& request = task.request->request;
+        task.result = row_logprobs({values.data() + i * vocab_size, vocab_size}, task.token_id,
+                                   request.top_logprobs_num, request.token_ids_logprob);
+      }
+    });
+  }
+  return {};
+}
+
+}  // namespace warpweave

@@ -1,0 +1,72 @@
+#include "engine/verify.h"
+
+#include <algorithm>
+
+namespace warpweave {
+
+void VerifyWalk::start(const DeviceStep& step) {
+  paths_.assign(step.sample_rows.size(), {});
+  active_.clear();
+  const ForwardBatch& batch = step.builder.batch();
+  for (size_t row = 0; row < step.sample_slots.size(); ++row) {
+    const int slot = step.sample_slots[row];
+    if (slot < 0) continue;
+    Path& path = paths_[slot];
+    path.proposal = &proposal_of(step.proposals, row);
+    path.state = step.sample_rows[slot].state;
+    path.first_logits_row = step.sample_rows[slot].logits_row;
+    path.first_row = batch.logits_rows[path.first_logits_row];
+    path.nodes.push_back(0);
+  }
+  for (size_t slot = 0; slot < paths_.size(); ++slot) active_.push_back(static_cast<int>(slot));
+}
+
+void VerifyWalk::advance(std::span<SampledRow> sampled) {
+  size_t staying = 0;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Path& path = paths_[active_[i]];
+    const int32_t token = sampled[i].token_id;
+    path.tokens.push_back(std::move(sampled[i]));
+    const std::span<const int32_t> ends = path.state->end_ids();
+    if (token < 0 || std::find(ends.begin(), ends.end(), token) != ends.end()) continue;
+    const int next = path.proposal->child(path.node, token);
+    if (next < 0) continue;
+    path.node = next;
+    path.nodes.push_back(next);
+    active_[staying++] = active_[i];
+  }
+  active_.resize(staying);
+}
+
+void VerifyWalk::finish(DeviceStep& step) const {
+  step.sampled.clear();
+  step.sampled_ids.clear();
+  step.sampled_begin.assign(1, 0);
+  for (const Path& path : paths_) {
+    for (const SampledRow& token : path.tokens) {
+      step.sampled.push_back(token);
+      step.sampled_ids.push_back(token.token_id);
+    }
+    step.sampled_begin.push_back(static_cast<int>(step.sampled.size()));
+  }
+}
+
+void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk) {
+  std::vector<SampleRow> rows;
+  std::vector<SampledRow> sampled;
+  walk.start(step);
+  while (!walk.slots().empty()) {
+    rows.clear();
+    for (const int slot : walk.slots()) {
+      SampleRow& row = rows.emplace_back(step.sample_rows[slot]);
+      row.logits_row = walk.logits_row(slot);
+      row.position += walk.depth(slot);
+    }
+    sampled.assign(rows.size(), {});
+    sampler.sample(rows, logits, sampled);
+    walk.advance(sampled);
+  }
+  walk.finish(step);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,62 @@
+// From the logits of a step's rows to its tokens: each request's own choice, followed through the proposals as far as
+// they agree with it.
+//
+// A token is drawn at its position as without proposals, from logits of the same tokens before it, so the text does
+// not change. Not thread-safe.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/device_runner.h"
+#include "sample/sampler.h"
+
+namespace warpweave {
+
+// The walk of each sample slot through its proposal.
+class VerifyWalk {
+ public:
+  // Begins at node 0 of every slot.
+  void start(const DeviceStep& step);
+
+  // The slots that are not through, and the logits row at which each stands.
+  std::span<const int> slots() const { return active_; }
+  int logits_row(int slot) const { return paths_[slot].first_logits_row + paths_[slot].node; }
+  int depth(int slot) const { return static_cast<int>(paths_[slot].tokens.size()); }
+
+  // The choice at each slot of slots(), in their order. Those whose proposals go on with it stay.
+  void advance(std::span<SampledRow> sampled);
+
+  // Fills in the step's tokens when all are through.
+  void finish(DeviceStep& step) const;
+
+  // Calls move(from_row, to_row) for each accepted node whose K/V is not where one token after the other would have
+  // put it: rows of the batch, in an order in which nothing is overwritten that is still to be moved.
+  template <typename Move>
+  void each_move(const DeviceStep& step, Move&& move) const {
+    for (const Path& path : paths_) {
+      for (size_t depth = 1; depth < path.nodes.size(); ++depth) {
+        const int node = path.nodes[depth];
+        if (node != static_cast<int>(depth)) move(path.first_row + node, path.first_row + static_cast<int>(depth));
+      }
+    }
+  }
+
+ private:
+  struct Path {
+    const Proposal* proposal = nullptr;
+    const SamplerState* state = nullptr;
+    int first_logits_row = 0;        // of node 0
+    int first_row = 0;               // of node 0, in the batch
+    int node = 0;
+    std::vector<int> nodes;          // accepted, node 0 first
+    std::vector<SampledRow> tokens;
+  };
+  std::vector<Path> paths_;          // by sample slot
+  std::vector<int> active_;
+};
+
+// Samples on the host from logits that hold all rows of the step.
+void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk);
+
+}  // namespace warpweave
