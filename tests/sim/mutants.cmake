@@ -93,9 +93,9 @@ sim_mutant(rejected_proposal_kept sched/scheduler.cc
 sim_mutant(proposals_before_the_last_token_is_known sched/decode.cc
   [[(config_.max_proposals == 0 || request.uncommitted_steps == 0) &&]]
   [[]])
-sim_mutant(proposals_past_the_last_token sched/decode.cc
-  [[const int wanted = std::min(config_.max_proposals, remaining);]]
-  [[const int wanted = config_.max_proposals + remaining * 0;]])
+sim_mutant(proposals_past_the_end_told sched/scheduler.cc
+  [[i < tokens.size() && event.finish == StepEvent::Finish::none;]]
+  [[i < tokens.size();]])
 sim_mutant(proposals_without_pages sched/decode.cc
   [[std::clamp(covered_tokens(request) - request.scheduled, 0, wanted)]]
   [[wanted]])
