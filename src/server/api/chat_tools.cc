@@ -132,6 +132,12 @@ ReasoningRequest read_reasoning_fields(FieldReader* reader) {
   ReasoningRequest out;
   reader->get("separate_reasoning", &out.separate);
   reader->get("stream_reasoning", &out.stream);
+  // vLLM's name; its router fills in the default, true.
+  bool include = true;
+  if (reader->get("include_reasoning", &include) && !include) {
+    reader->fail(Status::unsupported("include_reasoning: false is not supported: reasoning_content is answered beside "
+                                     "content; leave it out, and do not read that member.", "include_reasoning"));
+  }
   return out;
 }
 

@@ -33,7 +33,7 @@ struct ReasoningRequest {
   bool separate = true;
   bool stream = true;
 };
-// separate_reasoning and stream_reasoning.
+// separate_reasoning, stream_reasoning and include_reasoning.
 ReasoningRequest read_reasoning_fields(FieldReader* reader);
 
 struct PromptEnd {

@@ -198,6 +198,21 @@ TEST(FieldsOfOtherServers, ThatAreNotHereAreRefusedByName) {
   EXPECT_EQ(api.post("/v1/chat/completions", std::string(kChat) + R"("echo": false})").status, 200);
 }
 
+// As sglang-router 0.3.2 and vllm-router 0.1.17 send a small request on, with all defaults written out.
+TEST(FieldsOfOtherServers, ThatRoutersFillInPass) {
+  TestApi api;
+  EXPECT_EQ(api.post("/v1/chat/completions",
+                     R"({"messages": [{"role": "user", "content": "hi"}], "model": "default", "logprobs": false,
+      "max_completion_tokens": 8, "stream": false, "no_stop_trim": false, "ignore_eos": false,
+      "continue_final_message": false, "skip_special_tokens": true, "separate_reasoning": true,
+      "stream_reasoning": true, "return_hidden_states": false, "include_reasoning": true})").status, 200);
+  EXPECT_EQ(api.post("/generate",
+                     R"({"text": "hi", "model": null, "sampling_params": {"max_new_tokens": 4},
+      "return_text_in_logprobs": false, "stream": false, "log_metrics": true, "return_hidden_states": false,
+      "background": false, "no_logs": false, "return_bytes": false, "return_entropy": false})").status, 200);
+  EXPECT_EQ(field_of(api.post("/generate", R"({"text": "hi", "background": true})")), "background");
+}
+
 TEST(FieldsOfOtherServers, ThatAreHereArrive) {
   TestApi api;
   ASSERT_EQ(api.post("/v1/completions", std::string(kCompletion) +

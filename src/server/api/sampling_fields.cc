@@ -78,6 +78,9 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"functions", "use tools"},
     {"function_call", "use tools and tool_choice"},
     {"web_search_options", "leave it out"},
+    {"background", "keep the connection open, or stream"},
+    {"return_bytes", "text is answered in JSON; leave it out"},
+    {"return_entropy", "compute it from top_logprobs_num; leave it out"},
 };
 
 // Values that ask for nothing: clients fill in such defaults.

@@ -9,9 +9,10 @@ export const apiKey = {
 };
 
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, field = "") {
     super(message);
     this.status = status;  // of HTTP; 0: the server did not answer or broke off
+    this.field = field;    // the one that the server names as wrong
   }
 }
 
@@ -23,10 +24,14 @@ function headers() {
 
 async function failure(response) {
   const text = await response.text().catch(() => "");
-  let message = text.slice(0, 2000) || response.statusText;
-  try { message = JSON.parse(text).error.message || message; } catch { /* not JSON: shown as it is */ }
+  let message = text.slice(0, 2000) || response.statusText, field = "";
+  try {
+    const error = JSON.parse(text).error;
+    message = error.message || message;
+    field = error.param || "";
+  } catch { /* not JSON: shown as it is */ }
   if (response.status === 401 || response.status === 403) message += " Enter the API key under Settings.";
-  return new ApiError(response.status, `${response.status}: ${message}`);
+  return new ApiError(response.status, `${response.status}: ${message}`, field);
 }
 
 async function request(path, options) {

@@ -151,8 +151,13 @@ export class Chat {
     const view = this.views.at(-1);
     view.update(true);
     this.follow(true);
-    const result = await streamAnswer({body, message, signal: controller.signal,
+    const stream = () => streamAnswer({body, message, signal: controller.signal,
                                        progress: (figures) => this.progress(chat, view, figures)});
+    let result = await stream();
+    if (result.error?.field === "max_tokens") {  // more than the prompt leaves of the context: as much as it leaves
+      delete body.max_tokens;
+      result = await stream();
+    }
     if (this.running === controller) this.setRunning(null);
     const got = message.content.length > startLength || (!proceeds && (message.reasoning || message.toolCalls.length));
     if (!got && (result.ending === "broken" || result.ending === "stopped")) chat.messages = before;
