@@ -5,6 +5,10 @@ import pytest
 from running_server import Server
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "policy(name): how the router of a test chooses workers")
+
+
 @pytest.fixture(scope="session")
 def server():
     running = Server("--served-model-name", "tale", "--enable-metrics")
