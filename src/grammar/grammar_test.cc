@@ -172,6 +172,33 @@ TEST(Notations, Regex) {
   EXPECT_EQ(takes(regex("(a+)+b"), std::string(3000, 'a') + "c"), "no");  // in linear time
 }
 
+// Properties by all the names that dialects give them; anything else is an error.
+TEST(Notations, PropertiesOfCharacters) {
+  const auto has = [](const char* property, const char* c) {
+    return takes({Kind::regex, "\\p{" + std::string(property) + "}", {}}, c) == "yes";
+  };
+  struct Case { const char* name; const char* in; const char* out; };
+  for (const Case& c : std::vector<Case>{
+           {"L", "日", "1"}, {"Letter", "a", "_"}, {"gc=Lu", "Ω", "ω"}, {"General_Category=Lowercase_Letter", "ω", "Ω"},
+           {"uppercase_letter", "A", "a"}, {"Nd", "\u0663", "x"}, {"P", "!", "+"}, {"Sc", "€", "!"}, {"Zs", "\u00a0", "\n"},
+           {"Greek", "ω", "w"}, {"Script=Greek", "ω", "w"}, {"sc=Grek", "ω", "w"}, {"scx=Deva", "\u1cd0", "a"},
+           {"Han", "日", "ひ"}, {"Hiragana", "ひ", "日"}, {"Alphabetic", "ñ", "1"}, {"White_Space", "\u2003", "a"},
+           {"ASCII_Hex_Digit", "f", "g"}, {"Any", "😀", ""}, {"Assigned", "a", "\U0010fffe"}, {"Emoji", "😀", "a"}}) {
+    EXPECT_TRUE(has(c.name, c.in)) << c.name;
+    EXPECT_FALSE(has(c.name, c.out)) << c.name;
+  }
+  EXPECT_EQ(takes({Kind::regex, "\\P{L}\\pL", {}}, "1a"), "yes");
+  // A mark that several scripts use is of no single one: Script is not Script_Extensions.
+  EXPECT_FALSE(has("Devanagari", "\u1cd0"));
+  // Both ends, and both sides of the surrogates.
+  for (const char* c : {"\U0010fffd", "\ue000", "\uf8ff"}) EXPECT_TRUE(has("Co", c));
+  for (const char* c : {"\ud7fb", "\uabf9"}) EXPECT_EQ(has("Hangul", c), std::string(c) == "\ud7fb");
+  EXPECT_TRUE(has("sc=Unknown", "\U0010fffd"));
+  for (const char* bad : {"", "Nope", "sc=Nope", "gc=Greek", "gc=", "sc=", "=", "Lu,Ll", "^L", "L|.", "Script Greek"}) {
+    EXPECT_NE(failure({Kind::regex, "\\p{" + std::string(bad) + "}", {}}), "") << bad;
+  }
+}
+
 TEST(Notations, GbnfAndLark) {
   const auto ebnf = [](const char* text) { return GrammarSpec{Kind::ebnf, text, {}}; };
   EXPECT_EQ(takes(ebnf("# a list\nroot ::= \"- \" item{1,2} \"\\n\"\nitem ::= ([a-z] | \"_\")+ \";\""), "- ab;c_;\n"), "yes");

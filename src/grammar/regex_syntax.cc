@@ -1,8 +1,8 @@
 #include "grammar/regex_syntax.h"
 
-#include <unicode/uniset.h>
-
 #include <optional>
+
+#include "grammar/char_property.h"
 
 namespace warpweave::grammar {
 namespace {
@@ -24,15 +24,6 @@ bool is_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-CharSet unicode_set(const std::string& icu_pattern, bool* known) {
-  UErrorCode error = U_ZERO_ERROR;
-  const icu::UnicodeSet set(icu::UnicodeString::fromUTF8(icu_pattern), error);
-  *known = U_SUCCESS(error);
-  CharSet out;
-  for (int i = 0; *known && i < set.getRangeCount(); ++i) out.add(set.getRangeStart(i), set.getRangeEnd(i));
-  return out;
-}
-
 CharSet digits() { return CharSet::of('0', '9'); }
 
 CharSet word_chars() {
@@ -50,11 +41,16 @@ CharSet spaces() {
 }
 
 // The negated classes leave out what any common dialect counts as a digit, word character or space.
-CharSet without_unicode(const CharSet& ascii, const std::string& icu_pattern) {
-  bool known = false;
-  CharSet all = unicode_set(icu_pattern, &known);
-  all.add(ascii);
-  return all.complement();
+CharSet without_unicode(CharSet left_out, std::initializer_list<std::string_view> properties) {
+  for (const std::string_view name : properties) left_out.add(*find_char_property(name));
+  return left_out.complement();
+}
+
+CharSet all_spaces() {
+  CharSet set = spaces();
+  set.add(0xFEFF, 0xFEFF);
+  set.add(0x1C, 0x1F);
+  return set;
 }
 
 class Parser {
@@ -259,9 +255,9 @@ class Parser {
 Result<bool> parse_class_escape(std::string_view text, size_t* at, CharSet* out) {
   if (*at >= text.size()) return fail_at(*at, "a backslash at the end");
   const char c = text[*at];
-  static const CharSet not_digits = without_unicode(digits(), "[:Nd:]");
-  static const CharSet not_words = without_unicode(word_chars(), "[[:L:][:M:][:N:][:Pc:]]");
-  static const CharSet not_spaces = without_unicode(spaces(), "[[:White_Space:]\\uFEFF\\u001C-\\u001F]");
+  static const CharSet not_digits = without_unicode(digits(), {"Nd"});
+  static const CharSet not_words = without_unicode(word_chars(), {"L", "M", "N", "Pc"});
+  static const CharSet not_spaces = without_unicode(all_spaces(), {"White_Space"});
   switch (c) {
     case 'd': *out = digits(); break;
     case 'w': *out = word_chars(); break;
@@ -279,13 +275,9 @@ Result<bool> parse_class_escape(std::string_view text, size_t* at, CharSet* out)
         name = text.substr(*at + 2, end - *at - 2);
         ++end;
       }
-      for (const char n : name) {
-        if (!is_word(n) && n != '_' && n != '=' && n != '-') return fail_at(*at, "\\p with an unknown property");
-      }
-      bool known = !name.empty() && name.size() < 64;
-      if (known) *out = unicode_set("[:" + name + ":]", &known);
-      if (!known) return fail_at(*at, "\\p with an unknown property");
-      if (c == 'P') *out = out->complement();
+      const CharSet* property = find_char_property(name);
+      if (property == nullptr) return fail_at(*at, "\\p with an unknown property");
+      *out = c == 'P' ? property->complement() : *property;
       *at = end;
       return true;
     }

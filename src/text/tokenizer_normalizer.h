@@ -1,5 +1,5 @@
 // The normalizers of tokenizer.json, in order: text to text. Immutable after build() and
-// thread-safe. Unicode normalization by ICU.
+// thread-safe. Unicode normalization as in text/unicode.
 #pragma once
 
 #include <optional>
