@@ -24,12 +24,14 @@ def server_processes():
 @pytest.fixture(scope="module")
 def application():
     program = ROOT / os.environ.get("WARPWEAVE_PROGRAM", "build/warpweave")
-    environment = {**os.environ, "WARPWEAVE": str(program), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "WARPWEAVE": str(program), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT),
+                   # Ray's own processes may take long to start on a busy machine.
+                   "RAY_agent_register_timeout_ms": "300000", "RAY_raylet_start_wait_time_s": "300"}
     command = [sys.executable, "-m", "ray.serve.scripts", "run", "examples.ray.app:build",
                f"model_path={ROOT / 'models/tale-llama'}", "replicas=2", "threads=1", "cpus=0.5",
                "flags=--max-total-tokens 8192 --enable-cache-report"]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    end = time.monotonic() + 180
+    end = time.monotonic() + 400
     while True:
         try:
             if requests.get(URL + "/ready", timeout=5).status_code == 200:
