@@ -41,7 +41,7 @@ struct LinearProduct {
 struct LinearStep {
   const void* state_in;    // [v_dim, k_dim]; null: zeros
   void* state_out;         // may be state_in
-  LinearCpuType type;
+  LinearCpuType type;      // of both: f32 or bf16
   int tokens, k_dim, v_dim;
   const float* decay;      // [tokens] or, per channel, [tokens, k_dim]
   bool per_channel;
