@@ -188,9 +188,14 @@ Status check_checkpoints(const LinearAttnBatch& batch, int request, int tokens, 
 
 }  // namespace
 
-Status check_linear_attn_batch(const LinearAttnBatch& batch, int num_slots) {
+Status check_linear_attn_batch(const LinearAttnBatch& batch, int num_slots, LinearAttnPhase phase) {
   if (batch.num_requests < 0 || batch.num_tokens < 0) return broken("batch", "has a negative size");
   if (batch.num_requests > 0 && batch.slots == nullptr) return broken("batch.slots", "is missing");
+  if (phase == LinearAttnPhase::decode && batch.q_indptr != nullptr) {
+    return broken("batch.q_indptr", "is given to decode, where request r is row r");
+  }
+  if (phase == LinearAttnPhase::commit && batch.accepted == nullptr) return broken("batch.accepted", "is missing");
+  const bool drafts = phase == LinearAttnPhase::target_verify || phase == LinearAttnPhase::commit;
   WrittenSlots written(num_slots);
   int longest = 0;
   if (batch.q_indptr != nullptr && batch.q_indptr[0] < 0) return broken("batch.q_indptr", "begins below 0");
@@ -202,6 +207,9 @@ Status check_linear_attn_batch(const LinearAttnBatch& batch, int num_slots) {
     }
     const int tokens = static_cast<int>(end - first);
     longest = std::max(longest, tokens);
+    if (drafts && tokens > kLinearAttnMaxVerifyNodes) {
+      return broken("batch.q_indptr", fmt::format("request {} has {} drafted nodes; at most {}", r, tokens, kLinearAttnMaxVerifyNodes));
+    }
     if (batch.slots[r] != -1) WW_RETURN_IF_ERROR(written.add("batch.slots", r, batch.slots[r]));
     if (batch.parents != nullptr) WW_RETURN_IF_ERROR(check_parents(batch, r, static_cast<int>(first), tokens));
     if (batch.accepted != nullptr && (batch.accepted[r] < -1 || batch.accepted[r] >= tokens)) {

@@ -194,8 +194,10 @@ class LinearAttnKernelBase {
 // The metadata of a call, on the host: shapes, types, strides, which parts are given. `invalid_argument` with the
 // struct's member as field, the rule and the value. Reads no tensor, so it serves callers of every device.
 Status check_linear_attn_call(const LinearAttnCall& call);
-// The index arrays, in host memory: ascending q_indptr, slots below `num_slots`, none written twice, parents before
-// their nodes, checkpoints in order. For callers that hold them there.
-Status check_linear_attn_batch(const LinearAttnBatch& batch, int num_slots);
+// The index arrays, in host memory, for one call: ascending q_indptr, slots below `num_slots`, none written twice,
+// parents before their nodes and not more of them than a kernel takes, checkpoints in order. For callers that hold them
+// there; kernels follow these arrays unchecked.
+Status check_linear_attn_batch(const LinearAttnBatch& batch, int num_slots,
+                               LinearAttnPhase phase = LinearAttnPhase::extend);
 
 }  // namespace warpweave

@@ -155,6 +155,22 @@ TEST(LinearAttnBatch, EveryBrokenArrayIsNamed) {
   }
 }
 
+TEST(LinearAttnBatch, EachCallHasItsOwnLimits) {
+  using Phase = LinearAttnPhase;
+  const int32_t indptr[] = {0, kLinearAttnMaxVerifyNodes + 1}, slot = 0, accepted = 0;
+  LinearAttnBatch batch;
+  batch.num_requests = 1;
+  batch.num_tokens = batch.max_q_tokens = indptr[1];
+  batch.q_indptr = indptr;
+  batch.slots = &slot;
+  EXPECT_TRUE(check_linear_attn_batch(batch, 1, Phase::extend).ok());
+  EXPECT_EQ(check_linear_attn_batch(batch, 1, Phase::decode).field(), "batch.q_indptr");
+  EXPECT_EQ(check_linear_attn_batch(batch, 1, Phase::target_verify).field(), "batch.q_indptr");
+  EXPECT_EQ(check_linear_attn_batch(batch, 1, Phase::commit).field(), "batch.accepted");
+  batch.accepted = &accepted;
+  EXPECT_EQ(check_linear_attn_batch(batch, 1, Phase::commit).field(), "batch.q_indptr");
+}
+
 TEST(LinearAttnBatch, ARequestMayContinueItsOwnSlotAndForksMayShareOne) {
   TestBatch test;
   test.initial = {4, 0, -1};

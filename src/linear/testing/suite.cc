@@ -120,7 +120,7 @@ CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const
   LinearAttnProblem problem(c);
   CaseResult result;
   const Status call_status = check_linear_attn_call(problem.call());
-  const Status batch_status = check_linear_attn_batch(*problem.call().batch, problem.num_slots());
+  const Status batch_status = check_linear_attn_batch(*problem.call().batch, problem.num_slots(), c.phase);
   if (!call_status.ok() || !batch_status.ok()) {
     result.text = "the case itself is refused: " + call_status.message() + batch_status.message();
     return result;
