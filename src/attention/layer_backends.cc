@@ -27,10 +27,11 @@ constexpr EnumSet<A> kHopperAndBlackwell = {A::sm_90, A::sm_100, A::sm_103};
 
 // Linear layers keep a state instead of KV: formats, head dims and pages do not apply. `spec`: target verify.
 constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P> phases, EnumSet<A> archs,
-                      SpecSupport spec) {
+                      SpecSupport spec, std::string_view kernels = {}) {
   Caps caps;
   caps.name = name;
   caps.summary = summary;
+  caps.kernels = {kernels, kernels};
   caps.kinds = {K::linear};
   caps.phases = phases;
   caps.archs = archs;
@@ -73,8 +74,8 @@ constexpr Caps kLayerCaps[] = {
     sparse("fa3", {A::sm_90}, {F::bf16}, {}),
     linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kCudaAndAmd, SpecSupport::chain),
     linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
-    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpu, SpecSupport::tree),
-    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpu, SpecSupport::tree),
+    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpu, SpecSupport::tree, "linear_cpu"),
+    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpu, SpecSupport::tree, "linear_cpu"),
     linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kCuda, SpecSupport::none),
     linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kCuda, SpecSupport::none),
     vision("sdpa", "the library's attention", kAll),
@@ -85,7 +86,7 @@ constexpr Caps kLayerCaps[] = {
     vision("xpu_attn", "Intel GPUs", {A::intel_xe}),
 };
 
-bool is_written(const Caps& caps) { return caps.kinds.has(K::linear) && caps.archs.bits == kCpu.bits; }
+bool is_written(const Caps& caps) { return !caps.kernels.decode.empty(); }
 
 }  // namespace
 

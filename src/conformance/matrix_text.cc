@@ -38,6 +38,7 @@ constexpr FamilyText kFamilyTexts[] = {
     {"intel_amx", "CPU: AMX, AVX512-BF16, AVX-512, AVX2 or scalar, `backends/intel_amx`"},
     {"row by row", "one query row after the other, `backends/torch_native/backend.cc`"},
     {"row by row (CUDA)", "a block for each query row, `backends/torch_native/cuda_attention.cu`"},
+    {"linear_cpu", "GDN and KDA on CPUs: chunks, steps and draft trees, AVX-512 to portable (`src/linear/cpu`)"},
 };
 
 std::string state_name(RowState state) {
