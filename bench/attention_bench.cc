@@ -158,11 +158,8 @@ class Bench {
     call.v = view(v_);
     if (!backend.init_forward_metadata(batch_).ok()) std::abort();
     return median_seconds(repeats, [&] {
-      if (setup_.q_len == 1) {
-        backend.forward_decode(batch_, call);
-      } else {
-        backend.forward_extend(batch_, call);
-      }
+      const Status ran = setup_.q_len == 1 ? backend.forward_decode(batch_, call) : backend.forward_extend(batch_, call);
+      if (!ran.ok()) std::abort();
     });
   }
 

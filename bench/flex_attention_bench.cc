@@ -77,7 +77,7 @@ class Bench {
     for (int i = 0; i <= repeats; ++i) {
       const auto start = std::chrono::steady_clock::now();
       if (!backend.init_forward_metadata(batch_).ok()) std::abort();
-      backend.forward_extend(batch_, call);
+      if (!backend.forward_extend(batch_, call).ok()) std::abort();
       const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
       if (i > 0) times.push_back(took.count());
     }

@@ -137,11 +137,7 @@ struct Work {
   // One forward; a plan is made for it, too.
   void run(AttentionBackend& backend) {
     check(backend.init_forward_metadata(batch));
-    if (batch.mode == ForwardMode::decode) {
-      backend.forward_decode(batch, call);
-    } else {
-      backend.forward_extend(batch, call);
-    }
+    check(batch.mode == ForwardMode::decode ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call));
   }
 };
 

@@ -128,18 +128,24 @@ static ww_status init_forward_metadata(void* backend, const ww_forward_batch* ba
 }
 
 /* Prefill and decode alike: rows that see tokens. */
-static void forward(void* backend, const ww_forward_batch* batch, const ww_attention_call* call) {
+static ww_status forward(void* backend, const ww_forward_batch* batch, const ww_attention_call* call, ww_plugin_error* error) {
   forward_t f;
+  if (call->head_dim > MAX_HEAD_DIM) { /* never asked of it: its Caps say so */
+    snprintf(error->text, error->capacity, "head dim %d is more than %d", (int)call->head_dim, (int)MAX_HEAD_DIM);
+    return WW_UNSUPPORTED;
+  }
   f.batch = batch;
   f.call = call;
   f.backend = backend;
   f.backend->host.parallel_for(f.backend->host.host, (int64_t)batch->num_rows * call->num_q_heads, attend_items, &f);
+  return WW_OK;
 }
 
 /* ---- What it can do ---- */
 
 static const ww_backend_caps caps = {
     .struct_size = sizeof(ww_backend_caps),
+    .kinds = WW_KIND_MHA,
     .phases = WW_PHASE_PREFILL | WW_PHASE_DECODE,
     .devices = WW_RUNS_ON_CPU,
     .model_dtypes = WW_MODEL_F32 | WW_MODEL_BF16,

@@ -5,7 +5,9 @@
 // one thread, the device thread; inside, a backend may use the ThreadTeam it was created with.
 // K/V of the batch's tokens are already in the pool when forward_* runs (the model writes them
 // with ops::write_kv), so a backend only reads the pool.
-// Errors: unsupported shapes are refused by Caps before any call; inside, asserts only.
+// Errors: unsupported shapes are refused by Caps before any call, and asserted inside. What the device or a library
+// refuses is the returned Status of the call that met it, on every device: the step then fails, and nothing of it is
+// published. What is in `out` after a failure means nothing. The next init_forward_metadata begins anew.
 #pragma once
 
 #include <cstdint>
@@ -80,10 +82,10 @@ class AttentionBackend {
   // Plans one forward. `batch` stays valid and unchanged until the forward ends.
   virtual Status init_forward_metadata(const ForwardBatch& batch) = 0;
 
-  // Prefill, prefill with cached prefix, mixed, target verify, draft extend.
-  virtual void forward_extend(const ForwardBatch& batch, const AttentionCall& call) = 0;
+  // Prefill, prefill with cached prefix, mixed, target verify, draft extend. On a GPU success means enqueued.
+  virtual Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) = 0;
   // Every request has exactly one row.
-  virtual void forward_decode(const ForwardBatch& batch, const AttentionCall& call) = 0;
+  virtual Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) = 0;
 
   // Allocates what forward_* of such calls will need, so that they allocate nothing, for callers that
   // must not allocate later; after init_forward_metadata. Pointers in `shape` are not followed. A

@@ -65,11 +65,11 @@ Status HybridAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
 Status HybridAttnBackend::reserve(const ForwardBatch& batch, const AttentionCall& shape) {
   return child_for(batch.mode).reserve(batch, shape);
 }
-void HybridAttnBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
-  child_for(batch.mode).forward_extend(batch, call);
+Status HybridAttnBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
+  return child_for(batch.mode).forward_extend(batch, call);
 }
-void HybridAttnBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
-  child_for(batch.mode).forward_decode(batch, call);
+Status HybridAttnBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
+  return child_for(batch.mode).forward_decode(batch, call);
 }
 
 // The decode child is always captured; the prefill child only when it verifies.

@@ -18,8 +18,8 @@ class HybridAttnBackend : public AttentionBackend {
   const Caps& caps() const override { return caps_; }  // what both children can do
   Status init_forward_metadata(const ForwardBatch& batch) override;
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override;
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;

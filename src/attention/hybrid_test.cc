@@ -20,8 +20,8 @@ class Recorder : public AttentionBackend {
   Recorder(std::string name, std::string* log) : name_(std::move(name)), log_(log) {}
   const Caps& caps() const override { return kFakeCaps; }
   Status init_forward_metadata(const ForwardBatch&) override { return note("plan"); }
-  void forward_extend(const ForwardBatch&, const AttentionCall&) override { (void)note("extend"); }
-  void forward_decode(const ForwardBatch&, const AttentionCall&) override { (void)note("decode"); }
+  Status forward_extend(const ForwardBatch&, const AttentionCall&) override { return note("extend"); }
+  Status forward_decode(const ForwardBatch&, const AttentionCall&) override { return note("decode"); }
 
  private:
   Status note(const std::string& what) {
@@ -39,11 +39,8 @@ std::string run(ForwardMode mode, bool verify_with_decode) {
   ForwardBatch batch;
   batch.mode = mode;
   EXPECT_TRUE(hybrid.init_forward_metadata(batch).ok());
-  if (mode == ForwardMode::decode || mode == ForwardMode::idle) {
-    hybrid.forward_decode(batch, {});
-  } else {
-    hybrid.forward_extend(batch, {});
-  }
+  const bool decode = mode == ForwardMode::decode || mode == ForwardMode::idle;
+  EXPECT_TRUE((decode ? hybrid.forward_decode(batch, {}) : hybrid.forward_extend(batch, {})).ok());
   return log;
 }
 

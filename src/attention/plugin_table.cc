@@ -6,8 +6,11 @@
 #include <atomic>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
+#include <optional>
 #include <string>
 
+#include "attention/select.h"
 #include "base/log.h"
 #include "base/threads.h"
 
@@ -19,6 +22,26 @@ constexpr size_t kErrorBytes = 1024;
 
 Status invalid(std::string_view field, const std::string& text) {
   return Status::invalid_argument(fmt::format("its table's {} {}", field, text));
+}
+
+// What a table may claim in a later version of this program, and what it must claim for this one.
+Status check_callable(const ww_backend_caps& from) {
+  if (!(from.kinds & WW_KIND_MHA)) {
+    return Status::unsupported("claims MLA, sparse or linear attention alone (its table's caps.kinds); this program calls "
+                               "plug-ins for MHA");
+  }
+  if (from.devices != WW_RUNS_ON_CPU && from.devices != WW_RUNS_ON_CUDA) {
+    return Status::unsupported(fmt::format("claims the devices {:#x} (its table's caps.devices); this program calls plug-ins "
+                                           "for one of WW_RUNS_ON_CPU and WW_RUNS_ON_CUDA", from.devices));
+  }
+  if (std::any_of(std::begin(from.reserved), std::end(from.reserved), [](uint8_t byte) { return byte != 0; })) {
+    return invalid("caps.reserved", "must be 0");
+  }
+  if (from.right_window) {
+    return Status::unsupported("claims bounded right windows (its table's caps.right_window), which this program never "
+                               "asks for and so cannot check; claim 0");
+  }
+  return {};
 }
 
 Status check_bits(std::string_view field, uint32_t bits, uint32_t known) {
@@ -61,10 +84,27 @@ Status check_name(const char* name) {
   return {};
 }
 
+Status read_archs(const ww_backend_caps& from, Caps& caps) {
+  if (from.devices == WW_RUNS_ON_CPU) {
+    caps.archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+    return {};
+  }
+  IntChoice versions;
+  WW_RETURN_IF_ERROR(read_choice("caps.compute_capabilities", from.compute_capabilities, versions));
+  for (int version = 1; version < 1000; ++version) {
+    const std::optional<DeviceArch> arch = arch_of_compute_capability(version);
+    if (arch && versions.accepts(version)) caps.archs.bits |= EnumSet{*arch}.bits;
+  }
+  if (caps.archs.bits == 0) return invalid("caps.compute_capabilities", "has none that this program knows");
+  return {};
+}
+
 Status read_caps(const ww_backend_caps& from, Caps& caps) {
   WW_RETURN_IF_ERROR(check_name(from.name));
   WW_RETURN_IF_ERROR(check_bits("caps.phases", from.phases, WW_PHASE_PREFILL | WW_PHASE_DECODE));
-  WW_RETURN_IF_ERROR(check_bits("caps.devices", from.devices, WW_RUNS_ON_CPU));
+  WW_RETURN_IF_ERROR(check_bits("caps.kinds", from.kinds, 2 * WW_KIND_LINEAR - 1));
+  WW_RETURN_IF_ERROR(check_bits("caps.devices", from.devices, 2 * WW_RUNS_ON_OTHER - 1));
+  WW_RETURN_IF_ERROR(check_callable(from));
   WW_RETURN_IF_ERROR(check_bits("caps.model_dtypes", from.model_dtypes,
                                 WW_MODEL_F32 | WW_MODEL_BF16 | WW_MODEL_F16));
   WW_RETURN_IF_ERROR(
@@ -83,7 +123,7 @@ Status read_caps(const ww_backend_caps& from, Caps& caps) {
   caps.kinds = {AttentionKind::mha};
   if (from.phases & WW_PHASE_PREFILL) caps.phases.bits |= EnumSet{AttentionPhase::prefill}.bits;
   if (from.phases & WW_PHASE_DECODE) caps.phases.bits |= EnumSet{AttentionPhase::decode}.bits;
-  caps.archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+  WW_RETURN_IF_ERROR(read_archs(from, caps));
   caps.dtypes.bits = from.model_dtypes;
   caps.kv_formats.bits = from.kv_formats;
   caps.expands_pages = from.expands_pages;
@@ -106,6 +146,11 @@ static_assert(WW_KV_F32 == static_cast<int>(KvFormat::f32) &&
               WW_KV_FP4_E2M1 == static_cast<int>(KvFormat::fp4_e2m1));
 static_assert(WW_MODE_DRAFT_EXTEND == static_cast<int>(ForwardMode::draft_extend));
 
+ww_dtype dtype_of(DType dtype) {
+  if (dtype == DType::bf16) return {WW_DTYPE_BFLOAT, 16, 1};
+  return {WW_DTYPE_FLOAT, static_cast<uint8_t>(dtype == DType::f16 ? 16 : 32), 1};
+}
+
 ww_dtype kv_dtype(KvFormat format) {
   switch (format) {
     case KvFormat::f32: return {WW_DTYPE_FLOAT, 32, 1};
@@ -122,18 +167,19 @@ ww_dtype kv_dtype(KvFormat format) {
 struct Tensor {
   struct Dimension { int64_t size, stride; };
 
-  Tensor(const void* data, ww_dtype dtype, std::initializer_list<Dimension> dimensions)
-      : data(const_cast<void*>(data)), dtype(dtype) {
+  Tensor(const void* data, ww_dtype dtype, bool on_gpu, std::initializer_list<Dimension> dimensions)
+      : data(const_cast<void*>(data)), dtype(dtype), device{on_gpu ? WW_DEVICE_CUDA : WW_DEVICE_CPU, 0} {
     for (const Dimension& dimension : dimensions) {
       shape[ndim] = dimension.size;
       strides[ndim++] = dimension.stride;
     }
   }
   // Points into this object.
-  ww_tensor view() { return {data, {WW_DEVICE_CPU, 0}, ndim, dtype, shape, strides, 0}; }
+  ww_tensor view() { return {data, device, ndim, dtype, shape, strides, 0}; }
 
   void* data;
   ww_dtype dtype;
+  ww_device device;
   int ndim = 0;
   int64_t shape[4], strides[4];
 };
@@ -146,6 +192,7 @@ class PluginBackend : public AttentionBackend {
     host_.threads = team_->size();
     host_.max_context_len = context.max_context_len;
     host_.page_size = context.page_size;
+    host_.device = plugin.table.caps->devices;
     host_.host = this;
     host_.parallel_for = &PluginBackend::parallel_for;
   }
@@ -158,11 +205,11 @@ class PluginBackend : public AttentionBackend {
   Status init_forward_metadata(const ForwardBatch& batch) override {
     return plan(batch, plugin_.table.init_forward_metadata);
   }
-  void forward_extend(const ForwardBatch&, const AttentionCall& call) override {
-    forward(call, plugin_.table.forward_extend);
+  Status forward_extend(const ForwardBatch&, const AttentionCall& call) override {
+    return forward(call, plugin_.table.forward_extend);
   }
-  void forward_decode(const ForwardBatch&, const AttentionCall& call) override {
-    forward(call, plugin_.table.forward_decode);
+  Status forward_decode(const ForwardBatch&, const AttentionCall& call) override {
+    return forward(call, plugin_.table.forward_decode);
   }
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
@@ -170,14 +217,15 @@ class PluginBackend : public AttentionBackend {
 
  private:
   using PlanFn = ww_status (*)(void*, const ww_forward_batch*, ww_plugin_error*);
-  using ForwardFn = void (*)(void*, const ww_forward_batch*, const ww_attention_call*);
+  using ForwardFn = ww_status (*)(void*, const ww_forward_batch*, const ww_attention_call*, ww_plugin_error*);
 
   static void parallel_for(void* host, int64_t count, ww_parallel_body body, void* arg);
   Status plan(const ForwardBatch& batch, PlanFn function);
-  void forward(const AttentionCall& call, ForwardFn function);
+  Status forward(const AttentionCall& call, ForwardFn function);
   void read_batch(const ForwardBatch& batch);
   template <typename Function>
   Status checked(Function function);
+  bool on_gpu() const { return host_.device == WW_RUNS_ON_CUDA; }
   Tensor kv_tensor(const KvPoolView& pool, int heads, int dim) const;
 
   const PluginTable& plugin_;
@@ -186,7 +234,7 @@ class PluginBackend : public AttentionBackend {
   void* backend_ = nullptr;
   bool created_ = false;
   ww_forward_batch batch_{};
-  int64_t pages_ = 0;  // one past the largest page id of the batch
+  int64_t pages_ = 0;  // one past the largest page id of the batch; 0: not known
 };
 
 void PluginBackend::parallel_for(void* host, int64_t count, ww_parallel_body body, void* arg) {
@@ -244,7 +292,11 @@ void PluginBackend::read_batch(const ForwardBatch& batch) {
     batch_.tree_mask_words = batch.tree_mask_words;
   }
   batch_.causal = batch.causal;
+  batch_.stream = batch.device.stream;
+  batch_.device = {batch.device.q_indptr, batch.device.kv_lens, batch.device.page_table, batch.device.positions,
+                   batch.device.tree_mask};
   pages_ = 0;
+  if (on_gpu()) return;
   for (int r = 0; r < batch.num_reqs; ++r) {
     const int pages = (batch.kv_lens[r] + batch.page_size - 1) / batch.page_size;
     for (int p = 0; p < pages; ++p)
@@ -259,25 +311,25 @@ Status PluginBackend::plan(const ForwardBatch& batch, PlanFn function) {
 
 Tensor PluginBackend::kv_tensor(const KvPoolView& pool, int heads, int dim) const {
   const int per_byte = pool.format == KvFormat::fp4_e2m1 ? 2 : 1;
-  return {pool.data, kv_dtype(pool.format),
+  return {pool.data, kv_dtype(pool.format), on_gpu(),
           {{pages_, pool.page_stride / per_byte},
            {batch_.page_size, pool.token_stride / per_byte},
            {heads, pool.head_stride / per_byte},
            {dim / per_byte, 1}}};
 }
 
-void PluginBackend::forward(const AttentionCall& call, ForwardFn function) {
-  constexpr ww_dtype kF32 = {WW_DTYPE_FLOAT, 32, 1};
-  Tensor q(call.q, kF32, {{batch_.num_rows, call.q_token_stride},
+Status PluginBackend::forward(const AttentionCall& call, ForwardFn function) {
+  Tensor q(call.q, dtype_of(call.q_dtype), on_gpu(), {{batch_.num_rows, call.q_token_stride},
                           {call.num_q_heads, call.head_dim},
                           {call.head_dim, 1}});
-  Tensor out(call.out, kF32, {{batch_.num_rows, call.out_token_stride},
+  Tensor out(call.out, dtype_of(call.out_dtype), on_gpu(), {{batch_.num_rows, call.out_token_stride},
                               {call.num_q_heads, call.v_head_dim},
                               {call.v_head_dim, 1}});
   Tensor k = kv_tensor(call.k, call.num_kv_heads, call.head_dim);
   Tensor v = kv_tensor(call.v, call.num_kv_heads, call.v_head_dim);
   ww_attention_call c = {};
   c.struct_size = sizeof(c);
+  c.kind = WW_KIND_MHA;
   c.layer = call.layer;
   c.num_q_heads = call.num_q_heads;
   c.num_kv_heads = call.num_kv_heads;
@@ -286,6 +338,7 @@ void PluginBackend::forward(const AttentionCall& call, ForwardFn function) {
   c.scale = call.scale;
   c.logit_softcap = call.logit_softcap;
   c.window_left = call.window_left;
+  c.window_right = batch_.causal ? 0 : -1;
   c.kv_format = static_cast<ww_kv_format>(call.k.format);
   c.sinks = call.sinks;
   c.k_scales = call.k.head_scales;
@@ -297,7 +350,7 @@ void PluginBackend::forward(const AttentionCall& call, ForwardFn function) {
   c.v = v.view();
   c.out = out.view();
   c.lse_ln = call.lse;
-  function(backend_, &batch_, &c);
+  return checked([&](ww_plugin_error* error) { return function(backend_, &batch_, &c, error); });
 }
 
 Status PluginBackend::init_cuda_graph_state(const GraphLimits& limits) {
@@ -331,10 +384,11 @@ Result<PluginTable> read_plugin_table(const ww_backend_table* table) {
   if (table->abi_version != WW_PLUGIN_ABI_VERSION) {
     return Status::unsupported(
         fmt::format("was built for ABI version {}, this program has version {}; build it "
-                    "against this program's warpweave/plugin.h",
-                    table->abi_version, WW_PLUGIN_ABI_VERSION));
+                    "against this program's warpweave/plugin.h{}",
+                    table->abi_version, WW_PLUGIN_ABI_VERSION,
+                    table->abi_version == 1 ? ", in which forward_extend and forward_decode return a status" : ""));
   }
-  // Both are whole since the first version: smaller ones are mistakes, larger ones are newer.
+  // Both are whole since this version: smaller ones are mistakes, larger ones are newer.
   if (table->struct_size < sizeof(ww_backend_table)) {
     return invalid("struct_size", fmt::format("is {}, must be at least {}", table->struct_size,
                                               sizeof(ww_backend_table)));

@@ -362,8 +362,8 @@ Status AttentionPlan::run_on_gpu(const ww_run_args& args) {
                                     : backend_->init_forward_metadata(gpu_batch_));
     capture_ = capture;
   }
-  gpu_batch_.mode == ForwardMode::decode ? backend_->forward_decode(gpu_batch_, call)
-                                         : backend_->forward_extend(gpu_batch_, call);
+  WW_RETURN_IF_ERROR(gpu_batch_.mode == ForwardMode::decode ? backend_->forward_decode(gpu_batch_, call)
+                                                            : backend_->forward_extend(gpu_batch_, call));
   return gpu_arrays_.after_run(args.stream, capture != 0);
 }
 
@@ -396,8 +396,8 @@ Status AttentionPlan::run(const ww_run_args& args, const ww_kv_cache& kv) {
         read_floats(args.sinks, "sinks", call.num_q_heads, floats_at(layout_.sinks)));
     call.sinks = floats_at(layout_.sinks);
   }
-  batch.mode == ForwardMode::decode ? backend_->forward_decode(batch, call)
-                                    : backend_->forward_extend(batch, call);
+  WW_RETURN_IF_ERROR(batch.mode == ForwardMode::decode ? backend_->forward_decode(batch, call)
+                                                       : backend_->forward_extend(batch, call));
   if (!out_in_place) copy_rows(out_scratch, out, team);
   if (has_lse && !lse_in_place) copy_rows(scratch_rows(layout_.lse, 1), lse, team);
   return {};

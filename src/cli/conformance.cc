@@ -35,7 +35,7 @@ Result<std::vector<Variant>> wanted_variants(const ConformanceFlags& flags) {
   std::vector<Variant> all;
   for (const std::string& path : flags.plugins) {
     WW_ASSIGN_OR_RETURN(const Caps* caps, load_attention_plugin(path));
-    all.push_back(plugin_variant(*caps));
+    WW_ASSIGN_OR_RETURN(all.emplace_back(), plugin_variant(*caps));
   }
   // With a plug-in only it runs, unless --backend names another one.
   if (flags.plugins.empty() || !flags.backend.empty()) {

@@ -196,13 +196,13 @@ Result<double> measure_attention(AttentionBackend& backend, const TuningShape& s
   }
   const AttentionCall call = make_call(shape, k, v, batch.num_tokens, arrays);
   WW_RETURN_IF_ERROR(backend.init_forward_metadata(batch));
+  Status failed;
   const double seconds = median_seconds(options, [&] {
-    if (point.phase == AttentionPhase::decode) {
-      backend.forward_decode(batch, call);
-    } else {
-      backend.forward_extend(batch, call);
-    }
+    const bool decode = point.phase == AttentionPhase::decode;
+    Status ran = decode ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call);
+    if (!ran.ok()) failed = std::move(ran);
   });
+  WW_RETURN_IF_ERROR(failed);
   return seconds * 1e6;
 }
 

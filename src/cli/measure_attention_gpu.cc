@@ -123,16 +123,14 @@ class GpuPoint {
   cudaStream_t stream() const { return stream_.get(); }
   int layers() const { return layers_; }
 
-  void forward(AttentionBackend& backend) {
+  Status forward(AttentionBackend& backend) {
     for (int i = 0; i < layers_; ++i) {
       call_.k = k_.layer(i);
       call_.v = v_.layer(i);
-      if (batch_.mode == ForwardMode::decode) {
-        backend.forward_decode(batch_, call_);
-      } else {
-        backend.forward_extend(batch_, call_);
-      }
+      WW_RETURN_IF_ERROR(batch_.mode == ForwardMode::decode ? backend.forward_decode(batch_, call_)
+                                                            : backend.forward_extend(batch_, call_));
     }
+    return {};
   }
 
  private:
@@ -164,8 +162,8 @@ Result<CudaGraphExec> captured(AttentionBackend& backend, GpuPoint& point) {
   CudaGraph graph;
   CudaGraphExec exec;
   WW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(point.stream(), cudaStreamCaptureModeRelaxed), "a measurement");
-  const Status status = backend.init_forward_metadata_capture_cuda_graph(point.batch());
-  if (status.ok()) point.forward(backend);
+  Status status = backend.init_forward_metadata_capture_cuda_graph(point.batch());
+  if (status.ok()) status = point.forward(backend);
   const cudaError_t ended = cudaStreamEndCapture(point.stream(), graph.out());
   WW_RETURN_IF_ERROR(status);
   WW_CUDA_RETURN_IF_ERROR(ended, "a measurement");
@@ -180,9 +178,8 @@ Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningS
   GpuPoint gpu;
   WW_RETURN_IF_ERROR(gpu.init(shape, point, options.page_size));
   WW_RETURN_IF_ERROR(backend.init_forward_metadata(gpu.batch()));
-  gpu.forward(backend);
+  WW_RETURN_IF_ERROR(gpu.forward(backend));
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(gpu.stream()), "a measurement");
-  WW_RETURN_IF_ERROR(backend.init_forward_metadata(gpu.batch()));  // reports launches that failed
   const bool graphs = backend.caps().graph_capture && point.phase == AttentionPhase::decode;
   CudaGraphExec graph;
   if (graphs) {
@@ -199,7 +196,7 @@ Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningS
     if (graphs) {
       WW_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph.get(), gpu.stream()), "a measurement");
     } else {
-      gpu.forward(backend);
+      WW_RETURN_IF_ERROR(gpu.forward(backend));
     }
     cudaEventRecord(end.get(), gpu.stream());
     WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "a measurement");

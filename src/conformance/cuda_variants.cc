@@ -185,30 +185,24 @@ class DeviceForward {
   std::deque<DeviceBuffer> buffers_;
 };
 
+Status run_layer(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend, bool decode) {
+  return decode ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call);
+}
+
 Status run_on_device(const Problem& problem, AttentionBackend& backend, Forward& forward, bool decode) {
   WW_ASSIGN_OR_RETURN(const CudaStream stream, create_stream());
   DeviceForward device(problem, forward, stream.get());
   WW_RETURN_IF_ERROR(device.status());
   WW_RETURN_IF_ERROR(backend.init_forward_metadata(device.batch()));
-  if (decode) {
-    backend.forward_decode(device.batch(), device.call());
-  } else {
-    backend.forward_extend(device.batch(), device.call());
-  }
+  WW_RETURN_IF_ERROR(run_layer(device.batch(), device.call(), backend, decode));
   if (device.batch().mode == ForwardMode::mixed) {
     // As the layers after the first do, with plans that are there: kernels may then overlap.
     device.clear_output();
-    backend.forward_extend(device.batch(), device.call());
+    WW_RETURN_IF_ERROR(backend.forward_extend(device.batch(), device.call()));
   }
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "the backend"));
-  // Launches that failed are reported by the next plan.
-  WW_RETURN_IF_ERROR(backend.init_forward_metadata(device.batch()));
   device.download();
   return device.status();
-}
-
-void forward(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend, bool decode) {
-  decode ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call);
 }
 
 // As the engine captures: two trial forwards, which try and allocate, then the captured one.
@@ -217,15 +211,15 @@ Status capture(const ForwardBatch& batch, const AttentionCall& call, AttentionBa
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
   for (int i = 0; i < 2; ++i) {
     WW_RETURN_IF_ERROR(backend.init_forward_metadata_capture_cuda_graph(batch));
-    forward(batch, call, backend, decode);
+    WW_RETURN_IF_ERROR(run_layer(batch, call, backend, decode));
   }
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "a trial run"));
   CudaGraph graph;
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capturing a graph"));
-  const Status planned = backend.init_forward_metadata_capture_cuda_graph(batch);
-  if (planned.ok()) forward(batch, call, backend, decode);
+  Status status = backend.init_forward_metadata_capture_cuda_graph(batch);
+  if (status.ok()) status = run_layer(batch, call, backend, decode);
   const cudaError_t ended = cudaStreamEndCapture(stream, graph.out());
-  WW_RETURN_IF_ERROR(planned);
+  WW_RETURN_IF_ERROR(status);
   WW_RETURN_IF_ERROR(cuda_status(ended, "capturing a graph"));
   return cuda_status(cudaGraphInstantiate(exec.out(), graph.get(), 0), "instantiating a graph");
 }
@@ -259,8 +253,6 @@ Status replay_on_device(const Problem& problem, AttentionBackend& backend, Forwa
   WW_RETURN_IF_ERROR(backend.init_forward_metadata_replay_cuda_graph(device.batch()));
   WW_RETURN_IF_ERROR(cuda_status(cudaGraphLaunch(exec.get(), stream.get()), "launching a graph"));
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "a graph"));
-  // Launches that failed are reported by the next plan.
-  WW_RETURN_IF_ERROR(backend.init_forward_metadata(device.batch()));
   device.download();
   return device.status();
 }

@@ -91,11 +91,13 @@ class Mutant : public AttentionBackend {
 
   const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     run(batch, call, false);
+    return {};
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
     run(batch, call, true);
+    return {};
   }
 
  private:

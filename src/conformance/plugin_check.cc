@@ -53,11 +53,23 @@ void keep_cheap(std::vector<Case>& cases, const Variant& variant) {
 
 }  // namespace
 
-Variant plugin_variant(const Caps& caps) {
+Result<Variant> plugin_variant(const Caps& caps) {
   Variant variant;
-  variant.name = caps.name;
   variant.device = "cpu";
   variant.hardware = cpu_hardware_facts();
+  if (!caps.archs.has(variant.hardware.arch)) {
+    std::vector<Variant> here = all_variants();
+    const auto same = std::find_if(here.begin(), here.end(), [&](const Variant& v) {
+      return v.device == "cuda" && caps.archs.has(v.hardware.arch);
+    });
+    if (same == here.end()) {
+      return Status::unsupported(fmt::format("attention backend {} is for GPUs, and there is no GPU here that it claims (or "
+                                             "this program was built without CUDA): what it claims cannot be checked",
+                                             caps.name), "--attention-backend-plugin");
+    }
+    variant = std::move(*same);
+  }
+  variant.name = caps.name;
   variant.caps = &caps;
   variant.create = [&caps](const BackendContext& context) -> std::unique_ptr<AttentionBackend> {
     Result<std::unique_ptr<AttentionBackend>> backend = create_backend(caps, context);
@@ -86,7 +98,8 @@ Status check_claims(const Variant& variant) {
 
 Result<const Caps*> load_checked_plugin(const std::string& path) {
   WW_ASSIGN_OR_RETURN(const Caps* caps, load_attention_plugin(path));
-  const Status status = check_claims(plugin_variant(*caps));
+  const Result<Variant> variant = plugin_variant(*caps);
+  const Status status = variant.ok() ? check_claims(*variant) : variant.status();
   if (!status.ok()) return status.with_context("plug-in " + path);
   return caps;
 }

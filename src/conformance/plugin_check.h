@@ -9,8 +9,9 @@
 
 namespace warpweave::conformance {
 
-// The variant that run_suite takes for a loaded plug-in.
-Variant plugin_variant(const Caps& caps);
+// The variant that run_suite takes for a loaded plug-in: on the CPU, or as a built-in backend runs on the GPU.
+// `unsupported` where this machine has no such device, so that nothing it claims can be seen.
+Result<Variant> plugin_variant(const Caps& caps);
 
 // A second's worth of the committed cases: every feature, the small shapes. `unsupported`, with the
 // case and the difference, when the backend does not do what its Caps claim.

@@ -273,11 +273,9 @@ Output Problem::run(AttentionBackend& backend, const std::vector<Slice>& slices,
   const Forward forward = prepare(slices, decode);
   const Status status = backend.init_forward_metadata(forward.batch);
   if (!status.ok()) return {{}, {}, "init_forward_metadata: " + status.message()};
-  if (decode) {
-    backend.forward_decode(forward.batch, forward.call);
-  } else {
-    backend.forward_extend(forward.batch, forward.call);
-  }
+  const Status ran = decode ? backend.forward_decode(forward.batch, forward.call)
+                            : backend.forward_extend(forward.batch, forward.call);
+  if (!ran.ok()) return {{}, {}, (decode ? "forward_decode: " : "forward_extend: ") + ran.message()};
   return collect(forward);
 }
 

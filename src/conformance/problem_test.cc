@@ -108,7 +108,7 @@ TEST(Reference, ReadsEveryFormatAsDocumented) {
   for (const KvFormat format : kAllFormats) {
     HandMade hand(format, {0, 2, 1}, {1, 4, 6}, 1);
     ASSERT_TRUE(reference->init_forward_metadata(hand.batch).ok());
-    reference->forward_decode(hand.batch, hand.call);
+    ASSERT_TRUE(reference->forward_decode(hand.batch, hand.call).ok());
     const double a = 1, b = std::exp(2), c = std::exp(1);
     EXPECT_NEAR(hand.out[0], (a * 1 + b * 4 + c * 6) / (a + b + c), 1e-6) << kv_format_name(format);
     EXPECT_NEAR(hand.lse[0], std::log(a + b + c), 1e-6);
@@ -126,17 +126,17 @@ TEST(Reference, FollowsTheTreeMaskAndDepthsInTheWindow) {
   hand.batch.tree_mask = mask;
   hand.batch.tree_mask_words = 1;
   const auto row = [&](int i) { return hand.out[i * 16]; };
-  reference->forward_extend(hand.batch, hand.call);
+  ASSERT_TRUE(reference->forward_extend(hand.batch, hand.call).ok());
   EXPECT_NEAR(row(0), (1 + 2 + 4) / 3.0, 1e-6);
   EXPECT_NEAR(row(1), (1 + 2 + 4 + 6) / 4.0, 1e-6);
   EXPECT_NEAR(row(2), (1 + 2 + 4 + 0) / 4.0, 1e-6);
   hand.call.window_left = 2;  // positions 2 and 3: prefix tokens from 0, and from 1
-  reference->forward_extend(hand.batch, hand.call);
+  ASSERT_TRUE(reference->forward_extend(hand.batch, hand.call).ok());
   EXPECT_NEAR(row(0), (1 + 2 + 4) / 3.0, 1e-6);
   EXPECT_NEAR(row(1), (2 + 4 + 6) / 3.0, 1e-6);
   EXPECT_NEAR(row(2), (2 + 4 + 0) / 3.0, 1e-6);
   hand.call.window_left = 0;  // the mask alone decides within the tree
-  reference->forward_extend(hand.batch, hand.call);
+  ASSERT_TRUE(reference->forward_extend(hand.batch, hand.call).ok());
   EXPECT_NEAR(row(1), (4 + 6) / 2.0, 1e-6);
 }
 
@@ -146,7 +146,7 @@ TEST(Reference, SoftcapAndSinks) {
   const float sink = 1.5f;
   hand.call.sinks = &sink;
   hand.call.logit_softcap = 3;
-  reference->forward_decode(hand.batch, hand.call);
+  ASSERT_TRUE(reference->forward_decode(hand.batch, hand.call).ok());
   const double a = std::exp(3 * std::tanh(2 / 3.0)), b = std::exp(3 * std::tanh(4 / 3.0)), s = std::exp(1.5);
   EXPECT_NEAR(hand.out[0], (a * 1 + b * 6) / (a + b + s), 1e-6);
   EXPECT_NEAR(hand.lse[0], std::log(a + b + s), 1e-6);

@@ -53,12 +53,13 @@ class Runner {
     return runner;
   }
 
-  std::vector<float> run(const RecordedLayer& layer) {
+  Result<std::vector<float>> run(const RecordedLayer& layer) {
     if (backend_ == nullptr) return layer.out;
     // What a backend fails to write must not pass for a value.
     std::vector<float> out(layer.out.size(), std::numeric_limits<float>::quiet_NaN());
     const AttentionCall call = recording_.call(layer, out.data(), nullptr);
-    layer.decode ? backend_->forward_decode(batch_, call) : backend_->forward_extend(batch_, call);
+    const Status ran = layer.decode ? backend_->forward_decode(batch_, call) : backend_->forward_extend(batch_, call);
+    if (!ran.ok()) return ran.with_context("layer " + std::to_string(layer.call.layer));
     return out;
   }
 
@@ -122,10 +123,11 @@ Result<std::vector<LayerDifference>> replay(const Recording& recording,
   std::vector<LayerDifference> differences;
   for (const RecordedLayer& layer : recording.layers) {
     if (options.layer && layer.call.layer != *options.layer) continue;
-    const std::vector<float> expected = truth.run(layer);
+    WW_ASSIGN_OR_RETURN(const std::vector<float> expected, truth.run(layer));
+    WW_ASSIGN_OR_RETURN(const std::vector<float> got, judged.run(layer));
     const double tolerance =
         options.tolerance.value_or(default_tolerance(layer.kv_format, expected));
-    differences.push_back(compare(recording, layer, judged.run(layer), expected, tolerance));
+    differences.push_back(compare(recording, layer, got, expected, tolerance));
   }
   if (differences.empty()) {
     return Status::not_found(options.layer

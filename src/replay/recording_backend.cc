@@ -104,13 +104,15 @@ class RecordingBackend : public AttentionBackend {
     if (++count_ == options_.forward) begin(batch);
     return {};
   }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
-    inner_->forward_extend(batch, call);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    WW_RETURN_IF_ERROR(inner_->forward_extend(batch, call));
     if (recording_ != nullptr) add_layer(batch, call, false);
+    return {};
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    inner_->forward_decode(batch, call);
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    WW_RETURN_IF_ERROR(inner_->forward_decode(batch, call));
     if (recording_ != nullptr) add_layer(batch, call, true);
+    return {};
   }
 
  private:

@@ -81,7 +81,7 @@ class Forward {
       out_[layer].assign(6 * kQHeads * kDim, 0);
       call.out = out_[layer].data();
       call.out_token_stride = kQHeads * kDim;
-      backend.forward_extend(batch_, call);
+      ASSERT_TRUE(backend.forward_extend(batch_, call).ok());
     }
   }
   const std::vector<float>& out(int layer) const { return out_[layer]; }

@@ -155,7 +155,6 @@ void PagedCudaBackend::forget_plans() {
 
 Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
   WW_RETURN_IF_ERROR(prepare());
-  if (!first_error_.ok()) return std::exchange(first_error_, Status());
   if (!batch.q_indptr.empty()) WW_RETURN_IF_ERROR(check_batch(batch));
   forget_plans();
   capturing_ = false;
@@ -171,7 +170,6 @@ Status PagedCudaBackend::init_cuda_graph_state(const GraphLimits& limits) {
 
 Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
   WW_RETURN_IF_ERROR(prepare());
-  if (!first_error_.ok()) return std::exchange(first_error_, Status());
   capturing_ = true;
   forget_plans();
   return {};
@@ -180,31 +178,22 @@ Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardB
 // The graph holds its own plan launches.
 Status PagedCudaBackend::init_forward_metadata_replay_cuda_graph(const ForwardBatch&) { return {}; }
 
-bool PagedCudaBackend::report(cudaError_t error, const char* what) { return report(cuda_status(error, what)); }
-
-bool PagedCudaBackend::report(const Status& status) {
-  if (status.ok()) return true;
-  LOG_ERROR("{}: {}", caps_.name, status.message());
-  if (first_error_.ok()) first_error_ = status;
-  return false;
-}
-
-void PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
+Status PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
   const KernelShape shape = shape_of(call);
   const AttentionParams p = params_of(batch, call);
   if (deterministic_) return run_fixed(batch, shape, p, 1);
   if (kernels_.decode_layout(shape, p.group, false).rows > 0) {
-    launch_decode(batch, plan_decode(batch, shape, p, 1, num_sms_));
-    return;
+    WW_ASSIGN_OR_RETURN(const PlannedDecode planned, plan_decode(batch, shape, p, 1, num_sms_));
+    return launch_decode(batch, planned);
   }
   // A kv head with more q heads than the decode kernel takes.
-  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, 1), {.tile_sms = num_sms_});
+  return run_extend(batch, shape, p, kernels_.extend_layout(shape, p, 1), {.tile_sms = num_sms_});
 }
 
-void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
+Status PagedCudaBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   const KernelShape shape = shape_of(call);
   const AttentionParams p = params_of(batch, call);
-  if (batch.num_tokens == 0) return;
+  if (batch.num_tokens == 0) return {};
   if (deterministic_) return run_fixed(batch, shape, p, batch.max_q_len);
   // Rows that decode keep their kernel: with the end of a prompt, of a few rows, it would be that of several
   // rows a request, two to four times as slow for all of them.
@@ -213,32 +202,33 @@ void PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attention
   }
   // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
-    launch_decode(batch, plan_decode(batch, shape, p, batch.max_q_len, num_sms_));
-    return;
+    WW_ASSIGN_OR_RETURN(const PlannedDecode planned, plan_decode(batch, shape, p, batch.max_q_len, num_sms_));
+    return launch_decode(batch, planned);
   }
-  run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len), {.tile_sms = num_sms_});
+  return run_extend(batch, shape, p, kernels_.extend_layout(shape, p, batch.max_q_len), {.tile_sms = num_sms_});
 }
 
-void PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p) {
+Status PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p) {
   p.decode_q_len = 1;
-  if (batch.max_q_len <= 1) return launch_decode(batch, plan_decode(batch, shape, p, 1, num_sms_));
+  if (batch.max_q_len <= 1) {
+    WW_ASSIGN_OR_RETURN(const PlannedDecode planned, plan_decode(batch, shape, p, 1, num_sms_));
+    return launch_decode(batch, planned);
+  }
   const ExtendLayout layout = kernels_.extend_layout(shape, p, batch.max_q_len);
   const SmShares shares = shares_of(batch, shape, p, layout);
-  PlannedDecode decode = plan_decode(batch, shape, p, 1, shares.decode_sms);
+  WW_ASSIGN_OR_RETURN(PlannedDecode decode, plan_decode(batch, shape, p, 1, shares.decode_sms));
   DecodeWorkspace& work = decode.launch.work;
   if (shares.order == MixedOrder::decode_first) {
     work.others_beside = work.plan_is_older;
-    launch_decode(batch, decode);
-    run_extend(batch, shape, p, layout, {work.others_beside ? shares.order : MixedOrder::apart, shares.tile_sms});
-    return;
+    WW_RETURN_IF_ERROR(launch_decode(batch, decode));
+    return run_extend(batch, shape, p, layout, {work.others_beside ? shares.order : MixedOrder::apart, shares.tile_sms});
   }
-  const bool launched = run_extend(batch, shape, p, layout, shares);
+  WW_RETURN_IF_ERROR(run_extend(batch, shape, p, layout, shares));
   if (shares.order == MixedOrder::side_by_side) {
-    if (!launched) return;  // it would wait for the word of a kernel that does not run
     work.q_ready = q_ready_.as<int32_t>();
     work.q_epoch = q_epoch_;
   }
-  launch_decode(batch, decode);
+  return launch_decode(batch, decode);
 }
 
 SmShares PagedCudaBackend::shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
@@ -262,8 +252,8 @@ SmShares PagedCudaBackend::shares_of(const ForwardBatch& batch, const KernelShap
                            .decode_q_len = p.decode_q_len});
 }
 
-PagedCudaBackend::PlannedDecode PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
-                                                              AttentionParams p, int q_len, int num_sms) {
+auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms)
+    -> Result<PlannedDecode> {
   const bool boxed = has_tensor_copies() && copied_in_boxes(p) && q_len == 1 && p.group <= kBoxedGroup;
   shape.head_pairs &= p.num_requests >= (boxed ? kBoxedHeadPairRequests : kHeadPairRequests);
   const int rows = q_len * p.group;
@@ -281,16 +271,17 @@ PagedCudaBackend::PlannedDecode PagedCudaBackend::plan_decode(const ForwardBatch
   if (!plan_is_older) {
     plan.made = true;
     plan.key = key;
-    report(launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
+    WW_CUDA_RETURN_IF_ERROR(
+        launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
   }
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.plan_is_older = plan_is_older && dependent_launch_;
-  return {shape, p, {rows, multi_row, workspace, num_workers}};
+  return PlannedDecode{shape, p, {rows, multi_row, workspace, num_workers}};
 }
 
-void PagedCudaBackend::launch_decode(const ForwardBatch& batch, const PlannedDecode& planned) {
-  report(kernels_.decode(planned.shape, planned.params, planned.launch, stream_of(batch)), "decode attention");
+Status PagedCudaBackend::launch_decode(const ForwardBatch& batch, const PlannedDecode& planned) {
+  return cuda_status(kernels_.decode(planned.shape, planned.params, planned.launch, stream_of(batch)), "decode attention");
 }
 
 Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
@@ -309,8 +300,8 @@ Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
 
 // All kernels of one shape sum a row alike, whatever number of rows they take, so pieces are as large as
 // they can be.
-void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len) {
-  if (batch.num_tokens == 0) return;
+Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len) {
+  if (batch.num_tokens == 0) return {};
   shape.head_pairs = false;
   int rows = std::min(q_len * p.group, kMaxPartialRows / p.group * p.group);
   DecodeLayout layout;
@@ -331,10 +322,7 @@ void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, A
   if (!plan.made || plan.key != key) {
     int pieces = num_fixed_pieces(batch.num_tokens, batch.num_reqs, tokens);
     if (decode) pieces = std::max(pieces, 2 * graph_requests_);
-    if (const Status reserved = reserve_fixed(plan, pieces); !reserved.ok()) {
-      report(reserved);
-      return;
-    }
+    WW_RETURN_IF_ERROR(reserve_fixed(plan, pieces));
     plan.made = true;
     plan.key = key;
     FixedSplitPlan to_make;
@@ -346,18 +334,18 @@ void PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, A
     to_make.workers = plan.workers.as<DecodeWorker>();
     to_make.num_workers = num_workers;
     to_make.tree = p.tree_mask != nullptr;
-    report(launch_fixed_split_plan(plan_input(p, shape), to_make, stream), "decode plan");
+    WW_CUDA_RETURN_IF_ERROR(launch_fixed_split_plan(plan_input(p, shape), to_make, stream), "decode plan");
   }
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
   workspace.pieces = plan.pieces.as<DecodePiece>();
   workspace.split_tokens = kSplitTokens;
-  report(kernels_.decode(shape, p, {rows, tokens > 1, workspace, num_workers}, stream), "decode attention");
+  return cuda_status(kernels_.decode(shape, p, {rows, tokens > 1, workspace, num_workers}, stream), "decode attention");
 }
 
 // The blocks of K and V to copy, 0 where that is not worth it; has the memory for them.
-int PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                                  const ExtendLayout& layout) {
+Result<int> PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                                          const ExtendLayout& layout) {
   if (layout.copied_tile_rows == 0 || capturing_ || batch.q_indptr.empty() || batch.kv_lens.empty()) return 0;
   int64_t blocks = 0;
   double reads = 0;
@@ -374,7 +362,7 @@ int PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const KernelShape& 
   const int64_t bytes = blocks * kCopyBlockTokens * shape.head_dim * 2 * p.num_kv_heads * 2;
   if (reads < static_cast<double>(layout.min_copy_reads * blocks) || bytes > kMaxCopyBytes) return 0;
   if (copies_.size_bytes() < static_cast<size_t>(bytes)) {
-    report(cudaStreamSynchronize(stream_of(batch)), "copies of K and V");
+    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_of(batch)), "copies of K and V");
     copies_ = {};
     auto grown = DeviceBuffer::allocate(std::min(bytes + bytes / 2, kMaxCopyBytes), "copies of K and V");
     if (!grown.ok()) return 0;  // slower without, but right
@@ -396,11 +384,11 @@ ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelSha
   return copies;
 }
 
-bool PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
-                                  const AttentionParams& p, ExtendLayout layout, const SmShares& shares) {
+Status PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
+                                    const AttentionParams& p, ExtendLayout layout, const SmShares& shares) {
   assert(layout.tile_rows > 0);
   const cudaStream_t stream = stream_of(batch);
-  const int blocks = copy_blocks(batch, shape, p, layout);
+  WW_ASSIGN_OR_RETURN(const int blocks, copy_blocks(batch, shape, p, layout));
   if (blocks > 0) layout.tile_rows = layout.copied_tile_rows;
   const ExtendKey key = {p.window_left, layout.tile_rows, layout.rows_per_token, p.decode_q_len, p.num_kv_heads,
                          layout.tiles_in_turn && blocks == 0, blocks,
@@ -416,26 +404,23 @@ bool PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
                                     std::max(batch.num_reqs, graph_requests_));
     const size_t bytes = static_cast<size_t>(room + kHeaderItems) * sizeof(ExtendItem);
     if (plan.items.size_bytes() < bytes) {
-      report(cudaStreamSynchronize(stream), "extend plan");
-      auto grown = DeviceBuffer::allocate(bytes + bytes / 2, "attention worklist");
-      if (!grown.ok()) return report(grown.status());
-      plan.items = std::move(*grown);
+      WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream), "extend plan");
+      WW_ASSIGN_OR_RETURN(plan.items, DeviceBuffer::allocate(bytes + bytes / 2, "attention worklist"));
     }
     const size_t list_bytes = sizeof(ExtendCopyBlock) * blocks + sizeof(int32_t) * (p.num_requests + p.num_kv_heads);
     if (blocks > 0 && plan.copy_lists.size_bytes() < list_bytes) {
-      report(cudaStreamSynchronize(stream), "extend plan");
-      auto grown = DeviceBuffer::allocate(list_bytes + list_bytes / 2, "attention worklist");
-      if (!grown.ok()) return report(grown.status());
-      plan.copy_lists = std::move(*grown);
+      WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream), "extend plan");
+      WW_ASSIGN_OR_RETURN(plan.copy_lists, DeviceBuffer::allocate(list_bytes + list_bytes / 2, "attention worklist"));
     }
     plan.made = true;
     plan.key = key;
     PlanInput input = plan_input(p, shape);
     input.tiles_in_turn = key.tiles_in_turn;
     input.copies = copies_of(plan, shape, p);
-    report(launch_extend_plan(input, layout.tile_rows, layout.rows_per_token,
-                              plan.items.as<ExtendItem>() + kHeaderItems, plan.items.as<ExtendHeader>(), stream),
-           "extend plan");
+    WW_CUDA_RETURN_IF_ERROR(
+        launch_extend_plan(input, layout.tile_rows, layout.rows_per_token, plan.items.as<ExtendItem>() + kHeaderItems,
+                           plan.items.as<ExtendHeader>(), stream),
+        "extend plan");
   }
   ExtendLaunch launch;
   launch.layout = layout;
@@ -447,7 +432,7 @@ bool PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& 
   }
   launch.max_items = static_cast<int>(most_items(batch.num_tokens, batch.num_reqs));
   launch.num_sms = shares.tile_sms;
-  return report(kernels_.extend(shape, p, launch, stream), "extend attention");
+  return cuda_status(kernels_.extend(shape, p, launch, stream), "extend attention");
 }
 
 }  // namespace warpweave::cuda

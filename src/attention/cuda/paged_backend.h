@@ -6,7 +6,7 @@
 // replay plans for itself and costs the host nothing. Memory is allocated at creation and, outside
 // graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
 // Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
-// kernel; batches of short requests (drafts) to the decode kernel of several rows. Errors of launches are reported by the next init_forward_metadata.
+// kernel; batches of short requests (drafts) to the decode kernel of several rows.
 //
 // K and V on small pages are copied for prefill where the copies are read often enough (ExtendCopies), into
 // memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
@@ -94,8 +94,8 @@ class PagedCudaBackend : public AttentionBackend {
 
   const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override;
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override;
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
@@ -144,26 +144,22 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
-  void forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
+  Status forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
   SmShares shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                      const ExtendLayout& layout) const;
-  PlannedDecode plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms);
-  void launch_decode(const ForwardBatch& batch, const PlannedDecode& planned);
-  // Whether the kernel was launched.
-  bool run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                  ExtendLayout layout, const SmShares& shares);
-  int copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
-                  const ExtendLayout& layout);
+  Result<PlannedDecode> plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms);
+  Status launch_decode(const ForwardBatch& batch, const PlannedDecode& planned);
+  Status run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                    ExtendLayout layout, const SmShares& shares);
+  Result<int> copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                          const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
   Status reserve_fixed(FixedPlan& plan, int pieces);
-  void run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
+  Status run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
   // Whether there is no error.
-  bool report(cudaError_t error, const char* what);
-  bool report(const Status& status);
 
   const Caps& caps_;
   const KernelFamily& kernels_;
-  Status first_error_;
   const bool deterministic_;
   int num_sms_ = 0;
   bool dependent_launch_ = false;

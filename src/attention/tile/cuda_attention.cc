@@ -115,10 +115,10 @@ class CudaAttention : public AttentionBackend {
 
   const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override;
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward(batch, call, batch.max_q_len);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward(batch, call, batch.max_q_len);
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override { forward(batch, call, 1); }
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override { return forward(batch, call, 1); }
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
@@ -132,7 +132,7 @@ class CudaAttention : public AttentionBackend {
   };
 
   Status prepare();
-  void forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
+  Status forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
   Result<Launch> plan(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
   Status make_room(Launch& launch);
   Status run(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
@@ -141,7 +141,6 @@ class CudaAttention : public AttentionBackend {
   const bool mask_modifier_;
   std::shared_ptr<Programs> programs_;
   Gpu gpu_;
-  Status first_error_;
   int max_pages_ = 0;       // a request's, in captured batches
   bool capturing_ = false;
   DeviceBuffer partial_out_, partial_stats_;
@@ -152,7 +151,7 @@ Status CudaAttention::prepare() {
   if (gpu_.num_sms == 0) {
     WW_ASSIGN_OR_RETURN(gpu_, current_gpu());
   }
-  return std::exchange(first_error_, Status());
+  return {};
 }
 
 Status CudaAttention::init_forward_metadata(const ForwardBatch& batch) {
@@ -177,12 +176,10 @@ Status CudaAttention::reserve(const ForwardBatch& batch, const AttentionCall& sh
   return make_room(launch);
 }
 
-void CudaAttention::forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len) {
-  if (batch.num_tokens == 0) return;
+Status CudaAttention::forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len) {
+  if (batch.num_tokens == 0) return {};
   const Status status = run(batch, call, max_q_len);
-  if (status.ok()) return;
-  LOG_ERROR("attention backend {}: {}", caps_.name, status.message());
-  if (first_error_.ok()) first_error_ = status;
+  return status.ok() ? status : status.with_context(caps_.name);
 }
 
 Result<CudaAttention::Launch> CudaAttention::plan(const ForwardBatch& batch, const AttentionCall& call,

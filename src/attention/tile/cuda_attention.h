@@ -4,7 +4,7 @@
 // the process and on disk (device/cuda/nvrtc_program.h). Everything a launch reads of the batch lies
 // in device memory, so that a captured decode step stays right when lengths change. One launch a
 // layer; two, when few work-groups would leave the GPU idle: then KV is split over more of them.
-// reserve() compiles. Failures are logged and returned by the next init_forward_metadata.
+// reserve() compiles.
 #pragma once
 
 #include <memory>

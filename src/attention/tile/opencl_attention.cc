@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -104,43 +103,38 @@ class OpenClAttention : public AttentionBackend {
     if (runtime.ok()) {
       runtime_ = *runtime;
     } else {
-      failure_ = runtime.status();
+      no_runtime_ = runtime.status();
     }
   }
 
   const Caps& caps() const override { return *options_.caps; }
 
   Status init_forward_metadata(const ForwardBatch& batch) override {
-    WW_RETURN_IF_ERROR(failure_);
+    WW_RETURN_IF_ERROR(no_runtime_);
     return check_batch(batch);
   }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward(batch, call, false);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward(batch, call, false);
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward(batch, call, true);
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward(batch, call, true);
   }
 
  private:
-  void forward(const ForwardBatch& batch, const AttentionCall& call, bool decode);
+  Status forward(const ForwardBatch& batch, const AttentionCall& call, bool decode);
   Status run(const ForwardBatch& batch, const AttentionCall& call, bool decode);
   Status run_split(const BuiltTile& tile, const TileGrid& grid, TileArgs& args);
 
   OpenClOptions options_;
   std::shared_ptr<Runtime> runtime_;
-  Status failure_;
+  Status no_runtime_;
   std::vector<float> partial_out_, partial_stats_;
 };
 
-void OpenClAttention::forward(const ForwardBatch& batch, const AttentionCall& call, bool decode) {
-  if (batch.num_tokens == 0) return;
-  if (failure_.ok()) failure_ = run(batch, call, decode);
-  if (failure_.ok()) return;
-  LOG_ERROR("attention backend {}: {}", options_.caps->name, failure_.message());
-  for (int64_t t = 0; t < batch.num_tokens; ++t) {
-    std::fill_n(call.out_f32() + t * call.out_token_stride, call.num_q_heads * call.v_head_dim,
-                std::numeric_limits<float>::quiet_NaN());
-  }
+Status OpenClAttention::forward(const ForwardBatch& batch, const AttentionCall& call, bool decode) {
+  if (batch.num_tokens == 0) return {};
+  const Status status = run(batch, call, decode);
+  return status.ok() ? status : status.with_context(options_.caps->name);
 }
 
 Status OpenClAttention::run(const ForwardBatch& batch, const AttentionCall& call, bool decode) {

@@ -2,8 +2,8 @@
 //
 // Programs are built on first use of a shape and kept for the process, and on disk (program_cache.h).
 // One launch a layer; two, when a decode batch is too small to keep the device busy and is split.
-// Where OpenCL is missing or fails, init_forward_metadata says why; a launch that fails inside a
-// forward leaves NaN in the output and fails the next init_forward_metadata.
+// Where OpenCL is missing, init_forward_metadata says why; a program that cannot be built or a launch that fails is
+// the Status of its forward_*.
 #pragma once
 
 #include <memory>

@@ -95,13 +95,9 @@ void run(Example& example, bool decode, const OpenClOptions& options) {
   const auto backend = create_opencl_attention(context, options);
   const Status status = backend->init_forward_metadata(example.batch);
   ASSERT_TRUE(status.ok()) << status.message();
-  if (decode) {
-    backend->forward_decode(example.batch, example.call);
-  } else {
-    backend->forward_extend(example.batch, example.call);
-  }
-  const Status after = backend->init_forward_metadata(example.batch);
-  ASSERT_TRUE(after.ok()) << after.message();
+  const Status ran = decode ? backend->forward_decode(example.batch, example.call)
+                            : backend->forward_extend(example.batch, example.call);
+  ASSERT_TRUE(ran.ok()) << ran.message();
 }
 
 // `options` against the layout for CPUs.
@@ -146,6 +142,25 @@ TEST(OpenClAttention, MatrixUnitsGiveTheSameInPrefill) {
   example.store_as_bf16();
   example.call.window_left = 60;
   expect_equal_layouts(example, false, kMatrix, kBf16Tolerance);
+}
+
+// A layer that no kernel is built for fails with the reason; the backend goes on.
+TEST(OpenClAttention, AFailedForwardIsItsStatusAndTheNextOneRuns) {
+  if (const Status status = probe_opencl(Probe::thorough); !status.ok()) GTEST_SKIP() << status.message();
+  Example example({{3, 40}}, false);
+  ThreadTeam team(2);
+  BackendContext context;
+  context.team = &team;
+  const auto backend = create_opencl_attention(context, kThreads);
+  AttentionCall wide = example.call;
+  wide.head_dim = wide.v_head_dim = 1 << 20;
+  ASSERT_TRUE(backend->init_forward_metadata(example.batch).ok());
+  const Status failed = backend->forward_extend(example.batch, wide);
+  EXPECT_FALSE(failed.ok());
+  EXPECT_TRUE(failed.message().starts_with("tile: ")) << failed.message();
+  ASSERT_TRUE(backend->init_forward_metadata(example.batch).ok());
+  const Status next = backend->forward_extend(example.batch, example.call);
+  EXPECT_TRUE(next.ok()) << next.message();
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 enum {
   VERSION = 1, NO_TABLE, NO_DECODE, HALF_GRAPHS, SMALL_STRUCT, NAMELESS, RESERVED_NAME, UNKNOWN_PHASE, NO_DTYPE,
   TREES_WITHOUT_MASK, NEGATIVE_PAGE, CREATE_FAILS, PLAN_FAILS, IGNORES_WINDOW, IGNORES_SINKS, IGNORES_SOFTCAP,
-  CLAIMS_F16, CLAIMS_TREES, CLAIMS_NON_CAUSAL, CLAIMS_FP8, LSE_IN_BITS, BATCH_DEPENDENT, NO_LSE, WINDOW_OFF_BY_ONE
+  CLAIMS_F16, CLAIMS_TREES, CLAIMS_NON_CAUSAL, CLAIMS_FP8, LSE_IN_BITS, BATCH_DEPENDENT, NO_LSE, WINDOW_OFF_BY_ONE,
+  FORWARD_FAILS, OLD_VERSION, KINDLESS, UNKNOWN_KIND, ONLY_MLA, TWO_DEVICES, ONLY_NPU, RIGHT_WINDOW, ONLY_CUDA,
+  UNKNOWN_GPU
 };
 
 static ww_status create_fails(const ww_plugin_host* host, void** backend, ww_plugin_error* error) {
@@ -24,9 +26,15 @@ static ww_status plan_fails(void* backend, const ww_forward_batch* batch, ww_plu
   return WW_INTERNAL;
 }
 
-static void forward_wrongly(void* backend, const ww_forward_batch* batch, const ww_attention_call* right) {
+static ww_status forward_wrongly(void* backend, const ww_forward_batch* batch, const ww_attention_call* right,
+                                 ww_plugin_error* error) {
   ww_attention_call call = *right;
+  ww_status status;
   int64_t i;
+  if (MUTANT == FORWARD_FAILS && call.num_q_heads > call.num_kv_heads) {
+    snprintf(error->text, error->capacity, "the kernel gave up");
+    return WW_INTERNAL;
+  }
   if (MUTANT == IGNORES_WINDOW) call.window_left = -1;
   if (MUTANT == WINDOW_OFF_BY_ONE && call.window_left >= 0) call.window_left += 1;
   if (MUTANT == IGNORES_SINKS) call.sinks = NULL;
@@ -34,11 +42,12 @@ static void forward_wrongly(void* backend, const ww_forward_batch* batch, const 
   if (MUTANT == NO_LSE) call.lse_ln = NULL;
   if (MUTANT == CLAIMS_FP8) call.kv_format = WW_KV_F32, call.k.strides[0] = call.k.strides[1] = 0;
   if (MUTANT == CLAIMS_FP8) call.k.strides[2] = 0, call.v.strides[0] = call.v.strides[1] = call.v.strides[2] = 0;
-  forward(backend, batch, &call);
+  status = forward(backend, batch, &call, error);
   if (MUTANT == BATCH_DEPENDENT && batch->num_requests > 1) ((float*)call.out.data)[0] *= 1 + 0x1p-23f;
   if (MUTANT == LSE_IN_BITS && call.lse_ln != NULL) {
     for (i = 0; i < (int64_t)batch->num_rows * call.num_q_heads; ++i) call.lse_ln[i] *= 1.442695f;
   }
+  return status;
 }
 
 const ww_backend_table* ww_attention_plugin(uint32_t host_abi_version) {
@@ -51,6 +60,16 @@ const ww_backend_table* ww_attention_plugin(uint32_t host_abi_version) {
   wrong.forward_extend = wrong.forward_decode = forward_wrongly;
   wrong_caps.name = MUTANT == NAMELESS ? "" : MUTANT == RESERVED_NAME ? "reference" : MUTANT_NAME;
   if (MUTANT == VERSION) wrong.abi_version = WW_PLUGIN_ABI_VERSION + 1;
+  if (MUTANT == OLD_VERSION) wrong.abi_version = 1;
+  if (MUTANT == KINDLESS) wrong_caps.kinds = 0;
+  if (MUTANT == UNKNOWN_KIND) wrong_caps.kinds |= 16;
+  if (MUTANT == ONLY_MLA) wrong_caps.kinds = WW_KIND_MLA;
+  if (MUTANT == TWO_DEVICES) wrong_caps.devices = WW_RUNS_ON_CPU | WW_RUNS_ON_CUDA;
+  if (MUTANT == ONLY_NPU) wrong_caps.devices = WW_RUNS_ON_NPU;
+  if (MUTANT == RIGHT_WINDOW) wrong_caps.right_window = 1;
+  if (MUTANT == ONLY_CUDA || MUTANT == UNKNOWN_GPU) wrong_caps.devices = WW_RUNS_ON_CUDA;
+  if (MUTANT == ONLY_CUDA) wrong_caps.compute_capabilities.count = 1, wrong_caps.compute_capabilities.values[0] = 75;
+  if (MUTANT == UNKNOWN_GPU) wrong_caps.compute_capabilities.count = 1, wrong_caps.compute_capabilities.values[0] = 53;
   if (MUTANT == NO_DECODE) wrong.forward_decode = NULL;
   if (MUTANT == HALF_GRAPHS) wrong.init_forward_metadata_capture_cuda_graph = plan_fails;
   if (MUTANT == SMALL_STRUCT) wrong.struct_size = 16;

@@ -10,14 +10,13 @@
 
 namespace warpweave {
 
-// Out of memory is `resource_exhausted` (the caller may shrink and try again), all else `internal`.
+// Out of memory is `resource_exhausted` (the caller may shrink and try again), all else `internal`. The runtime, which
+// remembers the last failure, forgets it: who gets the Status says it, and what runs next is not blamed.
 inline Status cuda_status(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return {};
   std::string text = std::string(what) + ": CUDA says " + cudaGetErrorString(error);
-  if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    return Status::resource_exhausted(std::move(text));
-  }
+  cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation) return Status::resource_exhausted(std::move(text));
   return Status::internal(std::move(text));
 }
 

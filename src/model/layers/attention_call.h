@@ -24,9 +24,8 @@ AttentionCall attention_call(const AttentionSpec& spec, const LayerPlan& plan, c
 }
 
 // By the function for the batch's mode.
-inline void attend(AttentionBackend& attention, const ForwardBatch& batch, const AttentionCall& call) {
-  if (batch.mode == ForwardMode::decode) return attention.forward_decode(batch, call);
-  attention.forward_extend(batch, call);
+inline Status attend(AttentionBackend& attention, const ForwardBatch& batch, const AttentionCall& call) {
+  return batch.mode == ForwardMode::decode ? attention.forward_decode(batch, call) : attention.forward_extend(batch, call);
 }
 
 }  // namespace warpweave

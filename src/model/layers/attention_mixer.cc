@@ -78,7 +78,7 @@ Status AttentionMixer::forward(const LayerCall& call) {
   attention.q = w_.qkv_.data();
   attention.out = w_.out_.data();
   attention.dual_chunk = dual_chunk;
-  attend(call.attention, call.batch, attention);
+  WW_RETURN_IF_ERROR(attend(call.attention, call.batch, attention));
   if (call.last_mixer) {
     keep_rows(w_.out_.data(), spec.q_dim(), wanted);
     call.x.keep(wanted);

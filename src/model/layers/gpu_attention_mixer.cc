@@ -86,7 +86,7 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   attention.out = w_.out[0];
   attention.earlier_kv_settled = true;
   if (spec.dual_chunk) attention.dual_chunk = &w_.dual_chunk;
-  attend(call.attention, call.batch, attention);
+  WW_RETURN_IF_ERROR(attend(call.attention, call.batch, attention));
 
   const void* out = w_.out[0];
   if (call.last_mixer && x.keep(call.batch)) {

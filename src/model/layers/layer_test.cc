@@ -43,8 +43,8 @@ class NoAttention : public AttentionBackend {
  public:
   const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch&) override { return {}; }
-  void forward_extend(const ForwardBatch&, const AttentionCall&) override {}
-  void forward_decode(const ForwardBatch&, const AttentionCall&) override {}
+  Status forward_extend(const ForwardBatch&, const AttentionCall&) override { return {}; }
+  Status forward_decode(const ForwardBatch&, const AttentionCall&) override { return {}; }
 
  private:
   Caps caps_;

@@ -136,9 +136,9 @@ class DualChunkBackend : public AttentionBackend {
     planned_ = {};  // made by the first layer's call, which knows the heads and the chunks
     return {};
   }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward_extend(batch, call);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward_extend(batch, call);
   }
 
  private:
@@ -149,7 +149,7 @@ class DualChunkBackend : public AttentionBackend {
   std::vector<TileWorker> workers_;
 };
 
-void DualChunkBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
+Status DualChunkBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   const TileShape shape(tier_, batch, call);
   const PlanShape wanted = {shape.group, call.dual_chunk ? call.dual_chunk->chunk_len : INT_MAX};
   if (planned_ != wanted) {
@@ -165,6 +165,7 @@ void DualChunkBackend::forward_extend(const ForwardBatch& batch, const Attention
       workers_[member].run(shape, tiles_[i / kv_heads], wanted.chunk_len, static_cast<int>(i % kv_heads));
     }
   });
+  return {};
 }
 
 }  // namespace

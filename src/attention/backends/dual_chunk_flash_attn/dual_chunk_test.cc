@@ -123,11 +123,7 @@ class Sequence {
     call.out = out.data();
     call.dual_chunk = ordinary ? nullptr : &dual;
     EXPECT_TRUE(backend.init_forward_metadata(batch).ok());
-    if (rows == 1) {
-      backend.forward_decode(batch, call);
-    } else {
-      backend.forward_extend(batch, call);
-    }
+    EXPECT_TRUE((rows == 1 ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call)).ok());
     return out;
   }
 

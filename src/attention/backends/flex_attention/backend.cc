@@ -219,9 +219,9 @@ class FlexAttentionBackend : public AttentionBackend {
     plan_.clear();  // made by the first layer's call, which knows the heads
     return {};
   }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward_extend(batch, call);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward_extend(batch, call);
   }
 
  private:
@@ -233,7 +233,7 @@ class FlexAttentionBackend : public AttentionBackend {
   std::vector<TileWorker> workers_;
 };
 
-void FlexAttentionBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
+Status FlexAttentionBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   const TileShape shape(tier_, batch, call);
   const PlanShape wanted = {shape.group, call.num_q_heads, call.head_dim};
   if (plan_.shape() != wanted) plan_.init(batch, wanted, bounds_ ? &*bounds_ : nullptr);
@@ -247,6 +247,7 @@ void FlexAttentionBackend::forward_extend(const ForwardBatch& batch, const Atten
                            static_cast<int>(i % kv_heads));
     }
   });
+  return {};
 }
 
 }  // namespace

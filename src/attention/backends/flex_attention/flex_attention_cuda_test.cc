@@ -48,14 +48,9 @@ class OnDevice {
 
   void run(AttentionBackend& backend, bool decode) {
     ASSERT_TRUE(backend.init_forward_metadata(batch_).ok());
-    if (decode) {
-      backend.forward_decode(batch_, call_);
-    } else {
-      backend.forward_extend(batch_, call_);
-    }
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const Status status = backend.init_forward_metadata(batch_);
+    const Status status = decode ? backend.forward_decode(batch_, call_) : backend.forward_extend(batch_, call_);
     ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const size_t values = static_cast<size_t>(batch_.num_tokens) * Batch::kHeads * Batch::kDim;
     cudaMemcpy(host_.call.out, call_.out, values * sizeof(float), cudaMemcpyDeviceToHost);
     cudaMemcpy(host_.call.lse, call_.lse, values / Batch::kDim * sizeof(float), cudaMemcpyDeviceToHost);

@@ -31,7 +31,7 @@ TEST_P(FlexModifiers, MatchTheEvaluator) {
   for (CpuTier tier : tiers()) {
     const auto backend = create_for_tier({.team = &team}, tier, wanted);
     ASSERT_TRUE(backend->init_forward_metadata(problem.batch).ok());
-    backend->forward_extend(problem.batch, problem.call);
+    ASSERT_TRUE(backend->forward_extend(problem.batch, problem.call).ok());
     // Probabilities are rounded to bf16 where the tier multiplies bf16.
     EXPECT_LE(problem.error(wanted), tier >= CpuTier::avx512_bf16 ? 1e-2 : 2e-5) << cpu_tier_name(tier);
   }
@@ -45,7 +45,7 @@ TEST(FlexAttention, DecodeIsTheSameRow) {
   ThreadTeam team(1);
   const auto backend = create_for_tier({.team = &team}, cpu_info().tier, wanted);
   ASSERT_TRUE(backend->init_forward_metadata(problem.batch).ok());
-  backend->forward_decode(problem.batch, problem.call);
+  ASSERT_TRUE(backend->forward_decode(problem.batch, problem.call).ok());
   EXPECT_LE(problem.error(wanted), 1e-2);
 }
 

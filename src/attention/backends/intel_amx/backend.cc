@@ -58,11 +58,13 @@ class IntelAmxBackend : public AttentionBackend {
     return {};
   }
 
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     forward(batch, call);
+    return {};
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
     forward(batch, call);
+    return {};
   }
 
  private:

@@ -76,7 +76,7 @@ class ReferenceBackend : public AttentionBackend {
     }
     return {};
   }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     for (int r = 0; r < batch.num_reqs; ++r) {
       for (int kv_head = 0; kv_head < call.num_kv_heads; ++kv_head) {
         gather(batch, call.k, {r, kv_head, call.head_dim}, k_);
@@ -88,9 +88,10 @@ class ReferenceBackend : public AttentionBackend {
         }
       }
     }
+    return {};
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward_extend(batch, call);
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward_extend(batch, call);
   }
 
  private:

@@ -65,7 +65,7 @@ class TorchNativeBackend : public AttentionBackend {
     return {};
   }
 
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     clear_empty_requests(batch, call);
     const int64_t items = int64_t{batch.num_reqs} * call.num_kv_heads;
     std::atomic<int64_t> next{0};
@@ -75,9 +75,10 @@ class TorchNativeBackend : public AttentionBackend {
                  static_cast<int>(i % call.num_kv_heads), scratch_[member]);
       }
     });
+    return {};
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    forward_extend(batch, call);
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward_extend(batch, call);
   }
 
  private:

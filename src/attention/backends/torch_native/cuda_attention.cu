@@ -7,6 +7,7 @@
 
 #include "attention/backends/torch_native/cuda_attention.h"
 #include "base/float8.h"
+#include "device/cuda/cuda_check.h"
 
 namespace warpweave::torch_native {
 namespace {
@@ -201,12 +202,15 @@ int cuda_code_version() {
   return 0;
 }
 
-void launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& call) {
-  if (batch.num_tokens == 0) return;
+Status launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& call) {
+  if (batch.num_tokens == 0) return {};
   const Args args = make_args(batch, call);
   const dim3 grid(batch.num_tokens, call.num_q_heads);
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
-  const auto launch = [&](auto kernel) { kernel<<<grid, 32 * kWarps, 0, stream>>>(args); };
+  const auto launch = [&](auto kernel) {
+    kernel<<<grid, 32 * kWarps, 0, stream>>>(args);
+    return cuda_status(cudaPeekAtLastError(), "attention");
+  };
   switch (call.k.format) {
     case KvFormat::f32: return launch(attention_kernel<KvFormat::f32>);
     case KvFormat::bf16: return launch(attention_kernel<KvFormat::bf16>);
@@ -215,6 +219,7 @@ void launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& call)
     case KvFormat::fp8_e5m2: return launch(attention_kernel<KvFormat::fp8_e5m2>);
     case KvFormat::fp4_e2m1: return launch(attention_kernel<KvFormat::fp4_e2m1>);
   }
+  return Status::internal("attention: an unknown KV format");
 }
 
 }  // namespace warpweave::torch_native

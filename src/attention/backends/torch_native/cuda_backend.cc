@@ -14,11 +14,11 @@ class CudaBackend : public AttentionBackend {
  public:
   const Caps& caps() const override { return kCudaCaps; }
   Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
-  void forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
-    launch_cuda_attention(batch, call);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    return launch_cuda_attention(batch, call);
   }
-  void forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
-    launch_cuda_attention(batch, call);
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return launch_cuda_attention(batch, call);
   }
   Status init_cuda_graph_state(const GraphLimits&) override { return {}; }
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch&) override { return {}; }
