@@ -7,7 +7,9 @@
  * docs/add-a-backend.md walks through one; examples/plugin is one.
  *
  * Order of calls: create; then for each forward init_forward_metadata once, and once per layer
- * forward_extend or forward_decode with the same batch; destroy. All come from one thread at a time.
+ * forward_extend or forward_decode with the same batch, but for its page table: layers that keep fewer tokens
+ * (sliding windows) stand on pages of their own, so a plan says nothing about pages; destroy. All come from one thread
+ * at a time.
  * K and V of the batch's tokens are already in the pages, so a backend only reads them.
  * Memory belongs to Warpweave and is valid for the call, that of the batch until the forward ends.
  * Versions: structs only grow at their end. struct_size says how much of one its writer knew; a reader

@@ -1,7 +1,8 @@
 // One attention backend: the functions of the recipe users know, nothing more.
 //
 // Lifetime: a backend lives as long as its engine; init_forward_metadata(batch) is called once per
-// forward, then forward_extend / forward_decode once per layer with the same batch. Calls come from
+// forward, then forward_extend / forward_decode once per layer with the same batch, but for its slots and page tables,
+// which are those of the layer's cache group (ForwardBatch::of_group). Calls come from
 // one thread, the device thread; inside, a backend may use the ThreadTeam it was created with.
 // K/V of the batch's tokens are already in the pool when forward_* runs (the model writes them
 // with ops::write_kv), so a backend only reads the pool.

@@ -205,11 +205,11 @@ class PluginBackend : public AttentionBackend {
   Status init_forward_metadata(const ForwardBatch& batch) override {
     return plan(batch, plugin_.table.init_forward_metadata);
   }
-  Status forward_extend(const ForwardBatch&, const AttentionCall& call) override {
-    return forward(call, plugin_.table.forward_extend);
+  Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward(batch, call, plugin_.table.forward_extend);
   }
-  Status forward_decode(const ForwardBatch&, const AttentionCall& call) override {
-    return forward(call, plugin_.table.forward_decode);
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward(batch, call, plugin_.table.forward_decode);
   }
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
@@ -221,8 +221,9 @@ class PluginBackend : public AttentionBackend {
 
   static void parallel_for(void* host, int64_t count, ww_parallel_body body, void* arg);
   Status plan(const ForwardBatch& batch, PlanFn function);
-  Status forward(const AttentionCall& call, ForwardFn function);
+  Status forward(const ForwardBatch& batch, const AttentionCall& call, ForwardFn function);
   void read_batch(const ForwardBatch& batch);
+  void read_pages(const ForwardBatch& batch);
   template <typename Function>
   Status checked(Function function);
   bool on_gpu() const { return host_.device == WW_RUNS_ON_CUDA; }
@@ -285,7 +286,6 @@ void PluginBackend::read_batch(const ForwardBatch& batch) {
   batch_.page_table_stride = batch.page_table_stride;
   batch_.q_indptr = batch.q_indptr.data();
   batch_.kv_lens = batch.kv_lens.data();
-  batch_.page_table = batch.page_table.data();
   if (!batch.tree_mask.empty()) {
     batch_.positions = batch.positions.data();
     batch_.tree_mask = batch.tree_mask.data();
@@ -295,6 +295,12 @@ void PluginBackend::read_batch(const ForwardBatch& batch) {
   batch_.stream = batch.device.stream;
   batch_.device = {batch.device.q_indptr, batch.device.kv_lens, batch.device.page_table, batch.device.positions,
                    batch.device.tree_mask};
+  read_pages(batch);
+}
+
+void PluginBackend::read_pages(const ForwardBatch& batch) {
+  batch_.page_table = batch.page_table.data();
+  batch_.device.page_table = batch.device.page_table;
   pages_ = 0;
   if (on_gpu()) return;
   for (int r = 0; r < batch.num_reqs; ++r) {
@@ -318,7 +324,9 @@ Tensor PluginBackend::kv_tensor(const KvPoolView& pool, int heads, int dim) cons
            {dim / per_byte, 1}}};
 }
 
-Status PluginBackend::forward(const AttentionCall& call, ForwardFn function) {
+Status PluginBackend::forward(const ForwardBatch& batch, const AttentionCall& call, ForwardFn function) {
+  // Layers of another cache group than the planned batch's stand on other pages.
+  if (batch_.page_table != batch.page_table.data() || batch_.device.page_table != batch.device.page_table) read_pages(batch);
   Tensor q(call.q, dtype_of(call.q_dtype), on_gpu(), {{batch_.num_rows, call.q_token_stride},
                           {call.num_q_heads, call.head_dim},
                           {call.head_dim, 1}});

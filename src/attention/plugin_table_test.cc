@@ -17,6 +17,7 @@ struct Seen {
   uint32_t device = 0;
   ww_forward_batch batch{};
   ww_attention_call call{};
+  const int32_t* table = nullptr;    // of the forward
   std::vector<int64_t> k_shape, q_strides;
   bool decoded = false, failing = false;
 } seen;
@@ -31,7 +32,8 @@ ww_status plan(void*, const ww_forward_batch* batch, ww_plugin_error*) {
   seen.batch = *batch;
   return WW_OK;
 }
-ww_status forward(const ww_attention_call* call, bool decode, ww_plugin_error* error) {
+ww_status forward(const ww_forward_batch* batch, const ww_attention_call* call, bool decode, ww_plugin_error* error) {
+  seen.table = batch->page_table;
   seen.call = *call;
   seen.decoded = decode;
   seen.k_shape.assign(call->k.shape, call->k.shape + call->k.ndim);
@@ -40,11 +42,11 @@ ww_status forward(const ww_attention_call* call, bool decode, ww_plugin_error* e
   std::snprintf(error->text, error->capacity, "no room for %d heads", call->num_q_heads);
   return WW_RESOURCE_EXHAUSTED;
 }
-ww_status extend(void*, const ww_forward_batch*, const ww_attention_call* call, ww_plugin_error* error) {
-  return forward(call, false, error);
+ww_status extend(void*, const ww_forward_batch* batch, const ww_attention_call* call, ww_plugin_error* error) {
+  return forward(batch, call, false, error);
 }
-ww_status decode(void*, const ww_forward_batch*, const ww_attention_call* call, ww_plugin_error* error) {
-  return forward(call, true, error);
+ww_status decode(void*, const ww_forward_batch* batch, const ww_attention_call* call, ww_plugin_error* error) {
+  return forward(batch, call, true, error);
 }
 
 struct Fixture {
@@ -123,6 +125,20 @@ TEST(PluginTable, CallsOnTheCpuHaveHostTensorsAndBounds) {
   ASSERT_TRUE(f.backend->forward_extend(f.batch, f.call).ok());
   EXPECT_EQ(seen.batch.causal, 0);
   EXPECT_EQ(seen.call.window_right, -1);
+}
+
+TEST(PluginTable, LayersMayStandOnOtherPagesThanThePlanSaw) {
+  Fixture f(WW_RUNS_ON_CPU);
+  ASSERT_TRUE(f.backend->init_forward_metadata(f.batch).ok());
+  const int32_t other_pages[2] = {0, 11};
+  ForwardBatch of_group = f.batch;
+  of_group.page_table = other_pages;
+  ASSERT_TRUE(f.backend->forward_extend(of_group, f.call).ok());
+  EXPECT_EQ(seen.table, other_pages);
+  EXPECT_EQ(seen.k_shape[0], 12);
+  ASSERT_TRUE(f.backend->forward_extend(f.batch, f.call).ok());
+  EXPECT_EQ(seen.table, f.pages);
+  EXPECT_EQ(seen.k_shape[0], 8);
 }
 
 TEST(PluginTable, CallsOnAGpuHaveItsArraysAndStream) {

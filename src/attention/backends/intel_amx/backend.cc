@@ -47,7 +47,8 @@ class IntelAmxBackend : public AttentionBackend {
 
   Status init_forward_metadata(const ForwardBatch& batch) override {
     WW_RETURN_IF_ERROR(check_batch(batch));
-    plan_.init(batch, shape_);
+    for (GroupPlan& known : plans_) known.made = false;
+    plan_of(batch);  // most models have one cache group
     return {};
   }
 
@@ -73,51 +74,72 @@ class IntelAmxBackend : public AttentionBackend {
     return {exact_in_bf16 ? *kernels_.bf16 : *kernels_.f32, batch, call};
   }
   void forward(const ForwardBatch& batch, const AttentionCall& call);
-  void plan_for(const ForwardBatch& batch, const LayerShape& shape);
+  const Plan& plan_of(const ForwardBatch& batch);
+  const Plan& plan_for(const ForwardBatch& batch, const LayerShape& shape);
+
+  // Layers of different cache groups stand on different pages, and so share other beginnings.
+  struct GroupPlan {
+    bool made = false;
+    const int32_t* page_table = nullptr;
+    Plan plan;
+  };
 
   ThreadTeam* team_;
   TierKernels kernels_;
   PlanShape shape_;  // as of the last call: layers of one model rarely differ
-  Plan plan_;
+  std::vector<GroupPlan> plans_;  // of this forward, and memory for the next ones
   std::vector<TileRunner> runners_;
   AlignedBuffer partials_;
 };
 
-void IntelAmxBackend::plan_for(const ForwardBatch& batch, const LayerShape& shape) {
+const Plan& IntelAmxBackend::plan_of(const ForwardBatch& batch) {
+  const int32_t* const pages = batch.page_table.data();
+  auto place = std::find_if(plans_.begin(), plans_.end(), [&](const GroupPlan& known) {
+    return !known.made || known.page_table == pages;
+  });
+  if (place == plans_.end()) place = plans_.emplace(plans_.end());
+  if (!place->made || place->plan.shape() != shape_) place->plan.init(batch, shape_);
+  place->made = true;
+  place->page_table = pages;
+  return place->plan;
+}
+
+const Plan& IntelAmxBackend::plan_for(const ForwardBatch& batch, const LayerShape& shape) {
   shape_.group = shape.group;
   shape_.kv_heads = shape.call->num_kv_heads;
   shape_.tile_rows = shape.kernels->tile_rows;
   shape_.group_rows = shape.kernels->group_rows;
-  if (plan_.shape() != shape_) plan_.init(batch, shape_);
-  const size_t rows = static_cast<size_t>(plan_.partial_rows()) * shape_.kv_heads;
+  const Plan& plan = plan_of(batch);
+  const size_t rows = static_cast<size_t>(plan.partial_rows()) * shape_.kv_heads;
   partials_.reserve(rows * (shape.padded_v_dim + 2));
+  return plan;
 }
 
 void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& call) {
   const LayerShape shape = layer_shape(batch, call);
-  plan_for(batch, shape);
+  const Plan& plan = plan_for(batch, shape);
   clear_empty_requests(batch, call);
 
-  const int64_t items = static_cast<int64_t>(plan_.items().size());
+  const int64_t items = static_cast<int64_t>(plan.items().size());
   if (items == 0) return;
   const int kv_heads = call.num_kv_heads;
-  const Partials partials = {partials_.floats(), plan_.partial_rows(), kv_heads, shape.padded_v_dim};
+  const Partials partials = {partials_.floats(), plan.partial_rows(), kv_heads, shape.padded_v_dim};
   std::atomic<int64_t> next{0};
   team_->run([&](int member, int) {
     TileRunner& runner = runners_[member];
     runner.reserve(shape);
     shape.kernels->enter();
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
-      runner.run(shape, plan_, plan_.items()[i], partials);
+      runner.run(shape, plan, plan.items()[i], partials);
     }
     shape.kernels->leave();
   });
-  if (plan_.merges().empty()) return;
-  const int64_t merges = static_cast<int64_t>(plan_.merges().size()) * kv_heads;
+  if (plan.merges().empty()) return;
+  const int64_t merges = static_cast<int64_t>(plan.merges().size()) * kv_heads;
   next.store(0, std::memory_order_relaxed);
   team_->run([&](int member, int) {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < merges;) {
-      runners_[member].merge(shape, plan_.merges()[i / kv_heads], static_cast<int>(i % kv_heads),
+      runners_[member].merge(shape, plan.merges()[i / kv_heads], static_cast<int>(i % kv_heads),
                              partials);
     }
   });

@@ -7,9 +7,11 @@
 #include <tuple>
 #include <vector>
 
+#include "attention/backends/intel_amx/backend.h"
 #include "attention/backends/intel_amx/kernels.h"
 #include "attention/backends/intel_amx/plan.h"
 #include "attention/batch_check.h"
+#include "base/threads.h"
 
 namespace warpweave::intel_amx {
 namespace {
@@ -162,6 +164,49 @@ TEST(Plan, SharedPrefixIsComputedOnceForAllOfItsRows) {
   EXPECT_EQ(shared->num_members, 3);
   EXPECT_EQ(shared->rows, (1 + 1 + 3) * 4);
   EXPECT_LE(shared->chunk_end, 2);
+}
+
+// A long and a short request begin alike. In a layer with a window the long one's first pages are gone: the short one,
+// which still sees them, must not read them where the long one's were.
+TEST(Backend, LayersOfAnotherCacheGroupShareTheirOwnPages) {
+  constexpr int kDim = 16, kHeads = 2;
+  TestBatch full({{1, 1200}, {1, 600}});
+  full.share(0, 1, 512);
+  TestBatch windowed = full;
+  const int32_t blank = 1200 + 600;
+  std::fill_n(windowed.pages.begin(), 512, blank);
+  windowed.batch.q_indptr = windowed.q_indptr;
+  windowed.batch.kv_lens = windowed.kv_lens;
+  windowed.batch.page_table = windowed.pages;
+  full.batch.max_q_len = windowed.batch.max_q_len = 1;
+  full.batch.max_kv_len = windowed.batch.max_kv_len = 1200;
+  full.batch.mode = windowed.batch.mode = ForwardMode::decode;
+  full.batch.q_indptr = full.q_indptr;
+  full.batch.kv_lens = full.kv_lens;
+  full.batch.page_table = full.pages;
+
+  std::vector<float> pool((2 * 1200 + 1) * kDim), q(2 * kHeads * kDim, 0.1f), out(q.size()), expected(q.size());
+  for (size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<float>(i * 37 % 101) / 101;
+  std::fill_n(pool.begin() + blank * kDim, kDim, 1000.0f);
+  AttentionCall call;
+  call.num_q_heads = kHeads;
+  call.num_kv_heads = 1;
+  call.head_dim = call.v_head_dim = kDim;
+  call.window_left = 200;  // the long one sees from 999 on, the short one from 399
+  call.q = q.data();
+  call.q_token_stride = call.out_token_stride = kHeads * kDim;
+  call.k = {pool.data(), KvFormat::f32, kDim, kDim, kDim};
+  call.v = call.k;
+  ThreadTeam team(1);
+  const auto backend = create_for_tier({.team = &team}, cpu_info().tier);
+  call.out = expected.data();
+  ASSERT_TRUE(backend->init_forward_metadata(windowed.batch).ok());
+  ASSERT_TRUE(backend->forward_decode(windowed.batch, call).ok());
+  EXPECT_LT(*std::max_element(expected.begin(), expected.end()), 1.5f);
+  call.out = out.data();
+  ASSERT_TRUE(backend->init_forward_metadata(full.batch).ok());
+  ASSERT_TRUE(backend->forward_decode(windowed.batch, call).ok());
+  EXPECT_EQ(out, expected);
 }
 
 TEST(BatchCheck, NamesTheRequestThatBreaksARule) {
