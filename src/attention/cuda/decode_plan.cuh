@@ -22,9 +22,10 @@ constexpr int kMinPieceTiles = 4;
 // From this on all workers are used, whatever is cut.
 constexpr int kLongRunTiles = 96;
 
-__device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers) {
+__device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers,
+                                bool cut_long_pairs) {
   const long long runs = min(static_cast<long long>(num_workers), (total + kMinPieceTiles - 1) / kMinPieceTiles);
-  if (shortest != longest) return runs;
+  if (shortest != longest || (cut_long_pairs && total >= runs * kLongRunTiles)) return runs;
   if (pairs >= runs) {
     if (total >= runs * kLongRunTiles) return runs;
     for (long long fewer = runs; fewer > runs - runs / 16; --fewer) {
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
     return;
   }
   const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
-  const int runs = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups));
+  const int runs = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups, in.cut_long_pairs));
   const Cut cut = {total, runs};
   for (int worker = cut.runs * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};

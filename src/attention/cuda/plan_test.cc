@@ -158,6 +158,23 @@ TEST_P(PlanTest, DecodeOfEqualLengthsKeepsPairsWholeOrCutsThemAlike) {
   EXPECT_EQ(lengths.size(), 1u) << "512 tiles a pair, in eight pieces";
 }
 
+TEST_P(PlanTest, DecodeCutsLongPairsOfEqualLengthsForAllWorkersWhereAsked) {
+  Batch longer, shorter;
+  for (int i = 0; i < 128; ++i) {
+    longer.add(1, 16384);
+    shorter.add(1, 4096);
+  }
+  PlanInput in = longer.input(1);
+  EXPECT_EQ(decode(in, 132).back().num_tiles, 0);
+  in.cut_long_pairs = true;
+  const std::vector<DecodeWorker> workers = decode(in, 132);
+  for (const DecodeWorker& run : workers) EXPECT_NEAR(run.num_tiles, 128 * 256 / 132, 1);
+  ASSERT_NO_FATAL_FAILURE(expect_whole(longer, in, workers));
+  in = shorter.input(1);
+  in.cut_long_pairs = true;
+  EXPECT_EQ(decode(in, 132).front().num_tiles, 64) << "short runs stay whole";
+}
+
 TEST_P(PlanTest, NothingToDecodeLeavesEveryWorkerIdle) {
   Batch batch;
   batch.add(40, 90);

@@ -1,0 +1,243 @@
+// Latent attention (MLA) on a GPU over shuffled pages: microseconds, TB/s of KV, TFLOP/s.
+//
+//   mla_bench [--family wgmma|mma] [--random N] [--seed S] [--only TEXT]
+//
+// Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
+// walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
+// --random: so many shapes drawn from the seed, for a comparison with other libraries (peers_mla.py draws the same).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention/cuda/mla/mla_decode.h"
+#include "cuda_bench.h"
+#include "device/cuda/stream.h"
+
+using namespace warpweave;
+using namespace warpweave::cuda;
+using bench::check;
+using bench::take;
+
+namespace {
+
+constexpr size_t kUncachedBytes = size_t{400} << 20;
+constexpr int kMinLaunches = 8;
+
+struct Shape {
+  int heads, q_len;
+  std::vector<int> kv_lens;
+  int page_size = 64;
+  MlaFormat format = MlaFormat::same16;
+  std::string name;
+};
+
+const char* name_of(MlaFormat format) {
+  return format == MlaFormat::same16 ? "bf16" : format == MlaFormat::e4m3 ? "fp8_e4m3" : "fp8_ds_mla";
+}
+
+template <class T>
+DeviceBuffer to_device(const std::vector<T>& values) {
+  DeviceBuffer out = take(DeviceBuffer::allocate(values.size() * sizeof(T), "a benchmark"));
+  check(cudaMemcpy(out.as<char>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return out;
+}
+
+class Bench {
+ public:
+  explicit Bench(MlaFamily family) : family_(family), stream_(take(create_stream())) {
+    int device = 0;
+    check(cudaGetDevice(&device));
+    check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device));
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, device));
+    fmt::print("{}, {}\n{:<44}{:>10}{:>9}{:>10}\n", properties.name, family == MlaFamily::wgmma ? "wgmma" : "mma", "shape",
+               "us", "TB/s", "TFLOP/s");
+  }
+
+  void run(const Shape& s) {
+    const int requests = static_cast<int>(s.kv_lens.size());
+    const auto pages_of = [&](int kv_len) { return (kv_len + s.page_size - 1) / s.page_size; };
+    int stride = 1, pages = 0;
+    for (const int kv_len : s.kv_lens) {
+      stride = std::max(stride, pages_of(kv_len));
+      pages += pages_of(kv_len);
+    }
+    const size_t pool_bytes = static_cast<size_t>(pages) * s.page_size * mla_token_bytes(s.format);
+    const int copies = static_cast<int>(std::max<size_t>(1, (kUncachedBytes + pool_bytes - 1) / pool_bytes));
+    const int launches = std::max(copies, kMinLaunches);
+    make_tables(s, stride, pages);
+    make_pool(s, pool_bytes * copies);
+    const int tokens = requests * s.q_len;
+    q_ = bench::random_matrix(static_cast<size_t>(tokens) * s.heads * kMlaDim, 1.0f);
+    out_ = take(DeviceBuffer::allocate(static_cast<size_t>(tokens) * s.heads * kMlaLatentDim * 2, "a benchmark"));
+    lse_ = take(DeviceBuffer::allocate(static_cast<size_t>(tokens) * s.heads * 4, "a benchmark"));
+
+    const MlaParams p = params(s, stride);
+    const MlaShape shape = {MlaElement::bf16, s.format, family_};
+    const MlaLayout layout = mla_layout(shape, p, num_sms_);
+    if (layout.tile_rows == 0) return;
+    const DeviceBuffer workspace = take(DeviceBuffer::allocate(layout.workspace_bytes, "a benchmark"));
+    check(launch_mla_plan(layout, p, workspace.as<char>(), stream_.get()));
+    const double us = bench::time_us(stream_.get(), launches, [&] {
+      for (int i = 0; i < launches; ++i) {
+        MlaParams copy = p;
+        copy.kv = pool_.as<char>() + pool_bytes * (i % copies);
+        check(launch_mla_decode(shape, layout, copy, workspace.as<char>(), i > 0, stream_.get()));
+      }
+    });
+    report(s, us);
+  }
+
+ private:
+  void make_tables(const Shape& s, int stride, int pages) {
+    std::vector<int32_t> order(pages), table(stride * s.kv_lens.size()), indptr = {0};
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937 random(7);
+    std::shuffle(order.begin(), order.end(), random);
+    size_t next = 0;
+    for (size_t r = 0; r < s.kv_lens.size(); ++r) {
+      for (int i = 0; i * s.page_size < s.kv_lens[r]; ++i) table[r * stride + i] = order[next++];
+      indptr.push_back(indptr.back() + s.q_len);
+    }
+    table_ = to_device(table);
+    indptr_ = to_device(indptr);
+    kv_lens_ = to_device(s.kv_lens);
+  }
+
+  // Normal numbers as bf16; as codes, bytes of which few are large, and scales of 1 in 656-byte tokens.
+  void make_pool(const Shape& s, size_t bytes) {
+    if (s.format == MlaFormat::same16) {
+      pool_ = std::move(bench::random_matrix(bytes / 2, 1.0f).memory);
+      return;
+    }
+    const size_t token = mla_token_bytes(s.format);
+    std::vector<uint8_t> block(token * 4099);
+    std::mt19937 random(11);
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<uint8_t>((random() & 0x80) | (0x20 + random() % 0x1c));
+    if (s.format == MlaFormat::ds_mla) {
+      for (size_t t = 0; t < block.size(); t += token) {
+        for (int b = 0; b < 4; ++b) {
+          const float one = 1;
+          std::copy_n(reinterpret_cast<const uint8_t*>(&one), 4, &block[t + 512 + b * 4]);
+        }
+        for (int d = 0; d < kMlaRopeDim; ++d) block[t + 528 + d * 2 + 1] = static_cast<uint8_t>(0x3f | (random() & 0x80));
+      }
+    }
+    pool_ = take(DeviceBuffer::allocate(bytes, "a benchmark"));
+    for (size_t at = 0; at < bytes; at += block.size()) {
+      check(cudaMemcpy(pool_.as<char>() + at, block.data(), std::min(block.size(), bytes - at), cudaMemcpyHostToDevice));
+    }
+  }
+
+  MlaParams params(const Shape& s, int stride) const {
+    MlaParams p;
+    p.q = q_.memory.as<char>();
+    p.q_token_stride = int64_t{s.heads} * kMlaDim;
+    p.out = out_.as<char>();
+    p.out_token_stride = int64_t{s.heads} * kMlaLatentDim;
+    p.lse = lse_.as<float>();
+    p.kv = pool_.as<char>();
+    p.token_stride_bytes = mla_token_bytes(s.format);
+    p.page_stride_bytes = p.token_stride_bytes * s.page_size;
+    p.page_table = table_.as<int32_t>();
+    p.page_table_stride = stride;
+    p.kv_lens = kv_lens_.as<int32_t>();
+    p.q_indptr = indptr_.as<int32_t>();
+    p.num_requests = static_cast<int>(s.kv_lens.size());
+    p.num_heads = s.heads;
+    p.max_q_len = s.q_len;
+    p.page_size = s.page_size;
+    p.page_shift = -1;
+    for (int shift = 0; shift < 20; ++shift) {
+      if (1 << shift == s.page_size) p.page_shift = shift;
+    }
+    p.scale = 0.0722f;
+    return p;
+  }
+
+  void report(const Shape& s, double us) const {
+    double tokens = 0, scores = 0;
+    for (const int kv_len : s.kv_lens) {
+      tokens += kv_len;
+      for (int i = 0; i < s.q_len; ++i) scores += kv_len - s.q_len + 1 + i;
+    }
+    const double bytes = tokens * mla_token_bytes(s.format), flops = 2.0 * scores * s.heads * (kMlaDim + kMlaLatentDim);
+    fmt::print("{:<44}{:>10.1f}{:>9.3f}{:>10.1f}\n", s.name, us, bytes / us * 1e-6, flops / us * 1e-6);
+    std::fflush(stdout);
+  }
+
+  MlaFamily family_;
+  CudaStream stream_;
+  int num_sms_ = 0;
+  DeviceBuffer pool_, out_, lse_, table_, indptr_, kv_lens_;
+  bench::Matrix q_;
+};
+
+Shape even(int heads, int q_len, int batch, int kv_len, int page_size = 64, MlaFormat format = MlaFormat::same16) {
+  Shape s = {heads, q_len, std::vector<int>(batch, kv_len), page_size, format, {}};
+  s.name = fmt::format("h{} q{} {}x{} page {} {}", heads, q_len, batch, kv_len, page_size, name_of(format));
+  return s;
+}
+
+std::vector<Shape> usual_shapes() {
+  std::vector<Shape> out;
+  for (const int heads : {16, 128}) {
+    for (const int q_len : {1, 2}) {
+      for (const int kv_len : {4096, 16384}) {
+        for (const int batch : {32, 128}) out.push_back(even(heads, q_len, batch, kv_len));
+      }
+    }
+  }
+  for (const int heads : {16, 128}) {
+    for (const int page_size : {1, 16, 32}) out.push_back(even(heads, 1, 128, 4096, page_size));
+    for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
+      for (const int page_size : {64, 1}) out.push_back(even(heads, heads == 16 ? 1 : 2, 128, 16384, page_size, format));
+    }
+  }
+  for (const int heads : {16, 128}) {
+    out.push_back(even(heads, 1, 1, 1024));
+    out.push_back(even(heads, 1, 1, 32768));
+    out.push_back(even(heads, 1, 8, 8192));
+  }
+  return out;
+}
+
+// peers_mla.py reads these lines: "random heads q_len page kv_len kv_len ...".
+std::vector<Shape> random_shapes(int count, unsigned seed) {
+  std::vector<Shape> out;
+  for (int i = 0; i < count; ++i) {
+    std::mt19937 random(seed + static_cast<unsigned>(i));
+    Shape s = {8 << random() % 5, 1 + static_cast<int>(random() % 3), {}, 64, MlaFormat::same16, {}};
+    const int batch = 1 << random() % 8, longest = 256 << random() % 8;
+    for (int r = 0; r < batch; ++r) s.kv_lens.push_back(longest / 4 + static_cast<int>(random() % (3 * longest / 4)));
+    s.name = fmt::format("random {} h{} q{} {} requests to {}", seed + i, s.heads, s.q_len, batch, longest);
+    out.push_back(s);
+  }
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MlaFamily family = MlaFamily::wgmma;
+  int random = 0;
+  unsigned seed = 1;
+  std::string only;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--family") family = value == "mma" ? MlaFamily::mma : MlaFamily::wgmma;
+    else if (flag == "--random") random = std::atoi(value.c_str());
+    else if (flag == "--seed") seed = static_cast<unsigned>(std::atoi(value.c_str()));
+    else if (flag == "--only") only = value;
+    else return fmt::print(stderr, "unknown flag {}\n", flag), 1;
+  }
+  Bench bench(family);
+  for (const Shape& s : random > 0 ? random_shapes(random, seed) : usual_shapes()) {
+    if (s.name.find(only) != std::string::npos) bench.run(s);
+  }
+}

@@ -1,0 +1,85 @@
+#include "attention/cuda/mla/mla_decode.h"
+
+#include "attention/cuda/mla/mla_variants.h"
+#include "attention/cuda/plan.h"
+#include "attention/cuda/tensor_map.h"
+
+namespace warpweave::cuda {
+namespace {
+
+// Smaller boxes take the copy engine longer than gathering takes the threads.
+constexpr int kMinBoxTokens = 16;
+constexpr int kMaxPageTokensOfBox = 64;
+
+constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+MlaWork work_of(const MlaLayout& layout, void* workspace) {
+  char* at = static_cast<char*>(workspace);
+  const size_t slots = size_t{2} * layout.num_workers;
+  MlaWork work;
+  work.workers = reinterpret_cast<const DecodeWorker*>(at);
+  at += aligned(layout.num_workers * sizeof(DecodeWorker));
+  work.cuts = reinterpret_cast<MlaCut*>(at);
+  at += aligned(layout.num_workers * sizeof(MlaCut));
+  work.partial_max_sum = reinterpret_cast<float*>(at);
+  at += aligned(slots * layout.tile_rows * 2 * sizeof(float));
+  work.partial_out = reinterpret_cast<float*>(at);
+  work.num_workers = layout.num_workers;
+  work.tile_rows = layout.tile_rows;
+  work.row_tiles = layout.row_tiles;
+  work.abreast = layout.abreast;
+  return work;
+}
+
+bool takes_boxes(const MlaShape& shape, const MlaParams& p) {
+  return shape.format == MlaFormat::same16 && box_tokens_of(p.page_size, kMaxPageTokensOfBox) >= kMinBoxTokens;
+}
+
+MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
+  if (shape.family == MlaFamily::mma) {
+    return (shape.element == MlaElement::bf16 ? sm80_mla_bf16 : sm80_mla_f16)(shape.format, layout.tile_rows);
+  }
+  const bool boxes = takes_boxes(shape, p), paired = boxes && layout.abreast % 2 == 0 && layout.num_workers % 2 == 0;
+  return (shape.element == MlaElement::bf16 ? sm90_mla_bf16 : sm90_mla_f16)(shape.format, boxes, paired);
+}
+
+}  // namespace
+
+MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
+  MlaLayout out;
+  const int rows = p.max_q_len * p.num_heads;
+  out.tile_rows = shape.family == MlaFamily::wgmma ? 64 : sm80_mla_tile_rows(rows);
+  out.row_tiles = (rows + out.tile_rows - 1) / out.tile_rows;
+  out.num_workers = num_sms * (shape.family == MlaFamily::mma ? sm80_mla_ctas_per_sm(rows) : 1);
+  if (kernel_of(shape, out, p) == nullptr) return {};
+  out.abreast = heads_abreast(out.row_tiles, out.num_workers);
+  const size_t slots = size_t{2} * out.num_workers * out.tile_rows;
+  out.workspace_bytes = aligned(out.num_workers * sizeof(DecodeWorker)) + aligned(out.num_workers * sizeof(MlaCut)) +
+                        aligned(slots * 2 * sizeof(float)) +
+                        slots * kMlaLatentDim * sizeof(float);
+  return out;
+}
+
+cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* workspace, cudaStream_t stream) {
+  PlanInput input;
+  input.kv_lens = p.kv_lens;
+  input.q_indptr = p.q_indptr;
+  input.num_requests = p.num_requests;
+  input.num_kv_heads = layout.row_tiles;
+  input.decode_q_len = p.max_q_len;
+  input.causal = p.causal;
+  input.cut_long_pairs = true;
+  return launch_decode_plan(input, static_cast<DecodeWorker*>(workspace), layout.num_workers, stream);
+}
+
+cudaError_t launch_mla_decode(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p, void* workspace,
+                              bool plan_is_older, cudaStream_t stream) {
+  const MlaKernel kernel = kernel_of(shape, layout, p);
+  if (kernel == nullptr || layout.tile_rows == 0) return cudaErrorNotSupported;
+  MlaWork work = work_of(layout, workspace);
+  work.plan_is_older = plan_is_older;
+  const cudaError_t error = kernel(p, work, stream);
+  return error == cudaSuccess ? launch_mla_combine(shape.element, p, work, stream) : error;
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,87 @@
+#include "attention/cuda/mla/mla_gather.h"
+
+#include "attention/cuda/kv_fragment.h"
+#include "attention/cuda/mla/mla_run.cuh"
+
+namespace warpweave::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+
+// 16 numbers of a token: 16 codes, or 32 bytes as they are, to 32 bytes.
+template <class E, MlaFormat kFormat>
+struct Piece {
+  static WW_DEVICE void copy(const char* token, int piece, float tensor_scale, uint4* to) {
+    if constexpr (kFormat == MlaFormat::same16) {
+      const uint4* from = reinterpret_cast<const uint4*>(token) + piece * 2;
+      to[0] = __ldg(from);
+      to[1] = __ldg(from + 1);
+    } else if (kFormat == MlaFormat::ds_mla && piece >= kMlaLatentDim / 16) {
+      constexpr int kRopeAt = kMlaLatentDim + kMlaLatentDim / kMlaScaleDim * 4;
+      const uint4* from = reinterpret_cast<const uint4*>(token + kRopeAt) + (piece - kMlaLatentDim / 16) * 2;
+      to[0] = __ldg(from);
+      to[1] = __ldg(from + 1);
+    } else {
+      float scale = tensor_scale;
+      if constexpr (kFormat == MlaFormat::ds_mla) {
+        scale = *reinterpret_cast<const float*>(token + kMlaLatentDim + piece / (kMlaScaleDim / 16) * 4);
+      }
+      const uint4 codes = __ldg(reinterpret_cast<const uint4*>(token) + piece);
+      uint4 out[2];
+      widen(codes.x, scale, out[0].x, out[0].y);
+      widen(codes.y, scale, out[0].z, out[0].w);
+      widen(codes.z, scale, out[1].x, out[1].y);
+      widen(codes.w, scale, out[1].z, out[1].w);
+      to[0] = out[0];
+      to[1] = out[1];
+    }
+  }
+
+  // Through float32, since a tensor's scale may be any number.
+  static WW_DEVICE void widen(u32 codes, float scale, u32& low, u32& high) {
+    using Widen = KvFragment<E, KvStorage::e4m3>;
+    const float factor = scale * __uint_as_float((Widen::kWidenedScaleLog2 + 127) << 23);
+    const u32 x = __byte_perm(codes, 0, 0x3120);
+    const u32 a = Widen::widen_low(x), b = Widen::widen_high(x);
+    low = E::pack(E::low(a) * factor, E::high(a) * factor);
+    high = E::pack(E::low(b) * factor, E::high(b) * factor);
+  }
+};
+
+// A warp a row.
+template <class E, MlaFormat kFormat>
+__global__ void __launch_bounds__(32 * kWarps) mla_gather(const __grid_constant__ MlaParams p, MlaGather gather) {
+  const int row = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (row >= gather.indptr[p.num_requests]) return;
+  int low = 0, high = p.num_requests - 1;  // the last request that begins at the row or before it
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (gather.indptr[middle] <= row) low = middle; else high = middle - 1;
+  }
+  const char* token = mla_token(p, low, gather.begins[low] + row - gather.indptr[low]);
+  uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(gather.rows) + static_cast<int64_t>(row) * kMlaDim * 2);
+  for (int piece = threadIdx.x % 32; piece < kMlaDim / 16; piece += 32) {
+    Piece<E, kFormat>::copy(token, piece, p.kv_scale, to + piece * 2);
+  }
+}
+
+template <class E>
+auto kernel_of(MlaFormat format) {
+  return format == MlaFormat::same16 ? mla_gather<E, MlaFormat::same16>
+         : format == MlaFormat::e4m3 ? mla_gather<E, MlaFormat::e4m3>
+                                     : mla_gather<E, MlaFormat::ds_mla>;
+}
+
+}  // namespace
+
+cudaError_t launch_mla_gather(MlaElement element, MlaFormat format, const MlaParams& p, const MlaGather& gather,
+                              cudaStream_t stream) {
+  if (element == MlaElement::f16 && format == MlaFormat::ds_mla) return cudaErrorNotSupported;
+  if (gather.max_tokens == 0) return cudaSuccess;
+  const int ctas = (gather.max_tokens + kWarps - 1) / kWarps;
+  const auto kernel = element == MlaElement::bf16 ? kernel_of<ptx::Bf16>(format) : kernel_of<ptx::F16>(format);
+  kernel<<<ctas, 32 * kWarps, 0, stream>>>(p, gather);
+  return cudaPeekAtLastError();
+}
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,26 @@
+// One function per file of instantiations; null: not written for that.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "attention/cuda/mla/mla_decode.h"
+
+namespace warpweave::cuda {
+
+using MlaKernel = cudaError_t (*)(const MlaParams&, const MlaWork&, cudaStream_t);
+
+// `boxes`: by the copy engine; `paired`: clusters of two CTAs.
+MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired);
+MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired);
+
+// Tiles of 16 or 32 rows.
+MlaKernel sm80_mla_bf16(MlaFormat format, int tile_rows);
+MlaKernel sm80_mla_f16(MlaFormat format, int tile_rows);
+constexpr int sm80_mla_tile_rows(int rows) { return rows <= 16 ? 16 : 32; }
+constexpr int sm80_mla_ctas_per_sm(int rows) { return rows <= 16 ? 2 : 1; }
+
+
+// Behind the attention kernel.
+cudaError_t launch_mla_combine(MlaElement element, const MlaParams& p, const MlaWork& work, cudaStream_t stream);
+
+}  // namespace warpweave::cuda

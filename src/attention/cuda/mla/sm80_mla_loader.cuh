@@ -1,0 +1,82 @@
+// Tokens on their way into shared memory, in the mma.sync MLA kernel (sm80_mla.cuh).
+#pragma once
+
+#include "attention/cuda/mla/sm80_mla_shared.cuh"
+
+namespace warpweave::cuda {
+
+// Steps of one segment are loaded in their order, each kStages - 1 steps before it is worked on.
+template <class C>
+class Sm80MlaLoader {
+ public:
+  WW_DEVICE Sm80MlaLoader(const MlaParams& p, const Sm80MlaShared<C>& shared) : p_(p), shared_(shared) {}
+
+  // All threads; nothing of an earlier segment is being read.
+  WW_DEVICE void begin(const MlaSegment& s, int first_step, int end_step) {
+    request_ = s.request;
+    kv_len_ = s.kv_len;
+    next_ = first_step;
+    end_ = end_step;
+    find(next_);
+    for (int i = 0; i < C::kStages - 1; ++i) {
+      __syncthreads();
+      load();
+    }
+  }
+
+  // Waits until the oldest step has landed, and gives its stage to all threads; loads another one.
+  WW_DEVICE ptx::u32 take() {
+    ptx::cp_async_wait<C::kStages - 2>();
+    __syncthreads();
+    const ptx::u32 stage = shared_.stages + taken_ * C::kStageBytes;
+    taken_ = taken_ + 1 == C::kStages ? 0 : taken_ + 1;
+    load();
+    return stage;
+  }
+
+  // Of a segment: nothing is in flight after.
+  WW_DEVICE void end() {
+    ptx::cp_async_wait<0>();
+    filled_ = taken_ = 0;
+  }
+
+ private:
+  static constexpr int kPieces = C::kTokenBytes / 16;
+
+  // Where a step's tokens stand; read after the next barrier.
+  WW_DEVICE void find(int step) const {
+    if (threadIdx.x >= C::kTokens || step >= end_) return;
+    const int token = step * C::kTokens + static_cast<int>(threadIdx.x);
+    shared_.offsets[step % 2 * C::kTokens + threadIdx.x] =
+        token < kv_len_ ? mla_token(p_, request_, token) - static_cast<const char*>(p_.kv) : -1;
+  }
+
+  // A group for every step, an empty one past the last.
+  WW_DEVICE void load() {
+    if (next_ < end_) {
+      const ptx::u32 stage = shared_.stages + filled_ * C::kStageBytes;
+      const int64_t* offsets = shared_.offsets + next_ % 2 * C::kTokens;
+#pragma unroll 2
+      for (int i = threadIdx.x; i < C::kTokens * kPieces; i += C::kThreads) {
+        const int token = i / kPieces, piece = i - token * kPieces;
+        const int64_t offset = offsets[token];
+        const char* from = static_cast<const char*>(p_.kv);
+        ptx::cp_async_16(stage + token * C::kTokenPitch + piece * 16, offset < 0 ? from : from + offset + piece * 16,
+                         offset < 0 ? 0 : 16);
+      }
+      filled_ = filled_ + 1 == C::kStages ? 0 : filled_ + 1;
+      find(++next_);
+    } else {
+      // Stages are taken in turn, loaded or not.
+      filled_ = filled_ + 1 == C::kStages ? 0 : filled_ + 1;
+    }
+    ptx::cp_async_commit();
+  }
+
+  const MlaParams& p_;
+  const Sm80MlaShared<C>& shared_;
+  int request_ = 0, kv_len_ = 0, next_ = 0, end_ = 0;
+  int filled_ = 0, taken_ = 0;
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,280 @@
+// The products of the mma.sync MLA kernel (sm80_mla.cuh), of one warp, from tokens in shared memory as the pool has them.
+//
+// e4m3 codes become operands by moving bits (kv_fragment.h). Of four neighbouring columns a lane then has the even ones in
+// one operand and the odd ones in another: for S, Q is laid out alike; O's columns are put back when they are written.
+#pragma once
+
+#include "attention/cuda/mla/sm80_mla_shared.cuh"
+
+namespace warpweave::cuda {
+
+template <class C>
+class Sm80MlaProducts {
+ public:
+  using E = typename C::Element;
+  static constexpr int kLatentSteps = 8;               // of 16 columns: a warp's share of S
+  static constexpr int kScoreTiles = C::kTokens / 16;  // of 8 tokens: half of a step's
+  static constexpr int kOutTiles = 8;                  // of 8 columns
+
+  static WW_DEVICE int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  static WW_DEVICE int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  static WW_DEVICE int quarter() { return warp() % 4; }     // of the columns, for S
+  static WW_DEVICE int half() { return warp() / 4; }        // of the tokens, for S
+
+  // Of the rows that there are; others are zeros.
+  WW_DEVICE void load_queries(const MlaParams& p, const MlaSegment& s) {
+    const int count = s.q_len * p.num_heads, j = lane() % 4;
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = s.row_tile * C::kRows + m * 16 + lane() / 4 + i * 8, query = row / p.num_heads;
+        const char* from = static_cast<const char*>(p.q) +
+                           ((static_cast<int64_t>(s.q_begin) + query) * p.q_token_stride +
+                            (row - query * p.num_heads) * p.q_head_stride) * 2;
+        const bool has = row < count;
+#pragma unroll
+        for (int step = 0; step <= kLatentSteps; ++step) {
+          const bool rope = step == kLatentSteps;
+          const int column = rope ? kMlaLatentDim + quarter() * 16 : quarter() * kMlaScaleDim + step * 16;
+          const bool coded = C::kFormat == MlaFormat::e4m3 || (C::kFormat == MlaFormat::ds_mla && !rope);
+          uint2 w = make_uint2(0, 0);
+          if (coded) {
+            if (has) w = *reinterpret_cast<const uint2*>(from + (column + j * 4) * 2);
+            w = make_uint2(shifted(__byte_perm(w.x, w.y, 0x5410)), shifted(__byte_perm(w.x, w.y, 0x7632)));
+          } else if (has) {
+            w = make_uint2(*reinterpret_cast<const ptx::u32*>(from + (column + j * 2) * 2),
+                           *reinterpret_cast<const ptx::u32*>(from + (column + j * 2 + 8) * 2));
+          }
+          q_[m][step][i] = w.x;
+          q_[m][step][i + 2] = w.y;
+        }
+      }
+    }
+  }
+
+  // S of this warp's columns and tokens, to parts[quarter].
+  WW_DEVICE void scores(ptx::u32 stage, float* parts) const {
+    float s[C::kRowBlocks][kScoreTiles][4];
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
+      }
+    }
+    const ptx::u32 tokens = stage + half() * (C::kTokens / 2) * C::kTokenPitch;
+    if constexpr (C::kFp8) coded_scores(tokens, s); else plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
+    rope_scores(tokens, s);
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = m * 16 + lane() / 4 + i * 8, column = half() * (C::kTokens / 2) + n * 8 + lane() % 4 * 2;
+          *reinterpret_cast<float2*>(parts + (quarter() * C::kRows + row) * C::kPartPitch + column) =
+              make_float2(s[m][n][i * 2], s[m][n][i * 2 + 1]);
+        }
+      }
+    }
+  }
+
+  WW_DEVICE void clear_out() {
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][n][i] = 0;
+      }
+    }
+  }
+
+  // Multiplies the rows of O with their factors.
+  WW_DEVICE void rescale(const float* factors) {
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+      const float low = factors[m * 16 + lane() / 4], high = factors[m * 16 + lane() / 4 + 8];
+      if (!__any_sync(~0u, low != 1.0f || high != 1.0f)) continue;
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n) {
+        out[m][n][0] *= low;
+        out[m][n][1] *= low;
+        out[m][n][2] *= high;
+        out[m][n][3] *= high;
+      }
+    }
+  }
+
+  // O of this warp's 64 columns.
+  WW_DEVICE void add_values(ptx::u32 stage, ptx::u32 probability) {
+    const int row = lane() % 8 + lane() / 8 % 2 * 8;  // of ldmatrix, and the token of its transposed form
+#pragma unroll
+    for (int step = 0; step < C::kTokens / 16; ++step) {
+      ptx::u32 a[C::kRowBlocks][4];
+#pragma unroll
+      for (int m = 0; m < C::kRowBlocks; ++m) {
+        ptx::ldmatrix_x4(a[m], probability + (m * 16 + row) * C::kProbabilityPitch + step * 32 + lane() / 16 * 16);
+      }
+      if constexpr (kScalesProbabilities) scale_probabilities(stage, step, a);
+      const ptx::u32 tokens = stage + (step * 16 + row) * C::kTokenPitch;
+      if constexpr (C::kFp8) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {  // 32 columns
+          ptx::u32 b[4];
+          ptx::ldmatrix_x4_trans(b, tokens + warp() * 64 + c * 32 + lane() / 16 * 16);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const ptx::u32 even[2] = {C::Kv::widen_low(b[i * 2]), C::Kv::widen_low(b[i * 2 + 1])};
+            const ptx::u32 odd[2] = {C::Kv::widen_high(b[i * 2]), C::Kv::widen_high(b[i * 2 + 1])};
+#pragma unroll
+            for (int m = 0; m < C::kRowBlocks; ++m) {
+              E::mma(out[m][c * 4 + i * 2], a[m], even[0], even[1]);
+              E::mma(out[m][c * 4 + i * 2 + 1], a[m], odd[0], odd[1]);
+            }
+          }
+        }
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {  // 16 columns
+          ptx::u32 b[4];
+          ptx::ldmatrix_x4_trans(b, tokens + warp() * 128 + c * 32 + lane() / 16 * 16);
+#pragma unroll
+          for (int m = 0; m < C::kRowBlocks; ++m) {
+            E::mma(out[m][c * 2], a[m], b[0], b[1]);
+            E::mma(out[m][c * 2 + 1], a[m], b[2], b[3]);
+          }
+        }
+      }
+    }
+  }
+
+  // Where a lane's `pair`th numbers, of rows lane / 4 and lane / 4 + 8 of a block, belong: to columns 8 * tile +
+  // 2 * (place.lane % 4) and the next one of this warp's 64. Of codes, another lane of the same row has those in a piece.
+  struct Place {
+    int tile, lane;
+  };
+  WW_DEVICE Place place(int pair) const {
+    if constexpr (!C::kFp8) return {pair, lane()};
+    const int j = lane() % 4;
+    return {pair / 2 * 2 + j / 2, lane() / 4 * 4 + j % 2 * 2 + pair % 2};
+  }
+  WW_DEVICE float4 numbers(int m, int pair) const {
+    if constexpr (!C::kFp8) return make_float4(out[m][pair][0], out[m][pair][1], out[m][pair][2], out[m][pair][3]);
+    const int even = pair / 2 * 2, i = pair % 2;
+    return make_float4(out[m][even][i], out[m][even + 1][i], out[m][even][i + 2], out[m][even + 1][i + 2]);
+  }
+
+  float out[C::kRowBlocks][kOutTiles][4];
+
+ private:
+  static constexpr bool kScalesProbabilities =
+      C::kFormat == MlaFormat::ds_mla || (C::kFp8 && C::Kv::kProbabilityLog2 > 0);
+
+  static WW_DEVICE ptx::u32 shifted(ptx::u32 pair) {
+    if constexpr (C::kFp8 && C::Kv::kQueryLog2 > 0) {
+      constexpr float kFactor = mla_power_of_two(C::Kv::kQueryLog2);
+      return E::multiply(pair, E::pack(kFactor, kFactor));
+    }
+    return pair;
+  }
+
+  // Of 16-bit numbers: `steps` of 16 columns from byte `at` of the tokens.
+  WW_DEVICE void plain_scores(ptx::u32 tokens, int at, int first, int steps,
+                              float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+    const ptx::u32 from = tokens + (lane() % 8 + lane() / 16 * 8) * C::kTokenPitch + at + lane() / 8 % 2 * 16;
+#pragma unroll
+    for (int step = 0; step < kLatentSteps; ++step) {
+      if (step >= steps) break;
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; n += 2) {
+        ptx::u32 b[4];
+        ptx::ldmatrix_x4(b, from + n * 8 * C::kTokenPitch + step * 32);
+#pragma unroll
+        for (int m = 0; m < C::kRowBlocks; ++m) {
+          E::mma(s[m][n], q_[m][first + step], b[0], b[1]);
+          E::mma(s[m][n + 1], q_[m][first + step], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  WW_DEVICE void coded_scores(ptx::u32 tokens, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+    const ptx::u32 from = tokens + lane() % 8 * C::kTokenPitch + quarter() * kMlaScaleDim + lane() / 8 * 16;
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        ptx::u32 b[4];
+        ptx::ldmatrix_x4(b, from + n * 8 * C::kTokenPitch + c * 64);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int m = 0; m < C::kRowBlocks; ++m) {
+            E::mma(s[m][n], q_[m][c * 4 + i], C::Kv::widen_low(b[i]), C::Kv::widen_high(b[i]));
+          }
+        }
+      }
+      if constexpr (C::kFormat == MlaFormat::ds_mla) {
+        constexpr float kFactor = mla_power_of_two(C::kScoreLog2);
+        const ptx::u32 scales = tokens + (n * 8 + lane() % 4 * 2) * C::kTokenPitch + kMlaLatentDim + quarter() * 4;
+        const float low = __uint_as_float(ptx::load_shared_4(scales)) * kFactor;
+        const float high = __uint_as_float(ptx::load_shared_4(scales + C::kTokenPitch)) * kFactor;
+#pragma unroll
+        for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[m][n][i] *= i % 2 == 0 ? low : high;
+        }
+      }
+    }
+  }
+
+  WW_DEVICE void rope_scores(ptx::u32 tokens, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+    if constexpr (C::kFormat == MlaFormat::e4m3) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; n += 4) {
+        // A matrix for each 8 tokens; where there are but 16, twice.
+        const int token = n * 8 + lane() % (kScoreTiles < 4 ? 16 : 32);
+        ptx::u32 b[4];
+        ptx::ldmatrix_x4(b, tokens + token * C::kTokenPitch + kMlaLatentDim + quarter() * 16);
+#pragma unroll
+        for (int i = 0; i < 4 && n + i < kScoreTiles; ++i) {
+#pragma unroll
+          for (int m = 0; m < C::kRowBlocks; ++m) {
+            E::mma(s[m][n + i], q_[m][kLatentSteps], C::Kv::widen_low(b[i]), C::Kv::widen_high(b[i]));
+          }
+        }
+      }
+    } else {
+      constexpr int kAt = C::kFp8 ? kMlaLatentDim + kMlaLatentDim / kMlaScaleDim * 4 : kMlaLatentDim * 2;
+      plain_scores(tokens, kAt + quarter() * 32, kLatentSteps, 1, s);
+    }
+  }
+
+  // P times the tokens' scales of this warp's columns, and 2^kProbabilityLog2.
+  WW_DEVICE void scale_probabilities(ptx::u32 stage, int step, ptx::u32 (&a)[C::kRowBlocks][4]) const {
+    constexpr float kFactor = mla_power_of_two(C::Kv::kProbabilityLog2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float low = kFactor, high = kFactor;
+      if constexpr (C::kFormat == MlaFormat::ds_mla) {
+        const ptx::u32 scales =
+            stage + (step * 16 + half * 8 + lane() % 4 * 2) * C::kTokenPitch + kMlaLatentDim + warp() / 2 * 4;
+        low *= __uint_as_float(ptx::load_shared_4(scales));
+        high *= __uint_as_float(ptx::load_shared_4(scales + C::kTokenPitch));
+      }
+      const ptx::u32 factor = E::pack(low, high);
+#pragma unroll
+      for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) a[m][half * 2 + i] = E::multiply(a[m][half * 2 + i], factor);
+      }
+    }
+  }
+
+  ptx::u32 q_[C::kRowBlocks][kLatentSteps + 1][4];
+};
+
+}  // namespace warpweave::cuda

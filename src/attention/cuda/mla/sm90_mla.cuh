@@ -1,0 +1,105 @@
+// Latent attention on Hopper: decode, verification of drafts and short extends (mla_params.h).
+//
+// A CTA has 64 rows (query token, head) and streams KV tiles of 64 tokens, which all of them share; a tile is key (576
+// columns) and value (512) at once. O, 64 x 512 in float32, takes the registers of two warpgroups, half of the columns
+// each. One of them, the leader, also multiplies S and finds P, which the other one gets through shared memory (the
+// division of work is FlashAttention-3's for value dims of 512). Its S of the next tile is multiplied before O of this
+// one, so that its softmax runs under O's products, its own and the other's. A third warpgroup copies.
+//
+// Shared memory holds Q and two KV tiles and no more. So a tile is released in parts (MlaPart), each as soon as its last
+// product is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a cluster
+// take neighbouring ones over the same KV tiles, and each copies half of every tile into both (kPaired): the L2 cache is
+// read once for 128 rows.
+//
+// Pools: 16-bit numbers, by the copy engine where pages hold boxes of 16 tokens or more, else gathered by threads; or
+// e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.
+// Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh).
+#pragma once
+
+#include <type_traits>
+
+#include "attention/cuda/mla/sm90_mla_consumer.cuh"
+#include "attention/cuda/mla/sm90_mla_fp8_producer.cuh"
+#include "attention/cuda/mla/sm90_mla_producer.cuh"
+#include "attention/cuda/tensor_map.h"
+
+namespace warpweave::cuda {
+
+template <class C>
+WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, const MlaWork& work,
+                                const Sm90MlaShared<C>& shared, int box_tokens) {
+  if constexpr (C::kFormat != MlaFormat::same16) {
+    Sm90MlaFp8Producer<C>(p, shared).run(work);
+  } else if constexpr (C::kBoxes) {
+    Sm90MlaBoxProducer<C>(p, map, shared, box_tokens).run(work);
+  } else {
+    Sm90MlaGatherProducer<C>(p, shared).run(work);
+    ptx::cp_async_wait<0>();
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    sm90_mla(const __grid_constant__ MlaParams p, const __grid_constant__ CUtensorMap map,
+             const __grid_constant__ MlaWork work, int box_tokens) {
+  extern __shared__ char unaligned[];
+  const Sm90MlaShared<C> shared(unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023));
+  if (threadIdx.x == 0) {
+    shared.init_barriers();
+    if constexpr (C::kBoxes) ptx::tensor_map_prefetch(&map);
+  }
+  ptx::launch_dependents();
+  if (!work.plan_is_older) ptx::grid_dependency_wait();  // else each warpgroup waits before it needs to
+  __syncthreads();
+  if constexpr (C::kPaired) ptx::cluster_meet_aligned();
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_decrease<C::kProducerRegisters>();
+    sm90_mla_produce<C>(p, map, work, shared, box_tokens);
+  } else if (warpgroup == 1) {
+    ptx::setmaxnreg_increase<C::kLeaderRegisters>();
+    Sm90MlaLeader<C>(p, work, shared).run();
+  } else {
+    ptx::setmaxnreg_increase<C::kFollowerRegisters>();
+    Sm90MlaFollower<C>(p, work, shared).run();
+  }
+  if constexpr (C::kPaired) {  // the other CTA may still copy to here, and tell here what it has read
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  }
+}
+
+template <class C>
+cudaError_t launch_sm90_mla(const MlaParams& p, const MlaWork& work, cudaStream_t stream) {
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(sm90_mla<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
+  if (ready != cudaSuccess) return ready;
+  CUtensorMap map{};
+  int box_tokens = 0;
+  if constexpr (C::kBoxes) {
+    box_tokens = box_tokens_of(p.page_size, C::kPaired ? 32 : 64);
+    AttentionParams pool;
+    pool.page_size = p.page_size;
+    pool.num_kv_heads = 1;
+    pool.page_stride = p.page_stride_bytes / 2;
+    pool.token_stride = p.token_stride_bytes / 2;
+    pool.head_stride = kMlaDim;
+    const cudaError_t error = make_pool_map(&map, p.kv, pool, kMlaDim, box_tokens);
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(work.num_workers);
+  config.blockDim = C::kThreads;
+  config.dynamicSmemBytes = C::kSmemBytes;
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {2, 1, 1};
+  config.attrs = attributes;
+  config.numAttrs = C::kPaired ? 2 : 1;
+  return cudaLaunchKernelEx(&config, sm90_mla<C>, p, map, work, box_tokens);
+}
+
+}  // namespace warpweave::cuda

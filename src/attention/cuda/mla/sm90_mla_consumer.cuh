@@ -1,0 +1,415 @@
+// The multiplying warpgroups of the Hopper MLA kernel (sm90_mla.cuh). A thread holds rows lane / 4 and lane / 4 + 8 of its
+// warp's 16; warp w of either warpgroup has rows 16 w to 16 w + 15.
+#pragma once
+
+#include "attention/cuda/mla/sm90_mla_shared.cuh"
+#include "attention/cuda/wgmma.h"
+#include "attention/cuda/wgmma_registers.cuh"
+
+namespace warpweave::cuda {
+
+// What both have: half of the columns of O, and its end.
+template <class C>
+class Sm90MlaHalf {
+ protected:
+  using E = typename C::Element;
+  using Pv = ptx::Wgmma<E, kMlaLatentDim / 2>;
+  static constexpr int kOut = kMlaLatentDim / 4;    // registers of O
+  static constexpr int kScores = C::kTokens / 2;    // of S
+  static constexpr float kLog2e = 1.4426950408889634f;
+  static constexpr float kLn2 = 0.6931471805599453f;
+  // Named barriers.
+  static constexpr int kProbabilityReady = 1, kProbabilityRead = 2, kOwn = 3;
+
+  // `half`: 0 left, 1 right.
+  WW_DEVICE Sm90MlaHalf(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared, int half)
+      : p_(p), work_(work), shared_(shared), cursor_(shared.cursors[half]), half_(half) {
+    if (thread() == 0) cursor_.run.begin(work, blockIdx.x);
+  }
+
+  // The next segment, into the cursor; its tiles, none: there is no more.
+  WW_DEVICE bool next_segment() {
+    ptx::named_barrier_sync(kOwn + half_, 128);  // all are done with the last one
+    if (thread() == 0 && !cursor_.run.current(cursor_.segment)) cursor_.segment.tile_end = -1;
+    ptx::named_barrier_sync(kOwn + half_, 128);
+    tile_ = cursor_.segment.tile_begin;
+    tile_end_ = cursor_.segment.tile_end;
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] = 0;
+    return tile_end_ >= 0;
+  }
+  // After next_segment, and before the next one.
+  WW_DEVICE void advance() {
+    if (thread() == 0) cursor_.run.advance(p_, work_);
+  }
+  // Of the segment: how many it has, at most kRows.
+  WW_DEVICE int rows() const {
+    const MlaSegment& s = cursor_.segment;
+    return min(C::kRows, s.q_len * p_.num_heads - s.row_tile * C::kRows);
+  }
+
+  static WW_DEVICE int thread() { return static_cast<int>(threadIdx.x) % 128; }
+  static WW_DEVICE int warp_row() { return thread() / 32 * 16; }
+  static WW_DEVICE int row_of(int i) { return warp_row() + static_cast<int>(threadIdx.x) % 32 / 4 + i * 8; }
+
+  WW_DEVICE void wait_full(MlaRing ring, int part) const {
+    ptx::mbarrier_wait(shared_.full(ring.stage(), part), ring.phase());
+    // What threads have copied is not seen by the tensor cores without a fence.
+    constexpr bool kCopied = C::kFormat == MlaFormat::same16 ? !C::kBoxes : C::kFormat == MlaFormat::ds_mla;
+    if (kCopied && (C::kFormat == MlaFormat::same16 || part == kMlaRopePart)) ptx::fence_proxy_async();
+  }
+  WW_DEVICE void release(int stage, int part) const {
+    if (threadIdx.x % 32 != 0) return;
+    const ptx::u32 barrier = shared_.empty(stage, part);
+    if constexpr (C::kPaired) {
+      ptx::mbarrier_arrive_at(barrier, 0);
+      ptx::mbarrier_arrive_at(barrier, 1);
+    } else {
+      ptx::mbarrier_arrive(barrier);
+    }
+  }
+
+  // Zeroes this half of the rows past the last token: NaN there would survive a zero probability. S of the tile is done.
+  WW_DEVICE void clear_tail() const {
+    if constexpr (!C::kBoxes) return;  // zeros were copied
+    if (tile_ < tile_end_ - 1) return;
+    const int first = cursor_.segment.kv_len - tile_ * C::kTokens;
+    if (first >= C::kTokens) return;
+    const ptx::u32 v = shared_.tile(ring_.stage()) + half_ * 4 * C::kColumnBytes;
+    for (int i = max(first, 0) * 8 + thread(); i < C::kTokens * 8; i += 128) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) ptx::clear_shared_16(v + c * C::kColumnBytes + i * 16);
+    }
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(kOwn + half_, 128);
+  }
+
+  WW_DEVICE void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] *= factor[i / 2 % 2];
+  }
+
+  WW_DEVICE void multiply_pv(const ptx::u32 (&probability)[4][4]) {
+    const ptx::u32 v = uniform(
+        ptx::wgmma_descriptor(shared_.tile(ring_.stage()) + half_ * 4 * C::kColumnBytes, C::kColumnBytes));
+#pragma unroll
+    for (int step = 0; step < C::kTokens / 16; ++step) {
+      Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
+    }
+  }
+
+  // `scale`: of this thread's rows; of pieces, none.
+  WW_DEVICE void write(const float (&scale)[2]) const {
+    const MlaSegment segment = cursor_.segment;
+    const int count = rows();
+    if (warp_row() >= count) return;
+    if (segment.whole()) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = segment.row_tile * C::kRows + row_of(i), query = row / p_.num_heads;
+        char* out = static_cast<char*>(p_.out) +
+                    ((static_cast<int64_t>(segment.q_begin) + query) * p_.out_token_stride +
+                     (row - query * p_.num_heads) * p_.out_head_stride + half_ * (kMlaLatentDim / 2)) * 2;
+        store_row<E>(out_, i, scale[i], out, row_of(i) < count);
+      }
+      return;
+    }
+    float4* piece = mla_piece(work_, segment.slot(blockIdx.x), warp_row() / 16, half_ * (kOut / 4)) + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kOut / 4; ++i) {
+      __stcg(piece + i * 32, make_float4(out_[i * 4], out_[i * 4 + 1], out_[i * 4 + 2], out_[i * 4 + 3]));
+    }
+  }
+
+  const MlaParams& p_;
+  const MlaWork& work_;
+  const Sm90MlaShared<C>& shared_;
+  MlaCursor& cursor_;
+  const int half_;
+  int tile_ = 0, tile_end_ = 0;  // of the segment
+  MlaRing ring_;                 // where tile_ stands
+  float out_[kOut];
+};
+
+// Multiplies S, finds P, multiplies it with the left columns and hands it to the other warpgroup.
+template <class C>
+class Sm90MlaLeader : Sm90MlaHalf<C> {
+ public:
+  WW_DEVICE Sm90MlaLeader(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared)
+      : Base(p, work, shared, 0), scale_log2_(p.scale * p.kv_scale * Base::kLog2e),
+        threshold_(C::kRescaleThreshold / scale_log2_) {}
+
+  WW_DEVICE void run() {
+    float s[kScores];
+    ptx::u32 probability[4][4];
+    if (thread() == 0 && cursor_.run.left <= 0) {
+      ptx::grid_dependency_wait();
+      work_.cuts[blockIdx.x] = {};
+    }
+    while (this->next_segment()) {
+      load_queries();
+      begin_rows();
+      multiply_qk(s, ring_);
+      ptx::wgmma_wait<0>();
+      fence_registers(s);
+      this->release(ring_.stage(), kMlaRopePart);
+      find_probabilities(tile_, s);
+      pack(s, probability);
+      while (tile_ < tile_end_ - 1) {
+        hand_over(probability);
+        multiply_qk(s, {ring_.count + 1});
+        start_out(probability);
+        ptx::wgmma_wait<1>();
+        fence_registers(s);
+        this->release(ring_.stage() ^ 1, kMlaRopePart);
+        find_probabilities(tile_ + 1, s);
+        finish_out();
+        pack(s, probability);
+      }
+      hand_over(probability);
+      start_out(probability);
+      finish_out();
+      finish_rows();
+    }
+  }
+
+ private:
+  using Base = Sm90MlaHalf<C>;
+  using typename Base::E;
+  using Qk = ptx::Wgmma<E, C::kTokens>;
+  using Base::cursor_, Base::kScores, Base::out_, Base::p_, Base::ring_, Base::row_of, Base::rows, Base::shared_,
+      Base::thread, Base::tile_, Base::tile_end_, Base::work_;
+  static constexpr float kNone = -1e30f;  // the maximum of no scores; differences with it are finite
+
+  // Eight threads take 128 bytes of a row; rows that the request does not have are zeros.
+  WW_DEVICE void load_queries() {
+    ptx::grid_dependency_wait();
+    const MlaSegment segment = cursor_.segment;
+    const int piece = thread() % 8, count = rows();
+#pragma unroll
+    for (int i = 0; i < C::kRows / 16; ++i) {
+      const int local = i * 16 + thread() / 8, row = segment.row_tile * C::kRows + local, query = row / p_.num_heads;
+      const bool has = local < count;
+      const char* from = static_cast<const char*>(p_.q);
+      if (has) {
+        from += ((static_cast<int64_t>(segment.q_begin) + query) * p_.q_token_stride +
+                 (row - query * p_.num_heads) * p_.q_head_stride) * 2 + piece * 16;
+      }
+      const ptx::u32 target = shared_.q + local * 128 + (piece ^ local % 8) * 16;
+#pragma unroll
+      for (int c = 0; c < C::kColumnBlocks; ++c) {
+        ptx::cp_async_16(target + c * C::kColumnBytes, has ? from + c * 128 : from, has ? 16 : 0);
+      }
+    }
+    ptx::cp_async_commit();
+    this->advance();
+    ptx::cp_async_wait<0>();
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(Base::kOwn, 128);
+  }
+
+  WW_DEVICE void begin_rows() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      maximum_[i] = kNone;
+      sum_[i] = 0;
+    }
+  }
+
+  // S of the tile at `ring`; in the order in which its parts arrive.
+  WW_DEVICE void multiply_qk(float (&s)[kScores], MlaRing ring) const {
+    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q, 16));
+    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.tile(ring.stage()), 16));
+#pragma unroll
+    for (int part = 0; part < kMlaParts; ++part) {
+      this->wait_full(ring, part);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < mla_columns(part) * 4; ++step) {
+        const int at = (mla_first_column(part) + step / 4) * C::kColumnBytes + step % 4 * 32;
+        Qk::qk(s, ptx::wgmma_advance(q, at), ptx::wgmma_advance(k, at), part + step > 0);
+      }
+    }
+    ptx::wgmma_commit();
+  }
+
+  // O of the tile.
+  WW_DEVICE void start_out(const ptx::u32 (&probability)[4][4]) {
+    if (moved_) this->rescale(factor_);
+    this->clear_tail();
+    ptx::wgmma_fence();
+    this->multiply_pv(probability);
+    ptx::wgmma_commit();
+  }
+  WW_DEVICE void finish_out() {
+    ptx::wgmma_wait<0>();
+    fence_registers(out_);
+    this->release(ring_.stage(), kMlaLeftPart);
+    ++ring_.count;
+    ++tile_;
+  }
+
+  WW_DEVICE void mask(int tile, float (&s)[kScores]) const {
+    const int begin = tile * C::kTokens;
+    if (begin + C::kTokens <= cursor_.segment.kv_len - cursor_.segment.q_len) return;
+    const MlaSegment segment = cursor_.segment;
+    const int column = begin + static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      // Rows that the request does not have see what its last one does.
+      const int query = (segment.row_tile * C::kRows + row_of(row)) / p_.num_heads;
+      const MlaSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i) {
+        if (!sight.sees(column + i / 2 * 8 + i % 2)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+      }
+    }
+  }
+
+  // S to P, with maxima that move, and O's factor with them, only when a row's has grown by more than the threshold:
+  // P then reaches 2^threshold, and the sums use the same maximum.
+  WW_DEVICE void find_probabilities(int tile, float (&s)[kScores]) {
+    mask(tile, s);
+    float top[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) top[i] = s[i];
+#pragma unroll
+    for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
+    const float tops[2] = {fmaxf(top[0], top[1]), fmaxf(top[2], top[3])};
+    moved_ = __any_sync(~0u, tops[0] > maximum_[0] + threshold_ || tops[1] > maximum_[1] + threshold_);
+    if (moved_) move_maxima(tops);
+    const float shift[2] = {-maximum_[0] * scale_log2_, -maximum_[1] * scale_log2_};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
+    sum_[0] += sum[0] + sum[1];
+    sum_[1] += sum[2] + sum[3];
+  }
+
+  WW_DEVICE void move_maxima(const float (&tops)[2]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float m = tops[row];
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      if (!(m > maximum_[row] + threshold_)) m = maximum_[row];
+      factor_[row] = ptx::exp2_approx((maximum_[row] - m) * scale_log2_);
+      maximum_[row] = m;
+      sum_[row] *= factor_[row];
+    }
+  }
+
+  static WW_DEVICE void pack(const float (&s)[kScores], ptx::u32 (&probability)[4][4]) {
+#pragma unroll
+    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
+  }
+
+  // A thread of the other warpgroup reads what this one writes: they have the same rows.
+  WW_DEVICE void hand_over(const ptx::u32 (&probability)[4][4]) {
+    await_reader();
+    const ptx::u32 to = shared_.probability + thread() * 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to + i * 2048), "r"(probability[i][0]),
+                   "r"(probability[i][1]), "r"(probability[i][2]), "r"(probability[i][3]) : "memory");
+    }
+    ptx::store_shared_8(shared_.factors + thread() * 8, moved_ ? factor_[0] : 1.0f, moved_ ? factor_[1] : 1.0f);
+    ptx::named_barrier_arrive(Base::kProbabilityReady, 256);
+  }
+  WW_DEVICE void await_reader() {
+    if (handed_over_) ptx::named_barrier_sync(Base::kProbabilityRead, 256);
+    handed_over_ = true;
+  }
+
+  // The sums, to the other warpgroup and where they belong; writes.
+  WW_DEVICE void finish_rows() {
+    const MlaSegment segment = cursor_.segment;
+    const int count = rows();
+    if (thread() == 0) mla_note_cut(work_, blockIdx.x, segment);
+    float scale[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float sum = sum_[row];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const bool empty = maximum_[row] == kNone;
+      const float top = empty ? -INFINITY : maximum_[row] * scale_log2_;
+      scale[row] = empty ? 0.0f : __fdividef(p_.kv_scale, sum);
+      if (threadIdx.x % 4 != 0 || row_of(row) >= count) continue;
+      if (!segment.whole()) {
+        const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kRows + row_of(row);
+        __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, make_float2(top, empty ? 0.0f : sum));
+      } else if (p_.lse != nullptr) {
+        const int global = segment.row_tile * C::kRows + row_of(row), query = global / p_.num_heads;
+        p_.lse[(static_cast<int64_t>(segment.q_begin) + query) * p_.num_heads + global - query * p_.num_heads] =
+            empty ? -INFINITY : (top + ptx::log2_approx(sum)) * Base::kLn2;
+      }
+    }
+    await_reader();
+    ptx::store_shared_8(shared_.factors + thread() * 8, scale[0], scale[1]);
+    ptx::named_barrier_arrive(Base::kProbabilityReady, 256);
+    this->write(scale);
+  }
+
+  const float scale_log2_;
+  const float threshold_;  // in units of S
+  float maximum_[2], sum_[2], factor_[2];
+  bool moved_ = false, handed_over_ = false;
+};
+
+// Multiplies P, which the other warpgroup finds, with the right columns.
+template <class C>
+class Sm90MlaFollower : Sm90MlaHalf<C> {
+ public:
+  WW_DEVICE Sm90MlaFollower(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared)
+      : Base(p, work, shared, 1) {}
+
+  WW_DEVICE void run() {
+    ptx::grid_dependency_wait();
+    while (this->next_segment()) {
+      this->advance();
+      for (; tile_ < tile_end_; ++tile_) {
+        ptx::u32 probability[4][4];
+        float factor[2];
+        receive(probability, factor);
+        if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) this->rescale(factor);
+        this->wait_full(ring_, kMlaRightPart);
+        this->clear_tail();
+        ptx::wgmma_fence();
+        this->multiply_pv(probability);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        fence_registers(out_);
+        this->release(ring_.stage(), kMlaRightPart);
+        ++ring_.count;
+      }
+      float scale[2];
+      ptx::named_barrier_sync(Base::kProbabilityReady, 256);
+      read_factors(scale);
+      ptx::named_barrier_arrive(Base::kProbabilityRead, 256);
+      this->write(scale);
+    }
+  }
+
+ private:
+  using Base = Sm90MlaHalf<C>;
+  using Base::out_, Base::ring_, Base::shared_, Base::thread, Base::tile_, Base::tile_end_;
+
+  WW_DEVICE void read_factors(float (&factor)[2]) const {
+    const uint2 x = ptx::load_shared_8(shared_.factors + thread() * 8);
+    factor[0] = __uint_as_float(x.x);
+    factor[1] = __uint_as_float(x.y);
+  }
+  WW_DEVICE void receive(ptx::u32 (&probability)[4][4], float (&factor)[2]) const {
+    ptx::named_barrier_sync(Base::kProbabilityReady, 256);
+    const ptx::u32 from = shared_.probability + thread() * 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ptx::load_shared_16(probability[i], from + i * 2048);
+    read_factors(factor);
+    ptx::named_barrier_arrive(Base::kProbabilityRead, 256);
+  }
+};
+
+}  // namespace warpweave::cuda

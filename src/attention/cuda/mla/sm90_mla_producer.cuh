@@ -1,0 +1,142 @@
+// The copying warpgroup of the Hopper MLA kernel (sm90_mla.cuh), for pools of 16-bit numbers.
+#pragma once
+
+#include "attention/cuda/mla/sm90_mla_shared.cuh"
+
+namespace warpweave::cuda {
+
+// One warp; a lane finds the page of a box of up to 64 tokens and has the copy engine take it, 64 columns at a time.
+template <class C>
+class Sm90MlaBoxProducer {
+ public:
+  WW_DEVICE Sm90MlaBoxProducer(const MlaParams& p, const CUtensorMap& map, const Sm90MlaShared<C>& shared, int box_tokens)
+      : p_(p), map_(map), shared_(shared), box_tokens_(box_tokens), policy_(ptx::evict_first_policy()) {}
+
+  WW_DEVICE void run(const MlaWork& work) {
+    if (threadIdx.x >= 32) return;
+    MlaRunState run;
+    run.begin(work, blockIdx.x);
+    MlaSegment s;
+    while (run.next(p_, work, s)) {
+      Box next = find(s, s.tile_begin);
+      ptx::grid_dependency_wait();  // the newest tokens
+      for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+        const Box box = next;
+        next = find(s, tile + 1);
+        copy<kMlaRopePart>(box);
+        copy<kMlaRightPart>(box);
+        copy<kMlaLeftPart>(box);
+        ++ring_.count;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kOwnTokens = C::kPaired ? C::kTokens / 2 : C::kTokens;
+  struct Box {
+    int page, in_page;
+  };
+
+  WW_DEVICE int row() const {
+    return (C::kPaired ? static_cast<int>(blockIdx.x % 2) * kOwnTokens : 0) + static_cast<int>(threadIdx.x) * box_tokens_;
+  }
+  WW_DEVICE bool has_box() const { return static_cast<int>(threadIdx.x) * box_tokens_ < kOwnTokens; }
+
+  // Past the last token: page -1, which the engine fills with zeros.
+  WW_DEVICE Box find(const MlaSegment& s, int tile) const {
+    const int token = tile * C::kTokens + row();
+    if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
+    const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
+    return {__ldg(p_.page_table + static_cast<int64_t>(s.request) * p_.page_table_stride + index), token - index * p_.page_size};
+  }
+
+  template <int kPart>
+  WW_DEVICE void copy(const Box& box) {
+    const int stage = ring_.stage();
+    const ptx::u32 full = shared_.full(stage, kPart);
+    ptx::mbarrier_wait(shared_.empty(stage, kPart), ring_.phase() ^ 1);
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(full, mla_columns(kPart) * C::kColumnBytes);
+    __syncwarp();
+    if (!has_box()) return;
+    const ptx::u32 target = shared_.tile(stage) + row() * 128;
+#pragma unroll
+    for (int i = 0; i < mla_columns(kPart); ++i) {
+      const int column = mla_first_column(kPart) + i;
+      if constexpr (C::kPaired) {
+        ptx::tma_multicast_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, 3);
+      } else {
+        ptx::tma_load_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, policy_);
+      }
+    }
+  }
+
+  const MlaParams& p_;
+  const CUtensorMap& map_;
+  const Sm90MlaShared<C>& shared_;
+  const int box_tokens_;
+  const ptx::u64 policy_;
+  MlaRing ring_;
+};
+
+// All 128 threads, 16 bytes at a time: pages of a few tokens. Eight threads take 128 bytes of a token.
+template <class C>
+class Sm90MlaGatherProducer {
+ public:
+  WW_DEVICE Sm90MlaGatherProducer(const MlaParams& p, const Sm90MlaShared<C>& shared) : p_(p), shared_(shared) {}
+
+  WW_DEVICE void run(const MlaWork& work) {
+    MlaRunState run;
+    run.begin(work, blockIdx.x);
+    MlaSegment s;
+    while (run.next(p_, work, s)) {
+      find_tokens(s, s.tile_begin);
+      ptx::grid_dependency_wait();
+      for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+        const char* from[kPasses];
+#pragma unroll
+        for (int i = 0; i < kPasses; ++i) from[i] = from_[i];
+        if (tile + 1 < s.tile_end) find_tokens(s, tile + 1);
+        copy<kMlaRopePart>(from);
+        copy<kMlaRightPart>(from);
+        copy<kMlaLeftPart>(from);
+        ++ring_.count;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPasses = C::kTokens / 16;
+  static WW_DEVICE int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) / 8; }
+
+  WW_DEVICE void find_tokens(const MlaSegment& s, int tile) {
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int token = tile * C::kTokens + row(i);
+      from_[i] = token < s.kv_len ? mla_token(p_, s.request, token) : nullptr;
+    }
+  }
+
+  template <int kPart>
+  WW_DEVICE void copy(const char* const (&from)[kPasses]) {
+    const int stage = ring_.stage(), piece = threadIdx.x % 8;
+    ptx::mbarrier_wait(shared_.empty(stage, kPart), ring_.phase() ^ 1);
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const ptx::u32 target = shared_.tile(stage) + row(i) * 128 + (piece ^ row(i) % 8) * 16;
+#pragma unroll
+      for (int j = 0; j < mla_columns(kPart); ++j) {
+        const int column = mla_first_column(kPart) + j;
+        const char* source = from[i] == nullptr ? static_cast<const char*>(p_.kv) : from[i] + column * 128 + piece * 16;
+        ptx::cp_async_16(target + column * C::kColumnBytes, source, from[i] == nullptr ? 0 : 16);
+      }
+    }
+    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(stage, kPart));
+  }
+
+  const MlaParams& p_;
+  const Sm90MlaShared<C>& shared_;
+  MlaRing ring_;
+  const char* from_[kPasses];
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,83 @@
+// Shared memory and barriers of the Hopper MLA kernel (sm90_mla.cuh).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+
+#include "attention/cuda/mla/mla_run.cuh"
+#include "attention/cuda/ptx.h"
+
+namespace warpweave::cuda {
+
+template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_>
+struct Sm90MlaConfig {
+  using Element = Element_;
+  static constexpr MlaFormat kFormat = kFormat_;
+  static constexpr bool kBoxes = kBoxes_;    // the copy engine takes boxes of the pool; else threads gather
+  static constexpr bool kPaired = kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
+  static_assert(kBoxes || !kPaired);
+  static_assert(kFormat == MlaFormat::same16 || !kBoxes);
+  static constexpr int kThreads = 384;
+  // Their sum is what the launch allocates (168 a thread), or setmaxnreg never returns.
+  static constexpr int kLeaderRegisters = kFormat == MlaFormat::same16 ? 240 : 224;
+  static constexpr int kFollowerRegisters = kFormat == MlaFormat::same16 && kBoxes ? 216 : 176;
+  static constexpr int kProducerRegisters = 504 - kLeaderRegisters - kFollowerRegisters;
+  static constexpr int kRows = 64;           // of Q
+  static constexpr int kTokens = kDecodeTileTokens;
+  static constexpr int kColumnBlocks = kMlaDim / 64;
+  static constexpr int kColumnBytes = kTokens * 128;  // of 64 columns, in the 128-byte swizzle; of Q as of KV
+  static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
+  static constexpr int kStages = 2;
+  static constexpr int kProbabilityBytes = kRows * kTokens * 2;
+  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + 1024;
+  static_assert(kSmemBytes <= 227 * 1024);
+  static constexpr float kRescaleThreshold = 8;
+};
+
+// A KV tile is copied, waited for and released in parts, so that the next one's first part is on its way while the last
+// one is still multiplied: the rope columns, which S alone reads, then the right and the left half of the latent ones.
+enum MlaPart { kMlaRopePart = 0, kMlaRightPart = 1, kMlaLeftPart = 2, kMlaParts = 3 };
+constexpr int mla_first_column(int part) { return part == kMlaRopePart ? 8 : part == kMlaRightPart ? 4 : 0; }
+constexpr int mla_columns(int part) { return part == kMlaRopePart ? 1 : 4; }
+
+template <class C>
+struct Sm90MlaShared {
+  ptx::u32 q, kv, probability, factors, barriers;
+  MlaCursor* cursors;  // [3]: the leader's, the follower's, the copying one's
+
+  WW_DEVICE explicit Sm90MlaShared(char* base) {
+    constexpr int kFactors = (1 + C::kStages) * C::kTileBytes + C::kProbabilityBytes;
+    q = ptx::smem_address(base);
+    kv = q + C::kTileBytes;
+    probability = kv + C::kStages * C::kTileBytes;
+    factors = q + kFactors;
+    barriers = factors + 128 * 8;
+    cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + 128);
+    static_assert(128 + 3 * sizeof(MlaCursor) <= 512 && 2 * C::kStages * kMlaParts * 8 <= 128);
+  }
+  WW_DEVICE ptx::u32 full(int stage, int part) const { return barriers + (stage * kMlaParts + part) * 8; }
+  WW_DEVICE ptx::u32 empty(int stage, int part) const {
+    return barriers + ((C::kStages + stage) * kMlaParts + part) * 8;
+  }
+  WW_DEVICE ptx::u32 tile(int stage) const { return kv + stage * C::kTileBytes; }
+
+  WW_DEVICE void init_barriers() const {
+    for (int stage = 0; stage < C::kStages; ++stage) {
+      for (int part = 0; part < kMlaParts; ++part) {
+        ptx::mbarrier_init(full(stage, part), C::kBoxes ? 1 : 128);
+        ptx::mbarrier_init(empty(stage, part), C::kPaired ? 8 : 4);  // warps of one warpgroup of each CTA
+      }
+    }
+    ptx::mbarrier_init_fence();
+  }
+};
+
+// The n-th KV tile of a CTA stands in stage n % 2, in round n / 2.
+struct MlaRing {
+  int count = 0;
+  WW_DEVICE int stage() const { return count & 1; }
+  WW_DEVICE int phase() const { return count >> 1 & 1; }
+};
+
+}  // namespace warpweave::cuda
