@@ -11,6 +11,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   for (Group& group : groups_) group.kv_slots.clear();
   kv_lens_.clear();
   logits_rows_.clear();
+  state_slots_.clear();
   futures_.clear();
   q_indptr_.assign(1, 0);
   sample_rows_.assign(step.num_samples, -1);
@@ -20,6 +21,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   batch_ = {};
   for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) {
     const StepRow& row = step.rows[i];
+    if (row.state_slot != kNoStateSlot) state_slots_.push_back(row.state_slot);
     const Proposal& proposal = proposal_of(proposals, i);
     append_tokens(row, proposal);
     copy_page_table_row(i, row);
@@ -49,6 +51,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   batch_.q_indptr = q_indptr_;
   batch_.kv_lens = kv_lens_;
   batch_.logits_rows = logits_rows_;
+  batch_.state_slots = state_slots_;
   batch_.page_table = groups_[0].page_table;
   batch_.page_table_stride = page_table_stride_;
   if (any_tree) build_tree_mask(proposals);

@@ -61,6 +61,9 @@ struct ForwardBatch {
   int page_table_stride = 0;
   // With several cache groups: [groups]; kv_slots and page_table above are group 0's. Empty with one.
   std::span<const CacheGroupArrays> groups;
+  // [num_reqs] where recurrent layers keep a request's state after the tokens before its rows; undefined for a request
+  // whose rows begin at position 0, which has read nothing. Empty: the model has no such layers.
+  std::span<const int32_t> state_slots;
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
 
   // Tree attention (target verify of a draft tree), or empty: [num_tokens, tree_mask_words]. Bit j

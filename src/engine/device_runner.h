@@ -33,6 +33,7 @@ struct DeviceStep {
   BatchBuilder builder;
   std::vector<int32_t> page_events;
   std::vector<PageCopy> copies;
+  std::vector<StateCopy> state_loads, state_saves;  // before and after the forward
   std::vector<SampleRow> sample_rows;  // by sample slot
   std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from
   double host_us = 0;                  // until launch() returned

@@ -219,6 +219,8 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.status = {};
   out.first_nan.clear();
   out.copies = step.copies;
+  out.state_loads = step.state_loads;
+  out.state_saves = step.state_saves;
   out.page_events = step.page_events;
   out.resumed.clear();
   out.input_logprobs.clear();

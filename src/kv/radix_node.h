@@ -49,6 +49,7 @@ struct RadixTree::Node {
   int begin = 0;                 // position of the first token; a multiple of page_size
   std::vector<int32_t> tokens;   // not empty but in a root
   std::vector<int32_t> pages;    // of the tokens, group by group; the last may be partly filled in a leaf
+  std::map<int, Checkpoints::iterator> checkpoints;  // by position, in (begin, end]
   int locks = 0;                 // requests that stand here or below
   uint64_t last_use = 0;
   uint64_t serial = 0;           // breaks ties, so that runs repeat exactly
@@ -65,6 +66,8 @@ struct RadixTree::Cursor {
   Node* tail_node = nullptr;   // holds the page that matches partly
   int tail_index = 0;          // which of its pages
   int tail_tokens = 0;
+  int kv_tokens = 0;           // matched before states were asked
+  int32_t state_slot = kNoStateSlot;
 
   int tokens() const { return full_tokens + tail_tokens; }
   void drop_tail() { tail_node = nullptr, tail_tokens = 0; }

@@ -12,12 +12,13 @@ bool RadixTree::OlderFirst::operator()(const Node* a, const Node* b) const {
   return a->last_use != b->last_use ? a->last_use < b->last_use : a->serial < b->serial;
 }
 
-RadixTree::RadixTree(PagePool& pool, PrefixMatchMode mode, std::vector<CacheGroupRule> groups)
+RadixTree::RadixTree(PagePool& pool, PrefixMatchMode mode, std::vector<CacheGroupRule> groups, StatePool* states)
     : pool_(pool),
       mode_(mode),
       page_size_(pool.page_size()),
       groups_(std::move(groups)),
-      num_groups_(static_cast<int>(groups_.size())) {
+      num_groups_(static_cast<int>(groups_.size())),
+      states_(states) {
   assert(num_groups_ >= 1 && num_groups_ <= kMaxCacheGroups);
   for (const CacheGroupRule& group : groups_) full_groups_ += !group.windowed();
 }
@@ -71,7 +72,50 @@ RadixTree::Cursor RadixTree::best_tail(const Node& node, std::span<const int32_t
 RadixTree::Cursor RadixTree::walk(Node* root, std::span<const int32_t> tokens) const {
   Cursor at = walk_tokens(root, tokens);
   if (full_groups_ < num_groups_) limit_to_windows(at);
+  at.kv_tokens = at.tokens();
+  if (states_ != nullptr) limit_to_states(at);
   return at;
+}
+
+// The place of `position` on the way down to `node`, which holds it or lies below.
+RadixTree::Cursor RadixTree::cut_at(Node* node, int position) const {
+  Cursor at;
+  const int pages = position / page_size_;
+  at.tail_tokens = position % page_size_;
+  if (at.tail_tokens > 0) {
+    while (node->begin > pages * page_size_) node = node->parent;
+    at.tail_node = node;
+    at.tail_index = pages - node->begin / page_size_;
+  }
+  while (!node->is_root() && node->begin >= pages * page_size_) node = node->parent;
+  at.node = node;
+  at.full_tokens = pages * page_size_;
+  at.pages_in_node = node->is_root() ? 0 : pages - node->begin / page_size_;
+  return at;
+}
+
+// Takes a match back to the last checkpoint where every windowed group has the pages that the next row sees.
+void RadixTree::limit_to_states(Cursor& at) const {
+  const int kv_tokens = at.kv_tokens;
+  Node* const last = at.tail_node != nullptr ? at.tail_node : at.node;
+  for (Node* node = last; node != nullptr; node = node->parent) {
+    for (auto it = node->checkpoints.upper_bound(kv_tokens); it != node->checkpoints.begin();) {
+      const int position = (--it)->first;
+      if (mode_ == PrefixMatchMode::page && position % page_size_ != 0) continue;
+      const Cursor here = cut_at(last, position);
+      if (missing_page(here.tail_node != nullptr ? here.tail_node : here.node,
+                       (position + page_size_ - 1) / page_size_, position) >= 0) {
+        continue;
+      }
+      at = here;
+      at.kv_tokens = kv_tokens;
+      at.state_slot = it->second->slot;
+      return;
+    }
+    if (node->is_root()) at.node = node;
+  }
+  at.full_tokens = at.pages_in_node = 0;
+  at.drop_tail();
 }
 
 // The last of the `num_pages` pages up to and in `node` that a windowed group needs for a row at `position` and does
@@ -154,6 +198,13 @@ RadixTree::Match RadixTree::match_and_lock(const std::string& salt,
   Match match;
   match.full_tokens = at.full_tokens;
   match.tail_tokens = at.tail_tokens;
+  match.kv_tokens = at.kv_tokens;
+  match.state_slot = at.state_slot;
+  if (at.state_slot != kNoStateSlot) {
+    states_->ref(at.state_slot);
+    const auto used = (at.tail_node != nullptr ? at.tail_node : at.node)->checkpoints.at(at.tokens());
+    checkpoints_.splice(checkpoints_.end(), checkpoints_, used);
+  }
   match.node = at.node;
   int tail_index = at.tail_index;
   if (!at.node->is_root() && at.pages_in_node < at.node->num_pages()) {
@@ -245,7 +296,23 @@ RadixTree::Node* RadixTree::insert(Node* node, std::span<const int32_t> tokens,
     node = child;
   }
   lock_up_to(node, stood_on);
+  for (const auto& [position, slot] : std::exchange(loose_checkpoints_, {})) {
+    add_checkpoint(node, tokens.first(position), slot);
+  }
   return node;
+}
+
+void RadixTree::add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot) {
+  while (!node->is_root()) node = node->parent;
+  const Cursor at = walk_tokens(roots_.at(*node->salt).get(), tokens);
+  Node* const holder = at.tail_node != nullptr ? at.tail_node : at.node;
+  const int position = static_cast<int>(tokens.size());
+  if (at.tokens() < position || holder->is_root() || holder->checkpoints.contains(position)) {
+    states_->unref(slot);
+    return;
+  }
+  holder->checkpoints[position] = checkpoints_.insert(checkpoints_.end(), {holder, position, slot});
+  ++version_;
 }
 
 // A partly filled page is written on by the request that inserted it, so its leaf is taken back
@@ -256,6 +323,7 @@ RadixTree::Node* RadixTree::drop_own_tail(Node* node) {
   assert(node->locks == 1 && node->children.empty());
   ++version_;
   count(*node, -1);
+  drop_checkpoints(node, node->end() - tail_tokens, /*keep_slots=*/true);
   const bool whole = node->num_pages() == 1;
   if (whole) node->parent->children.erase(node);
   const int tail_index = node->num_pages() - 1;
@@ -280,7 +348,9 @@ void RadixTree::drop_shadowed_leaf(Node* parent, std::span<const int32_t> tokens
                                    int common_tokens) {
   if (common_tokens == 0) return;
   const auto it = parent->children.find(tokens.first(common_tokens));
-  if (it != parent->children.end() && (*it)->locks == 0) remove_leaf(*it);
+  if (it == parent->children.end() || (*it)->locks > 0) return;
+  drop_checkpoints(*it, (*it)->begin, /*keep_slots=*/true);
+  remove_leaf(*it);
 }
 
 RadixTree::Node* RadixTree::add_leaf(Node* parent, std::span<const int32_t> tokens,
@@ -321,6 +391,10 @@ RadixTree::Node* RadixTree::split(Node* node, int num_pages) {
   node->tokens.erase(node->tokens.begin(), node->tokens.begin() + num_tokens);
   node->pages.erase(node->pages.begin(), cut);
   node->begin += num_tokens;
+  while (!node->checkpoints.empty() && node->checkpoints.begin()->first <= node->begin) {
+    const auto moved = upper->checkpoints.insert(node->checkpoints.extract(node->checkpoints.begin())).position;
+    moved->second->node = upper;
+  }
   node->parent = upper;
   upper->children.insert(node);
   parent->children.insert(upper);

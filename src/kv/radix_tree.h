@@ -15,6 +15,10 @@
 // next row sees. The tree's pages of windowed groups are marked spare in the pool, so those that nobody else holds
 // count there; they go first when memory is wanted, but for the last window of each node, which a hit there needs.
 //
+// States (state_pool.h): for models with recurrent layers a position may carry a checkpoint, a slot with the state
+// after the tokens up to there. A match then ends at one, since a state cannot be cut. They go with their tokens, or
+// the one used longest ago first when a place is wanted.
+//
 // References: the tree owns one PagePool reference per page of a node; requests own theirs.
 // Locks: a node is locked while a request stands on it or below it; unlocked leaves are evicted in
 // order of last use, from their end, as many pages as asked for.
@@ -25,15 +29,19 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kv/cache_layout.h"
 #include "kv/page_pool.h"
+#include "kv/state_pool.h"
 
 namespace warpweave {
 
@@ -49,10 +57,14 @@ class RadixTree {
     int full_tokens = 0;           // a multiple of page_size: shared by reference
     std::array<int32_t, kMaxCacheGroups> tail_pages{};  // copy the first tail_tokens slots of these, one a group
     int tail_tokens = 0;           // < page_size
+    int32_t state_slot = kNoStateSlot;  // the checkpoint, with one reference for the caller
+    int kv_tokens = 0;             // what would match if states did not matter
     int tokens() const { return full_tokens + tail_tokens; }
   };
 
-  RadixTree(PagePool& pool, PrefixMatchMode mode, std::vector<CacheGroupRule> groups = {CacheGroupRule{}});
+  // `states` null: the model has none.
+  RadixTree(PagePool& pool, PrefixMatchMode mode, std::vector<CacheGroupRule> groups = {CacheGroupRule{}},
+            StatePool* states = nullptr);
   ~RadixTree();
   RadixTree(const RadixTree&) = delete;
   RadixTree& operator=(const RadixTree&) = delete;
@@ -74,6 +86,12 @@ class RadixTree {
   Node* insert(Node* node, std::span<const int32_t> tokens, std::span<int32_t> pages,
                std::vector<int32_t>& displaced);
 
+  // Hangs a checkpoint up at a position of `tokens`, which are cached in the tree of `node` at least so far. The
+  // caller's reference goes to the tree, or is dropped where there is one already or no place.
+  void add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot);
+  // Gives one checkpoint up; false: there is none that nobody reads.
+  bool evict_checkpoint();
+
   // The request leaves `node`.
   void unlock(Node* node);
 
@@ -81,8 +99,10 @@ class RadixTree {
   // many did.
   int evict(int num_pages);
   // Evicts everything unlocked.
-  void clear() { evict(pool_.num_pages()); }
+  void clear();
 
+  // The slots of all checkpoints, for audits.
+  std::vector<int32_t> checkpoints() const;
   int64_t evictable_tokens() const { return evictable_tokens_; }
   int64_t locked_tokens() const { return locked_tokens_; }
   // Of the groups without a window; the others' are PagePool::num_spare().
@@ -103,6 +123,9 @@ class RadixTree {
   Cursor walk(Node* root, std::span<const int32_t> tokens) const;
   Cursor walk_tokens(Node* root, std::span<const int32_t> tokens) const;
   void limit_to_windows(Cursor& at) const;
+  void limit_to_states(Cursor& at) const;
+  Cursor cut_at(Node* node, int position) const;
+  void drop_checkpoints(Node* node, int after, bool keep_slots);
   int missing_page(const Node* node, int num_pages, int position) const;
   Cursor best_tail(const Node& node, std::span<const int32_t> tokens) const;
   Node* split(Node* node, int num_pages);
@@ -125,6 +148,13 @@ class RadixTree {
   void track_windows(Node* node);
   void untrack_windows(Node* node);
 
+  struct Checkpoint {
+    Node* node;
+    int position;
+    int32_t slot;
+  };
+  using Checkpoints = std::list<Checkpoint>;
+
   struct OlderFirst {
     bool operator()(const Node* a, const Node* b) const;
   };
@@ -135,6 +165,9 @@ class RadixTree {
   const std::vector<CacheGroupRule> groups_;
   const int num_groups_;
   int full_groups_ = 0;          // those without a window
+  StatePool* const states_;
+  Checkpoints checkpoints_;      // the one used longest ago first
+  std::vector<std::pair<int, int32_t>> loose_checkpoints_;  // position and slot, while a tail is put in anew
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;  // by salt
   std::set<Node*, OlderFirst> evictable_leaves_;
   std::set<Node*, OlderFirst> windowed_;  // may have windowed groups' pages before their end's window

@@ -21,6 +21,13 @@ int RadixTree::evict(int num_pages) {
   return freed;
 }
 
+void RadixTree::clear() {
+  while (!evictable_leaves_.empty()) {
+    Node* const leaf = *evictable_leaves_.begin();
+    trim(leaf, leaf->num_pages());
+  }
+}
+
 // Drops up to num_pages pages of windowed groups that only the tree holds, the first ones first; with keep_end those
 // that a hit at the end of the node needs stay. Returns how many came free.
 int RadixTree::drop_window_pages(Node* node, int num_pages, bool keep_end) {
@@ -55,6 +62,37 @@ int RadixTree::drop_any_window_pages(int num_pages) {
   return freed;
 }
 
+bool RadixTree::evict_checkpoint() {
+  for (auto it = checkpoints_.begin(); it != checkpoints_.end(); ++it) {
+    if (states_->refs(it->slot) > 1) continue;
+    states_->unref(it->slot);
+    it->node->checkpoints.erase(it->position);
+    checkpoints_.erase(it);
+    ++version_;
+    return true;
+  }
+  return false;
+}
+
+// Takes the checkpoints after a position off a node; with keep_slots they stay the tree's for a while.
+void RadixTree::drop_checkpoints(Node* node, int after, bool keep_slots) {
+  for (auto it = node->checkpoints.upper_bound(after); it != node->checkpoints.end();) {
+    if (keep_slots) {
+      loose_checkpoints_.emplace_back(it->first, it->second->slot);
+    } else {
+      states_->unref(it->second->slot);
+    }
+    checkpoints_.erase(it->second);
+    it = node->checkpoints.erase(it);
+  }
+}
+
+std::vector<int32_t> RadixTree::checkpoints() const {
+  std::vector<int32_t> slots;
+  for (const Checkpoint& checkpoint : checkpoints_) slots.push_back(checkpoint.slot);
+  return slots;
+}
+
 // Takes up to num_pages pages off the end of a leaf; returns how many came free.
 int RadixTree::trim(Node* leaf, int num_pages) {
   ++version_;
@@ -67,6 +105,7 @@ int RadixTree::trim(Node* leaf, int num_pages) {
     return pool_.num_free() - free_before;
   }
   int freed = 0;
+  drop_checkpoints(leaf, leaf->begin + keep_tokens, /*keep_slots=*/false);
   count(*leaf, -1);
   for (int i = keep_pages; i < leaf->num_pages(); ++i) {
     for (int g = 0; g < num_groups_; ++g) freed += disown(leaf->page(i, g), g);
@@ -83,6 +122,7 @@ void RadixTree::remove_leaf(Node* leaf) {
   Node* parent = leaf->parent;
   untrack(leaf);
   untrack_windows(leaf);
+  drop_checkpoints(leaf, leaf->begin, /*keep_slots=*/false);
   count(*leaf, -1);
   parent->children.erase(leaf);
   for (size_t i = 0; i < leaf->pages.size(); ++i) disown(leaf->pages[i], static_cast<int>(i) % num_groups_);
@@ -153,6 +193,12 @@ std::string RadixTree::audit(const std::function<void(int32_t page)>& visit) con
         pending.push_back(child);
       }
       if (node->locks < child_locks) return "a node has fewer locks than its children";
+      for (const auto& [position, checkpoint] : node->checkpoints) {
+        if (position <= node->begin || position > node->end() || checkpoint->node != node ||
+            checkpoint->position != position) {
+          return "a checkpoint is misplaced";
+        }
+      }
       if (node->is_root()) continue;
       if (node->tokens.empty() || node->num_pages() != pool_.pages_for(node->num_tokens())) {
         return "a node's pages do not fit its tokens";

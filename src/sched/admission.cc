@@ -183,6 +183,7 @@ bool Scheduler::fits(const Request& request, int new_pages) const {
 }
 
 bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
+  if (!can_take_state()) return false;
   refresh_match(request);
   const auto exceeds_budget = [&](int matched) {
     const int to_compute = std::min(request.num_tokens() - matched, budget.chunk);
@@ -190,12 +191,13 @@ bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
   };
   if (exceeds_budget(request.match_len)) return false;
   if (!fits(request, prefill_pages(request, request.match_len))) return false;
-  if (!take_pages(request, prefix_limit(request), step)) {
+  for (int limit = prefix_limit(request), matched = request.match_len; !take_pages(request, limit, step);) {
     // The source of a copied tail is held until the copy is done; without it there is a page more,
     // but the tail is computed.
-    const int full_tokens = request.match_len / pool_.page_size() * pool_.page_size();
-    if (exceeds_budget(match_length(request, full_tokens))) return false;
-    if (!take_pages(request, full_tokens, step)) return false;
+    if (matched % pool_.page_size() == 0) return false;
+    limit = matched / pool_.page_size() * pool_.page_size();
+    matched = match_length(request, limit);
+    if (exceeds_budget(matched)) return false;
   }
   Request* const oldest = *waiting_.begin();
   if (oldest != &request) ++oldest->overtaken;
@@ -228,6 +230,7 @@ bool Scheduler::take_pages(Request& request, int match_limit, Step& step) {
       if (page != kNoPage) pool_.unref(page);
     }
     request.pages.clear();
+    if (match.state_slot != kNoStateSlot) states_->unref(match.state_slot);
     if (match.node != nullptr) tree_.unlock(match.node);
     return false;
   }
@@ -236,6 +239,7 @@ bool Scheduler::take_pages(Request& request, int match_limit, Step& step) {
   for (int g = 0; g < num_groups_ && match.tail_tokens > 0; ++g) {
     step.copies.push_back({match.tail_pages[g], request.pages[shared_pages * num_groups_ + g], match.tail_tokens});
   }
+  if (states_) take_state(request, match, step);
   request.node = match.node;
   ++request.pages_version;
   // The copied tail counts as written only when the step that copies it is committed.
@@ -293,6 +297,7 @@ void Scheduler::add_prefill_row(Request& request, PrefillBudget& budget, Step& s
       return;
     }
   }
+  if (states_) num_tokens = state_stop(request, request.scheduled + num_tokens) - request.scheduled;
   grow_windows(request, request.scheduled + num_tokens);
   fill_row(request, num_tokens, /*prefill=*/true, step);
   budget.tokens -= num_tokens;

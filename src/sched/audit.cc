@@ -58,6 +58,7 @@ Status Scheduler::audit() const {
   if (std::count(refs.begin(), refs.end(), 0) != pool_.num_free()) {
     return Status::internal("the free list is wrong");
   }
+  if (states_) WW_RETURN_IF_ERROR(audit_states());
   if (!pool_.spare_count_holds()) return Status::internal("spare pages are miscounted");
   if (in_flight_.empty() && !deferred_.empty()) return Status::internal("a page was not given back");
   if (requests_.empty() && tree_.locked_pages() != 0) {

@@ -36,6 +36,14 @@ struct Scheduler::Request {
   bool kv_suspect = false;          // the model failed on it: what it wrote is not cached
   bool prompt_cached = false;       // the prompt was in the tree once
 
+  struct SavedState {
+    int position;
+    int32_t slot;
+  };
+  int32_t state_slot = kNoStateSlot;
+  int branch_at = 0;                // where its prompt leaves what was cached, if no checkpoint was there
+  std::vector<SavedState> saved_states;  // checkpoints that are not in the tree yet
+
   uint64_t last_step = 0;           // number of the newest step with a row of it
   int sample_slot = -1;             // of that row
   int uncommitted_steps = 0;

@@ -28,6 +28,11 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.max_running_requests, 1, "--max-running-requests"));
   WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
   WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
+  if (config.state_slots > 0 &&
+      (config.max_proposals > 0 || config.state_interval < 1 || config.state_request_slots > config.state_slots ||
+       config.state_request_slots < config.max_running_requests)) {
+    return Status::internal("states need a slot for every running request, an interval, and no proposals");
+  }
   if (config.max_proposals < 0) return Status::internal("max_proposals must be at least 0");
   if (config.cache_groups.empty() || config.cache_groups.size() > kMaxCacheGroups) {
     return Status::internal("the KV cache must have 1 to " + std::to_string(kMaxCacheGroups) + " groups");
@@ -52,7 +57,10 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       num_groups_(static_cast<int>(config.cache_groups.size())),
       pool_(config.num_pages, config.page_size),
-      tree_(pool_, config.prefix_match, config.cache_groups),
+      states_(config.state_slots > 0
+                  ? std::optional<StatePool>(std::in_place, config.state_slots, config.state_request_slots)
+                  : std::nullopt),
+      tree_(pool_, config.prefix_match, config.cache_groups, states_ ? &*states_ : nullptr),
       new_token_ratio_(config.schedule_conservativeness) {
   for (const CacheGroupRule& group : config.cache_groups) full_groups_ += !group.windowed();
   pool_.log_events(config.log_page_events);
@@ -129,6 +137,8 @@ const Step& Scheduler::schedule() {
   Step& step = scratch_;
   step.number = totals_.steps_total + 1;
   step.copies.clear();
+  step.state_loads.clear();
+  step.state_saves.clear();
   step.rows.clear();
   step.num_tokens = 0;
   step.num_samples = 0;
@@ -262,6 +272,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   row.pages = request.pages.data();
   row.num_pages = pool_.pages_for(end);
   row.num_blank = request.kept_from.data();
+  row.state_slot = request.state_slot;
   row.pages_version = request.pages_version;
   const bool samples =
       request.spec.max_new_tokens > 0 && (!prefill || end == request.prefill_len);
@@ -278,6 +289,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   request.last_step = step.number;
   ++request.uncommitted_steps;
   step.num_tokens += num_tokens;
+  if (states_) save_state(request, step);
 }
 
 void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens) {
@@ -356,6 +368,7 @@ void Scheduler::cache_prompt(Request& request) {
   request.node = tree_.insert(request.node, std::span(request.tokens).first(request.written),
                               std::span(request.pages).first(pages * num_groups_), displaced_);
   drop_lingering(request, pool_.num_pages());  // the tree keeps them now
+  if (states_) hang_up_states(request, request.written);
   if (displaced_.empty()) return;
   // An uncommitted step may read the displaced pages.
   for (const int32_t page : displaced_) {
@@ -397,12 +410,14 @@ void Scheduler::release_pages(Request& request) {
         tree_.insert(request.node, std::span(request.tokens).first(tokens), pages, displaced_);
     for (const int32_t page : displaced_) pool_.unref(page);
     displaced_.clear();
+    if (states_) hang_up_states(request, tokens);
     tree_.unlock(request.node);
     request.node = nullptr;
   }
   for (const int32_t page : request.pages) {
     if (page != kNoPage) pool_.unref(page);
   }
+  if (states_) release_state(request);
   request.pages.clear();
   request.kept_from = request.window_from = {};
   request.window_end = 0;
@@ -424,6 +439,11 @@ void Scheduler::release_deferred(uint64_t committed_step) {
     if (deferred.step > committed_step) return false;
     copy_source_pages_ -= deferred.copy_source;
     pool_.unref(deferred.page);
+    return true;
+  });
+  std::erase_if(deferred_states_, [&](const DeferredState& deferred) {
+    if (deferred.step > committed_step) return false;
+    states_->unref(deferred.slot);
     return true;
   });
 }

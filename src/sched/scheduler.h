@@ -32,6 +32,10 @@
 // pages of a prompt chunk by chunk. Should the last pages go to requests that wait for one another, the newest
 // prefill is retracted.
 //
+// States (kv/state_pool.h): with state_slots a request has a slot with the state of its recurrent layers. It begins at
+// zero, or as a copy of the checkpoint at which its cached prefix ends. Checkpoints are copied off at ends of prompts,
+// where cached prefixes part, and every state_interval tokens; prefill rows end there.
+//
 // Proposals (batch/proposal.h): with max_proposals a decode row has room for tokens that are proposed to follow its
 // own; the step computes all of them, and commit() takes as many tokens as were found right, and one more. How many
 // is known only then, so such a request sits out the steps in between. What was rejected is written over.
@@ -42,6 +46,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -51,6 +56,7 @@
 #include "kv/cache_layout.h"
 #include "kv/page_pool.h"
 #include "kv/radix_tree.h"
+#include "kv/state_pool.h"
 #include "sched/new_token_ratio.h"
 #include "warpweave/status.h"
 
@@ -105,6 +111,9 @@ struct SchedulerConfig {
   bool log_page_events = false;    // fill Step::page_events
   std::vector<CacheGroupRule> cache_groups = {CacheGroupRule{}};  // 1 to kMaxCacheGroups
   int max_proposals = 0;           // tokens proposed to follow a decode row's own, at most; 0: none
+  int state_slots = 0;             // of requests, max_running_requests or more, and of checkpoints; 0: no states
+  int state_request_slots = 0;     // how many of them checkpoints may not take
+  int state_interval = 256;        // tokens from checkpoint to checkpoint
   std::vector<int32_t> eos_token_ids;
 };
 
@@ -137,6 +146,7 @@ struct StepRow {
   int start = 0;                   // position of the first token = tokens already in the KV pool
   int num_tokens = 0;
   int num_logits = 0;              // logits are wanted of the last num_logits tokens
+  int32_t state_slot = kNoStateSlot;  // holds the state after the `start` tokens before; at 0 it is undefined
   int sample_slot = -1;            // its place in commit()'s `sampled`, or -1: samples nothing
   int future_slot = -1;            // >= 0: its one token is sampled[future_slot] of the step before
   int max_proposals = 0;           // so many more tokens may follow its one; `pages` cover them, too
@@ -163,6 +173,8 @@ struct Step {
   uint64_t number = 0;             // 1, 2, 3, ...
   std::vector<int32_t> page_events;  // of the pool since the step before: see PagePool::take_events()
   std::vector<PageCopy> copies;    // to be done before the rows run
+  std::vector<StateCopy> state_loads;  // before the rows run
+  std::vector<StateCopy> state_saves;  // after the rows have run
   std::vector<StepRow> rows;       // prefill rows, then decode rows
   int num_tokens = 0;
   int num_samples = 0;
@@ -244,6 +256,7 @@ class Scheduler {
   SchedulerStats stats() const;
   const PagePool& pool() const { return pool_; }
   const RadixTree& tree() const { return tree_; }
+  const StatePool* states() const { return states_ ? &*states_ : nullptr; }
 
   // Recounts every page reference and counter; `internal` names the first that is wrong. O(pages).
   Status audit() const;
@@ -257,6 +270,10 @@ class Scheduler {
     uint64_t step;
     int32_t page;
     bool copy_source;
+  };
+  struct DeferredState {
+    uint64_t step;
+    int32_t slot;
   };
   struct PrefillBudget {
     int tokens;  // of this step, for requests after the first
@@ -307,6 +324,15 @@ class Scheduler {
   int drop_lingering(Request& request, int num_pages);
   int reclaim_lingering(int num_pages);
 
+  // states.cc: states of recurrent layers
+  bool can_take_state() const { return !states_ || states_->num_free() > 0; }
+  void take_state(Request& request, const RadixTree::Match& match, Step& step);
+  int state_stop(const Request& request, int end) const;
+  void save_state(Request& request, Step& step);
+  void hang_up_states(Request& request, int tokens);
+  void release_state(Request& request);
+  Status audit_states() const;
+
   // scheduler.cc: the rest of a request's life
   int available_pages() const;
   void make_free(int num_pages);
@@ -326,6 +352,7 @@ class Scheduler {
   const int num_groups_;
   int full_groups_ = 0;                 // those without a window
   PagePool pool_;
+  std::optional<StatePool> states_;
   RadixTree tree_;
   NewTokenRatio new_token_ratio_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // live or draining
@@ -336,6 +363,7 @@ class Scheduler {
   std::deque<Step> in_flight_;          // uncommitted, oldest first
   Step scratch_;                        // the step being built; its vectors are reused
   std::vector<DeferredPage> deferred_;  // references given back when that step is committed
+  std::vector<DeferredState> deferred_states_;  // checkpoints that a step under way reads
   int copy_source_pages_ = 0;           // how many of them are sources of copies, in groups without a window
   std::vector<Request*> candidates_;
   std::vector<int32_t> displaced_;

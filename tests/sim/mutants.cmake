@@ -49,7 +49,7 @@ sim_mutant(waits_for_one_that_is_gone sched/admission.cc
   [[leader != requests_.end() && !leader->second->prompt_cached]]
   [[leader == requests_.end() || !leader->second->prompt_cached]])
 sim_mutant(step_over_its_token_bound sched/admission.cc
-  [[if (exceeds_budget(match_length(request, full_tokens))) return false;]]
+  [[    if (exceeds_budget(matched)) return false;]]
   [[]])
 sim_mutant(retraction_forgets_a_token sched/decode.cc
   [[  leave_running(request);
@@ -102,6 +102,24 @@ sim_mutant(proposals_without_pages sched/decode.cc
 sim_mutant(proposal_sampled_from_its_last_node batch/batch_builder.cc
   [[static_cast<int32_t>(logits_rows_.size()) - 1 - proposal.size();]]
   [[static_cast<int32_t>(logits_rows_.size()) - 1;]])
+sim_mutant(state_of_the_slot_before sched/states.cc
+  [[step.state_loads.push_back({match.state_slot, request.state_slot});]]
+  [[]])
+sim_mutant(checkpoint_one_token_late sched/states.cc
+  [[request.saved_states.push_back({position, copy->to});]]
+  [[request.saved_states.push_back({position - 1, copy->to});]])
+sim_mutant(state_leaked_on_abort sched/states.cc
+  [[for (const Request::SavedState& saved : request.saved_states) states_->unref(saved.slot);]]
+  [[]])
+sim_mutant(checkpoint_given_up_while_it_is_read sched/states.cc
+  [[deferred_states_.push_back({step.number, match.state_slot});]]
+  [[states_->unref(match.state_slot);]])
+sim_mutant(match_between_checkpoints kv/radix_tree.cc
+  [[if (states_ != nullptr) limit_to_states(at);]]
+  [[]])
+sim_mutant(split_leaves_checkpoints_below kv/radix_tree.cc
+  [[moved->second->node = upper;]]
+  [[]])
 sim_mutant(stale_page_table_row batch/batch_builder.cc
   [[known.id == row.id && known.pages_version == row.pages_version]]
   [[known.id == row.id]])

@@ -32,6 +32,11 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
   config.overlap_depth = rng.between(0, 1);
   config.mixed_chunk_rows = rng.chance(50) ? rng.between(1, 16) : 0;
   config.max_proposals = rng.chance(40) ? rng.between(1, 6) : 0;
+  if (config.max_proposals == 0 && rng.chance(40)) {
+    config.state_request_slots = config.max_running_requests + rng.between(0, 3);
+    config.state_slots = config.state_request_slots + rng.between(0, 12);
+    config.state_interval = rng.between(1, 30);
+  }
   if (rng.chance(50)) {  // layers with windows beside layers without, or alone
     config.cache_groups.assign(rng.between(1, 3), CacheGroupRule{});
     const int window = rng.between(0, 40);

@@ -49,6 +49,7 @@ class World {
         kv_(scenario_.config.num_pages + 1, scenario_.config.page_size),
         builders_{BatchBuilder({scenario_.config.page_size, num_groups_, blank_page_}),
                   BatchBuilder({scenario_.config.page_size, num_groups_, blank_page_})},
+        states_(scenario_.config.state_slots),
         live_(scenario_.clients.size()) {}
 
   Outcome run() {
@@ -284,6 +285,7 @@ class World {
     }
     if (scenario_.config.max_proposals == 0) builder.patch_futures(sampled_);
     const ForwardBatch& batch = builder.batch();
+    for (const StateCopy& copy : pending.step->state_loads) states_.at(copy.to) = states_.at(copy.from);
     accepted_.assign(pending.step->num_samples, {});
     sampled_.clear();
     sampled_begin_.assign(1, 0);
@@ -304,15 +306,28 @@ class World {
       for (int position = 0; position < row.start + row.num_tokens; ++position) {
         hash = extend_hash(hash, of.sequence[position]);
       }
+      if (!states_.empty()) advance_state(row, of, hash);
       if (row.sample_slot < 0) continue;
       const int32_t logits_row = builder.sample_rows()[row.sample_slot];
       CHECK_SIM(batch.logits_rows[logits_row] == batch.q_indptr[r] + row.num_tokens - 1, "wrong logits row");
       verify(pending, r, hash);
     }
+    for (const StateCopy& copy : pending.step->state_saves) states_.at(copy.to) = states_.at(copy.from);
     for (const std::vector<int32_t>& tokens : accepted_) {
       sampled_.insert(sampled_.end(), tokens.begin(), tokens.end());
       sampled_begin_.push_back(static_cast<int>(sampled_.size()));
     }
+  }
+
+  // A request's state must have read what stands before the row; then it reads the row.
+  void advance_state(const StepRow& row, const Client& of, uint64_t hash_after) {
+    FakeState expected{0, static_cast<uint64_t>(of.salt)};
+    for (; expected.position < row.start; ++expected.position) {
+      expected.hash = extend_hash(expected.hash, of.sequence[expected.position]);
+    }
+    FakeState& state = states_.at(row.state_slot);
+    CHECK_SIM(row.start == 0 || state == expected, "a state of something else");
+    state = {row.start + row.num_tokens, hash_after};
   }
 
   // Follows the proposals that are right, and moves their K/V to where one token after the other would have put it.
@@ -391,6 +406,9 @@ class World {
     for (int32_t page = 0; page < pool.num_pages(); ++page) {
       if (pool.refs(page) == 0) kv_.poison(page);
     }
+    for (int32_t slot = 0; slot < scenario_.config.state_slots; ++slot) {
+      if (scheduler_.states()->refs(slot) == 0) states_[slot] = {};
+    }
     const Status status = scheduler_.audit();
     CHECK_SIM(status.ok(), status.message());
   }
@@ -413,7 +431,9 @@ class World {
     const RadixTree& tree = scheduler_.tree();
     CHECK_SIM(tree.locked_pages() == 0 && scheduler_.stats().used_tokens == 0, "leak at idle");
     CHECK_SIM(scheduler_.pool().num_used() == tree.evictable_pages() + scheduler_.pool().num_spare(), "leak at idle");
+    CHECK_SIM(states_.empty() || scheduler_.states()->num_requests() == 0, "a state is lost");
     CHECK_SIM(scheduler_.flush_cache() && scheduler_.pool().num_used() == 0, "flush leaves pages");
+    CHECK_SIM(states_.empty() || scheduler_.states()->num_free() == scheduler_.states()->num_slots(), "flush leaves states");
     check_after_call();
   }
 
@@ -452,6 +472,7 @@ class World {
   std::vector<std::vector<int32_t>> accepted_;  // of the step that ran last, by sample slot
   std::vector<int32_t> sampled_;                // the same in one list
   std::vector<int> sampled_begin_;
+  std::vector<FakeState> states_;
   std::vector<Live> live_;
   std::vector<RequestId> writer_;
   size_t next_client_ = 0;
