@@ -263,7 +263,7 @@ int serve(const ServerArgs& args) {
   print_model(engine);
 
   metrics.emplace(MetricsOptions{.model_name = engine.info().served_model_name,
-                                 .sglang_names = args.metrics_compat == "sglang"});
+                                 .compat = args.metrics_compat});
   late_metrics = &*metrics;
   Router router;
   register_api(router, {.engine = engine,

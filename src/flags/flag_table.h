@@ -59,6 +59,7 @@ struct KnownFlag {
 };
 
 std::span<const KnownFlag> known_flags();
+std::span<const KnownFlag> newer_known_flags();  // a part of them
 const KnownFlag* find_known_flag(std::string_view name);
 
 }  // namespace warpweave

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
 
 #include "flags/flag_table.h"
@@ -41,6 +42,31 @@ TEST(ParseFlags, BothFormsAliasesAndTheLastOfTwo) {
   EXPECT_EQ(parsed->args.served_model_name, "a=b");
   ASSERT_EQ(parsed->notices.size(), 1u);
   EXPECT_NE(parsed->notices[0].find("--trust-remote-code"), std::string::npos);
+}
+
+// Every flag of SGLang 0.5.10 and 0.5.23 (tests/golden/flags, from their argument parsers): taken, or refused with what to
+// use. None is unknown.
+TEST(ParseFlags, KnowsEveryFlagOfSglang) {
+  for (const char* version : {"0.5.10", "0.5.23"}) {
+    std::ifstream names(std::string("tests/golden/flags/sglang-") + version + ".txt");
+    size_t count = 0;
+    for (std::string name; std::getline(names, name); ++count) {
+      if (find_flag(name) != nullptr) continue;
+      const KnownFlag* known = find_known_flag(name);
+      ASSERT_NE(known, nullptr) << name;
+      EXPECT_FALSE(known->advice.empty()) << name;
+      Argv argv{name};
+      if (!known->is_switch) argv.emplace_back("x");
+      const auto parsed = parse_flags(Command::serve, argv);
+      if (known->accepted == "on") {
+        EXPECT_TRUE(parsed.ok()) << name;
+      } else {
+        ASSERT_FALSE(parsed.ok()) << name;
+        EXPECT_EQ(parsed.status().field(), name);
+      }
+    }
+    EXPECT_GT(count, 360u) << version;
+  }
 }
 
 struct Refusal {

@@ -118,7 +118,7 @@ struct ServerArgs {
   std::string log_level = "info";            // debug, info, warning, error
   bool log_requests = false;
   bool enable_metrics = false;
-  std::string metrics_compat = "none";       // none, sglang
+  std::string metrics_compat = "sglang";     // sglang, vllm, none
   bool enable_cache_report = false;
   double decode_log_interval_s = 10;
 

@@ -105,6 +105,45 @@ std::vector<MetricFamily> expert_metrics(const std::vector<ExpertLayerLoad>& lay
   return out;
 }
 
+struct OtherName {
+  std::string_view own;
+  std::string_view other;
+};
+constexpr OtherName kVllmNames[] = {
+    {"num_running_reqs", "vllm:num_requests_running"},
+    {"num_queue_reqs", "vllm:num_requests_waiting"},
+    {"token_usage", "vllm:kv_cache_usage_perc"},
+    {"token_usage", "vllm:gpu_cache_usage_perc"},
+    {"prompt_tokens_total", "vllm:prompt_tokens_total"},
+    {"generation_tokens_total", "vllm:generation_tokens_total"},
+    {"prompt_tokens_total", "vllm:prefix_cache_queries_total"},
+    {"cached_tokens_total", "vllm:prefix_cache_hits_total"},
+    {"time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
+    {"inter_token_latency_seconds", "vllm:inter_token_latency_seconds"},
+    {"inter_token_latency_seconds", "vllm:time_per_output_token_seconds"},
+    {"request_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"},
+    {"e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds"},
+    {"queue_time_seconds", "vllm:request_queue_time_seconds"},
+};
+
+// The families once more, under the names of another server.
+void add_other_names(std::string_view compat, std::vector<MetricFamily>* families) {
+  const size_t own = families->size();
+  const auto add = [&](size_t i, std::string name) {
+    MetricFamily copy = (*families)[i];
+    copy.name = std::move(name);
+    families->push_back(std::move(copy));
+  };
+  for (size_t i = 0; i < own; ++i) {
+    const std::string name = (*families)[i].name.substr(kPrefix.size());
+    if (compat == "sglang") add(i, "sglang:" + name);
+    if (compat != "vllm") continue;
+    for (const OtherName& other : kVllmNames) {
+      if (other.own == name) add(i, std::string(other.other));
+    }
+  }
+}
+
 }  // namespace
 
 struct ServerMetrics::Impl {
@@ -202,14 +241,7 @@ std::string ServerMetrics::render(const Engine* engine) const {
       }
     }
   }
-  if (impl_->options.sglang_names) {
-    const size_t own = families.size();
-    for (size_t i = 0; i < own; ++i) {
-      MetricFamily copy = families[i];
-      copy.name = "sglang:" + copy.name.substr(kPrefix.size());
-      families.push_back(std::move(copy));
-    }
-  }
+  add_other_names(impl_->options.compat, &families);
   return prometheus::TextSerializer().Serialize(families);
 }
 

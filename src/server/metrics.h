@@ -4,7 +4,7 @@
 // when /metrics is scraped. All methods are thread-safe and do not allocate once a label value is
 // known. Label values come from closed sets (route table, status codes), so that a client cannot
 // grow the number of series. Names carry the prefix `warpweave:` and
-// come again under `sglang:` when asked, so that existing dashboards work.
+// come again under `sglang:` or vLLM's names when asked, so that existing dashboards work.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace warpweave::server {
 
 struct MetricsOptions {
   std::string model_name;          // the label `model_name`
-  bool sglang_names = false;       // --metrics-compat sglang
+  std::string compat = "none";     // --metrics-compat: "sglang", "vllm" (those it has an equal of), "none"
 };
 
 class ServerMetrics {

@@ -51,7 +51,7 @@ TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
   options.info.page_size = 16;
   options.info.max_total_tokens = 1000;
   testing::FakeEngine engine(options);
-  ServerMetrics metrics({.model_name = "m\"x", .sglang_names = true});
+  ServerMetrics metrics({.model_name = "m\"x", .compat = "sglang"});
   metrics.count_http("/health", 200);
   const std::string page = metrics.render(&engine);
   for (const std::string prefix : {"warpweave:", "sglang:"}) {
@@ -68,7 +68,7 @@ TEST(ServerMetrics, ExpertsAreOneSeriesALayer) {
   options.expert_load = {{.layer = 3, .experts = 128, .choices = 640, .busiest = 20, .never_chosen = 7},
                          {.layer = 4, .experts = 128, .choices = 640, .busiest = 5, .never_chosen = 0}};
   testing::FakeEngine engine(options);
-  ServerMetrics metrics({.model_name = "moe", .sglang_names = true});
+  ServerMetrics metrics({.model_name = "moe", .compat = "sglang"});
   const std::string page = metrics.render(&engine);
   EXPECT_TRUE(has_line(page, "warpweave:expert_choices_total{model_name=\"moe\",layer=\"3\"} 640")) << page;
   EXPECT_TRUE(has_line(page, "warpweave:expert_load_imbalance{model_name=\"moe\",layer=\"3\"} 4"));
@@ -77,6 +77,17 @@ TEST(ServerMetrics, ExpertsAreOneSeriesALayer) {
   EXPECT_TRUE(has_line(page, "sglang:expert_load_imbalance{model_name=\"moe\",layer=\"3\"} 4"));
   testing::FakeEngine dense;
   EXPECT_EQ(metrics.render(&dense).find("expert"), std::string::npos);
+}
+
+TEST(ServerMetrics, SpeaksVllmsNames) {
+  testing::FakeEngineOptions options;
+  testing::FakeEngine engine(options);
+  ServerMetrics metrics({.model_name = "tale", .compat = "vllm"});
+  metrics.observe_first_token(0.02);
+  const std::string page = metrics.render(&engine);
+  EXPECT_TRUE(has_line(page, "vllm:num_requests_running{model_name=\"tale\"} 0")) << page;
+  EXPECT_TRUE(has_line(page, "vllm:time_to_first_token_seconds_count{model_name=\"tale\"} 1"));
+  EXPECT_EQ(page.find("sglang:"), std::string::npos);
 }
 
 }  // namespace
