@@ -4,7 +4,7 @@
 //
 // Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
 // walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
-// --random: so many shapes drawn from the seed, for a comparison with other libraries (peers_mla.py draws the same).
+// --random: so many shapes drawn from the seed instead.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -195,10 +195,16 @@ std::vector<Shape> usual_shapes() {
   }
   for (const int heads : {16, 128}) {
     for (const int page_size : {1, 16, 32}) out.push_back(even(heads, 1, 128, 4096, page_size));
-    for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
-      for (const int page_size : {64, 1}) out.push_back(even(heads, heads == 16 ? 1 : 2, 128, 16384, page_size, format));
-    }
   }
+  for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
+    for (const int page_size : {64, 1}) {
+      out.push_back(even(16, 1, 128, 16384, page_size, format));
+      out.push_back(even(128, 2, 128, 16384, page_size, format));
+    }
+    for (const int heads : {32, 64}) out.push_back(even(heads, 1, 128, 4096, 64, format));
+  }
+  out.push_back(even(32, 1, 128, 4096));
+  out.push_back(even(32, 1, 128, 4096, 1));
   for (const int heads : {16, 128}) {
     out.push_back(even(heads, 1, 1, 1024));
     out.push_back(even(heads, 1, 1, 32768));
@@ -207,7 +213,6 @@ std::vector<Shape> usual_shapes() {
   return out;
 }
 
-// peers_mla.py reads these lines: "random heads q_len page kv_len kv_len ...".
 std::vector<Shape> random_shapes(int count, unsigned seed) {
   std::vector<Shape> out;
   for (int i = 0; i < count; ++i) {

@@ -31,19 +31,27 @@ MlaWork work_of(const MlaLayout& layout, void* workspace) {
   return work;
 }
 
-bool takes_boxes(const MlaShape& shape, const MlaParams& p) {
-  return shape.format == MlaFormat::same16 && box_tokens_of(p.page_size, kMaxPageTokensOfBox) >= kMinBoxTokens;
+bool takes_boxes(MlaFormat format, const MlaParams& p) {
+  return format == MlaFormat::same16 && box_tokens_of(p.page_size, kMaxPageTokensOfBox) >= kMinBoxTokens;
 }
 
 MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
   if (shape.family == MlaFamily::mma) {
     return (shape.element == MlaElement::bf16 ? sm80_mla_bf16 : sm80_mla_f16)(shape.format, layout.tile_rows);
   }
-  const bool boxes = takes_boxes(shape, p), paired = boxes && layout.abreast % 2 == 0 && layout.num_workers % 2 == 0;
+  const bool boxes = takes_boxes(shape.format, p), paired = boxes && layout.abreast % 2 == 0 && layout.num_workers % 2 == 0;
   return (shape.element == MlaElement::bf16 ? sm90_mla_bf16 : sm90_mla_f16)(shape.format, boxes, paired);
 }
 
 }  // namespace
+
+// The wgmma kernel takes as long for 16 rows as for 64. With e4m3 pools it widens too slowly to be worth it for 32; with
+// 16-bit ones it loses where it gathers small pages for 16.
+MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p) {
+  if (takes_boxes(format, p)) return MlaFamily::wgmma;
+  const int rows = p.max_q_len * p.num_heads;
+  return rows <= (format == MlaFormat::same16 ? 16 : 32) ? MlaFamily::mma : MlaFamily::wgmma;
+}
 
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
   MlaLayout out;

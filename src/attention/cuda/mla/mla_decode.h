@@ -36,6 +36,9 @@ struct MlaLayout {
   size_t workspace_bytes = 0;
 };
 
+// The faster family on Hopper, by what an H200 takes (docs/gpu-tuning.md). Reads as little as mla_layout.
+MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p);
+
 // Reads the pools' page size, num_heads and max_q_len of `p` alone.
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms);
 

@@ -165,6 +165,22 @@ TEST_P(MlaGpu, SameBitsEveryTime) {
   }
 }
 
+TEST(MlaFamilies, TheFasterOneIsByFormatPagesAndRows) {
+  const auto faster = [](MlaFormat format, int page_size, int heads, int q_len) {
+    MlaParams p;
+    p.page_size = page_size;
+    p.num_heads = heads;
+    p.max_q_len = q_len;
+    return faster_mla_family(format, p);
+  };
+  EXPECT_EQ(faster(MlaFormat::same16, 64, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::same16, 48, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 1), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 2), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 64, 16, 2), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::e4m3, 64, 33, 1), MlaFamily::wgmma);
+}
+
 // Any sm_80; one family's device test stands for it.
 TEST_P(MlaGpu, ChunksAreGathered) {
   if (GetParam() != MlaFamily::mma) GTEST_SKIP() << "tested with the other family";
