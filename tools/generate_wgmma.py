@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/attention/cuda/wgmma.h, wgmma_wide.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
+"""Writes src/attention/cuda/wgmma.h, wgmma_wide.h, wgmma_rows.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
 SHAPES = (56, 64, 80, 96, 128, 192, 256)
+SHAPES_ROWS = (64,)
 SHAPES_WIDE = (8, 16, 24, 32, 48, 112, 144, 160, 176, 208, 224, 240)  # both operands from shared memory only
 SHAPES_FP8 = (64, 128)
 SHAPES_FP8_SS = (8, 16, 24, 32, 48, 96)  # both operands from shared memory only
@@ -35,6 +36,18 @@ HEAD_WIDE = """// More widths of wgmma (wgmma.h), both operands from shared memo
 #include "attention/cuda/wgmma.h"
 
 namespace warpweave::ptx {
+"""
+
+
+HEAD_ROWS = """// wgmma (wgmma.h) with a in registers and b K-major. Made by tools/generate_wgmma.py.
+#pragma once
+
+#include "attention/cuda/wgmma.h"
+
+namespace warpweave::ptx {
+
+template <class Element, int kColumns>
+struct WgmmaRows;
 """
 
 
@@ -95,10 +108,11 @@ def asm(element, n, form):
         head = f"  static WW_DEVICE void qk(float (&d)[{count}], u32 a, u32 b, int accumulate) {{"
     else:
         a = "{" + registers(count, 4) + "}"
-        body = f"mov.b64 db, {{%{count + 4}, {UPPER}}}; {op}{d}, {a}, db, p, 1, 1, 1;"
+        transposed = 1 if form == "pv" else 0
+        body = f"mov.b64 db, {{%{count + 4}, {UPPER}}}; {op}{d}, {a}, db, p, 1, 1, {transposed};"
         pred = count + 5
         inputs = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)'
-        head = f"  static WW_DEVICE void pv(float (&d)[{count}], const u32 (&a)[4], u32 b, int accumulate) {{"
+        head = f"  static WW_DEVICE void {form}(float (&d)[{count}], const u32 (&a)[4], u32 b, int accumulate) {{"
     return function(head, body, pred, count, inputs)
 
 
@@ -140,6 +154,13 @@ def main():
             out.append(asm(element, n, "qk"))
             out.append("};\n")
     write("src/attention/cuda/wgmma_wide.h", out)
+    out = [HEAD_ROWS]
+    for element in ("Bf16", "F16"):
+        for n in SHAPES_ROWS:
+            out.append(f"template <>\nstruct WgmmaRows<{element}, {n}> {{")
+            out.append(asm(element, n, "rk"))
+            out.append("};\n")
+    write("src/attention/cuda/wgmma_rows.h", out)
     out = [HEAD_FP8]
     for n in SHAPES_FP8:
         out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")

@@ -61,6 +61,10 @@ template <int kPrefetchBytes>
 void cp_async_16(u32 smem, const void* global, int bytes, u64) { cp_async_16(smem, global, bytes); }
 inline void cp_async_16_alone(u32 smem, const void* global, int bytes) { cp_async_16(smem, global, bytes); }
 inline u64 evict_first_policy() { return 0; }
+inline uint4 load_once_16(const void* global) {
+  if (reinterpret_cast<uintptr_t>(global) % 16 != 0) std::abort();  // as a GPU would
+  return *static_cast<const uint4*>(global);
+}
 inline void cp_async_commit() { host_shared.groups[threadIdx.x].emplace_back(); }
 template <int N>
 void cp_async_wait() {
@@ -73,6 +77,11 @@ void cp_async_wait() {
 
 inline u32 load_shared_4(u32 smem) { return *shared_at<u32>(smem); }
 inline uint2 load_shared_8(u32 smem) { return *shared_at<uint2>(smem); }
+inline void load_shared_16(u32 (&w)[4], u32 smem) {
+  const uint4 all = *shared_at<uint4>(smem);
+  w[0] = all.x, w[1] = all.y, w[2] = all.z, w[3] = all.w;
+}
+inline void store_shared_4(u32 smem, u32 a) { *shared_at<u32>(smem) = a; }
 inline void store_shared_8(u32 smem, u32 a, u32 b) { *shared_at<uint2>(smem) = {a, b}; }
 
 // ---- warp matrix instructions: fragments as PTX's manual draws them -------------------------------
@@ -145,10 +154,21 @@ inline float exp2_approx(float x) {
   const float y = std::exp2(x);
   return y < 0x1p-126f ? 0.0f : y;
 }
+inline float log2_approx(float x) { return std::log2(x); }
 inline float tanh_approx(float x) { return std::tanh(x); }
 
 inline int load_acquire(const int* global) { return *global; }
 inline int add_acq_rel(int* global, int value) { return atomicAdd(global, value); }
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int N>
+void wgmma_wait() {}
+inline void fence_proxy_async() {}
+template <int kRegisters>
+void setmaxnreg_increase() {}
+template <int kRegisters>
+void setmaxnreg_decrease() {}
 
 // Of barriers among some warps of a CTA host_cta knows nothing.
 [[noreturn]] inline void named_barrier_sync(int, int) { std::abort(); }

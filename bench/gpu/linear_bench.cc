@@ -1,0 +1,126 @@
+// Kernels of linear attention beside their floors: microseconds of a call, gates and l2norm within, on one GPU.
+//
+//   linear_bench [random N [SEED]] [tile]    default: fixed shapes, the wgmma kernels
+//
+// Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; products of the chunk form, 11 MFLOP a chunk of 64 tokens and head
+// of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
+#include <cstring>
+#include <string>
+
+#include "bench/gpu/cuda_bench.h"
+#include "linear/cuda/cuda_device.h"
+#include "linear/cuda/testing/gpu_adapter.h"
+#include "linear/reference.h"
+
+using namespace warpweave;
+using namespace warpweave::linear;
+
+namespace {
+
+constexpr double kBytesPerUs = 4.3e6, kFlopsPerUs = 600e6, kStateSetsBytes = 256 << 20;  // far more than the L2
+
+struct Row {
+  LinearAttnKind kind = LinearAttnKind::gdn;
+  int k_heads = 16, v_heads = 32, k_dim = 128, v_dim = 128;
+  int requests = 1, tokens = 1;
+  LinearAttnPhase phase = LinearAttnPhase::extend;
+  DType state = DType::f32;
+};
+
+double measure(LinearAttnKernelBase& kernel, const Row& row, cudaStream_t stream) {
+  const LinearAttnShape shape = {row.kind, row.k_heads, row.v_heads, row.k_dim, row.v_dim};
+  const double state_bytes = double(row.v_heads) * row.k_dim * row.v_dim * (row.state == DType::f32 ? 4 : 2) * row.requests;
+  const bool decodes = row.phase == LinearAttnPhase::decode;
+  // Sets of slots, one for each launch.
+  const int sets = row.phase == LinearAttnPhase::extend ? 1 : std::clamp<int>(static_cast<int>(kStateSetsBytes / state_bytes) + 1, 2, 64);
+  RandomCall random(kernel, shape, row.requests, row.tokens, row.requests * sets, row.state);
+  LinearAttnCall call = random.call;
+  call.stream = stream;
+  std::vector<int32_t> parents;  // a binary tree
+  if (decodes) random.batch.q_indptr = nullptr;
+  if (row.phase == LinearAttnPhase::target_verify) {
+    for (int r = 0; r < row.requests; ++r) {
+      for (int i = 0; i < row.tokens; ++i) parents.push_back(i == 0 ? -1 : (i - 1) / 2);
+    }
+    random.batch.parents = random.memory.copy(parents.data(), parents.size());
+  }
+  std::vector<const int32_t*> slots;
+  for (int set = 0; set < sets; ++set) {
+    std::vector<int32_t> own(row.requests);
+    for (int r = 0; r < row.requests; ++r) own[r] = set * row.requests + r;
+    slots.push_back(random.memory.copy(own.data(), own.size()));
+  }
+  const int launches = std::max(sets, row.phase == LinearAttnPhase::extend ? 3 : 16);
+  const double us = bench::time_us(stream, launches, [&] {
+    for (int i = 0; i < launches; ++i) {
+      random.batch.slots = slots[i % sets];
+      if (decodes) kernel.decode(call);
+      else if (row.phase == LinearAttnPhase::extend) kernel.extend(call);
+      else kernel.target_verify(call);
+    }
+  });
+  const double tokens = double(row.requests) * row.tokens;
+  const double row_bytes = tokens * (4.0 * row.k_heads * row.k_dim + 4.0 * row.v_heads * row.v_dim +
+                                     (row.kind == LinearAttnKind::kda ? 2.0 * row.v_heads * row.k_dim : 4.0 * row.v_heads));
+  const double byte_us = (row_bytes + state_bytes * (row.phase == LinearAttnPhase::target_verify ? 1 : 2)) / kBytesPerUs;
+  const double flop_us = row.phase == LinearAttnPhase::extend
+                             ? tokens / 64 * row.v_heads * (64.0 * (6.0 * row.k_dim * row.v_dim + 256.0 * row.k_dim + 256.0 * row.v_dim)) / kFlopsPerUs
+                             : 0;
+  const double floor = std::max(byte_us, flop_us);
+  fmt::print("{} {:13} heads {:2}/{:2} dims {:3}/{:3} {:3} x {:5} state {}: {:8.1f} us, floors {:7.1f} bytes {:7.1f} flops, {:5.2f} x, {:5.0f} GB/s\n",
+             linear_attn_kind_name(row.kind), linear_attn_phase_name(row.phase), row.k_heads, row.v_heads, row.k_dim, row.v_dim, row.requests,
+             row.tokens, row.state == DType::f32 ? "f32 " : "bf16", us, byte_us, flop_us, us / floor, (row_bytes + 2 * state_bytes) / us * 1e-3);
+  std::fflush(stdout);
+  return us / floor;
+}
+
+std::vector<Row> fixed_rows() {
+  std::vector<Row> rows;
+  using Phase = LinearAttnPhase;
+  for (auto [requests, tokens] : {std::pair{1, 4096}, {1, 16384}, {1, 65536}, {8, 4096}, {16, 1024}}) {
+    rows.push_back({.requests = requests, .tokens = tokens, .phase = Phase::extend});
+  }
+  for (int requests : {1, 8, 64, 256}) rows.push_back({.requests = requests, .phase = Phase::decode});
+  rows.push_back({.requests = 256, .phase = Phase::decode, .state = DType::bf16});
+  rows.push_back({.requests = 64, .tokens = 16, .phase = Phase::target_verify});
+  for (int tokens : {4096, 16384, 65536}) {
+    rows.push_back({.kind = LinearAttnKind::kda, .k_heads = 32, .tokens = tokens, .phase = Phase::extend});
+  }
+  for (int requests : {1, 64, 256}) rows.push_back({.kind = LinearAttnKind::kda, .k_heads = 32, .requests = requests, .phase = Phase::decode});
+  rows.push_back({.kind = LinearAttnKind::kda, .k_heads = 32, .requests = 64, .tokens = 16, .phase = Phase::target_verify});
+  return rows;
+}
+
+Row random_row(std::mt19937& random) {
+  const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
+  Row row;
+  row.kind = pick(0, 1) ? LinearAttnKind::kda : LinearAttnKind::gdn;
+  row.k_heads = 1 << pick(2, 5);
+  row.v_heads = row.k_heads * (row.kind == LinearAttnKind::kda ? 1 : pick(1, 2));
+  row.k_dim = 64 * pick(1, 4), row.v_dim = 64 * pick(1, 4);
+  row.phase = pick(0, 1) ? LinearAttnPhase::extend : LinearAttnPhase::decode;
+  row.requests = row.phase == LinearAttnPhase::decode ? 1 << pick(0, 7) : pick(1, 8);
+  row.tokens = row.phase == LinearAttnPhase::decode ? 1 : pick(256, 8192);
+  return row;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<Row> rows;
+  bool wgmma = true;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "tile") == 0) wgmma = false;
+    if (std::strcmp(argv[i], "random") != 0 || i + 1 >= argc) continue;
+    const unsigned seed = i + 2 < argc ? static_cast<unsigned>(std::stoul(argv[i + 2])) : std::random_device{}();
+    std::mt19937 random(seed);
+    fmt::print("seed {}\n", seed);
+    for (int n = std::stoi(argv[i + 1]); n > 0; --n) rows.push_back(random_row(random));
+  }
+  if (rows.empty()) rows = fixed_rows();
+  CudaStream stream = bench::take(create_stream());
+  const auto kernel = make_cuda_linear_kernel(wgmma);
+  double sum = 0;
+  for (const Row& row : rows) sum += std::log(measure(*kernel, row, stream.get()));
+  fmt::print("{} rows of {}, geometric mean of time / floor {:.2f}\n", rows.size(), kernel->caps().name, std::exp(sum / static_cast<double>(rows.size())));
+}

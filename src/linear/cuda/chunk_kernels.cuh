@@ -1,0 +1,33 @@
+// Launches of the chunk kernels, instantiated by prepare_*.cu and scan_*.cu.
+#pragma once
+
+#include "linear/cuda/cuda_device.h"
+#include "linear/cuda/launch_grids.h"
+#include "ops/cuda/launch.cuh"
+
+namespace warpweave::linear {
+
+extern __shared__ __align__(1024) char chunk_memory[];
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks) prepare_kernel(const __grid_constant__ LinearParams p) {
+  ptx::launch_dependents();
+  ptx::grid_dependency_wait();
+  chunk_prepare<C>(p, chunk_memory);
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) scan_kernel(const __grid_constant__ LinearParams p) {
+  ptx::launch_dependents();
+  ptx::grid_dependency_wait();
+  chunk_scan<C>(p, chunk_memory);
+}
+
+template <class C>
+void launch_chunks(void (*kernel)(LinearParams), const LinearParams& p, dim3 grid, cudaStream_t stream) {
+  static const bool ready =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes) == cudaSuccess;
+  if (ready) gpu::launch_dependent({grid, dim3(C::kThreads), C::kSmemBytes, stream}, kernel, p);
+}
+
+}  // namespace warpweave::linear

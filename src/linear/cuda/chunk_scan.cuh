@@ -1,0 +1,394 @@
+// The chunks of a request in their order: outputs, and the state from one to the next, by what chunk_prepare left.
+//
+//     X  = V - diag(2^G) K S         O = diag(2^G) Q S + P V'
+//     V' = T X                       S <- diag(2^G_last) S + (diag(2^(G_last - G)) K)^T V'
+//
+// All of it is computed transposed, with S^T [v, k] in registers: each left operand is then an accumulator of the product
+// before it, rounded, and no warp needs another's. A warp has 16 rows (columns of V), a group of four warps 64. Shared memory
+// holds what all of them read: a ring of chunks that warps of their own fill ahead with cp.async; one barrier a chunk.
+//
+// Grid: x = v head * splits + split of the columns of V, y = request.
+#pragma once
+
+#include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/tile.cuh"
+
+namespace warpweave::linear {
+
+template <class Element_, int kDim_, bool kKda_, template <class> class Products_, int kGroups_, int kStages_>
+struct ScanConfig {
+  using Element = Element_;
+  using Products = Products_<Element_>;
+  static constexpr int kDim = kDim_;  // of k, at least
+  static constexpr bool kKda = kKda_;
+  static constexpr int kGroups = kGroups_, kStages = kStages_;
+  // Threads that copy. Beside two groups they are a third one, which leaves its registers to them.
+  static constexpr bool kMovesRegisters = Products::kAsync && kGroups == 2;
+  static constexpr int kCopiers = kMovesRegisters ? 128 : 64;
+  static constexpr int kThreads = 128 * kGroups + kCopiers;
+  static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
+  // A stage: k (KDA: kg), q (qg), KDA: kd; then V of every group, T, P, and factors (KDA: decay of every channel).
+  static constexpr int kV = (kKda ? 3 : 2) * kTileBytes, kT = kV + kGroups * kBlockBytes, kP = kT + kBlockBytes,
+                       kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
+  static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
+  static constexpr int kSmemBytes = kOut + kGroups * kBlockBytes;
+};
+
+template <class C>
+class ChunkScan {
+  using E = typename C::Element;
+  using Products = typename C::Products;
+  using u32 = ptx::u32;
+
+ public:
+  WW_DEVICE ChunkScan(const LinearParams& p, char* shared, int request, int head, int split)
+      : p_(p), shared_(shared), memory_(ptx::smem_address(shared)), request_(request), head_(head),
+        split_(split * 64 * C::kGroups), group_(static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane_(static_cast<int>(threadIdx.x) % 32), first_(first_row(p.batch, request)),
+        v_(split_ + 64 * group_ + 16 * warp_ + lane_ / 4), column_(lane_ % 4 * 2) {}
+
+  WW_DEVICE void run() {
+    const int slot = p_.batch.slots[request_];
+    if (slot < 0) {
+      clear_rows();
+      return;
+    }
+    if (__shfl_sync(~0u, threadIdx.x / 128, 0) == C::kGroups) {
+      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_decrease<56>();
+      copy_all();
+    } else {
+      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_increase<224>();
+      multiply_all(slot);
+    }
+  }
+
+ private:
+  // ---- copies
+  // Chunk c goes where chunk c - kStages was, when the barrier of chunk c - kStages + 1 says that it is done with.
+  WW_DEVICE void copy_all() const {
+    ChunkWalk ahead(p_, request_);
+    int index = chunk_base(p_, request_), stage = 0, left = 0;
+    const auto fetch = [&] {
+      if (ahead.more()) {
+        const int tokens = ahead.length(p_);
+        copy(stage, first_ + ahead.position, tokens, index++);
+        ahead.advance(p_, tokens);
+        ++left;
+      }
+      ptx::cp_async_commit();
+      stage = stage + 1 == C::kStages ? 0 : stage + 1;
+    };
+    constexpr int kAhead = C::kStages > 1 ? C::kStages - 1 : 1;
+    for (int i = 0; i < kAhead; ++i) fetch();
+    for (; left > 0; --left) {
+      ptx::cp_async_wait<kAhead - 1>();
+      if constexpr (Products::kAsync) ptx::fence_proxy_async();
+      __syncthreads();
+      if constexpr (C::kStages == 1) __syncthreads();
+      fetch();
+    }
+  }
+  WW_DEVICE void copy(int stage, int64_t row, int tokens, int index) const {
+    const u32 to = memory_ + stage * C::kStageBytes;
+    const int thread = threadIdx.x - 128 * C::kGroups;
+    const int64_t work_row = head_ * p_.work.rows + row;
+    if constexpr (C::kKda) {
+      const void* const operands[3] = {p_.work.kg, p_.work.qg, p_.work.kd};
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        copy_tile<C::kDim, C::kCopiers>(to + i * C::kTileBytes, static_cast<const unsigned short*>(operands[i]) + work_row * p_.k_dim, p_.k_dim, tokens,
+                                         p_.k_dim);
+      }
+    } else {
+      const int k_head = head_ / p_.heads_per_k;
+      const LinearAttnRows* const operands[2] = {&p_.k, &p_.q};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const LinearAttnRows& rows = *operands[i];
+        const auto* const from = static_cast<const unsigned short*>(rows.data) + row * rows.token_stride + k_head * rows.head_stride;
+        copy_tile<C::kDim, C::kCopiers>(to + i * C::kTileBytes, from, rows.token_stride, tokens, p_.k_dim);
+      }
+    }
+    const auto* const v = static_cast<const unsigned short*>(p_.v.data) + row * p_.v.token_stride + head_ * p_.v.head_stride + split_;
+    copy_tile<64 * C::kGroups, C::kCopiers>(to + C::kV, v, p_.v.token_stride, tokens, p_.v_dim - split_);
+    copy_tile<64, C::kCopiers>(to + C::kT, static_cast<const unsigned short*>(p_.work.t) + work_row * kChunk, kChunk, tokens, 64);
+    copy_tile<64, C::kCopiers>(to + C::kP, static_cast<const unsigned short*>(p_.work.p) + work_row * kChunk, kChunk, tokens, 64);
+#pragma unroll
+    for (int i = thread; i < 64; i += C::kCopiers) {
+      if constexpr (C::kKda) {
+        const float* const decay = p_.work.decay + (head_ * p_.work.capacity + index) * p_.k_dim;
+        const bool there = i * 4 < p_.k_dim;
+        ptx::cp_async_16(to + C::kFactors + i * 16, there ? decay + i * 4 : decay, there ? 16 : 0);
+      } else {
+        const float* const factors = p_.work.factors + 4 * work_row;
+        ptx::cp_async_16(to + C::kFactors + i * 16, i < tokens ? factors + 4 * i : factors, i < tokens ? 16 : 0);
+      }
+    }
+  }
+
+  // ---- the state; a row that V has not, and channels that k has not, are zeros
+  WW_DEVICE int64_t state_at(int slot, int row) const {
+    return slot * p_.state.slot_stride + head_ * p_.state.head_stride + int64_t{v_ + 8 * row} * p_.k_dim + column_;
+  }
+  WW_DEVICE bool has(int row, int n) const { return v_ + 8 * row < p_.v_dim && 8 * n < p_.k_dim; }
+  WW_DEVICE void load_state(int slot) {
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float2 x = make_float2(0, 0);
+        if (slot >= 0 && has(row, n)) {
+          const int64_t at = state_at(slot, row) + 8 * n;
+          if (p_.state.dtype == DType::f32) {
+            x = *reinterpret_cast<const float2*>(static_cast<const float*>(p_.state.data) + at);
+          } else {
+            const u32 pair = *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(p_.state.data) + at);
+            x = make_float2(ptx::Bf16::low(pair), ptx::Bf16::high(pair));
+          }
+        }
+        s_[4 * n + 2 * row] = x.x, s_[4 * n + 2 * row + 1] = x.y;
+      }
+    }
+  }
+  WW_DEVICE void store_state(int slot) const {
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        if (!has(row, n)) continue;
+        const int64_t at = state_at(slot, row) + 8 * n;
+        const float low = s_[4 * n + 2 * row], high = s_[4 * n + 2 * row + 1];
+        if (p_.state.dtype == DType::f32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(p_.state.data) + at) = make_float2(low, high);
+        } else {
+          *reinterpret_cast<u32*>(static_cast<unsigned short*>(p_.state.data) + at) = ptx::Bf16::pack(low, high);
+        }
+      }
+    }
+  }
+
+  // ---- a chunk
+  WW_DEVICE float factor(int stage, int token, int which) const {
+    return reinterpret_cast<const float*>(shared_ + stage * C::kStageBytes + C::kFactors)[4 * token + which];
+  }
+  WW_DEVICE float2 channel_decay(int stage, int channel) const {
+    return reinterpret_cast<const float2*>(shared_ + stage * C::kStageBytes + C::kFactors)[channel / 2];
+  }
+  template <int kSteps>
+  WW_DEVICE void round_state(u32 (&a)[kSteps][4], int first_step) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 8 * (first_step + step) + 2 * i;
+        a[step][i] = E::pack(s_[at], s_[at + 1]);
+      }
+    }
+  }
+  // Starts ks = S^T K^T and qs = S^T Q^T.
+  WW_DEVICE void multiply_state(float (&ks)[32], float (&qs)[32], u32 k, u32 q) {
+    if constexpr (C::kDim <= 128) {
+      Products::settle(state_);
+      Products::begin();
+      Products::template by_rows<false>(ks, state_, k);
+      Products::commit();
+      Products::template by_rows<false>(qs, state_, q);
+      Products::commit();
+    } else {
+      static_assert(!Products::kAsync);
+#pragma unroll
+      for (int block = 0; block < C::kDim / 64; ++block) {
+        u32 state[4][4];
+        round_state(state, 4 * block);
+        if (block == 0) {
+          Products::template by_rows<false>(ks, state, k);
+          Products::template by_rows<false>(qs, state, q);
+        } else {
+          Products::template by_rows<true>(ks, state, k + block * kBlockBytes);
+          Products::template by_rows<true>(qs, state, q + block * kBlockBytes);
+        }
+      }
+    }
+  }
+  // X, as a left operand.
+  WW_DEVICE void subtract(u32 (&x)[4][4], const float (&ks)[32], int stage) const {
+    const u32 v = memory_ + stage * C::kStageBytes + C::kV + group_ * kBlockBytes;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      u32 pair[4];
+      load_transposed(pair, v, 16 * n, warp_);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = 16 * n + 8 * half + column_;
+        const float by0 = C::kKda ? 1.0f : factor(stage, token, 0), by1 = C::kKda ? 1.0f : factor(stage, token + 1, 0);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int at = 4 * (2 * n + half) + 2 * row;
+          x[n][2 * half + row] = E::pack(E::low(pair[2 * half + row]) - by0 * ks[at], E::high(pair[2 * half + row]) - by1 * ks[at + 1]);
+        }
+      }
+    }
+  }
+  // An accumulator as a left operand, its columns times factors of their tokens.
+  template <int kWhich>
+  WW_DEVICE void round_columns(u32 (&to)[4][4], const float (&d)[32], int stage) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const int token = 8 * n + column_;
+      const float by0 = kWhich < 0 ? 1.0f : factor(stage, token, kWhich), by1 = kWhich < 0 ? 1.0f : factor(stage, token + 1, kWhich);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) to[n / 2][n % 2 * 2 + row] = E::pack(by0 * d[4 * n + 2 * row], by1 * d[4 * n + 2 * row + 1]);
+    }
+  }
+  WW_DEVICE void scale_outputs(float (&o)[32], int stage) const {
+    if constexpr (!C::kKda) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        const float by0 = factor(stage, 8 * n + column_, 1), by1 = factor(stage, 8 * n + column_ + 1, 1);
+        o[4 * n] *= by0, o[4 * n + 1] *= by1, o[4 * n + 2] *= by0, o[4 * n + 3] *= by1;
+      }
+    }
+  }
+  WW_DEVICE void decay_state(int stage) {
+    const float all = C::kKda ? 1.0f : factor(stage, 0, 3);
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+      float2 by = make_float2(all, all);
+      if constexpr (C::kKda) by = channel_decay(stage, 8 * n + column_);
+      s_[4 * n] *= by.x, s_[4 * n + 1] *= by.y, s_[4 * n + 2] *= by.x, s_[4 * n + 3] *= by.y;
+    }
+  }
+
+  struct Rows {
+    int64_t row = 0;
+    int tokens = 0;  // 0: none
+  };
+  // A chunk. `rows`: those whose outputs are still to be stored, of the chunk before and then of this one. Nothing branches
+  // while products are under way.
+  WW_DEVICE void compute(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
+    const u32 memory = memory_ + stage * C::kStageBytes;
+    u32 x[4][4], update[4][4];
+    multiply_state(values, o, memory, memory + C::kTileBytes);
+    Products::template wait<1>();
+    Products::settle(values);
+    subtract(x, values, stage);
+    Products::settle(x);
+    Products::begin();
+    Products::template by_rows<false>(values, x, memory + C::kT);
+    Products::commit();
+    decay_state(stage);
+    Products::template wait<0>();
+    Products::settle(values);
+    Products::settle(o);
+    store_turned(rows);
+    rows = now;
+    round_columns<C::kKda ? -1 : 2>(update, values, stage);
+    round_columns<-1>(x, values, stage);
+    scale_outputs(o, stage);
+    Products::settle(s_);
+    Products::settle(o);
+    Products::settle(update);
+    Products::settle(x);
+    Products::begin();
+    Products::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
+    Products::commit();
+    Products::template by_rows<true>(o, x, memory + C::kP);
+    Products::commit();
+    Products::template wait<1>();
+    Products::settle(s_);
+    if constexpr (C::kDim <= 128) round_state(state_, 0);
+    Products::template wait<0>();
+    Products::settle(o);
+    if (p_.out_dtype == DType::f32) store_wide(o, rows);
+    else turn(o);
+  }
+
+  WW_DEVICE void multiply_all(int slot) {
+    ChunkWalk now(p_, request_);
+    int stage = 0;
+    Rows rows;
+    float values[32], o[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) values[i] = 0, o[i] = 0;
+    load_state(initial_slot(p_.batch, request_));
+    if constexpr (C::kDim <= 128) round_state(state_, 0);
+    while (now.more()) {
+      __syncthreads();
+      const int tokens = now.length(p_);
+      compute(values, o, rows, stage, {first_ + now.position, tokens});
+      if constexpr (C::kStages == 1) __syncthreads();
+      stage = stage + 1 == C::kStages ? 0 : stage + 1;
+      const int checkpoint = now.advance(p_, tokens);
+      if (checkpoint >= 0) store_state(checkpoint);
+    }
+    store_turned(rows);
+    if (p_.writes_state) store_state(slot);
+  }
+
+  // ---- outputs
+  WW_DEVICE int64_t out_at(const Rows& rows) const { return rows.row * p_.out_token_stride + int64_t{head_} * p_.v_dim; }
+  WW_DEVICE u32 out_tile() const { return memory_ + C::kOut + group_ * kBlockBytes; }
+  WW_DEVICE void store_wide(const float (&o)[32], Rows& rows) const {
+    auto* const out = static_cast<float*>(p_.out) + out_at(rows);
+#pragma unroll
+    for (int at = 0; at < 32; ++at) {
+      const int token = at / 4 * 8 + column_ + at % 2, v = v_ + at / 2 % 2 * 8;
+      if (token < rows.tokens && v < p_.v_dim) out[token * p_.out_token_stride + v] = o[at];
+    }
+    rows.tokens = 0;
+  }
+  // Outputs of 16 bits, turned round in shared memory, this warp's columns of it.
+  WW_DEVICE void turn(const float (&o)[32]) const {
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const u32 pair = ptx::movmatrix_trans(E::pack(o[4 * n + 2 * half], o[4 * n + 2 * half + 1]));
+        ptx::store_shared_4(out_tile() + piece_offset(8 * n + lane_ / 4, 2 * warp_ + half) + lane_ % 4 * 4, pair);
+      }
+    }
+    __syncwarp();
+  }
+  WW_DEVICE void store_turned(const Rows& rows) const {
+    auto* const out = static_cast<unsigned short*>(p_.out) + out_at(rows);
+    const int v = split_ + 64 * group_ + 16 * warp_;
+    if (v >= p_.v_dim || rows.tokens == 0) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = (lane_ + 32 * i) / 2, half = lane_ % 2;
+      u32 w[4];
+      ptx::load_shared_16(w, out_tile() + piece_offset(token, 2 * warp_ + half));
+      if (token >= rows.tokens) continue;
+      auto* const to = out + token * p_.out_token_stride + v + 8 * half;
+      if (p_.out_vectors) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(w[0], w[1], w[2], w[3]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) to[e] = static_cast<unsigned short>(w[e / 2] >> 16 * (e % 2));
+      }
+    }
+  }
+  WW_DEVICE void clear_rows() const {
+    const int end = first_row(p_.batch, request_ + 1), columns = min(64 * C::kGroups, p_.v_dim - split_);
+    for (int i = threadIdx.x; i < (end - first_) * columns; i += C::kThreads) {
+      const int64_t at = (first_ + i / columns) * p_.out_token_stride + int64_t{head_} * p_.v_dim + split_ + i % columns;
+      store_one(p_.out, at, 0, p_.out_dtype);
+    }
+  }
+
+  const LinearParams& p_;
+  char* const shared_;
+  const u32 memory_;
+  const int request_, head_, split_, group_, warp_, lane_, first_, v_, column_;
+  float s_[C::kDim / 2];
+  u32 state_[C::kDim <= 128 ? C::kDim / 16 : 1][4];  // S^T, rounded
+};
+
+template <class C>
+WW_DEVICE void chunk_scan(const LinearParams& p, char* shared) {
+  const int splits = (p.v_dim + 64 * C::kGroups - 1) / (64 * C::kGroups);
+  ChunkScan<C>(p, shared, blockIdx.y, blockIdx.x / splits, blockIdx.x % splits).run();
+}
+
+}  // namespace warpweave::linear

@@ -1,0 +1,211 @@
+#include "linear/cuda/chunked_kernel.h"
+
+#include <algorithm>
+
+namespace warpweave::linear {
+namespace {
+
+constexpr int64_t kAlign = 256;
+
+// Cuts the workspace into parts; without memory it only counts.
+class Parts {
+ public:
+  explicit Parts(void* memory) : memory_(static_cast<std::byte*>(memory)) {}
+  template <class T>
+  T* take(int64_t bytes) {
+    std::byte* const part = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    return reinterpret_cast<T*>(part);
+  }
+  size_t used() const { return static_cast<size_t>(used_); }
+
+ private:
+  std::byte* memory_;
+  int64_t used_ = 0;
+};
+
+struct Workspace {
+  void* packed;
+  void* out;  // of decode, f32
+  Chunk* list;
+  int* list_first;
+  ChunkWork work;
+  size_t bytes;
+};
+
+Workspace cut(void* memory, const LinearAttnShape& s, const LinearAttnLimits& limits) {
+  Parts parts(memory);
+  Workspace w{};
+  const int64_t tokens = std::max<int64_t>(1, limits.max_tokens);
+  const int64_t recurrent_tokens = std::min(tokens, int64_t{limits.max_requests} * kLinearAttnMaxVerifyNodes);
+  w.packed = parts.take<void>(std::max(2 * tokens, 4 * recurrent_tokens) * s.conv_channels());
+  w.out = parts.take<void>(limits.max_requests * int64_t{s.v_heads} * s.v_dim * 4);
+  w.work.rows = tokens;
+  w.work.capacity = linear_chunk_capacity(limits);
+  w.list = parts.take<Chunk>(w.work.capacity * static_cast<int64_t>(sizeof(Chunk)));
+  w.list_first = parts.take<int>((limits.max_requests + 1) * 4);
+  const int64_t head_rows = s.v_heads * tokens;
+  w.work.t = parts.take<void>(head_rows * kChunk * 2);
+  w.work.p = parts.take<void>(head_rows * kChunk * 2);
+  if (s.kind == LinearAttnKind::gdn) {
+    w.work.factors = parts.take<float>(head_rows * 16);
+  } else {
+    w.work.kg = parts.take<void>(head_rows * s.k_dim * 2);
+    w.work.qg = parts.take<void>(head_rows * s.k_dim * 2);
+    w.work.kd = parts.take<void>(head_rows * s.k_dim * 2);
+    w.work.decay = parts.take<float>(s.v_heads * w.work.capacity * s.k_dim * 4);
+  }
+  w.bytes = parts.used();
+  return w;
+}
+
+LinearAttnLimits limits_of(const LinearAttnCall& call) {
+  return {call.batch->num_requests, call.batch->num_tokens, call.conv != nullptr ? call.conv->width : 0};
+}
+
+int64_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+// Whether `elements` neighbours, from every multiple of them, are aligned to their size.
+bool aligned(const LinearAttnRows& rows, int elements) {
+  return reinterpret_cast<uintptr_t>(rows.data) % (elements * bytes_of(rows.dtype)) == 0 && rows.token_stride % elements == 0 &&
+         rows.head_stride % elements == 0;
+}
+
+LinearParams params_of(const LinearAttnCall& call) {
+  LinearParams p;
+  const LinearAttnShape& s = call.shape;
+  p.k_heads = s.k_heads, p.v_heads = s.v_heads, p.heads_per_k = s.heads_per_k(), p.k_dim = s.k_dim, p.v_dim = s.v_dim;
+  p.decay_channels = s.decay_dim();
+  p.batch = *call.batch;
+  p.q = call.q, p.k = call.k, p.v = call.v, p.g = call.g, p.beta = call.beta;
+  p.has_gates = call.gates != nullptr;
+  if (p.has_gates) p.gates = *call.gates;
+  p.l2norm = call.l2norm, p.l2norm_eps = call.l2norm_eps, p.scale = call.scale;
+  p.state = call.state;
+  p.out = call.out, p.out_dtype = call.out_dtype, p.out_token_stride = call.out_token_stride;
+  p.out_vectors = reinterpret_cast<uintptr_t>(call.out) % 16 == 0 && call.out_token_stride % 8 == 0;
+  return p;
+}
+
+RowsParams rows_of(const LinearAttnCall& call, const LinearParams& p) {
+  RowsParams rows;
+  rows.linear = p;
+  rows.has_conv = call.conv != nullptr;
+  if (rows.has_conv) rows.conv = *call.conv;
+  if (call.norm != nullptr) rows.norm = *call.norm;
+  rows.channels = call.shape.conv_channels();
+  rows.blocks = static_cast<int>(call.batch->num_tokens / kChunk) + call.batch->num_requests;
+  return rows;
+}
+
+// q, k and v are the rows that make_rows leaves.
+void use_packed(LinearParams& p, const RowsParams& rows) {
+  const int of_q = p.k_heads * p.k_dim;
+  const auto part = [&](int channel, int dim) {
+    auto* const data = static_cast<std::byte*>(rows.packed) + channel * bytes_of(rows.packed_dtype);
+    return LinearAttnRows{data, rows.packed_dtype, rows.channels, dim};
+  };
+  p.q = part(0, p.k_dim), p.k = part(of_q, p.k_dim), p.v = part(2 * of_q, p.v_dim);
+}
+
+void set_vectors(LinearParams& p) {
+  p.vectors = aligned(p.q, 4) && aligned(p.k, 4);
+  if (p.decay_channels > 1) p.vectors = p.vectors && aligned(p.has_gates ? p.gates.a : p.g, 4);
+}
+
+}  // namespace
+
+int64_t linear_chunk_capacity(const LinearAttnLimits& limits) {
+  return limits.max_tokens / kChunk + limits.max_tokens / 16 + 9 * int64_t{limits.max_requests} + 1;
+}
+
+ChunkedLinearKernel::ChunkedLinearKernel(std::unique_ptr<LinearDevice> device, bool wgmma) : device_(std::move(device)) {
+  caps_.name = wgmma && device_->has_wgmma() ? "wgmma" : "tile";
+  caps_.gdn = caps_.kda = caps_.decode = caps_.extend = caps_.verify_chain = caps_.verify_tree = true;
+  caps_.bf16_state = caps_.graph_capture = caps_.deterministic = true;
+}
+
+size_t ChunkedLinearKernel::workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const {
+  return cut(nullptr, shape, limits).bytes;
+}
+
+void ChunkedLinearKernel::decode(const LinearAttnCall& call) { recurrent(call, false); }
+void ChunkedLinearKernel::commit(const LinearAttnCall& call) { recurrent(call, true); }
+void ChunkedLinearKernel::extend(const LinearAttnCall& call) { chunks(call, true); }
+void ChunkedLinearKernel::target_verify(const LinearAttnCall& call) { chunks(call, false); }
+
+void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, bool commits) {
+  if (call.batch->num_requests == 0) return;
+  LinearParams p = params_of(call);
+  if (!commits) p.batch.parents = p.batch.accepted = nullptr;
+  if (call.conv != nullptr) {
+    RowsParams rows = rows_of(call, p);
+    rows.packed = cut(call.workspace, call.shape, limits_of(call)).packed;
+    rows.packed_dtype = DType::f32;
+    rows.writes_conv_state = true;
+    device_->make_rows(rows, call.stream);
+    use_packed(p, rows);
+  }
+  set_vectors(p);
+  if (commits) {
+    device_->commit(p, call.stream);
+  } else {
+    if (call.norm != nullptr) {  // what is normed is not rounded first
+      p.out = cut(call.workspace, call.shape, limits_of(call)).out;
+      p.out_dtype = DType::f32;
+      p.out_token_stride = int64_t{p.v_heads} * p.v_dim;
+    }
+    device_->decode(p, call.stream);
+    norm(call, p);
+  }
+}
+
+void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) {
+  if (call.batch->num_requests == 0) return;
+  LinearParams p = params_of(call);
+  p.writes_state = writes_state;
+  p.batch.accepted = nullptr;
+  if (writes_state) p.batch.parents = nullptr;
+  else p.batch.checkpoint_indptr = nullptr;
+  const Workspace w = cut(call.workspace, call.shape, limits_of(call));
+  p.work = w.work;
+  const DType from = call.conv != nullptr ? call.conv->x.dtype : call.q.dtype;
+  const DType element = from == DType::f16 ? DType::f16 : DType::bf16;
+  const bool as_they_are = call.conv == nullptr && call.q.dtype == element && call.k.dtype == element && call.v.dtype == element &&
+                           aligned(p.q, 8) && aligned(p.k, 8) && aligned(p.v, 8);
+  if (!as_they_are) {
+    RowsParams rows = rows_of(call, p);
+    rows.packed = w.packed;
+    rows.packed_dtype = element;
+    rows.writes_conv_state = writes_state;
+    device_->make_rows(rows, call.stream);
+    use_packed(p, rows);
+  }
+  set_vectors(p);
+  p.work.grid_chunks = static_cast<int>(call.batch->num_tokens / kChunk) + call.batch->num_requests;
+  if (p.batch.checkpoint_indptr != nullptr) {
+    p.work.list = w.list;
+    p.work.list_first = w.list_first;
+    device_->list_chunks(p, call.stream);
+  }
+  if (call.batch->num_tokens > 0) device_->prepare(p, element, call.stream);
+  device_->scan(p, element, scan_shape(p), call.stream);
+  norm(call, p);
+}
+
+void ChunkedLinearKernel::norm(const LinearAttnCall& call, const LinearParams& p) {
+  if (call.norm == nullptr) return;
+  RowsParams rows = rows_of(call, p);
+  rows.norm_from = p.out, rows.norm_from_dtype = p.out_dtype, rows.norm_from_stride = p.out_token_stride;
+  rows.linear.out = call.out, rows.linear.out_dtype = call.out_dtype, rows.linear.out_token_stride = call.out_token_stride;
+  device_->norm_rows(rows, call.stream);
+}
+
+// Two groups share what a block reads of q and k; one each gives twice the blocks, where multiprocessors would idle.
+ScanShape ChunkedLinearKernel::scan_shape(const LinearParams& p) const {
+  const bool wgmma = caps_.name == "wgmma" && p.k_dim <= 128;
+  const int64_t pairs = int64_t{p.batch.num_requests} * p.v_heads * ((p.v_dim + 127) / 128);
+  return {wgmma, wgmma && p.v_dim > 64 && 2 * pairs > device_->multiprocessors() ? 2 : 1};
+}
+
+}  // namespace warpweave::linear

@@ -1,0 +1,42 @@
+// The CUDA kernels as a LinearAttnKernelBase: "tile" (mma.sync, sm_80 and later) and "wgmma" (Hopper; what it has no tiles for
+// runs as tile does). Calls enqueue on call.stream.
+//
+// Beyond check_linear_attn_call: states and their strides are multiples of 16 bytes. A forward has at most max_tokens / 16
+// + 8 max_requests checkpoints (linear_chunk_capacity); more stop the program.
+//
+// Products are of 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode and
+// commit compute in f32.
+#pragma once
+
+#include <memory>
+
+#include "linear/cuda/linear_device.h"
+
+namespace warpweave::linear {
+
+// The kernels' bits depend on a request's own tokens alone but for how many columns a block has, which changes no sum.
+class ChunkedLinearKernel : public LinearAttnKernelBase {
+ public:
+  ChunkedLinearKernel(std::unique_ptr<LinearDevice> device, bool wgmma);
+
+  const LinearAttnKernelCaps& caps() const override { return caps_; }
+  size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const override;
+  void decode(const LinearAttnCall& call) override;
+  void extend(const LinearAttnCall& call) override;
+  void target_verify(const LinearAttnCall& call) override;
+  void commit(const LinearAttnCall& call) override;
+
+ private:
+  void chunks(const LinearAttnCall& call, bool writes_state);
+  void recurrent(const LinearAttnCall& call, bool commits);
+  void norm(const LinearAttnCall& call, const LinearParams& p);
+  ScanShape scan_shape(const LinearParams& p) const;
+
+  std::unique_ptr<LinearDevice> device_;
+  LinearAttnKernelCaps caps_;
+};
+
+// Chunks of a forward at most.
+int64_t linear_chunk_capacity(const LinearAttnLimits& limits);
+
+}  // namespace warpweave::linear

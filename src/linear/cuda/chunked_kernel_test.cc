@@ -1,0 +1,104 @@
+// The CUDA kernels of linear attention and the host code that calls them, run on the host (host_cta.h): the cases that every
+// kernel is held to, as far as they are small. Threads take their turns in several orders: each gives the same bits.
+#include "linear/cuda/chunked_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "device/cuda/testing/host_cta.h"
+
+namespace warpweave {
+using std::fmaxf;
+using std::fminf;
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+}  // namespace warpweave
+
+#include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/rows.cuh"
+
+#include "attention/cuda/testing/shared_array.h"
+
+#include "linear/cuda/launch_grids.h"
+#include "linear/testing/suite.h"
+
+namespace warpweave::linear {
+namespace {
+
+using host_cta::Order;
+using testing_linear::LinearAttnCase;
+
+class HostDevice : public LinearDevice {
+ public:
+  explicit HostDevice(Order order) : order_(order) {}
+  int multiprocessors() const override { return 4; }
+  bool has_wgmma() const override { return true; }
+
+  void decode(const LinearParams& p, void*) override {
+    recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
+  }
+  void commit(const LinearParams& p, void*) override {
+    recurrent_grid<RecurrentMode::commit>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
+  }
+  void make_rows(const RowsParams& p, void*) override {
+    run((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks, kRowsThreads, 0, [&] { linear::make_rows(p); });
+  }
+  void norm_rows(const RowsParams& p, void*) override {
+    run(p.linear.v_heads, p.blocks, kRowsThreads, 0, [&] { linear::norm_rows(p); });
+  }
+  void list_chunks(const LinearParams& p, void*) override {
+    run(1, 1, kListThreads, 0, [&] { linear::list_chunks(p, const_cast<Chunk*>(p.work.list), const_cast<int*>(p.work.list_first)); });
+  }
+  void prepare(const LinearParams& p, DType element, void*) override {
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_prepare<C>(p, cuda::smem); }); };
+    element == DType::f16 ? prepare_grid<ptx::F16>(p, with) : prepare_grid<ptx::Bf16>(p, with);
+  }
+  void scan(const LinearParams& p, DType element, const ScanShape& shape, void*) override {
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_scan<C>(p, cuda::smem); }); };
+    if (shape.wgmma) {
+      element == DType::f16 ? wgmma_scan_grid<ptx::F16>(p, shape.groups, with) : wgmma_scan_grid<ptx::Bf16>(p, shape.groups, with);
+    } else {
+      element == DType::f16 ? tile_scan_grid<ptx::F16>(p, with) : tile_scan_grid<ptx::Bf16>(p, with);
+    }
+  }
+
+ private:
+  template <class Kernel>
+  void run(int x, int y, int threads, int shared_bytes, const Kernel& kernel) {
+    for (int row = 0; row < y; ++row) {
+      for (int column = 0; column < x; ++column) {
+        std::memset(cuda::smem, 0xff, sizeof(cuda::smem));
+        ptx::set_shared_memory(cuda::smem, shared_bytes, threads);
+        host_cta::run(threads, order_, kernel, {static_cast<unsigned>(column), static_cast<unsigned>(row)});
+      }
+    }
+  }
+
+  Order order_;
+};
+
+// Products of 16-bit elements against a reference in f64, relative to the largest value.
+constexpr double kSlack = 0.02, kNormSlack = 0.05;  // small outputs become large ones by the norm
+
+bool small(const LinearAttnCase& c) {
+  const int tokens = std::accumulate(c.lengths.begin(), c.lengths.end(), 0, [](int sum, int n) { return sum + std::abs(n); });
+  return tokens <= 300 && c.shape.k_dim * c.shape.v_dim <= 128 * 128;
+}
+
+void expect_all_pass(bool wgmma, Order order, LinearAttnKind kind) {
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(order), wgmma);
+  for (const LinearAttnCase& c : testing_linear::linear_attn_cases()) {
+    if (c.shape.kind != kind || !small(c) || !testing_linear::runs_case(kernel.caps(), c)) continue;
+    const auto result = testing_linear::run_case(kernel, c, {.slack = c.norm ? kNormSlack : kSlack});
+    EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
+  }
+}
+
+TEST(ChunkedLinearKernel, TileGdn) { expect_all_pass(false, Order::ascending, LinearAttnKind::gdn); }
+TEST(ChunkedLinearKernel, TileKda) { expect_all_pass(false, Order::descending, LinearAttnKind::kda); }
+TEST(ChunkedLinearKernel, WgmmaGdn) { expect_all_pass(true, Order::random, LinearAttnKind::gdn); }
+TEST(ChunkedLinearKernel, WgmmaKda) { expect_all_pass(true, Order::ascending, LinearAttnKind::kda); }
+
+}  // namespace
+}  // namespace warpweave::linear

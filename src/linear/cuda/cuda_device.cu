@@ -1,0 +1,63 @@
+// The kernels on an NVIDIA GPU: the row-wise ones, and which file has the others.
+#include "linear/cuda/cuda_device.h"
+#include "ops/cuda/launch.cuh"
+
+#include "device/cuda/compute_capability.h"
+#include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/rows.cuh"
+
+namespace warpweave::linear {
+namespace {
+
+using gpu::LaunchShape;
+
+__global__ void __launch_bounds__(kRowsThreads) rows_kernel(const __grid_constant__ RowsParams p) {
+  ptx::launch_dependents();
+  ptx::grid_dependency_wait();
+  make_rows(p);
+}
+__global__ void __launch_bounds__(kRowsThreads) norm_kernel(const __grid_constant__ RowsParams p) {
+  ptx::launch_dependents();
+  ptx::grid_dependency_wait();
+  norm_rows(p);
+}
+__global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ LinearParams p) {
+  ptx::launch_dependents();
+  ptx::grid_dependency_wait();
+  list_chunks(p, const_cast<Chunk*>(p.work.list), const_cast<int*>(p.work.list_first));
+}
+
+class CudaLinearDevice : public LinearDevice {
+ public:
+  int multiprocessors() const override { return gpu::num_sms(); }
+  bool has_wgmma() const override { return current_compute_capability() == 90; }
+
+  void decode(const LinearParams& p, void* stream) override { launch_decode(p, static_cast<cudaStream_t>(stream)); }
+  void commit(const LinearParams& p, void* stream) override { launch_commit(p, static_cast<cudaStream_t>(stream)); }
+  void make_rows(const RowsParams& p, void* stream) override {
+    const dim3 grid((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks);
+    gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, rows_kernel, p);
+  }
+  void norm_rows(const RowsParams& p, void* stream) override {
+    const dim3 grid(p.linear.v_heads, p.blocks);
+    gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, norm_kernel, p);
+  }
+  void list_chunks(const LinearParams& p, void* stream) override {
+    gpu::launch_dependent({dim3(1), dim3(kListThreads), 0, static_cast<cudaStream_t>(stream)}, list_kernel, p);
+  }
+  void prepare(const LinearParams& p, DType element, void* stream) override {
+    const auto on = static_cast<cudaStream_t>(stream);
+    element == DType::f16 ? launch_prepare_f16(p, on) : launch_prepare_bf16(p, on);
+  }
+  void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) override {
+    const auto on = static_cast<cudaStream_t>(stream);
+    if (shape.wgmma) element == DType::f16 ? launch_wgmma_scan_f16(p, shape.groups, on) : launch_wgmma_scan_bf16(p, shape.groups, on);
+    else element == DType::f16 ? launch_tile_scan_f16(p, on) : launch_tile_scan_bf16(p, on);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<LinearDevice> make_cuda_device() { return std::make_unique<CudaLinearDevice>(); }
+
+}  // namespace warpweave::linear

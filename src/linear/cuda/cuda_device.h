@@ -1,0 +1,25 @@
+// The linear attention kernels of the current NVIDIA GPU. Only for builds with GPU kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "linear/cuda/chunked_kernel.h"
+
+namespace warpweave::linear {
+
+std::unique_ptr<LinearAttnKernelBase> make_cuda_linear_kernel(bool wgmma);
+std::unique_ptr<LinearDevice> make_cuda_device();
+
+// One file each (recurrent.cu, prepare_*.cu, scan_*.cu).
+void launch_decode(const LinearParams& p, cudaStream_t stream);
+void launch_commit(const LinearParams& p, cudaStream_t stream);
+void launch_prepare_bf16(const LinearParams& p, cudaStream_t stream);
+void launch_prepare_f16(const LinearParams& p, cudaStream_t stream);
+void launch_tile_scan_bf16(const LinearParams& p, cudaStream_t stream);
+void launch_tile_scan_f16(const LinearParams& p, cudaStream_t stream);
+void launch_wgmma_scan_bf16(const LinearParams& p, int groups, cudaStream_t stream);
+void launch_wgmma_scan_f16(const LinearParams& p, int groups, cudaStream_t stream);
+
+}  // namespace warpweave::linear

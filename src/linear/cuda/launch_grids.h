@@ -1,0 +1,76 @@
+// The kernels' instances and grids, for whatever runs them. `Run` is called as run.template kernel<Config>(grid x, grid y).
+#pragma once
+
+#include "linear/cuda/chunk_prepare.cuh"
+#include "linear/cuda/chunk_scan.cuh"
+#include "linear/cuda/recurrent.cuh"
+
+namespace warpweave::linear {
+
+// Calls `with` with the first of kDims that is at least `dim`.
+template <int... kDims, class With>
+void with_dim(int dim, const With& with) {
+  bool done = false;
+  ((done || dim > kDims ? false : (with.template operator()<kDims>(), done = true)), ...);
+}
+
+template <RecurrentMode kMode, class Run>
+void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) {
+  const auto rows = [&]<class State, int kDim, int kRows, bool kKda> {
+    using C = RecurrentConfig<State, kDim, kRows, kKda, kMode>;
+    run.template operator()<C>((p.v_dim + C::kTileRows - 1) / C::kTileRows * p.v_heads, p.batch.num_requests);
+  };
+  const auto kinds = [&]<class State, int kDim, int kRows> {
+    if (p.decay_channels > 1) rows.template operator()<State, kDim, kRows, true>();
+    else rows.template operator()<State, kDim, kRows, false>();
+  };
+  const bool few = int64_t{p.batch.num_requests} * p.v_heads * ((p.v_dim + 63) / 64) < 2 * multiprocessors;
+  const auto sizes = [&]<class State> {
+    with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> {
+      constexpr int kMany = kDim > 128 ? 2 : 4;  // rows of a thread
+      if (few) kinds.template operator()<State, kDim, 2>();
+      else kinds.template operator()<State, kDim, kMany>();
+    });
+  };
+  if (p.state.dtype == DType::f32) sizes.template operator()<F32State>();
+  else sizes.template operator()<Bf16State>();
+}
+
+template <class Element, class Run>
+void prepare_grid(const LinearParams& p, const Run& run) {
+  with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> {
+    if (p.decay_channels > 1) run.template operator()<PrepareConfig<Element, kDim, true>>(p.work.grid_chunks, p.v_heads);
+    else run.template operator()<PrepareConfig<Element, kDim, false>>(p.work.grid_chunks, p.k_heads);
+  });
+}
+
+// Stages that shared memory has room for.
+template <bool kKda, int kDim, int kGroups>
+constexpr int scan_stages() {
+  constexpr int kStage = (kKda ? 3 : 2) * kDim * 128 + (kGroups + 2) * kBlockBytes + 1024;
+  constexpr int kRoom = 226 * 1024 - kGroups * kBlockBytes;
+  return kRoom / kStage >= 3 ? 3 : kRoom / kStage;
+}
+template <template <class> class Products, class Element, bool kKda, int kDim, int kGroups>
+using ScanOf = ScanConfig<Element, kDim, kKda, Products, kGroups, scan_stages<kKda, kDim, kGroups>()>;
+
+template <template <class> class Products, class Element, int kDim, int kGroups, class Run>
+void scan_grid(const LinearParams& p, const Run& run) {
+  const int blocks = (p.v_dim + 64 * kGroups - 1) / (64 * kGroups) * p.v_heads;
+  if (p.decay_channels > 1) run.template operator()<ScanOf<Products, Element, true, kDim, kGroups>>(blocks, p.batch.num_requests);
+  else run.template operator()<ScanOf<Products, Element, false, kDim, kGroups>>(blocks, p.batch.num_requests);
+}
+
+template <class Element, class Run>
+void tile_scan_grid(const LinearParams& p, const Run& run) {
+  with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> { scan_grid<WarpProducts, Element, kDim, 1>(p, run); });
+}
+template <class Element, class Run>
+void wgmma_scan_grid(const LinearParams& p, int groups, const Run& run) {
+  with_dim<64, 128>(p.k_dim, [&]<int kDim> {
+    if (groups == 2) scan_grid<GroupProducts, Element, kDim, 2>(p, run);
+    else scan_grid<GroupProducts, Element, kDim, 1>(p, run);
+  });
+}
+
+}  // namespace warpweave::linear

@@ -1,0 +1,31 @@
+// What runs the kernels of linear attention: a GPU (cuda_device.cu), or host threads in tests. Each call enqueues.
+#pragma once
+
+#include "linear/cuda/linear_params.h"
+#include "linear/cuda/rows.h"
+
+namespace warpweave::linear {
+
+// How chunk_scan is cut: 64 columns of V per group of four warps.
+struct ScanShape {
+  bool wgmma = false;
+  int groups = 1;
+};
+
+class LinearDevice {
+ public:
+  virtual ~LinearDevice() = default;
+  virtual int multiprocessors() const = 0;
+  virtual bool has_wgmma() const = 0;
+
+  virtual void decode(const LinearParams& p, void* stream) = 0;
+  virtual void commit(const LinearParams& p, void* stream) = 0;
+  virtual void make_rows(const RowsParams& p, void* stream) = 0;
+  virtual void norm_rows(const RowsParams& p, void* stream) = 0;
+  virtual void list_chunks(const LinearParams& p, void* stream) = 0;
+  // `element`: bf16 or f16, of q, k, v and of what prepare leaves for scan.
+  virtual void prepare(const LinearParams& p, DType element, void* stream) = 0;
+  virtual void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) = 0;
+};
+
+}  // namespace warpweave::linear

@@ -1,0 +1,91 @@
+// The kernels of linear attention on the GPU: the cases that every kernel is held to, random shapes, repetition bit by bit, and
+// long prompts against decode, token by token. Skipped without a GPU.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+#include "linear/cuda/cuda_device.h"
+#include "linear/cuda/testing/gpu_adapter.h"
+#include "linear/testing/suite.h"
+
+namespace warpweave::linear {
+namespace {
+
+using testing_linear::LinearAttnCase;
+
+// Relative to the largest value, beside what the stored types cost: products of chunks are of 16-bit elements.
+// The norm makes large outputs of small ones.
+constexpr double kChunkSlack = 0.02, kNormSlack = 0.05, kRecurrentSlack = 5e-5;
+
+bool no_gpu() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) != cudaSuccess || count == 0;
+}
+
+class LinearGpu : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (no_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  void expect_right(const LinearAttnCase& c) {
+    GpuAdapter kernel(make_cuda_linear_kernel(GetParam()));
+    const bool recurrent = c.phase == LinearAttnPhase::decode;
+    const auto result = testing_linear::run_case(kernel, c, {.slack = recurrent ? kRecurrentSlack : c.norm ? kNormSlack : kChunkSlack});
+    EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
+    largest_share_ = std::max(largest_share_, result.largest_share);
+  }
+  double largest_share_ = 0;
+};
+
+TEST_P(LinearGpu, EveryCase) {
+  for (const LinearAttnCase& c : testing_linear::linear_attn_cases()) expect_right(c);
+  std::printf("largest share of a bound: %.2f\n", largest_share_);
+}
+
+TEST_P(LinearGpu, RandomShapes) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
+  for (int draw = 0; draw < 24; ++draw) {
+    LinearAttnCase c;
+    const int k_heads = pick(1, 3);
+    c.shape = {pick(0, 1) ? LinearAttnKind::kda : LinearAttnKind::gdn, k_heads, k_heads * pick(1, 3), 16 * pick(4, 16), 16 * pick(4, 16)};
+    c.phase = static_cast<LinearAttnPhase>(pick(0, 2));
+    const bool tree = c.phase == LinearAttnPhase::target_verify;
+    for (int r = pick(1, 4); r > 0; --r) c.lengths.push_back(c.phase == LinearAttnPhase::decode ? 1 : tree ? pick(1, 24) : pick(0, 150));
+    if (tree) c.tree = testing_linear::Tree::random;
+    c.conv = pick(0, 1), c.gates = pick(0, 1), c.norm = pick(0, 1);
+    c.checkpoints = c.phase == LinearAttnPhase::extend && pick(0, 1);
+    c.start = static_cast<testing_linear::Start>(pick(0, 2));
+    c.activation = c.out = pick(0, 1) ? DType::bf16 : DType::f16;
+    c.state = pick(0, 1) ? DType::f32 : DType::bf16;
+    c.seed = random();
+    c.name = "draw " + std::to_string(draw) + ": " + std::string(linear_attn_kind_name(c.shape.kind)) + " k " +
+             std::to_string(c.shape.k_dim) + " v " + std::to_string(c.shape.v_dim) + " phase " + std::to_string(static_cast<int>(c.phase));
+    expect_right(c);
+  }
+}
+
+TEST_P(LinearGpu, LongPromptIsWhatDecodeGives) {
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    EXPECT_LT(difference_from_decode(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 128, 128}, 2000), 0.01)
+        << linear_attn_kind_name(kind);
+  }
+}
+
+TEST_P(LinearGpu, SameBitsAgain) {
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 128, 128}, 700)) << linear_attn_kind_name(kind);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LinearGpu, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "wgmma" : "tile"; });
+
+}  // namespace
+}  // namespace warpweave::linear
