@@ -26,7 +26,8 @@ def application():
     program = ROOT / os.environ.get("WARPWEAVE_PROGRAM", "build/warpweave")
     environment = {**os.environ, "WARPWEAVE": str(program), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT),
                    # Ray's own processes may take long to start on a busy machine.
-                   "RAY_agent_register_timeout_ms": "300000", "RAY_raylet_start_wait_time_s": "300"}
+                   "RAY_agent_register_timeout_ms": "300000", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "200",
+                   "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "100"}
     command = [sys.executable, "-m", "ray.serve.scripts", "run", "examples.ray.app:build",
                f"model_path={ROOT / 'models/tale-llama'}", "replicas=2", "threads=1", "cpus=0.5",
                "flags=--max-total-tokens 8192 --enable-cache-report"]
@@ -38,7 +39,9 @@ def application():
                 break
         except requests.RequestException:
             pass
-        assert process.poll() is None and time.monotonic() < end, process.stdout.read()
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()  # else reading on would wait for its end
+            pytest.fail("the application did not start:\n" + process.stdout.read())
         time.sleep(0.5)
     yield process
     process.terminate()
