@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "attention/hardware_memory.h"
 #include "attention/select.h"
 #include "device/cpu/cpu_info.h"
 
@@ -15,28 +16,29 @@ struct NamedHardware {
   std::string_view name;
   DeviceArch arch;
   int cuda_version;
+  int memory_gib = 0;  // 0: not known
 };
 
 constexpr int kCuda = 12080;  // the version assumed for a described NVIDIA device
 
 constexpr NamedHardware kNamed[] = {
-    {"h100", "NVIDIA H100", DeviceArch::sm_90, kCuda},
-    {"h200", "NVIDIA H200", DeviceArch::sm_90, kCuda},
-    {"h20", "NVIDIA H20", DeviceArch::sm_90, kCuda},
-    {"gh200", "NVIDIA GH200", DeviceArch::sm_90, kCuda},
-    {"b200", "NVIDIA B200", DeviceArch::sm_100, kCuda},
-    {"gb200", "NVIDIA GB200", DeviceArch::sm_100, kCuda},
-    {"b300", "NVIDIA B300", DeviceArch::sm_103, kCuda},
-    {"gb300", "NVIDIA GB300", DeviceArch::sm_103, kCuda},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", DeviceArch::sm_120, kCuda},
-    {"a100", "NVIDIA A100", DeviceArch::sm_80, kCuda},
-    {"a40", "NVIDIA A40", DeviceArch::sm_86, kCuda},
-    {"a10", "NVIDIA A10", DeviceArch::sm_86, kCuda},
-    {"rtx3090", "NVIDIA GeForce RTX 3090", DeviceArch::sm_86, kCuda},
-    {"l40s", "NVIDIA L40S", DeviceArch::sm_89, kCuda},
-    {"l4", "NVIDIA L4", DeviceArch::sm_89, kCuda},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", DeviceArch::sm_89, kCuda},
-    {"t4", "NVIDIA T4", DeviceArch::sm_75, kCuda},
+    {"h100", "NVIDIA H100", DeviceArch::sm_90, kCuda, 94},
+    {"h200", "NVIDIA H200", DeviceArch::sm_90, kCuda, 141},
+    {"h20", "NVIDIA H20", DeviceArch::sm_90, kCuda, 96},
+    {"gh200", "NVIDIA GH200", DeviceArch::sm_90, kCuda, 144},
+    {"b200", "NVIDIA B200", DeviceArch::sm_100, kCuda, 192},
+    {"gb200", "NVIDIA GB200", DeviceArch::sm_100, kCuda, 192},
+    {"b300", "NVIDIA B300", DeviceArch::sm_103, kCuda, 288},
+    {"gb300", "NVIDIA GB300", DeviceArch::sm_103, kCuda, 288},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", DeviceArch::sm_120, kCuda, 32},
+    {"a100", "NVIDIA A100", DeviceArch::sm_80, kCuda, 80},
+    {"a40", "NVIDIA A40", DeviceArch::sm_86, kCuda, 48},
+    {"a10", "NVIDIA A10", DeviceArch::sm_86, kCuda, 24},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", DeviceArch::sm_86, kCuda, 24},
+    {"l40s", "NVIDIA L40S", DeviceArch::sm_89, kCuda, 48},
+    {"l4", "NVIDIA L4", DeviceArch::sm_89, kCuda, 24},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", DeviceArch::sm_89, kCuda, 24},
+    {"t4", "NVIDIA T4", DeviceArch::sm_75, kCuda, 16},
     {"mi250x", "AMD Instinct MI250X", DeviceArch::gfx90a, 0},
     {"mi300x", "AMD Instinct MI300X", DeviceArch::gfx942, 0},
     {"mi355x", "AMD Instinct MI355X", DeviceArch::gfx950, 0},
@@ -108,6 +110,14 @@ Result<HardwareFacts> named_hardware(std::string_view name) {
   }
   return Status::not_found(fmt::format("--hardware \"{}\" is not known; known: {}", name.substr(0, 64), names),
                            "--hardware");
+}
+
+int64_t named_hardware_memory_bytes(std::string_view name) {
+  const std::string key = hardware_key(name);
+  for (const NamedHardware& hardware : kNamed) {
+    if (hardware.key == key) return int64_t{hardware.memory_gib} << 30;
+  }
+  return 0;
 }
 
 std::vector<std::string> named_hardware_list() {

@@ -134,10 +134,23 @@ TEST(Select, OwnKernelsReadFp4InBothPhases) {
   }
 }
 
+// Beyond the field's names for MLA.
+TEST(Select, LatentAttentionRunsOnCpus) {
+  for (const char* name : {"", "torch_native"}) {
+    const auto resolved = select_attention(named_hardware("cpu").value(), deepseek(), backend_flag(name));
+    ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+    EXPECT_EQ(resolved->prefill, *name == 0 ? "intel_amx" : name);
+    EXPECT_EQ(resolved->decode, resolved->prefill);
+    EXPECT_TRUE(resolved->decode_caps->kinds.has(AttentionKind::mla));
+  }
+}
+
 TEST(Select, WhatPrefillsWholePromptsOnlyNeedsThem) {
   Caps caps = *written_backends()[0];
   for (const Caps* candidate : written_backends()) {
-    if (candidate->name == "torch_native" && candidate->archs.has(DeviceArch::cpu_x86_64)) caps = *candidate;
+    if (candidate->name == "torch_native" && candidate->kinds.has(AttentionKind::mha) && candidate->archs.has(DeviceArch::cpu_x86_64)) {
+      caps = *candidate;
+    }
   }
   caps.chunked_prefix = false;
   const KnownBackend known[] = {{&caps, true, nullptr, true}};

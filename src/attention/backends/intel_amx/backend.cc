@@ -38,12 +38,12 @@ TierKernels kernels_of(CpuTier tier) {
 
 class IntelAmxBackend : public AttentionBackend {
  public:
-  IntelAmxBackend(const BackendContext& context, CpuTier tier)
-      : team_(context.team), kernels_(kernels_of(tier)), runners_(team_->size()) {
+  IntelAmxBackend(const BackendContext& context, CpuTier tier, const Caps& caps)
+      : caps_(caps), team_(context.team), kernels_(kernels_of(tier)), runners_(team_->size()) {
     shape_.threads = team_->size();
   }
 
-  const Caps& caps() const override { return kCaps; }
+  const Caps& caps() const override { return caps_; }
 
   Status init_forward_metadata(const ForwardBatch& batch) override {
     WW_RETURN_IF_ERROR(check_batch(batch));
@@ -84,6 +84,7 @@ class IntelAmxBackend : public AttentionBackend {
     Plan plan;
   };
 
+  const Caps& caps_;
   ThreadTeam* team_;
   TierKernels kernels_;
   PlanShape shape_;  // as of the last call: layers of one model rarely differ
@@ -147,16 +148,21 @@ void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& ca
 
 }  // namespace
 
-std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier) {
-  return std::make_unique<IntelAmxBackend>(context, tier);
+std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier, AttentionKind kind) {
+  return std::make_unique<IntelAmxBackend>(context, tier, kind == AttentionKind::mla ? kMlaCaps : kCaps);
 }
 
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return create_for_tier(context, cpu_info().tier);
 }
 
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext& context) {
+  return create_for_tier(context, cpu_info().tier, AttentionKind::mla);
+}
+
 }  // namespace warpweave::intel_amx
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(intel_amx, intel_amx::kCaps, intel_amx::create)
+WW_REGISTER_ATTENTION_BACKEND(intel_amx_mla, intel_amx::kMlaCaps, intel_amx::create_mla)
 }

@@ -15,7 +15,10 @@ namespace warpweave::intel_amx {
 
 std::unique_ptr<AttentionBackend> create(const BackendContext& context);
 
-// For tests: a given tier, which this CPU must have.
-std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier);
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext& context);
+
+// For tests: a given tier, which this CPU must have. `kind`: whose Caps it tells, mha or mla.
+std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier,
+                                                  AttentionKind kind = AttentionKind::mha);
 
 }  // namespace warpweave::intel_amx

@@ -30,4 +30,14 @@ inline constexpr Caps kCaps = {
     .kernels = {.prefill = "intel_amx", .decode = "intel_amx"},
 };
 
+// Latent rows (DeepSeek) through the same code: one KV head, V the first part of K.
+inline constexpr Caps kMlaCaps = [] {
+  Caps caps = kCaps;
+  caps.kinds = {AttentionKind::mla};
+  caps.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2};
+  caps.head_dims = IntChoice::any_up_to(576);
+  caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = false;
+  return caps;
+}();
+
 }  // namespace warpweave::intel_amx

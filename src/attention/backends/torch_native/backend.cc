@@ -49,10 +49,10 @@ float dot(const float* a, const float* b, int count) {
 
 class TorchNativeBackend : public AttentionBackend {
  public:
-  explicit TorchNativeBackend(const BackendContext& context)
-      : team_(context.team), scratch_(team_->size()) {}
+  TorchNativeBackend(const BackendContext& context, const Caps& caps)
+      : caps_(caps), team_(context.team), scratch_(team_->size()) {}
 
-  const Caps& caps() const override { return kCaps; }
+  const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
 
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override {
@@ -100,6 +100,7 @@ class TorchNativeBackend : public AttentionBackend {
   static void row(const AttentionCall& call, int64_t token, int head, Visible visible,
                   Scratch& scratch);
 
+  const Caps& caps_;
   ThreadTeam* team_;
   std::vector<Scratch> scratch_;
 };
@@ -177,7 +178,10 @@ void TorchNativeBackend::row(const AttentionCall& call, int64_t token, int head,
 }
 
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
-  return std::make_unique<TorchNativeBackend>(context);
+  return std::make_unique<TorchNativeBackend>(context, kCaps);
+}
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext& context) {
+  return std::make_unique<TorchNativeBackend>(context, kMlaCaps);
 }
 
 }  // namespace
@@ -185,4 +189,5 @@ std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(torch_native, torch_native::kCaps, torch_native::create)
+WW_REGISTER_ATTENTION_BACKEND(torch_native_mla, torch_native::kMlaCaps, torch_native::create_mla)
 }

@@ -29,6 +29,16 @@ inline constexpr Caps kCaps = {
     .kernels = {.prefill = "row by row", .decode = "row by row"},
 };
 
+// Latent rows (DeepSeek) through the same code: one KV head, V the first part of K.
+inline constexpr Caps kMlaCaps = [] {
+  Caps caps = kCaps;
+  caps.kinds = {AttentionKind::mla};
+  caps.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2};
+  caps.head_dims = IntChoice::any_up_to(576);
+  caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = false;
+  return caps;
+}();
+
 inline constexpr Caps kCudaCaps = {
     .name = "torch_native",
     .summary = "one block per query row and head on a CUDA GPU: slow, simple, trusted",
