@@ -35,6 +35,11 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
     if (std::sscanf(value.c_str(), "%d/%d", &c.q_heads, &c.kv_heads) != 2) fail(where, "heads=Q/KV");
   } else if (key == "d") {
     c.head_dim = c.v_head_dim = std::stoi(value);
+  } else if (key == "latent") {
+    int rope = 0;
+    if (std::sscanf(value.c_str(), "%d+%d", &c.v_head_dim, &rope) != 2) fail(where, "latent=RANK+ROPE");
+    c.latent = true;
+    c.head_dim = c.v_head_dim + rope;
   } else if (key == "dv") {
     c.v_head_dim = std::stoi(value);
   } else if (key == "page") {
@@ -86,7 +91,7 @@ bool fits_fp4(const Case& c) {
 std::vector<KvFormat> formats_of(const Case& c) {
   std::vector<KvFormat> formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
                                    KvFormat::fp8_e5m2};
-  if (fits_fp4(c)) formats.push_back(KvFormat::fp4_e2m1);
+  if (fits_fp4(c) && !c.latent) formats.push_back(KvFormat::fp4_e2m1);
   return formats;
 }
 
@@ -94,6 +99,7 @@ void check(const Case& c, const std::string& where) {
   if (c.shared > 0 && (c.requests.empty() || c.shared > c.requests[0].kv_len)) {
     fail(where, "the first request is shorter than the shared tokens");
   }
+  if (c.latent && c.kv_heads != 1) fail(where, "latent attention has one KV head");
   for (const KvFormat format : c.kv_formats) {
     if (format == KvFormat::fp4_e2m1 && !fits_fp4(c)) fail(where, "fp4_e2m1 needs head dims of 16n");
   }

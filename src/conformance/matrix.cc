@@ -90,16 +90,17 @@ MatrixRow row_of(const Caps& caps, AttentionKind kind, EnumSet<DeviceArch> archs
 }
 
 // What a device proved of one backend: the report's cells, and columns that no case can prove.
-MatrixRow proven_row(const Caps& caps, const BackendReport& backend, const DeviceReport& report, int device) {
+MatrixRow proven_row(const Caps& caps, AttentionKind kind, const BackendReport& backend, const DeviceReport& report,
+                     int device) {
   EnumSet<DeviceArch> ran;
   for (int i = 0; i < kNumDeviceArchs; ++i) {
     const auto arch = static_cast<DeviceArch>(i);
     if (arch_name(arch) == report.arch) ran.bits |= 1u << i;
   }
-  MatrixRow row = row_of(caps, AttentionKind::mha, ran, RowState::proven);
+  MatrixRow row = row_of(caps, kind, ran, RowState::proven);
   row.device = device;
   row.via = backend.via;
-  const auto columns = columns_of(AttentionKind::mha);
+  const auto columns = columns_of(kind);
   for (size_t i = 0; i < columns.size(); ++i) {
     for (size_t j = 0; j < matrix_columns().size(); ++j) {
       if (matrix_columns()[j].title == columns[i]) row.cells[i] = {backend.cells[j].state, backend.cells[j].text};
@@ -125,7 +126,8 @@ std::vector<std::string> tiers_that_ran(const BackendReport& backend) {
 }
 
 bool is_of(const BackendReport& backend, const Caps& caps) {
-  return backend.name == caps.name && backend.archs == claims_of(caps).archs;
+  const BackendReport claims = claims_of(caps);
+  return backend.name == caps.name && backend.kind == claims.kind && backend.archs == claims.archs;
 }
 
 // Rows of what is written: one per architecture that ran, one for the rest.
@@ -137,7 +139,7 @@ void add_written(const Caps& caps, AttentionKind kind, std::span<const DeviceRep
   for (size_t d = 0; d < reports.size(); ++d) {
     for (const BackendReport& backend : reports[d].backends) {
       if (!is_of(backend, caps)) continue;
-      rows.push_back(proven_row(caps, backend, reports[d], static_cast<int>(d) + 1));
+      rows.push_back(proven_row(caps, kind, backend, reports[d], static_cast<int>(d) + 1));
       if (has_tiers) rows.back().tiers = tiers_that_ran(backend);
       std::erase_if(open_tiers, [&](const std::string& tier) {
         return std::find(rows.back().tiers.begin(), rows.back().tiers.end(), tier) != rows.back().tiers.end();
@@ -154,6 +156,12 @@ void add_written(const Caps& caps, AttentionKind kind, std::span<const DeviceRep
   if (open.bits != 0) rows.push_back(row_of(caps, kind, open, RowState::claimed));
 }
 
+bool is_declared(std::string_view name, AttentionKind kind) {
+  const auto declared = declared_backends();
+  return std::any_of(declared.begin(), declared.end(),
+                     [&](const Caps& caps) { return caps.name == name && caps.kinds.has(kind); });
+}
+
 void add_backends(AttentionKind kind, std::span<const DeviceReport> reports, std::vector<MatrixRow>& rows) {
   for (const Caps& declared : declared_backends()) {
     if (!declared.kinds.has(kind)) continue;
@@ -168,6 +176,10 @@ void add_backends(AttentionKind kind, std::span<const DeviceReport> reports, std
                      [](const MatrixRow& a, const MatrixRow& b) { return a.state < b.state; });
     rows.insert(rows.end(), written.begin(), written.end());
     if (missing.bits != 0) rows.push_back(row_of(declared, kind, missing, RowState::not_written));
+  }
+  // What the field does not have.
+  for (const Caps* caps : written_backends()) {
+    if (caps->kinds.has(kind) && !is_declared(caps->name, kind)) add_written(*caps, kind, reports, rows);
   }
 }
 

@@ -34,7 +34,8 @@ constexpr Named kNames[] = {
     WW_MUTANT(lse_not_written), WW_MUTANT(empty_request_skipped), WW_MUTANT(head_scale_ignored),
     WW_MUTANT(head_scale_of_first_head), WW_MUTANT(block_scale_ignored), WW_MUTANT(nibbles_swapped),
     WW_MUTANT(fp8_formats_swapped), WW_MUTANT(bf16_sum), WW_MUTANT(last_token_twice),
-    WW_MUTANT(neighbour_request), WW_MUTANT(batch_dependent_blocks),
+    WW_MUTANT(neighbour_request), WW_MUTANT(latent_value_slice), WW_MUTANT(latent_rope_first),
+    WW_MUTANT(batch_dependent_blocks),
     WW_MUTANT(phase_dependent_blocks), WW_MUTANT(query_scale_of_neighbour),
     WW_MUTANT(probability_saturated), WW_MUTANT(value_order_of_registers),
     WW_MUTANT(short_sum_of_all_tokens),
@@ -44,7 +45,7 @@ constexpr Named kNames[] = {
 constexpr Caps kCaps = {
     .name = "mutant",
     .summary = "a simple backend with a planted bug",
-    .kinds = {AttentionKind::mha},
+    .kinds = {AttentionKind::mha, AttentionKind::mla},
     .phases = {AttentionPhase::prefill, AttentionPhase::decode},
     .archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other},
     .dtypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16},
@@ -102,6 +103,8 @@ class Mutant : public AttentionBackend {
 
  private:
   bool is(Mutation mutation) const { return mutation_ == mutation; }
+  static bool is_latent(const AttentionCall& call) { return call.k.data == call.v.data; }
+  static int rope_dim(const AttentionCall& call) { return call.head_dim - call.v_head_dim; }
 
   void run(const ForwardBatch& batch, const AttentionCall& call, bool decode) {
     if (!is(M::empty_request_skipped)) clear_empty_requests(batch, call);
@@ -203,6 +206,7 @@ class Mutant : public AttentionBackend {
         is(M::q_stride_assumed) ? call.num_q_heads * call.head_dim : call.q_token_stride;
     const float* given = call.q_f32() + row.token * q_stride + row.head * call.head_dim;
     std::vector<float> q(given, given + call.head_dim), k(call.head_dim);
+    if (is(M::latent_rope_first) && is_latent(call)) std::rotate(q.begin(), q.begin() + rope_dim(call), q.end());
     if (fp8_) round_query(row, q_stride, given, q);
     const int group = call.num_q_heads / call.num_kv_heads;
     load(call.k, row.head / group, offset(batch, call, call.k, row, kv), call.head_dim, k.data());
@@ -287,7 +291,8 @@ class Mutant : public AttentionBackend {
       const float weight = std::exp(s - top), rounded = rounded_weight(weight);
       state.sum += weight;
       const int64_t at = offset(batch, call, call.v, row, value_token(row, kv));
-      load(call.v, row.head / group, at, v_dim, v.data());
+      const int64_t skipped = is(M::latent_value_slice) && is_latent(call) ? rope_dim(call) : 0;
+      load(call.v, row.head / group, at + skipped, v_dim, v.data());
       for (int i = 0; i < v_dim; ++i) terms[i].push_back(rounded * v[i]);
     }
     for (int i = 0; i < v_dim; ++i) {

@@ -53,6 +53,8 @@ enum class Mutation {
   bf16_sum,                // the output is summed in bf16
   last_token_twice,
   neighbour_request,       // every request reads the first one's pages
+  latent_value_slice,      // latent attention: V is taken from the end of the row
+  latent_rope_first,       // and its queries to be [rope | latent]
   batch_dependent_blocks,  // sums in an order that depends on the batch: not deterministic
   phase_dependent_blocks,  // or on the phase
   // Of fp8 arithmetic only:

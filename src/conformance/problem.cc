@@ -40,7 +40,7 @@ Problem::Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size
       scale_(1 / std::sqrt(static_cast<float>(c.head_dim))) {
   place_pages(seed);
   k_ = make_pool(c.head_dim, seed ^ 0x5ca1e);
-  v_ = make_pool(c.v_head_dim, seed ^ 0x5ca1f);
+  if (!c.latent) v_ = make_pool(c.v_head_dim, seed ^ 0x5ca1f);
   fill(seed);
   if (c.tree != Tree::none) plant_trees(seed);
   if (c.dual_chunk_len > 0) make_query_forms(seed);
@@ -162,7 +162,7 @@ void Problem::fill(uint64_t seed) {
         v = shared_v[kv];
       }
       rounding.add(fill_pool(k_, case_.head_dim, k, {request, kv}));
-      rounding.add(fill_pool(v_, case_.v_head_dim, v, {request, kv}));
+      if (!case_.latent) rounding.add(fill_pool(v_, case_.v_head_dim, v, {request, kv}));
     }
   }
   quantisation_error_ = rounding.square > 0 ? std::sqrt(rounding.error / rounding.square) : 0;
@@ -256,7 +256,7 @@ void Problem::read_k(int request, int kv, int head, float* out) const {
   kv_decode_run(k_.view, head, offset_of(k_.view, request, kv, head), case_.head_dim, out);
 }
 void Problem::read_v(int request, int kv, int head, float* out) const {
-  kv_decode_run(v_.view, head, offset_of(v_.view, request, kv, head), case_.v_head_dim, out);
+  kv_decode_run(v_view(), head, offset_of(v_view(), request, kv, head), case_.v_head_dim, out);
 }
 
 std::vector<Slice> Problem::all() const {
@@ -344,9 +344,10 @@ void Problem::fill_call(Forward& forward) const {
   const int64_t out_row = int64_t{case_.q_heads} * case_.v_head_dim, out_stride = out_row + case_.gap;
   forward.out.assign(forward.batch.num_tokens * out_stride, kNaN);
   forward.lse.assign(static_cast<size_t>(forward.batch.num_tokens) * case_.q_heads, kNaN);
-  forward.pool_bytes = std::max(k_.memory->bytes(), v_.memory->bytes());
+  const Pool& v = case_.latent ? k_ : v_;
+  forward.pool_bytes = std::max(k_.memory->bytes(), v.memory->bytes());
   if (k_.block_scales) {
-    forward.block_scale_bytes = std::max(k_.block_scales->bytes(), v_.block_scales->bytes());
+    forward.block_scale_bytes = std::max(k_.block_scales->bytes(), v.block_scales->bytes());
   }
   AttentionCall& call = forward.call;
   call.num_q_heads = case_.q_heads;
@@ -360,7 +361,7 @@ void Problem::fill_call(Forward& forward) const {
   call.q = forward.q.data();
   call.q_token_stride = int64_t{case_.q_heads} * case_.head_dim + case_.gap;
   call.k = k_.view;
-  call.v = v_.view;
+  call.v = v_view();
   call.out = forward.out.data();
   call.out_token_stride = out_stride;
   call.lse = forward.lse.data();

@@ -131,6 +131,7 @@ class Problem {
   int position_of(int request, int row) const;
   void append_mask(int request, int row, std::vector<uint32_t>& mask) const;
   void fill_call(Forward& forward) const;
+  const KvPoolView& v_view() const { return case_.latent ? k_.view : v_.view; }
   int64_t offset_of(const KvPoolView& view, int request, int kv, int head) const;
 
   Case case_;
@@ -143,7 +144,7 @@ class Problem {
   std::vector<int32_t> page_table_;
   int page_table_stride_ = 0;
   int num_pages_ = 0;
-  Pool k_, v_;
+  Pool k_, v_;                                     // v_ without memory: latent attention, V is part of K
   std::vector<DraftTree> trees_;                   // per request, or empty
   int tree_mask_words_ = 0;
   double quantisation_error_ = 0;

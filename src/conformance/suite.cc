@@ -51,6 +51,20 @@ double slack_of(KvFormat format) {
 
 constexpr double kLseSlack = 1e-4;  // relative, absolute below 1
 
+// Latent attention is held to the direction of the whole result, too, as its kernels are in the field: so much may
+// 1 - cos(out, reference) be. Two vectors of zeros have none.
+constexpr double kLatentCosine = 5e-6;
+
+double cosine_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    ab += static_cast<double>(a[i]) * b[i];
+    aa += static_cast<double>(a[i]) * a[i];
+    bb += static_cast<double>(b[i]) * b[i];
+  }
+  return aa + bb > 0 ? 1 - 2 * ab / (aa + bb) : 0;
+}
+
 // What a result may be away from the reference.
 struct Expectation {
   Output output;
@@ -251,7 +265,7 @@ class Suite {
       result.text = "the backend was not created";
       return result;
     }
-    compare(variant.run_problem(problem, *backend, problem.all(), c.decode), expected, variant, result);
+    compare(c, variant.run_problem(problem, *backend, problem.all(), c.decode), expected, variant, result);
     return result;
   }
 
@@ -266,11 +280,11 @@ class Suite {
       result.text = "the backend was not created";
       return result;
     }
-    compare(variant.run_graph(problem, *backend, problem.all(), c.decode), expected, variant, result);
+    compare(c, variant.run_graph(problem, *backend, problem.all(), c.decode), expected, variant, result);
     return result;
   }
 
-  static void compare(const Output& output, const Expectation& expected, const Variant& variant,
+  static void compare(const Case& c, const Output& output, const Expectation& expected, const Variant& variant,
                       CheckResult& result) {
     if (!output.error.empty()) {
       result.text = output.error;
@@ -281,6 +295,11 @@ class Suite {
     result.error = out.difference;
     result.bound = out.bound;
     result.passed = out.passed() && lse.passed();
+    const double cosine = c.latent ? cosine_difference(output.out, expected.output.out) : 0;
+    if (!(cosine <= kLatentCosine)) {
+      result.passed = false;
+      result.text = fmt::format("cosine difference {:.3g}, at most {:.3g} allowed", cosine, kLatentCosine);
+    }
     if (!out.passed()) {
       result.text = fmt::format("output differs by {:.3g}, at most {:.3g} allowed", out.difference, out.bound);
     } else if (!lse.passed()) {
@@ -349,6 +368,7 @@ std::string_view check_name(Check check) {
 ModelFacts model_facts_of(const Case& c, KvFormat format) {
   ModelFacts model;
   model.architecture = "conformance case " + c.name;
+  if (c.latent) model.kind = AttentionKind::mla;
   model.dtype = format == KvFormat::f32   ? ModelDType::f32
                 : format == KvFormat::f16 ? ModelDType::f16
                                           : ModelDType::bf16;
@@ -374,7 +394,7 @@ std::vector<std::string> features_of(const Case& c, KvFormat format, int page_si
                                      : fmt::format("{}/{}", c.head_dim, c.v_head_dim)),
   };
   if (page_size > 1) features.push_back("pages > 1");
-  if (c.q_heads > c.kv_heads) features.push_back(fmt::format("GQA {}", c.q_heads / c.kv_heads));
+  if (c.q_heads > c.kv_heads && !c.latent) features.push_back(fmt::format("GQA {}", c.q_heads / c.kv_heads));
   if (c.window >= 0) features.push_back("sliding window");
   if (c.softcap > 0) features.push_back("softcap");
   if (c.sinks) features.push_back("sinks");

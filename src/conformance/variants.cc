@@ -23,16 +23,18 @@ std::vector<Variant> host_variants() {
     // What it needs beside the CPU, such as an OpenCL driver, may be missing here.
     if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
     const std::string name(backend.caps->name);
+    const AttentionKind kind = backend.caps->kinds.has(AttentionKind::mla) ? AttentionKind::mla : AttentionKind::mha;
+    const std::string of_kind = name + (kind == AttentionKind::mla ? "-mla" : "");
     if (name != "intel_amx") {
-      variants.push_back({name, "cpu", cpu, backend.caps, backend.create, {}, 1});
+      variants.push_back({of_kind, "cpu", cpu, backend.caps, backend.create, {}, 1});
       if (backend.caps->kernels.decode == "tile") variants.back().via = opencl_name();
       continue;
     }
     for (int tier = 0; tier <= static_cast<int>(cpu_info().tier); ++tier) {
       const CpuTier value = static_cast<CpuTier>(tier);
-      variants.push_back({"intel_amx@" + std::string(cpu_tier_name(value)), "cpu", cpu, backend.caps,
-                          [value](const BackendContext& context) {
-                            return intel_amx::create_for_tier(context, value);
+      variants.push_back({of_kind + "@" + std::string(cpu_tier_name(value)), "cpu", cpu, backend.caps,
+                          [value, kind](const BackendContext& context) {
+                            return intel_amx::create_for_tier(context, value, kind);
                           },
                           {}, 1});
     }
