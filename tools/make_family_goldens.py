@@ -48,6 +48,14 @@ PHIMOE = dict(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24, 
 
 YARN = rope("yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
 
+MLA = dict(num_hidden_layers=3, num_key_value_heads=4, head_dim=8, kv_lora_rank=32, qk_nope_head_dim=16,
+           qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1, moe_intermediate_size=24)
+
+
+def yarn_mscale(mscale, mscale_all_dim):
+    return {"rope_parameters": {**YARN["rope_parameters"], "mscale": mscale, "mscale_all_dim": mscale_all_dim}}
+
+
 # name -> (model_type, config keys beside BASE, dtype of the saved weights)
 FAMILIES = {
     "llama": ("llama", rope("llama3", theta=500000.0, factor=8.0, low_freq_factor=1.0,
@@ -87,6 +95,16 @@ FAMILIES = {
     "olmoe-moe": ("olmoe", dict(rope("default"), hidden_size=64, num_experts=6, num_experts_per_tok=3,
                                 intermediate_size=24, norm_topk_prob=False), "bfloat16"),
     "phimoe-moe": ("phimoe", dict(longrope(original=128), **PHIMOE), "bfloat16"),
+    "deepseek-v2-moe": ("deepseek_v2", dict(MLA, **yarn_mscale(0.707, 0.707), q_lora_rank=None, topk_method="greedy",
+                                            num_experts_per_tok=3, routed_scaling_factor=1.3), "bfloat16"),
+    "deepseek-v2-groups-moe": ("deepseek_v2", dict(MLA, **rope("default"), q_lora_rank=24, num_experts_per_tok=3,
+                                                   topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                                                   routed_scaling_factor=1.7), "bfloat16"),
+    "deepseek-v3-moe": ("deepseek_v3", dict(MLA, **yarn_mscale(1.0, 0.8), q_lora_rank=24, num_experts_per_tok=3,
+                                            n_group=4, topk_group=2, routed_scaling_factor=2.5, attention_bias=True),
+                        "bfloat16"),
+    "deepseek-v3-halves-moe": ("deepseek_v3", dict(MLA, **rope("default"), q_lora_rank=None, rope_interleave=False,
+                                                   num_experts_per_tok=2, n_group=1, topk_group=1), "bfloat16"),
     "phimoe-moe-long": ("phimoe", dict(longrope(original=16), **PHIMOE), "bfloat16"),
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "attention/hardware_memory.h"
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "attention/select_json.h"
@@ -26,10 +27,19 @@ struct Explanation {
   std::optional<Resolved> by_rule;  // of what is not served: what the rules would choose, were it written
 };
 
-Result<HardwareFacts> hardware_of(const ServerArgs& args) {
-  if (!args.hardware.empty()) return named_hardware(args.hardware);
+// --hardware, or this machine.
+Result<ServeTarget> target_of(const ServerArgs& args) {
+  ServeTarget target;
+  target.described = !args.hardware.empty();
+  if (target.described) {
+    WW_ASSIGN_OR_RETURN(target.hardware, named_hardware(args.hardware));
+    target.memory_bytes = named_hardware_memory_bytes(args.hardware);
+    return target;
+  }
   WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device(args.device));
-  return gpu ? gpu->facts : cpu_hardware_facts();
+  target.hardware = gpu ? gpu->facts : cpu_hardware_facts();
+  if (gpu) target.memory_bytes = static_cast<int64_t>(gpu->info.total_bytes);
+  return target;
 }
 
 bool is_built(const Caps* caps) {
@@ -65,6 +75,7 @@ std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& fo
     add(model.config.status());
     return list;
   }
+  add(check_weights_fit(args, *model.config, found.target));
   add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where},
                          found.target.hardware.arch));
   return list;
@@ -159,15 +170,15 @@ int explain_command(std::span<const std::string> argv) {
   const Started started = start_command(Command::explain, argv);
   if (started.exit_code) return *started.exit_code;
   const ServerArgs& args = started.args;
-  Result<HardwareFacts> hardware = hardware_of(args);
-  if (!hardware.ok()) return stop(hardware.status(), args.json, kExitUsage);
+  Result<ServeTarget> target = target_of(args);
+  if (!target.ok()) return stop(target.status(), args.json, kExitUsage);
   Result<ModelDescription> model = describe_model(args);
   if (!model.ok()) return stop(model.status(), args.json, kExitFailed);
   const Result<std::optional<TuningTable>> tuning = attention_tuning(args);
   if (!tuning.ok()) return fail(tuning.status(), kExitFailed);
   Explanation found;
-  found.target = {.hardware = *std::move(hardware), .described = !args.hardware.empty(),
-                  .tuning = *tuning ? &**tuning : nullptr};
+  found.target = *std::move(target);
+  found.target.tuning = *tuning ? &**tuning : nullptr;
   found.model = *std::move(model);
   explain(args, found);
   if (args.json) {

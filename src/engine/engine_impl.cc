@@ -134,7 +134,8 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   shape.num_pages = setup.scheduler.num_pages;
   shape.page_size = setup.plan.attention.page_size;
   shape.num_kv_heads = config.num_kv_heads;
-  shape.k_head_dim = shape.v_head_dim = config.head_dim;
+  shape.k_head_dim = config.head_dim;
+  shape.v_head_dim = config.cached_v_dim();
   shape.format = setup.plan.attention.kv_format;
   shape.layout = setup.plan.cache_layout;
   return shape;
@@ -201,7 +202,8 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   WW_ASSIGN_OR_RETURN(const std::optional<TuningTable> tuning, attention_tuning(args));
   const ModelToServe model = {bundle.config, bundle.eos_token_ids, bundle.weights.get(), options.model_path};
   WW_ASSIGN_OR_RETURN(ServePlan plan, plan_serving(args, model, {.hardware = gpu ? gpu->facts : cpu_hardware_facts(),
-                                                                 .tuning = tuning ? &*tuning : nullptr}));
+                                                                 .tuning = tuning ? &*tuning : nullptr,
+                                                                 .memory_bytes = gpu ? static_cast<int64_t>(gpu->info.total_bytes) : 0}));
   for (const std::string& line : explain_lines(plan.attention)) LOG_DEBUG("{}", line);
 
   EngineCoreOptions core;

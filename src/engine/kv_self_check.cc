@@ -85,7 +85,8 @@ KvCacheShape kv_check_shape(const ModelConfig& config, int tokens, KvFormat form
   shape.num_layers = config.num_layers;
   shape.num_pages = tokens;
   shape.num_kv_heads = config.num_kv_heads;
-  shape.k_head_dim = shape.v_head_dim = config.head_dim;
+  shape.k_head_dim = config.head_dim;
+  shape.v_head_dim = config.cached_v_dim();
   shape.format = format;
   return shape;
 }
@@ -106,6 +107,7 @@ Result<KvSelfCheck> round_kv(const KvCache& exact, KvFormat format) {
   const int heads = shape.num_kv_heads, dim = shape.k_head_dim;
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     keep_worst(check.k, round_layer({exact.k(layer), rounded.k(layer), heads, dim}, check.tokens));
+    if (shape.v_head_dim == 0) continue;  // V is part of K
     keep_worst(check.v, round_layer({exact.v(layer), rounded.v(layer), heads, dim}, check.tokens));
   }
   for (const KvRounding& side : {check.k, check.v}) {

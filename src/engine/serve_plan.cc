@@ -7,6 +7,7 @@
 
 #include "engine/attention_modifiers.h"
 #include "model/build_decoder.h"
+#include "model/weight_bytes.h"
 #include "model/families/family.h"
 
 namespace warpweave {
@@ -145,6 +146,10 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
   facts.num_q_heads = config.num_q_heads;
   facts.num_kv_heads = config.num_kv_heads;
   facts.head_dim = config.head_dim;
+  if (config.latent) {
+    facts.kind = AttentionKind::mla;
+    facts.v_head_dim = config.latent->kv_rank;
+  }
   facts.sliding_window = std::find(config.sliding_layers.begin(), config.sliding_layers.end(), true) !=
                          config.sliding_layers.end();
   facts.softcap = config.attention_softcap > 0;
@@ -210,9 +215,20 @@ Status check_served_model(const ServerArgs& args, const ModelToServe& model, Dev
   return is_gpu_target(arch) ? check_gpu_model(model.config) : Status();
 }
 
+Status check_weights_fit(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target) {
+  const Result<DType> dtype = resolve_dtype(args.dtype, config.dtype);
+  if (target.memory_bytes == 0 || !is_gpu_target(target.hardware.arch) || !dtype.ok()) return {};
+  const int64_t bytes = weight_bytes(config, *dtype);
+  if (bytes <= target.memory_bytes) return {};
+  return Status::unsupported(
+      fmt::format("the weights of this model ({}) take {} bytes, and {} has {}: they do not fit; use a smaller model or "
+                  "--device cpu", config.architecture, bytes, target.hardware.name, target.memory_bytes), "--model-path");
+}
+
 Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model, const ServeTarget& target) {
   for (const Status& unserved : unserved_flags(args)) return unserved;
   WW_RETURN_IF_ERROR(check_serve_device(target.hardware));
+  WW_RETURN_IF_ERROR(check_weights_fit(args, model.config, target));
   WW_RETURN_IF_ERROR(check_served_model(args, model, target.hardware.arch));
   const bool gpu = is_gpu_target(target.hardware.arch);
   if (gpu && args.dump_batch) {

@@ -26,6 +26,7 @@ struct ServeTarget {
   HardwareFacts hardware;
   bool described = false;                 // by name: judged as by a program built for it
   const TuningTable* tuning = nullptr;    // of --attention-tuning-file
+  int64_t memory_bytes = 0;               // of a GPU; 0: not known
 };
 
 struct ServePlan {
@@ -45,6 +46,8 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
 // and what is wrong with the model before attention is asked.
 Status check_serve_device(const HardwareFacts& hardware);
 Status check_served_model(const ServerArgs& args, const ModelToServe& model, DeviceArch arch);
+// Whether the weights alone fit a GPU whose memory is known.
+Status check_weights_fit(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target);
 bool is_gpu_target(DeviceArch arch);
 
 // What plan_serving hands to selection.

@@ -98,6 +98,7 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
                                                : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   attention.softcap = static_cast<float>(config.attention_softcap);
   attention.wide_qk_norm = traits.wide_qk_norm;
+  if (config.latent) spec.latent = {.dims = *config.latent, .num_heads = config.num_q_heads, .scale = attention.scale};
   if (config.num_experts > 0) spec.router = traits.router;
   spec.layers = traits.layers;
   return spec;
@@ -119,6 +120,10 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
 Status check_gpu_model(const ModelConfig& config) {
   const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
+  if (config.latent) {
+    return Status::unsupported("--device cuda does not run latent attention (MLA) yet, which " + config.architecture +
+                               " has; use --device cpu", "--device");
+  }
   const std::vector<LayerPlan> layers = family.layers(config);
   const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
     return layer.feed_forward == FeedForwardKind::dense;

@@ -106,7 +106,7 @@ void read_ropes(ConfigReader& config, ModelConfig& out) {
     if (out.rope.original_max_positions == 0) {
       out.rope.original_max_positions = config.integer("original_max_position_embeddings", 0, 0, 1 << 28);
     }
-    const size_t frequencies = static_cast<size_t>(out.head_dim * out.rope.partial_rotary_factor) / 2;
+    const size_t frequencies = static_cast<size_t>(out.rope_head_dim() * out.rope.partial_rotary_factor) / 2;
     if (out.rope.short_factors.size() != frequencies) {
       config.fail("rope_scaling", "short_factor and long_factor must hold " + std::to_string(frequencies) + " values");
     }
@@ -174,7 +174,22 @@ int read_shared_experts(ConfigReader& config, const ModelConfig& model) {
   return count * model.moe_intermediate_size;
 }
 
+// Router scores: of DeepSeek V3 and GLM-4 sigmoids by default, of V2 the softmax.
+void read_scoring(ConfigReader& config, ModelConfig& out) {
+  const bool glm = out.model_type == "glm4_moe", v2 = out.architecture == "DeepseekV2ForCausalLM";
+  const std::string score = config.text("scoring_func", v2 ? "softmax" : "sigmoid");
+  if (score != "sigmoid" && (glm || score != "softmax")) {
+    config.fail("scoring_func", glm ? "must be sigmoid for glm4_moe" : "must be softmax or sigmoid");
+  }
+  out.sigmoid_scores = score == "sigmoid";
+}
+
 void read_expert_groups(ConfigReader& config, ModelConfig& out) {
+  const std::string method = config.text("topk_method", "");
+  if (method == "greedy") return;  // over all experts, whatever the groups
+  if (!method.empty() && method != "group_limited_greedy" && method != "noaux_tc") {
+    return config.fail("topk_method", "must be greedy, group_limited_greedy or noaux_tc");
+  }
   out.n_group = config.integer("n_group", 1, 1, kMaxExperts);
   out.topk_group = config.integer("topk_group", out.n_group, 1, kMaxExperts);
   if (out.num_experts % out.n_group != 0) return config.fail("n_group", "must divide the number of experts");
@@ -195,15 +210,14 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
     config.fail("num_experts_per_tok", "must be at most num_experts");
   }
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
-  out.norm_topk_prob = config.boolean("norm_topk_prob", glm);
+  out.norm_topk_prob = config.boolean("norm_topk_prob", glm || out.architecture == "DeepseekV3ForCausalLM");
   out.routed_scaling_factor = config.number("routed_scaling_factor", 1, -1e6, 1e6);
   out.router_jitter_noise = config.number("router_jitter_noise", 0.01, 0, 1e6);
-  if (glm && config.text("scoring_func", "sigmoid") != "sigmoid") {
-    config.fail("scoring_func", "must be sigmoid for glm4_moe");
-  }
+  read_scoring(config, out);
   read_expert_groups(config, out);
   out.shared_expert_intermediate_size = read_shared_experts(config, out);
   out.first_k_dense_replace = config.integer("first_k_dense_replace", 0, 0, 1 << 20);
+  out.moe_layer_freq = config.integer("moe_layer_freq", 1, 1, 1 << 20);
   out.decoder_sparse_step = config.integer("decoder_sparse_step", 1, 1, 1 << 20);
   for (int32_t layer : config.token_ids("mlp_only_layers")) out.mlp_only_layers.push_back(layer);
 }
@@ -254,6 +268,23 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.final_softcap = config.number("final_logit_softcapping", 0, kSoftcapRange);
   out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, kSoftcapRange);
   read_dual_chunk(config, out);
+}
+
+// Multi-head latent attention: what the cache holds takes the place of the heads' own numbers.
+void read_latent(ConfigReader& config, ModelConfig& out) {
+  if (!config.has("kv_lora_rank")) return;
+  constexpr int kMaxHead = 4096;
+  LatentConfig& latent = out.latent.emplace();
+  latent.q_rank = config.integer("q_lora_rank", 0, 1, kMaxDim);
+  latent.kv_rank = config.integer("kv_lora_rank", 1, 1, kMaxHead);
+  latent.nope_dim = config.required_integer("qk_nope_head_dim", 1, kMaxHead);
+  latent.rope_dim = config.required_integer("qk_rope_head_dim", 2, kMaxHead);
+  latent.v_dim = config.required_integer("v_head_dim", 1, kMaxHead);
+  latent.rope_interleaved = config.boolean("rope_interleave", true);
+  if (latent.rope_dim % 2 != 0) config.fail("qk_rope_head_dim", "must be even");
+  out.num_kv_heads = 1;
+  out.head_dim = latent.token_dim();
+  out.num_nextn_layers = config.integer("num_nextn_predict_layers", 0, 0, 1024);
 }
 
 // The block size of a compressed-tensors section whose weights are all 8-bit floats ({0, 0}: scales of
@@ -325,10 +356,11 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
     config.fail("dtype", "is '" + dtype.substr(0, 40) + "'; supported are float32, bfloat16 and float16");
   }
   read_shape(config, out);
+  read_latent(config, out);
   read_quantization(parsed.contains("quantization_config") ? parsed : object, config, out);
   read_moe(config, out);
   read_ropes(config, out);
-  if (out.head_dim * out.rope.partial_rotary_factor < 2) {
+  if (out.rope_head_dim() * out.rope.partial_rotary_factor < 2) {
     config.fail("partial_rotary_factor", "leaves no dimension of a head to rotate");
   }
   if (config.status().ok()) read_window(config, out);

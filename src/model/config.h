@@ -45,6 +45,20 @@ struct DualChunkConfig {
   int original_max_positions = 0;         // 0: queries are never scaled
 };
 
+// Latent attention, MLA (DeepSeek-V2, 2405.04434): a token is cached as one row of kv_rank + rope_dim values, from which
+// the keys and values of all heads are projected. A query head is [nope_dim | rope_dim], a value head v_dim.
+struct LatentConfig {
+  int q_rank = 0;                         // queries are projected through so many values; 0: directly
+  int kv_rank = 0;
+  int nope_dim = 0;
+  int rope_dim = 0;
+  int v_dim = 0;
+  bool rope_interleaved = true;           // the rotation pairs 2i with 2i + 1
+
+  int qk_dim() const { return nope_dim + rope_dim; }
+  int token_dim() const { return kv_rank + rope_dim; }
+};
+
 // 8-bit weights (model/fp8_weights.h).
 struct Fp8Config {
   int block_rows = 0;                     // of a weight_scale_inv; 0: no scales of blocks
@@ -59,8 +73,9 @@ struct ModelConfig {
   int intermediate_size = 0;
   int num_layers = 0;
   int num_q_heads = 0;
-  int num_kv_heads = 0;
+  int num_kv_heads = 0;                   // of the cache: latent attention has 1, of head_dim LatentConfig::token_dim
   int head_dim = 0;
+  std::optional<LatentConfig> latent;     // of every layer
   int max_position_embeddings = 0;        // the context length
   double norm_eps = 1e-6;
   std::string hidden_act = "silu";
@@ -86,19 +101,25 @@ struct ModelConfig {
   int moe_intermediate_size = 0;
   bool norm_topk_prob = true;
   double routed_scaling_factor = 1;       // on the weights of the chosen
+  bool sigmoid_scores = false;            // of a router, in place of the softmax; where the family lets them differ
   int n_group = 1;                        // of experts, of which topk_group are left to choose from
   int topk_group = 1;
   double router_jitter_noise = 0.01;      // Phi-MoE
   int shared_expert_intermediate_size = 0;  // of the experts that every token passes, together; 0: none
   int first_k_dense_replace = 0;          // layers below are dense
+  int moe_layer_freq = 1;                 // layer i has experts if i % freq == 0
   int decoder_sparse_step = 1;            // layer i has experts if (i + 1) % step == 0
   std::vector<int> mlp_only_layers;       // dense although the step says experts
   std::optional<DualChunkConfig> dual_chunk;
+  int num_nextn_layers = 0;               // after the model's own, for predicting several tokens: not loaded
   std::string quant_method;               // of the checkpoint's weights, as declared; empty: none
   Fp8Config fp8;                          // quant_method "fp8"
 
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
+
+  int rope_head_dim() const { return latent ? latent->rope_dim : head_dim; }
+  int cached_v_dim() const { return latent ? 0 : head_dim; }  // latent attention reads V out of K
 };
 
 // What both kinds of files are held to. A value that is left out is another thing than 0, which would

@@ -26,6 +26,7 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
       spec_(std::move(spec)),
       weights_(std::move(weights)),
       attention_workspace_(spec_.attention),
+      latent_workspace_(spec_.latent),
       x_(spec_.hidden_size, spec_.norm) {
   if (spec_.router.num_experts > 0) {
     expert_load_ = std::make_unique<ExpertLoad>(static_cast<int>(spec_.layers.size()), spec_.router.num_experts);
@@ -42,6 +43,9 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
 std::unique_ptr<Mixer> DecoderModel::make(const AttentionWeights& weights, const LayerPlan& plan) {
   const RopeTable* const rope = weights_.ropes.empty() ? nullptr : &weights_.ropes[plan.rope_index];
   return std::make_unique<AttentionMixer>(weights, plan, rope, attention_workspace_);
+}
+std::unique_ptr<Mixer> DecoderModel::make(const LatentWeights& weights, const LayerPlan& plan) {
+  return std::make_unique<LatentMixer>(weights, weights_.ropes[plan.rope_index], latent_workspace_);
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
   return std::make_unique<DenseFeedForward>(weights, glu_workspace_);
@@ -89,7 +93,11 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
                              ThreadTeam& team) {
   if (batch.num_tokens == 0) return {};
   x_.start(batch.num_tokens, team);
-  attention_workspace_.start(batch);
+  if (spec_.latent.num_heads > 0) {
+    latent_workspace_.start(batch.num_tokens);
+  } else {
+    attention_workspace_.start(batch);
+  }
   embed(batch);
   first_nan_.clear();
   look_for_nan(-1, "");

@@ -19,6 +19,7 @@
 #include "model/decoder_spec.h"
 #include "model/expert_load.h"
 #include "model/layers/attention_mixer.h"
+#include "model/layers/latent_mixer.h"
 #include "model/layers/on_host.h"
 #include "model/layers/residual.h"
 
@@ -68,6 +69,7 @@ class DecoderModel {
 
  private:
   std::unique_ptr<Mixer> make(const AttentionWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<Mixer> make(const LatentWeights& weights, const LayerPlan& plan);
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   void embed(const ForwardBatch& batch);
@@ -79,6 +81,7 @@ class DecoderModel {
   std::unique_ptr<ExpertLoad> expert_load_;
   // What layers of a kind share.
   AttentionWorkspace attention_workspace_;
+  LatentWorkspace latent_workspace_;
   std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;

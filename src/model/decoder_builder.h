@@ -13,6 +13,7 @@
 #include "model/layers/attention_builder.h"
 #include "model/layers/dense_builder.h"
 #include "model/layers/experts_builder.h"
+#include "model/layers/latent_builder.h"
 #include "model/rope_frequencies.h"
 #include "model/tensor_packer.h"
 
@@ -49,9 +50,10 @@ std::vector<std::future<RopeTable>> DecoderBuilder<Target>::rope_tables() const 
   for (const RopeConfig* rope : {&config_.rope, config_.local_rope ? &*config_.local_rope : nullptr}) {
     if (rope == nullptr) continue;
     tables.push_back(std::async(std::launch::async | std::launch::deferred, [this, rope] {
-      const RopeFrequencies f = rope_frequencies(*rope, config_.head_dim, config_.max_position_embeddings,
+      const RopeFrequencies f = rope_frequencies(*rope, config_.rope_head_dim(), config_.max_position_embeddings,
                                                  options_.max_positions);
-      return RopeTable::make(f.inv_freq, options_.max_positions, false, f.attention_factor);
+      const bool interleaved = config_.latent && config_.latent->rope_interleaved;
+      return RopeTable::make(f.inv_freq, options_.max_positions, interleaved, f.attention_factor);
     }));
   }
   return tables;
@@ -85,6 +87,10 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   switch (traits_.layers[index].mixer) {
     case MixerKind::attention: {
       WW_ASSIGN_OR_RETURN(out.mixer, build_attention(pack_, mixer));
+      break;
+    }
+    case MixerKind::latent: {
+      WW_ASSIGN_OR_RETURN(out.mixer, build_latent(pack_, mixer));
       break;
     }
   }

@@ -32,6 +32,20 @@ struct AttentionSpec {
   int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }  // of a row [q | k | v]
 };
 
+// Latent attention; each head's scores are those of its own query and the one cached row of a token.
+struct LatentSpec {
+  LatentConfig dims;
+  int num_heads = 0;
+  float scale = 0;                  // on q.k
+
+  int64_t q_dim() const { return int64_t{num_heads} * dims.qk_dim(); }
+  int64_t latent_q_dim() const { return int64_t{num_heads} * dims.token_dim(); }
+  int64_t latent_out_dim() const { return int64_t{num_heads} * dims.kv_rank; }
+  int64_t value_dim() const { return int64_t{num_heads} * dims.v_dim; }
+  // Of a row of the first product: [queries, or their compressed form | latent | rope].
+  int64_t in_dim() const { return (dims.q_rank > 0 ? dims.q_rank : q_dim()) + dims.token_dim(); }
+};
+
 struct DecoderSpec {
   int vocab_size = 0;
   int hidden_size = 0;
@@ -39,6 +53,7 @@ struct DecoderSpec {
   float embedding_scale = 1;
   NormSpec norm;
   AttentionSpec attention;          // of the layers whose mixer is attention
+  LatentSpec latent;                // of those whose mixer is latent
   RouterRule router;                // of those with experts; num_experts 0: there are none
   std::vector<LayerPlan> layers;
 };

@@ -121,7 +121,7 @@ bool lacks_a_feature(const Caps& caps, const ModelConfig& config) {
   const auto& sliding = config.sliding_layers;
   const bool windows = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
   return (windows && !caps.sliding_window) || (config.attention_softcap > 0 && !caps.softcap) ||
-         (config.model_type == "gpt_oss" && !caps.sinks);
+         (config.model_type == "gpt_oss" && !caps.sinks) || (config.latent && !caps.kinds.has(AttentionKind::mla));
 }
 
 TEST_P(FamilyTest, EveryBackendGivesTheSameLogits) {
@@ -167,6 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                                          "gemma2", "gemma3", "gpt-oss", "gguf-qwen2", "gguf-qwen3",
                                          "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe", "qwen2-moe",
                                          "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
+                                         "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe", "deepseek-v3-halves-moe",
                                          "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe"),
                          [](const auto& info) {
                            std::string name = info.param;

@@ -84,6 +84,14 @@ TEST(TaleGolden, TaleSwaSlidingWindow) {
   expect_golden(shared_model("tale-swa"), "torch_native");
 }
 
+TEST(TaleGolden, TaleMlaLatentAttention) {
+  if (!std::filesystem::exists(shared_model("tale-mla"))) GTEST_SKIP() << "no ../shared/models/tale-mla";
+  for (const char* backend : {"reference", "torch_native", "intel_amx"}) {
+    SCOPED_TRACE(backend);
+    expect_golden(shared_model("tale-mla"), backend);
+  }
+}
+
 // A Llama with every tensor type that GGUF files may hold here; q and k in llama.cpp's row order.
 class GgufGolden : public testing::Test {
  protected:

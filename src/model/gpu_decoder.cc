@@ -75,7 +75,10 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
 void GpuDecoder::make_layers() {
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     GpuLayer& layer = layers_.emplace_back();
-    std::visit([&](const auto& part) { layer.mixer = make(part, spec_.layers[i]); }, weights_.layers[i].mixer);
+    std::visit([&]<typename Part>(const Part& part) {
+      // check_gpu_model refuses models with other mixers.
+      if constexpr (std::is_same_v<Part, GpuAttentionWeights>) layer.mixer = make(part, spec_.layers[i]);
+    }, weights_.layers[i].mixer);
     std::visit([&]<typename Part>(const Part& part) {
       if constexpr (!std::is_same_v<Part, std::monostate>) layer.feed_forward = make(part);
     }, weights_.layers[i].feed_forward);

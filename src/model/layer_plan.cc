@@ -7,7 +7,7 @@ namespace {
 
 bool has_experts(const ModelConfig& config, int layer) {
   if (config.num_experts == 0 || layer < config.first_k_dense_replace) return false;
-  if ((layer + 1) % config.decoder_sparse_step != 0) return false;
+  if ((layer + 1) % config.decoder_sparse_step != 0 || layer % config.moe_layer_freq != 0) return false;
   return std::find(config.mlp_only_layers.begin(), config.mlp_only_layers.end(), layer) == config.mlp_only_layers.end();
 }
 
@@ -16,6 +16,7 @@ bool has_experts(const ModelConfig& config, int layer) {
 std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
   std::vector<LayerPlan> layers(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
+    if (config.latent) layers[i].mixer = MixerKind::latent;
     if (has_experts(config, i)) layers[i].feed_forward = FeedForwardKind::experts;
     if (config.sliding_layers.empty() || !config.sliding_layers[i]) continue;
     layers[i].window_left = config.sliding_window - 1;

@@ -10,7 +10,10 @@
 
 namespace warpweave {
 
-enum class MixerKind : uint8_t { attention };  // of pages of K and V: MHA, GQA, MQA
+enum class MixerKind : uint8_t {
+  attention,   // over pages of K and V: MHA, GQA, MQA
+  latent,      // over pages of latent tokens: MLA
+};
 enum class FeedForwardKind : uint8_t { none, dense, experts };
 
 struct LayerPlan {
@@ -20,7 +23,8 @@ struct LayerPlan {
   int rope_index = 0;     // of attention: into the weights' ropes
 };
 
-// Attention in every layer, sliding where the configuration says so; experts where its rules say so, else dense.
+// Attention in every layer, latent where the configuration has ranks for it, sliding where it says so; experts where its
+// rules say so, else dense.
 std::vector<LayerPlan> transformer_layers(const ModelConfig& config);
 
 }  // namespace warpweave

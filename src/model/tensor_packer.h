@@ -66,6 +66,8 @@ class TensorPacker {
   Result<Vector> optional_vector(const std::string& name, int64_t size);  // empty where there is none
   Result<Linear> linear(const std::vector<PartName>& names, int64_t in_features,
                         GluActivation glu = GluActivation::none, bool exact = false);
+  // The same as one product where all are in one format (GGUF files often mix them), else one for each run of a format.
+  Result<std::vector<Linear>> linears(const std::vector<PartName>& names, int64_t in_features);
   Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
   // `name` without its ".weight".
   Result<RowNormOf<Device>> row_norm(const std::string& name);
@@ -151,6 +153,17 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
   for (const TensorView& view : used) source->release(view);
   if (!packed.ok()) return packed.status().with_context(names[0].weight);
   return packed;
+}
+
+template <typename Target>
+auto TensorPacker<Target>::linears(const std::vector<PartName>& names, int64_t in_features) -> Result<std::vector<Linear>> {
+  std::vector<Linear> out;
+  for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
+    const DType format = source->dtype(names[begin].weight);
+    while (end < names.size() && (Target::kOneFormat || source->dtype(names[end].weight) == format)) ++end;
+    WW_ASSIGN_OR_RETURN(out.emplace_back(), linear({names.begin() + begin, names.begin() + end}, in_features));
+  }
+  return out;
 }
 
 }  // namespace warpweave

@@ -2,9 +2,9 @@
 
 #include <cassert>
 #include <cmath>
-#include <cstring>
 
 #include "ops/elementwise_dispatch.h"
+#include "ops/kv_row_writer.h"
 
 namespace warpweave {
 namespace {
@@ -35,36 +35,9 @@ struct HeadPass {
   }
 
   void write(const KvPoolView& to, int32_t slot, const float* heads, int dim) const {
-    const int64_t base = slot / call->page_size * to.page_stride +
-                         slot % call->page_size * to.token_stride;
+    const int64_t base = slot_index(to, slot, call->page_size);
     for (int h = 0; h < call->num_kv_heads; ++h) {
-      write_head(to, base + h * to.head_stride, heads + int64_t{h} * dim, dim,
-                 to.head_scales == nullptr ? 1.0f : to.head_scales[h]);
-    }
-  }
-
-  void write_head(const KvPoolView& to, int64_t at, const float* from, int dim, float scale) const {
-    void* const data = const_cast<void*>(to.data);  // the pool is written through its view
-    switch (to.format) {
-      case KvFormat::f32:
-        std::memcpy(static_cast<float*>(data) + at, from, dim * sizeof(float));
-        break;
-      case KvFormat::bf16:
-        kernels->f32_to_bf16(from, dim, static_cast<uint16_t*>(data) + at);
-        break;
-      case KvFormat::f16:
-        kernels->f32_to_f16(from, dim, static_cast<uint16_t*>(data) + at);
-        break;
-      case KvFormat::fp8_e4m3:
-        kernels->f32_to_e4m3(from, 1.0f / scale, dim, static_cast<uint8_t*>(data) + at);
-        break;
-      case KvFormat::fp8_e5m2:
-        kernels->f32_to_e5m2(from, 1.0f / scale, dim, static_cast<uint8_t*>(data) + at);
-        break;
-      case KvFormat::fp4_e2m1:
-        kernels->f32_to_fp4(from, scale, dim, static_cast<uint8_t*>(data) + at / 2,
-                            const_cast<uint8_t*>(to.block_scales) + at / kFp4BlockElements);
-        break;
+      write_kv_head(*kernels, to, h, base + h * to.head_stride, heads + int64_t{h} * dim, dim);
     }
   }
 

@@ -28,6 +28,7 @@ struct ExpertNames {
 struct FamilyTraits {
   bool qkv_bias = false;
   bool o_bias = false;
+  bool latent_bias = false;           // on what projects to the ranks of latent attention
   bool mlp_bias = false;
   bool qk_norm = false;               // RMS norm per head on q and k, before rope
   bool wide_qk_norm = false;          // with qk_norm: over all heads together
@@ -71,5 +72,7 @@ FamilyTraits qwen2_moe_traits(const ModelConfig& config);
 FamilyTraits glm4_moe_traits(const ModelConfig& config);
 FamilyTraits olmoe_traits(const ModelConfig& config);
 FamilyTraits phimoe_traits(const ModelConfig& config);
+FamilyTraits deepseek_v2_traits(const ModelConfig& config);
+FamilyTraits deepseek_v3_traits(const ModelConfig& config);
 
 }  // namespace warpweave

@@ -13,6 +13,7 @@ constexpr Family kFamilies[] = {
     {"MixtralForCausalLM", mixtral_traits},   {"Qwen2MoeForCausalLM", qwen2_moe_traits},
     {"Glm4MoeForCausalLM", glm4_moe_traits},  {"OlmoeForCausalLM", olmoe_traits},
     {"PhimoeForCausalLM", phimoe_traits},     {"PhiMoEForCausalLM", phimoe_traits},
+    {"DeepseekV2ForCausalLM", deepseek_v2_traits}, {"DeepseekV3ForCausalLM", deepseek_v3_traits},
 };
 
 }  // namespace

@@ -18,15 +18,9 @@ auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
   const auto part = [&](const char* name, int64_t rows, bool bias) {
     return PartName{names.prefix + name + ".weight", rows, bias ? names.prefix + name + ".bias" : ""};
   };
-  const std::vector<PartName> qkv = {part("q_proj", q_rows, traits.qkv_bias),
-                                     part("k_proj", kv_rows, traits.qkv_bias),
-                                     part("v_proj", kv_rows, traits.qkv_bias)};
-  // One product where the formats agree; GGUF files often keep v in a finer one.
-  for (size_t begin = 0, end = 0; begin < qkv.size(); begin = end) {
-    const DType format = pack.source->dtype(qkv[begin].weight);
-    while (end < qkv.size() && (Target::kOneFormat || pack.source->dtype(qkv[end].weight) == format)) ++end;
-    WW_ASSIGN_OR_RETURN(out.qkv.emplace_back(), pack.linear({qkv.begin() + begin, qkv.begin() + end}, config.hidden_size));
-  }
+  const bool bias = traits.qkv_bias;
+  WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part("q_proj", q_rows, bias), part("k_proj", kv_rows, bias),
+                                             part("v_proj", kv_rows, bias)}, config.hidden_size));
   WW_ASSIGN_OR_RETURN(out.o, pack.linear({part("o_proj", config.hidden_size, traits.o_bias)}, q_rows));
   if (traits.qk_norm) {
     const bool wide = traits.wide_qk_norm;

@@ -54,6 +54,7 @@ using GpuLayer = LayerOf<OnGpu>;
 using GpuRowNorm = RowNormOf<OnGpu>;
 using GpuLayerWeights = LayerWeightsOf<OnGpu>;
 using GpuAttentionWeights = AttentionWeightsOf<OnGpu>;
+using GpuLatentWeights = LatentWeightsOf<OnGpu>;
 using GpuDenseWeights = DenseWeightsOf<OnGpu>;
 using GpuExpertsWeights = ExpertsWeightsOf<OnGpu>;
 

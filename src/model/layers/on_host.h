@@ -31,6 +31,7 @@ using Layer = LayerOf<OnHost>;
 using RowNorm = RowNormOf<OnHost>;
 using LayerWeights = LayerWeightsOf<OnHost>;
 using AttentionWeights = AttentionWeightsOf<OnHost>;
+using LatentWeights = LatentWeightsOf<OnHost>;
 using DenseWeights = DenseWeightsOf<OnHost>;
 using ExpertsWeights = ExpertsWeightsOf<OnHost>;
 

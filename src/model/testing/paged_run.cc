@@ -39,7 +39,7 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
                                                       .page_size = options.page_size,
                                                       .num_kv_heads = config.num_kv_heads,
                                                       .k_head_dim = config.head_dim,
-                                                      .v_head_dim = config.head_dim,
+                                                      .v_head_dim = config.cached_v_dim(),
                                                       .format = options.kv_format},
                                                      std::move(scales)));
   run->cache_ = std::make_unique<KvCache>(std::move(cache));

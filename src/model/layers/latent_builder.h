@@ -1,0 +1,105 @@
+// Finds and packs the weights of latent attention; cuts the matrix of the up-projections into heads.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "model/layers/latent_weights.h"
+#include "model/tensor_packer.h"
+
+namespace warpweave {
+
+// Rows [first, first + rows) of a matrix [all rows, cols], transposed: [cols, rows], in the matrix's own type, which has
+// one element a block.
+inline std::vector<std::byte> transposed_rows(const TensorView& all, int64_t first, int64_t rows) {
+  const int64_t cols = all.shape[1];
+  const size_t size = dtype_info(all.dtype).block_bytes;
+  const auto* from = static_cast<const std::byte*>(all.data) + first * cols * size;
+  std::vector<std::byte> out(rows * cols * size);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) std::memcpy(out.data() + (c * rows + r) * size, from + (r * cols + c) * size, size);
+  }
+  return out;
+}
+
+template <typename Target>
+class LatentBuilder {
+ public:
+  using Device = typename Target::Device;
+
+  LatentBuilder(TensorPacker<Target>& pack, const BranchNames& names)
+      : pack_(pack), prefix_(names.prefix), latent_(*pack.config.latent) {}
+
+  Result<LatentWeightsOf<Device>> build(const BranchNames& names) {
+    WW_ASSIGN_OR_RETURN(out_.norms, pack_.norms(names));
+    WW_RETURN_IF_ERROR(down_projections());
+    WW_RETURN_IF_ERROR(heads());
+    const int64_t values = int64_t{pack_.config.num_q_heads} * latent_.v_dim;
+    WW_ASSIGN_OR_RETURN(out_.o, pack_.linear({part("o_proj", pack_.config.hidden_size, pack_.traits.o_bias)}, values));
+    return std::move(out_);
+  }
+
+ private:
+  PartName part(const char* name, int64_t rows, bool bias) const {
+    return {prefix_ + name + ".weight", rows, bias ? prefix_ + name + ".bias" : ""};
+  }
+
+  // From the hidden state to queries (through their rank, if they have one) and to the cached row.
+  Status down_projections() {
+    const bool bias = pack_.traits.latent_bias, compressed = latent_.q_rank > 0;
+    const int64_t q_rows = int64_t{pack_.config.num_q_heads} * latent_.qk_dim();
+    const PartName queries = compressed ? part("q_a_proj", latent_.q_rank, bias) : part("q_proj", q_rows, false);
+    WW_ASSIGN_OR_RETURN(out_.in, pack_.linears({queries, part("kv_a_proj_with_mqa", latent_.token_dim(), bias)},
+                                               pack_.config.hidden_size));
+    WW_ASSIGN_OR_RETURN(out_.latent_norm, pack_.vector(prefix_ + "kv_a_layernorm.weight", latent_.kv_rank));
+    if (!compressed) return {};
+    WW_ASSIGN_OR_RETURN(out_.q_norm, pack_.vector(prefix_ + "q_a_layernorm.weight", latent_.q_rank));
+    WW_ASSIGN_OR_RETURN(out_.q_up, pack_.linear({part("q_b_proj", q_rows, false)}, latent_.q_rank));
+    return {};
+  }
+
+  // kv_b_proj has for each head nope_dim rows that make its keys of the latent, then v_dim that make its values.
+  Status heads() {
+    const std::string name = prefix_ + "kv_b_proj.weight";
+    const int64_t head_rows = latent_.nope_dim + latent_.v_dim;
+    const int64_t shape[] = {pack_.config.num_q_heads * head_rows, latent_.kv_rank};
+    WW_ASSIGN_OR_RETURN(TensorView all, pack_.source->find(name, shape));
+    const TensorView stored = all;
+    std::vector<float> wide;
+    if (is_quantized(all.dtype)) {
+      wide = widened(all);
+      all.data = wide.data();
+      all.dtype = DType::f32;
+    }
+    Status status;
+    for (int64_t first = 0; status.ok() && first < shape[0]; first += head_rows) status = head(all, first);
+    pack_.source->release(stored);
+    return status.ok() ? status : status.with_context(name);
+  }
+
+  Status head(const TensorView& all, int64_t first) {
+    const std::vector<std::byte> keys = transposed_rows(all, first, latent_.nope_dim);
+    LinearPart into{.weight = all, .bias = {}};
+    into.weight.data = keys.data();
+    into.weight.shape = {latent_.kv_rank, latent_.nope_dim};
+    WW_ASSIGN_OR_RETURN(out_.into_latent.emplace_back(), pack_.target.pack({into}, GluActivation::none, false));
+    const size_t row_bytes = all.shape[1] * dtype_info(all.dtype).block_bytes;
+    LinearPart from{.weight = all, .bias = {}};
+    from.weight.data = static_cast<const std::byte*>(all.data) + (first + latent_.nope_dim) * row_bytes;
+    from.weight.shape = {latent_.v_dim, latent_.kv_rank};
+    WW_ASSIGN_OR_RETURN(out_.from_latent.emplace_back(), pack_.target.pack({from}, GluActivation::none, false));
+    return {};
+  }
+
+  TensorPacker<Target>& pack_;
+  const std::string prefix_;
+  const LatentConfig& latent_;
+  LatentWeightsOf<Device> out_;
+};
+
+template <typename Target>
+auto build_latent(TensorPacker<Target>& pack, const BranchNames& names) -> Result<LatentWeightsOf<typename Target::Device>> {
+  return LatentBuilder<Target>(pack, names).build(names);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,36 @@
+// The weights of latent attention (MLA), its up-projections cut by heads: queries are carried into the latent space, where
+// all heads read the cached row itself, and the result is carried back.
+#pragma once
+
+#include <vector>
+
+#include "model/layers/branch_norms.h"
+
+namespace warpweave {
+
+template <typename Device>
+struct LatentWeightsOf {
+  using Linear = typename Device::Linear;
+  using Vector = typename Device::Vector;
+
+  BranchNormsOf<Device> norms;
+  std::vector<Linear> in;           // hidden -> [queries, or their compressed form | latent | rope]; more than one product
+                                    // where formats differ
+  Vector q_norm;                    // [q_rank]; empty: queries are not compressed
+  Linear q_up;                      // q_rank -> heads * (nope + rope); empty likewise
+  Vector latent_norm;               // [kv_rank]
+  std::vector<Linear> into_latent;  // [heads] nope -> kv_rank
+  std::vector<Linear> from_latent;  // [heads] kv_rank -> v_dim
+  Linear o;                         // heads * v_dim -> hidden
+
+  template <typename Visit>
+  void each_linear(Visit&& visit) const {
+    for (const Linear& part : in) visit(part);
+    if (!q_norm.empty()) visit(q_up);
+    for (const Linear& head : into_latent) visit(head);
+    for (const Linear& head : from_latent) visit(head);
+    visit(o);
+  }
+};
+
+}  // namespace warpweave

@@ -1,0 +1,48 @@
+#include "model/weight_bytes.h"
+
+#include "model/families/family.h"
+
+namespace warpweave {
+namespace {
+
+int64_t attention_elements(const ModelConfig& config) {
+  const int64_t hidden = config.hidden_size, heads = config.num_q_heads;
+  if (!config.latent) return hidden * config.head_dim * (2 * heads + 2 * config.num_kv_heads);
+  const LatentConfig& latent = *config.latent;
+  const int64_t q = heads * latent.qk_dim();
+  const int64_t queries = latent.q_rank > 0 ? latent.q_rank * (hidden + q) : hidden * q;
+  return queries + hidden * latent.token_dim() + heads * (latent.nope_dim + latent.v_dim) * latent.kv_rank +
+         hidden * heads * latent.v_dim;
+}
+
+int64_t experts_elements(const ModelConfig& config) {
+  const int64_t widths = int64_t{config.num_experts} * config.moe_intermediate_size + config.shared_expert_intermediate_size;
+  return 3 * config.hidden_size * widths;
+}
+
+}  // namespace
+
+int64_t weight_bytes(const ModelConfig& config, DType dtype) {
+  const Result<Family> family = find_family(config.architecture);
+  if (!family.ok() || is_quantized(config.dtype)) return 0;
+  int64_t projections = 0, routers = 0;
+  for (const LayerPlan& layer : family->layers(config)) {
+    projections += attention_elements(config);
+    switch (layer.feed_forward) {
+      case FeedForwardKind::none: break;
+      case FeedForwardKind::dense: projections += int64_t{3} * config.hidden_size * config.intermediate_size; break;
+      case FeedForwardKind::experts:
+        projections += experts_elements(config);
+        routers += int64_t{config.num_experts} * config.hidden_size;
+        break;
+    }
+  }
+  const int64_t embeddings = int64_t{config.tie_word_embeddings ? 1 : 2} * config.vocab_size * config.hidden_size;
+  const int64_t element = static_cast<int64_t>(dtype_info(dtype).block_bytes);
+  if (config.quant_method != "fp8") return element * (projections + routers + embeddings);
+  const int64_t block = int64_t{config.fp8.block_rows} * config.fp8.block_cols;
+  const int64_t scales = block > 0 ? projections / block * static_cast<int64_t>(sizeof(float)) : 0;
+  return projections + scales + element * (routers + embeddings);
+}
+
+}  // namespace warpweave
