@@ -236,11 +236,24 @@ TEST(Explain, ProposalsWorkInThisProgram) {
 TEST(Explain, ListsEveryReason) {
   const Explained found = explain_json({"--hardware", "b200", "--tp", "8", "--model-path", "DeepSeek-R1"});
   ASSERT_EQ(found.exit_code, kExitRefused);
-  ASSERT_EQ(found.json["errors"].size(), 3u) << found.json.dump();
+  ASSERT_EQ(found.json["errors"].size(), 4u) << found.json.dump();
   EXPECT_EQ(found.json["errors"][0]["flag"], "--tp-size");
   EXPECT_EQ(found.json["errors"][1]["flag"], "--device");
-  EXPECT_NE(found.json["errors"][2]["message"].get<std::string>().find("DeepseekV3ForCausalLM"), std::string::npos);
+  EXPECT_NE(found.json["errors"][2]["message"].get<std::string>().find("do not fit"), std::string::npos);
+  EXPECT_NE(found.json["errors"][3]["message"].get<std::string>().find("DeepseekV3ForCausalLM"), std::string::npos);
   EXPECT_EQ(found.json["attention_by_rule"]["prefill_attention_backend"], "trtllm_mla");
+}
+
+// 671 billion weights: those of the layers in 8 bits with a scale for each 128 x 128, routers and embeddings in 16.
+TEST(Explain, SaysByHowManyBytesAModelDoesNotFit) {
+  const Explained found = explain_json({"--hardware", "h200", "--model-path", "deepseek-ai/DeepSeek-V3"});
+  ASSERT_EQ(found.exit_code, kExitRefused);
+  const std::string message = found.json["error"]["message"];
+  EXPECT_NE(message.find("take 673148532400 bytes, and NVIDIA H200 has 151397597184"), std::string::npos) << message;
+  const Explained lite = explain_json({"--hardware", "h200", "--model-path", "deepseek-ai/DeepSeek-V2-Lite"});
+  for (const auto& error : lite.json["errors"]) {
+    EXPECT_EQ(error["message"].get<std::string>().find("do not fit"), std::string::npos) << error;
+  }
 }
 
 // Written for the machine, but perhaps not built into this program.
