@@ -187,9 +187,11 @@ TEST(Explain, WellKnownModelsOfUnservedFamiliesAreRefusedByBoth) {
     const auto config = nlohmann::json::parse(known->config);
     const std::string architecture = config["architectures"][0];
     const bool family = find_family(architecture).ok();
-    const bool mxfp4 = config.contains("quantization_config") && config["quantization_config"]["quant_method"] == "mxfp4";
+    const auto quantization = config.value("quantization_config", nlohmann::json::object());
+    const std::string method = quantization.value("quant_method", "");
+    const bool in_4_bits = method == "mxfp4" || method == "modelopt";
     const Explained explained = explain_json({"--device", "cpu", "--model-path", name});
-    EXPECT_EQ(explained.exit_code, family && !mxfp4 ? 0 : kExitRefused) << explained.json.dump();
+    EXPECT_EQ(explained.exit_code, family && !in_4_bits ? 0 : kExitRefused) << explained.json.dump();
     architectures[architecture] = family;
     if (family) continue;
     const Explained on_a_gpu = explain_json({"--hardware", "h200", "--model-path", name});
