@@ -141,7 +141,10 @@ bool Connection::check_route(const RouteTable::Match& match) {
 }
 
 bool Connection::check_access(const Route& route) {
-  if (!authorized(route.auth, header("authorization"), transport_.keys)) {
+  // Anthropic's clients send their key in a header of its own.
+  std::string authorization(header("authorization"));
+  if (authorization.empty() && !header("x-api-key").empty()) authorization = "Bearer " + std::string(header("x-api-key"));
+  if (!authorized(route.auth, authorization, transport_.keys)) {
     reject({401, "invalid_api_key", "a valid key is needed: send the header 'Authorization: Bearer <key>'"},
            {{"WWW-Authenticate", "Bearer"}});
     return false;
@@ -215,11 +218,23 @@ void Connection::reject(const HttpError& error, const HeaderList& headers) {
   exchange_->send(error.status, "application/json", error_body(error.status, error.message, error.code), headers);
 }
 
+// What a page's client wants to send (SDKs add headers of their own), as far as these are names of headers.
+static std::string allowed_headers(std::string_view asked) {
+  constexpr size_t kMaxBytes = 2048;
+  std::string out = "Authorization, Content-Type";
+  if (asked.size() > kMaxBytes) return out;
+  for_each_element(asked, [&](std::string_view name) {
+    const bool plain = equal_ignoring_case(name, "authorization") || equal_ignoring_case(name, "content-type");
+    if (is_token(name) && !plain) out.append(", ").append(name);
+  });
+  return out;
+}
+
 void Connection::answer_preflight(const std::string& allowed) {
   HeaderList headers = {{"Allow", allowed + ", OPTIONS"}};
   if (!allow_origin_.empty()) {
     headers.insert(headers.end(), {{"Access-Control-Allow-Methods", allowed + ", OPTIONS"},
-                                   {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                                   {"Access-Control-Allow-Headers", allowed_headers(header("access-control-request-headers"))},
                                    {"Access-Control-Max-Age", "600"}});
   }
   open_exchange(parser_.head().keep_alive && !parser_.head().has_body());

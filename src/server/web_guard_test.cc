@@ -37,6 +37,18 @@ TEST_F(WebPagesTest, AForeignPageChangesNothing) {
   EXPECT_NE(preflight("/echo", "https://a.example").find("Access-Control-Allow-Origin: *"), std::string::npos);
 }
 
+// SDKs in a page send headers of their own; what is no header's name is not repeated.
+TEST_F(WebPagesTest, APreflightAllowsTheHeadersItAsksFor) {
+  start();
+  const auto allowed = [&](const std::string& asked) {
+    return ask("OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n"
+               "Access-Control-Request-Headers: " + asked + "\r\n\r\n");
+  };
+  EXPECT_NE(allowed("authorization,x-stainless-os, x-api-key").find("Access-Control-Allow-Headers: Authorization, Content-Type, x-stainless-os, x-api-key\r\n"),
+            std::string::npos);
+  EXPECT_EQ(allowed("x y, <script>, x-good").find("script"), std::string::npos);
+}
+
 // DNS rebinding: the page's own name points here, so origin and host agree.
 TEST_F(WebPagesTest, AForeignNameForThisMachineChangesNothing) {
   start();

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "server/api/errors.h"
+#include "server/api/json_write.h"
 #include "server/api/native.h"
 #include "server/api/requests.h"
 #include "server/ui/chat_page.h"
@@ -32,6 +33,57 @@ Handler generation_handler(ApiPtr api, Parser parse) {
     if (!job.ok()) return send_error(*writer, job.status());
     start_generation(api, std::move(job).value(), std::move(writer));
   };
+}
+
+// Whose stored responses a request may see: those of the key it sends.
+std::string owner_of(const HttpRequest& request) {
+  const std::string_view key = request.header("authorization");
+  return std::string(key.empty() ? request.header("x-api-key") : key);
+}
+
+Handler responses_handler(ApiPtr api) {
+  return [api = std::move(api)](Request request, Writer writer) {
+    Result<GenerationJob> job = parse_response(*api, request->body, owner_of(*request));
+    if (!job.ok()) return send_error(*writer, job.status());
+    start_generation(api, std::move(job).value(), std::move(writer));
+  };
+}
+
+Status no_such_response(std::string_view id) {
+  return Status::not_found(fmt::format("The response \"{}\" is not stored here.", id.substr(0, 100)), "response_id");
+}
+
+constexpr std::string_view kResponsePrefix = "/v1/responses/";
+
+void add_responses_routes(Router& router, const ApiPtr& api) {
+  router.add({"POST", "/v1/responses", AuthLevel::api_key, responses_handler(api)});
+  router.add({"GET", "/v1/responses/*", AuthLevel::api_key, [api](Request request, Writer writer) {
+                const std::string id = request->path.substr(kResponsePrefix.size());
+                const std::optional<ResponseStore::Entry> entry = api->responses().get(owner_of(*request), id);
+                if (!entry) return send_error(*writer, no_such_response(id));
+                writer->send(200, kJson, entry->body);
+              }});
+  router.add({"DELETE", "/v1/responses/*", AuthLevel::api_key, [api](Request request, Writer writer) {
+                const std::string id = request->path.substr(kResponsePrefix.size());
+                if (!api->responses().erase(owner_of(*request), id)) return send_error(*writer, no_such_response(id));
+                std::string body = "{\"id\":";
+                append_json_string(id, &body);
+                writer->send(200, kJson, body + ",\"object\":\"response\",\"deleted\":true}");
+              }});
+}
+
+// Anthropic's shape, also of its errors.
+void add_messages_routes(Router& router, const ApiPtr& api) {
+  router.add({"POST", "/v1/messages", AuthLevel::api_key, [api](Request request, Writer writer) {
+                Result<GenerationJob> job = parse_messages(*api, request->body);
+                if (!job.ok()) return send_error(*writer, job.status(), ErrorShape::anthropic);
+                start_generation(api, std::move(job).value(), std::move(writer));
+              }});
+  router.add({"POST", "/v1/messages/count_tokens", AuthLevel::api_key, [api](Request request, Writer writer) {
+                Result<std::string> count = count_message_tokens(*api, request->body);
+                if (!count.ok()) return send_error(*writer, count.status(), ErrorShape::anthropic);
+                writer->send(200, kJson, std::move(count).value());
+              }});
 }
 
 using BodyAnswer = Result<std::string> (*)(const Api&, std::string_view);
@@ -98,6 +150,10 @@ void add_native_routes(Router& router, const ApiPtr& api) {
   for (const char* path : {"/get_server_info", "/server_info"}) {
     router.add({"GET", path, AuthLevel::api_key, info_handler(api, server_info_json)});
   }
+  router.add({"GET", "/version", AuthLevel::api_key, info_handler(api, version_json)});
+  for (const char* path : {"/get_load", "/v1/loads"}) {
+    router.add({"GET", path, AuthLevel::api_key, info_handler(api, load_json)});
+  }
   router.add({"POST", "/abort_request", AuthLevel::admin, [api](Request request, Writer writer) {
                 const Status status = abort_request(*api, request->body);
                 if (!status.ok()) return send_error(*writer, status);
@@ -135,6 +191,8 @@ void register_api(Router& router, ApiContext context) {
   const auto api = std::make_shared<Api>(std::move(context));
   Router own;
   add_openai_routes(own, api);
+  add_responses_routes(own, api);
+  add_messages_routes(own, api);
   add_native_routes(own, api);
   add_open_routes(own, api);
   for (Route route : own.routes()) {

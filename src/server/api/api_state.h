@@ -11,6 +11,8 @@
 
 #include "server/api/api.h"
 #include "server/api/grammar_fields.h"
+#include "server/api/limits.h"
+#include "server/api/response_store.h"
 #include "server/api/sampling_fields.h"
 
 namespace warpweave::server {
@@ -33,6 +35,8 @@ class Api {
   std::string_view reasoning_format() const { return reasoning_format_; }
   std::string_view call_format() const { return call_format_; }
 
+  ResponseStore& responses() { return responses_; }
+
   GrammarContext grammar_context() const { return {grammars_.get(), context_.args}; }
 
   // `unsupported` for `field` when the server runs without a tokenizer.
@@ -51,6 +55,7 @@ class Api {
   const std::unique_ptr<grammar::GrammarCompiler> grammars_;  // thread-safe
   const std::string_view reasoning_format_;
   const std::string_view call_format_;
+  ResponseStore responses_{kMaxStoredResponses};
   std::mutex mutex_;
   std::unordered_map<std::string, std::vector<std::string>> groups_;
 };

@@ -34,33 +34,47 @@ ErrorKind error_kind(StatusCode code) {
   return {500, "server_error", "internal"};
 }
 
+std::string_view anthropic_type(int http_status) {
+  switch (http_status) {
+    case 400: return "invalid_request_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return "api_error";
+  }
+}
+
 }  // namespace
 
 int http_status(StatusCode code) { return error_kind(code).http_status; }
 
-std::string error_json(const Status& status) {
-  ErrorKind kind = error_kind(status.code());
-  if (status.code() == StatusCode::not_found && status.field() == "model") {
-    kind.code = "model_not_found";
-  }
-  std::string out = "{\"error\":{\"message\":";
+std::string_view error_code(const Status& status) {
+  if (status.code() == StatusCode::not_found && status.field() == "model") return "model_not_found";
+  const bool about_context = status.message().find(kContextPhrase) != std::string::npos;
+  if (status.code() == StatusCode::invalid_argument && about_context) return "context_length_exceeded";
+  return error_kind(status.code()).code;
+}
+
+std::string error_json(const Status& status, ErrorShape shape) {
+  const ErrorKind kind = error_kind(status.code());
+  const bool anthropic = shape == ErrorShape::anthropic;
+  std::string out = anthropic ? "{\"type\":\"error\",\"error\":{\"message\":" : "{\"error\":{\"message\":";
   append_json_string(status.message(), &out);
   out += ",\"type\":";
-  append_json_string(kind.type, &out);
+  append_json_string(anthropic ? anthropic_type(kind.http_status) : kind.type, &out);
+  if (anthropic) return out + "}}";
+  const auto append_or_null = [&out](std::string_view text) {
+    if (text.empty()) {
+      out += "null";
+    } else {
+      append_json_string(text, &out);
+    }
+  };
   out += ",\"param\":";
-  if (status.field().empty()) {
-    out += "null";
-  } else {
-    append_json_string(status.field(), &out);
-  }
+  append_or_null(status.field());
   out += ",\"code\":";
-  if (kind.code.empty()) {
-    out += "null";
-  } else {
-    append_json_string(kind.code, &out);
-  }
-  out += "}}";
-  return out;
+  append_or_null(error_code(status));
+  return out + "}}";
 }
 
 Status failure_status(const std::exception& error) {
@@ -84,11 +98,11 @@ Handler guarded(Handler handler) {
   };
 }
 
-void send_error(ResponseWriter& writer, const Status& status) {
+void send_error(ResponseWriter& writer, const Status& status, ErrorShape shape) {
   const int code = http_status(status.code());
   std::vector<std::pair<std::string, std::string>> headers;
   if (code == 429 || code == 503) headers.emplace_back("Retry-After", "1");
-  writer.send(code, "application/json", error_json(status), std::move(headers));
+  writer.send(code, "application/json", error_json(status, shape), std::move(headers));
 }
 
 }  // namespace warpweave::server

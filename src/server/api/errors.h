@@ -1,9 +1,10 @@
 // Failures as answers: {"error": {"message", "type", "param", "code"}}, the shape OpenAI's clients
-// read, for every endpoint.
+// read, for every endpoint but /v1/messages: {"type": "error", "error": {"type", "message"}}.
 #pragma once
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "server/http.h"
 #include "warpweave/status.h"
@@ -13,8 +14,16 @@ namespace warpweave::server {
 // 400, 404, 429, 499, 500 or 503. `unsupported` is the caller's to change: 400.
 int http_status(StatusCode code);
 
+enum class ErrorShape { openai, anthropic };
+
+// In every message about a request that is longer than the context; by it clients get the code
+// context_length_exceeded.
+inline constexpr std::string_view kContextPhrase = "the model's context holds";
+
 // `status.field()` becomes `param`.
-std::string error_json(const Status& status);
+std::string error_json(const Status& status, ErrorShape shape = ErrorShape::openai);
+// What clients switch on; empty: none.
+std::string_view error_code(const Status& status);
 
 // What was thrown in or below a handler: 503 for want of memory, else 500.
 Status failure_status(const std::exception& error);
@@ -23,6 +32,6 @@ Status failure_status(const std::exception& error);
 Handler guarded(Handler handler);
 
 // Sends it; 429 and 503 carry Retry-After.
-void send_error(ResponseWriter& writer, const Status& status);
+void send_error(ResponseWriter& writer, const Status& status, ErrorShape shape = ErrorShape::openai);
 
 }  // namespace warpweave::server

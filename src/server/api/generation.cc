@@ -71,7 +71,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
       early_.clear();
     }
     for (size_t i = 0; i < submitted; ++i) api_->engine().abort(rids_[i]);
-    if (writer_) send_error(*writer_, status);
+    if (writer_) send_error(*writer_, status, builder_->error_shape());
   }
 
   // Until all sequences are accepted nothing is written, so that a refusal is still a plain error.
@@ -157,7 +157,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     if (!left_out) last_event_bytes_ = events.size();
     if (remaining_ == 0) {
       builder_->append_last_events(&events);
-      events += "data: [DONE]\n\n";
+      events += builder_->stream_end();
     }
     begin_stream();
     if (!events.empty()) writer_->write(std::move(events));
@@ -183,8 +183,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // `events`: what goes out before the error, of a stream that has begun.
   void fail(const Status& error, std::string events = {}) {
     closed_ = true;
-    if (!stream_begun_) return send_error(*writer_, error);
-    writer_->write(events + "data: " + error_json(error) + "\n\ndata: [DONE]\n\n");
+    if (!stream_begun_) return send_error(*writer_, error, builder_->error_shape());
+    builder_->append_error_event(error, &events);
+    events += builder_->stream_end();
+    writer_->write(std::move(events));
     writer_->end();
   }
 
@@ -224,6 +226,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
 };
 
 }  // namespace
+
+void ResponseBuilder::append_error_event(const Status& error, std::string* events) {
+  if (error_shape() == ErrorShape::anthropic) *events += "event: error\n";
+  *events += "data: " + error_json(error, error_shape()) + "\n\n";
+}
 
 void start_generation(std::shared_ptr<Api> api, GenerationJob job,
                       std::shared_ptr<ResponseWriter> writer) {

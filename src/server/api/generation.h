@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/api/api_state.h"
+#include "server/api/errors.h"
 
 namespace warpweave::server {
 
@@ -26,6 +27,12 @@ class ResponseBuilder {
   virtual void append_last_events(std::string* events) {}
   // The whole answer; not for streams.
   virtual std::string body() = 0;
+
+  virtual ErrorShape error_shape() const { return ErrorShape::openai; }
+  // What stands behind the last event of a stream.
+  virtual std::string_view stream_end() const { return "data: [DONE]\n\n"; }
+  // The event that says so in a stream that fails.
+  virtual void append_error_event(const Status& error, std::string* events);
 };
 
 struct GenerationJob {

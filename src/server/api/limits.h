@@ -18,6 +18,7 @@ inline constexpr size_t kMaxTools = 1024;
 inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;         // of one stop string
 inline constexpr size_t kMaxStopTokenIds = 1024;
+inline constexpr size_t kMaxStoredResponses = 256;    // of one key; see response_store.h for bytes
 inline constexpr size_t kMaxRidBytes = 256;
 inline constexpr size_t kMaxSaltBytes = 1024;
 inline constexpr int kMaxChatTopLogprobs = 20;        // OpenAI's bound

@@ -9,11 +9,16 @@
 
 namespace warpweave::server {
 
-// {"prompt": "..." or [...], "add_special_tokens": true} -> {"tokens", "count", "max_model_len"}
+// {"prompt": "..." or [...], "add_special_tokens": true} -> {"tokens", "count", "max_model_len"}; or "messages", as a chat's
 Result<std::string> tokenize(const Api& api, std::string_view body);
 // {"tokens": [...] or [[...]], "skip_special_tokens": true} -> {"text"}
 Result<std::string> detokenize(const Api& api, std::string_view body);
 
+// /v1/messages/count_tokens
+Result<std::string> count_message_tokens(const Api& api, std::string_view body);
+
+std::string version_json(const Api& api);       // /version
+std::string load_json(const Api& api);          // /get_load
 std::string model_info_json(const Api& api);    // /get_model_info
 std::string server_info_json(const Api& api);   // /get_server_info: resolved flags, state
 std::string model_list_json(const Api& api);    // /v1/models

@@ -58,6 +58,19 @@ Json state_json(const EngineStats& stats) {
 
 }  // namespace
 
+std::string version_json(const Api&) { return dump({{"version", WARPWEAVE_VERSION}}); }
+
+// One entry: SGLang has one for each of its data-parallel ranks.
+std::string load_json(const Api& api) {
+  const EngineStats stats = api.engine().stats();
+  return dump(Json::array({{{"dp_rank", 0},
+                            {"num_reqs", stats.running_reqs + stats.queued_reqs},
+                            {"num_running_reqs", stats.running_reqs},
+                            {"num_waiting_reqs", stats.queued_reqs},
+                            {"num_tokens", stats.used_tokens},
+                            {"max_total_num_tokens", stats.max_total_tokens}}}));
+}
+
 std::string model_info_json(const Api& api) {
   const EngineInfo& info = api.info();
   const ServerArgs& args = api.context().args;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/chat_prompt.h"
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
 #include "server/api/native.h"
@@ -21,11 +22,31 @@ void append_ids(const std::vector<int32_t>& ids, std::string* out) {
   *out += ']';
 }
 
+// Messages as the chat template writes them, with tools where they come.
+Result<std::string> tokenize_messages(const Api& api, const Json& json, std::string_view body) {
+  FieldReader reader(json);
+  WW_RETURN_IF_ERROR(api.check_model(&reader));
+  WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));
+  bool add_special_tokens = false;  // the template writes its own
+  reader.get("add_special_tokens", &add_special_tokens);
+  WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(reader));
+  WW_ASSIGN_OR_RETURN(const ChatPrompt prompt, read_chat_prompt(api, &reader, body, tools));
+  WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                      encode_text(api, prompt.rendered.text, "messages",
+                                  {.add_special_tokens = add_special_tokens, .literal_at = prompt.rendered.literal_at}));
+  std::string tokens;
+  append_ids(ids, &tokens);
+  return fmt::format("{{\"tokens\":{},\"count\":{},\"max_model_len\":{}}}", tokens, ids.size(), api.info().context_len);
+}
+
 }  // namespace
 
 Result<std::string> tokenize(const Api& api, std::string_view body) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   const Json& json = owned.value;
+  if (const auto messages = json.find("messages"); messages != json.end() && !messages->is_null()) {
+    return tokenize_messages(api, json, body);
+  }
   FieldReader reader(json);
   WW_RETURN_IF_ERROR(api.check_model(&reader));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));

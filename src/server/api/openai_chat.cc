@@ -1,27 +1,16 @@
 // /v1/chat/completions.
-#include <limits>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "server/api/chat_answer.h"
-#include "server/api/chat_prompt.h"
+#include "server/api/chat_request.h"
 #include "server/api/json_write.h"
-#include "server/api/limits.h"
-#include "server/api/openai_common.h"
 #include "server/api/openai_logprobs.h"
-#include "server/api/request_cost.h"
 #include "server/api/requests.h"
 
 namespace warpweave::server {
 namespace {
 
 using output::AnswerEvent;
-
-struct ChatOptions : OpenAiOptions {
-  bool logprobs = false;
-  int top_logprobs = 0;
-};
 
 class ChatBuilder final : public OpenAiBuilder {
  public:
@@ -164,66 +153,14 @@ class ChatBuilder final : public OpenAiBuilder {
   std::vector<Choice> choices_;
 };
 
-Status read_options(const Api& api, FieldReader* reader, ChatOptions* out) {
-  WW_RETURN_IF_ERROR(read_openai_options(api, reader, "chatcmpl-", out));
-  out->sampling.default_new_tokens = std::numeric_limits<int>::max();
-  bool echo = false;
-  if (reader->get("echo", &echo) && echo) {
-    reader->fail(Status::unsupported(
-        "echo is not supported for chats: the answer holds the assistant's message only; leave it "
-        "out.",
-        "echo"));
-  }
-  reader->get("logprobs", &out->logprobs);
-  if (reader->get("top_logprobs", IntRange{0, kMaxChatTopLogprobs}, &out->top_logprobs) &&
-      out->top_logprobs > 0 && !out->logprobs) {
-    reader->fail(Status::invalid_argument("top_logprobs needs logprobs to be true.",
-                                          "top_logprobs"));
-  }
-  return reader->status();
-}
-
 }  // namespace
 
 Result<GenerationJob> parse_chat(const Api& api, std::string_view body) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/chat/completions"));
-  FieldReader reader(owned.value);
-  ChatOptions options;
-  options.add_special_tokens = false;  // the template writes its own
-  WW_RETURN_IF_ERROR(read_options(api, &reader, &options));
-  WW_RETURN_IF_ERROR(check_sequences(api, 1, options.sampling.n, "n"));
-  WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(reader));
-  const ReasoningRequest reasoning = read_reasoning_fields(&reader);
-  WW_RETURN_IF_ERROR(reader.status());
-  WW_ASSIGN_OR_RETURN(const ChatPrompt prompt, read_chat_prompt(api, &reader, body, tools));
-  WW_ASSIGN_OR_RETURN(const AnswerPlan plan, plan_answer(api, tools, reasoning, {prompt.rendered.text, prompt.continued},
-                                                         &options.sampling.params));
-  PromptEncoder encoder(api, options.sampling.n, options.truncate_prompt_tokens);
-  WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                      encoder.encode(prompt.rendered.text, "messages",
-                                     {.add_special_tokens = options.add_special_tokens,
-                                      .literal_at = prompt.rendered.literal_at}));
-  WW_ASSIGN_OR_RETURN(const SamplingParams params,
-                      fit_to_context(options.sampling, ids.size(), api.info().context_len,
-                                     Dialect::openai));
-  GenerationJob job;
-  const int n = options.sampling.n;
-  for (int choice = 0; choice < n; ++choice) {
-    GenerateRequest request = make_request(options, params, choice);
-    request.rid = sequence_rid(options.rid, job.requests.size(), static_cast<size_t>(n));
-    request.input_ids = ids;
-    request.return_logprob = options.logprobs;
-    request.top_logprobs_num = options.top_logprobs;
-    job.requests.push_back(std::move(request));
-  }
-  job.stream = options.stream;
-  job.group_rid = options.rid;
-  WW_RETURN_IF_ERROR(fit_to_logprob_limit(api, !options.sampling.max_new_tokens, &job.requests));
-  std::vector<std::string> prompt_ids;
-  if (options.return_token_ids) append_json_items(ids, &prompt_ids.emplace_back());
-  job.builder = std::make_unique<ChatBuilder>(api, options, plan, std::move(prompt_ids));
-  return job;
+  WW_ASSIGN_OR_RETURN(PreparedChat chat, prepare_chat(api, owned.value, body, "chatcmpl-"));
+  chat.job.builder = std::make_unique<ChatBuilder>(api, chat.options, chat.plan, std::move(chat.prompt_ids));
+  return std::move(chat.job);
 }
 
 }  // namespace warpweave::server

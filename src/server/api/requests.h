@@ -1,4 +1,4 @@
-// Request bodies to generation jobs: the three parsers, apart from HTTP so that they can be fuzzed.
+// Request bodies to generation jobs: the parsers, apart from HTTP so that they can be fuzzed.
 //
 // Each returns everything the answer needs, or the Status to answer with. Tokenizing happens here.
 #pragma once
@@ -13,5 +13,8 @@ namespace warpweave::server {
 Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body);
 Result<GenerationJob> parse_completion(const Api& api, std::string_view body);
 Result<GenerationJob> parse_chat(const Api& api, std::string_view body);
+Result<GenerationJob> parse_messages(const Api& api, std::string_view body);
+// `owner`: whose stored responses these are.
+Result<GenerationJob> parse_response(Api& api, std::string_view body, std::string_view owner);
 
 }  // namespace warpweave::server

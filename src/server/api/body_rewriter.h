@@ -1,0 +1,34 @@
+// Bodies of /v1/messages and /v1/responses to chat requests: what the two share. Not thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/api_state.h"
+#include "server/api/field_reader.h"
+
+namespace warpweave::server {
+
+// A text, or a list of parts whose types are among `types` and hold one, joined. Absent: empty.
+Result<std::string> read_text_parts(const Json* value, const std::string& field, std::span<const std::string_view> types);
+
+// {"type": "function", "function": {...}} of a tool's members; null ones are left out.
+struct ToolParts {
+  const Json* name;
+  const Json* description;
+  const Json* parameters;
+  const Json* strict;
+};
+Json chat_tool(const ToolParts& parts);
+
+// {"id", "type": "function", "function": {"name", "arguments"}}
+Json chat_tool_call(std::string_view id, std::string_view name, std::string_view arguments);
+
+// Copies members that both requests call the same, where they are there.
+void copy_fields(const FieldReader& reader, std::span<const std::string_view> names, Json* chat);
+
+// An object of `value`, or the failure that names `field`.
+Status require_object(const Json& value, const std::string& field);
+
+}  // namespace warpweave::server

@@ -1,0 +1,219 @@
+// /v1/messages and /v1/responses: what the engine is asked, answers, streams, what is kept, and what is refused.
+#include <gtest/gtest.h>
+
+#include "server/api/response_store.h"
+#include "server/api/testing.h"
+
+namespace warpweave::server::testing {
+namespace {
+
+TestApiOptions scripted(std::vector<std::string> script) {
+  TestApiOptions options;
+  options.engine.script = std::move(script);
+  options.args.tool_call_parser = "qwen";
+  options.args.reasoning_parser = "qwen3";
+  return options;
+}
+
+const std::vector<std::string> kThoughtTextCall = {"<think>Hm", ".</think>", "I look.", "<tool_call>{\"name\": \"weather\", \"arg",
+                                                   "uments\": {\"city\": \"Rome\"}}</tool_call>"};
+constexpr const char* kAnthropicTools = R"("tools": [{"name": "weather", "input_schema": {"type": "object"}}])";
+constexpr const char* kResponseTools = R"("tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}])";
+
+// The data of a stream's events; each must say its type in both places.
+std::vector<Json> typed_events(const Reply& reply) {
+  std::vector<Json> out;
+  size_t at = 0;
+  while (at < reply.body.size()) {
+    const size_t end = reply.body.find("\n\n", at);
+    const std::string event = reply.body.substr(at, end - at);
+    const size_t line = event.find('\n');
+    EXPECT_TRUE(event.starts_with("event: ")) << event;
+    EXPECT_EQ(event.substr(line + 1, 6), "data: ");
+    out.push_back(Json::parse(event.substr(line + 7)));
+    EXPECT_EQ(out.back()["type"], event.substr(7, line - 7));
+    at = end + 2;
+  }
+  return out;
+}
+
+std::string prompt_of(TestApi& api) { return api.tokenizer().decode(api.engine().submitted().back().input_ids, false); }
+
+TEST(Messages, WholeAnswer) {
+  TestApi api(scripted(kThoughtTextCall));
+  const Reply reply = api.post("/v1/messages", std::string(R"({"model": "default", "max_tokens": 50, "system": "Be brief.",
+      "stop_sequences": ["END"], "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], )") + kAnthropicTools + "}");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json json = reply.json();
+  EXPECT_EQ(json["type"], "message");
+  EXPECT_TRUE(json["id"].get<std::string>().starts_with("msg_"));
+  EXPECT_EQ(json["stop_reason"], "tool_use");
+  ASSERT_EQ(json["content"].size(), 3u) << json.dump();
+  EXPECT_EQ(json["content"][0]["thinking"], "Hm.");
+  EXPECT_EQ(json["content"][1]["text"], "I look.");
+  EXPECT_EQ(json["content"][2]["name"], "weather");
+  EXPECT_EQ(json["content"][2]["input"]["city"], "Rome");
+  EXPECT_EQ(json["usage"]["output_tokens"], 5);
+  EXPECT_EQ(prompt_of(api), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(api.engine().submitted()[0].sampling.stop, std::vector<std::string>{"END"});
+  EXPECT_EQ(api.engine().submitted()[0].sampling.max_new_tokens, 50);
+}
+
+TEST(Messages, Stream) {
+  TestApi api(scripted(kThoughtTextCall));
+  const Reply reply = api.post("/v1/messages", std::string(R"({"max_tokens": 50, "stream": true,
+      "messages": [{"role": "user", "content": "Hi"}], )") + kAnthropicTools + "}");
+  std::string kinds, thinking, text, input;
+  for (const Json& event : typed_events(reply)) {
+    const std::string type = event["type"];
+    if (type == "content_block_start") kinds += event["content_block"]["type"].get<std::string>() + std::to_string(event["index"].get<int>()) + " ";
+    if (type == "content_block_delta") {
+      const Json& delta = event["delta"];
+      if (delta["type"] == "thinking_delta") thinking += delta["thinking"].get<std::string>();
+      if (delta["type"] == "text_delta") text += delta["text"].get<std::string>();
+      if (delta["type"] == "input_json_delta") input += delta["partial_json"].get<std::string>();
+    }
+    if (type == "message_delta") {
+      EXPECT_EQ(event["delta"]["stop_reason"], "tool_use");
+    }
+  }
+  EXPECT_EQ(kinds, "thinking0 text1 tool_use2 ");
+  EXPECT_EQ(thinking, "Hm.");
+  EXPECT_EQ(text, "I look.");
+  EXPECT_EQ(Json::parse(input)["city"], "Rome");
+  EXPECT_EQ(typed_events(reply).front()["type"], "message_start");
+  EXPECT_EQ(typed_events(reply).back()["type"], "message_stop");
+}
+
+TEST(Messages, ToolResultsAndCountedTokens) {
+  TestApi api;
+  const std::string body = R"("messages": [{"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "weather", "input": {}}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}, {"type": "text", "text": "So?"}]}]})";
+  EXPECT_EQ(api.post("/v1/messages", R"({"max_tokens": 5, )" + body).status, 200);
+  EXPECT_EQ(prompt_of(api), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>tool\nsunny<|im_end|>\n"
+                            "<|im_start|>user\nSo?<|im_end|>\n<|im_start|>assistant\n");
+  const Json count = api.post("/v1/messages/count_tokens", "{" + body).json();
+  EXPECT_EQ(count["input_tokens"], api.engine().submitted().back().input_ids.size());
+}
+
+TEST(Messages, RefusalsHaveAnthropicsShape) {
+  TestApi api;
+  for (const char* body : {R"({"messages": [{"role": "user", "content": "Hi"}]})", R"({"max_tokens": 5})",
+                           R"({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image"}]}]})",
+                           R"({"max_tokens": 5, "max_tokenz": 5, "messages": [{"role": "user", "content": "Hi"}]})",
+                           R"({"max_tokens": 5, "tool_choice": {"type": "any"}, "messages": [{"role": "user", "content": "Hi"}]})",
+                           R"({"max_tokens": 5, "messages": 3})", R"({"max_tokens": 5, "messages": [{"role": "tool", "content": "x"}]})"}) {
+    const Reply reply = api.post("/v1/messages", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(reply.json()["type"], "error") << body;
+    EXPECT_EQ(reply.json()["error"]["type"], "invalid_request_error") << body;
+  }
+}
+
+TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
+  TestApi api(scripted(kThoughtTextCall));
+  const Json first = api.post("/v1/responses", std::string(R"({"input": "Hi", "instructions": "Be brief.", "metadata": {"a": "b"}, )") + kResponseTools + "}").json();
+  ASSERT_TRUE(first.contains("output")) << first.dump();
+  EXPECT_EQ(first["object"], "response");
+  EXPECT_EQ(first["status"], "completed");
+  EXPECT_EQ(first["metadata"]["a"], "b");
+  ASSERT_EQ(first["output"].size(), 3u);
+  EXPECT_EQ(first["output"][0]["type"], "reasoning");
+  EXPECT_EQ(first["output"][1]["content"][0]["text"], "I look.");
+  EXPECT_EQ(first["output"][2]["type"], "function_call");
+  EXPECT_EQ(first["output"][2]["arguments"], "{\"city\": \"Rome\"}");
+  const std::string id = first["id"];
+  EXPECT_EQ(api.get("/v1/responses/" + id).json(), first);
+  const std::string more = R"({"previous_response_id": ")" + id + R"(", "input": [{"type": "function_call_output", "call_id": "c", "output": "sunny"}]})";
+  EXPECT_EQ(api.post("/v1/responses", more).status, 200);
+  EXPECT_EQ(prompt_of(api), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nI look.<|im_end|>\n"
+                            "<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(api.call("DELETE", "/v1/responses/" + id, "").json()["deleted"], true);
+  EXPECT_EQ(api.get("/v1/responses/" + id).status, 404);
+  EXPECT_EQ(api.post("/v1/responses", more).status, 404);
+  const Json unkept = api.post("/v1/responses", R"({"input": "Hi", "store": false})").json();
+  EXPECT_EQ(api.get("/v1/responses/" + unkept["id"].get<std::string>()).status, 404);
+}
+
+TEST(Responses, Stream) {
+  TestApi api(scripted(kThoughtTextCall));
+  const Reply reply = api.post("/v1/responses", std::string(R"({"stream": true, "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], )") + kResponseTools + "}");
+  std::string text, arguments;
+  int number = 0;
+  const std::vector<Json> events = typed_events(reply);
+  for (const Json& event : events) {
+    EXPECT_EQ(event["sequence_number"], number++);
+    if (event["type"] == "response.output_text.delta") text += event["delta"].get<std::string>();
+    if (event["type"] == "response.function_call_arguments.delta") arguments += event["delta"].get<std::string>();
+  }
+  EXPECT_EQ(text, "I look.");
+  EXPECT_EQ(arguments, "{\"city\": \"Rome\"}");
+  ASSERT_GT(events.size(), 3u);
+  EXPECT_EQ(events.front()["type"], "response.created");
+  EXPECT_EQ(events.back()["type"], "response.completed");
+  EXPECT_EQ(events.back()["response"]["output"].size(), 3u);
+}
+
+TEST(Responses, FormsAndRefusals) {
+  TestApi api;
+  EXPECT_EQ(api.post("/v1/responses", R"({"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}})").status, 200);
+  EXPECT_NE(api.engine().submitted().back().sampling.grammar, nullptr);
+  for (const auto& [body, param] : std::vector<std::pair<std::string, std::string>>{
+           {R"({})", "input"}, {R"({"input": 3})", "input"}, {R"({"input": "a", "background": true})", "background"},
+           {R"({"input": "a", "truncation": "auto"})", "truncation"}, {R"({"input": "a", "tools": [{"type": "web_search"}]})", "tools[0].type"},
+           {R"({"input": [{"type": "item_reference"}]})", "input[0].type"}, {R"({"input": "a", "inputs": "b"})", "inputs"},
+           {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content[0].type"}}) {
+    const Reply reply = api.post("/v1/responses", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(reply.json()["error"]["param"], param) << body << reply.body;
+  }
+}
+
+TEST(ResponseStore, IsBoundedByOwner) {
+  ResponseStore store(2);
+  for (const char* id : {"1", "2", "3"}) EXPECT_TRUE(store.put("a", id, {"body", "[]"}));
+  EXPECT_TRUE(store.put("b", "1", {"other", "[]"}));
+  EXPECT_FALSE(store.get("a", "1"));
+  EXPECT_EQ(store.get("a", "3")->body, "body");
+  EXPECT_EQ(store.get("b", "1")->body, "other");
+  EXPECT_FALSE(store.get("b", "3"));
+  EXPECT_FALSE(store.put("a", "4", {std::string(ResponseStore::kMaxEntryBytes, 'x'), ""}));
+  for (int i = 0; i < 40; ++i) store.put("o" + std::to_string(i), "1", {std::string(ResponseStore::kMaxEntryBytes - 100, 'x'), ""});
+  EXPECT_LE(store.bytes(), ResponseStore::kMaxBytes);
+  EXPECT_FALSE(ResponseStore(0).put("a", "1", {"", ""}));
+}
+
+TEST(Errors, TooLongForTheContextHasItsCode) {
+  TestApi api;
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "word ";
+  for (const std::string& body : {R"({"messages": [{"role": "user", "content": ")" + words + R"("}]})",
+                                  std::string(R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 5000})")}) {
+    const Reply reply = api.post("/v1/chat/completions", body);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(reply.json()["error"]["code"], "context_length_exceeded") << reply.body;
+  }
+  EXPECT_TRUE(api.post("/v1/chat/completions", R"({"messages": 5})").json()["error"]["code"].is_null());
+}
+
+TEST(Tokenize, MessagesAreWhatAChatSends) {
+  TestApi api;
+  const Json reply = api.post("/tokenize", R"({"messages": [{"role": "user", "content": "Hi"}]})").json();
+  ASSERT_TRUE(reply.contains("tokens")) << reply.dump();
+  api.post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(reply["tokens"].get<std::vector<int32_t>>(), api.engine().submitted()[0].input_ids);
+  EXPECT_EQ(reply["count"], reply["tokens"].size());
+  EXPECT_EQ(api.post("/tokenize", R"({"messages": [{"role": "user", "content": "Hi"}], "prompt": "a"})").json()["error"]["param"], "prompt");
+}
+
+TEST(Info, VersionAndLoad) {
+  TestApi api;
+  EXPECT_FALSE(api.get("/version").json()["version"].get<std::string>().empty());
+  const Json load = api.get("/get_load").json();
+  EXPECT_EQ(load[0]["num_reqs"], 0);
+  EXPECT_EQ(load[0]["max_total_num_tokens"], 65536);
+}
+
+}  // namespace
+}  // namespace warpweave::server::testing

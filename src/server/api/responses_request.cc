@@ -1,0 +1,229 @@
+#include "server/api/responses_request.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/api/body_rewriter.h"
+#include "server/api/limits.h"
+
+namespace warpweave::server {
+namespace {
+
+constexpr std::string_view kTexts[] = {"input_text", "output_text", "text", "summary_text", "reasoning_text"};
+
+// Items to chat messages: calls that follow one another belong to one message of the assistant.
+class Items {
+ public:
+  explicit Items(Json* messages) : messages_(*messages) {}
+
+  Status add(const Json& item, const std::string& field) {
+    WW_RETURN_IF_ERROR(require_object(item, field));
+    FieldReader reader(item, field + ".");
+    std::string type = "message";
+    reader.get("type", TextLimit{kMaxRidBytes}, &type);
+    WW_RETURN_IF_ERROR(reader.status());
+    if (type == "message") return add_message(&reader, field);
+    if (type == "function_call") {
+      std::string id, name, arguments;
+      reader.get("call_id", TextLimit{kMaxRidBytes}, &id);
+      reader.get("name", TextLimit{kMaxRidBytes}, &name);
+      reader.get("arguments", TextLimit{kMaxTextBytes}, &arguments);
+      assistant()["tool_calls"].push_back(chat_tool_call(id, name, arguments));
+      return end(&reader);
+    }
+    if (type == "function_call_output") {
+      std::string id;
+      reader.get("call_id", TextLimit{kMaxRidBytes}, &id);
+      WW_ASSIGN_OR_RETURN(std::string output, read_text_parts(reader.find("output"), field + ".output", kTexts));
+      messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(output)}});
+      return end(&reader);
+    }
+    if (type == "reasoning") {
+      WW_ASSIGN_OR_RETURN(const std::string text, read_text_parts(reader.find("content"), field + ".content", kTexts));
+      reader.find("summary");
+      reader.find("encrypted_content");
+      if (!text.empty()) messages_.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", text}});
+      return end(&reader);
+    }
+    return Status::unsupported(fmt::format("{}.type is \"{}\", but must be message, function_call, function_call_output or reasoning.", field, type.substr(0, 60)),
+                               field + ".type");
+  }
+
+ private:
+  // The message that a call belongs to: the assistant's last one, or a new one.
+  Json& assistant() {
+    if (messages_.empty() || !is_text(messages_.back()["role"], "assistant")) {
+      messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+    }
+    Json& last = messages_.back();
+    if (!last.contains("tool_calls")) last["tool_calls"] = Json::array();
+    return last;
+  }
+
+  Status add_message(FieldReader* reader, const std::string& field) {
+    std::string role;
+    reader->get("role", TextLimit{kMaxRidBytes}, &role);
+    WW_RETURN_IF_ERROR(reader->status());
+    WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(reader->find("content"), field + ".content", kTexts));
+    const bool follows_reasoning = role == "assistant" && !messages_.empty() && messages_.back().contains("reasoning_content") &&
+                                   is_text(messages_.back()["content"], "");
+    if (follows_reasoning) {
+      messages_.back()["content"] = std::move(text);
+    } else {
+      messages_.push_back({{"role", role == "developer" ? "system" : role}, {"content", std::move(text)}});
+    }
+    return end(reader);
+  }
+
+  static Status end(FieldReader* reader) {
+    constexpr std::string_view kWithoutEffect[] = {"id", "status", "phase"};
+    reader->refuse_unknown(kWithoutEffect);
+    return reader->status();
+  }
+
+  Json& messages_;
+};
+
+Status read_input(const FieldReader& reader, Json* messages) {
+  const Json* input = reader.find("input");
+  if (!input) return Status::invalid_argument("input is missing; send a text or a list of items.", "input");
+  if (input->is_string()) {
+    messages->push_back({{"role", "user"}, {"content", *input}});
+    return {};
+  }
+  if (!input->is_array() || input->empty() || input->size() > kMaxMessages) {
+    return wrong_type("input", fmt::format("a text or a list of 1 to {} items", kMaxMessages), *input);
+  }
+  Items items(messages);
+  for (size_t i = 0; i < input->size(); ++i) WW_RETURN_IF_ERROR(items.add((*input)[i], fmt::format("input[{}]", i)));
+  return {};
+}
+
+Status read_tools(const FieldReader& reader, Json* chat) {
+  const Json* tools = reader.find("tools");
+  if (tools) {
+    if (!tools->is_array() || tools->size() > kMaxTools) return wrong_type("tools", "a list of tools", *tools);
+    Json list = Json::array();
+    for (size_t i = 0; i < tools->size(); ++i) {
+      const std::string field = fmt::format("tools[{}]", i);
+      WW_RETURN_IF_ERROR(require_object((*tools)[i], field));
+      FieldReader tool((*tools)[i], field + ".");
+      const Json* type = tool.find("type");
+      if (!type || !is_text(*type, "function")) {
+        return Status::unsupported(fmt::format("{}.type is {}, but only \"function\" is supported: this server runs no tools of its own.", field,
+                                               type ? describe_value(*type) : "missing"), field + ".type");
+      }
+      list.push_back(chat_tool({tool.find("name"), tool.find("description"), tool.find("parameters"), tool.find("strict")}));
+      tool.refuse_unknown();
+      WW_RETURN_IF_ERROR(tool.status());
+    }
+    (*chat)["tools"] = std::move(list);
+  }
+  const Json* choice = reader.find("tool_choice");
+  if (!choice) return {};
+  const bool named = choice->is_object() && choice->contains("name");
+  (*chat)["tool_choice"] = named ? Json{{"type", "function"}, {"function", {{"name", (*choice)["name"]}}}} : *choice;
+  return {};
+}
+
+// text.format to response_format; reasoning.effort.
+Status read_forms(const FieldReader& reader, Json* chat) {
+  if (const Json* text = reader.find("text")) {
+    WW_RETURN_IF_ERROR(require_object(*text, "text"));
+    FieldReader fields(*text, "text.");
+    constexpr std::string_view kWithoutEffect[] = {"verbosity"};
+    if (const Json* format = fields.find("format")) {
+      WW_RETURN_IF_ERROR(require_object(*format, "text.format"));
+      const auto type = format->find("type");
+      const bool schema = type != format->end() && is_text(*type, "json_schema");
+      (*chat)["response_format"] = schema ? Json{{"type", "json_schema"}, {"json_schema", *format}} : *format;
+    }
+    fields.refuse_unknown(kWithoutEffect);
+    WW_RETURN_IF_ERROR(fields.status());
+  }
+  if (const Json* reasoning = reader.find("reasoning")) {
+    WW_RETURN_IF_ERROR(require_object(*reasoning, "reasoning"));
+    FieldReader fields(*reasoning, "reasoning.");
+    if (const Json* effort = fields.find("effort")) (*chat)["reasoning_effort"] = *effort;
+    constexpr std::string_view kWithoutEffect[] = {"summary", "generate_summary"};
+    fields.refuse_unknown(kWithoutEffect);
+    WW_RETURN_IF_ERROR(fields.status());
+  }
+  return {};
+}
+
+// What is asked for by a value that this server does not have.
+Status refuse_what_is_not_here(FieldReader* reader) {
+  bool background = false;
+  reader->get("background", &background);
+  if (background) reader->fail(Status::unsupported("background is true, but answers are made while the client waits; send false, or stream.", "background"));
+  std::string truncation = "disabled";
+  reader->get("truncation", TextLimit{kMaxRidBytes}, &truncation);
+  if (truncation != "disabled") reader->fail(Status::unsupported("truncation must be \"disabled\": messages are not dropped here; shorten input.", "truncation"));
+  for (const char* name : {"conversation", "prompt", "max_tool_calls", "context_management"}) {
+    if (reader->find(name)) reader->fail(Status::unsupported(fmt::format("{} is not supported; use previous_response_id, and leave it out.", name), name));
+  }
+  if (const Json* include = reader->find("include"); include && !include->empty()) {
+    reader->fail(Status::unsupported("include is not supported: answers hold all there is; leave it out.", "include"));
+  }
+  return reader->status();
+}
+
+void echo_fields(const FieldReader& reader, Json* echoed) {
+  constexpr std::string_view kNames[] = {"instructions", "max_output_tokens", "temperature", "top_p", "previous_response_id",
+                                         "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "metadata", "user"};
+  for (const std::string_view name : kNames) (*echoed)[std::string(name)] = nullptr;
+  copy_fields(reader, kNames, echoed);
+  const auto otherwise = [&](const char* name, Json value) {
+    if ((*echoed)[name].is_null()) (*echoed)[name] = std::move(value);
+  };
+  otherwise("tools", Json::array());
+  otherwise("tool_choice", "auto");
+  otherwise("parallel_tool_calls", true);
+  otherwise("text", {{"format", {{"type", "text"}}}});
+  otherwise("metadata", Json::object());
+  (*echoed)["truncation"] = "disabled";
+}
+
+}  // namespace
+
+Result<ResponseRequest> read_response_request(Api& api, const Json& body, const std::string& owner) {
+  FieldReader reader(body);
+  ResponseRequest out;
+  out.chat.value = Json::object();
+  out.echoed.value = Json::object();
+  Json messages = Json::array();
+  reader.get("previous_response_id", TextLimit{kMaxRidBytes}, &out.previous_id);
+  if (!out.previous_id.empty()) {
+    const std::optional<ResponseStore::Entry> previous = api.responses().get(owner, out.previous_id);
+    if (!previous) {
+      return Status::not_found(fmt::format("The response \"{}\" is not stored here (they live in memory, and a bounded number of "
+                                           "them); send its items in input.", out.previous_id), "previous_response_id");
+    }
+    WW_ASSIGN_OR_RETURN(messages, parse_json(previous->messages));
+  }
+  if (std::string text; reader.get("instructions", TextLimit{kMaxTextBytes}, &text)) {
+    if (!messages.empty() && is_text(messages[0]["role"], "system")) messages.erase(0);
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", std::move(text)}});
+  }
+  WW_RETURN_IF_ERROR(read_input(reader, &messages));
+  Json& chat = out.chat.value;
+  chat["messages"] = std::move(messages);
+  constexpr std::string_view kSame[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "top_k", "min_p", "seed",
+                                        "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "priority", "cache_salt"};
+  copy_fields(reader, kSame, &chat);
+  if (const Json* most = reader.find("max_output_tokens")) chat["max_completion_tokens"] = *most;
+  WW_RETURN_IF_ERROR(read_tools(reader, &chat));
+  WW_RETURN_IF_ERROR(read_forms(reader, &chat));
+  WW_RETURN_IF_ERROR(refuse_what_is_not_here(&reader));
+  reader.get("store", &out.store);
+  echo_fields(reader, &out.echoed.value);
+  constexpr std::string_view kWithoutEffect[] = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+                                                 "service_tier", "stream_options", "top_logprobs", "user"};
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
+  WW_RETURN_IF_ERROR(reader.status());
+  return out;
+}
+
+}  // namespace warpweave::server
