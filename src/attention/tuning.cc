@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <tuple>
@@ -152,17 +152,17 @@ std::vector<TuningTable::Ranked> TuningTable::ranking(const HardwareFacts& hardw
 }
 
 const TuningTable* builtin_tuning(std::string_view device) {
-  static const std::vector<TuningTable>* const tables = [] {
-    auto* all = new std::vector<TuningTable>;
+  static const std::vector<TuningTable> tables = [] {
+    std::vector<TuningTable> all;
     for (const std::string_view text : kTunedTables) {
       if (text.empty()) continue;
       Result<TuningTable> table = TuningTable::parse(text);
-      assert(table.ok());  // tuning_test reads them all
-      if (table.ok()) all->push_back(std::move(*table));
+      if (!table.ok()) throw std::bad_alloc();  // tuning_test reads them all: only memory can lack
+      all.push_back(std::move(*table));
     }
     return all;
   }();
-  for (const TuningTable& table : *tables) {
+  for (const TuningTable& table : tables) {
     if (table.device() == device) return &table;
   }
   return nullptr;

@@ -3,12 +3,19 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <string>
 
 namespace warpweave {
 namespace {
 
 constexpr int kLogitsBlockRows = 256;  // held at once, or as many as are sampled
+
+void fail(DeviceStep& step, StatusCode code, const char* why) noexcept {
+  try {
+    step.status = Status(code, why);
+  } catch (const std::bad_alloc&) {
+    step.status = Status(code, "out of memory");  // a text that takes none
+  }
+}
 
 }  // namespace
 
@@ -61,19 +68,18 @@ void DeviceWorker::loop() {
 }
 
 // A step that failed leaves no tokens for the one after it, which may have been launched already.
-void DeviceWorker::run_or_fail(DeviceStep& step) {
+void DeviceWorker::run_or_fail(DeviceStep& step) noexcept {
   if (last_failed_ && !step.builder.futures().empty()) {
-    step.status = Status::unavailable("the step before failed");
-    return;
+    return fail(step, StatusCode::unavailable, "the step before failed");
   }
   last_failed_ = true;
   try {
     run(step);
     last_failed_ = !step.status.ok();
   } catch (const std::bad_alloc&) {
-    step.status = Status::unavailable("there is not enough memory for this step; retry later");
+    fail(step, StatusCode::unavailable, "there is not enough memory for this step; retry later");
   } catch (const std::exception& error) {
-    step.status = Status::internal(std::string("a step failed: ") + error.what());
+    fail(step, StatusCode::internal, error.what());
   }
 }
 

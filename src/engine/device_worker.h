@@ -46,7 +46,7 @@ class DeviceWorker : public DeviceRunner {
 
  private:
   void loop();
-  void run_or_fail(DeviceStep& step);
+  void run_or_fail(DeviceStep& step) noexcept;
   void run(DeviceStep& step);
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);

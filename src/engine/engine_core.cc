@@ -46,10 +46,11 @@ void EngineCore::loop() {
       while (take_inbox(patience())) run_step();
       return;
     } catch (const std::bad_alloc&) {
-      recover(Status(StatusCode::unavailable, "the server ran out of memory; retry later"));
+      LOG_ERROR("the engine ran out of memory and starts anew");
+      recover(out_of_memory_);
     } catch (const std::exception& error) {
       LOG_ERROR("the engine failed and starts anew: {}", error.what());
-      recover(Status(StatusCode::internal, "the engine failed; retry later"));
+      recover(engine_failed_);
     }
   }
 }
@@ -102,7 +103,7 @@ void EngineCore::recover(const Status& why) noexcept {
   }
 }
 
-// Everybody who waits is answered, then nothing is left of what was.
+// Everybody who waits is answered, then nothing is left of what was. May fail half way and is then called again.
 void EngineCore::reset(const Status& why) {
   for (auto& request : taken_.arrived) {
     if (request == nullptr) continue;
@@ -115,20 +116,16 @@ void EngineCore::reset(const Status& why) {
     FinishReason reason;
     reason.type = FinishReason::Type::abort;
     reason.error = why;
-    ++aborted_total_;
     answer(*request, std::move(reason));
+    ++aborted_total_;
   }
-  auto scheduler = std::make_unique<Scheduler>(options_.scheduler);
-  for (auto& flush : taken_.flushes) flush.set_value(false);
-  for (auto& audit : taken_.audits) audit.set_value(why);
-  taken_.flushes.clear();
-  taken_.audits.clear();
-  taken_.aborted.clear();
-  // Never destroyed: a failure in the middle of a change leaves trees that cannot be walked.
-  static_cast<void>(scheduler_.release());
-  scheduler_ = std::move(scheduler);
+  for (; !taken_.flushes.empty(); taken_.flushes.pop_back()) taken_.flushes.back().set_value(false);
+  for (; !taken_.audits.empty(); taken_.audits.pop_back()) taken_.audits.back().set_value(why);
+  scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
+  taken_ = {};
   requests_.clear();
   ids_by_rid_.clear();
+  update_stats();
 }
 
 // How long a request is waited for before the next step is made. Where one ended, its client may send the next at
@@ -167,10 +164,10 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
     for (auto& [id, request] : requests_) end_request(*request, late);
   }
   taken_.out_of_time = false;
-  for (auto& flush : taken_.flushes) flush.set_value(scheduler_->flush_cache());
-  taken_.flushes.clear();
-  for (auto& audit : taken_.audits) audit.set_value(scheduler_->audit());
-  taken_.audits.clear();
+  for (; !taken_.flushes.empty(); taken_.flushes.pop_back()) {
+    taken_.flushes.back().set_value(scheduler_->flush_cache());
+  }
+  for (; !taken_.audits.empty(); taken_.audits.pop_back()) taken_.audits.back().set_value(scheduler_->audit());
   return has_more();
 }
 
@@ -385,9 +382,11 @@ void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, cons
   answer(request, std::move(reason));
 }
 
+// Where memory ends in here, nothing is lost and the answer can be tried again.
 void EngineCore::answer(LiveRequest& request, FinishReason reason) {
   if (request.answered) return;
   request.pending.finish = std::move(reason);
+  OutputDelta delta = take_delta(request);
   request.answered = request_ended_ = true;
   ids_by_rid_.erase(request.request.rid);
   {
@@ -395,15 +394,16 @@ void EngineCore::answer(LiveRequest& request, FinishReason reason) {
     live_rids_.erase(request.request.rid);
     if (live_rids_.empty()) idle_changed_.notify_all();
   }
-  emit(request);
+  pass_on(request, std::move(delta));
 }
 
-void EngineCore::emit(LiveRequest& request) {
-  OutputDelta delta = std::exchange(request.pending, {});
-  const auto seconds = [&](SteadyClock::time_point to) {
-    return std::chrono::duration<double>(to - request.arrival).count();
-  };
+void EngineCore::emit(LiveRequest& request) { pass_on(request, take_delta(request)); }
+
+// What is pending, or it stays pending and std::bad_alloc is thrown.
+OutputDelta EngineCore::take_delta(LiveRequest& request) {
+  OutputDelta& delta = request.pending;
   delta.rid = request.request.rid;
+  delta.input_logprobs.reserve(request.input_logprobs.size() + 1);
   if (!request.input_logprobs.empty() && request.request.logprob_start_len == 0) {
     // Nothing predicts the first token of a prompt.
     PositionLogprobs first;
@@ -418,16 +418,22 @@ void EngineCore::emit(LiveRequest& request) {
   delta.completion_tokens = static_cast<int>(request.output_ids.size());
   delta.cached_tokens = request.cached_tokens;
   delta.total_retractions = request.retractions;
+  const auto seconds = [&](SteadyClock::time_point to) {
+    return std::chrono::duration<double>(to - request.arrival).count();
+  };
   if (request.first_scheduled != SteadyClock::time_point{}) {
     delta.queue_time_s = seconds(request.first_scheduled);
   }
   delta.e2e_latency_s = seconds(SteadyClock::now());
+  return std::exchange(request.pending, {});
+}
+
+// A sink answers its client itself when it fails; the engine only lets go of it.
+void EngineCore::pass_on(LiveRequest& request, OutputDelta delta) noexcept {
   try {
     request.sink(std::move(delta));
   } catch (const std::exception& error) {
-    // A sink answers its client itself when it fails; the engine only lets go of it.
-    LOG_ERROR("request {}: its answer could not be passed on: {}", log_safe(request.request.rid, 64),
-              error.what());
+    LOG_ERROR("an answer could not be passed on: {}", error.what());
   }
 }
 

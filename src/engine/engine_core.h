@@ -83,6 +83,8 @@ class EngineCore : public Engine {
   void fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step);
   void answer(LiveRequest& request, FinishReason reason);
   void emit(LiveRequest& request);
+  OutputDelta take_delta(LiveRequest& request);
+  void pass_on(LiveRequest& request, OutputDelta delta) noexcept;
   void fail_steps(const Status& status);
   void end_request(LiveRequest& request, Status why);
   void drop_released();
@@ -102,6 +104,9 @@ class EngineCore : public Engine {
   EngineStats stats_;
   std::atomic<uint64_t> next_seed_;
   GrammarMaskThread grammar_masks_;
+  // Made before they are needed: then there may be no memory for a text.
+  const Status out_of_memory_{StatusCode::unavailable, "the server ran out of memory; retry later"};
+  const Status engine_failed_{StatusCode::internal, "the engine failed; retry later"};
 
   // Engine thread only.
   std::unique_ptr<Scheduler> scheduler_;

@@ -248,11 +248,13 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
 }  // namespace
 
 Result<ServedModel> create_engine(const EngineOptions& options) {
+  Status no_memory(StatusCode::unavailable, "out of memory");  // a text that takes none
   try {
+    no_memory = Status::unavailable(
+        "there is not enough memory to start; use a smaller model, --max-total-tokens or --context-length");
     return build_engine(options);
   } catch (const std::bad_alloc&) {
-    return Status::unavailable(
-        "there is not enough memory to start; use a smaller model, --max-total-tokens or --context-length");
+    return no_memory;
   } catch (const std::exception& error) {
     return Status::internal(std::string("the engine could not start: ") + error.what());
   }

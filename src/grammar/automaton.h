@@ -59,6 +59,9 @@ class Automaton {
   // A text had more parses at once, or one mask more states, than the limits allow: what could not
   // be followed counts as dead.
   bool exhausted() const { return exhausted_; }
+  // Its tables may be half written. Only adopt() reads on from one that was given up.
+  void give_up() { given_up_ = true; }
+  bool given_up() const { return given_up_; }
   size_t memory_bytes() const;
   size_t num_configs() const { return configs_.size(); }
 
@@ -159,6 +162,7 @@ class Automaton {
   std::unordered_multimap<uint64_t, FrameId> groups_by_hash_;
   std::unordered_map<ConfigId, CachedMask> masks_;
   size_t masks_bytes_ = 0;
+  bool given_up_ = false;
 
   // Scratch.
   std::vector<Item> kernel_, work_;

@@ -1,6 +1,7 @@
 #include "grammar/matcher.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace warpweave::grammar {
 namespace {
@@ -43,6 +44,23 @@ CompiledGrammar::CompiledGrammar(std::shared_ptr<const Grammar> grammar,
       tokens_over_commas_(find_tokens_over_commas(*grammar_, *vocabulary_)),
       automaton_(std::make_shared<Automaton>(grammar_, limits_)) {}
 
+// The shared automaton while it is worked on. Where that fails, for want of memory, what it knows may be half
+// written: the next request begins a fresh one.
+class GrammarMatcher::Working {
+ public:
+  explicit Working(const CompiledGrammar& grammar) : grammar_(grammar), lock_(grammar.mutex_) {}
+  ~Working() {
+    if (std::uncaught_exceptions() > exceptions_) grammar_.automaton_->give_up();
+  }
+  Working(const Working&) = delete;
+  Working& operator=(const Working&) = delete;
+
+ private:
+  const CompiledGrammar& grammar_;
+  const std::lock_guard<std::mutex> lock_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
 size_t CompiledGrammar::memory_bytes() const {
   std::lock_guard lock(mutex_);
   return sizeof(*this) + grammar_->memory_bytes() + automaton_->memory_bytes();
@@ -55,10 +73,10 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar)
   config_ = automaton_->start();
 }
 
-// Moves to a fresh automaton when the shared one is full. Called under the lock.
+// Moves to a fresh automaton when the shared one is full or given up. Called under the lock.
 void GrammarMatcher::refresh() {
   std::shared_ptr<Automaton>& shared = grammar_->automaton_;
-  if (shared->memory_bytes() > grammar_->limits_.max_automaton_bytes) {
+  if (shared->given_up() || shared->memory_bytes() > grammar_->limits_.max_automaton_bytes) {
     shared = std::make_shared<Automaton>(grammar_->grammar_, grammar_->limits_);
   }
   if (shared == automaton_) return;
@@ -93,7 +111,7 @@ bool GrammarMatcher::advance(std::string_view bytes) {
 
 bool GrammarMatcher::accept_token(int32_t id) {
   if (ended_ || id < 0 || static_cast<size_t>(id) >= grammar_->vocabulary().size()) return false;
-  std::lock_guard lock(grammar_->mutex_);
+  const Working working(*grammar_);
   refresh();
   if (grammar_->vocabulary().is_end(id)) {
     if (!automaton_->can_end(config_)) return false;
@@ -107,7 +125,7 @@ bool GrammarMatcher::accept_token(int32_t id) {
 
 bool GrammarMatcher::accept_bytes(std::string_view bytes) {
   if (ended_) return false;
-  std::lock_guard lock(grammar_->mutex_);
+  const Working working(*grammar_);
   refresh();
   return advance(bytes);
 }
@@ -126,7 +144,7 @@ bool GrammarMatcher::rollback(size_t tokens) {
 
 // Reads the first `bytes` of the text again, for what the watch remembers.
 void GrammarMatcher::replay(size_t bytes) {
-  std::lock_guard lock(grammar_->mutex_);
+  const Working working(*grammar_);
   text_.resize(bytes);
   watch_ = UniqueWatch(grammar_->grammar_.get());
   ConfigId config = automaton_->start();
@@ -137,7 +155,7 @@ void GrammarMatcher::replay(size_t bytes) {
 }
 
 bool GrammarMatcher::can_end() {
-  std::lock_guard lock(grammar_->mutex_);
+  const Working working(*grammar_);
   refresh();
   return ended_ || automaton_->can_end(config_);
 }
@@ -145,7 +163,7 @@ bool GrammarMatcher::can_end() {
 std::string GrammarMatcher::jump_forward(size_t max_bytes) {
   std::string forced;
   if (ended_) return forced;
-  std::lock_guard lock(grammar_->mutex_);
+  const Working working(*grammar_);
   refresh();
   if (watch_.active()) return forced;
   for (ConfigId config = config_; forced.size() < max_bytes;) {
@@ -176,7 +194,7 @@ void GrammarMatcher::forbid_repeats(std::span<uint32_t> mask) {
 
 bool GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
-  std::lock_guard lock(grammar_->mutex_);
+  const Working working(*grammar_);
   bool can_end = ended_;
   if (ended_) {
     std::fill(mask.begin(), mask.end(), 0);

@@ -72,6 +72,7 @@ class GrammarMatcher {
     ConfigId config;
     uint32_t bytes;  // of the text before it
   };
+  class Working;
   void refresh();
   bool advance(std::string_view bytes);
   void replay(size_t bytes);

@@ -56,6 +56,8 @@ struct RadixTree::Node {
   bool tracked = false;          // in evictable_leaves_
   bool windowed = false;         // in windowed_
   const std::string* salt = nullptr;  // of a root: the key in roots_
+  Node* made_before = nullptr;   // see RadixTree::made_
+  Node* made_after = nullptr;
 };
 
 // Where the longest match of a query ends.

@@ -24,16 +24,20 @@ RadixTree::RadixTree(PagePool& pool, PrefixMatchMode mode, std::vector<CacheGrou
 }
 
 RadixTree::~RadixTree() {
-  std::vector<Node*> pending;
-  for (auto& [salt, root] : roots_) {
-    pending.assign(root->children.begin(), root->children.end());
-    while (!pending.empty()) {
-      Node* node = pending.back();
-      pending.pop_back();
-      pending.insert(pending.end(), node->children.begin(), node->children.end());
-      delete node;
-    }
-  }
+  while (made_ != nullptr) drop_node(made_);
+}
+
+RadixTree::Node* RadixTree::make_node(Node* parent) {
+  Node* const node = new Node(parent, page_size_, num_groups_);
+  node->made_before = made_;
+  if (made_ != nullptr) made_->made_after = node;
+  return made_ = node;
+}
+
+void RadixTree::drop_node(Node* node) {
+  (node->made_after != nullptr ? node->made_after->made_before : made_) = node->made_before;
+  if (node->made_before != nullptr) node->made_before->made_after = node->made_after;
+  delete node;
 }
 
 RadixTree::Node* RadixTree::root_for(const std::string& salt) {
@@ -339,7 +343,7 @@ RadixTree::Node* RadixTree::drop_own_tail(Node* node) {
   }
   Node* parent = node->parent;
   untrack_windows(node);
-  delete node;
+  drop_node(node);
   return parent;
 }
 
@@ -355,7 +359,7 @@ void RadixTree::drop_shadowed_leaf(Node* parent, std::span<const int32_t> tokens
 
 RadixTree::Node* RadixTree::add_leaf(Node* parent, std::span<const int32_t> tokens,
                                      std::span<const int32_t> pages) {
-  Node* leaf = new Node(parent, page_size_, num_groups_);
+  Node* leaf = make_node(parent);
   leaf->begin = parent->end();
   leaf->tokens.assign(tokens.begin(), tokens.end());
   leaf->pages.assign(pages.begin(), pages.begin() + pool_.pages_for(tokens.size()) * num_groups_);
@@ -379,7 +383,7 @@ RadixTree::Node* RadixTree::split(Node* node, int num_pages) {
   assert(num_pages > 0 && num_pages < node->num_pages());
   Node* parent = node->parent;
   const int num_tokens = num_pages * page_size_;
-  Node* upper = new Node(parent, page_size_, num_groups_);
+  Node* upper = make_node(parent);
   parent->children.erase(node);
   upper->begin = node->begin;
   upper->tokens.assign(node->tokens.begin(), node->tokens.begin() + num_tokens);

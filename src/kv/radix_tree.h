@@ -22,8 +22,8 @@
 // References: the tree owns one PagePool reference per page of a node; requests own theirs.
 // Locks: a node is locked while a request stands on it or below it; unlocked leaves are evicted in
 // order of last use, from their end, as many pages as asked for.
-// Not thread-safe. The pool outlives the tree. Method: radix-tree prefix reuse after SGLang
-// (arXiv:2312.07104), extended to token level at any page size.
+// Not thread-safe. The pool outlives the tree. After std::bad_alloc a tree can only be destroyed.
+// Method: radix-tree prefix reuse after SGLang (arXiv:2312.07104), extended to token level at any page size.
 #pragma once
 
 #include <array>
@@ -119,6 +119,8 @@ class RadixTree {
  private:
   struct Cursor;
   Node* root_for(const std::string& salt);
+  Node* make_node(Node* parent);
+  void drop_node(Node* node);
   Node* find_full_page(const Node& node, std::span<const int32_t> tokens) const;
   Cursor walk(Node* root, std::span<const int32_t> tokens) const;
   Cursor walk_tokens(Node* root, std::span<const int32_t> tokens) const;
@@ -169,6 +171,8 @@ class RadixTree {
   Checkpoints checkpoints_;      // the one used longest ago first
   std::vector<std::pair<int, int32_t>> loose_checkpoints_;  // position and slot, while a tail is put in anew
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;  // by salt
+  // All nodes but the roots, each pointing to the next: found however a failed allocation left the rest.
+  Node* made_ = nullptr;
   std::set<Node*, OlderFirst> evictable_leaves_;
   std::set<Node*, OlderFirst> windowed_;  // may have windowed groups' pages before their end's window
   int64_t evictable_tokens_ = 0;

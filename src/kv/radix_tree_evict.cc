@@ -126,7 +126,7 @@ void RadixTree::remove_leaf(Node* leaf) {
   count(*leaf, -1);
   parent->children.erase(leaf);
   for (size_t i = 0; i < leaf->pages.size(); ++i) disown(leaf->pages[i], static_cast<int>(i) % num_groups_);
-  delete leaf;
+  drop_node(leaf);
   track(parent);
   remove_root_if_unused(parent);
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cassert>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,7 @@ std::byte* thread_scratch(int which, size_t bytes) {
   thread_local std::array<AlignedBuffer, 4> buffers;
   AlignedBuffer& buffer = buffers[which];
   if (buffer.size() < bytes) buffer = AlignedBuffer::allocate(std::max(bytes, buffer.size() * 3 / 2));
+  if (buffer.size() < bytes) throw std::bad_alloc();
   return buffer.data();
 }
 constexpr int kInputScratch = 0, kAccScratch = 1, kWeightScratch = 2, kBestScratch = 3;

@@ -68,9 +68,9 @@ sim_mutant(split_forgets_locks kv/radix_tree.cc
   [[upper->locks = 0;]])
 sim_mutant(eviction_skips_unref kv/radix_tree_evict.cc
   [[disown(leaf->pages[i], static_cast<int>(i) % num_groups_);
-  delete leaf;]]
+  drop_node(leaf);]]
   [[(void)i;
-  delete leaf;]])
+  drop_node(leaf);]])
 sim_mutant(window_left_one_page_early sched/windows.cc
   [[group.first_seen(request.written) / pool_.page_size();]]
   [[group.first_seen(request.written) / pool_.page_size() + 1;]])

@@ -84,9 +84,11 @@ void Tile::reserve(const TileShape& shape, int rows, int variants) {
   const size_t s = r * kBlockTokens, o = r * shape.padded_v_dim, m = round_up(rows, 16);
   const size_t units = q + k + v + s / 2 + std::max(k, v) + s + o + 3 * m;
   if (units > capacity_) {
-    capacity_ = (units + 15) / 16 * 16;
-    buffer_.reset(static_cast<uint32_t*>(std::aligned_alloc(64, capacity_ * sizeof(uint32_t))));
+    const size_t rounded = (units + 15) / 16 * 16;
+    capacity_ = 0;
+    buffer_.reset(static_cast<uint32_t*>(std::aligned_alloc(64, rounded * sizeof(uint32_t))));
     if (buffer_ == nullptr) throw std::bad_alloc();
+    capacity_ = rounded;
   }
   uint32_t* next = buffer_.get();
   const auto take = [&next](size_t count) { return std::exchange(next, next + count); };

@@ -1,32 +1,51 @@
 #include "base/testing/failing_allocator.h"
 
 #include <execinfo.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <utility>
 
 namespace warpweave::testing {
 namespace {
 
-constexpr int kFrames = 14;         // of a call stack that tell it from others
+constexpr int kMostFrames = 14;
 constexpr size_t kPlaces = 1 << 16;
 
 enum Mode : int { off, on_owner, on_all };
 
 std::atomic<int> mode{off};
 std::atomic<bool> failed{false};
-std::atomic<size_t> known{0};
-std::array<std::atomic<uint64_t>, kPlaces> seen{};
+std::atomic<int> burst_left{0};       // allocations that fail wherever they are
+std::atomic<int> frames_told{kMostFrames};
+
+// Shared with forked processes.
+struct Places {
+  std::atomic<size_t> known;
+  std::array<std::atomic<uint64_t>, kPlaces> seen;
+};
+Places& places() {
+  static Places* const shared = reinterpret_cast<Places*>(
+      syscall(SYS_mmap, nullptr, sizeof(Places), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  return *shared;
+}
+
 thread_local bool is_owner = false;
 thread_local bool is_inside = false;  // backtrace() may allocate
 
 uint64_t stack_hash() {
-  std::array<void*, kFrames + 2> frames{};
-  const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  std::array<void*, kMostFrames + 2> frames{};
+  const int count = backtrace(frames.data(), frames_told + 2);
   uint64_t hash = 0xCBF29CE484222325u;
   for (int i = 2; i < count; ++i) hash = (hash ^ reinterpret_cast<uintptr_t>(frames[i])) * 0x100000001B3u;
   return hash | 1;
@@ -36,8 +55,8 @@ uint64_t stack_hash() {
 bool remember(uint64_t hash) {
   for (size_t at = hash % kPlaces;; at = (at + 1) % kPlaces) {
     uint64_t expected = 0;
-    if (seen[at].compare_exchange_strong(expected, hash)) {
-      ++known;
+    if (places().seen[at].compare_exchange_strong(expected, hash)) {
+      ++places().known;
       return true;
     }
     if (expected == hash) return false;
@@ -48,34 +67,43 @@ bool fails() {
   const int now = mode.load(std::memory_order_relaxed);
   if (now == off || is_inside || (now == on_owner && !is_owner)) return false;
   if (std::uncaught_exceptions() > 0) return false;  // the reserve of base/memory_reserve.h helps then
+  if (failed) {  // only the burst is left
+    if (--burst_left >= 0) return true;
+    mode = off;
+    return false;
+  }
   is_inside = true;
-  const bool fail = known < kPlaces / 2 && remember(stack_hash());
+  const bool fail = places().known < kPlaces / 2 && remember(stack_hash());
   is_inside = false;
   // Of two threads that come here together one fails.
-  int expected = now;
-  if (!fail || !mode.compare_exchange_strong(expected, off)) return false;
-  failed = true;
-  return true;
+  bool expected = false;
+  return fail && failed.compare_exchange_strong(expected, true);
 }
 
 void* allocate(size_t bytes, size_t alignment) {
-  if (fails()) throw std::bad_alloc();
+  if (fails()) {  // as operator new does
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
   void* memory = alignment <= alignof(std::max_align_t)
                      ? std::malloc(bytes)
-                     : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+                     : memalign(alignment, bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
 }  // namespace
 
-AllocationFailure::AllocationFailure(FailOn where) {
+AllocationFailure::AllocationFailure(AllocationFailureOptions options) {
+  frames_told = std::min(options.frames, kMostFrames);
   is_inside = true;
   stack_hash();  // the first call loads a library
   is_inside = false;
   failed = false;
+  burst_left = options.burst - 1;
   is_owner = true;
-  mode = where == FailOn::this_thread ? on_owner : on_all;
+  mode = options.where == FailOn::this_thread ? on_owner : on_all;
 }
 
 AllocationFailure::~AllocationFailure() {
@@ -84,7 +112,15 @@ AllocationFailure::~AllocationFailure() {
 }
 
 bool AllocationFailure::happened() { return failed; }
-size_t AllocationFailure::places() { return known; }
+size_t AllocationFailure::places() { return testing::places().known; }
+
+void AllocationFailure::forget_places() {
+  for (auto& place : testing::places().seen) place = 0;
+  testing::places().known = 0;
+}
+
+NoAllocationFailure::NoAllocationFailure() : was_inside_(std::exchange(is_inside, true)) {}
+NoAllocationFailure::~NoAllocationFailure() { is_inside = was_inside_; }
 
 }  // namespace warpweave::testing
 
@@ -104,3 +140,15 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+// In place of the C library's, for the program's own calls.
+extern "C" void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
+  return warpweave::testing::fails() ? nullptr : memalign(alignment, bytes);
+}
+extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+  if (warpweave::testing::fails()) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(syscall(SYS_mmap, at, bytes, protection, flags, fd, offset));
+}

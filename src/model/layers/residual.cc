@@ -18,8 +18,8 @@ void ResidualStream::start(int64_t rows, ThreadTeam& team) {
   rows_ = rows;
   const size_t size = static_cast<size_t>(rows) * hidden_size_;
   if (size <= x_.size()) return;
-  x_.resize(size);
   h_.resize(size);
+  x_.resize(size);  // last: its size says that both are there
 }
 
 LinearInput ResidualStream::normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows) {

@@ -42,10 +42,12 @@ AlignedBuffer::~AlignedBuffer() { std::free(data_); }
 
 void AlignedBuffer::reserve(size_t units) {
   if (units <= capacity_) return;
-  std::free(data_);
-  capacity_ = (units + 15) / 16 * 16;
-  data_ = static_cast<uint32_t*>(std::aligned_alloc(64, capacity_ * 4));
+  std::free(std::exchange(data_, nullptr));
+  capacity_ = 0;
+  const size_t rounded = (units + 15) / 16 * 16;
+  data_ = static_cast<uint32_t*>(std::aligned_alloc(64, rounded * 4));
   if (data_ == nullptr) throw std::bad_alloc();
+  capacity_ = rounded;
   std::fill_n(data_, capacity_, 0u);
 }
 
