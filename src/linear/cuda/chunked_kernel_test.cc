@@ -13,6 +13,7 @@ namespace warpweave {
 using std::fmaxf;
 using std::fminf;
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 }  // namespace warpweave
 
 #include "linear/cuda/chunk_list.cuh"

@@ -71,7 +71,7 @@ class ConvChannel {
     return value;
   }
   WW_DEVICE void put(int64_t row, float sum) const {
-    if (p_.conv.silu) sum = sum / (1.0f + expf(-sum));
+    if (p_.conv.silu) sum = __fdividef(sum, 1.0f + expf(-sum));
     store_one(p_.packed, row * p_.channels + channel_, sum, p_.packed_dtype);
   }
 
