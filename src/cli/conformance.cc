@@ -11,6 +11,7 @@
 
 #include "attention/plugin.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "cli/commands.h"
 #include "conformance/matrix.h"
 #include "conformance/plugin_check.h"
@@ -25,7 +26,7 @@ using namespace conformance;
 struct ConformanceFlags {
   std::string backend, device, case_name, commit;
   std::vector<std::string> plugins;
-  int threads = 2;
+  int threads = available_cpus();
   bool json = false;
   bool list = false;
 };

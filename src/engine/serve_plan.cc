@@ -120,10 +120,11 @@ Status check_layers(const Resolved& attention, DeviceArch arch) {
   return {};
 }
 
-// Layers with a sliding window keep their pages apart, unless that is off or a plug-in, which reads one page table,
-// runs a phase.
+// Layers with a sliding window keep their pages apart, unless that is off, or a plug-in or a recording, which know one
+// page table, take part.
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
-  if (args.disable_hybrid_swa_memory || config.sliding_layers.empty() || !args.attention_backend_plugin.empty()) {
+  const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
+  if (args.disable_hybrid_swa_memory || config.sliding_layers.empty() || one_table) {
     return single_cache_group(config.num_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);
