@@ -106,13 +106,20 @@ FAMILIES = {
     "deepseek-v3-halves-moe": ("deepseek_v3", dict(MLA, **rope("default"), q_lora_rank=None, rope_interleave=False,
                                                    num_experts_per_tok=2, n_group=1, topk_group=1), "bfloat16"),
     "phimoe-moe-long": ("phimoe", dict(longrope(original=16), **PHIMOE), "bfloat16"),
+    "qwen3-next": ("qwen3_next", dict(rope("default", partial_rotary_factor=0.25), num_hidden_layers=5,
+                                      layer_types=["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+                                      linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32,
+                                      linear_value_head_dim=16, linear_conv_kernel_dim=4, num_experts=6,
+                                      num_experts_per_tok=2, moe_intermediate_size=24,
+                                      shared_expert_intermediate_size=40, mlp_only_layers=[3]), "bfloat16"),
 }
 
 
 def randomize(model, dtype, generator):
     """Weights under which every part of the model shows in the logits, exact in `dtype`."""
-    zero_is_one = "Gemma" in type(model).__name__
+    offset_norms = any(family in type(model).__name__ for family in ("Gemma", "Qwen3Next"))
     for name, weight in model.named_parameters():
+        zero_is_one = offset_norms and "linear_attn" not in name
         noise = torch.randn(weight.shape, generator=generator)
         if name.endswith("norm.weight") or "layernorm" in name:
             value = noise * 0.2 + (0.0 if zero_is_one else 1.0)

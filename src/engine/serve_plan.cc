@@ -238,6 +238,9 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   ServePlan plan;
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, model.config.dtype));
   WW_ASSIGN_OR_RETURN(plan.context_len, resolve_context(args, model.config));
+  if (model.config.linear) {
+    return Status::unsupported("this model has layers of linear attention, which are not served yet", "--model-path");
+  }
   plan.model = attention_model_facts(model.config, plan.dtype);
   AttentionFlags flags = attention_flags(args);
   flags.tuning = target.tuning;

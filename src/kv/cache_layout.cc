@@ -46,11 +46,13 @@ bool CacheLayout::windowed() const {
   return std::any_of(groups.begin(), groups.end(), [](const CacheGroupRule& group) { return group.windowed(); });
 }
 
-CacheLayout single_cache_group(int num_layers) {
+CacheLayout single_cache_group(int num_layers, const std::vector<bool>& without_kv) {
   CacheLayout out;
-  out.layers_per_page = num_layers;
   out.groups.resize(1);
-  for (int layer = 0; layer < num_layers; ++layer) out.places.push_back({0, layer});
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const bool keeps = without_kv.empty() || !without_kv[layer];
+    out.places.push_back({0, keeps ? out.layers_per_page++ : -1});
+  }
   return out;
 }
 

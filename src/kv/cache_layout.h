@@ -25,7 +25,7 @@ struct CacheGroupRule {
 struct CacheLayout {
   struct Place {
     int group = 0;
-    int index = 0;  // within the group's pages
+    int index = 0;  // within the group's pages; -1: the layer keeps no K/V
   };
   int layers_per_page = 0;
   std::vector<CacheGroupRule> groups;
@@ -35,8 +35,9 @@ struct CacheLayout {
   bool windowed() const;
 };
 
-// One group that holds all layers for ever: as long as nothing is gained by more.
-CacheLayout single_cache_group(int num_layers);
+// One group that holds all layers for ever: as long as nothing is gained by more. Layers `without_kv` ([layers], or
+// empty: none), which keep a state in its place, are left out.
+CacheLayout single_cache_group(int num_layers, const std::vector<bool>& without_kv = {});
 
 struct CacheLayoutRequest {
   std::span<const int> window_left;  // [layers]

@@ -149,5 +149,14 @@ TEST_P(GroupedCache, KeepsThePagesOfGroupsApartAndTheBlankOneZero) {
 INSTANTIATE_TEST_SUITE_P(All, GroupedCache,
                          testing::Values(KvFormat::f32, KvFormat::bf16, KvFormat::fp8_e4m3, KvFormat::fp4_e2m1));
 
+TEST(CacheLayout, LayersWithoutKvTakeNoRoom) {
+  const CacheLayout layout = single_cache_group(5, {true, false, true, true, false});
+  EXPECT_EQ(layout.layers_per_page, 2);
+  EXPECT_EQ(layout.num_groups(), 1);
+  EXPECT_EQ(layout.places[0].index, -1);
+  EXPECT_EQ(layout.places[1].index, 0);
+  EXPECT_EQ(layout.places[4].index, 1);
+}
+
 }  // namespace
 }  // namespace warpweave

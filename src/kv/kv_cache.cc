@@ -21,7 +21,7 @@ constexpr size_t kAlignBytes = 64;
 constexpr size_t kHugeLayerBytes = size_t{64} << 20;
 
 Status check_scales(const KvCacheShape& shape, const KvHeadScales& scales) {
-  const size_t wanted = static_cast<size_t>(shape.num_layers) * shape.num_kv_heads;
+  const size_t wanted = static_cast<size_t>(shape.model_layers()) * shape.num_kv_heads;
   for (const std::vector<float>* list : {&scales.k, &scales.v}) {
     const std::string name = list == &scales.k ? "k_scale" : "v_scale";
     if (!list->empty() && list->size() != wanted) {

@@ -22,7 +22,7 @@
 
 namespace warpweave {
 
-// The head scales of the fp8 and fp4 formats (kv_pool_view.h), [num_layers, num_kv_heads] each, or
+// The head scales of the fp8 and fp4 formats (kv_pool_view.h), [layers of the model, num_kv_heads] each, or
 // empty: all 1. A scale per tensor is the same value for all heads of a layer.
 struct KvHeadScales {
   std::vector<float> k;

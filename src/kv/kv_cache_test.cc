@@ -247,5 +247,22 @@ TEST(KvFormat, ParsesItsNames) {
   EXPECT_EQ(parse_kv_format("q4_0"), std::nullopt);
 }
 
+TEST(KvCache, OnlyLayersThatKeepKvHaveMemoryAndScalesAreFoundByTheModelsLayer) {
+  KvCacheShape shape{.num_layers = 2, .num_pages = 3, .page_size = 2, .num_kv_heads = 1, .k_head_dim = 16, .v_head_dim = 16,
+                     .format = KvFormat::fp8_e4m3};
+  const size_t dense_page = KvCache::page_bytes(shape);
+  shape.layout = single_cache_group(4, {true, false, true, false});
+  EXPECT_EQ(KvCache::page_bytes(shape), dense_page);
+  auto cache = KvCache::create(shape, {.k = {1, 2, 3, 4}, .v = {5, 6, 7, 8}});
+  ASSERT_TRUE(cache.ok()) << cache.status().message();
+  EXPECT_FALSE(shape.keeps(0));
+  EXPECT_EQ(cache->k(1).head_scales[0], 2);
+  EXPECT_EQ(cache->v(3).head_scales[0], 8);
+  const auto* const first = static_cast<const std::byte*>(cache->k(1).data);
+  const auto* const second = static_cast<const std::byte*>(cache->k(3).data);
+  EXPECT_EQ(static_cast<size_t>(second - first), cache->size_bytes() / 2);
+  EXPECT_FALSE(KvCache::create(shape, {.k = {1, 2}, .v = {5, 6}}).ok());
+}
+
 }  // namespace
 }  // namespace warpweave

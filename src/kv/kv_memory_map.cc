@@ -111,9 +111,9 @@ void KvMemoryMap::lay_out_pages(size_t align_bytes) {
 }
 
 KvPoolView KvMemoryMap::view(int layer, int index, const std::byte* base) const {
-  assert(layer >= 0 && layer < shape_.num_layers);
+  assert(layer >= 0 && layer < shape_.model_layers() && shape_.keeps(layer));
   const Side& side = sides_[index];
-  const int row = shape_.grouped() ? shape_.layout.places[layer].index : layer;
+  const int row = shape_.row_of(layer);
   KvPoolView view;
   view.data = base + side.offset + row * layer_pitch_;
   view.format = shape_.format;

@@ -17,7 +17,7 @@
 namespace warpweave {
 
 struct KvCacheShape {
-  int num_layers = 0;
+  int num_layers = 0;  // that keep K/V
   int num_pages = 0;   // that requests can have; a blank one comes on top where a group has a window
   int page_size = 1;   // tokens
   int num_kv_heads = 0;
@@ -30,6 +30,10 @@ struct KvCacheShape {
   int num_groups() const { return layout.groups.empty() ? 1 : layout.num_groups(); }
   int physical_pages() const { return num_pages + grouped(); }
   int blank_page() const { return grouped() ? num_pages : -1; }
+  // Layers of the model, and whether one of them keeps K/V.
+  int model_layers() const { return layout.places.empty() ? num_layers : static_cast<int>(layout.places.size()); }
+  bool keeps(int layer) const { return row_of(layer) >= 0; }
+  int row_of(int layer) const { return layout.places.empty() ? layer : layout.places[layer].index; }
   int layers_per_page() const { return layout.groups.empty() ? num_layers : layout.layers_per_page; }
 };
 

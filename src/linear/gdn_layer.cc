@@ -47,7 +47,7 @@ Result<std::vector<LinearPart>> gdn_split_input(const LinearAttnShape& shape, co
   return parts;
 }
 
-Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
+Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team) {
   const LinearAttnShape& shape = weights.shape;
   const int64_t width = weights.row_width(), channels = shape.conv_channels(), v_width = weights.v_width();
@@ -83,7 +83,15 @@ Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, L
     case LinearAttnPhase::target_verify: kernels.target_verify(attention); break;
     default: kernels.extend(attention);
   }
-  weights.out.forward({.data = call.heads, .rows = call.batch->num_tokens, .row_stride = v_width}, call.y, team);
+  return {};
+}
+
+Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
+                     ThreadTeam& team) {
+  WW_RETURN_IF_ERROR(run_gdn_heads(weights, call, kernels, team));
+  if (call.phase == LinearAttnPhase::commit) return {};
+  const int64_t width = weights.v_width();
+  weights.out.forward({.data = call.heads, .rows = call.batch->num_tokens, .row_stride = width}, call.y, team);
   return {};
 }
 

@@ -13,20 +13,23 @@
 
 namespace warpweave {
 
-struct GdnLayerWeights {
+template <typename Linear, typename Vector>
+struct GdnLayerWeightsOf {
   LinearAttnShape shape;            // kind gdn
   int conv_width = 4;
   float norm_eps = 1e-6f;
-  PackedLinear in;                  // hidden -> row_width()
-  PackedLinear out;                 // v_heads x v_dim -> hidden
-  std::vector<float> conv_weight;   // [conv_channels, conv_width]
-  std::vector<float> a_log;         // [v_heads]
-  std::vector<float> dt_bias;       // [v_heads]
-  std::vector<float> norm_weight;   // [v_dim]
+  Linear in;                        // hidden -> row_width()
+  Linear out;                       // v_heads x v_dim -> hidden
+  Vector conv_weight;               // [conv_channels, conv_width]
+  Vector a_log;                     // [v_heads]
+  Vector dt_bias;                   // [v_heads]
+  Vector norm_weight;               // [v_dim]
 
   int64_t v_width() const { return int64_t{shape.v_heads} * shape.v_dim; }
   int64_t row_width() const { return shape.conv_channels() + v_width() + 2 * shape.v_heads; }
 };
+
+using GdnLayerWeights = GdnLayerWeightsOf<PackedLinear, std::vector<float>>;
 
 // What `in` is packed from where a checkpoint keeps q, k, v and z of a k head side by side (in_proj_qkvz), then b and a
 // (in_proj_ba), as Qwen3-Next's do. Both have rank 2 and hidden columns; `invalid_argument` for other numbers of rows.
@@ -51,6 +54,9 @@ struct GdnLayerCall {
 
 // As check_linear_attn_call; the products only assert.
 Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
+                     ThreadTeam& team);
+// The same up to call.heads: without the output product, for callers that want it of some rows.
+Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team);
 
 }  // namespace warpweave

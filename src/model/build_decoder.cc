@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
@@ -47,10 +48,11 @@ class HostTarget {
 };
 
 // Brings f32 weights (or 16-bit ones of the other kind) to the serving dtype, and parts that a GGUF
-// file keeps in different block formats to one that holds them all.
+// file keeps in different block formats to one that holds them all. Parts of one tensor share what it becomes.
 void HostTarget::convert(std::vector<LinearPart>& parts) {
   bool mixed = false;
   for (const LinearPart& part : parts) mixed |= part.weight.dtype != parts[0].weight.dtype;
+  std::map<const void*, const uint16_t*> done;
   for (LinearPart& part : parts) {
     const DType from = part.weight.dtype;
     DType to = from;
@@ -60,6 +62,12 @@ void HostTarget::convert(std::vector<LinearPart>& parts) {
       to = dtype_;
     }
     if (from == to) continue;
+    const uint16_t*& known = done[part.weight.data];
+    if (known != nullptr) {
+      part.weight.data = known;
+      part.weight.dtype = to;
+      continue;
+    }
     const int64_t count = part.weight.elements();
     std::vector<uint16_t>& out = converted_.emplace_back(count);
     const int64_t rows = part.weight.shape[0], cols = part.weight.shape[1];
@@ -75,7 +83,7 @@ void HostTarget::convert(std::vector<LinearPart>& parts) {
         }
       }
     });
-    part.weight.data = out.data();
+    part.weight.data = known = out.data();
     part.weight.dtype = to;
   }
 }
@@ -99,6 +107,7 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   attention.softcap = static_cast<float>(config.attention_softcap);
   attention.wide_qk_norm = traits.wide_qk_norm;
   if (config.latent) spec.latent = {.dims = *config.latent, .num_heads = config.num_q_heads, .scale = attention.scale};
+  attention.output_gate = traits.attention_gate;
   if (config.num_experts > 0) spec.router = traits.router;
   spec.layers = traits.layers;
   return spec;
@@ -123,6 +132,10 @@ Status check_gpu_model(const ModelConfig& config) {
   if (config.latent) {
     return Status::unsupported("--device cuda does not run latent attention (MLA) yet, which " + config.architecture +
                                " has; use --device cpu", "--device");
+  }
+  if (config.linear) {
+    return Status::unsupported("--device cuda does not run layers of linear attention (gated delta nets) yet, which " +
+                                   config.architecture + " has; use --device cpu", "--device");
   }
   const std::vector<LayerPlan> layers = family.layers(config);
   const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {

@@ -51,8 +51,9 @@ void read_longrope(ConfigReader& config, RopeConfig& rope) {
 RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   RopeConfig rope;
   rope.theta = theta;
-  const bool glm = config.text("model_type", "") == "glm4_moe";
-  rope.partial_rotary_factor = config.number("partial_rotary_factor", glm ? 0.5 : 1.0, 1e-3, 1.0);
+  const std::string type_of_model = config.text("model_type", "");
+  const double rotated = type_of_model == "glm4_moe" ? 0.5 : type_of_model == "qwen3_next" ? 0.25 : 1.0;
+  rope.partial_rotary_factor = config.number("partial_rotary_factor", rotated, 1e-3, 1.0);
   if (section == nullptr || !section->is_object()) return rope;
   ConfigReader r(*section, "config.json: rope");
   rope.theta = r.number("rope_theta", rope.theta, kRopeThetaRange);
@@ -128,11 +129,40 @@ void read_layer_types(ConfigReader& config, ModelConfig& out) {
   }
   out.sliding_layers.clear();
   for (const json& type : *types) {
-    if (type != "full_attention" && type != "sliding_attention") {
+    const bool linear = out.linear && type == "linear_attention";  // read_linear_layers() takes those
+    if (type != "full_attention" && type != "sliding_attention" && !linear) {
       return config.fail("layer_types", "may hold full_attention and sliding_attention here");
     }
     out.sliding_layers.push_back(type == "sliding_attention");
   }
+}
+
+// By their types, or all but one in full_attention_interval.
+void read_linear_layers(ConfigReader& config, ModelConfig& out) {
+  const json* types = config.find("layer_types");
+  const int interval = config.integer("full_attention_interval", 4, 1, 1 << 20);
+  const bool typed = types != nullptr && types->is_array() && static_cast<int>(types->size()) == out.num_layers;
+  for (int i = 0; i < out.num_layers; ++i) {
+    out.linear_layers.push_back(typed ? (*types)[i] == "linear_attention" : (i + 1) % interval != 0);
+  }
+  if (out.num_kv_layers() == 0) {
+    config.fail(typed ? "layer_types" : "full_attention_interval", "must leave a layer with full attention");
+  }
+}
+
+void read_linear_attention(ConfigReader& config, ModelConfig& out) {
+  if (out.model_type != "qwen3_next") return;
+  constexpr int kMostHeads = 4096, kWidestHead = 256;
+  LinearAttnConfig& linear = out.linear.emplace();
+  linear.k_heads = config.required_integer("linear_num_key_heads", 1, kMostHeads);
+  linear.v_heads = config.required_integer("linear_num_value_heads", 1, kMostHeads);
+  linear.k_dim = config.required_integer("linear_key_head_dim", 1, kWidestHead);
+  linear.v_dim = config.required_integer("linear_value_head_dim", 1, kWidestHead);
+  linear.conv_width = config.integer("linear_conv_kernel_dim", 4, 2, 8);
+  if (linear.v_heads % linear.k_heads != 0) config.fail("linear_num_key_heads", "must divide linear_num_value_heads");
+  if (linear.k_dim % 16 != 0) config.fail("linear_key_head_dim", "must be a multiple of 16");
+  if (linear.v_dim % 16 != 0) config.fail("linear_value_head_dim", "must be a multiple of 16");
+  read_linear_layers(config, out);
 }
 
 // Which layers slide, for files without layer_types.
@@ -210,7 +240,8 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
     config.fail("num_experts_per_tok", "must be at most num_experts");
   }
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
-  out.norm_topk_prob = config.boolean("norm_topk_prob", glm || out.architecture == "DeepseekV3ForCausalLM");
+  const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || out.model_type == "qwen3_next";
+  out.norm_topk_prob = config.boolean("norm_topk_prob", normed);
   out.routed_scaling_factor = config.number("routed_scaling_factor", 1, -1e6, 1e6);
   out.router_jitter_noise = config.number("router_jitter_noise", 0.01, 0, 1e6);
   read_scoring(config, out);
@@ -363,6 +394,7 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   if (out.rope_head_dim() * out.rope.partial_rotary_factor < 2) {
     config.fail("partial_rotary_factor", "leaves no dimension of a head to rotate");
   }
+  read_linear_attention(config, out);
   if (config.status().ok()) read_window(config, out);
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");
   if (!bos.empty()) out.bos_token_id = bos[0];

@@ -5,6 +5,7 @@
 // `unsupported` for an architecture or rope type that is known to be missing here.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -65,6 +66,15 @@ struct Fp8Config {
   int block_cols = 0;
 };
 
+// Layers of linear attention by the gated delta rule (src/linear/linear_attn.h), which keep a state in place of K/V.
+struct LinearAttnConfig {
+  int k_heads = 0;                        // of q, too
+  int v_heads = 0;                        // a multiple of k_heads
+  int k_dim = 0;
+  int v_dim = 0;
+  int conv_width = 0;                     // of the short convolution before it, in tokens
+};
+
 struct ModelConfig {
   std::string architecture;               // "LlamaForCausalLM"
   std::string model_type;                 // "llama"
@@ -91,6 +101,9 @@ struct ModelConfig {
 
   int sliding_window = 0;                 // tokens, the row's own among them; 0: none
   std::vector<bool> sliding_layers;       // [num_layers]; empty: none
+
+  std::optional<LinearAttnConfig> linear;
+  std::vector<bool> linear_layers;        // [num_layers]; empty: none
 
   double attention_softcap = 0;           // 0: off
   double final_softcap = 0;
@@ -120,6 +133,8 @@ struct ModelConfig {
 
   int rope_head_dim() const { return latent ? latent->rope_dim : head_dim; }
   int cached_v_dim() const { return latent ? 0 : head_dim; }  // latent attention reads V out of K
+  int num_linear_layers() const { return static_cast<int>(std::count(linear_layers.begin(), linear_layers.end(), true)); }
+  int num_kv_layers() const { return num_layers - num_linear_layers(); }
 };
 
 // What both kinds of files are held to. A value that is left out is another thing than 0, which would

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "model/layers/dense_feed_forward.h"
@@ -47,6 +48,10 @@ std::unique_ptr<Mixer> DecoderModel::make(const AttentionWeights& weights, const
 std::unique_ptr<Mixer> DecoderModel::make(const LatentWeights& weights, const LayerPlan& plan) {
   return std::make_unique<LatentMixer>(weights, weights_.ropes[plan.rope_index], latent_workspace_);
 }
+std::unique_ptr<Mixer> DecoderModel::make(const GdnWeights& weights, const LayerPlan&) {
+  if (gdn_layer_ == nullptr) gdn_layer_ = &weights.layer;
+  return std::make_unique<GdnMixer>(weights, gdn_layers_++, gdn_workspace_);
+}
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
   return std::make_unique<DenseFeedForward>(weights, glu_workspace_);
 }
@@ -89,8 +94,8 @@ void DecoderModel::look_for_nan(int layer, std::string_view part) {
   first_nan_ = layer < 0 ? "the embeddings" : "layer " + std::to_string(layer) + ", after its " + std::string(part);
 }
 
-Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
-                             ThreadTeam& team) {
+Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
+                             HostRecurrent* recurrent) {
   if (batch.num_tokens == 0) return {};
   x_.start(batch.num_tokens, team);
   if (spec_.latent.num_heads > 0) {
@@ -98,10 +103,14 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
   } else {
     attention_workspace_.start(batch);
   }
+  if (gdn_layer_ != nullptr) {
+    assert(recurrent != nullptr && static_cast<int>(batch.state_slots.size()) == batch.num_reqs);
+    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, *gdn_layer_, *recurrent));
+  }
   embed(batch);
   first_nan_.clear();
   look_for_nan(-1, "");
-  const LayerCall call{.batch = batch, .cache = cache, .attention = attention, .x = x_};
+  const LayerCall call{.batch = batch, .cache = cache, .attention = attention, .x = x_, .recurrent = recurrent};
   return run_layers<OnHost>(layers_, call, [&](int layer, std::string_view part) { look_for_nan(layer, part); });
 }
 

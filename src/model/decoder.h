@@ -19,6 +19,7 @@
 #include "model/decoder_spec.h"
 #include "model/expert_load.h"
 #include "model/layers/attention_mixer.h"
+#include "model/layers/gdn_mixer.h"
 #include "model/layers/latent_mixer.h"
 #include "model/layers/on_host.h"
 #include "model/layers/residual.h"
@@ -52,9 +53,10 @@ class DecoderModel {
   const ExpertLoad* expert_load() const { return expert_load_.get(); }  // null: no experts; read by any thread
 
   // Writes K/V of all rows to `cache` and keeps what the logits of batch.logits_rows are made of.
-  // `attention` has had init_forward_metadata(batch).
-  Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
-                 ThreadTeam& team);
+  // `attention` has had init_forward_metadata(batch). Recurrent layers keep their states in `recurrent`, at the
+  // batch's state_slots; null where there are none.
+  Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
+                 HostRecurrent* recurrent = nullptr);
 
   // The raw logits of the last forward's logits_rows [first_row, first_row + rows). A caller that wants
   // many may take them in parts: a prompt's are tokens * vocabulary * 4 bytes.
@@ -70,6 +72,7 @@ class DecoderModel {
  private:
   std::unique_ptr<Mixer> make(const AttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const LatentWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<Mixer> make(const GdnWeights& weights, const LayerPlan& plan);
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   void embed(const ForwardBatch& batch);
@@ -82,6 +85,9 @@ class DecoderModel {
   // What layers of a kind share.
   AttentionWorkspace attention_workspace_;
   LatentWorkspace latent_workspace_;
+  GdnWorkspace gdn_workspace_;
+  const GdnLayerWeights* gdn_layer_ = nullptr;  // of the first gated delta net; all are alike
+  int gdn_layers_ = 0;
   std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;

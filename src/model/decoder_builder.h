@@ -13,6 +13,7 @@
 #include "model/layers/attention_builder.h"
 #include "model/layers/dense_builder.h"
 #include "model/layers/experts_builder.h"
+#include "model/layers/gdn_builder.h"
 #include "model/layers/latent_builder.h"
 #include "model/rope_frequencies.h"
 #include "model/tensor_packer.h"
@@ -80,7 +81,7 @@ template <typename LayerWeights>
 Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   const bool around = traits_.branch_norms;  // then the norm after attention is of its branch
-  const BranchNames mixer = {prefix + "self_attn.", prefix + "input_layernorm",
+  BranchNames mixer = {prefix + "self_attn.", prefix + "input_layernorm",
                              around ? prefix + "post_attention_layernorm" : ""};
   BranchNames feed_forward = {prefix + "mlp.", prefix + (around ? "pre_feedforward_layernorm" : "post_attention_layernorm"),
                               around ? prefix + "post_feedforward_layernorm" : ""};
@@ -91,6 +92,11 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
     }
     case MixerKind::latent: {
       WW_ASSIGN_OR_RETURN(out.mixer, build_latent(pack_, mixer));
+      break;
+    }
+    case MixerKind::gated_delta_net: {
+      mixer.prefix = prefix + "linear_attn.";
+      WW_ASSIGN_OR_RETURN(out.mixer, build_gdn(pack_, mixer));
       break;
     }
   }

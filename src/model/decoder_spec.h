@@ -25,11 +25,13 @@ struct AttentionSpec {
   float scale = 0;                  // on q.k
   float softcap = 0;                // 0: off
   bool wide_qk_norm = false;        // q and k are normed over all heads together
+  bool output_gate = false;         // what a head found, times sigmoid(its gate)
   std::optional<DualChunkConfig> dual_chunk;  // where contexts are longer than one chunk
 
   int64_t q_dim() const { return int64_t{num_q_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
-  int64_t qkv_dim() const { return q_dim() + 2 * kv_dim(); }  // of a row [q | k | v]
+  int64_t gate_dim() const { return output_gate ? q_dim() : 0; }
+  int64_t qkv_dim() const { return q_dim() + 2 * kv_dim() + gate_dim(); }  // of a row [q | k | v | gate]
 };
 
 // Latent attention; each head's scores are those of its own query and the one cached row of a token.

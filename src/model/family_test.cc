@@ -163,7 +163,7 @@ TEST_P(FamilyTest, Bfloat16StaysClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
-                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe",
+                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "qwen3-next",
                                          "gemma2", "gemma3", "gpt-oss", "gguf-qwen2", "gguf-qwen3",
                                          "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe", "qwen2-moe",
                                          "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
@@ -209,7 +209,7 @@ TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
 }
 
 TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
-  for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2",
+  for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "qwen3-next", "gemma2",
                            "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe"}) {
     auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
     ASSERT_NE(run, nullptr) << name;

@@ -92,6 +92,12 @@ TEST(TaleGolden, TaleMlaLatentAttention) {
   }
 }
 
+// Three layers of linear attention to one with full attention, and experts.
+TEST(TaleGolden, TaleGdnHybrid) {
+  if (!std::filesystem::exists(shared_model("tale-gdn"))) GTEST_SKIP() << "no ../shared/models/tale-gdn";
+  expect_golden(shared_model("tale-gdn"), "torch_native");
+}
+
 // A Llama with every tensor type that GGUF files may hold here; q and k in llama.cpp's row order.
 class GgufGolden : public testing::Test {
  protected:

@@ -17,6 +17,7 @@ std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
   std::vector<LayerPlan> layers(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
     if (config.latent) layers[i].mixer = MixerKind::latent;
+    if (!config.linear_layers.empty() && config.linear_layers[i]) layers[i].mixer = MixerKind::gated_delta_net;
     if (has_experts(config, i)) layers[i].feed_forward = FeedForwardKind::experts;
     if (config.sliding_layers.empty() || !config.sliding_layers[i]) continue;
     layers[i].window_left = config.sliding_window - 1;

@@ -11,8 +11,9 @@
 namespace warpweave {
 
 enum class MixerKind : uint8_t {
-  attention,   // over pages of K and V: MHA, GQA, MQA
-  latent,      // over pages of latent tokens: MLA
+  attention,        // over pages of K and V: MHA, GQA, MQA
+  latent,           // over pages of latent tokens: MLA
+  gated_delta_net,  // linear attention: a short convolution and a state
 };
 enum class FeedForwardKind : uint8_t { none, dense, experts };
 
@@ -23,8 +24,8 @@ struct LayerPlan {
   int rope_index = 0;     // of attention: into the weights' ropes
 };
 
-// Attention in every layer, latent where the configuration has ranks for it, sliding where it says so; experts where its
-// rules say so, else dense.
+// Attention in every layer, latent where the configuration has ranks for it, linear or sliding where it says so; experts
+// where its rules say so, else dense.
 std::vector<LayerPlan> transformer_layers(const ModelConfig& config);
 
 }  // namespace warpweave

@@ -1,4 +1,4 @@
-// config.json of mixtures of experts: what the router is told, and what is refused.
+// config.json of mixtures of experts and of hybrid models: what the router and the layers are told, and what is refused.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -119,6 +119,51 @@ TEST(MoeConfig, WhatTheGpusKernelsCannotHoldIsRefused) {
   EXPECT_NE(refusal({{"n_routed_experts", 128}, {"n_group", 64}, {"topk_group", 16}}).find("32 groups"), std::string::npos);
   EXPECT_NE(refusal({{"moe_intermediate_size", 36}}).find("multiples of 8"), std::string::npos);
   EXPECT_NE(refusal({{"intermediate_size", 132}}).find("multiples of 8"), std::string::npos);  // of its dense layer
+}
+
+json qwen3_next(const json& changes = json::object()) {
+  json out = {{"architectures", {"Qwen3NextForCausalLM"}}, {"model_type", "qwen3_next"}, {"vocab_size", 100},
+              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 8}, {"num_attention_heads", 4},
+              {"head_dim", 64}, {"num_experts", 16}, {"num_experts_per_tok", 4}, {"moe_intermediate_size", 32},
+              {"linear_num_key_heads", 2}, {"linear_num_value_heads", 4}, {"linear_key_head_dim", 32},
+              {"linear_value_head_dim", 16}};
+  out.update(changes);
+  return out;
+}
+
+TEST(HybridConfig, EveryFourthLayerHasFullAttentionUnlessTypesSayOtherwise) {
+  auto config = parse_config_json(qwen3_next().dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->linear_layers, (std::vector<bool>{true, true, true, false, true, true, true, false}));
+  EXPECT_EQ(config->num_kv_layers(), 2);
+  EXPECT_EQ(config->rope.partial_rotary_factor, 0.25);
+  EXPECT_TRUE(config->norm_topk_prob);
+  EXPECT_EQ(config->linear->conv_width, 4);
+  json types = json::array({"full_attention"});
+  for (int i = 1; i < 8; ++i) types.push_back("linear_attention");
+  config = parse_config_json(qwen3_next({{"layer_types", types}}).dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->num_linear_layers(), 7);
+  const auto traits = family_traits(*config);
+  ASSERT_TRUE(traits.ok()) << traits.status().message();
+  EXPECT_EQ(traits->layers[0].mixer, MixerKind::attention);
+  EXPECT_EQ(traits->layers[7].mixer, MixerKind::gated_delta_net);
+  EXPECT_TRUE(decoder_spec(*config, *traits).attention.output_gate);
+  EXPECT_EQ(check_gpu_model(*config).field(), "--device");
+}
+
+TEST(HybridConfig, LayersThatNoKernelRunsNameTheirKey) {
+  const auto names = [](const json& changes, const char* key) {
+    return error_of(qwen3_next(changes)).find(key) != std::string::npos;
+  };
+  EXPECT_TRUE(names({{"linear_num_key_heads", 3}}, "linear_num_key_heads"));
+  EXPECT_TRUE(names({{"linear_key_head_dim", 24}}, "linear_key_head_dim"));
+  EXPECT_TRUE(names({{"linear_value_head_dim", 512}}, "linear_value_head_dim"));
+  EXPECT_TRUE(names({{"linear_conv_kernel_dim", 9}}, "linear_conv_kernel_dim"));
+  EXPECT_TRUE(names({{"linear_num_value_heads", nullptr}}, "linear_num_value_heads"));
+  EXPECT_TRUE(names({{"full_attention_interval", 9}}, "full_attention_interval"));
+  EXPECT_TRUE(names({{"full_attention_interval", 0}}, "full_attention_interval"));
+  EXPECT_TRUE(names({{"layer_types", {"linear_attention"}}}, "layer_types"));
 }
 
 }  // namespace

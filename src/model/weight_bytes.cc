@@ -7,12 +7,19 @@ namespace {
 
 int64_t attention_elements(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size, heads = config.num_q_heads;
-  if (!config.latent) return hidden * config.head_dim * (2 * heads + 2 * config.num_kv_heads);
+  if (!config.latent) return hidden * config.head_dim * ((config.linear ? 3 : 2) * heads + 2 * config.num_kv_heads);
   const LatentConfig& latent = *config.latent;
   const int64_t q = heads * latent.qk_dim();
   const int64_t queries = latent.q_rank > 0 ? latent.q_rank * (hidden + q) : hidden * q;
   return queries + hidden * latent.token_dim() + heads * (latent.nope_dim + latent.v_dim) * latent.kv_rank +
          hidden * heads * latent.v_dim;
+}
+
+// q, k, v, z, the output, and the rows of two gates.
+int64_t linear_elements(const ModelConfig& config) {
+  const LinearAttnConfig& linear = *config.linear;
+  const int64_t keys = int64_t{linear.k_heads} * linear.k_dim, values = int64_t{linear.v_heads} * linear.v_dim;
+  return config.hidden_size * (2 * keys + 3 * values + 2 * linear.v_heads);
 }
 
 int64_t experts_elements(const ModelConfig& config) {
@@ -27,7 +34,7 @@ int64_t weight_bytes(const ModelConfig& config, DType dtype) {
   if (!family.ok() || is_quantized(config.dtype)) return 0;
   int64_t projections = 0, routers = 0;
   for (const LayerPlan& layer : family->layers(config)) {
-    projections += attention_elements(config);
+    projections += layer.mixer == MixerKind::gated_delta_net ? linear_elements(config) : attention_elements(config);
     switch (layer.feed_forward) {
       case FeedForwardKind::none: break;
       case FeedForwardKind::dense: projections += int64_t{3} * config.hidden_size * config.intermediate_size; break;

@@ -32,6 +32,7 @@ struct FamilyTraits {
   bool mlp_bias = false;
   bool qk_norm = false;               // RMS norm per head on q and k, before rope
   bool wide_qk_norm = false;          // with qk_norm: over all heads together
+  bool attention_gate = false;        // q_proj gives each head a gate beside its query (AttentionSpec::output_gate)
   bool layer_norm = false;            // layer norms with a bias in place of RMS norms
   bool sinks = false;
   bool branch_norms = false;          // Gemma: a norm on each branch before it joins the residual
@@ -64,6 +65,7 @@ FamilyTraits mistral_traits(const ModelConfig& config);
 FamilyTraits qwen2_traits(const ModelConfig& config);
 FamilyTraits qwen3_traits(const ModelConfig& config);
 FamilyTraits qwen3_moe_traits(const ModelConfig& config);
+FamilyTraits qwen3_next_traits(const ModelConfig& config);
 FamilyTraits gemma2_traits(const ModelConfig& config);
 FamilyTraits gemma3_traits(const ModelConfig& config);
 FamilyTraits gpt_oss_traits(const ModelConfig& config);

@@ -12,6 +12,7 @@ constexpr Family kFamilies[] = {
     {"Gemma3ForCausalLM", gemma3_traits},     {"GptOssForCausalLM", gpt_oss_traits},
     {"MixtralForCausalLM", mixtral_traits},   {"Qwen2MoeForCausalLM", qwen2_moe_traits},
     {"Glm4MoeForCausalLM", glm4_moe_traits},  {"OlmoeForCausalLM", olmoe_traits},
+    {"Qwen3NextForCausalLM", qwen3_next_traits},
     {"PhimoeForCausalLM", phimoe_traits},     {"PhiMoEForCausalLM", phimoe_traits},
     {"DeepseekV2ForCausalLM", deepseek_v2_traits}, {"DeepseekV3ForCausalLM", deepseek_v3_traits},
 };

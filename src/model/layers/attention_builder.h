@@ -6,6 +6,32 @@
 
 namespace warpweave {
 
+// q_proj holds for each head its query, then its gate; the product puts all gates at the end of a row. No biases.
+template <typename Target>
+auto build_gated_qkv(TensorPacker<Target>& pack, const BranchNames& names) -> Result<typename Target::Device::Linear> {
+  const ModelConfig& config = pack.config;
+  const int64_t head = config.head_dim, hidden = config.hidden_size;
+  const int64_t q_shape[] = {2 * config.num_q_heads * head, hidden}, kv_shape[] = {config.num_kv_heads * head, hidden};
+  const std::string name = names.prefix + "q_proj.weight";
+  WW_ASSIGN_OR_RETURN(const TensorView q, pack.source->find(name, q_shape));
+  WW_ASSIGN_OR_RETURN(const TensorView k, pack.source->find(names.prefix + "k_proj.weight", kv_shape));
+  WW_ASSIGN_OR_RETURN(const TensorView v, pack.source->find(names.prefix + "v_proj.weight", kv_shape));
+  std::vector<LinearPart> parts;
+  const auto every_second_head = [&](int first) {
+    for (int h = 0; h < config.num_q_heads; ++h) {
+      parts.push_back({.weight = q, .bias = {}, .first_row = (2 * h + first) * head, .rows = head, .stays = true});
+    }
+  };
+  every_second_head(0);
+  parts.push_back({.weight = k, .bias = {}, .stays = true});
+  parts.push_back({.weight = v, .bias = {}, .stays = true});
+  every_second_head(1);
+  auto packed = pack.target.pack(std::move(parts), GluActivation::none, false);
+  for (const TensorView& view : {q, k, v}) pack.source->release(view);
+  if (!packed.ok()) return packed.status().with_context(name);
+  return packed;
+}
+
 template <typename Target>
 auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
     -> Result<AttentionWeightsOf<typename Target::Device>> {
@@ -19,8 +45,12 @@ auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
     return PartName{names.prefix + name + ".weight", rows, bias ? names.prefix + name + ".bias" : ""};
   };
   const bool bias = traits.qkv_bias;
-  WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part("q_proj", q_rows, bias), part("k_proj", kv_rows, bias),
-                                             part("v_proj", kv_rows, bias)}, config.hidden_size));
+  if (traits.attention_gate) {
+    WW_ASSIGN_OR_RETURN(out.qkv.emplace_back(), build_gated_qkv(pack, names));
+  } else {
+    WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part("q_proj", q_rows, bias), part("k_proj", kv_rows, bias),
+                                               part("v_proj", kv_rows, bias)}, config.hidden_size));
+  }
   WW_ASSIGN_OR_RETURN(out.o, pack.linear({part("o_proj", config.hidden_size, traits.o_bias)}, q_rows));
   if (traits.qk_norm) {
     const bool wide = traits.wide_qk_norm;

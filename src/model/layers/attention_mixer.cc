@@ -1,10 +1,27 @@
 #include "model/layers/attention_mixer.h"
 
+#include <cmath>
+
 #include "model/layers/attention_call.h"
 #include "model/layers/residual.h"
 #include "ops/elementwise.h"
 
 namespace warpweave {
+
+namespace {
+
+// out *= sigmoid(gate), row by row.
+void gate_rows(const float* gate, int64_t gate_stride, float* out, int64_t cols, const LayerCall& call) {
+  call.x.team().parallel_for(call.x.rows(), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const row_gate = gate + r * gate_stride;
+      float* const row = out + r * cols;
+      for (int64_t c = 0; c < cols; ++c) row[c] /= 1 + std::exp(-row_gate[c]);
+    }
+  });
+}
+
+}  // namespace
 
 void AttentionWorkspace::start(const ForwardBatch& batch) {
   const auto rows = static_cast<size_t>(batch.num_tokens);
@@ -81,7 +98,11 @@ Status AttentionMixer::forward(const LayerCall& call) {
   WW_RETURN_IF_ERROR(attend(call.attention, call.batch, attention));
   if (call.last_mixer) {
     keep_rows(w_.out_.data(), spec.q_dim(), wanted);
+    if (spec.output_gate) keep_rows(w_.qkv_.data(), spec.qkv_dim(), wanted);
     call.x.keep(wanted);
+  }
+  if (spec.output_gate) {
+    gate_rows(w_.qkv_.data() + spec.qkv_dim() - spec.gate_dim(), spec.qkv_dim(), w_.out_.data(), spec.q_dim(), call);
   }
   call.x.add(weights_.o, {.data = w_.out_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = spec.q_dim()},
              weights_.norms.out);

@@ -25,7 +25,7 @@ class AttentionWorkspace {
   friend class AttentionMixer;
   AttentionSpec spec_;
   std::optional<DualChunkRope> dual_chunk_;
-  std::vector<float> qkv_;          // [rows, q | k | v]
+  std::vector<float> qkv_;          // [rows, q | k | v | gate]
   std::vector<float> out_;          // [rows, q heads * head_dim]
 };
 

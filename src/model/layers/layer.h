@@ -26,6 +26,7 @@ struct LayerCallOf {
   AttentionBackend& attention;      // has planned `batch`
   typename Device::Residual& x;     // the residual stream of the batch's rows, later of those that are left
   int layer = 0;                    // of the model and of the cache
+  typename Device::Recurrent* recurrent = nullptr;  // states of recurrent layers and their kernels; null: no such layers
   bool last_mixer = false;          // no row needs another one's values after this layer's mixer
 };
 
@@ -61,7 +62,7 @@ Status run_layers(std::span<const LayerOf<Device>> layers, const LayerCallOf<Dev
     const LayerOf<Device>& layer = layers[i];
     const ForwardBatch batch = model.batch.of_group(model.cache.group_of(i));
     const LayerCallOf<Device> call{.batch = batch, .cache = model.cache, .attention = model.attention, .x = model.x,
-                                   .layer = i, .last_mixer = i + 1 == count};
+                                   .layer = i, .recurrent = model.recurrent, .last_mixer = i + 1 == count};
     WW_RETURN_IF_ERROR(layer.mixer->forward(call));
     if (call.last_mixer && call.batch.logits_rows.empty()) return {};
     after(call.layer, layer.mixer->name());

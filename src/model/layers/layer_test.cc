@@ -20,6 +20,7 @@ struct OnPaper {
     int group_of(int) const { return 0; }
   };
   using Residual = Notes;
+  using Recurrent = void;
 };
 using Call = LayerCallOf<OnPaper>;
 

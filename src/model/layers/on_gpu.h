@@ -45,6 +45,7 @@ struct OnGpu {
   using Rope = GpuRope;
   using Cache = GpuKvCache;
   using Residual = GpuResidual;
+  using Recurrent = void;
 };
 
 using GpuLayerCall = LayerCallOf<OnGpu>;

@@ -13,6 +13,7 @@
 namespace warpweave {
 
 class ResidualStream;
+struct HostRecurrent;
 
 struct OnHost {
   using Linear = PackedLinear;
@@ -22,6 +23,7 @@ struct OnHost {
   using Rope = RopeTable;
   using Cache = KvCache;
   using Residual = ResidualStream;
+  using Recurrent = HostRecurrent;
 };
 
 using LayerCall = LayerCallOf<OnHost>;
@@ -32,6 +34,7 @@ using RowNorm = RowNormOf<OnHost>;
 using LayerWeights = LayerWeightsOf<OnHost>;
 using AttentionWeights = AttentionWeightsOf<OnHost>;
 using LatentWeights = LatentWeightsOf<OnHost>;
+using GdnWeights = GdnWeightsOf<OnHost>;
 using DenseWeights = DenseWeightsOf<OnHost>;
 using ExpertsWeights = ExpertsWeightsOf<OnHost>;
 

@@ -34,15 +34,21 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   }
   if (run->attention_ == nullptr) return Status::not_found("no backend " + options.backend);
   const int pages = (options.max_tokens + options.page_size - 1) / options.page_size;
-  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create({.num_layers = config.num_layers,
+  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create({.num_layers = config.num_kv_layers(),
                                                       .num_pages = pages + 3,
                                                       .page_size = options.page_size,
                                                       .num_kv_heads = config.num_kv_heads,
                                                       .k_head_dim = config.head_dim,
                                                       .v_head_dim = config.cached_v_dim(),
-                                                      .format = options.kv_format},
+                                                      .format = options.kv_format,
+                                                      .layout = single_cache_group(config.num_layers, config.linear_layers)},
                                                      std::move(scales)));
   run->cache_ = std::make_unique<KvCache>(std::move(cache));
+  if (config.linear) {
+    WW_ASSIGN_OR_RETURN(run->recurrent_, HostRecurrent::create(config, state_cache_shape(config, 3, options.state_dtype),
+                                                               {"triton", "triton", "", false}, run->team_));
+    for (int slot = 0; slot < 3; ++slot) run->recurrent_->states.fill(slot, std::byte{0xff});  // NaN
+  }
   run->pages_.resize(pages + 3);
   std::iota(run->pages_.begin(), run->pages_.end(), 0);
   std::shuffle(run->pages_.begin(), run->pages_.end(), std::mt19937(5));
@@ -60,7 +66,7 @@ Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int want
   }
   std::iota(rows.begin(), rows.end(), count - wanted);
   length_ += count;
-  const int32_t q_indptr[] = {0, count}, kv_lens[] = {length_};
+  const int32_t q_indptr[] = {0, count}, kv_lens[] = {length_}, state_slots[] = {1};
   ForwardBatch batch;
   batch.mode = count == 1 ? ForwardMode::decode : ForwardMode::extend;
   batch.num_reqs = 1;
@@ -74,10 +80,11 @@ Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int want
   batch.kv_lens = kv_lens;
   batch.page_table = pages_;
   batch.page_table_stride = static_cast<int>(pages_.size());
+  if (recurrent_ != nullptr) batch.state_slots = state_slots;
   batch.logits_rows = rows;
   std::vector<float> logits(static_cast<size_t>(wanted) * vocab_size(), -12345.0f);
   WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_));
+  WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_, recurrent_.get()));
   model_->logits(0, static_cast<int64_t>(batch.logits_rows.size()), {.values = logits.data()}, team_);
   return logits;
 }

@@ -21,6 +21,7 @@ struct PagedRunOptions {
   std::string backend = "reference";
   DType dtype = DType::f32;       // of the compute mode and the KV pool
   KvFormat kv_format = KvFormat::f32;
+  DType state_dtype = DType::f32;  // of recurrent layers
   int page_size = 4;
   int max_tokens = 128;
   int threads = 2;
@@ -58,6 +59,7 @@ class PagedRun {
   std::unique_ptr<DecoderModel> model_;
   std::unique_ptr<AttentionBackend> attention_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<HostRecurrent> recurrent_;
   std::vector<int32_t> pages_;
   int length_ = 0;
 };

@@ -1,0 +1,76 @@
+#include "model/layers/gdn_mixer.h"
+
+#include "model/layers/residual.h"
+
+namespace warpweave {
+namespace {
+
+constexpr size_t kWorkspaceAlignBytes = 256;
+
+void grow(std::vector<float>& values, int64_t size) {
+  if (values.size() < static_cast<size_t>(size)) values.resize(size);
+}
+
+std::byte* aligned(std::byte* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return data + (kWorkspaceAlignBytes - address % kWorkspaceAlignBytes) % kWorkspaceAlignBytes;
+}
+
+}  // namespace
+
+Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& layer, HostRecurrent& recurrent) {
+  if (batch.mode == ForwardMode::target_verify) {
+    return Status::unsupported("proposed tokens are not verified yet in models with recurrent layers");
+  }
+  initial_slots_.assign(batch.state_slots.begin(), batch.state_slots.end());
+  for (int r = 0; r < batch.num_reqs; ++r) {
+    if (batch.q_len(r) > 0 && batch.positions[batch.q_indptr[r]] == 0) initial_slots_[r] = kNoStateSlot;
+  }
+  const bool steps = batch.mode == ForwardMode::decode;  // one row each
+  phase_ = steps ? LinearAttnPhase::decode : LinearAttnPhase::extend;
+  batch_ = {};
+  batch_.num_requests = batch.num_reqs;
+  batch_.num_tokens = batch.num_tokens;
+  batch_.max_q_tokens = batch.max_q_len;
+  batch_.q_indptr = steps ? nullptr : batch.q_indptr.data();
+  batch_.slots = batch.state_slots.data();
+  batch_.initial_slots = initial_slots_.data();
+  grow(rows_, batch.num_tokens * layer.row_width());
+  grow(heads_, batch.num_tokens * layer.v_width());
+  const size_t bytes = kWorkspaceAlignBytes + recurrent.kernels.workspace_bytes(
+      layer.shape, {.max_requests = batch.num_reqs, .max_tokens = batch.num_tokens, .conv_width = layer.conv_width});
+  if (memory_.size() < bytes) memory_ = AlignedBuffer::allocate(bytes);
+  if (memory_.data() == nullptr) return Status::resource_exhausted("no memory for the workspace of linear attention");
+  return {};
+}
+
+Status GdnMixer::forward(const LayerCall& call) {
+  const GdnLayerWeights& layer = weights_.layer;
+  const StateLayerView state = call.recurrent->states.recurrent(state_layer_);
+  const StateLayerView conv = call.recurrent->states.conv(state_layer_);
+  std::byte* const memory = aligned(w_.memory_.data());
+  GdnLayerCall gdn;
+  gdn.phase = w_.phase_;
+  gdn.batch = &w_.batch_;
+  gdn.x = call.x.normed(weights_.norms.in, layer.in);
+  gdn.state = {state.data, state.dtype, state.slot_stride, int64_t{layer.shape.v_dim} * layer.shape.k_dim};
+  gdn.conv_state = conv.data;
+  gdn.conv_state_dtype = conv.dtype;
+  gdn.conv_slot_stride = conv.slot_stride;
+  gdn.rows = w_.rows_.data();
+  gdn.heads = w_.heads_.data();
+  gdn.workspace = memory;
+  gdn.workspace_bytes = w_.memory_.size() - (memory - w_.memory_.data());
+  WW_RETURN_IF_ERROR(run_gdn_heads(layer, gdn, call.recurrent->kernels, call.x.team()));
+  if (call.last_mixer) {
+    const std::span<const int32_t> wanted = call.batch.logits_rows;
+    if (wanted.empty()) return {};
+    keep_rows(w_.heads_.data(), layer.v_width(), wanted);
+    call.x.keep(wanted);
+  }
+  call.x.add(layer.out, {.data = w_.heads_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = layer.v_width()},
+             weights_.norms.out);
+  return {};
+}
+
+}  // namespace warpweave

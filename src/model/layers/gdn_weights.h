@@ -1,0 +1,21 @@
+// The weights of a gated delta net (src/linear/gdn_layer.h).
+#pragma once
+
+#include "linear/gdn_layer.h"
+#include "model/layers/branch_norms.h"
+
+namespace warpweave {
+
+template <typename Device>
+struct GdnWeightsOf {
+  BranchNormsOf<Device> norms;
+  GdnLayerWeightsOf<typename Device::Linear, typename Device::Vector> layer;
+
+  template <typename Visit>
+  void each_linear(Visit&& visit) const {
+    visit(layer.in);
+    visit(layer.out);
+  }
+};
+
+}  // namespace warpweave

@@ -1,0 +1,33 @@
+#include "model/recurrent.h"
+
+#include "linear/cpu/cpu_linear_attn.h"
+
+namespace warpweave {
+
+LinearAttnShape linear_attn_shape(const ModelConfig& config) {
+  const LinearAttnConfig& linear = *config.linear;
+  return {.kind = LinearAttnKind::gdn, .k_heads = linear.k_heads, .v_heads = linear.v_heads, .k_dim = linear.k_dim,
+          .v_dim = linear.v_dim};
+}
+
+StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DType recurrent_dtype) {
+  const LinearAttnShape layer = linear_attn_shape(config);
+  StateCacheShape shape;
+  shape.num_layers = config.num_linear_layers();
+  shape.num_slots = num_slots;
+  shape.recurrent_elements = int64_t{layer.v_heads} * layer.v_dim * layer.k_dim;
+  shape.conv_elements = int64_t{layer.conv_channels()} * (config.linear->conv_width - 1);
+  shape.recurrent_dtype = recurrent_dtype;
+  return shape;
+}
+
+Result<std::unique_ptr<HostRecurrent>> HostRecurrent::create(const ModelConfig& config, const StateCacheShape& shape,
+                                                             const LinearAttnNames& names, ThreadTeam& team) {
+  WW_ASSIGN_OR_RETURN(StateCache states, StateCache::create(shape));
+  WW_ASSIGN_OR_RETURN(LinearAttnDispatcher kernels,
+                      LinearAttnDispatcher::create(linear_attn_shape(config).kind, names, shape.recurrent_dtype,
+                                                   cpu_linear_attn_backends(team)));
+  return std::make_unique<HostRecurrent>(HostRecurrent{std::move(states), std::move(kernels)});
+}
+
+}  // namespace warpweave

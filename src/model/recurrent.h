@@ -1,0 +1,27 @@
+// What the recurrent layers of a model need beside its weights: the shape of their states, and on the host the states
+// with the kernels that run them.
+#pragma once
+
+#include <memory>
+
+#include "kv/state_cache.h"
+#include "linear/dispatch.h"
+#include "model/config.h"
+
+namespace warpweave {
+
+// Of the layers that config.linear describes, which must be given.
+LinearAttnShape linear_attn_shape(const ModelConfig& config);
+StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DType recurrent_dtype);
+
+// Used by one forward at a time.
+struct HostRecurrent {
+  StateCache states;             // its layers are the model's recurrent ones, counted from 0
+  LinearAttnDispatcher kernels;
+
+  // Errors: those of StateCache::create and LinearAttnDispatcher::create. `team` outlives it.
+  static Result<std::unique_ptr<HostRecurrent>> create(const ModelConfig& config, const StateCacheShape& shape,
+                                                       const LinearAttnNames& names, ThreadTeam& team);
+};
+
+}  // namespace warpweave
