@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
-#include <future>
 #include <limits>
 #include <map>
 #include <memory>
@@ -187,14 +185,8 @@ class Suite {
       : variants_(variants), options_(options), team_(options.threads) {}
 
   std::vector<CheckResult> run() {
-    prepare_ahead();
     for (const Case& c : options_.cases) {
-      for (KvFormat format : c.kv_formats) {
-        Prepared prepared = ahead_.front().get();
-        ahead_.pop_front();
-        prepare_ahead();
-        run_case(c, format, prepared);
-      }
+      for (KvFormat format : c.kv_formats) run_case(c, format);
     }
     for (const Case& c : options_.determinism_cases) {
       for (KvFormat format : c.kv_formats) run_determinism(c, format);
@@ -203,55 +195,6 @@ class Suite {
   }
 
  private:
-  // The tensors of a case and what must come of them. Values do not depend on the page size, so one reference serves
-  // them all.
-  struct Prepared {
-    std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
-    std::optional<Expectation> expected;
-    std::map<std::array<int, 3>, Expectation> expected_fp8;            // by what Fp8Products say of arithmetic
-  };
-
-  // The references take most of the time and need no device: the next cases' are computed on the other threads.
-  void prepare_ahead() {
-    while (static_cast<int>(ahead_.size()) < options_.threads && next_case_ < options_.cases.size()) {
-      const Case& c = options_.cases[next_case_];
-      const KvFormat format = c.kv_formats[next_format_];
-      ahead_.push_back(std::async(std::launch::async, [this, &c, format] { return prepare(c, format); }));
-      if (++next_format_ < c.kv_formats.size()) continue;
-      ++next_case_;
-      next_format_ = 0;
-    }
-  }
-
-  static std::array<int, 3> fp8_key(const Fp8Products& products) {
-    return {products.sum_bits, products.sum_tokens, products.p_scale_log2};
-  }
-
-  Prepared prepare(const Case& c, KvFormat format) const {
-    ThreadTeam team(1);
-    Prepared out;
-    for (const Variant& variant : variants_) {
-      if (unclaimed(c, format, variant)) continue;
-      const int page_size = page_size_for(c, variant);
-      const Case fitted = fit_gaps(c, variant);
-      std::unique_ptr<Problem>& problem = out.problems[{page_size, fitted.gap}];
-      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, page_size);
-      if (!out.expected) {
-        auto reference = create_backend("reference", {&team, 0, page_size});
-        out.expected = expect(*problem, **reference);
-      }
-      if (!in_fp8(c, format, *variant.caps, page_size)) continue;
-      const Fp8Products& products = variant.caps->fp8_products;
-      auto [at, is_new] = out.expected_fp8.try_emplace(fp8_key(products));
-      if (!is_new) continue;
-      Problem rounded(fitted, format, kSeed, page_size);
-      rounded.round_queries(round_query_to_e4m3);
-      auto reference = create_backend("reference", {&team, 0, page_size});
-      at->second = expect_fp8(*out.expected, rounded, products, **reference);
-    }
-    return out;
-  }
-
   bool dropped(const Variant& variant) const {
     return options_.stop_at_first_failure && failed_.count(variant.name) != 0;
   }
@@ -271,7 +214,11 @@ class Suite {
     return result;
   }
 
-  void run_case(const Case& c, KvFormat format, const Prepared& prepared) {
+  // Values do not depend on the page size, so one reference serves them all.
+  void run_case(const Case& c, KvFormat format) {
+    std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
+    std::optional<Expectation> expected;
+    std::map<std::array<int, 3>, Expectation> expected_fp8;  // by what Fp8Products say of arithmetic
     for (const Variant& variant : variants_) {
       if (dropped(variant)) continue;
       if (const auto broken = unclaimed(c, format, variant)) {
@@ -279,13 +226,29 @@ class Suite {
         continue;
       }
       const int page_size = page_size_for(c, variant);
-      const Problem& problem = *prepared.problems.at({page_size, fit_gaps(c, variant).gap});
-      const Expectation& wanted = in_fp8(c, format, *variant.caps, page_size)
-                                      ? prepared.expected_fp8.at(fp8_key(variant.caps->fp8_products))
-                                      : *prepared.expected;
-      add(check_reference(problem, wanted, variant, page_size));
+      const Case fitted = fit_gaps(c, variant);
+      std::unique_ptr<Problem>& problem = problems[{page_size, fitted.gap}];
+      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, page_size);
+      if (!expected) {
+        auto reference = create_backend("reference", {&team_, 0, page_size});
+        expected = expect(*problem, **reference);
+      }
+      const Expectation* wanted = &*expected;
+      if (in_fp8(c, format, *variant.caps, page_size)) {
+        const Fp8Products& products = variant.caps->fp8_products;
+        auto [at, is_new] = expected_fp8.try_emplace(
+            std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
+        if (is_new) {
+          Problem rounded(fitted, format, kSeed, page_size);
+          rounded.round_queries(round_query_to_e4m3);
+          auto reference = create_backend("reference", {&team_, 0, page_size});
+          at->second = expect_fp8(*expected, rounded, products, **reference);
+        }
+        wanted = &at->second;
+      }
+      add(check_reference(*problem, *wanted, variant, page_size));
       if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
-        add(check_graph(problem, wanted, variant, page_size));
+        add(check_graph(*problem, *wanted, variant, page_size));
       }
     }
   }
@@ -388,8 +351,6 @@ class Suite {
   ThreadTeam team_;
   std::vector<CheckResult> results_;
   std::set<std::string> failed_;
-  std::deque<std::future<Prepared>> ahead_;  // of the cases that come next
-  size_t next_case_ = 0, next_format_ = 0;   // the first that is not prepared
 };
 
 }  // namespace

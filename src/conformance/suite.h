@@ -3,8 +3,7 @@
 // the rule named. Backends that claim determinism are held to equal bits besides.
 //
 // Used by the tests, by `warpweave conformance`, and for plug-ins. Not thread-safe; variants run one
-// after the other on the calling thread and a ThreadTeam of `threads`, while as many other threads compute the
-// references of the cases that come next.
+// after the other on the calling thread and a ThreadTeam of `threads`.
 #pragma once
 
 #include <functional>
