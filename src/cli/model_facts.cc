@@ -68,7 +68,8 @@ bool uses_window(const Config& config) {
 
 LinearAttention linear_of(const Config& config) {
   if (config.find("linear_attn_config") != nullptr) return LinearAttention::kda;
-  return config.has_layer_type("linear_attention") ? LinearAttention::gdn : LinearAttention::none;
+  const bool spaced = config.find("linear_num_value_heads") != nullptr;  // every full_attention_interval-th layer is another
+  return spaced || config.has_layer_type("linear_attention") ? LinearAttention::gdn : LinearAttention::none;
 }
 
 void set_heads(const Config& config, ModelFacts& facts) {

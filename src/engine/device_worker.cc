@@ -92,6 +92,7 @@ void DeviceWorker::run(DeviceStep& step) {
     const int64_t page_size = parts_.cache->shape().page_size;
     parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size, copy.num_tokens);
   }
+  if (parts_.recurrent != nullptr) parts_.recurrent->states.copy(step.state_loads);
   step.builder.patch_futures(last_sampled_);
   const ForwardBatch& batch = step.builder.batch();
 
@@ -101,7 +102,9 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   step.status = intact.ok() ? parts_.attention->init_forward_metadata(batch) : intact;
   if (step.status.ok()) {
-    step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team);
+    step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team,
+                                           parts_.recurrent.get());
+    if (step.status.ok() && parts_.recurrent != nullptr) parts_.recurrent->states.copy(step.state_saves);
     forward_end_ = SteadyClock::now();
     step.first_nan = parts_.model->first_nan();
   }

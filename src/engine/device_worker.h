@@ -28,6 +28,7 @@ struct DeviceParts {
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<ThreadTeam> team;
   std::unique_ptr<KvCanary> canary;  // null: none
+  std::unique_ptr<HostRecurrent> recurrent;  // null: the model has no recurrent layers
 };
 
 class DeviceWorker : public DeviceRunner {

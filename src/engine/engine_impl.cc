@@ -15,6 +15,7 @@
 #include "engine/engine_core.h"
 #include "engine/kv_self_check.h"
 #include "engine/start_device.h"
+#include "engine/state_slots.h"
 #include "model/build_decoder.h"
 #include "model/kv_scales.h"
 #include "replay/recording_backend.h"
@@ -130,7 +131,7 @@ Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler,
 KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   const ModelConfig& config = setup.bundle.config;
   KvCacheShape shape;
-  shape.num_layers = config.num_layers;
+  shape.num_layers = config.num_kv_layers();
   shape.num_pages = setup.scheduler.num_pages;
   shape.page_size = setup.plan.attention.page_size;
   shape.num_kv_heads = config.num_kv_heads;
@@ -140,6 +141,28 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   shape.layout = setup.plan.cache_layout;
   return shape;
 }
+
+namespace {
+
+// The states of recurrent layers and the kernels that selection named.
+Result<std::unique_ptr<HostRecurrent>> start_states(const DeviceSetup& setup, double pool_bytes, ThreadTeam& team) {
+  const ServerArgs& args = setup.options.args;
+  const ModelConfig& config = setup.bundle.config;
+  WW_RETURN_IF_ERROR(size_state_slots(args, config, pool_bytes, setup.scheduler));
+  WW_RETURN_IF_ERROR(Scheduler::validate(setup.scheduler));
+  const StateCacheShape shape = state_cache_shape(config, setup.scheduler.state_slots, state_dtype(args));
+  const Resolved& attention = setup.plan.attention;
+  WW_ASSIGN_OR_RETURN(auto recurrent, HostRecurrent::create(config, shape, {.prefill = attention.linear.prefill,
+                                                                            .decode = attention.linear.decode,
+                                                                            .verify = {}, .verify_trees = false}, team));
+  for (const std::string& reason : recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);
+  LOG_INFO("state pool: {} slots of {} bytes, {} of them for running requests, {} for checkpoints", shape.num_slots,
+           StateCache::bytes_per_slot(shape), setup.scheduler.state_request_slots,
+           shape.num_slots - setup.scheduler.state_request_slots);
+  return recurrent;
+}
+
+}  // namespace
 
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const ServerArgs& args = setup.options.args;
@@ -176,8 +199,12 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
                     std::to_string(threads) + " threads";
   out.weight_bytes = parts.model->weight_bytes();
   const double share = args.mem_fraction_static.value_or(kDefaultMemFraction);
-  const double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
-                            (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
+  double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
+                      (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
+  if (config.linear) {
+    WW_ASSIGN_OR_RETURN(parts.recurrent, start_states(setup, pool_bytes, *parts.team));
+    pool_bytes -= static_cast<double>(parts.recurrent->states.size_bytes());
+  }
   WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
                       pool_pages(args, setup.scheduler, pool_bytes, KvCache::page_bytes(kv_cache_shape(setup))));
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));

@@ -39,8 +39,15 @@ Status run(DecoderModel& model, std::span<const int32_t> ids, KvCache& cache, Th
   batch.q_indptr = q_indptr;
   batch.kv_lens = kv_lens;
   batch.page_table_stride = tokens;
+  std::unique_ptr<HostRecurrent> recurrent;
+  const int32_t state_slots[] = {0};
+  if (model.config().linear) {
+    WW_ASSIGN_OR_RETURN(recurrent, HostRecurrent::create(model.config(), state_cache_shape(model.config(), 1, DType::f32),
+                                                         {.prefill = "cpu", .decode = "cpu", .verify = {}}, team));
+    batch.state_slots = state_slots;
+  }
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));
-  return model.forward(batch, cache, *attention, team);
+  return model.forward(batch, cache, *attention, team, recurrent.get());
 }
 
 struct Side {
@@ -82,12 +89,13 @@ int kv_check_tokens(int max_tokens) { return std::min(kPromptTokens, max_tokens)
 
 KvCacheShape kv_check_shape(const ModelConfig& config, int tokens, KvFormat format) {
   KvCacheShape shape;
-  shape.num_layers = config.num_layers;
+  shape.num_layers = config.num_kv_layers();
   shape.num_pages = tokens;
   shape.num_kv_heads = config.num_kv_heads;
   shape.k_head_dim = config.head_dim;
   shape.v_head_dim = config.cached_v_dim();
   shape.format = format;
+  if (config.linear) shape.layout = single_cache_group(config.num_layers, config.linear_layers);
   return shape;
 }
 
@@ -105,7 +113,8 @@ Result<KvSelfCheck> round_kv(const KvCache& exact, KvFormat format) {
   shape.format = format;
   WW_ASSIGN_OR_RETURN(const KvCache rounded, KvCache::create(shape));
   const int heads = shape.num_kv_heads, dim = shape.k_head_dim;
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
+  for (int layer = 0; layer < shape.model_layers(); ++layer) {
+    if (!shape.keeps(layer)) continue;
     keep_worst(check.k, round_layer({exact.k(layer), rounded.k(layer), heads, dim}, check.tokens));
     if (shape.v_head_dim == 0) continue;  // V is part of K
     keep_worst(check.v, round_layer({exact.v(layer), rounded.v(layer), heads, dim}, check.tokens));

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "engine/attention_modifiers.h"
+#include "engine/state_slots.h"
 #include "model/build_decoder.h"
 #include "model/weight_bytes.h"
 #include "model/families/family.h"
@@ -125,7 +126,7 @@ Status check_layers(const Resolved& attention, DeviceArch arch) {
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
   const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
   if (args.disable_hybrid_swa_memory || config.sliding_layers.empty() || one_table) {
-    return single_cache_group(config.num_layers);
+    return single_cache_group(config.num_layers, config.linear_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);
   for (int i = 0; i < config.num_layers; ++i) {
@@ -156,6 +157,7 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
   facts.softcap = config.attention_softcap > 0;
   facts.sinks = config.model_type == "gpt_oss";
   facts.dual_chunk = config.dual_chunk.has_value();
+  if (config.linear) facts.linear = LinearAttention::gdn;
   return facts;
 }
 
@@ -232,15 +234,19 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_RETURN_IF_ERROR(check_weights_fit(args, model.config, target));
   WW_RETURN_IF_ERROR(check_served_model(args, model, target.hardware.arch));
   const bool gpu = is_gpu_target(target.hardware.arch);
+  if (args.dump_batch && args.dump_batch_layer && *args.dump_batch_layer < model.config.num_layers &&
+      model.config.linear && model.config.linear_layers[*args.dump_batch_layer]) {
+    return Status::invalid_argument(fmt::format("--dump-batch-layer {} has linear attention, of which nothing is recorded; "
+                                                "name a layer with full attention", *args.dump_batch_layer),
+                                    "--dump-batch-layer");
+  }
   if (gpu && args.dump_batch) {
     return Status::unsupported("--dump-batch records forwards of the CPU only; add --device cpu", "--dump-batch");
   }
   ServePlan plan;
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, model.config.dtype));
   WW_ASSIGN_OR_RETURN(plan.context_len, resolve_context(args, model.config));
-  if (model.config.linear) {
-    return Status::unsupported("this model has layers of linear attention, which are not served yet", "--model-path");
-  }
+  WW_RETURN_IF_ERROR(check_state_flags(args, model.config));
   plan.model = attention_model_facts(model.config, plan.dtype);
   AttentionFlags flags = attention_flags(args);
   flags.tuning = target.tuning;

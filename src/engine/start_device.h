@@ -19,7 +19,7 @@ struct DeviceSetup {
   const EngineOptions& options;
   ModelBundle& bundle;          // its weights are taken
   const ServePlan& plan;
-  SchedulerConfig& scheduler;   // start_* sets num_pages
+  SchedulerConfig& scheduler;   // start_* sets num_pages and state_*, and may lower max_running_requests
 };
 
 struct StartedDevice {

@@ -78,6 +78,11 @@ struct ServerArgs {
   bool disable_radix_cache = false;
   bool disable_hybrid_swa_memory = false;
   std::string radix_eviction_policy = "lru";
+  // Of models with recurrent layers
+  std::string mamba_ssm_dtype;               // float32, bfloat16; empty: float32
+  std::optional<int> mamba_track_interval;   // tokens
+  std::optional<int> max_mamba_cache_size;   // slots
+  std::optional<double> mamba_full_memory_ratio;
   bool disable_overlap_schedule = false;
   int stream_interval = 1;                   // tokens per streamed delta
 

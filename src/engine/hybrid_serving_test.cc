@@ -1,0 +1,296 @@
+// Serving hybrid models: states of recurrent layers beside the pages, with checkpoints for the prefix cache. The text is
+// the one without a prefix cache, whatever the pages, steps, pools and slots.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "engine/engine_impl.h"
+#include "engine/state_slots.h"
+
+namespace warpweave {
+namespace {
+
+using Ids = std::vector<int32_t>;
+constexpr const char* kModel = "tests/golden/families/qwen3-next";
+constexpr int kInterval = 16;
+constexpr int kContext = 128;
+
+Result<ServedModel> try_serve(ServerArgs args, const std::string& path = kModel) {
+  args.dtype = "float32";  // so that texts compare
+  args.device = "cpu";
+  args.enable_kv_canary = true;
+  args.model_path = path;
+  args.skip_tokenizer_init = true;
+  return create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+}
+
+ServedModel serve(const ServerArgs& args) {
+  auto served = try_serve(args);
+  EXPECT_TRUE(served.ok()) << served.status().message();
+  return std::move(served).value();
+}
+
+struct Answer {
+  Ids ids;
+  int cached_tokens = 0;
+  int retractions = 0;
+  Status error;
+  bool operator==(const Answer& other) const { return ids == other.ids && error.ok() && other.error.ok(); }
+};
+void PrintTo(const Answer& answer, std::ostream* out) {
+  *out << answer.cached_tokens << " cached:";
+  for (int32_t id : answer.ids) *out << ' ' << id;
+}
+
+// Greedy answers to all prompts at once, in their order; with `samples`, all wait for the first one's prompt (n > 1).
+class Asking {
+ public:
+  Asking(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens, bool samples = false)
+      : served_(served), answers_(prompts.size()) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      GenerateRequest request;
+      request.rid = std::to_string(i);
+      request.input_ids = prompts[i];
+      request.sampling.temperature = 0;
+      request.sampling.max_new_tokens = new_tokens;
+      request.sampling.ignore_eos = true;
+      if (samples && i > 0) request.wait_for_prefix_of = "0";
+      const Status status = served.engine->submit(request, [this, i](const OutputDelta& delta) { take(i, delta); });
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  }
+  // Until this one has said something.
+  void wait_for_first_token(size_t request) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return !answers_[request].ids.empty(); }));
+  }
+  std::vector<Answer> wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_ == answers_.size(); }));
+    return answers_;
+  }
+
+ private:
+  void take(size_t i, const OutputDelta& delta) {
+    std::lock_guard lock(mutex_);
+    answers_[i].ids.insert(answers_[i].ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    answers_[i].cached_tokens = delta.cached_tokens;
+    answers_[i].retractions = delta.total_retractions;
+    if (delta.finish) answers_[i].error = delta.finish->error;
+    finished_ += delta.finish.has_value();
+    changed_.notify_all();
+  }
+
+  ServedModel& served_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t finished_ = 0;
+  std::vector<Answer> answers_;
+};
+
+std::vector<Answer> ask(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens) {
+  return Asking(served, prompts, new_tokens).wait();
+}
+
+Ids some_ids(int count, int seed) {
+  Ids ids(count);
+  for (int i = 0; i < count; ++i) ids[i] = 2 + (i * 37 + i * i * seed + seed * 11) % 90;
+  return ids;
+}
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+struct Setting {
+  int page_size;
+  bool overlap;
+  bool mixed;
+};
+void PrintTo(const Setting& s, std::ostream* out) {
+  *out << "page " << s.page_size << (s.overlap ? "" : ", no overlap") << (s.mixed ? ", mixed chunks" : "");
+}
+
+class HybridServing : public testing::TestWithParam<Setting> {
+ protected:
+  ServerArgs args() const {
+    ServerArgs args;
+    args.page_size = GetParam().page_size;
+    args.disable_overlap_schedule = !GetParam().overlap;
+    args.enable_mixed_chunk = GetParam().mixed;
+    args.chunked_prefill_size = 24;
+    args.max_total_tokens = 1024;
+    args.max_running_requests = 8;
+    args.max_mamba_cache_size = 64;
+    args.mamba_track_interval = kInterval;
+    return args;
+  }
+  ServerArgs args_without_cache() const {
+    ServerArgs without = args();
+    without.disable_radix_cache = true;
+    return without;
+  }
+};
+
+TEST_P(HybridServing, SaysTheSameAsWithoutThePrefixCache) {
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(11 + 13 * i, i));
+  auto plain = serve(args_without_cache());
+  auto served = serve(args());
+  const auto expected = ask(plain, prompts, 24);
+  EXPECT_EQ(ask(served, prompts, 24), expected);
+  // The next turns go on from the nearest checkpoint: fewer tokens are computed again than lie between two.
+  std::vector<Ids> turns;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    turns.push_back(joined(joined(prompts[i], expected[i].ids), some_ids(3, 50 + static_cast<int>(i))));
+  }
+  const auto now = ask(served, turns, 8);
+  EXPECT_EQ(now, ask(plain, turns, 8));
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const int known = static_cast<int>(prompts[i].size()) + 23;  // the last token's K/V was never computed
+    EXPECT_GT(now[i].cached_tokens, known - kInterval) << i;
+    EXPECT_LE(now[i].cached_tokens, known) << i;
+  }
+  EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+}
+
+TEST_P(HybridServing, SharedBeginningsAreFound) {
+  auto served = serve(args());
+  auto plain = serve(args_without_cache());
+  constexpr int kShared = 57;  // no multiple of the interval or of pages
+  const Ids shared = some_ids(kShared, 5);
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 5; ++i) prompts.push_back(joined(shared, some_ids(20, 60 + i)));
+  for (int i = 0; i < 5; ++i) {
+    const auto answer = ask(served, {prompts[i]}, 8);
+    EXPECT_EQ(answer, ask(plain, {prompts[i]}, 8)) << i;
+    // The second prompt leaves a checkpoint where it parts from the first, which is found again where pages end there.
+    const int found = i == 0 ? 0 : i == 1 || GetParam().page_size > 1 ? kShared / kInterval * kInterval : kShared;
+    EXPECT_GE(answer[0].cached_tokens, found) << i;
+  }
+}
+
+TEST_P(HybridServing, SaysTheSameWhenPagesAndSlotsAreTooFewForAll) {
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 8; ++i) prompts.push_back(some_ids(30 + 5 * i, i));
+  auto plain = serve(args_without_cache());
+  ServerArgs tight = args();
+  tight.max_total_tokens = 160;
+  tight.schedule_conservativeness = 0.05;
+  tight.max_running_requests = 6;
+  tight.max_mamba_cache_size = 8;
+  auto served = serve(tight);
+  const auto expected = ask(plain, prompts, 40);
+  const auto answers = ask(served, prompts, 40);
+  EXPECT_EQ(answers, expected);
+  EXPECT_TRUE(std::any_of(answers.begin(), answers.end(), [](const Answer& a) { return a.retractions > 0; }));
+  EXPECT_EQ(ask(served, prompts, 40), expected);
+  EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+}
+
+TEST_P(HybridServing, SamplesOfOnePromptShareIt) {
+  auto served = serve(args());
+  const Ids prompt = some_ids(45, 3);
+  const auto answers = Asking(served, {prompt, prompt, prompt, prompt}, 20, /*samples=*/true).wait();
+  auto plain = serve(args_without_cache());
+  const Answer expected = ask(plain, {prompt}, 20)[0];
+  for (size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i], expected) << i;
+    const int found = i == 0 ? -1 : static_cast<int>(prompt.size()) - 1 - kInterval;
+    EXPECT_GT(answers[i].cached_tokens, found) << i;
+  }
+}
+
+TEST_P(HybridServing, AbortedRequestsLeaveTheirSlots) {
+  ServerArgs few = args();
+  few.max_running_requests = 3;
+  few.max_mamba_cache_size = 5;
+  auto served = serve(few);
+  auto plain = serve(args_without_cache());
+  const std::vector<Ids> prompts = {some_ids(40, 1), some_ids(50, 2), some_ids(60, 3), some_ids(33, 4)};
+  const auto expected = ask(plain, prompts, 20);
+  for (int round = 0; round < 4; ++round) {
+    Asking asking(served, prompts, 60);
+    asking.wait_for_first_token(round % 3);
+    served.engine->abort(round < 2 ? "" : "1");
+    if (round >= 2) served.engine->abort("2");
+    asking.wait();
+    EXPECT_EQ(ask(served, prompts, 20), expected) << round;
+  }
+  EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
+                         testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
+                                         Setting{16, false, true}, Setting{4, false, false}));
+
+TEST(HybridServingFlags, StatesInBfloat16AreServed) {
+  ServerArgs args;
+  args.mamba_ssm_dtype = "bfloat16";
+  args.max_total_tokens = 1024;
+  auto served = serve(args);
+  EXPECT_EQ(ask(served, {some_ids(40, 1)}, 20)[0].ids.size(), 20u);
+}
+
+TEST(HybridServingFlags, QuantisedPoolsAreCheckedWithStates) {
+  ServerArgs args;
+  args.kv_cache_dtype = "fp8_e4m3";
+  args.max_total_tokens = 1024;
+  auto served = serve(args);
+  EXPECT_EQ(ask(served, {some_ids(40, 1)}, 20)[0].ids.size(), 20u);
+}
+
+std::string refused(const ServerArgs& args, const std::string& path = kModel) {
+  const auto served = try_serve(args, path);
+  return served.ok() ? "nothing" : served.status().field();
+}
+
+TEST(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
+  ServerArgs args;
+  args.max_running_requests = 9;
+  args.max_mamba_cache_size = 8;
+  EXPECT_EQ(refused(args), "--max-mamba-cache-size");
+  ServerArgs other;
+  other.mamba_track_interval = 64;
+  EXPECT_EQ(refused(other, "tests/golden/families/llama"), "--mamba-track-interval");
+  ServerArgs recorded;
+  recorded.dump_batch = 1;
+  recorded.dump_batch_layer = 2;
+  EXPECT_EQ(refused(recorded), "--dump-batch-layer");
+  ServerArgs kernels;
+  kernels.linear_attn_backend = "flashinfer";
+  EXPECT_EQ(refused(kernels), "--linear-attn-backend");
+}
+
+TEST(StateSlots, RunningRequestsAreLoweredToTheMemory) {
+  ModelConfig config;
+  config.num_layers = 4;
+  config.linear = LinearAttnConfig{.k_heads = 1, .v_heads = 1, .k_dim = 16, .v_dim = 16, .conv_width = 4};
+  config.linear_layers = {true, true, true, false};
+  const double slot = static_cast<double>(StateCache::bytes_per_slot(state_cache_shape(config, 1, DType::f32)));
+  SchedulerConfig scheduler;
+  scheduler.context_len = kContext;
+  scheduler.max_running_requests = 64;
+  ServerArgs args;
+  args.mamba_full_memory_ratio = 1;
+  ASSERT_TRUE(size_state_slots(args, config, 2 * 10.5 * slot, scheduler).ok());
+  EXPECT_EQ(scheduler.state_slots, 10);
+  EXPECT_EQ(scheduler.max_running_requests, 5);
+  EXPECT_EQ(scheduler.state_request_slots, 5);
+  EXPECT_EQ(scheduler.state_interval, 256);
+  EXPECT_TRUE(Scheduler::validate([&] {
+    scheduler.num_pages = 1;
+    return scheduler;
+  }()).ok());
+  scheduler.max_running_requests = 64;
+  scheduler.disable_radix_cache = true;
+  ASSERT_TRUE(size_state_slots(args, config, 2 * 10.5 * slot, scheduler).ok());
+  EXPECT_EQ(scheduler.max_running_requests, 10);
+  EXPECT_EQ(size_state_slots(args, config, slot, scheduler).field(), "--mamba-full-memory-ratio");
+}
+
+}  // namespace
+}  // namespace warpweave

@@ -1,0 +1,69 @@
+#include "engine/state_slots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace warpweave {
+namespace {
+
+constexpr double kDefaultMemoryRatio = 0.9;
+constexpr int kDefaultTrackInterval = 256;
+constexpr int kMostSlots = 1 << 24;
+// Prompts end closer to one another than checkpoints within them; denser ones than this would be of no use.
+constexpr int kTokensPerCheckpoint = 16;
+
+int64_t useful_slots(const ServerArgs& args, const SchedulerConfig& scheduler) {
+  const int64_t requests = scheduler.max_running_requests;
+  if (scheduler.disable_radix_cache) return requests;
+  const int64_t tokens = args.max_total_tokens ? *args.max_total_tokens : requests * scheduler.context_len;
+  return std::min<int64_t>(kMostSlots, requests + std::max(requests, tokens / kTokensPerCheckpoint));
+}
+
+}  // namespace
+
+Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
+  if (config.linear) return {};
+  struct Given { const char* flag; bool given; };
+  for (const Given& state : {Given{"--max-mamba-cache-size", args.max_mamba_cache_size.has_value()},
+                             {"--mamba-full-memory-ratio", args.mamba_full_memory_ratio.has_value()},
+                             {"--mamba-track-interval", args.mamba_track_interval.has_value()},
+                             {"--mamba-ssm-dtype", !args.mamba_ssm_dtype.empty()}}) {
+    if (!state.given) continue;
+    return Status::unsupported(fmt::format("{}: this model ({}) has no recurrent layers; leave it out", state.flag,
+                                           config.architecture), state.flag);
+  }
+  return {};
+}
+
+DType state_dtype(const ServerArgs& args) { return args.mamba_ssm_dtype == "bfloat16" ? DType::bf16 : DType::f32; }
+
+Status size_state_slots(const ServerArgs& args, const ModelConfig& config, double pool_bytes, SchedulerConfig& scheduler) {
+  const double ratio = args.mamba_full_memory_ratio.value_or(kDefaultMemoryRatio);
+  const auto slot_bytes = static_cast<double>(StateCache::bytes_per_slot(state_cache_shape(config, 1, state_dtype(args))));
+  const int64_t fitting = static_cast<int64_t>(std::max(0.0, pool_bytes) * ratio / (1 + ratio) / slot_bytes);
+  const int64_t slots = args.max_mamba_cache_size ? std::min(*args.max_mamba_cache_size, kMostSlots)
+                                                  : std::min(fitting, useful_slots(args, scheduler));
+  const int64_t requests = scheduler.disable_radix_cache ? slots : std::max<int64_t>(1, slots / 2);
+  if (slots < 1) {
+    return Status::invalid_argument(
+        fmt::format("a state of this model's recurrent layers takes {:.0f} bytes, and there is no memory for one; raise "
+                    "--mamba-full-memory-ratio or --mem-fraction-static", slot_bytes), "--mamba-full-memory-ratio");
+  }
+  if (args.max_running_requests && *args.max_running_requests > slots) {
+    const char* const flag = args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--max-running-requests";
+    return Status::invalid_argument(
+        fmt::format("--max-running-requests {} needs as many states of this model's recurrent layers, and there is room for "
+                    "{}; lower it, or raise {}", *args.max_running_requests, slots,
+                    args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--mamba-full-memory-ratio"), flag);
+  }
+  if (!args.max_running_requests) {
+    scheduler.max_running_requests = static_cast<int>(std::min<int64_t>(scheduler.max_running_requests, requests));
+  }
+  scheduler.state_slots = static_cast<int>(slots);
+  scheduler.state_request_slots = scheduler.max_running_requests;
+  scheduler.state_interval = args.mamba_track_interval.value_or(kDefaultTrackInterval);
+  return {};
+}
+
+}  // namespace warpweave
