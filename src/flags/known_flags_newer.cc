@@ -86,7 +86,7 @@ constexpr KnownFlag kNewerFlags[] = {
     {"--enable-pd-role-switch", "prefill and decode run in one process", "", true},
     {"--enable-prefill-cp", "one device serves; leave it out", "", true},
     {"--enable-quant-communications", "one device serves; leave it out", "", false},
-    {"--enable-response-store", "responses are stored by default; --max-stored-responses bounds how many", "on", true},
+    {"--enable-response-store", "responses are stored by default, at most 256 a key and 64 MiB in all", "on", true},
     {"--enable-return-aux-hidden-states", "hidden states are not returned; leave it out", "", true},
     {"--enable-return-indexer-topk", "leave it out: no such thing is returned", "", true},
     {"--enable-scattered-sconv", "leave it out: see --mamba-track-interval", "", true},
