@@ -80,6 +80,7 @@ std::vector<Setting> settings() {
   for (const std::string dtype : {"f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"}) {
     for (const KnownBackend& backend : known_backends()) {
       if (!backend.built || !backend.caps->archs.has(cpu_hardware_facts().arch)) continue;
+      if (!backend.caps->kinds.has(AttentionKind::mha)) continue;
       if (!backend.caps->kv_formats.has(*parse_kv_format(dtype))) continue;
       if (backend.caps->name == "torch_native" || backend.caps->name == "intel_amx") {
         all.push_back({dtype, std::string(backend.caps->name)});

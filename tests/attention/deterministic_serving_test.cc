@@ -80,6 +80,7 @@ std::vector<Served> claiming() {
   for (const std::string& name : tale::cpu_backends()) {
     for (const KnownBackend& backend : known_backends()) {
       if (backend.built && backend.caps->name == name && backend.caps->deterministic &&
+          backend.caps->kinds.has(AttentionKind::mha) &&
           backend.caps->archs.has(cpu_hardware_facts().arch)) {
         served.push_back({"cpu", name});
       }
@@ -97,6 +98,7 @@ std::vector<Served> claiming_on_gpu() {
   for (const KnownBackend& backend : known_backends()) {
     const Caps& caps = *backend.caps;
     if (!backend.built || !caps.deterministic || !caps.archs.has(*arch)) continue;
+    if (!caps.kinds.has(AttentionKind::mha)) continue;
     if (!caps.phases.has(AttentionPhase::prefill)) continue;  // both phases are one backend's
     if (caps.name == "dual_chunk_flash_attn") continue;  // for models with its config
     served.push_back({"cuda", std::string(caps.name)});

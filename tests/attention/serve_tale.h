@@ -96,6 +96,7 @@ inline std::vector<std::string> cpu_backends() {
   std::vector<std::string> names;
   for (const KnownBackend& backend : known_backends()) {
     if (!backend.built || !backend.caps->archs.has(cpu_hardware_facts().arch)) continue;
+    if (!backend.caps->kinds.has(AttentionKind::mha)) continue;
     if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
     if (backend.caps->name == "dual_chunk_flash_attn") continue;  // for models with its config
     names.emplace_back(backend.caps->name);
