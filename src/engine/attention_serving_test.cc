@@ -3,17 +3,15 @@
 // refuse. Skips the GPU where there is none, or no NVRTC.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "base/testing/temporary_folder.h"
 #include "device/cuda/cuda_device.h"
-#include "engine/engine_impl.h"
+#include "engine/testing/asking.h"
 
 namespace warpweave {
 namespace {
@@ -34,32 +32,12 @@ Result<ServedModel> serve(ServerArgs args, const std::string& path = kModel) {
 }
 
 // The greedy continuation of each prompt, all submitted at once.
-std::vector<std::vector<int32_t>> greedy(const ServerArgs& args, const std::vector<std::vector<int32_t>>& prompts,
-                                         const std::string& path = kModel) {
+std::vector<Ids> greedy(const ServerArgs& args, const std::vector<Ids>& prompts, const std::string& path = kModel) {
   auto served = serve(args, path);
   EXPECT_TRUE(served.ok()) << served.status().message();
-  std::vector<std::vector<int32_t>> ids(prompts.size());
-  if (!served.ok()) return ids;
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t finished = 0;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    GenerateRequest request;
-    request.rid = std::to_string(i);
-    request.input_ids = prompts[i];
-    request.sampling.temperature = 0;
-    request.sampling.max_new_tokens = 24;
-    request.sampling.ignore_eos = true;
-    const Status status = served->engine->submit(request, [&, i](OutputDelta delta) {
-      std::lock_guard lock(mutex);
-      ids[i].insert(ids[i].end(), delta.token_ids.begin(), delta.token_ids.end());
-      if (delta.finish) ++finished;
-      changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  std::unique_lock lock(mutex);
-  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(120), [&] { return finished == prompts.size(); }));
+  if (!served.ok()) return std::vector<Ids>(prompts.size());
+  std::vector<Ids> ids;
+  for (const Answer& answer : ask(*served, prompts, 24)) ids.push_back(answer.ids);
   return ids;
 }
 

@@ -3,16 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 
-#include "engine/engine_impl.h"
 #include "engine/state_slots.h"
+#include "engine/testing/asking.h"
 
 namespace warpweave {
 namespace {
 
-using Ids = std::vector<int32_t>;
 constexpr const char* kModel = "tests/golden/families/qwen3-next";
 constexpr int kInterval = 16;
 constexpr int kContext = 128;
@@ -30,79 +27,6 @@ ServedModel serve(const ServerArgs& args) {
   auto served = try_serve(args);
   EXPECT_TRUE(served.ok()) << served.status().message();
   return std::move(served).value();
-}
-
-struct Answer {
-  Ids ids;
-  int cached_tokens = 0;
-  int retractions = 0;
-  Status error;
-  bool operator==(const Answer& other) const { return ids == other.ids && error.ok() && other.error.ok(); }
-};
-void PrintTo(const Answer& answer, std::ostream* out) {
-  *out << answer.cached_tokens << " cached:";
-  for (int32_t id : answer.ids) *out << ' ' << id;
-}
-
-// Greedy answers to all prompts at once, in their order; with `samples`, all wait for the first one's prompt (n > 1).
-class Asking {
- public:
-  Asking(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens, bool samples = false)
-      : served_(served), answers_(prompts.size()) {
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      GenerateRequest request;
-      request.rid = std::to_string(i);
-      request.input_ids = prompts[i];
-      request.sampling.temperature = 0;
-      request.sampling.max_new_tokens = new_tokens;
-      request.sampling.ignore_eos = true;
-      if (samples && i > 0) request.wait_for_prefix_of = "0";
-      const Status status = served.engine->submit(request, [this, i](const OutputDelta& delta) { take(i, delta); });
-      EXPECT_TRUE(status.ok()) << status.message();
-    }
-  }
-  // Until this one has said something.
-  void wait_for_first_token(size_t request) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return !answers_[request].ids.empty(); }));
-  }
-  std::vector<Answer> wait() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_ == answers_.size(); }));
-    return answers_;
-  }
-
- private:
-  void take(size_t i, const OutputDelta& delta) {
-    std::lock_guard lock(mutex_);
-    answers_[i].ids.insert(answers_[i].ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-    answers_[i].cached_tokens = delta.cached_tokens;
-    answers_[i].retractions = delta.total_retractions;
-    if (delta.finish) answers_[i].error = delta.finish->error;
-    finished_ += delta.finish.has_value();
-    changed_.notify_all();
-  }
-
-  ServedModel& served_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  size_t finished_ = 0;
-  std::vector<Answer> answers_;
-};
-
-std::vector<Answer> ask(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens) {
-  return Asking(served, prompts, new_tokens).wait();
-}
-
-Ids some_ids(int count, int seed) {
-  Ids ids(count);
-  for (int i = 0; i < count; ++i) ids[i] = 2 + (i * 37 + i * i * seed + seed * 11) % 90;
-  return ids;
-}
-
-Ids joined(Ids first, const Ids& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
 }
 
 struct Setting {
@@ -194,7 +118,9 @@ TEST_P(HybridServing, SaysTheSameWhenPagesAndSlotsAreTooFewForAll) {
 TEST_P(HybridServing, SamplesOfOnePromptShareIt) {
   auto served = serve(args());
   const Ids prompt = some_ids(45, 3);
-  const auto answers = Asking(served, {prompt, prompt, prompt, prompt}, 20, /*samples=*/true).wait();
+  std::vector<GenerateRequest> samples = greedy_requests({prompt, prompt, prompt, prompt}, 20);
+  for (size_t i = 1; i < samples.size(); ++i) samples[i].wait_for_prefix_of = "0";  // n > 1
+  const auto answers = ask(served, samples);
   auto plain = serve(args_without_cache());
   const Answer expected = ask(plain, {prompt}, 20)[0];
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -213,7 +139,7 @@ TEST_P(HybridServing, AbortedRequestsLeaveTheirSlots) {
   const std::vector<Ids> prompts = {some_ids(40, 1), some_ids(50, 2), some_ids(60, 3), some_ids(33, 4)};
   const auto expected = ask(plain, prompts, 20);
   for (int round = 0; round < 4; ++round) {
-    Asking asking(served, prompts, 60);
+    Asking asking(served, greedy_requests(prompts, 60));
     asking.wait_for_first_token(round % 3);
     served.engine->abort(round < 2 ? "" : "1");
     if (round >= 2) served.engine->abort("2");

@@ -2,23 +2,20 @@
 // quantised pool like any other; scales come from the checkpoint.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <mutex>
 
 #include "base/testing/temporary_folder.h"
-#include "engine/engine_impl.h"
 #include "engine/kv_self_check.h"
+#include "engine/testing/asking.h"
 #include "model/build_decoder.h"
 
 namespace warpweave {
 namespace {
 
 namespace fs = std::filesystem;
-using Ids = std::vector<int32_t>;
 
 constexpr const char* kModel = "models/tale-llama";
 
@@ -30,40 +27,8 @@ ServedModel serve(ServerArgs args, const std::string& path = kModel) {
   return std::move(served).value();
 }
 
-struct Answer {
-  Ids ids;
-  int cached_tokens = 0;
-};
-
-// Greedy answers to all prompts at once, in their order.
-std::vector<Answer> ask(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t finished = 0;
-  std::vector<Answer> answers(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    GenerateRequest request;
-    request.rid = std::to_string(i);
-    request.input_ids = prompts[i];
-    request.sampling.temperature = 0;
-    request.sampling.max_new_tokens = new_tokens;
-    request.sampling.ignore_eos = true;
-    const Status status = served.engine->submit(request, [&, i](const OutputDelta& delta) {
-      std::lock_guard lock(mutex);
-      answers[i].ids.insert(answers[i].ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-      answers[i].cached_tokens = delta.cached_tokens;
-      finished += delta.finish.has_value();
-      changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  std::unique_lock lock(mutex);
-  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished == prompts.size(); }));
-  return answers;
-}
-
-// Distinct tokens, the same for equal `seed`.
-Ids some_ids(int count, int seed) {
+// Distinct tokens of tale-llama, the same for equal `seed`.
+Ids tale_ids(int count, int seed) {
   Ids ids(count);
   for (int i = 0; i < count; ++i) ids[i] = 100 + (i * 37 + seed * 1009) % 3900;
   return ids;
@@ -107,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(All, KvServing, testing::ValuesIn(settings()), [](const
 // The second request shares 40 tokens with the first: two pages by reference and half of a third,
 // copied. What it reads back must be what an engine without a cache computes.
 TEST_P(KvServing, CachedPrefixesAndCopiedTailsGiveTheSameAnswers) {
-  Ids first = some_ids(60, 1), second = some_ids(60, 1);
+  Ids first = tale_ids(60, 1), second = tale_ids(60, 1);
   for (int i = 40; i < 60; ++i) second[i] += 7;
   ServedModel cached = serve(args());
   ServerArgs cold_args = args();
@@ -129,7 +94,7 @@ TEST_P(KvServing, ATinyPoolRetractsAndStillAnswersEverybody) {
   tight_args.max_total_tokens = 96;
   ServedModel tight = serve(tight_args), roomy = serve(args());
   std::vector<Ids> prompts;
-  for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(5, i));
+  for (int i = 0; i < 6; ++i) prompts.push_back(tale_ids(5, i));
   const std::vector<Answer> got = ask(tight, prompts, 40), want = ask(roomy, prompts, 40);
   for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(got[i].ids, want[i].ids) << i;
 }
@@ -169,7 +134,7 @@ TEST(KvScalesServing, ComeFromTheCheckpoint) {
   ServerArgs args;
   args.kv_cache_dtype = "fp8_e4m3";
   args.attention_backend = "torch_native";
-  const std::vector<Ids> prompts = {some_ids(30, 3)};
+  const std::vector<Ids> prompts = {tale_ids(30, 3)};
   ServedModel plain = serve(args);
   const Ids want = ask(plain, prompts, 16)[0].ids;
   {

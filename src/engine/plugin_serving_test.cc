@@ -2,14 +2,12 @@
 // it ran is recorded and run again.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "attention/plugin.h"
 #include "base/testing/temporary_folder.h"
-#include "engine/engine_impl.h"
+#include "engine/testing/asking.h"
 #include "replay/compare.h"
 
 namespace warpweave {
@@ -36,26 +34,7 @@ class PluginServing : public testing::Test {
     auto served = create_engine({.args = args, .model_path = kModel, .on_weights_progress = {}});
     EXPECT_TRUE(served.ok()) << served.status().message();
     if (!served.ok()) return {};
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<int32_t> ids;
-    bool finished = false;
-    GenerateRequest request;
-    request.rid = "one";
-    request.input_ids = prompt_;
-    request.sampling.temperature = 0;
-    request.sampling.max_new_tokens = kNewTokens;
-    request.sampling.ignore_eos = true;
-    const Status status = served->engine->submit(request, [&](OutputDelta delta) {
-      std::lock_guard lock(mutex);
-      ids.insert(ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-      finished |= delta.finish.has_value();
-      changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
-    std::unique_lock lock(mutex);
-    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished; }));
-    return ids;
+    return ask(*served, {prompt_}, kNewTokens)[0].ids;
   }
 
   static inline std::vector<int32_t> prompt_, expected_;

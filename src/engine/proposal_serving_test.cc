@@ -1,18 +1,14 @@
 // Steps of many tokens: a proposer that is right by dice changes how many steps an answer takes, never its text.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <random>
 
-#include "engine/engine_impl.h"
+#include "engine/testing/asking.h"
 #include "engine/testing/serving_device.h"
 
 namespace warpweave {
 namespace {
-
-using Ids = std::vector<int32_t>;
 
 // Knows how each prompt goes on, and says so as often as the dice allow; else it says anything.
 class DiceProposer : public Proposer {
@@ -41,50 +37,6 @@ class DiceProposer : public Proposer {
  private:
   std::mt19937 rng_{7};
 };
-
-struct Answer {
-  Ids ids;
-  std::vector<float> logprobs;
-  Status error;
-};
-
-struct Asked {
-  Ids prompt;
-  int new_tokens = 30;
-  double temperature = 0;
-  bool logprobs = false;
-  double presence_penalty = 0;
-};
-
-std::vector<Answer> ask(ServedModel& served, const std::vector<Asked>& asked) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t finished = 0;
-  std::vector<Answer> answers(asked.size());
-  for (size_t i = 0; i < asked.size(); ++i) {
-    GenerateRequest request;
-    request.rid = std::to_string(i);
-    request.input_ids = asked[i].prompt;
-    request.sampling.temperature = asked[i].temperature;
-    request.sampling.presence_penalty = asked[i].presence_penalty;
-    request.sampling.seed = 1234 + static_cast<int64_t>(i);
-    request.sampling.max_new_tokens = asked[i].new_tokens;
-    request.sampling.ignore_eos = true;
-    request.return_logprob = asked[i].logprobs;
-    const Status status = served.engine->submit(request, [&, i](const OutputDelta& delta) {
-      std::lock_guard lock(mutex);
-      answers[i].ids.insert(answers[i].ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-      for (const PositionLogprobs& logprob : delta.output_logprobs) answers[i].logprobs.push_back(logprob.chosen.logprob);
-      if (delta.finish) answers[i].error = delta.finish->error;
-      finished += delta.finish.has_value();
-      changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  std::unique_lock lock(mutex);
-  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(120), [&] { return finished == asked.size(); }));
-  return answers;
-}
 
 struct Setting {
   const char* family;
@@ -121,15 +73,16 @@ class ProposalServing : public testing::TestWithParam<Setting> {
     return std::move(served).value();
   }
 
-  std::vector<Asked> questions() const {
-    std::vector<Asked> asked;
+  std::vector<GenerateRequest> questions() const {
+    std::vector<GenerateRequest> asked;
     for (int i = 0; i < 7; ++i) {
-      Asked one;
-      for (int k = 0; k < 9 + 11 * i; ++k) one.prompt.push_back(1 + (k * 37 + k * k * i + i * 11) % 90);
-      one.new_tokens = i == 3 ? 1 : 25 + i;
-      one.temperature = i % 3 == 1 ? 0.8 : 0;
-      one.logprobs = i % 2 == 0;
-      one.presence_penalty = i == 4 ? 0.5 : 0;
+      Ids prompt;
+      for (int k = 0; k < 9 + 11 * i; ++k) prompt.push_back(1 + (k * 37 + k * k * i + i * 11) % 90);
+      GenerateRequest one = greedy_request(std::to_string(i), prompt, i == 3 ? 1 : 25 + i);
+      one.sampling.temperature = i % 3 == 1 ? 0.8 : 0;
+      one.sampling.seed = 1234 + i;
+      one.sampling.presence_penalty = i == 4 ? 0.5 : 0;
+      one.return_logprob = i % 2 == 0;
       asked.push_back(one);
     }
     return asked;
@@ -153,7 +106,7 @@ TEST_P(ProposalServing, SaysWhatItSaysWithoutProposalsInFewerSteps) {
   const auto expected = ask(plain, asked);
   DiceProposer proposer;
   proposer.trees = GetParam().trees;
-  for (size_t i = 0; i < asked.size(); ++i) proposer.known[asked[i].prompt] = expected[i].ids;
+  for (size_t i = 0; i < asked.size(); ++i) proposer.known[asked[i].input_ids] = expected[i].ids;
   for (const int percent : {0, 60, 100}) {
     proposer.right_percent = percent;
     auto served = serve(&proposer);
@@ -172,7 +125,7 @@ TEST_P(ProposalServing, SaysTheSameWithTooSmallAPoolAndFromTheCache) {
   const auto expected = ask(plain, asked);
   DiceProposer proposer;
   proposer.trees = GetParam().trees;
-  for (size_t i = 0; i < asked.size(); ++i) proposer.known[asked[i].prompt] = expected[i].ids;
+  for (size_t i = 0; i < asked.size(); ++i) proposer.known[asked[i].input_ids] = expected[i].ids;
   auto served = serve(&proposer, 160);
   for (int turn = 0; turn < 2; ++turn) expect_same(ask(served, asked), expected);
   EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();

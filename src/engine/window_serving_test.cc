@@ -2,16 +2,11 @@
 // before, and the text is the one of a single pool.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <mutex>
-
-#include "engine/engine_impl.h"
+#include "engine/testing/asking.h"
 #include "engine/testing/serving_device.h"
 
 namespace warpweave {
 namespace {
-
-using Ids = std::vector<int32_t>;
 
 ServedModel serve(ServerArgs args, const std::string& family) {
   const std::string path = "tests/golden/families/" + family;
@@ -21,54 +16,6 @@ ServedModel serve(ServerArgs args, const std::string& family) {
   auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return std::move(served).value();
-}
-
-struct Answer {
-  Ids ids;
-  int cached_tokens = 0;
-  int retractions = 0;
-  Status error;
-  bool operator==(const Answer& other) const { return ids == other.ids && error.ok() && other.error.ok(); }
-};
-
-// Greedy answers to all prompts at once, in their order.
-std::vector<Answer> ask(ServedModel& served, const std::vector<Ids>& prompts, int new_tokens) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t finished = 0;
-  std::vector<Answer> answers(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    GenerateRequest request;
-    request.rid = std::to_string(i);
-    request.input_ids = prompts[i];
-    request.sampling.temperature = 0;
-    request.sampling.max_new_tokens = new_tokens;
-    request.sampling.ignore_eos = true;
-    const Status status = served.engine->submit(request, [&, i](const OutputDelta& delta) {
-      std::lock_guard lock(mutex);
-      answers[i].ids.insert(answers[i].ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-      answers[i].cached_tokens = delta.cached_tokens;
-      answers[i].retractions = delta.total_retractions;
-      if (delta.finish) answers[i].error = delta.finish->error;
-      finished += delta.finish.has_value();
-      changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  std::unique_lock lock(mutex);
-  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished == prompts.size(); }));
-  return answers;
-}
-
-Ids some_ids(int count, int seed) {
-  Ids ids(count);
-  for (int i = 0; i < count; ++i) ids[i] = 1 + (i * 37 + i * i * seed + seed * 11) % 90;
-  return ids;
-}
-
-Ids joined(Ids first, const Ids& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
 }
 
 struct Setting {
