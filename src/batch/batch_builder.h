@@ -46,7 +46,8 @@ class BatchBuilder {
   std::span<const FutureToken> futures() const { return futures_; }
   // How many entries at the beginning of a row's page table are blank.
   int num_blank(int row, int group) const { return table_rows_[row].num_blank[group]; }
-  // The batch with the page table and slots of one group.
+  int num_groups() const { return cache_.num_groups; }
+  // Of one group: the pool slot of each row of the batch, and a request's row of the page table.
   std::span<const int32_t> kv_slots(int group) const { return groups_[group].kv_slots; }
   const int32_t* pages_of(int row, int group) const {
     return groups_[group].page_table.data() + static_cast<size_t>(row) * page_table_stride_;

@@ -138,13 +138,7 @@ void DeviceWorker::take_logits(DeviceStep& step) {
 
 // The K/V of accepted nodes of a tree goes to where the next tokens expect it.
 void DeviceWorker::move_accepted(const DeviceStep& step) {
-  const int groups = parts_.cache->shape().num_groups();
-  walk_.each_move(step, [&](int from, int to) {
-    for (int g = 0; g < groups; ++g) {
-      const auto slots = step.builder.kv_slots(g);
-      parts_.cache->copy_tokens(slots[from], slots[to], 1);
-    }
-  });
+  walk_.each_move(step.builder, [&](int32_t from, int32_t to) { parts_.cache->copy_tokens(from, to, 1); });
 }
 
 void DeviceWorker::sample_block(int first_row, int rows, DeviceStep& step) {

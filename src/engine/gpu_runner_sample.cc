@@ -74,11 +74,8 @@ Status GpuRunner::take_verified(DeviceStep& step, const int32_t* sampled) {
 // The K/V of accepted nodes of a tree goes to where the next tokens expect it.
 Status GpuRunner::move_accepted(const DeviceStep& step) {
   Status status;
-  walk_.each_move(step, [&](int from, int to) {
-    for (int g = 0; g < parts_.cache->shape().num_groups() && status.ok(); ++g) {
-      const auto slots = step.builder.kv_slots(g);
-      status = parts_.cache->copy_tokens(slots[from], slots[to], 1, stream());
-    }
+  walk_.each_move(step.builder, [&](int32_t from, int32_t to) {
+    if (status.ok()) status = parts_.cache->copy_tokens(from, to, 1, stream());
   });
   return status;
 }

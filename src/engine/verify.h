@@ -30,14 +30,18 @@ class VerifyWalk {
   // Fills in the step's tokens when all are through.
   void finish(DeviceStep& step) const;
 
-  // Calls move(from_row, to_row) for each accepted node whose K/V is not where one token after the other would have
-  // put it: rows of the batch, in an order in which nothing is overwritten that is still to be moved.
+  // Calls move(from_slot, to_slot) for each accepted node whose K/V is not where one token after the other would have
+  // put it: slots of every group's pool, in an order in which nothing is overwritten that is still to be moved.
   template <typename Move>
-  void each_move(const DeviceStep& step, Move&& move) const {
+  void each_move(const BatchBuilder& builder, Move&& move) const {
     for (const Path& path : paths_) {
       for (size_t depth = 1; depth < path.nodes.size(); ++depth) {
-        const int node = path.nodes[depth];
-        if (node != static_cast<int>(depth)) move(path.first_row + node, path.first_row + static_cast<int>(depth));
+        const int from_row = path.first_row + path.nodes[depth], to_row = path.first_row + static_cast<int>(depth);
+        if (from_row == to_row) continue;
+        for (int group = 0; group < builder.num_groups(); ++group) {
+          const std::span<const int32_t> slots = builder.kv_slots(group);
+          move(slots[from_row], slots[to_row]);
+        }
       }
     }
   }
