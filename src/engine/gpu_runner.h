@@ -84,7 +84,7 @@ class GpuRunner : public DeviceRunner {
   void describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const;
   Status upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch);
   void collect_page_runs(const DeviceStep& step);
-  void add_page_run(int table_row, int first, std::span<const int32_t> pages);
+  void add_page_run(int table_row, int first, int num_pages);
   void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
   Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
   int graph_size_for(const DeviceStep& step) const;

@@ -35,7 +35,6 @@ SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth) {
 void GpuRunner::collect_page_runs(const DeviceStep& step) {
   const BatchBuilder& builder = step.builder;
   const KvCacheShape& cache = parts_.cache->shape();
-  const std::vector<int32_t> blanks(options_.max_pages_per_request * cache.grouped(), cache.blank_page());
   for (int i = 0; i < builder.batch().num_reqs; ++i) {
     const StepRow& row = step.step->rows[i];
     TableRow& known = table_rows_[i];
@@ -43,21 +42,24 @@ void GpuRunner::collect_page_runs(const DeviceStep& step) {
     for (int g = 0; g < cache.num_groups(); ++g) {
       const int table_row = g * options_.max_requests + i, num_blank = builder.num_blank(i, g);
       if (num_blank > known.num_blank[g]) {
-        add_page_run(table_row, known.num_blank[g], std::span(blanks).first(num_blank - known.num_blank[g]));
+        add_page_run(table_row, known.num_blank[g], num_blank - known.num_blank[g]);
+        run_values_.insert(run_values_.end(), num_blank - known.num_blank[g], cache.blank_page());
       }
       known.num_blank[g] = num_blank;
       const int first = std::max(std::min(known.num_pages, row.num_pages), num_blank);
       if (first < row.num_pages) {
-        add_page_run(table_row, first, {builder.pages_of(i, g) + first, static_cast<size_t>(row.num_pages - first)});
+        add_page_run(table_row, first, row.num_pages - first);
+        const int32_t* const pages = builder.pages_of(i, g);
+        run_values_.insert(run_values_.end(), pages + first, pages + row.num_pages);
       }
     }
     known.num_pages = row.num_pages;
   }
 }
 
-void GpuRunner::add_page_run(int table_row, int first, std::span<const int32_t> pages) {
-  runs_.push_back({table_row, first, static_cast<int>(pages.size()), static_cast<int32_t>(run_values_.size())});
-  run_values_.insert(run_values_.end(), pages.begin(), pages.end());
+// Its pages are to be appended to run_values_.
+void GpuRunner::add_page_run(int table_row, int first, int num_pages) {
+  runs_.push_back({table_row, first, num_pages, static_cast<int32_t>(run_values_.size())});
 }
 
 // The step's arrays in the given shape, padded; all padding without a step. `block` holds
