@@ -42,7 +42,7 @@ class KvCache {
 
   const KvCacheShape& shape() const { return map_.shape(); }
   size_t size_bytes() const { return map_.size_bytes(); }
-  int group_of(int layer) const { return shape().layout.groups.empty() ? 0 : shape().layout.places[layer].group; }
+  int group_of(int layer) const { return shape().group_of(layer); }
 
   // Layers are dense: a page's tokens, their kv heads and a head's elements stand side by side, in
   // the values and in the block scales.

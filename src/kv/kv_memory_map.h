@@ -28,6 +28,7 @@ struct KvCacheShape {
 
   bool grouped() const { return layout.num_groups() > 1 || layout.windowed(); }
   int num_groups() const { return layout.groups.empty() ? 1 : layout.num_groups(); }
+  int group_of(int layer) const { return layout.groups.empty() ? 0 : layout.places[layer].group; }
   int physical_pages() const { return num_pages + grouped(); }
   int blank_page() const { return grouped() ? num_pages : -1; }
   // Layers of the model, and whether one of them keeps K/V.

@@ -14,7 +14,7 @@ class GpuKvCache {
   static Result<GpuKvCache> create(const KvCacheShape& shape, const KvHeadScales& scales = {});
 
   const KvCacheShape& shape() const { return map_.shape(); }
-  int group_of(int layer) const { return shape().layout.groups.empty() ? 0 : shape().layout.places[layer].group; }
+  int group_of(int layer) const { return shape().group_of(layer); }
   // Bytes of one page over the layers it holds.
   static size_t page_bytes(const KvCacheShape& shape);
   size_t size_bytes() const { return buffer_.size_bytes(); }
