@@ -201,6 +201,13 @@ static ParserTask<int> read_call_list(AnswerReader& reader) {
   co_return calls == 0 && byte == ']' ? 1 : calls;
 }
 
+// A list of calls with '[' next, or one call with '{'. As read_call_objects(); 0: neither.
+static ParserTask<int> read_calls_or_call(AnswerReader& reader, int next) {
+  if (next == '[') co_return co_await read_call_list(reader);
+  if (next == '{') co_return co_await read_call_objects(reader, false, ',');
+  co_return 0;
+}
+
 // NAME[ARGS]{...}, perhaps with [CALL_ID]ID before [ARGS]. False: no call.
 static ParserTask<bool> read_mistral_compact(AnswerReader& reader) {
   static constexpr std::string_view kBehindName[] = {"[ARGS]", "[CALL_ID]", "[TOOL_CALLS]"};
@@ -226,11 +233,8 @@ ParserTask<> read_mistral(AnswerReader& reader) {
     reader.keep(kBegin[0]);
     co_await reader.skip_space();
     const int byte = co_await reader.peek();
-    if (byte == '[') {
-      const int calls = co_await read_call_list(reader);
-      if (calls == 0) reader.give_back();
-    } else if (byte == '{') {
-      const int calls = co_await read_call_objects(reader, false, ',');
+    if (byte == '[' || byte == '{') {
+      const int calls = co_await read_calls_or_call(reader, byte);
       if (calls == 0) reader.give_back();
     } else {
       const bool call = co_await read_mistral_compact(reader);
@@ -314,16 +318,8 @@ ParserTask<> read_kimi(AnswerReader& reader) {
 ParserTask<> read_json_list(AnswerReader& reader) {
   reader.keep({});
   co_await reader.skip_space();
-  const int byte = co_await reader.peek();
-  if (byte == '[') {
-    const int calls = co_await read_call_list(reader);
-    if (calls == 0) reader.give_back();
-  } else if (byte == '{') {
-    const int calls = co_await read_call_objects(reader, false, ',');
-    if (calls == 0) reader.give_back();
-  } else {
-    reader.give_back();
-  }
+  const int calls = co_await read_calls_or_call(reader, co_await reader.peek());
+  if (calls == 0) reader.give_back();
   co_await reader.until({}, To::content);
 }
 
