@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
 
 #include "base/float16.h"
@@ -27,8 +28,115 @@ float from_16_bits(DType dtype, uint16_t bits) {
   return dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-// Device copies of one forward's arrays; the first failure is kept.
-class DeviceForward {
+// Device memory with the first failure kept.
+class DeviceMemory {
+ public:
+  const Status& status() const { return status_; }
+
+ protected:
+  void keep(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+  void keep(cudaError_t error) { keep(cuda_status(error, "the conformance suite")); }
+
+  void* allocate(size_t bytes) {
+    Result<DeviceBuffer> buffer = DeviceBuffer::allocate(std::max<size_t>(bytes, 256), "a test case");
+    if (!buffer.ok()) {
+      keep(buffer.status());
+      return nullptr;
+    }
+    buffers_.push_back(std::move(*buffer));
+    return buffers_.back().as<void>();
+  }
+
+  template <typename T>
+  T* copy_array(const T* host, size_t count) {
+    T* device = static_cast<T*>(allocate(count * sizeof(T)));
+    if (device != nullptr) keep(cudaMemcpy(device, host, count * sizeof(T), cudaMemcpyHostToDevice));
+    return device;
+  }
+  template <typename T>
+  const T* copy(const std::vector<T>& host) { return copy_array(host.data(), host.size()); }
+
+ private:
+  Status status_;
+  std::deque<DeviceBuffer> buffers_;
+};
+
+// Device copies of a problem's pools of K and V, which backends only read.
+class DevicePools : public DeviceMemory {
+ public:
+  DevicePools(const Problem& problem, const Forward& forward)
+      : problem_id_(problem.id()), k_(forward.call.k), v_(forward.call.v) {
+    upload_pool(forward, forward.call.k, k_);
+    upload_pool(forward, forward.call.v, v_);
+    // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
+    keep(cudaDeviceSynchronize());
+  }
+  const KvPoolView& k() const { return k_; }
+  const KvPoolView& v() const { return v_; }
+
+  // Those of `problem`. A check of equal bits runs one problem dozens of times, so its pools stay until another comes.
+  static const DevicePools& of(const Problem& problem, const Forward& forward) {
+    // Variants run one after the other on one thread. Never destroyed: CUDA may be gone when statics are.
+    static auto& last = *new std::unique_ptr<DevicePools>();
+    if (!last || last->problem_id_ != problem.id()) {
+      last.reset();
+      last = std::make_unique<DevicePools>(problem, forward);
+    }
+    return *last;
+  }
+
+ private:
+  // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
+  static constexpr size_t kLargestPitchBytes = 1 << 20;  // far apart they are copied one by one
+  void upload_pieces(void* to, const void* from, size_t pitch_bytes, size_t row_bytes, size_t rows) {
+    if (pitch_bytes == row_bytes) return keep(cudaMemcpy(to, from, rows * row_bytes, cudaMemcpyHostToDevice));
+    if (pitch_bytes <= kLargestPitchBytes) {
+      return keep(cudaMemcpy2D(to, pitch_bytes, from, pitch_bytes, row_bytes, rows, cudaMemcpyHostToDevice));
+    }
+    for (size_t row = 0; row < rows; ++row) {
+      const size_t offset = row * pitch_bytes;
+      keep(cudaMemcpy(static_cast<char*>(to) + offset, static_cast<const char*>(from) + offset, row_bytes,
+                      cudaMemcpyHostToDevice));
+    }
+  }
+
+  // Only the pages are copied: what lies between far ones is never touched.
+  void upload_pool(const Forward& forward, const KvPoolView& host, KvPoolView& device) {
+    const int bits = kv_format_bits(host.format);
+    const int64_t used = std::min<int64_t>(
+        host.page_stride, int64_t{forward.batch.page_size} * host.token_stride);
+    const int64_t elements = static_cast<int64_t>(forward.pool_bytes) * 8 / bits;
+    device.data = allocate(forward.pool_bytes);
+    uint8_t* scales = nullptr;
+    if (host.block_scales != nullptr) {
+      scales = static_cast<uint8_t*>(allocate(forward.block_scale_bytes));
+      device.block_scales = scales;
+    }
+    if (host.head_scales != nullptr) {
+      device.head_scales = copy_array(host.head_scales, forward.call.num_kv_heads);
+    }
+    if (!status().ok()) return;
+    char* const data = static_cast<char*>(const_cast<void*>(device.data));
+    const int64_t whole = (elements - used) / host.page_stride + 1, rest_at = whole * host.page_stride;
+    const int64_t rest = std::max<int64_t>(0, elements - rest_at);
+    const auto upload = [&](void* to, const void* from, auto bytes_of) {
+      upload_pieces(to, from, bytes_of(host.page_stride), bytes_of(used), whole);
+      if (rest == 0) return;
+      keep(cudaMemcpy(static_cast<char*>(to) + bytes_of(rest_at), static_cast<const char*>(from) + bytes_of(rest_at),
+                      bytes_of(rest), cudaMemcpyHostToDevice));
+    };
+    upload(data, host.data, [&](int64_t count) { return count * bits / 8; });
+    if (scales != nullptr) upload(scales, host.block_scales, [](int64_t count) { return count / kFp4BlockElements; });
+  }
+
+  const uint64_t problem_id_;
+  KvPoolView k_, v_;
+};
+
+// Device copies of one forward's other arrays.
+class DeviceForward : public DeviceMemory {
  public:
   DeviceForward(const Problem& problem, Forward& forward, cudaStream_t stream)
       : forward_(forward), dtype_(activation_dtype(problem.kv_format())),
@@ -41,15 +149,16 @@ class DeviceForward {
     batch_.device.page_table = copy(forward.page_table);
     if (!forward.tree_mask.empty()) batch_.device.tree_mask = copy(forward.tree_mask);
     upload_rows();
-    upload_pool(forward.call.k, call_.k);
-    upload_pool(forward.call.v, call_.v);
+    const DevicePools& pools = DevicePools::of(problem, forward);
+    keep(pools.status());
+    call_.k = pools.k();
+    call_.v = pools.v();
     const int q_heads = forward.call.num_q_heads;
     if (call_.sinks != nullptr) call_.sinks = copy_array(call_.sinks, q_heads);
     // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
     keep(cudaDeviceSynchronize());
   }
 
-  const Status& status() const { return status_; }
   const ForwardBatch& batch() const { return batch_; }
   const AttentionCall& call() const { return call_; }
 
@@ -85,29 +194,6 @@ class DeviceForward {
   }
 
  private:
-  void keep(cudaError_t error) {
-    if (status_.ok()) status_ = cuda_status(error, "the conformance suite");
-  }
-
-  void* allocate(size_t bytes) {
-    Result<DeviceBuffer> buffer = DeviceBuffer::allocate(std::max<size_t>(bytes, 256), "a test case");
-    if (!buffer.ok()) {
-      if (status_.ok()) status_ = buffer.status();
-      return nullptr;
-    }
-    buffers_.push_back(std::move(*buffer));
-    return buffers_.back().as<void>();
-  }
-
-  template <typename T>
-  T* copy_array(const T* host, size_t count) {
-    T* device = static_cast<T*>(allocate(count * sizeof(T)));
-    if (device != nullptr) keep(cudaMemcpy(device, host, count * sizeof(T), cudaMemcpyHostToDevice));
-    return device;
-  }
-  template <typename T>
-  const T* copy(const std::vector<T>& host) { return copy_array(host.data(), host.size()); }
-
   const void* copy_queries(const std::vector<float>& queries) {
     if (dtype_ == DType::f32) return copy(queries);
     std::vector<uint16_t> bits;
@@ -127,62 +213,17 @@ class DeviceForward {
       dual_chunk_.q_inter = copy_queries(forward_.q_inter);
       call_.dual_chunk = &dual_chunk_;
     }
-    if (!status_.ok()) return;
+    if (!status().ok()) return;
     out_bytes_ = out_bytes;
     clear_output();
   }
 
-  // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
-  static constexpr size_t kLargestPitchBytes = 1 << 20;  // far apart they are copied one by one
-  void upload_pieces(void* to, const void* from, size_t pitch_bytes, size_t row_bytes, size_t rows) {
-    if (pitch_bytes == row_bytes) return keep(cudaMemcpy(to, from, rows * row_bytes, cudaMemcpyHostToDevice));
-    if (pitch_bytes <= kLargestPitchBytes) {
-      return keep(cudaMemcpy2D(to, pitch_bytes, from, pitch_bytes, row_bytes, rows, cudaMemcpyHostToDevice));
-    }
-    for (size_t row = 0; row < rows; ++row) {
-      const size_t offset = row * pitch_bytes;
-      keep(cudaMemcpy(static_cast<char*>(to) + offset, static_cast<const char*>(from) + offset, row_bytes,
-                      cudaMemcpyHostToDevice));
-    }
-  }
-
-  // Only the pages are copied: what lies between far ones is never touched.
-  void upload_pool(const KvPoolView& host, KvPoolView& device) {
-    const int bits = kv_format_bits(host.format);
-    const int64_t used = std::min<int64_t>(
-        host.page_stride, int64_t{forward_.batch.page_size} * host.token_stride);
-    const int64_t elements = static_cast<int64_t>(forward_.pool_bytes) * 8 / bits;
-    device.data = allocate(forward_.pool_bytes);
-    uint8_t* scales = nullptr;
-    if (host.block_scales != nullptr) {
-      scales = static_cast<uint8_t*>(allocate(forward_.block_scale_bytes));
-      device.block_scales = scales;
-    }
-    if (host.head_scales != nullptr) {
-      device.head_scales = copy_array(host.head_scales, forward_.call.num_kv_heads);
-    }
-    if (!status_.ok()) return;
-    char* const data = static_cast<char*>(const_cast<void*>(device.data));
-    const int64_t whole = (elements - used) / host.page_stride + 1, rest_at = whole * host.page_stride;
-    const int64_t rest = std::max<int64_t>(0, elements - rest_at);
-    const auto upload = [&](void* to, const void* from, auto bytes_of) {
-      upload_pieces(to, from, bytes_of(host.page_stride), bytes_of(used), whole);
-      if (rest == 0) return;
-      keep(cudaMemcpy(static_cast<char*>(to) + bytes_of(rest_at), static_cast<const char*>(from) + bytes_of(rest_at),
-                      bytes_of(rest), cudaMemcpyHostToDevice));
-    };
-    upload(data, host.data, [&](int64_t count) { return count * bits / 8; });
-    if (scales != nullptr) upload(scales, host.block_scales, [](int64_t count) { return count / kFp4BlockElements; });
-  }
-
   Forward& forward_;
   DType dtype_;
-  Status status_;
   size_t out_bytes_ = 0;
   ForwardBatch batch_;
   AttentionCall call_;
   DualChunkQueries dual_chunk_;
-  std::deque<DeviceBuffer> buffers_;
 };
 
 Status run_layer(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend, bool decode) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cmath>
 #include <cstdlib>
@@ -38,6 +39,8 @@ SparseMemory::~SparseMemory() { munmap(data_, bytes_); }
 Problem::Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size)
     : case_(c), kv_format_(kv_format), page_size_(page_size),
       scale_(1 / std::sqrt(static_cast<float>(c.head_dim))) {
+  static std::atomic<uint64_t> problems = 0;
+  id_ = ++problems;
   place_pages(seed);
   k_ = make_pool(c.head_dim, seed ^ 0x5ca1e);
   if (!c.latent) v_ = make_pool(c.v_head_dim, seed ^ 0x5ca1f);

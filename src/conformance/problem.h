@@ -79,6 +79,9 @@ class Problem {
   std::vector<Slice> all() const;
   const Case& shape() const { return case_; }
   KvFormat kv_format() const { return kv_format_; }
+  int page_size() const { return page_size_; }
+  // Another number for every problem of the process, so that what was copied of one is not taken for another's.
+  uint64_t id() const { return id_; }
   const float* query(int request, int row, int head) const;
   // The form of the query that meets the key at `kv`: under dual chunk attention they differ.
   const float* query_for(int request, int row, int head, int kv) const;
@@ -148,6 +151,7 @@ class Problem {
   std::vector<DraftTree> trees_;                   // per request, or empty
   int tree_mask_words_ = 0;
   double quantisation_error_ = 0;
+  uint64_t id_ = 0;
 };
 
 }  // namespace warpweave::conformance

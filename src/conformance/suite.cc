@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,8 +12,8 @@
 #include "attention/select_rules.h"
 #include "base/threads.h"
 #include "conformance/determinism.h"
+#include "conformance/expectation.h"
 #include "conformance/fp8_products.h"
-#include "conformance/naive.h"
 
 namespace warpweave::conformance {
 namespace {
@@ -23,102 +21,9 @@ namespace {
 constexpr uint64_t kSeed = 20260121;
 constexpr int kTreeTopk = 4;  // any topk > 1 asks for trees
 
-double max_abs(const std::vector<float>& values) {
-  double top = 0;
-  for (float v : values) {
-    if (std::isfinite(v)) top = std::max<double>(top, std::fabs(v));
-  }
-  return top;
-}
-
-// Infinite and NaN values must be equal in kind; their difference then counts as 0.
-double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
-  double top = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    const double difference = std::fabs(static_cast<double>(a[i]) - b[i]);
-    if (!(difference <= 1e30)) return std::numeric_limits<double>::infinity();
-    top = std::max(top, difference);
-  }
-  return top;
-}
-
-// Half the rounding of a 16-bit result: what f32 results of 16-bit inputs are held to.
-double slack_of(KvFormat format) {
-  return format == KvFormat::f32 ? 0x1p-22 : format == KvFormat::f16 ? 0x1p-12 : 0x1p-9;
-}
-
-constexpr double kLseSlack = 1e-4;  // relative, absolute below 1
-
 // Latent attention is held to the direction of the whole result, too, as its kernels are in the field: so much may
-// 1 - cos(out, reference) be. Two vectors of zeros have none.
+// 1 - cos(out, reference) be.
 constexpr double kLatentCosine = 5e-6;
-
-double cosine_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double ab = 0, aa = 0, bb = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    ab += static_cast<double>(a[i]) * b[i];
-    aa += static_cast<double>(a[i]) * a[i];
-    bb += static_cast<double>(b[i]) * b[i];
-  }
-  return aa + bb > 0 ? 1 - 2 * ab / (aa + bb) : 0;
-}
-
-// What a result may be away from the reference.
-struct Expectation {
-  Output output;
-  double naive_bound = 0;  // by the error of same-precision naive attention
-  double slack = 0;        // beside it
-  double lse_bound = 0;
-  Fp8Allowance fp8;        // beside both, per element; empty without fp8 arithmetic
-
-  // A result that came back in 16 bits was rounded once as a whole.
-  double bound(const Variant& variant) const {
-    return naive_bound + (variant.rounds_output ? 2 : 1) * slack;
-  }
-};
-
-// The element whose difference comes closest to its bound, or is furthest past it.
-struct Worst {
-  double difference = 0, bound = 0;
-  bool passed() const { return difference <= bound; }
-};
-
-Worst worst_of(const std::vector<float>& a, const std::vector<float>& b, double bound,
-               const std::vector<double>& allowance) {
-  if (allowance.empty() || a.size() != b.size()) return {max_difference(a, b), bound};
-  Worst worst = {0, bound};
-  double share = -1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = max_difference({a[i]}, {b[i]}), own = bound + allowance[i];
-    if (difference <= share * own) continue;
-    worst = {difference, own};
-    share = own > 0 ? difference / own : std::numeric_limits<double>::infinity();
-  }
-  return worst;
-}
-
-Expectation expect(const Problem& problem, AttentionBackend& reference) {
-  Expectation expected;
-  expected.output = problem.run(reference);
-  const Output naive = naive_attention(problem);
-  const double factor = problem.shape().softcap > 0 ? 3 : 2;
-  expected.naive_bound = factor * max_difference(naive.out, expected.output.out);
-  expected.slack = slack_of(problem.kv_format()) * max_abs(expected.output.out);
-  expected.lse_bound = factor * max_difference(naive.lse, expected.output.lse) +
-                       kLseSlack * std::max(1.0, max_abs(expected.output.lse));
-  return expected;
-}
-
-// The same of a backend that rounds q and probabilities to fp8. `rounded`: the problem with q rounded.
-Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Products& products,
-                       AttentionBackend& reference) {
-  Expectation expected = plain;
-  expected.output = rounded.run(reference);
-  expected.fp8 = fp8_allowance(rounded, products);
-  return expected;
-}
 
 // The draft tree as speculation would ask for it; 0 without one.
 int topk_of(const Case& c) {
@@ -185,9 +90,7 @@ class Suite {
       : variants_(variants), options_(options), team_(options.threads) {}
 
   std::vector<CheckResult> run() {
-    for (const Case& c : options_.cases) {
-      for (KvFormat format : c.kv_formats) run_case(c, format);
-    }
+    run_cases();
     for (const Case& c : options_.determinism_cases) {
       for (KvFormat format : c.kv_formats) run_determinism(c, format);
     }
@@ -214,41 +117,84 @@ class Suite {
     return result;
   }
 
-  // Values do not depend on the page size, so one reference serves them all.
-  void run_case(const Case& c, KvFormat format) {
+  // A case in one format, with what is to be run of it.
+  struct Prepared {
+    // What one variant makes of it: `broken`, or a problem and what must come of it.
+    struct Task {
+      const Variant* variant = nullptr;
+      std::optional<BrokenRule> broken;
+      int page_size = 1;
+      const Problem* problem = nullptr;
+      const Expectation* expected = nullptr;
+    };
+    const Case* c = nullptr;
+    KvFormat format = KvFormat::bf16;
+    std::vector<Task> tasks;
     std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
     std::optional<Expectation> expected;
     std::map<std::array<int, 3>, Expectation> expected_fp8;  // by what Fp8Products say of arithmetic
+  };
+
+  // The costly part, the reference, one case a thread; then the variants, which may own a device, on the caller's.
+  void run_cases() {
+    std::vector<std::pair<const Case*, KvFormat>> jobs;
+    for (const Case& c : options_.cases) {
+      for (KvFormat format : c.kv_formats) jobs.emplace_back(&c, format);
+    }
+    const size_t at_once = 2 * static_cast<size_t>(team_.size());  // bounds the memory of tensors
+    for (size_t first = 0; first < jobs.size(); first += at_once) {
+      std::vector<Prepared> prepared(std::min(at_once, jobs.size() - first));
+      team_.parallel_for(static_cast<int64_t>(prepared.size()), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const auto& [c, format] = jobs[first + i];
+          prepare(*c, format, prepared[i]);
+        }
+      });
+      for (const Prepared& one : prepared) run_case(one);
+    }
+  }
+
+  // Values do not depend on the page size, so one reference serves them all. Called from many threads.
+  void prepare(const Case& c, KvFormat format, Prepared& out) const {
+    out.c = &c;
+    out.format = format;
     for (const Variant& variant : variants_) {
       if (dropped(variant)) continue;
-      if (const auto broken = unclaimed(c, format, variant)) {
-        add(check_refusal(c, format, variant, *broken));
+      Prepared::Task& task = out.tasks.emplace_back();
+      task.variant = &variant;
+      task.broken = unclaimed(c, format, variant);
+      if (task.broken) continue;
+      task.page_size = page_size_for(c, variant);
+      const Case fitted = fit_gaps(c, variant);
+      std::unique_ptr<Problem>& problem = out.problems[{task.page_size, fitted.gap}];
+      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, task.page_size);
+      if (!out.expected) out.expected = expect(*problem);
+      task.problem = problem.get();
+      task.expected = &*out.expected;
+      if (!in_fp8(c, format, *variant.caps, task.page_size)) continue;
+      const Fp8Products& products = variant.caps->fp8_products;
+      auto [at, is_new] = out.expected_fp8.try_emplace(
+          std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
+      if (is_new) {
+        Problem rounded(fitted, format, kSeed, task.page_size);
+        rounded.round_queries(round_query_to_e4m3);
+        at->second = expect_fp8(*out.expected, rounded, products);
+      }
+      task.expected = &at->second;
+    }
+  }
+
+  void run_case(const Prepared& prepared) {
+    for (const Prepared::Task& task : prepared.tasks) {
+      const Variant& variant = *task.variant;
+      if (dropped(variant)) continue;
+      if (task.broken) {
+        add(check_refusal(*prepared.c, prepared.format, variant, *task.broken));
         continue;
       }
-      const int page_size = page_size_for(c, variant);
-      const Case fitted = fit_gaps(c, variant);
-      std::unique_ptr<Problem>& problem = problems[{page_size, fitted.gap}];
-      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, page_size);
-      if (!expected) {
-        auto reference = create_backend("reference", {&team_, 0, page_size});
-        expected = expect(*problem, **reference);
-      }
-      const Expectation* wanted = &*expected;
-      if (in_fp8(c, format, *variant.caps, page_size)) {
-        const Fp8Products& products = variant.caps->fp8_products;
-        auto [at, is_new] = expected_fp8.try_emplace(
-            std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
-        if (is_new) {
-          Problem rounded(fitted, format, kSeed, page_size);
-          rounded.round_queries(round_query_to_e4m3);
-          auto reference = create_backend("reference", {&team_, 0, page_size});
-          at->second = expect_fp8(*expected, rounded, products, **reference);
-        }
-        wanted = &at->second;
-      }
-      add(check_reference(*problem, *wanted, variant, page_size));
-      if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
-        add(check_graph(*problem, *wanted, variant, page_size));
+      add(check_reference(*task.problem, *task.expected, variant, task.page_size));
+      if (variant.run_graph && variant.caps->graph_capture && is_captured(*prepared.c)) {
+        add(check_graph(*task.problem, *task.expected, variant, task.page_size));
       }
     }
   }

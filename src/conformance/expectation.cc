@@ -1,0 +1,94 @@
+#include "conformance/expectation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/registry.h"
+#include "base/threads.h"
+#include "conformance/naive.h"
+
+namespace warpweave::conformance {
+namespace {
+
+double max_abs(const std::vector<float>& values) {
+  double top = 0;
+  for (float v : values) {
+    if (std::isfinite(v)) top = std::max<double>(top, std::fabs(v));
+  }
+  return top;
+}
+
+// Infinite and NaN values must be equal in kind; their difference then counts as 0.
+double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double top = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    const double difference = std::fabs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= 1e30)) return std::numeric_limits<double>::infinity();
+    top = std::max(top, difference);
+  }
+  return top;
+}
+
+// Half the rounding of a 16-bit result: what f32 results of 16-bit inputs are held to.
+double slack_of(KvFormat format) {
+  return format == KvFormat::f32 ? 0x1p-22 : format == KvFormat::f16 ? 0x1p-12 : 0x1p-9;
+}
+
+constexpr double kLseSlack = 1e-4;  // relative, absolute below 1
+
+}  // namespace
+
+double cosine_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    ab += static_cast<double>(a[i]) * b[i];
+    aa += static_cast<double>(a[i]) * a[i];
+    bb += static_cast<double>(b[i]) * b[i];
+  }
+  return aa + bb > 0 ? 1 - 2 * ab / (aa + bb) : 0;
+}
+
+Worst worst_of(const std::vector<float>& a, const std::vector<float>& b, double bound,
+               const std::vector<double>& allowance) {
+  if (allowance.empty() || a.size() != b.size()) return {max_difference(a, b), bound};
+  Worst worst = {0, bound};
+  double share = -1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = max_difference({a[i]}, {b[i]}), own = bound + allowance[i];
+    if (difference <= share * own) continue;
+    worst = {difference, own};
+    share = own > 0 ? difference / own : std::numeric_limits<double>::infinity();
+  }
+  return worst;
+}
+
+// The reference's result, computed by the calling thread alone.
+static Output run_reference(const Problem& problem) {
+  ThreadTeam caller(1);
+  const auto reference = create_backend("reference", {&caller, 0, problem.page_size()});
+  return problem.run(**reference);
+}
+
+Expectation expect(const Problem& problem) {
+  Expectation expected;
+  expected.output = run_reference(problem);
+  const Output naive = naive_attention(problem);
+  const double factor = problem.shape().softcap > 0 ? 3 : 2;
+  expected.naive_bound = factor * max_difference(naive.out, expected.output.out);
+  expected.slack = slack_of(problem.kv_format()) * max_abs(expected.output.out);
+  expected.lse_bound = factor * max_difference(naive.lse, expected.output.lse) +
+                       kLseSlack * std::max(1.0, max_abs(expected.output.lse));
+  return expected;
+}
+
+Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Products& products) {
+  Expectation expected = plain;
+  expected.output = run_reference(rounded);
+  expected.fp8 = fp8_allowance(rounded, products);
+  return expected;
+}
+
+}  // namespace warpweave::conformance
