@@ -77,6 +77,20 @@ struct FinishReason {
   Status error;                  // for abort: why
 };
 
+// What came of speculative decoding so far.
+struct SpeculationCounts {
+  uint64_t verify_steps = 0;     // decode steps of a request
+  uint64_t draft_tokens = 0;     // proposed in them
+  uint64_t accepted_tokens = 0;  // of those, kept
+  // Tokens that a step brings.
+  double accept_length() const {
+    return verify_steps > 0 ? 1 + static_cast<double>(accepted_tokens) / static_cast<double>(verify_steps) : 0;
+  }
+  double accept_rate() const {
+    return draft_tokens > 0 ? static_cast<double>(accepted_tokens) / static_cast<double>(draft_tokens) : 0;
+  }
+};
+
 // What one step added to one request.
 struct OutputDelta {
   std::string rid;
@@ -90,6 +104,7 @@ struct OutputDelta {
   int completion_tokens = 0;
   int cached_tokens = 0;
   int total_retractions = 0;
+  std::optional<SpeculationCounts> speculation;  // unset: the engine does not speculate
   double queue_time_s = 0;    // arrival to first scheduling
   double e2e_latency_s = 0;   // arrival to this delta
 };
@@ -123,6 +138,7 @@ struct EngineStats {
   uint64_t steps_total = 0;
   double step_overhead_us = 0;    // host time of the last step outside the model's forward
   StepTotals decode_steps, prefill_steps, mixed_steps;  // mixed: prefill and decode in one
+  std::optional<SpeculationCounts> speculation;  // of all requests; unset: the engine does not speculate
 };
 
 // How the experts of one layer were chosen since the start.

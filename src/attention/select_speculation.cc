@@ -85,6 +85,10 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   const bool wide = model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok");
   if (s.algorithm == "NGRAM") {
     // Drafts come from text already seen: no steps, so no bound on the tree by them.
+    if (flags.speculative_num_steps) {
+      return Status::invalid_argument("--speculative-num-steps: NGRAM has no draft steps; leave it out, and give "
+                                      "--speculative-num-draft-tokens", "--speculative-num-steps");
+    }
     s.topk = flags.speculative_eagle_topk.value_or(kNgramTopk);
     s.num_draft_tokens = flags.speculative_num_draft_tokens.value_or(kNgramDraftTokens);
   } else {

@@ -80,6 +80,8 @@ TEST(Select, SpeculationIsResolvedFirst) {
   flags.speculative_num_steps = 6;
   EXPECT_EQ(select("b200", qwen, flags)->speculation.num_draft_tokens, 7);
   flags.speculative_algorithm = "NGRAM";
+  expect_refused("h200", qwen, flags, "--speculative-num-steps", "no draft steps");
+  flags.speculative_num_steps.reset();
   resolved = select("h200", qwen, flags);
   EXPECT_EQ(resolved->speculation.topk, 10);
   EXPECT_EQ(resolved->speculation.num_draft_tokens, 12);

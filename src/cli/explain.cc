@@ -13,6 +13,7 @@
 #include "conformance/matrix.h"
 #include "engine/engine_impl.h"
 #include "engine/serve_plan.h"
+#include "engine/speculation.h"
 #include "engine/start_device.h"
 
 namespace warpweave {
@@ -76,6 +77,7 @@ std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& fo
     return list;
   }
   add(check_weights_fit(args, *model.config, found.target));
+  add(check_speculation(args, *model.config));
   add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where},
                          found.target.hardware.arch));
   return list;

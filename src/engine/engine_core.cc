@@ -122,6 +122,7 @@ void EngineCore::reset(const Status& why) {
   for (; !taken_.flushes.empty(); taken_.flushes.pop_back()) taken_.flushes.back().set_value(false);
   for (; !taken_.audits.empty(); taken_.audits.pop_back()) taken_.audits.back().set_value(why);
   scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
+  if (options_.proposer != nullptr) options_.proposer->forget_all();
   taken_ = {};
   requests_.clear();
   ids_by_rid_.clear();
@@ -240,11 +241,17 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   device_step.sampled_begin.clear();
   if (options_.proposer == nullptr) return;
   bool any = false;
+  const int share = options_.max_step_proposals / std::max(static_cast<int>(step.rows.size()), 1);
   for (const StepRow& row : step.rows) {
     Proposal& proposal = device_step.proposals.emplace_back();
-    if (row.max_proposals == 0) continue;
+    const int max_tokens = std::min(row.max_proposals, share);
+    if (max_tokens == 0) continue;
     const auto& request = *static_cast<LiveRequest*>(row.user);
-    options_.proposer->propose({request.request.input_ids, request.output_ids, row.max_proposals}, proposal);
+    options_.proposer->propose({.input_ids = request.request.input_ids,
+                                .output_ids = request.output_ids,
+                                .max_tokens = max_tokens,
+                                .request = request.id,
+                                .cache_salt = request.request.cache_salt}, proposal);
     any |= proposal.size() > 0;
   }
   if (!any) device_step.proposals.clear();
@@ -298,9 +305,26 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   if (batch.mode == ForwardMode::decode) last_decode_us_ = device_step.device_us;
 }
 
+// Every decode row counts as verified, also where nothing was proposed: tokens by row are what speculation is for.
+void EngineCore::count_proposals(const DeviceStep& device_step) {
+  if (options_.proposer == nullptr) return;
+  for (size_t i = 0; i < device_step.step->rows.size(); ++i) {
+    const StepRow& row = device_step.step->rows[i];
+    if (row.prefill || row.sample_slot < 0) continue;
+    const std::vector<int>& begin = device_step.sampled_begin;
+    const int tokens = begin.empty() ? 1 : begin[row.sample_slot + 1] - begin[row.sample_slot];
+    for (SpeculationCounts* counts : {&speculated_, &static_cast<LiveRequest*>(row.user)->speculated}) {
+      ++counts->verify_steps;
+      counts->draft_tokens += proposal_of(device_step.proposals, i).size();
+      counts->accepted_tokens += tokens - 1;
+    }
+  }
+}
+
 void EngineCore::publish(DeviceStep& device_step) {
   last_overhead_us_ = device_step.overhead_us;
   count_step(device_step);
+  count_proposals(device_step);
   request_ended_ = false;
   for (InputLogprob& task : device_step.input_logprobs) {
     LiveRequest& request = *task.request;
@@ -418,6 +442,7 @@ OutputDelta EngineCore::take_delta(LiveRequest& request) {
   delta.completion_tokens = static_cast<int>(request.output_ids.size());
   delta.cached_tokens = request.cached_tokens;
   delta.total_retractions = request.retractions;
+  if (options_.proposer != nullptr) delta.speculation = request.speculated;
   const auto seconds = [&](SteadyClock::time_point to) {
     return std::chrono::duration<double>(to - request.arrival).count();
   };
@@ -457,7 +482,9 @@ void EngineCore::fail_steps(const Status& status) {
 
 void EngineCore::drop_released() {
   for (void* user : scheduler_->take_released()) {
-    requests_.erase(static_cast<LiveRequest*>(user)->id);
+    const RequestId id = static_cast<LiveRequest*>(user)->id;
+    if (options_.proposer != nullptr) options_.proposer->forget(id);
+    requests_.erase(id);
   }
 }
 
@@ -479,6 +506,7 @@ void EngineCore::update_stats() {
   now.retracted_reqs_total = scheduled.retracted_reqs_total;
   now.evicted_tokens_total = scheduled.evicted_tokens_total;
   now.steps_total = scheduled.steps_total;
+  if (options_.proposer != nullptr) now.speculation = speculated_;
   now.step_overhead_us = last_overhead_us_;
   now.decode_steps = decode_steps_;
   now.prefill_steps = prefill_steps_;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <future>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,8 +20,8 @@
 
 #include "engine/device_runner.h"
 #include "engine/live_request.h"
-#include "engine/proposer.h"
 #include "sched/scheduler.h"
+#include "spec/proposer.h"
 #include "text/tokenizer.h"
 #include "warpweave/engine.h"
 
@@ -34,7 +35,9 @@ struct EngineCoreOptions {
   int stream_interval_tokens = 1;
   uint64_t random_seed = 0;
   double log_interval_s = 10;
-  Proposer* proposer = nullptr;          // not owned; null: none. With scheduler.max_proposals
+  Proposer* proposer = nullptr;          // null: none. With scheduler.max_proposals
+  std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
+  int max_step_proposals = std::numeric_limits<int>::max();  // of all requests in a step
 };
 
 class EngineCore : public Engine {
@@ -78,6 +81,7 @@ class EngineCore : public Engine {
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void count_step(const DeviceStep& device_step);
+  void count_proposals(const DeviceStep& device_step);
   void publish(DeviceStep& device_step);
   void publish_event(const StepEvent& event, DeviceStep& device_step);
   void fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step);
@@ -119,6 +123,7 @@ class EngineCore : public Engine {
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
   uint64_t generated_tokens_ = 0;
+  SpeculationCounts speculated_;
   uint64_t requests_total_ = 0;
   uint64_t aborted_total_ = 0;
   double last_overhead_us_ = 0;

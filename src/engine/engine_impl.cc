@@ -14,6 +14,7 @@
 #include "engine/device_worker.h"
 #include "engine/engine_core.h"
 #include "engine/kv_self_check.h"
+#include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
 #include "model/build_decoder.h"
@@ -234,9 +235,15 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   for (const std::string& line : explain_lines(plan.attention)) LOG_DEBUG("{}", line);
 
   EngineCoreOptions core;
-  plan.scheduler.max_proposals = options.proposer != nullptr ? options.max_proposals : 0;
+  if (options.proposer != nullptr) {
+    core.proposer = options.proposer;
+    plan.scheduler.max_proposals = options.max_proposals;
+  } else {
+    core.owned_proposer = make_proposer(args, plan.attention.speculation);
+    core.proposer = core.owned_proposer.get();
+    core.max_step_proposals = max_step_proposals(gpu.has_value());
+  }
   core.scheduler = plan.scheduler;
-  core.proposer = options.proposer;
   const DeviceSetup setup = {options, bundle, plan, core.scheduler};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "attention/tuning.h"
-#include "engine/proposer.h"
 #include "engine/serve_plan.h"
 #include "flags/server_args.h"
 #include "model/model_bundle.h"
+#include "spec/proposer.h"
 #include "warpweave/engine.h"
 
 namespace warpweave {
@@ -26,7 +26,7 @@ struct EngineOptions {
   ServerArgs args;
   std::string model_path;                      // resolved
   std::function<void(int done, int all)> on_weights_progress;  // layers; may be empty
-  Proposer* proposer = nullptr;                // outlives the engine; null: none
+  Proposer* proposer = nullptr;                // outlives the engine; null: what the flags ask for
   int max_proposals = 0;                       // tokens that it may propose at once
 };
 

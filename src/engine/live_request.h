@@ -34,6 +34,7 @@ struct LiveRequest {
   OutputDelta pending;             // gathered since the last delta
   int cached_tokens = 0;
   int retractions = 0;
+  SpeculationCounts speculated;
   bool answered = false;           // the final delta is out
   SteadyClock::time_point arrival = SteadyClock::now();
   SteadyClock::time_point first_scheduled{};

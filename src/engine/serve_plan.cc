@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "engine/attention_modifiers.h"
+#include "engine/speculation.h"
 #include "engine/state_slots.h"
 #include "model/build_decoder.h"
 #include "model/weight_bytes.h"
@@ -177,6 +178,7 @@ AttentionFlags attention_flags(const ServerArgs& args) {
   flags.speculative_algorithm = args.speculative_algorithm;
   flags.speculative_num_steps = args.speculative_num_steps;
   flags.speculative_eagle_topk = args.speculative_eagle_topk;
+  if (!flags.speculative_eagle_topk) flags.speculative_eagle_topk = args.speculative_ngram_max_bfs_breadth;
   flags.speculative_num_draft_tokens = args.speculative_num_draft_tokens;
   flags.speculative_attention_mode = args.speculative_attention_mode;
   flags.enable_deterministic_inference = args.enable_deterministic_inference;
@@ -247,6 +249,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, model.config.dtype));
   WW_ASSIGN_OR_RETURN(plan.context_len, resolve_context(args, model.config));
   WW_RETURN_IF_ERROR(check_state_flags(args, model.config));
+  WW_RETURN_IF_ERROR(check_speculation(args, model.config));
   plan.model = attention_model_facts(model.config, plan.dtype);
   AttentionFlags flags = attention_flags(args);
   flags.tuning = target.tuning;
@@ -262,6 +265,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
+  plan.scheduler.max_proposals = max_proposals(plan.attention.speculation);
   plan.scheduler.num_pages = 1;  // until the memory is measured
   WW_RETURN_IF_ERROR(Scheduler::validate(plan.scheduler));
   WW_ASSIGN_OR_RETURN(plan.graph_batch_sizes, graph_batch_sizes(args, plan.scheduler.max_running_requests));

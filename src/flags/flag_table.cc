@@ -308,22 +308,40 @@ std::vector<FlagSpec> attention_flags() {
        .help = "Same output for any batch, chunking and cache state"},
       {.names = {"--speculative-algorithm"}, .group = G::speculative,
        .target = &A::speculative_algorithm, .value_name = "NAME", .help = "Speculative decoding",
-       .default_text = "none", .choices = {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"},
-       .explain_only = true},
+       .default_text = "none", .choices = {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"}},
       {.names = {"--speculative-num-steps"}, .group = G::speculative,
-       .target = &A::speculative_num_steps, .value_name = "N", .help = "Draft steps",
-       .default_text = "by model", .min = 1, .max = 64, .explain_only = true},
+       .target = &A::speculative_num_steps, .value_name = "N", .help = "Draft steps of a draft model",
+       .default_text = "by model", .min = 1, .max = 64},
       {.names = {"--speculative-eagle-topk"}, .group = G::speculative,
-       .target = &A::speculative_eagle_topk, .value_name = "N", .help = "Branches per draft step",
-       .default_text = "by model", .min = 1, .max = 64, .explain_only = true},
+       .target = &A::speculative_eagle_topk, .value_name = "N", .help = "Branches per draft step; 1: chains",
+       .default_text = "by model", .min = 1, .max = 64},
       {.names = {"--speculative-num-draft-tokens"}, .group = G::speculative,
        .target = &A::speculative_num_draft_tokens, .value_name = "N",
-       .help = "Draft tokens verified at once", .default_text = "by model", .min = 1, .max = 1024,
-       .explain_only = true},
+       .help = "Tokens verified at once", .default_text = "by model", .min = 1, .max = 256},
       {.names = {"--speculative-attention-mode"}, .group = G::speculative,
        .target = &A::speculative_attention_mode, .value_name = "PHASE",
-       .help = "Which phase's backend verifies drafts", .choices = {"prefill", "decode"},
-       .explain_only = true},
+       .help = "Which phase's backend verifies drafts", .choices = {"prefill", "decode"}},
+      {.names = {"--speculative-ngram-min-match-window-size"}, .group = G::speculative,
+       .target = &A::speculative_ngram_min_match_window_size, .value_name = "N",
+       .help = "NGRAM: last tokens that must have been seen together before", .default_text = "1", .min = 1, .max = 31},
+      {.names = {"--speculative-ngram-max-match-window-size"}, .group = G::speculative,
+       .target = &A::speculative_ngram_max_match_window_size, .value_name = "N",
+       .help = "NGRAM: last tokens that are compared at most", .default_text = "12, within the trie depth", .min = 1, .max = 31},
+      {.names = {"--speculative-ngram-max-trie-depth", "--speculative-ngram-branch-length"}, .group = G::speculative,
+       .target = &A::speculative_ngram_max_trie_depth, .value_name = "N",
+       .help = "NGRAM: longest sequence kept: what is compared, and the token behind it", .default_text = "18", .min = 2, .max = 64},
+      {.names = {"--speculative-ngram-min-bfs-breadth"}, .group = G::speculative,
+       .target = &A::speculative_ngram_min_bfs_breadth, .value_name = "N",
+       .help = "NGRAM, BFS: branches where the longest window agreed", .default_text = "1", .min = 1, .max = 64},
+      {.names = {"--speculative-ngram-max-bfs-breadth"}, .group = G::speculative,
+       .target = &A::speculative_ngram_max_bfs_breadth, .value_name = "N",
+       .help = "NGRAM: branches at most", .default_text = "--speculative-eagle-topk, else 10", .min = 1, .max = 64},
+      {.names = {"--speculative-ngram-match-type"}, .group = G::speculative,
+       .target = &A::speculative_ngram_match_type, .value_name = "TYPE",
+       .help = "NGRAM: the likeliest branches first, or all of a level", .default_text = "PROB", .choices = {"PROB", "BFS"}},
+      {.names = {"--speculative-ngram-capacity"}, .group = G::speculative,
+       .target = &A::speculative_ngram_capacity, .value_name = "N",
+       .help = "NGRAM: trie nodes kept, of 28 bytes and 8 to 16 in the table", .default_text = "10000000", .min = 1000, .max = 1e9},
   };
 }
 
@@ -399,7 +417,7 @@ std::string_view flag_group_title(FlagGroup group) {
     case G::http: return "HTTP server";
     case G::memory: return "Memory and scheduling";
     case G::attention: return "Attention";
-    case G::speculative: return "Speculative decoding (explain only)";
+    case G::speculative: return "Speculative decoding";
     case G::observation: return "Logs and metrics";
     case G::chat: return "Chat in the terminal (run only)";
   }

@@ -273,8 +273,7 @@ class Parser {
     }
     if (spec.explain_only && command_ != Command::explain) {
       return not_here(spec.names[0],
-                      spec.group == FlagGroup::speculative ? "speculative decoding is not served yet"
-                                                           : "a flag of warpweave explain",
+                      "a flag of warpweave explain",
                       "try: warpweave explain with the same flags");
     }
     if (spec.run_only && command_ != Command::run) {
@@ -326,11 +325,6 @@ std::vector<Status> unserved_flags(const ServerArgs& args) {
     list.push_back(not_here(fmt::format("--tp-size {}", args.tp_size),
                             "tensor parallelism over several devices is not served yet",
                             "try: --tp-size 1, and --threads N for CPU threads", "--tp-size"));
-  }
-  if (!args.speculative_algorithm.empty()) {
-    list.push_back(not_here(fmt::format("--speculative-algorithm {}", args.speculative_algorithm),
-                            "speculative decoding is not served yet", "try: the same command without it",
-                            "--speculative-algorithm"));
   }
   return list;
 }

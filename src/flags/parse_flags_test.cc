@@ -110,7 +110,6 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
       {{"--moe-runner-backend", "marlin"}, unsupported, "--moe-runner-backend", "--moe-runner-backend auto"},
       {{"--moe-runner-backend", "trtion"}, invalid_argument, "--moe-runner-backend", "auto, warpweave"},
       {{"--enable-torch-compile"}, unsupported, "--enable-torch-compile", "known, not supported"},
-      {{"--speculative-algorithm", "EAGLE"}, unsupported, "--speculative-algorithm", "explain"},
       {{"--quantization", "fp7"}, invalid_argument, "--quantization", "must be one of fp8"},
       {{"--kv-cache-dtype", "nvfp4"}, unsupported, "--kv-cache-dtype", "fp4_e2m1"},
       {{"--json"}, unsupported, "--json", "explain"},

@@ -107,12 +107,19 @@ struct ServerArgs {
   std::optional<int> cuda_graph_max_bs;
   std::string cuda_graph_bs;                 // "1,2,4,8"
 
-  // Speculative decoding: `explain` only
+  // Speculative decoding
   std::string speculative_algorithm;
   std::optional<int> speculative_num_steps;
   std::optional<int> speculative_eagle_topk;
   std::optional<int> speculative_num_draft_tokens;
   std::string speculative_attention_mode = "prefill";
+  std::optional<int> speculative_ngram_min_match_window_size;
+  std::optional<int> speculative_ngram_max_match_window_size;
+  std::optional<int> speculative_ngram_max_trie_depth;
+  std::optional<int> speculative_ngram_min_bfs_breadth;
+  std::optional<int> speculative_ngram_max_bfs_breadth;
+  std::string speculative_ngram_match_type;
+  std::optional<int64_t> speculative_ngram_capacity;
 
   // Observation
   bool enable_nan_detection = false;         // name the layer of the first NaN

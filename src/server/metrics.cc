@@ -46,7 +46,7 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   const auto gauge = MetricType::Gauge;
   const auto counter = MetricType::Counter;
-  return {
+  std::vector<EngineMetric> metrics = {
       {"num_running_reqs", "Requests being decoded or prefilled", gauge,
        static_cast<double>(stats.running_reqs)},
       {"num_queue_reqs", "Requests waiting", gauge, static_cast<double>(stats.queued_reqs)},
@@ -81,6 +81,17 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
        static_cast<double>(info.weight_bytes) / kGiB},
       {"startup_time_seconds", "Time to load the model", gauge, info.load_seconds},
   };
+  if (!stats.speculation) return metrics;
+  const SpeculationCounts& spec = *stats.speculation;
+  metrics.insert(metrics.end(), {
+      {"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge,
+       spec.accept_length()},
+      {"spec_accept_rate", "Share of the drafted tokens that were accepted", gauge, spec.accept_rate()},
+      {"spec_verify_total", "Decode steps of requests, with speculation", counter, static_cast<double>(spec.verify_steps)},
+      {"spec_draft_tokens_total", "Drafted tokens", counter, static_cast<double>(spec.draft_tokens)},
+      {"spec_accepted_tokens_total", "Drafted tokens that were accepted", counter,
+       static_cast<double>(spec.accepted_tokens)}});
+  return metrics;
 }
 
 // One series a layer for each, whatever the number of experts.

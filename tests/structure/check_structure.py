@@ -9,7 +9,7 @@ import sys
 
 # A folder of src/ may include itself and what stands before it.
 ORDER = ["base", "device", "flags", "text", "grammar", "output", "kv", "sched", "batch", "attention", "conformance", "replay", "ops", "linear", "capi", "model",
-         "sample", "engine", "server", "cli"]
+         "sample", "spec", "engine", "server", "cli"]
 # The transport and the API know the engine only by its public header.
 FORBIDDEN = {"server": {"engine", "model", "ops", "attention", "sample", "batch", "sched", "kv"}}
 MAX_README_LINES = 15

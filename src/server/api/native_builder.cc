@@ -154,6 +154,20 @@ class NativeBuilder final : public ResponseBuilder {
     }
   }
 
+  // Under the names that SGLang's meta_info has.
+  static void append_speculation(const SpeculationCounts& counts, std::string* out) {
+    *out += ",\"spec_verify_ct\":";
+    append_json_int(static_cast<int64_t>(counts.verify_steps), out);
+    *out += ",\"spec_draft_token_num\":";
+    append_json_int(static_cast<int64_t>(counts.draft_tokens), out);
+    *out += ",\"spec_accept_token_num\":";
+    append_json_int(static_cast<int64_t>(counts.accepted_tokens), out);
+    *out += ",\"spec_accept_length\":";
+    append_json_double(counts.accept_length(), out);
+    *out += ",\"spec_accept_rate\":";
+    append_json_double(counts.accept_rate(), out);
+  }
+
   void append_reply(size_t index, const OutputDelta& delta, std::string* out) const {
     const Sequence& sequence = sequences_[index];
     out->reserve(out->size() + sequence.text.size() + sequence.ids.size() + 512);
@@ -174,6 +188,7 @@ class NativeBuilder final : public ResponseBuilder {
     append_json_int(delta.completion_tokens, out);
     *out += ",\"cached_tokens\":";
     append_json_int(delta.cached_tokens, out);
+    if (delta.speculation) append_speculation(*delta.speculation, out);
     if (delta.finish) {
       *out += ",\"e2e_latency\":";
       append_json_double(delta.e2e_latency_s, out);

@@ -37,7 +37,7 @@ Json attention_json(const EngineInfo& info) {
 Json state_json(const EngineStats& stats) {
   const auto total = static_cast<double>(stats.max_total_tokens);
   const auto prompt = static_cast<double>(stats.prompt_tokens_total);
-  return {{"num_running_reqs", stats.running_reqs},
+  Json json = {{"num_running_reqs", stats.running_reqs},
           {"num_queue_reqs", stats.queued_reqs},
           {"num_used_tokens", stats.used_tokens},
           {"num_evictable_tokens", stats.evictable_tokens},
@@ -54,6 +54,13 @@ Json state_json(const EngineStats& stats) {
           {"evicted_tokens_total", stats.evicted_tokens_total},
           {"steps_total", stats.steps_total},
           {"step_overhead_us", stats.step_overhead_us}};
+  if (!stats.speculation) return json;
+  json["spec_verify_ct"] = stats.speculation->verify_steps;
+  json["spec_draft_token_num"] = stats.speculation->draft_tokens;
+  json["spec_accept_token_num"] = stats.speculation->accepted_tokens;
+  json["avg_spec_accept_length"] = stats.speculation->accept_length();
+  json["spec_accept_rate"] = stats.speculation->accept_rate();
+  return json;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "batch/proposal.h"
 
@@ -15,6 +16,8 @@ struct ProposalCall {
   std::span<const int32_t> input_ids;   // the prompt
   std::span<const int32_t> output_ids;  // what followed so far
   int max_tokens = 0;                   // at most so many
+  uint64_t request = 0;                 // the same in all calls for a request
+  std::string_view cache_salt = {};     // requests of different salts must not show in one another's proposals
 };
 
 class Proposer {
@@ -22,6 +25,9 @@ class Proposer {
   virtual ~Proposer() = default;
   // `out` is empty.
   virtual void propose(const ProposalCall& call, Proposal& out) = 0;
+  // That request is gone, or all are.
+  virtual void forget(uint64_t request) { (void)request; }
+  virtual void forget_all() {}
 };
 
 }  // namespace warpweave

@@ -1,0 +1,114 @@
+#include "engine/speculation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "spec/ngram_proposer.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kNgramTrieDepth = 18;
+constexpr int kNgramMaxContext = 12;
+// A small step is bound by reading weights; from about so many rows on it is bound by computing.
+constexpr int kMaxStepProposalsCpu = 64;
+constexpr int kMaxStepProposalsGpu = 1024;
+
+Status check_ngram_flags_unset(const ServerArgs& args) {
+  struct Given {
+    const char* flag;
+    bool given;
+  };
+  for (const Given& flag :
+       {Given{"--speculative-ngram-min-match-window-size", args.speculative_ngram_min_match_window_size.has_value()},
+        {"--speculative-ngram-max-match-window-size", args.speculative_ngram_max_match_window_size.has_value()},
+        {"--speculative-ngram-max-trie-depth", args.speculative_ngram_max_trie_depth.has_value()},
+        {"--speculative-ngram-min-bfs-breadth", args.speculative_ngram_min_bfs_breadth.has_value()},
+        {"--speculative-ngram-max-bfs-breadth", args.speculative_ngram_max_bfs_breadth.has_value()},
+        {"--speculative-ngram-match-type", !args.speculative_ngram_match_type.empty()},
+        {"--speculative-ngram-capacity", args.speculative_ngram_capacity.has_value()}}) {
+    if (!flag.given) continue;
+    return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm NGRAM", flag.flag), flag.flag);
+  }
+  return {};
+}
+
+NgramOptions ngram_options(const ServerArgs& args, int topk) {
+  NgramOptions out;
+  const int depth = args.speculative_ngram_max_trie_depth.value_or(kNgramTrieDepth);
+  out.history.min_context = args.speculative_ngram_min_match_window_size.value_or(1);
+  out.history.max_context = args.speculative_ngram_max_match_window_size.value_or(
+      std::max(out.history.min_context, std::min(kNgramMaxContext, depth - 1)));
+  out.history.capacity_nodes = args.speculative_ngram_capacity.value_or(out.history.capacity_nodes);
+  out.match_type = args.speculative_ngram_match_type == "BFS" ? NgramMatchType::bfs : NgramMatchType::prob;
+  out.min_breadth = args.speculative_ngram_min_bfs_breadth.value_or(1);
+  out.max_breadth = topk;
+  return out;
+}
+
+Status check_ngram(const ServerArgs& args) {
+  const auto& topk = args.speculative_eagle_topk;
+  const auto& breadth = args.speculative_ngram_max_bfs_breadth;
+  if (topk && breadth && *topk != *breadth) {
+    return Status::invalid_argument(
+        fmt::format("--speculative-eagle-topk {} and --speculative-ngram-max-bfs-breadth {} both say how many branches "
+                    "follow a node; give one of them", *topk, *breadth), "--speculative-ngram-max-bfs-breadth");
+  }
+  const int depth = args.speculative_ngram_max_trie_depth.value_or(kNgramTrieDepth);
+  const NgramOptions options = ngram_options(args, 1);
+  if (options.history.max_context >= depth) {
+    return Status::invalid_argument(
+        fmt::format("windows of {} tokens need --speculative-ngram-max-trie-depth {} or more; it is {}",
+                    options.history.max_context, options.history.max_context + 1, depth),
+        "--speculative-ngram-max-trie-depth");
+  }
+  if (options.history.min_context > options.history.max_context) {
+    return Status::invalid_argument(
+        fmt::format("--speculative-ngram-min-match-window-size is {}, more than the largest window, {}",
+                    options.history.min_context, options.history.max_context),
+        "--speculative-ngram-min-match-window-size");
+  }
+  if (breadth && options.min_breadth > *breadth) {
+    return Status::invalid_argument(
+        fmt::format("--speculative-ngram-min-bfs-breadth is {}, more than --speculative-ngram-max-bfs-breadth, {}",
+                    options.min_breadth, *breadth), "--speculative-ngram-min-bfs-breadth");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
+  if (args.speculative_algorithm != "NGRAM") WW_RETURN_IF_ERROR(check_ngram_flags_unset(args));
+  if (args.speculative_algorithm.empty()) {
+    if (args.speculative_attention_mode == "prefill") return {};
+    return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
+                                    "--speculative-attention-mode");
+  }
+  if (args.speculative_algorithm != "NGRAM") {
+    return Status::unsupported(
+        fmt::format("--speculative-algorithm {}: draft models are not served yet; try: --speculative-algorithm NGRAM",
+                    args.speculative_algorithm), "--speculative-algorithm");
+  }
+  if (model.linear) {
+    return Status::unsupported(
+        fmt::format("--speculative-algorithm {}: the states of recurrent layers ({}) cannot go back behind rejected "
+                    "tokens yet; leave it out", args.speculative_algorithm, model.architecture),
+        "--speculative-algorithm");
+  }
+  return check_ngram(args);
+}
+
+int max_proposals(const Speculation& speculation) {
+  return speculation.algorithm.empty() ? 0 : speculation.num_draft_tokens - 1;
+}
+
+int max_step_proposals(bool gpu) { return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu; }
+
+std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const Speculation& speculation) {
+  if (speculation.algorithm != "NGRAM") return nullptr;
+  return std::make_unique<NgramProposer>(ngram_options(args, speculation.topk));
+}
+
+}  // namespace warpweave

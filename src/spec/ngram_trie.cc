@@ -1,0 +1,73 @@
+#include "spec/ngram_trie.h"
+
+namespace warpweave {
+
+NgramTrie::NodeId NgramTrie::root(std::string_view salt) {
+  if (const NodeId known = find_root(salt); known != kNone) return known;
+  const auto id = static_cast<NodeId>(nodes_.size());
+  nodes_.emplace_back();
+  roots_.emplace(salt, id);
+  return id;
+}
+
+NgramTrie::NodeId NgramTrie::find_root(std::string_view salt) const {
+  const auto found = roots_.find(std::string(salt));
+  return found == roots_.end() ? kNone : found->second;
+}
+
+// Where the edge stands, or would.
+size_t NgramTrie::slot_of(NodeId parent, int32_t token) const {
+  uint64_t hash = (uint64_t{parent} << 32 | static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
+  hash ^= hash >> 32;
+  const size_t mask = slots_.size() - 1;
+  for (size_t slot = hash & mask;; slot = (slot + 1) & mask) {
+    const NodeId id = slots_[slot];
+    if (id == kNone || (nodes_[id].parent == parent && nodes_[id].token == token)) return slot;
+  }
+}
+
+NgramTrie::NodeId NgramTrie::find(NodeId parent, int32_t token) const {
+  return parent == kNone ? kNone : slots_[slot_of(parent, token)];
+}
+
+NgramTrie::NodeId NgramTrie::visit(NodeId parent, int32_t token) {
+  if (parent == kNone) return kNone;
+  if (2 * (num_edges_ + 1) > slots_.size()) grow();
+  NodeId& slot = slots_[slot_of(parent, token)];
+  if (slot == kNone) {
+    const auto id = static_cast<NodeId>(nodes_.size());
+    nodes_.push_back({.parent = parent, .token = token});
+    slot = id;
+    ++num_edges_;
+    Node& above = nodes_[parent];
+    ++above.num_children;
+    nodes_[id].next = above.first_child;
+    if (above.first_child != kNone) nodes_[above.first_child].previous = id;
+    above.first_child = id;
+  } else {
+    move_to_front(slot);
+  }
+  ++nodes_[slot].count;
+  return slot;
+}
+
+void NgramTrie::move_to_front(NodeId id) {
+  Node& node = nodes_[id];
+  if (node.previous == kNone) return;
+  Node& above = nodes_[node.parent];
+  nodes_[node.previous].next = node.next;
+  if (node.next != kNone) nodes_[node.next].previous = node.previous;
+  node.next = above.first_child;
+  node.previous = kNone;
+  nodes_[above.first_child].previous = id;
+  above.first_child = id;
+}
+
+void NgramTrie::grow() {
+  slots_.assign(slots_.size() * 2, kNone);
+  for (NodeId id = 0; id < nodes_.size(); ++id) {
+    if (nodes_[id].parent != kNone) slots_[slot_of(nodes_[id].parent, nodes_[id].token)] = id;
+  }
+}
+
+}  // namespace warpweave

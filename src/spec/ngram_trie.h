@@ -1,0 +1,56 @@
+// A trie of token sequences that were seen, with how often each was: what followed these tokens before?
+//
+// Edges stand in one hash table; the children of a node form a list, the one seen last first. Nodes are never taken
+// out: whoever needs a bound drops a whole trie. Lookups and insertions take constant time. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace warpweave {
+
+class NgramTrie {
+ public:
+  using NodeId = uint32_t;
+  static constexpr NodeId kNone = UINT32_MAX;
+
+  struct Node {
+    NodeId parent = kNone;
+    int32_t token = 0;
+    uint32_t count = 0;            // visits
+    uint32_t num_children = 0;
+    NodeId first_child = kNone;    // the one visited last
+    NodeId next = kNone, previous = kNone;  // among its siblings
+  };
+
+  NgramTrie() { slots_.assign(kFirstSlots, kNone); }
+
+  // Where the sequences of one salt begin.
+  NodeId root(std::string_view salt);
+  // kNone where there is none, and of kNone.
+  NodeId find_root(std::string_view salt) const;
+  NodeId find(NodeId parent, int32_t token) const;
+  // Counts one more visit of the child, which is made if it is new. Of kNone: kNone.
+  NodeId visit(NodeId parent, int32_t token);
+
+  const Node& node(NodeId id) const { return nodes_[id]; }
+  size_t num_nodes() const { return nodes_.size(); }
+
+ private:
+  static constexpr size_t kFirstSlots = 1024;  // a power of two
+
+  size_t slot_of(NodeId parent, int32_t token) const;
+  void grow();
+  void move_to_front(NodeId id);
+
+  std::vector<Node> nodes_;
+  std::vector<NodeId> slots_;  // open addressing by (parent, token), at most half full
+  size_t num_edges_ = 0;
+  std::unordered_map<std::string, NodeId> roots_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,123 @@
+// models/tale-llama behind an engine, with and without speculation: requests of many kinds, and their answers.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/engine_impl.h"
+
+namespace warpweave::speculation {
+
+using Ids = std::vector<int32_t>;
+
+struct Answer {
+  Ids ids;
+  std::string text;
+  std::vector<float> logprobs;
+  FinishReason finish;
+  SpeculationCounts counts;
+};
+
+inline ServedModel serve(ServerArgs args) {
+  const std::string path = "models/tale-llama";
+  args.model_path = path;
+  args.device = "cpu";
+  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+  EXPECT_TRUE(served.ok()) << served.status().message();
+  return served.ok() ? std::move(served).value() : ServedModel();
+}
+
+// Submits all at once and waits for the answers.
+inline std::vector<Answer> ask(ServedModel& served, const std::vector<GenerateRequest>& requests) {
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Answer> answers;
+    size_t finished = 0;
+  };
+  const auto shared = std::make_shared<Shared>();
+  shared->answers.resize(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Status status = served.engine->submit(requests[i], [shared, i](OutputDelta delta) {
+      std::lock_guard lock(shared->mutex);
+      Answer& answer = shared->answers[i];
+      answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+      answer.text += delta.text;
+      for (const PositionLogprobs& p : delta.output_logprobs) answer.logprobs.push_back(p.chosen.logprob);
+      if (delta.speculation) answer.counts = *delta.speculation;
+      if (delta.finish) {
+        answer.finish = *delta.finish;
+        ++shared->finished;
+      }
+      shared->changed.notify_all();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  std::unique_lock lock(shared->mutex);
+  EXPECT_TRUE(shared->changed.wait_for(lock, std::chrono::seconds(300),
+                                       [&] { return shared->finished == requests.size(); }));
+  return shared->answers;
+}
+
+inline std::vector<Ids> golden_prompts() {
+  std::vector<Ids> out;
+  const auto golden = nlohmann::json::parse(std::ifstream("models/tale-llama/golden.json"));
+  for (const auto& prompt : golden["prompts"]) out.push_back(prompt["input_ids"]);
+  return out;
+}
+
+// One of each kind that verification could treat wrongly.
+inline std::vector<GenerateRequest> questions(int new_tokens = 48) {
+  std::vector<GenerateRequest> out;
+  const std::vector<Ids> prompts = golden_prompts();
+  const auto add = [&](const Ids& prompt) -> GenerateRequest& {
+    GenerateRequest& request = out.emplace_back();
+    request.rid = std::to_string(out.size());
+    request.input_ids = prompt;
+    request.sampling.temperature = 0;
+    request.sampling.seed = 100 + out.size();
+    request.sampling.max_new_tokens = new_tokens;
+    return request;
+  };
+  for (const Ids& prompt : prompts) add(prompt).return_logprob = true;
+  add(prompts[0]).sampling.temperature = 1;
+  add(prompts[1]).sampling.repetition_penalty = 1.3f;
+  add(prompts[1]).sampling.presence_penalty = 0.7f;
+  add(prompts[2]).sampling.stop = {"the "};
+  add(prompts[2]).sampling.max_new_tokens = 1;
+  add(prompts[3]).sampling.min_new_tokens = new_tokens;
+  add(prompts[0]).sampling.logit_bias = {{262, -5.0f}};
+  add(prompts[3]).sampling.stop_token_ids = {262};
+  // Copies itself, and starts as others do: more than a chunk.
+  Ids copy;
+  for (int i = 0; i < 4; ++i) copy.insert(copy.end(), prompts[1].begin(), prompts[1].end());
+  add(copy).sampling.ignore_eos = true;
+  GenerateRequest& sibling = add(copy);
+  sibling.sampling.temperature = 0.8f;
+  sibling.wait_for_prefix_of = out[out.size() - 2].rid;
+  return out;
+}
+
+inline void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(got[i].finish.error.ok()) << got[i].finish.error.message();
+    EXPECT_EQ(got[i].ids, expected[i].ids) << "request " << i;
+    EXPECT_EQ(got[i].text, expected[i].text) << "request " << i;
+    EXPECT_EQ(got[i].finish.type, expected[i].finish.type) << "request " << i;
+    EXPECT_EQ(got[i].finish.matched_string, expected[i].finish.matched_string) << "request " << i;
+    ASSERT_EQ(got[i].logprobs.size(), expected[i].logprobs.size()) << "request " << i;
+    for (size_t k = 0; k < got[i].logprobs.size(); ++k) {
+      ASSERT_NEAR(got[i].logprobs[k], expected[i].logprobs[k], 1e-3) << "request " << i << " token " << k;
+    }
+  }
+}
+
+}  // namespace warpweave::speculation
