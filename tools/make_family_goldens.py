@@ -37,12 +37,13 @@ def rope(kind, theta=10000.0, **more):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
 
 
-def longrope(original):
-    short, long = [1 + 0.1 * i for i in range(8)], [1 + 0.8 * i for i in range(8)]
-    return rope("longrope", short_factor=short, long_factor=long, short_mscale=1.1, long_mscale=1.25,
-                original_max_position_embeddings=original)
+def longrope(original, **more):
+    frequencies = int(8 * more.get("partial_rotary_factor", 1))
+    short, long = [1 + 0.1 * i for i in range(frequencies)], [1 + 0.8 * i for i in range(frequencies)]
+    return rope("longrope", short_factor=short, long_factor=long, original_max_position_embeddings=original, **more)
 
 
+MSCALES = dict(short_mscale=1.1, long_mscale=1.25)
 PHIMOE = dict(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24, attention_bias=True,
               lm_head_bias=True, router_jitter_noise=0.1)
 
@@ -94,7 +95,7 @@ FAMILIES = {
                                   routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), "bfloat16"),
     "olmoe-moe": ("olmoe", dict(rope("default"), hidden_size=64, num_experts=6, num_experts_per_tok=3,
                                 intermediate_size=24, norm_topk_prob=False), "bfloat16"),
-    "phimoe-moe": ("phimoe", dict(longrope(original=128), **PHIMOE), "bfloat16"),
+    "phimoe-moe": ("phimoe", dict(longrope(original=128, **MSCALES), **PHIMOE), "bfloat16"),
     "deepseek-v2-moe": ("deepseek_v2", dict(MLA, **yarn_mscale(0.707, 0.707), q_lora_rank=None, topk_method="greedy",
                                             num_experts_per_tok=3, routed_scaling_factor=1.3), "bfloat16"),
     "deepseek-v2-groups-moe": ("deepseek_v2", dict(MLA, **rope("default"), q_lora_rank=24, num_experts_per_tok=3,
@@ -105,13 +106,45 @@ FAMILIES = {
                         "bfloat16"),
     "deepseek-v3-halves-moe": ("deepseek_v3", dict(MLA, **rope("default"), q_lora_rank=None, rope_interleave=False,
                                                    num_experts_per_tok=2, n_group=1, topk_group=1), "bfloat16"),
-    "phimoe-moe-long": ("phimoe", dict(longrope(original=16), **PHIMOE), "bfloat16"),
+    "phimoe-moe-long": ("phimoe", dict(longrope(original=16, **MSCALES), **PHIMOE), "bfloat16"),
     "qwen3-next": ("qwen3_next", dict(rope("default", partial_rotary_factor=0.25), num_hidden_layers=5,
                                       layer_types=["linear_attention", "full_attention"] * 2 + ["linear_attention"],
                                       linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32,
                                       linear_value_head_dim=16, linear_conv_kernel_dim=4, num_experts=6,
                                       num_experts_per_tok=2, moe_intermediate_size=24,
                                       shared_expert_intermediate_size=40, mlp_only_layers=[3]), "bfloat16"),
+}
+
+
+TWO_HEADS = dict(num_attention_heads=2, num_key_value_heads=1)  # as wide as the rows, where a family wants that
+
+# What each adds to the layers above, in one model as small as theirs.
+FAMILIES |= {
+    "phi3": ("phi3", dict(longrope(original=128, partial_rotary_factor=0.5), sliding_window=8, **TWO_HEADS), "bfloat16"),
+    "phi3-long": ("phi3", dict(longrope(original=16), original_max_position_embeddings=16, **TWO_HEADS), "bfloat16"),
+    "olmo2": ("olmo2", dict(rope("default", theta=5e5)), "bfloat16"),
+    "olmo3": ("olmo3", dict(sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+                            rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                             "full_attention": YARN["rope_parameters"]}), "bfloat16"),
+    "granite": ("granite", dict(rope("default"), embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=0.5,
+                                attention_multiplier=0.125, attention_bias=True), "bfloat16"),
+    "cohere2": ("cohere2", dict(rope("default"), hidden_size=64, sliding_window=8, logit_scale=0.75, layer_norm_eps=1e-5,
+                                layer_types=["sliding_attention", "full_attention"], tie_word_embeddings=True), "bfloat16"),
+    "gemma": ("gemma", dict(rope("default"), tie_word_embeddings=True), "bfloat16"),
+    "glm4": ("glm4", dict(rope("default", partial_rotary_factor=0.5)), "bfloat16"),
+    "smollm3": ("smollm3", dict(rope("default"), no_rope_layers=[1, 0]), "bfloat16"),
+    "stablelm": ("stablelm", dict(rope("default", partial_rotary_factor=0.25), hidden_size=64, use_qkv_bias=True), "bfloat16"),
+    "stablelm-parallel": ("stablelm", dict(rope("default", partial_rotary_factor=0.25), hidden_size=64,
+                                           use_parallel_residual=True), "bfloat16"),
+    "starcoder2": ("starcoder2", dict(rope("default"), hidden_size=64, sliding_window=8, tie_word_embeddings=True), "bfloat16"),
+    "falcon3": ("llama", dict(rope("default", theta=1000042.0), **TWO_HEADS), "bfloat16"),
+    "exaone4": ("exaone4", dict(rope("llama3", theta=1e6, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                     original_max_position_embeddings=32), sliding_window=8,
+                                layer_types=["sliding_attention", "full_attention"]), "bfloat16"),
+    "ernie4_5": ("ernie4_5", dict(rope("default"), use_bias=True, tie_word_embeddings=True), "bfloat16"),
+    "hunyuan": ("hunyuan_v1_dense", dict(rope("dynamic", alpha=50.0, factor=1.0)), "bfloat16"),
+    "seed_oss": ("seed_oss", dict(rope("default"), attention_bias=True, attention_out_bias=False), "bfloat16"),
+    "dynamic": ("llama", dict(rope("dynamic", factor=8.0), max_position_embeddings=16), "bfloat16"),
 }
 
 
@@ -143,6 +176,14 @@ def with_long_factors(model):
     rotary = model.model.rotary_emb
     original = model.config.rope_parameters["original_max_position_embeddings"]
     rotary.rope_init_fn = functools.partial(ROPE_INIT_FUNCTIONS["longrope"], seq_len=original + 1)
+
+
+def with_served_length(model):
+    """Frequencies follow the length of what was read so far; a server keeps those of the longest that it takes."""
+    rotary, values = model.model.rotary_emb, model.config.rope_parameters
+    served = int(model.config.max_position_embeddings * values["factor"])
+    rotary.inv_freq, _ = ROPE_INIT_FUNCTIONS["dynamic"](model.config, seq_len=served)
+    rotary.max_seq_len_cached, rotary.original_max_seq_len = served, 0
 
 
 def golden(model, seed):
@@ -179,6 +220,8 @@ def make_family(name):
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     if name == "phimoe-moe-long":
         with_long_factors(model)
+    if name == "dynamic":
+        with_served_length(model)
     for seed in range(1, 50):  # a seed whose greedy path has no near tie
         randomize(model, getattr(torch, dtype), torch.Generator().manual_seed(seed))
         value = golden(model, seed)
@@ -317,7 +360,7 @@ GGUF_FAMILIES = {
                                        num_experts_per_tok=3, n_group=1, topk_group=1, n_shared_experts=1,
                                        first_k_dense_replace=1, moe_intermediate_size=24, num_nextn_predict_layers=1,
                                        routed_scaling_factor=2.5), "glm4moe"),
-    "gguf-phimoe-moe": ("phimoe", dict(longrope(original=128), **{**PHIMOE, "router_jitter_noise": 0.01}), "phimoe"),
+    "gguf-phimoe-moe": ("phimoe", dict(longrope(original=128, **MSCALES), **{**PHIMOE, "router_jitter_noise": 0.01}), "phimoe"),
     "gguf-gemma2": ("gemma2", dict(rope("default"), sliding_window=8, query_pre_attn_scalar=16,
                                    attn_logit_softcapping=3.0, final_logit_softcapping=5.0,
                                    tie_word_embeddings=True), "gemma2"),

@@ -95,8 +95,12 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   spec.vocab_size = config.vocab_size;
   spec.hidden_size = config.hidden_size;
   spec.final_softcap = static_cast<float>(config.final_softcap);
-  spec.embedding_scale = traits.embedding_scale;
-  spec.norm = {.eps = static_cast<float>(config.norm_eps), .weight_offset = traits.norm_weight_offset,
+  spec.logit_scale = static_cast<float>(config.logit_scale);
+  spec.activation = traits.activation;
+  // The rows are kept divided by what multiplies every branch: norms look at directions alone, but for eps.
+  const double branch = config.residual_multiplier;
+  spec.embedding_scale = static_cast<float>(traits.embedding_scale / branch);
+  spec.norm = {.eps = static_cast<float>(config.norm_eps / (branch * branch)), .weight_offset = traits.norm_weight_offset,
                .layer_norm = traits.layer_norm};
   AttentionSpec& attention = spec.attention;
   attention.num_q_heads = config.num_q_heads;
@@ -106,6 +110,7 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
                                                : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   attention.softcap = static_cast<float>(config.attention_softcap);
   attention.wide_qk_norm = traits.wide_qk_norm;
+  attention.qk_norm_after_rope = traits.qk_norm_after_rope;
   if (config.latent) spec.latent = {.dims = *config.latent, .num_heads = config.num_q_heads, .scale = attention.scale};
   attention.output_gate = traits.attention_gate;
   if (config.num_experts > 0) spec.router = traits.router;

@@ -1,9 +1,11 @@
 #include "model/config.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
 #include "model/config_reader.h"
+#include "model/config_rope.h"
 #include "ops/router_rule.h"
 
 namespace warpweave {
@@ -21,104 +23,6 @@ Result<json> parse_object(std::string_view text, const char* file) {
   WW_ASSIGN_OR_RETURN(json parsed, read_json<json>(text, {file, StatusCode::data_loss, file}));
   if (!parsed.is_object()) return Status::data_loss(std::string(file) + " is not a JSON object", file);
   return parsed;
-}
-
-std::vector<float> read_factors(ConfigReader& config, const char* key) {
-  constexpr size_t kMostFactors = 4096;
-  const json* list = config.find(key);
-  std::vector<float> out;
-  if (list != nullptr && list->is_array() && list->size() <= kMostFactors) {
-    for (const json& value : *list) {
-      if (!value.is_number() || !(value.get<double>() >= 1e-6 && value.get<double>() <= 1e6)) break;
-      out.push_back(value.get<float>());
-    }
-    if (!out.empty() && out.size() == list->size()) return out;
-  }
-  config.fail(key, "must list one number from 1e-6 to 1e6 for every frequency");
-  return {};
-}
-
-void read_longrope(ConfigReader& config, RopeConfig& rope) {
-  rope.short_factors = read_factors(config, "short_factor");
-  rope.long_factors = read_factors(config, "long_factor");
-  if (rope.short_factors.size() != rope.long_factors.size()) {
-    config.fail("long_factor", "must be as long as short_factor");
-  }
-  if (config.has("short_mscale")) rope.short_mscale = config.number("short_mscale", 1.0, 0, 1e6);
-  if (config.has("long_mscale")) rope.long_mscale = config.number("long_mscale", 1.0, 0, 1e6);
-}
-
-RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
-  RopeConfig rope;
-  rope.theta = theta;
-  const std::string type_of_model = config.text("model_type", "");
-  const double rotated = type_of_model == "glm4_moe" ? 0.5 : type_of_model == "qwen3_next" ? 0.25 : 1.0;
-  rope.partial_rotary_factor = config.number("partial_rotary_factor", rotated, 1e-3, 1.0);
-  if (section == nullptr || !section->is_object()) return rope;
-  ConfigReader r(*section, "config.json: rope");
-  rope.theta = r.number("rope_theta", rope.theta, kRopeThetaRange);
-  rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 1e-3, 1.0);
-  const std::string type = r.text("rope_type", r.text("type", "default"));
-  if (type == "default") {
-    rope.type = RopeConfig::Type::plain;
-  } else if (type == "linear") {
-    rope.type = RopeConfig::Type::linear;
-  } else if (type == "llama3") {
-    rope.type = RopeConfig::Type::llama3;
-  } else if (type == "yarn") {
-    rope.type = RopeConfig::Type::yarn;
-  } else if (type == "longrope") {
-    rope.type = RopeConfig::Type::longrope;
-    read_longrope(r, rope);
-  } else {
-    r.fail("rope_type", "is '" + type.substr(0, 40) + "'; supported are default, linear, llama3, yarn and longrope");
-  }
-  rope.factor = r.number("factor", 1.0, kRopeFactorRange);
-  rope.low_freq_factor = r.number("low_freq_factor", 1.0, kRopeFactorRange);
-  rope.high_freq_factor = r.number("high_freq_factor", 4.0, kRopeFactorRange);
-  rope.original_max_positions = r.integer("original_max_position_embeddings", 0, 0, 1 << 28);
-  rope.beta_fast = r.number("beta_fast", 32.0, kRopeFactorRange);
-  rope.beta_slow = r.number("beta_slow", 1.0, kRopeFactorRange);
-  if (r.has("attention_factor")) rope.attention_factor = r.number("attention_factor", 1.0, kRopeFactorRange);
-  if (r.has("mscale")) rope.mscale = r.number("mscale", 1.0, 0, 1e6);
-  if (r.has("mscale_all_dim")) rope.mscale_all_dim = r.number("mscale_all_dim", 0.0, 0, 1e6);
-  rope.truncate = r.boolean("truncate", true);
-  if (rope.type == RopeConfig::Type::llama3) {
-    if (rope.original_max_positions == 0) r.fail("original_max_position_embeddings", "must be given for llama3");
-    if (rope.high_freq_factor <= rope.low_freq_factor) r.fail("high_freq_factor", "must be above low_freq_factor");
-  }
-  if (!r.status().ok()) config.fail("rope_scaling", r.status().message());
-  return rope;
-}
-
-// Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
-void read_ropes(ConfigReader& config, ModelConfig& out) {
-  const double theta = config.number("rope_theta", 10000.0, kRopeThetaRange);
-  const json* parameters = config.find("rope_parameters");
-  if (parameters != nullptr && parameters->is_object() && parameters->contains("full_attention")) {
-    out.rope = read_rope(config, &(*parameters)["full_attention"], theta);
-    if (parameters->contains("sliding_attention")) {
-      out.local_rope = read_rope(config, &(*parameters)["sliding_attention"], theta);
-    }
-    return;
-  }
-  out.rope = read_rope(config, parameters != nullptr ? parameters : config.find("rope_scaling"), theta);
-  if (out.rope.type == RopeConfig::Type::longrope) {
-    if (out.rope.original_max_positions == 0) {
-      out.rope.original_max_positions = config.integer("original_max_position_embeddings", 0, 0, 1 << 28);
-    }
-    const size_t frequencies = static_cast<size_t>(out.rope_head_dim() * out.rope.partial_rotary_factor) / 2;
-    if (out.rope.short_factors.size() != frequencies) {
-      config.fail("rope_scaling", "short_factor and long_factor must hold " + std::to_string(frequencies) + " values");
-    }
-    if (out.rope.original_max_positions < 2) {
-      config.fail("original_max_position_embeddings", "must be at least 2 for longrope");
-    }
-  }
-  if (config.has("rope_local_base_freq")) {
-    out.local_rope = RopeConfig{};
-    out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, kRopeThetaRange);
-  }
 }
 
 void read_layer_types(ConfigReader& config, ModelConfig& out) {
@@ -165,16 +69,25 @@ void read_linear_attention(ConfigReader& config, ModelConfig& out) {
   read_linear_layers(config, out);
 }
 
+// One layer in so many sees everything; 0: none does. nullopt: the family has another rule.
+std::optional<int> usual_window_pattern(const std::string& model_type) {
+  static const std::map<std::string, int> kPatterns = {
+      {"mistral", 0}, {"mixtral", 0}, {"phimoe", 0}, {"phi3", 0}, {"starcoder2", 0}, {"gpt_oss", 2}, {"gemma2", 2},
+      {"gemma3_text", 6}, {"gemma3", 6}, {"olmo3", 4}, {"cohere2", 4}, {"exaone4", 4}};
+  const auto it = kPatterns.find(model_type);
+  return it == kPatterns.end() ? std::nullopt : std::optional(it->second);
+}
+
 // Which layers slide, for files without layer_types.
 void read_window(ConfigReader& config, ModelConfig& out) {
   out.sliding_window = config.integer("sliding_window", 0, 0, 1 << 28);
   const std::string& type = out.model_type;
   if (out.sliding_window > 0) {
     out.sliding_layers.assign(out.num_layers, false);
-    const bool everywhere = type == "mistral" || type == "mixtral" || type == "phimoe";
-    if (everywhere || type == "gpt_oss" || type == "gemma2" || type == "gemma3_text" || type == "gemma3") {
-      const int default_pattern = everywhere ? 0 : type.starts_with("gemma3") ? 6 : 2;
-      const int pattern = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", default_pattern, 0, 1 << 20), 0, 1 << 20);
+    if (config.has("layer_types")) {
+      // read_layer_types() says which
+    } else if (const std::optional<int> usual = usual_window_pattern(type)) {
+      const int pattern = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", *usual, 0, 1 << 20), 0, 1 << 20);
       for (int i = 0; i < out.num_layers; ++i) {
         out.sliding_layers[i] = pattern == 0 || (i + 1) % pattern != 0;
       }
@@ -184,6 +97,7 @@ void read_window(ConfigReader& config, ModelConfig& out) {
     }
   }
   read_layer_types(config, out);
+  read_nope_layers(config, out);
   // A window that holds the whole context hides nothing.
   if (out.sliding_window >= out.max_position_embeddings) out.sliding_window = 0;
   if (out.sliding_window == 0) out.sliding_layers.clear();
@@ -271,6 +185,39 @@ void read_dual_chunk(ConfigReader& config, ModelConfig& out) {
   if (!dual.status().ok()) config.fail(dual.status());
 }
 
+double read_norm_eps(ConfigReader& config) {
+  for (const char* key : {"rms_norm_eps", "layer_norm_eps", "norm_epsilon"}) {
+    if (config.has(key)) return config.number(key, 1e-6, kNormEpsRange);
+  }
+  return 1e-6;
+}
+
+bool is_tied_by_default(const std::string& model_type) {
+  return model_type.starts_with("gemma") || model_type == "cohere2" || model_type == "smollm3" ||
+         model_type == "starcoder2" || model_type == "ernie4_5";
+}
+
+// use_bias (StarCoder2, Ernie) is for every product, use_qkv_bias (StableLM) for q, k and v.
+void read_biases(ConfigReader& config, ModelConfig& out) {
+  const std::string& type = out.model_type;
+  const bool all = config.boolean("use_bias", type == "starcoder2");
+  const bool some = config.boolean("use_qkv_bias", all || type == "glm4" || type == "seed_oss");
+  out.attention_bias = config.boolean("attention_bias", some);
+  out.attention_out_bias = config.boolean("attention_out_bias", false);
+  out.mlp_bias = config.boolean("mlp_bias", all);
+}
+
+void read_multipliers(ConfigReader& config, ModelConfig& out) {
+  if (out.model_type == "granite") {
+    out.attention_multiplier = config.number("attention_multiplier", 1, kMultiplierRange);
+    out.embedding_multiplier = config.number("embedding_multiplier", 1, kMultiplierRange);
+    out.residual_multiplier = config.number("residual_multiplier", 1, kMultiplierRange);
+    out.logit_scale = 1 / config.number("logits_scaling", 1, kMultiplierRange);
+  } else if (out.model_type == "cohere2") {
+    out.logit_scale = config.number("logit_scale", 0.0625, kMultiplierRange);
+  }
+}
+
 void read_shape(ConfigReader& config, ModelConfig& out) {
   out.vocab_size = config.required_integer("vocab_size", 1, 1 << 24);
   out.hidden_size = config.required_integer("hidden_size", 1, kMaxDim);
@@ -284,20 +231,24 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   }
   if (out.head_dim % 2 != 0) config.fail("head_dim", "must be even");
   out.max_position_embeddings = config.integer("max_position_embeddings", 2048, 1, 1 << 28);
-  out.norm_eps = config.number("rms_norm_eps", 1e-6, kNormEpsRange);
+  out.norm_eps = read_norm_eps(config);
   out.hidden_act = config.text("hidden_act", config.text("hidden_activation", "silu"));
   if (config.has("hidden_activation")) out.hidden_act = config.text("hidden_activation", "silu");
-  out.tie_word_embeddings = config.boolean("tie_word_embeddings", out.model_type.starts_with("gemma"));
-  out.attention_bias = config.boolean("attention_bias", false);
-  out.mlp_bias = config.boolean("mlp_bias", false);
+  out.tie_word_embeddings = config.boolean("tie_word_embeddings", is_tied_by_default(out.model_type));
+  read_biases(config, out);
   out.lm_head_bias = config.boolean("lm_head_bias", false);
   out.use_qk_norm = config.boolean("use_qk_norm", false);
+  out.parallel_residual = config.boolean("use_parallel_residual", false);
+  if (config.boolean("qk_layernorm", false)) {
+    config.fail("qk_layernorm", "is not supported: q and k get no layer norms here; only models with false run");
+  }
   if (config.has("clip_qkv")) {
     config.fail("clip_qkv", "is not supported: q, k and v are not clipped here; only models with null run");
   }
   out.attention_softcap = config.number("attn_logit_softcapping", 0, kSoftcapRange);
   out.final_softcap = config.number("final_logit_softcapping", 0, kSoftcapRange);
   out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, kSoftcapRange);
+  read_multipliers(config, out);
   read_dual_chunk(config, out);
 }
 

@@ -18,14 +18,15 @@
 namespace warpweave {
 
 struct RopeConfig {
-  enum class Type { none, plain, linear, llama3, yarn, longrope };
+  enum class Type { none, plain, linear, llama3, yarn, longrope, dynamic };
   Type type = Type::plain;
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
-  double factor = 1.0;                    // linear, llama3, yarn
+  double factor = 1.0;                    // linear, llama3, yarn, dynamic
+  double alpha = 0;                       // dynamic: the base's own factor, for every length (HunYuan); 0: by the length
   double low_freq_factor = 1.0;           // llama3
   double high_freq_factor = 4.0;
-  int original_max_positions = 0;         // llama3, yarn, longrope
+  int original_max_positions = 0;         // llama3, yarn, longrope, dynamic
   double beta_fast = 32.0;                // yarn
   double beta_slow = 1.0;
   std::optional<double> attention_factor;
@@ -93,7 +94,9 @@ struct ModelConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
   bool lm_head_bias = false;
+  bool attention_out_bias = false;        // Seed-OSS: on o, which attention_bias leaves out
   bool use_qk_norm = false;               // GLM-4 MoE
+  bool parallel_residual = false;         // StableLM: attention and MLP read the same rows
   DType dtype = DType::bf16;              // of the checkpoint, as declared
 
   RopeConfig rope;                        // of full-attention layers
@@ -102,12 +105,18 @@ struct ModelConfig {
   int sliding_window = 0;                 // tokens, the row's own among them; 0: none
   std::vector<bool> sliding_layers;       // [num_layers]; empty: none
 
+  std::vector<bool> nope_layers;          // [num_layers] whose q and k are not rotated; empty: none
+
   std::optional<LinearAttnConfig> linear;
   std::vector<bool> linear_layers;        // [num_layers]; empty: none
 
   double attention_softcap = 0;           // 0: off
   double final_softcap = 0;
   double query_pre_attn_scalar = 0;       // 0: head_dim
+  double attention_multiplier = 0;        // Granite: on q.k; 0: 1/sqrt(head_dim)
+  double embedding_multiplier = 1;
+  double residual_multiplier = 1;         // on what every branch adds
+  double logit_scale = 1;
 
   int num_experts = 0;                    // 0: dense
   int experts_per_token = 0;
@@ -145,6 +154,7 @@ struct NumberRange {
 };
 inline constexpr NumberRange kNormEpsRange{1e-12, 1};
 inline constexpr NumberRange kSoftcapRange{1e-3, 1e9};
+inline constexpr NumberRange kMultiplierRange{1e-6, 1e6};
 inline constexpr NumberRange kRopeThetaRange{1.001, 1e12};
 inline constexpr NumberRange kRopeFactorRange{1e-6, 1e6};  // and every other factor of a rope
 

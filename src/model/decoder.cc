@@ -34,6 +34,7 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
   }
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     Layer& layer = layers_.emplace_back();
+    layer.parallel = spec_.layers[i].parallel;
     std::visit([&](const auto& part) { layer.mixer = make(part, spec_.layers[i]); }, weights_.layers[i].mixer);
     std::visit([&]<typename Part>(const Part& part) {
       if constexpr (!std::is_same_v<Part, std::monostate>) layer.feed_forward = make(part);
@@ -42,7 +43,8 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
 }
 
 std::unique_ptr<Mixer> DecoderModel::make(const AttentionWeights& weights, const LayerPlan& plan) {
-  const RopeTable* const rope = weights_.ropes.empty() ? nullptr : &weights_.ropes[plan.rope_index];
+  const bool rotated = !weights_.ropes.empty() && plan.rope_index >= 0;
+  const RopeTable* const rope = rotated ? &weights_.ropes[plan.rope_index] : nullptr;
   return std::make_unique<AttentionMixer>(weights, plan, rope, attention_workspace_);
 }
 std::unique_ptr<Mixer> DecoderModel::make(const LatentWeights& weights, const LayerPlan& plan) {
@@ -53,7 +55,7 @@ std::unique_ptr<Mixer> DecoderModel::make(const GdnWeights& weights, const Layer
   return std::make_unique<GdnMixer>(weights, gdn_layers_++, gdn_workspace_);
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
-  return std::make_unique<DenseFeedForward>(weights, glu_workspace_);
+  return std::make_unique<DenseFeedForward>(weights, spec_.activation, glu_workspace_);
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const ExpertsWeights& weights) {
   return std::make_unique<ExpertsFeedForward>(weights, spec_.router, *expert_load_);
@@ -63,12 +65,15 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   const int64_t vocab = spec_.vocab_size;
   x_.use(team);
   const LinearInput last = x_.normed(weights_.final_norm, weights_.lm_head, first_row, rows);
-  // A cap rounds near-equal logits to equal ones, so the best of a row is known only after it.
-  const bool capped = spec_.final_softcap > 0;
+  // What follows rounds near-equal logits to equal ones, so the best of a row is known only after it.
+  const bool capped = spec_.final_softcap > 0, changed = capped || spec_.logit_scale != 1;
   weights_.lm_head.forward(
-      last, {.data = out.values, .row_stride = vocab, .best = capped ? nullptr : out.best}, team);
-  if (!capped) return;
-  softcap_inplace(out.values, spec_.final_softcap, rows * vocab, team);
+      last, {.data = out.values, .row_stride = vocab, .best = changed ? nullptr : out.best}, team);
+  if (!changed) return;
+  team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+    scale_inplace(out.values + begin * vocab, spec_.logit_scale, (end - begin) * vocab);
+  });
+  if (capped) softcap_inplace(out.values, spec_.final_softcap, rows * vocab, team);
   if (out.best == nullptr) return;
   team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {

@@ -53,7 +53,7 @@ std::vector<std::future<RopeTable>> DecoderBuilder<Target>::rope_tables() const 
     tables.push_back(std::async(std::launch::async | std::launch::deferred, [this, rope] {
       const RopeFrequencies f = rope_frequencies(*rope, config_.rope_head_dim(), config_.max_position_embeddings,
                                                  options_.max_positions);
-      const bool interleaved = config_.latent && config_.latent->rope_interleaved;
+      const bool interleaved = config_.latent ? config_.latent->rope_interleaved : traits_.rope_interleaved;
       return RopeTable::make(f.inv_freq, options_.max_positions, interleaved, f.attention_factor);
     }));
   }
@@ -80,11 +80,10 @@ template <typename Target>
 template <typename LayerWeights>
 Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const bool around = traits_.branch_norms;  // then the norm after attention is of its branch
-  BranchNames mixer = {prefix + "self_attn.", prefix + "input_layernorm",
-                             around ? prefix + "post_attention_layernorm" : ""};
-  BranchNames feed_forward = {prefix + "mlp.", prefix + (around ? "pre_feedforward_layernorm" : "post_attention_layernorm"),
-                              around ? prefix + "post_feedforward_layernorm" : ""};
+  const auto named = [&](const char* norm) { return *norm == '\0' ? std::string() : prefix + norm; };
+  const NormNames& norms = traits_.norms;
+  BranchNames mixer = {prefix + "self_attn.", named(norms.mixer_in), named(norms.mixer_out)};
+  BranchNames feed_forward = {prefix + "mlp.", named(norms.feed_forward_in), named(norms.feed_forward_out)};
   switch (traits_.layers[index].mixer) {
     case MixerKind::attention: {
       WW_ASSIGN_OR_RETURN(out.mixer, build_attention(pack_, mixer));

@@ -7,6 +7,7 @@
 
 #include "model/config.h"
 #include "model/layer_plan.h"
+#include "ops/compute_types.h"
 #include "ops/router_rule.h"
 
 namespace warpweave {
@@ -25,6 +26,7 @@ struct AttentionSpec {
   float scale = 0;                  // on q.k
   float softcap = 0;                // 0: off
   bool wide_qk_norm = false;        // q and k are normed over all heads together
+  bool qk_norm_after_rope = false;
   bool output_gate = false;         // what a head found, times sigmoid(its gate)
   std::optional<DualChunkConfig> dual_chunk;  // where contexts are longer than one chunk
 
@@ -52,7 +54,9 @@ struct DecoderSpec {
   int vocab_size = 0;
   int hidden_size = 0;
   float final_softcap = 0;          // on the logits; 0: off
+  float logit_scale = 1;            // before that
   float embedding_scale = 1;
+  GluActivation activation = GluActivation::silu;  // of dense layers without a gate, on the first product's result
   NormSpec norm;
   AttentionSpec attention;          // of the layers whose mixer is attention
   LatentSpec latent;                // of those whose mixer is latent

@@ -168,7 +168,10 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                                          "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe", "qwen2-moe",
                                          "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
                                          "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe", "deepseek-v3-halves-moe",
-                                         "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe"),
+                                         "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe",
+                                         "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3",
+                                         "stablelm", "stablelm-parallel", "starcoder2", "falcon3", "exaone4", "ernie4_5",
+                                         "hunyuan", "seed_oss", "dynamic"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -210,7 +213,9 @@ TEST(FamilyRegistry, UnknownArchitectureNamesTheSupportedOnes) {
 
 TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
   for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "qwen3-next", "gemma2",
-                           "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe"}) {
+                           "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe",
+                           "phi3", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3", "stablelm",
+                           "stablelm-parallel", "starcoder2", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic"}) {
     auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
     ASSERT_NE(run, nullptr) << name;
     const int32_t ids[] = {5, 6, 7, 8};

@@ -7,6 +7,7 @@
 #include "model/dual_chunk.h"
 #include "model/families/family.h"
 #include "model/layers/gpu_experts_feed_forward.h"
+#include "ops/cuda/norms.h"
 
 namespace warpweave {
 
@@ -38,6 +39,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
   GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_product = spec_.hidden_size,
                                   .exact_copies = config_.num_experts > 0};
+  for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
   int64_t glu_cols = 0, fp8_depth = 0;
   bool experts_in_8_bits = false;
   for (const GpuLayerWeights& layer : weights_.layers) {
@@ -75,6 +77,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
 void GpuDecoder::make_layers() {
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     GpuLayer& layer = layers_.emplace_back();
+    layer.parallel = spec_.layers[i].parallel;
     std::visit([&]<typename Part>(const Part& part) {
       // check_gpu_model refuses models with other mixers.
       if constexpr (std::is_same_v<Part, GpuAttentionWeights>) layer.mixer = make(part, spec_.layers[i]);
@@ -86,11 +89,12 @@ void GpuDecoder::make_layers() {
 }
 
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuAttentionWeights& weights, const LayerPlan& plan) {
-  const GpuRope* const rope = weights_.ropes.empty() ? nullptr : &weights_.ropes[plan.rope_index];
+  const bool rotated = !weights_.ropes.empty() && plan.rope_index >= 0;
+  const GpuRope* const rope = rotated ? &weights_.ropes[plan.rope_index] : nullptr;
   return std::make_unique<GpuAttentionMixer>(weights, plan, rope, attention_workspace_);
 }
 std::unique_ptr<GpuFeedForward> GpuDecoder::make(const GpuDenseWeights& weights) {
-  return std::make_unique<GpuDenseFeedForward>(weights, glu_workspace_);
+  return std::make_unique<GpuDenseFeedForward>(weights, spec_.activation, glu_workspace_);
 }
 std::unique_ptr<GpuFeedForward> GpuDecoder::make(const GpuExpertsWeights& weights) {
   return std::make_unique<GpuExpertsFeedForward>(weights, *experts_, glu_workspace_);
@@ -107,6 +111,7 @@ void GpuDecoder::embed(const ForwardBatch& batch, const GpuFutureTokens& futures
 Status GpuDecoder::write_logits(float* logits) {
   WW_RETURN_IF_ERROR(x_.run_normed(weights_.final_norm, {.linear = &weights_.lm_head, .rows = x_.rows(), .y = logits,
                                                          .y_dtype = DType::f32, .y_stride = spec_.vocab_size}));
+  if (spec_.logit_scale != 1) gpu::scale(logits, spec_.logit_scale, x_.rows() * spec_.vocab_size, x_.stream());
   if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, x_.rows() * spec_.vocab_size, x_.stream());
   return {};
 }

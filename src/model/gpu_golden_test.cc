@@ -236,7 +236,9 @@ TEST_P(GpuFamilyTest, SixteenBitTypesStayClose) {
 INSTANTIATE_TEST_SUITE_P(Families, GpuFamilyTest,
                          testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "mixtral-moe",
                                          "olmoe-moe", "qwen2-moe", "glm4-moe", "phimoe-moe", "phimoe-moe-long", "gemma2",
-                                         "gemma3", "gpt-oss", "gguf"),
+                                         "gemma3", "gpt-oss", "gguf", "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2",
+                                         "gemma", "glm4", "smollm3", "stablelm", "stablelm-parallel", "starcoder2",
+                                         "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -238,7 +238,8 @@ class GpuTarget {
     for (const LinearPart& part : parts) {
       const WeightScales* scales = part.scales;
       if (scales == nullptr) return std::nullopt;
-      const bool whole = &part == &parts.back() || rows_of(part) % gpu::kFp8Block == 0;
+      const bool last = &part == &parts.back();
+      const bool whole = (last || rows_of(part) % gpu::kFp8Block == 0) && part.first_row % gpu::kFp8Block == 0;
       rows &= scales->block_cols >= cols;
       blocks &= scales->block_rows == gpu::kFp8Block && scales->block_cols == gpu::kFp8Block && whole;
     }
@@ -256,7 +257,7 @@ class GpuTarget {
       for (int64_t r = 0; r < rows_of(part); r += by_row ? 1 : gpu::kFp8Block) {
         const size_t first = out.size();
         out.resize(first + stride);
-        for (int64_t c = 0; c < scales.stride; ++c) out[first + c] = scales.at(r, c * scales.block_cols);
+        for (int64_t c = 0; c < scales.stride; ++c) out[first + c] = scales.at(part.first_row + r, c * scales.block_cols);
       }
     }
     return out;

@@ -19,9 +19,12 @@ std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
     if (config.latent) layers[i].mixer = MixerKind::latent;
     if (!config.linear_layers.empty() && config.linear_layers[i]) layers[i].mixer = MixerKind::gated_delta_net;
     if (has_experts(config, i)) layers[i].feed_forward = FeedForwardKind::experts;
-    if (config.sliding_layers.empty() || !config.sliding_layers[i]) continue;
-    layers[i].window_left = config.sliding_window - 1;
-    layers[i].rope_index = config.local_rope ? 1 : 0;
+    layers[i].parallel = config.parallel_residual;
+    if (!config.sliding_layers.empty() && config.sliding_layers[i]) {
+      layers[i].window_left = config.sliding_window - 1;
+      layers[i].rope_index = config.local_rope ? 1 : 0;
+    }
+    if (!config.nope_layers.empty() && config.nope_layers[i]) layers[i].rope_index = -1;
   }
   return layers;
 }

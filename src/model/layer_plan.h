@@ -21,7 +21,8 @@ struct LayerPlan {
   MixerKind mixer = MixerKind::attention;
   FeedForwardKind feed_forward = FeedForwardKind::dense;
   int window_left = -1;   // of attention: a row sees so many tokens before its own; -1: all
-  int rope_index = 0;     // of attention: into the weights' ropes
+  int rope_index = 0;     // of attention: into the weights' ropes; -1: q and k are not rotated
+  bool parallel = false;  // the feed-forward reads the rows as the mixer does, without what the mixer adds
 };
 
 // Attention in every layer, latent where the configuration has ranks for it, linear or sliding where it says so; experts

@@ -65,17 +65,26 @@ double scale_longrope(const RopeConfig& rope, int max_positions, int served_posi
   return stretched <= 1 ? 1.0 : std::sqrt(1 + std::log(stretched) / std::log(rope.original_max_positions));
 }
 
+// The base that a served context asks for ("NTK-aware" scaling); one for all positions, as above.
+double dynamic_theta(const RopeConfig& rope, int rotary_dim, int served_positions) {
+  const double exponent = rotary_dim / (rotary_dim - 2.0);
+  if (rope.alpha > 0) return rope.theta * std::pow(rope.alpha, exponent);
+  const double stretched = static_cast<double>(served_positions) / rope.original_max_positions;
+  return stretched <= 1 ? rope.theta : rope.theta * std::pow(rope.factor * stretched - (rope.factor - 1), exponent);
+}
+
 }  // namespace
 
 RopeFrequencies rope_frequencies(const RopeConfig& rope, int head_dim, int max_positions, int served_positions) {
   const int rotary_dim = static_cast<int>(head_dim * rope.partial_rotary_factor) / 2 * 2;
   RopeFrequencies out;
-  for (int i = 0; i < rotary_dim / 2; ++i) {
-    out.inv_freq.push_back(std::pow(rope.theta, -2.0 * i / rotary_dim));
-  }
+  const bool dynamic = rope.type == RopeConfig::Type::dynamic;
+  const double theta = dynamic ? dynamic_theta(rope, rotary_dim, served_positions) : rope.theta;
+  for (int i = 0; i < rotary_dim / 2; ++i) out.inv_freq.push_back(std::pow(theta, -2.0 * i / rotary_dim));
   switch (rope.type) {
     case RopeConfig::Type::none:
-    case RopeConfig::Type::plain: break;
+    case RopeConfig::Type::plain:
+    case RopeConfig::Type::dynamic: break;
     case RopeConfig::Type::linear:
       for (double& f : out.inv_freq) f /= rope.factor;
       break;

@@ -31,17 +31,19 @@
 
 namespace warpweave {
 
-// Rows of one weight matrix, with the optional bias that belongs to them.
+// A weight matrix, or some rows of one, with the optional bias that belongs to it.
 struct PartName {
   std::string weight;
   int64_t rows;
-  std::string bias;  // empty: none
+  std::string bias;       // empty: none
+  int64_t first_row = 0;
+  int64_t of_rows = -1;   // that the matrix has; -1: `rows` are all
 };
 
 // What the tensors of a branch are called: a mixer's or a feed-forward's.
 struct BranchNames {
   std::string prefix;    // "model.layers.3.self_attn."
-  std::string in_norm;   // "model.layers.3.input_layernorm"
+  std::string in_norm;   // "model.layers.3.input_layernorm"; empty: none
   std::string out_norm;  // empty: none
 };
 
@@ -104,7 +106,9 @@ auto TensorPacker<Target>::row_norm(const std::string& name) -> Result<RowNormOf
 template <typename Target>
 auto TensorPacker<Target>::norms(const BranchNames& names) -> Result<BranchNormsOf<Device>> {
   BranchNormsOf<Device> out;
-  WW_ASSIGN_OR_RETURN(out.in, row_norm(names.in_norm));
+  if (!names.in_norm.empty()) {
+    WW_ASSIGN_OR_RETURN(out.in, row_norm(names.in_norm));
+  }
   if (names.out_norm.empty()) return out;
   WW_ASSIGN_OR_RETURN(out.out, vector(names.out_norm + ".weight", config.hidden_size));
   return out;
@@ -133,18 +137,22 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
   std::vector<WeightScales> scales(names.size());
   for (const PartName& name : names) {
     LinearPart part;
-    const int64_t shape[] = {name.rows, in_features};
+    const bool whole = name.of_rows < 0;
+    const int64_t all_rows = whole ? name.rows : name.of_rows, shape[] = {all_rows, in_features};
     if (!exact && target.takes_fp8() && source->has_fp8(name.weight)) {
       WW_ASSIGN_OR_RETURN(Fp8Matrix matrix, source->find_fp8(name.weight, shape));
       part.weight = matrix.codes;
       part.stays = true;
       part.scales = &(scales[parts.size()] = std::move(matrix.scales));
     } else {
-      WW_ASSIGN_OR_RETURN(part, matrix(name.weight, shape, exact));
+      WW_ASSIGN_OR_RETURN(part, matrix(name.weight, shape, exact || !whole));
     }
-    if (!part.random) used.push_back(part.weight);
+    part.first_row = name.first_row;
+    part.rows = name.rows;
+    const bool known = !used.empty() && used.back().data == part.weight.data;  // the rows before these
+    if (!part.random && !known) used.push_back(part.weight);
     if (!name.bias.empty() && source->has(name.bias)) {
-      const int64_t bias_shape[] = {name.rows};
+      const int64_t bias_shape[] = {all_rows};
       WW_ASSIGN_OR_RETURN(part.bias, source->find(name.bias, bias_shape));
     }
     parts.push_back(part);

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/float16.h"
 #include "ops/elementwise_dispatch.h"
@@ -110,6 +111,26 @@ void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t c
       const float* gate = gate_up + r * 2 * cols;
       kernels().glu(activation, gate, gate + cols, cols,
                     static_cast<char*>(out) + r * cols * (bf16 ? 2 : 4), bf16);
+    }
+  });
+}
+
+void activate_rows(GluActivation activation, float* x, int64_t rows, int64_t cols, DType dtype, ThreadTeam& team) {
+  constexpr int64_t kRun = 256;
+  static const std::vector<float> ones(kRun, 1.0f);
+  over_rows(team, rows, cols * 4, [&](int64_t begin, int64_t end) {
+    float run[kRun];
+    for (int64_t r = begin; r < end; ++r) {
+      float* const row = x + r * cols;
+      for (int64_t c = 0; c < cols; c += kRun) {
+        const int64_t count = std::min(kRun, cols - c);
+        kernels().glu(activation, row + c, ones.data(), count, run, false);
+        if (dtype == DType::bf16) {
+          f32_to_bf16_row(run, count, reinterpret_cast<uint16_t*>(row) + c);
+        } else {
+          std::memcpy(row + c, run, count * sizeof(float));
+        }
+      }
     }
   });
 }

@@ -59,6 +59,10 @@ void embedding_gather(const PackedLinear& table, const int32_t* ids, int64_t cou
 void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t cols, void* out,
          DType out_dtype, ThreadTeam& team);
 
+// x = act(x) in place: [rows, cols] dense. `dtype` bf16: narrowed at the start of each row's memory, so that rows are
+// 2 * cols elements apart.
+void activate_rows(GluActivation activation, float* x, int64_t rows, int64_t cols, DType dtype, ThreadTeam& team);
+
 // x += y over count elements.
 void add_inplace(float* x, const float* y, int64_t count);
 // x += scale * y.

@@ -16,22 +16,25 @@ struct HeadPass {
   const QkvRowsCall* call;
 
   void norm_and_rotate(float* head, const float* norm, int32_t position) const {
-    if (norm) {
-      kernels->rms_norm({.x = head,
-                         .weight = norm,
-                         .cols = call->head_dim,
-                         .weight_offset = call->norm_weight_offset,
-                         .eps = call->norm_eps,
-                         .out = head,
-                         .out_is_bf16 = false,
-                         .accumulate = false});
-    }
+    if (norm && !call->norm_after_rope) apply_norm(head, norm);
     if (const RopeTable* rope = call->rope) {
       assert(position >= 0 && position < rope->positions);
       const int half = rope->rotary_dim / 2;
       kernels->rope(head, rope->cos.data() + int64_t{position} * half,
                     rope->sin.data() + int64_t{position} * half, half, rope->interleaved);
     }
+    if (norm && call->norm_after_rope) apply_norm(head, norm);
+  }
+
+  void apply_norm(float* head, const float* norm) const {
+    kernels->rms_norm({.x = head,
+                       .weight = norm,
+                       .cols = call->head_dim,
+                       .weight_offset = call->norm_weight_offset,
+                       .eps = call->norm_eps,
+                       .out = head,
+                       .out_is_bf16 = false,
+                       .accumulate = false});
   }
 
   void write(const KvPoolView& to, int32_t slot, const float* heads, int dim) const {

@@ -42,6 +42,7 @@ struct QkvRowsCall {
   int64_t v_stride = 0;
   const float* q_norm = nullptr;      // [head_dim] RMS norm per head before rope; null: none
   const float* k_norm = nullptr;
+  bool norm_after_rope = false;       // the norms follow the rotation
   float norm_weight_offset = 0.0f;    // 1 for Gemma
   float norm_eps = 1e-6f;
   const RopeTable* rope = nullptr;    // null: no rotation

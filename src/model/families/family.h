@@ -25,6 +25,30 @@ struct ExpertNames {
   const char* shared = "shared_experts";
 };
 
+// What the norms of a layer are called; an empty name: there is none. in: of the rows that a branch reads, out: of what it
+// adds to them.
+struct NormNames {
+  const char* mixer_in = "input_layernorm";
+  const char* mixer_out = "";
+  const char* feed_forward_in = "post_attention_layernorm";
+  const char* feed_forward_out = "";
+};
+
+// Tensors of attention under "self_attn.". qkv: one that holds q, k and v, in place of q_proj, k_proj and v_proj.
+struct AttentionNames {
+  const char* qkv = "";
+  const char* q_norm = "q_norm";
+  const char* k_norm = "k_norm";
+};
+
+// Tensors of a dense feed-forward under "mlp.". gate the same as up: one holds both, gate's rows first; gate empty: it
+// has none, and up's result itself passes the activation.
+struct MlpNames {
+  const char* gate = "gate_proj";
+  const char* up = "up_proj";
+  const char* down = "down_proj";
+};
+
 struct FamilyTraits {
   bool qkv_bias = false;
   bool o_bias = false;
@@ -32,10 +56,14 @@ struct FamilyTraits {
   bool mlp_bias = false;
   bool qk_norm = false;               // RMS norm per head on q and k, before rope
   bool wide_qk_norm = false;          // with qk_norm: over all heads together
+  bool qk_norm_after_rope = false;    // with qk_norm
+  bool rope_interleaved = false;      // the rotation pairs 2i with 2i + 1
   bool attention_gate = false;        // q_proj gives each head a gate beside its query (AttentionSpec::output_gate)
   bool layer_norm = false;            // layer norms with a bias in place of RMS norms
   bool sinks = false;
-  bool branch_norms = false;          // Gemma: a norm on each branch before it joins the residual
+  NormNames norms;
+  AttentionNames attention_names;
+  MlpNames mlp_names;
   bool fused_experts = false;         // gpt-oss: one transposed tensor for all experts
   bool shared_expert_gate = false;    // the shared experts' result times a sigmoid
   ExpertNames expert_names;
@@ -52,6 +80,9 @@ struct Family {
   FamilyTraits (*traits)(const ModelConfig& config);
   std::vector<LayerPlan> (*layers)(const ModelConfig& config) = transformer_layers;
 };
+
+// Norms of what the branches add alone, called as OLMo 2's are.
+inline constexpr NormNames kNormsAfter = {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
 
 std::span<const Family> all_families();
 // `unsupported`, listing what is supported, for an unknown architecture.
@@ -74,6 +105,19 @@ FamilyTraits qwen2_moe_traits(const ModelConfig& config);
 FamilyTraits glm4_moe_traits(const ModelConfig& config);
 FamilyTraits olmoe_traits(const ModelConfig& config);
 FamilyTraits phimoe_traits(const ModelConfig& config);
+FamilyTraits phi3_traits(const ModelConfig& config);
+FamilyTraits olmo2_traits(const ModelConfig& config);
+FamilyTraits granite_traits(const ModelConfig& config);
+FamilyTraits cohere2_traits(const ModelConfig& config);
+std::vector<LayerPlan> cohere2_layers(const ModelConfig& config);
+FamilyTraits gemma_traits(const ModelConfig& config);
+FamilyTraits glm4_traits(const ModelConfig& config);
+FamilyTraits stablelm_traits(const ModelConfig& config);
+FamilyTraits starcoder2_traits(const ModelConfig& config);
+FamilyTraits exaone4_traits(const ModelConfig& config);
+FamilyTraits ernie4_5_traits(const ModelConfig& config);
+FamilyTraits hunyuan_traits(const ModelConfig& config);
+FamilyTraits seed_oss_traits(const ModelConfig& config);
 FamilyTraits deepseek_v2_traits(const ModelConfig& config);
 FamilyTraits deepseek_v3_traits(const ModelConfig& config);
 

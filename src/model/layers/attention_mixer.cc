@@ -62,6 +62,7 @@ const DualChunkQueries* AttentionMixer::write_kv(const LayerCall& call) {
     rows.q_norm = data_or_null(weights_.q_norm);
     rows.k_norm = data_or_null(weights_.k_norm);
   }
+  rows.norm_after_rope = spec.qk_norm_after_rope;
   rows.norm_weight_offset = call.x.norm_spec().weight_offset;
   rows.norm_eps = call.x.norm_spec().eps;
   rows.rope = rope_;

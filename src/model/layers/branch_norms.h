@@ -11,8 +11,8 @@ struct RowNormOf {
 
 template <typename Device>
 struct BranchNormsOf {
-  RowNormOf<Device> in;
-  typename Device::Vector out;      // [hidden] Gemma: on the branch, before it joins; or empty
+  RowNormOf<Device> in;             // without a weight: the branch reads the rows as they are
+  typename Device::Vector out;      // [hidden] on the branch, before it joins; or empty
 };
 
 }  // namespace warpweave

@@ -1,4 +1,4 @@
-// Finds and packs the weights of a gated feed-forward.
+// Finds and packs the weights of a dense feed-forward.
 #pragma once
 
 #include "model/layers/dense_weights.h"
@@ -11,12 +11,18 @@ auto build_dense(TensorPacker<Target>& pack, const BranchNames& names) -> Result
   const int64_t hidden = pack.config.hidden_size, ffn = pack.config.intermediate_size;
   DenseWeightsOf<typename Target::Device> out;
   WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
-  const auto part = [&](const char* name, int64_t rows) {
-    return PartName{names.prefix + name + ".weight", rows, pack.traits.mlp_bias ? names.prefix + name + ".bias" : ""};
+  const MlpNames& mlp = pack.traits.mlp_names;
+  const auto part = [&](std::string name, int64_t rows, int64_t first_row = 0, int64_t of_rows = -1) {
+    name.insert(0, names.prefix);
+    return PartName{name + ".weight", rows, pack.traits.mlp_bias ? name + ".bias" : "", first_row, of_rows};
   };
-  WW_ASSIGN_OR_RETURN(out.gate_up, pack.linear({part("gate_proj", ffn), part("up_proj", ffn)}, hidden,
-                                               pack.traits.activation));
-  WW_ASSIGN_OR_RETURN(out.down, pack.linear({part("down_proj", hidden)}, ffn));
+  const std::string gate = mlp.gate, up = mlp.up;
+  std::vector<PartName> parts = {part(gate, ffn), part(up, ffn)};
+  if (gate == up) parts = {part(up, ffn, 0, 2 * ffn), part(up, ffn, ffn, 2 * ffn)};
+  if (gate.empty()) parts = {part(up, ffn)};
+  out.gated = !gate.empty();
+  WW_ASSIGN_OR_RETURN(out.gate_up, pack.linear(parts, hidden, out.gated ? pack.traits.activation : GluActivation::none));
+  WW_ASSIGN_OR_RETURN(out.down, pack.linear({part(mlp.down, hidden)}, ffn));
   return out;
 }
 

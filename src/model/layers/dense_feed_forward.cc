@@ -1,6 +1,7 @@
 #include "model/layers/dense_feed_forward.h"
 
 #include "model/layers/residual.h"
+#include "ops/elementwise.h"
 
 namespace warpweave {
 
@@ -11,8 +12,15 @@ Status DenseFeedForward::forward(const LayerCall& call) {
   if (act_.size() < size) act_.resize(size);
   const LinearInput input = x.normed(weights_.norms.in, weights_.gate_up);
   const DType dtype = weights_.down.preferred_input();
-  weights_.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = cols}, x.team());
-  x.add(weights_.down, {.data = act_.data(), .dtype = dtype, .rows = x.rows(), .row_stride = cols}, weights_.norms.out);
+  LinearInput act = {.data = act_.data(), .dtype = dtype, .rows = x.rows(), .row_stride = cols};
+  if (weights_.gated) {
+    weights_.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = cols}, x.team());
+  } else {
+    weights_.gate_up.forward(input, {.data = act_.data(), .row_stride = cols}, x.team());
+    activate_rows(activation_, act_.data(), x.rows(), cols, dtype, x.team());
+    if (dtype == DType::bf16) act.row_stride = 2 * cols;
+  }
+  x.add(weights_.down, act, weights_.norms.out);
   return {};
 }
 

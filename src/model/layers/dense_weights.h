@@ -1,4 +1,4 @@
-// The weights of a gated feed-forward (GLU, Shazeer 2020).
+// The weights of a dense feed-forward: gated (GLU, Shazeer 2020) in nearly all families.
 #pragma once
 
 #include "model/layers/branch_norms.h"
@@ -8,7 +8,8 @@ namespace warpweave {
 template <typename Device>
 struct DenseWeightsOf {
   BranchNormsOf<Device> norms;
-  typename Device::Linear gate_up;  // GLU
+  bool gated = true;
+  typename Device::Linear gate_up;  // GLU; without a gate: up alone
   typename Device::Linear down;
 
   template <typename Visit>

@@ -46,6 +46,7 @@ gpu::QkvRowsCall GpuAttentionMixer::qkv_rows(const GpuLayerCall& call) const {
     rows.q_norm = weights_.q_norm.data;
     rows.k_norm = weights_.k_norm.data;
   }
+  rows.norm_after_rope = spec.qk_norm_after_rope;
   rows.norm_weight_offset = call.x.norm_spec().weight_offset;
   rows.norm_eps = call.x.norm_spec().eps;
   if (rope_ != nullptr) {

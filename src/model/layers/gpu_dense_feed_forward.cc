@@ -1,6 +1,7 @@
 #include "model/layers/gpu_dense_feed_forward.h"
 
 #include "model/layers/gpu_residual.h"
+#include "ops/cuda/norms.h"
 
 namespace warpweave {
 
@@ -26,7 +27,19 @@ Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResi
   return {};
 }
 
+Status GpuDenseFeedForward::run_ungated(GpuResidual& x) const {
+  const int64_t cols = weights_.gate_up.out_features;
+  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.gate_up, .rows = x.product_rows(), .y = w_.act,
+                                                      .y_dtype = x.dtype(), .y_stride = cols}));
+  gpu::activate({.activation = activation_, .x = w_.act, .dtype = x.dtype(), .count = x.rows() * cols}, x.stream());
+  return {};
+}
+
 Status GpuDenseFeedForward::forward(const GpuLayerCall& call) {
+  if (!weights_.gated) {
+    WW_RETURN_IF_ERROR(run_ungated(call.x));
+    return call.x.add(weights_.down, w_.act, weights_.norms.out);
+  }
   WW_RETURN_IF_ERROR(run_glu({.gate_up = weights_.gate_up, .norm = &weights_.norms.in, .next = &weights_.down}, w_, call.x));
   return call.x.add(weights_.down, w_.act, weights_.norms.out);
 }

@@ -1,4 +1,4 @@
-// A gated feed-forward on a GPU, and its first product, which experts that every row passes have, too.
+// A dense feed-forward on a GPU, and the first product of a gated one, which experts that every row passes have, too.
 #pragma once
 
 #include "model/layers/gpu_workspace.h"
@@ -26,14 +26,17 @@ Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResi
 
 class GpuDenseFeedForward final : public GpuFeedForward {
  public:
-  // Both outlive this.
-  GpuDenseFeedForward(const GpuDenseWeights& weights, const GpuGluWorkspace& workspace)
-      : weights_(weights), w_(workspace) {}
+  // All outlive this; `activation` is for weights without a gate.
+  GpuDenseFeedForward(const GpuDenseWeights& weights, GluActivation activation, const GpuGluWorkspace& workspace)
+      : weights_(weights), activation_(activation), w_(workspace) {}
   std::string_view name() const override { return "MLP"; }
   Status forward(const GpuLayerCall& call) override;
 
  private:
+  Status run_ungated(GpuResidual& x) const;
+
   const GpuDenseWeights& weights_;
+  const GluActivation activation_;
   const GpuGluWorkspace& w_;
 };
 

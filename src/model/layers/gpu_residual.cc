@@ -22,6 +22,11 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   workspace.get(x_[1], limits.kept_rows * hidden_size_, sizeof(float));
   workspace.get(h_, size, dtype_info(dtype_).block_bytes);
   workspace.get(partials_, gpu::kMostPartialRows * gpu::kMostPartials * limits.widest_product, sizeof(float));
+  parallel_ = limits.parallel;
+  if (parallel_) {
+    workspace.get(held_[0], size, sizeof(float));
+    workspace.get(held_[1], limits.kept_rows * hidden_size_, sizeof(float));
+  }
   if (limits.branch_norms) workspace.get(branch_, size, sizeof(float));
   if (limits.exact_copies) workspace.get(h_f32_, size, sizeof(float));
 }
@@ -32,6 +37,12 @@ void GpuResidual::start(const ForwardBatch& batch) {
   decoding_ = batch.mode == ForwardMode::decode;
   current_ = 0;
   pending_ = {};
+  forked_ = false;
+}
+
+void GpuResidual::fork() {
+  gpu::copy_rows({.x = x_[current_], .count = rows_ * hidden_size_, .out = held_[current_], .out_dtype = DType::f32}, stream_);
+  forked_ = true;
 }
 
 // Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
@@ -55,13 +66,17 @@ gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
 }
 
 void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy) {
+  if (norm.weight.empty()) {
+    return gpu::copy_rows({.x = branch_input(), .count = rows_ * hidden_size_, .out = h_, .out_dtype = dtype_,
+                           .out_f32 = exact_copy ? h_f32_ : nullptr}, stream_);
+  }
   if (norm_.layer_norm) {
-    return gpu::layer_norm({.x = x_[current_], .rows = rows_, .cols = hidden_size_, .weight = norm.weight.data,
+    return gpu::layer_norm({.x = branch_input(), .rows = rows_, .cols = hidden_size_, .weight = norm.weight.data,
                             .bias = norm.bias.data, .eps = norm_.eps, .out = h_, .out_dtype = dtype_,
                             .out_f32 = exact_copy ? h_f32_ : nullptr},
                            stream_);
   }
-  gpu::rms_norm({.x = x_[current_], .partials = pending_, .rows = rows_, .cols = hidden_size_,
+  gpu::rms_norm({.x = const_cast<float*>(branch_input()), .partials = pending_, .rows = rows_, .cols = hidden_size_,
                  .weight = norm.weight.data, .weight_offset = norm_.weight_offset, .eps = norm_.eps,
                  .out = h_, .out_dtype = dtype_,
                  .out_f32 = exact_copy ? h_f32_ : nullptr, .prefetch = prefetch},
@@ -71,7 +86,7 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
 
 Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call) {
   call.norm = {x_[current_], norm.weight.data, norm_.weight_offset, norm_.eps};
-  if (norm_.layer_norm || !gemm_.takes_fused(call)) {
+  if (norm_.layer_norm || norm.weight.empty() || forked_ || !gemm_.takes_fused(call)) {
     normed(norm, ahead(*call.linear));
     call.norm = {};
     call.x = h_;
@@ -91,7 +106,7 @@ Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const G
   const bool direct = out_norm.empty();
   gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(), .y = direct ? x_[current_] : branch_,
                         .y_dtype = DType::f32, .y_stride = cols};
-  if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm) pending_ = leave_partials(call);
+  if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm && !parallel_) pending_ = leave_partials(call);
   call.accumulate = direct && pending_.data == nullptr;
   WW_RETURN_IF_ERROR(gemm_.run(call, stream_));
   if (direct) return {};
@@ -107,6 +122,7 @@ bool GpuResidual::keep(const ForwardBatch& batch) {
   if (rows == batch.num_tokens) return false;
   const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(sizeof(float));
   gpu::gather_rows(x_[0], batch.device.logits_rows, rows, row_bytes, x_[1], stream_);
+  if (forked_) gpu::gather_rows(held_[0], batch.device.logits_rows, rows, row_bytes, held_[1], stream_);
   current_ = 1;
   rows_ = rows;
   return true;

@@ -31,6 +31,7 @@ class GpuResidual {
     int64_t widest_product = 0;     // columns of a product that may leave partial sums
     bool branch_norms = false;      // add() may have an out_norm
     bool exact_copies = false;      // normed() may have an exact copy
+    bool parallel = false;          // fork() may be called
     bool fp8_blocks = false;        // some weights are in 8 bits with scales of blocks
   };
   void reserve(const Limits& limits, GpuWorkspace& workspace);
@@ -53,7 +54,10 @@ class GpuResidual {
 
   // What a small kernel of a step with few rows asks for ahead of the product that follows it.
   gpu::WeightPrefetch ahead(const gpu::GpuLinear& next) const;
-  // h = the normed rows.
+  // As ResidualStream's: until join() branches read the rows as they are now.
+  void fork();
+  void join() { forked_ = false; }
+  // h = the normed rows, or the rows as they are where the norm has no weight.
   void normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy = false);
   // A product of the normed rows, in place of call.x.
   Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call);
@@ -65,6 +69,8 @@ class GpuResidual {
   bool keep(const ForwardBatch& batch);
 
  private:
+  const float* branch_input() const { return forked_ ? held_[current_] : x_[current_]; }
+
   int64_t hidden_size_;
   NormSpec norm_;
   DType dtype_;
@@ -72,6 +78,7 @@ class GpuResidual {
 
   // Twice, so that rows can be picked from one into the other.
   float* x_[2] = {};                // [tokens, hidden]
+  float* held_[2] = {};             // the same, since fork()
   int current_ = 0;
   void* h_ = nullptr;               // [tokens, hidden]
   float* h_f32_ = nullptr;
@@ -79,6 +86,8 @@ class GpuResidual {
   float* partials_ = nullptr;       // sums that the next kernel adds up, of one product at a time
   gpu::PartialSums pending_;        // of x, which the next norm adds
   bool fp8_blocks_ = false;
+  bool parallel_ = false;
+  bool forked_ = false;
 
   int64_t rows_ = 0;
   void* stream_ = nullptr;

@@ -52,6 +52,7 @@ template <typename Device>
 struct LayerOf {
   std::unique_ptr<MixerOf<Device>> mixer;
   std::unique_ptr<FeedForwardOf<Device>> feed_forward;  // null: the layer has none
+  bool parallel = false;                                // as LayerPlan::parallel
 };
 
 // Runs all layers. `after(layer, name)` is called after each part that left rows in x. Stops at the first failure.
@@ -63,11 +64,14 @@ Status run_layers(std::span<const LayerOf<Device>> layers, const LayerCallOf<Dev
     const ForwardBatch batch = model.batch.of_group(model.cache.group_of(i));
     const LayerCallOf<Device> call{.batch = batch, .cache = model.cache, .attention = model.attention, .x = model.x,
                                    .layer = i, .recurrent = model.recurrent, .last_mixer = i + 1 == count};
+    const bool parallel = layer.parallel && layer.feed_forward != nullptr;
+    if (parallel) call.x.fork();
     WW_RETURN_IF_ERROR(layer.mixer->forward(call));
     if (call.last_mixer && call.batch.logits_rows.empty()) return {};
     after(call.layer, layer.mixer->name());
     if (layer.feed_forward == nullptr) continue;
     WW_RETURN_IF_ERROR(layer.feed_forward->forward(call));
+    if (parallel) call.x.join();
     after(call.layer, layer.feed_forward->name());
   }
   return {};

@@ -14,6 +14,8 @@ namespace {
 struct Notes {
   std::vector<std::string> ran;
   std::string failing;              // the part that fails
+  void fork() { ran.push_back("("); }
+  void join() { ran.push_back(")"); }
 };
 struct OnPaper {
   struct Cache {
@@ -56,10 +58,11 @@ struct LayerRun {
   Status status;
   std::vector<std::string> ran, seen;
 };
-LayerRun run(std::span<const int32_t> logits_rows, const std::string& failing = "") {
+LayerRun run(std::span<const int32_t> logits_rows, const std::string& failing = "", bool parallel = false) {
   std::vector<LayerOf<OnPaper>> layers(3);
   for (int i = 0; i < 3; ++i) {
     layers[i].mixer = std::make_unique<PaperMixer>();
+    layers[i].parallel = parallel;
     if (i != 1) layers[i].feed_forward = std::make_unique<PaperFeedForward>();
   }
   ForwardBatch batch;
@@ -84,6 +87,10 @@ TEST(RunLayers, RunsEveryPartInOrderAndMarksTheLastMixer) {
   EXPECT_TRUE(all.status.ok());
   EXPECT_EQ(all.ran, (Parts{"0m", "0f", "1m", "2m!", "2f!"}));
   EXPECT_EQ(all.seen, (Parts{"0m", "0f", "1m", "2m", "2f"}));
+}
+
+TEST(RunLayers, HoldsTheRowsForBothBranchesOfParallelLayers) {
+  EXPECT_EQ(run(kRow, "", true).ran, (Parts{"(", "0m", "0f", ")", "1m", "(", "2m!", "2f!", ")"}));
 }
 
 TEST(RunLayers, StopsAfterTheLastCacheWhereNoRowIsWanted) {

@@ -16,6 +16,7 @@ void keep_rows(float* values, int64_t cols, std::span<const int32_t> rows) {
 void ResidualStream::start(int64_t rows, ThreadTeam& team) {
   team_ = &team;
   rows_ = rows;
+  forked_ = false;  // a forward that failed may have left it so
   const size_t size = static_cast<size_t>(rows) * hidden_size_;
   if (size <= x_.size()) return;
   h_.resize(size);
@@ -25,8 +26,11 @@ void ResidualStream::start(int64_t rows, ThreadTeam& team) {
 LinearInput ResidualStream::normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows) {
   const int64_t cols = hidden_size_;
   const DType dtype = next.preferred_input();
-  const float* const x = x_.data() + first_row * cols;
-  if (norm_.layer_norm) {
+  const float* const x = (forked_ ? held_ : x_).data() + first_row * cols;
+  if (norm.weight.empty() && dtype == DType::f32) return {.data = x, .dtype = dtype, .rows = rows, .row_stride = cols};
+  if (norm.weight.empty()) {
+    f32_to_bf16_rows(x, rows, cols);
+  } else if (norm_.layer_norm) {
     layer_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
                 .bias = data_or_null(norm.bias), .eps = norm_.eps, .out = h_.data(), .out_dtype = dtype,
                 .out_stride = cols},
@@ -54,7 +58,22 @@ void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, c
            *team_);
 }
 
+void ResidualStream::f32_to_bf16_rows(const float* x, int64_t rows, int64_t cols) {
+  auto* const out = reinterpret_cast<uint16_t*>(h_.data());
+  team_->parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+    f32_to_bf16_row(x + begin * cols, (end - begin) * cols, out + begin * cols);
+  });
+}
+
+void ResidualStream::fork() {
+  const auto size = static_cast<size_t>(rows_ * hidden_size_);
+  if (held_.size() < size) held_.resize(size);
+  std::memcpy(held_.data(), x_.data(), size * sizeof(float));
+  forked_ = true;
+}
+
 void ResidualStream::keep(std::span<const int32_t> rows) {
+  if (forked_) keep_rows(held_.data(), hidden_size_, rows);
   keep_rows(x_.data(), hidden_size_, rows);
   rows_ = static_cast<int64_t>(rows.size());
 }

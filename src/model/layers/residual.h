@@ -28,7 +28,10 @@ class ResidualStream {
   float* data() { return x_.data(); }           // [rows, hidden]
   ThreadTeam& team() { return *team_; }
 
-  // The normed rows as `next` wants them, until the next call.
+  // Until join() normed() reads the rows as they are now, whatever is added to them.
+  void fork();
+  void join() { forked_ = false; }
+  // The normed rows as `next` wants them, until the next call; as they are where the norm has no weight.
   LinearInput normed(const RowNorm& norm, const PackedLinear& next) { return normed(norm, next, 0, rows_); }
   LinearInput normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows);
   // x += linear(input), through the branch's own norm where out_norm is not empty.
@@ -37,6 +40,8 @@ class ResidualStream {
   void keep(std::span<const int32_t> rows);
 
  private:
+  void f32_to_bf16_rows(const float* x, int64_t rows, int64_t cols);
+
   int64_t hidden_size_;
   NormSpec norm_;
   ThreadTeam* team_ = nullptr;
@@ -44,6 +49,8 @@ class ResidualStream {
   std::vector<float> x_;            // [rows, hidden]
   std::vector<float> h_;            // normed rows, f32 or bf16
   std::vector<float> branch_;       // [rows, hidden]; with branch norms only
+  std::vector<float> held_;         // [rows, hidden] since fork()
+  bool forked_ = false;
 };
 
 // Moves `rows`, which ascend, to the front of `values`, whose rows have `cols` elements.

@@ -116,6 +116,7 @@ struct QkvRowsCall {
   int head_dim = 0;                       // even
   const float* q_norm = nullptr;          // [head_dim], or null
   const float* k_norm = nullptr;
+  bool norm_after_rope = false;           // the norms follow the rotation
   float norm_weight_offset = 0;
   float norm_eps = 1e-6f;
   const float* cos = nullptr;             // [positions, rotary_dim / 2]; null: no rotation

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/activation.cuh"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -51,7 +52,50 @@ __global__ void __launch_bounds__(kThreads) wide_norm_kernel(WideNormCall call) 
   for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) x[i] = from_f32<T>(to_f32(x[i]) * scale * call.weight[i]);
 }
 
+// One element a thread.
+__device__ int64_t element() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
+unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsCall call) {
+  const int64_t i = element();
+  if (i >= call.count) return;
+  static_cast<T*>(call.out)[i] = from_f32<T>(call.x[i]);
+  if (call.out_f32 != nullptr) call.out_f32[i] = call.x[i];
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) activate_kernel(ActivateCall call) {
+  const int64_t i = element();
+  T* const x = static_cast<T*>(call.x);
+  if (i < call.count) x[i] = from_f32<T>(activate(call.activation, to_f32(x[i]), 1.0f));
+}
+
+__global__ void __launch_bounds__(kThreads) scale_kernel(float* x, float scale, int64_t count) {
+  const int64_t i = element();
+  if (i < count) x[i] *= scale;
+}
+
 }  // namespace
+
+void copy_rows(const CopyRowsCall& call, Stream stream) {
+  if (call.count == 0) return;
+  with_type(call.out_dtype, [&]<typename T>(T*) {
+    copy_rows_kernel<T><<<blocks_for(call.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+  });
+}
+
+void activate(const ActivateCall& call, Stream stream) {
+  if (call.count == 0) return;
+  with_type(call.dtype, [&]<typename T>(T*) {
+    activate_kernel<T><<<blocks_for(call.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+  });
+}
+
+void scale(float* x, float scale, int64_t count, Stream stream) {
+  if (count == 0) return;
+  scale_kernel<<<blocks_for(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(x, scale, count);
+}
 
 void layer_norm(const LayerNormCall& call, Stream stream) {
   if (call.rows == 0) return;

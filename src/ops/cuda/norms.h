@@ -1,5 +1,5 @@
-// Norms that few families need, in kernels of their own: layer norms with a bias (Phi-3.5-MoE), and RMS norms over
-// all heads of q or of k (OLMoE). A row's bits do not depend on the other rows. Enqueued on `stream`, no errors.
+// What few families need, in kernels of its own: layer norms with a bias (Phi-3.5-MoE), RMS norms over all heads of q
+// or of k (OLMoE), rows without a norm (OLMo 2), activations without a gate (StarCoder2), scaled logits (Granite). A row's bits do not depend on the other rows. Enqueued on `stream`, no errors.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +33,27 @@ struct WideNormCall {
   float eps = 1e-6f;
 };
 void wide_norm(const WideNormCall& call, Stream stream);
+
+// out = x, in another type.
+struct CopyRowsCall {
+  const float* x = nullptr;
+  int64_t count = 0;                      // elements
+  void* out = nullptr;                    // of out_dtype
+  DType out_dtype = DType::bf16;
+  float* out_f32 = nullptr;               // a second, exact copy for routers, or null
+};
+void copy_rows(const CopyRowsCall& call, Stream stream);
+
+// x = act(x) in place, of `dtype`.
+struct ActivateCall {
+  GluActivation activation = GluActivation::gelu_tanh;
+  void* x = nullptr;
+  DType dtype = DType::bf16;
+  int64_t count = 0;                      // elements
+};
+void activate(const ActivateCall& call, Stream stream);
+
+// x *= scale.
+void scale(float* x, float scale, int64_t count, Stream stream);
 
 }  // namespace warpweave::gpu

@@ -99,7 +99,11 @@ __device__ void load_head(const T* memory, const float* norm, const QkvRowsCall&
     for (int j = 0; j < kPack; ++j) head[i + j] = value[j];
   }
   __syncwarp();
-  if (norm != nullptr) norm_head(head, norm, call, lane);
+  if (norm != nullptr && !call.norm_after_rope) norm_head(head, norm, call, lane);
+}
+
+__device__ void norm_rotated_head(float* head, const float* norm, const QkvRowsCall& call, int lane) {
+  if (norm != nullptr && call.norm_after_rope) norm_head(head, norm, call, lane);
 }
 
 // The query at `memory`, rotated for `position` and scaled, to `out`.
@@ -108,6 +112,7 @@ __device__ void write_query(const QkvRowsCall& call, const T* memory, T* out, in
                             int lane) {
   load_head<T, kPack>(memory, call.q_norm, call, head, lane);
   if (call.cos != nullptr) rotate_head(head, position, call, lane);
+  norm_rotated_head(head, call.q_norm, call, lane);
   for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
     float value[kPack];
 #pragma unroll
@@ -157,6 +162,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
     const int position = call.positions[row], chunk_len = call.dual_chunk.chunk_len;
     rotate_head(head, chunk_len > 0 ? position % chunk_len : position, call, lane);
   }
+  if (is_k) norm_rotated_head(head, call.k_norm, call, lane);
   const int kv_head = (index - call.num_q_heads) % call.num_kv_heads;
   store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, head, lane);
 }
@@ -280,7 +286,7 @@ bool pool_takes_packs(const KvPoolView& pool) {
 
 // Lanes a head of rope_row_kernel, or 0: the call is not of its kind.
 int row_lanes(const QkvRowsCall& call) {
-  const bool plain = call.dual_chunk.chunk_len == 0 && call.dtype != DType::f32 && pool_takes_packs(call.k_out) &&
+  const bool plain = call.dual_chunk.chunk_len == 0 && !call.norm_after_rope && call.dtype != DType::f32 && pool_takes_packs(call.k_out) &&
                      pool_takes_packs(call.v_out) && reinterpret_cast<uintptr_t>(call.qkv) % 16 == 0;
   const bool whole = call.cos == nullptr || (!call.interleaved && call.rotary_dim == call.head_dim);
   if (!plain || !whole) return 0;

@@ -1,0 +1,161 @@
+#include "model/config_rope.h"
+
+#include <algorithm>
+
+namespace warpweave {
+namespace {
+
+using nlohmann::json;
+
+std::vector<float> read_factors(ConfigReader& config, const char* key) {
+  constexpr size_t kMostFactors = 4096;
+  const json* list = config.find(key);
+  std::vector<float> out;
+  if (list != nullptr && list->is_array() && list->size() <= kMostFactors) {
+    for (const json& value : *list) {
+      if (!value.is_number() || !(value.get<double>() >= 1e-6 && value.get<double>() <= 1e6)) break;
+      out.push_back(value.get<float>());
+    }
+    if (!out.empty() && out.size() == list->size()) return out;
+  }
+  config.fail(key, "must list one number from 1e-6 to 1e6 for every frequency");
+  return {};
+}
+
+void read_longrope(ConfigReader& config, RopeConfig& rope) {
+  rope.short_factors = read_factors(config, "short_factor");
+  rope.long_factors = read_factors(config, "long_factor");
+  if (rope.short_factors.size() != rope.long_factors.size()) {
+    config.fail("long_factor", "must be as long as short_factor");
+  }
+  if (config.has("short_mscale")) rope.short_mscale = config.number("short_mscale", 1.0, 0, 1e6);
+  if (config.has("long_mscale")) rope.long_mscale = config.number("long_mscale", 1.0, 0, 1e6);
+}
+
+// The part of a head that is rotated, where a file leaves it out.
+double default_rotated_part(const std::string& model_type) {
+  if (model_type == "glm4" || model_type == "glm4_moe") return 0.5;
+  return model_type == "qwen3_next" || model_type == "stablelm" ? 0.25 : 1.0;
+}
+
+RopeConfig::Type read_type(ConfigReader& r, const std::string& model_type) {
+  using Type = RopeConfig::Type;
+  const std::string type = r.text("rope_type", r.text("type", "default"));
+  // Phi-3's first files name longrope after what it was before its paper.
+  if (type == "longrope" || type == "su" || (type == "yarn" && model_type == "phi3")) return Type::longrope;
+  if (type == "default") return Type::plain;
+  if (type == "linear") return Type::linear;
+  if (type == "llama3") return Type::llama3;
+  if (type == "yarn") return Type::yarn;
+  if (type == "dynamic") return Type::dynamic;
+  r.fail("rope_type", "is '" + type.substr(0, 40) + "'; supported are default, linear, llama3, yarn, longrope and dynamic");
+  return Type::plain;
+}
+
+RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
+  RopeConfig rope;
+  rope.theta = theta;
+  const std::string model_type = config.text("model_type", "");
+  rope.partial_rotary_factor = config.number("partial_rotary_factor", default_rotated_part(model_type), 1e-3, 1.0);
+  if (section == nullptr || !section->is_object()) return rope;
+  ConfigReader r(*section, "config.json: rope");
+  rope.theta = r.number("rope_theta", rope.theta, kRopeThetaRange);
+  rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 1e-3, 1.0);
+  rope.type = read_type(r, model_type);
+  if (rope.type == RopeConfig::Type::longrope) read_longrope(r, rope);
+  rope.factor = r.number("factor", 1.0, kRopeFactorRange);
+  rope.alpha = r.has("alpha") ? r.number("alpha", 1.0, kRopeFactorRange) : 0;
+  rope.low_freq_factor = r.number("low_freq_factor", 1.0, kRopeFactorRange);
+  rope.high_freq_factor = r.number("high_freq_factor", 4.0, kRopeFactorRange);
+  rope.original_max_positions = r.integer("original_max_position_embeddings", 0, 0, 1 << 28);
+  rope.beta_fast = r.number("beta_fast", 32.0, kRopeFactorRange);
+  rope.beta_slow = r.number("beta_slow", 1.0, kRopeFactorRange);
+  if (r.has("attention_factor")) rope.attention_factor = r.number("attention_factor", 1.0, kRopeFactorRange);
+  if (r.has("mscale")) rope.mscale = r.number("mscale", 1.0, 0, 1e6);
+  if (r.has("mscale_all_dim")) rope.mscale_all_dim = r.number("mscale_all_dim", 0.0, 0, 1e6);
+  rope.truncate = r.boolean("truncate", true);
+  if (rope.type == RopeConfig::Type::llama3) {
+    if (rope.original_max_positions == 0) r.fail("original_max_position_embeddings", "must be given for llama3");
+    if (rope.high_freq_factor <= rope.low_freq_factor) r.fail("high_freq_factor", "must be above low_freq_factor");
+  }
+  if (rope.type == RopeConfig::Type::dynamic && rope.factor < 1) r.fail("factor", "must be at least 1 for dynamic");
+  if (!r.status().ok()) config.fail("rope_scaling", r.status().message());
+  return rope;
+}
+
+void check_longrope(ConfigReader& config, ModelConfig& out) {
+  if (out.rope.original_max_positions == 0) {
+    out.rope.original_max_positions = config.integer("original_max_position_embeddings", 0, 0, 1 << 28);
+  }
+  const size_t frequencies = static_cast<size_t>(out.rope_head_dim() * out.rope.partial_rotary_factor) / 2;
+  if (out.rope.short_factors.size() != frequencies) {
+    config.fail("rope_scaling", "short_factor and long_factor must hold " + std::to_string(frequencies) + " values");
+  }
+  if (out.rope.original_max_positions < 2) {
+    config.fail("original_max_position_embeddings", "must be at least 2 for longrope");
+  }
+}
+
+// Trained with max_position_embeddings, stretched by the factor. With alpha (HunYuan) that is the stretched length, and
+// the frequencies are the same for every length.
+void extend_dynamic(ConfigReader& config, ModelConfig& out) {
+  RopeConfig& rope = out.rope;
+  if (out.rope_head_dim() * rope.partial_rotary_factor < 4) {
+    return config.fail("rope_scaling", "of type dynamic needs at least 4 rotated dimensions of a head");
+  }
+  if (rope.alpha > 0 || rope.original_max_positions > 0) return;
+  const double longest = std::min(out.max_position_embeddings * rope.factor, static_cast<double>(1 << 28));
+  rope.original_max_positions = out.max_position_embeddings;
+  out.max_position_embeddings = static_cast<int>(longest);
+}
+
+}  // namespace
+
+// Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
+void read_ropes(ConfigReader& config, ModelConfig& out) {
+  const double theta = config.number("rope_theta", out.model_type == "smollm3" ? 2e6 : 1e4, kRopeThetaRange);
+  const json* parameters = config.find("rope_parameters");
+  if (parameters != nullptr && parameters->is_object() && parameters->contains("full_attention")) {
+    out.rope = read_rope(config, &(*parameters)["full_attention"], theta);
+    if (parameters->contains("sliding_attention")) {
+      out.local_rope = read_rope(config, &(*parameters)["sliding_attention"], theta);
+    }
+    return;
+  }
+  out.rope = read_rope(config, parameters != nullptr ? parameters : config.find("rope_scaling"), theta);
+  if (out.rope.type == RopeConfig::Type::longrope) check_longrope(config, out);
+  if (out.rope.type == RopeConfig::Type::dynamic) extend_dynamic(config, out);
+  if (config.has("rope_local_base_freq")) {
+    out.local_rope = RopeConfig{};
+    out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, kRopeThetaRange);
+  } else if (out.model_type == "olmo3") {  // whose windows are not stretched
+    out.local_rope = RopeConfig{};
+    out.local_rope->theta = out.rope.theta;
+  }
+}
+
+void read_nope_layers(ConfigReader& config, ModelConfig& out) {
+  out.nope_layers = nope_beside_windows(out);
+  if (out.model_type != "smollm3") return;
+  const json* rotated = config.find("no_rope_layers");  // 1 for the layers that are rotated, despite its name
+  const int interval = config.integer("no_rope_layer_interval", 4, 1, 1 << 20);
+  if (rotated != nullptr && (!rotated->is_array() || static_cast<int>(rotated->size()) != out.num_layers)) {
+    return config.fail("no_rope_layers", "must list 0 or 1 for every layer");
+  }
+  for (int i = 0; i < out.num_layers; ++i) {
+    if (rotated != nullptr && (*rotated)[i] != 0 && (*rotated)[i] != 1) {
+      return config.fail("no_rope_layers", "must list 0 or 1 for every layer");
+    }
+    out.nope_layers.push_back(rotated != nullptr ? (*rotated)[i] == 0 : (i + 1) % interval == 0);
+  }
+}
+
+std::vector<bool> nope_beside_windows(const ModelConfig& config) {
+  const bool family = config.model_type == "cohere2" || config.model_type == "exaone4";
+  if (!family || config.sliding_window == 0 || config.sliding_layers.empty()) return {};
+  std::vector<bool> out = config.sliding_layers;
+  out.flip();
+  return out;
+}
+
+}  // namespace warpweave
