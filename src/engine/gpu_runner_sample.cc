@@ -38,18 +38,15 @@ void GpuRunner::finish(Flight& flight) {
       step->sample_rows[i].state->add_output(step->sampled_ids[i]);
     }
   }
-  float gap_ms = 0, run_ms = 0;
-  if (flight.follows && cudaEventElapsedTime(&gap_ms, last_end_.get(), flight.begin.get()) == cudaSuccess) {
-    step->overhead_us = gap_ms * 1000.0;
-  }
-  if (cudaEventElapsedTime(&run_ms, flight.begin.get(), flight.end.get()) == cudaSuccess) {
-    step->device_us = run_ms * 1000.0;
-  }
+  const auto gap_ms = flight.follows ? elapsed_ms(last_end_, flight.begin) : std::nullopt;
+  const auto run_ms = elapsed_ms(flight.begin, flight.end);
+  if (gap_ms) step->overhead_us = *gap_ms * 1000.0;
+  if (run_ms) step->device_us = *run_ms * 1000.0;
   if (spdlog::should_log(spdlog::level::debug)) {
     const ForwardBatch& batch = step->builder.batch();
     LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
-              "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms, gap_ms * 1000,
-              flight.follows ? "" : " (not measured)", flight.staging_us, flight.metadata_us, flight.enqueue_us);
+              "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms.value_or(0),
+              gap_ms.value_or(0) * 1000, flight.follows ? "" : " (not measured)", flight.staging_us, flight.metadata_us, flight.enqueue_us);
   }
   std::swap(last_end_, flight.end);  // this flight's is recorded anew at its next launch
   step->done = true;

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <optional>
 #include <utility>
 
 #include "device/cuda/cuda_check.h"
@@ -46,6 +47,14 @@ inline Result<CudaEvent> create_event() {
   CudaEvent event;
   WW_CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(event.out(), cudaEventDisableTiming), "an event");
   return event;
+}
+
+// Between two timed events that were recorded and waited for; none if that cannot be said, which concerns no other call.
+inline std::optional<float> elapsed_ms(const CudaEvent& begin, const CudaEvent& end) {
+  float ms = 0;
+  if (cudaEventElapsedTime(&ms, begin.get(), end.get()) == cudaSuccess) return ms;
+  cudaGetLastError();
+  return std::nullopt;
 }
 
 }  // namespace warpweave

@@ -15,6 +15,7 @@
 #include "attention/cuda/tensor_map.h"
 #include "attention/cuda/wgmma_fp8.h"
 #include "attention/cuda/wgmma_wide.h"
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8.h"
@@ -288,9 +289,8 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
       cuda::make_matrix_map(&args.x, call.x, args.x_rows, weights.cols / of_byte, C::kBoxPlaces) != cudaSuccess) {
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
   }
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready =
-      cudaFuncSetAttribute(expert_gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<C>::kSmemBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(expert_gemm_kernel<C>, Ring<C>::kSmemBytes);  // where this fails, so does the launch
   args.row_tiles = static_cast<int>((weights.rows + C::kRows - 1) / C::kRows);
   args.chunks = static_cast<int>((weights.cols + C::Operands::kDepth - 1) / C::Operands::kDepth);
   const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * args.row_tiles;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "attention/cuda/ptx.h"
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_choice.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/launch.cuh"
@@ -184,9 +185,8 @@ template <typename T, typename R>
 void launch(const NormRouteCall& call, cudaStream_t stream) {
   with_experts_a_lane(call.rule.num_experts, [&]<typename Each>(Each) {
     const auto kernel = norm_route_kernel<T, R, Each::value>;
-    // Where this fails, so does the launch.
-    [[maybe_unused]] static const cudaError_t ready =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+    static SharedMemoryLimit limit;
+    limit.raise(kernel, kMostSmemBytes);  // where this fails, so does the launch
     const auto ctas = static_cast<unsigned>((call.rule.num_experts + kExperts - 1) / kExperts);
     launch_dependent({ctas, kThreads, static_cast<size_t>(call.rows * call.hidden * 4), stream}, kernel, call);
   });

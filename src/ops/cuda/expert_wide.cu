@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/cuda/wgmma_wide.h"
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/launch.cuh"
 
@@ -195,9 +196,8 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
       cuda::make_matrix_map(&args.x, call.x, call.places, weights.cols, kBoxPlaces) != cudaSuccess) {
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
   }
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready =
-      cudaFuncSetAttribute(expert_wide_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring::kSmemBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(expert_wide_kernel<C>, Ring::kSmemBytes);  // where this fails, so does the launch
   args.row_tiles = static_cast<int>((weights.rows + kRows - 1) / kRows);
   args.chunks = static_cast<int>((weights.cols + kDepth - 1) / kDepth);
   const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * ((args.row_tiles + 1) / kCtas);

@@ -307,13 +307,12 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
       const bool timed = std::find(std::begin(kTimedRows), std::end(kTimedRows), i) != std::end(kTimedRows);
       WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
       if (timed) {
-        cudaEventRecord(begin.get(), on);
+        WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(begin.get(), on), "timing a product");
         for (int run = 0; run < kTimedRuns; ++run) WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
-        cudaEventRecord(end.get(), on);
+        WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(end.get(), on), "timing a product");
       }
       WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on), "trying products");
-      float elapsed_ms = 0;
-      if (timed && cudaEventElapsedTime(&elapsed_ms, begin.get(), end.get()) == cudaSuccess) score *= elapsed_ms;
+      if (const auto ms = timed ? elapsed_ms(begin, end) : std::nullopt) score *= *ms;
       if (i == 0) {
         for (int64_t rows : kInvariantRows) {
           WW_ASSIGN_OR_RETURN(many.emplace_back(), trial.row(rows - 1));
@@ -446,11 +445,12 @@ Status GpuGemm::try_candidates(Plan& plan, const GemmCall& call, Stream stream) 
     CudaEvent begin, end;
     WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
     WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
-    cudaEventRecord(begin.get(), on);
+    WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(begin.get(), on), "timing a product");
     WW_RETURN_IF_ERROR(run_candidate(plan, candidate, call, stream));
-    cudaEventRecord(end.get(), on);
+    WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(end.get(), on), "timing a product");
     WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "timing a product");
-    cudaEventElapsedTime(&plan.times_ms[candidate].emplace_back(), begin.get(), end.get());
+    // What could not be timed is not chosen.
+    plan.times_ms[candidate].push_back(elapsed_ms(begin, end).value_or(std::numeric_limits<float>::infinity()));
   }
   return {};
 }

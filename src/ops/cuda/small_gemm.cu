@@ -8,6 +8,7 @@
 // With a norm fused in, every CTA reads the f32 rows itself, keeps them times the norm's weights in shared memory for
 // all its steps, and divides by the row's root mean square at the end. 132 CTAs read 16 KB for a row of 4096, 2 MB
 // from the L2: less than a kernel of its own costs for one or two rows, more for 8 (17 MB, 3 us).
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/small_gemm.h"
 
 #include <cuda_runtime.h>
@@ -314,9 +315,8 @@ __global__ void __launch_bounds__(kThreads, 1) small_gemm_kernel(const __grid_co
 
 template <typename E, typename Y, class C>
 void launch(const Args& args, int blocks, cudaStream_t stream) {
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
-      small_gemm_kernel<E, Y, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kUsedBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(small_gemm_kernel<E, Y, C>, C::kUsedBytes);  // where this fails, so does the launch
   launch_dependent({static_cast<unsigned>(blocks), kThreads, C::kUsedBytes, stream}, small_gemm_kernel<E, Y, C>, args);
 }
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "attention/cuda/kv_fragment.h"
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
@@ -322,9 +323,8 @@ __global__ void __launch_bounds__(kThreads, 1) small_gemm_fp8_kernel(const __gri
 
 template <typename E, typename Y, class C>
 void launch(const Args& args, int blocks, cudaStream_t stream) {
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
-      small_gemm_fp8_kernel<E, Y, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kUsedBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(small_gemm_fp8_kernel<E, Y, C>, C::kUsedBytes);  // where this fails, so does the launch
   launch_dependent({static_cast<unsigned>(blocks), kThreads, C::kUsedBytes, stream}, small_gemm_fp8_kernel<E, Y, C>,
                    args);
 }

@@ -4,6 +4,7 @@
 //
 // The inputs of a CTA with all of a depth of 4096 are 512 KB from the L2, as much as its share of small
 // weights: hence tiles of many weight rows, and CTAs that share a tile's depth.
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/stream_gemm.h"
 
 #include <cuda_runtime.h>
@@ -240,9 +241,8 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
       cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kStreamGemmRows) != cudaSuccess) {
     return;  // the driver is older than the chip: stream_gemm_takes() has asked
   }
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
-      stream_gemm_kernel<E, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(stream_gemm_kernel<E, C>, kMostSmemBytes);  // where this fails, so does the launch
   const int tiles = (args.columns + C::kBoxRows - 1) / C::kBoxRows;
   args.stages = kMostSmemBytes / (C::kStageBytes + kBarrierBytes);
   args.together = std::min(plan.together, args.stages);

@@ -1,6 +1,7 @@
 // wgmma with 128 input rows as the M side, half of them a warpgroup's, a tile of weight rows as the N side, both in shared
 // memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings inputs, and two
 // warpgroups that multiply; with a GLU the CTAs go through tiles without a stop between them.
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/tile_gemm.h"
 
 #include <cuda_runtime.h>
@@ -281,9 +282,8 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
       cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows) != cudaSuccess) {
     return;  // the driver is older than the chip: tile_gemm_takes() has asked
   }
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
-      tile_gemm_kernel<E, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(tile_gemm_kernel<E, C>, kMostSmemBytes);  // where this fails, so does the launch
   args.stages = (kMostSmemBytes - C::kStagingBytes) / (C::kStageBytes + kBarrierBytes);
   args.together = std::min(plan.together, args.stages);
   args.in_flight = std::clamp(plan.in_flight, args.together, args.stages);

@@ -4,6 +4,7 @@
 //
 // Two CTAs of a cluster have neighbouring tiles and read half of what they share, each for both: the L2 could not give
 // every CTA all of its own.
+#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/wide_gemm.h"
 
 #include <cuda_runtime.h>
@@ -360,9 +361,8 @@ void launch(Args& args, const GemmCall& call, const WidePlan& plan, cudaStream_t
       cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kRows / 2) != cudaSuccess) {
     return;  // the driver is older than the chip: wide_gemm_takes() has asked
   }
-  // Where this fails, so does the launch.
-  [[maybe_unused]] static const cudaError_t ready = cudaFuncSetAttribute(
-      wide_gemm_kernel<E, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSmemBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(wide_gemm_kernel<E, T>, T::kSmemBytes);  // where this fails, so does the launch
   const int down = (args.rows + kRows - 1) / kRows;
   const int across = (args.columns + T::kOutColumns - 1) / T::kOutColumns;
   args.share = plan.share;
