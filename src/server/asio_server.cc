@@ -4,8 +4,12 @@
 #include <boost/asio.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
 #include <future>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -26,6 +30,7 @@ using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, Execut
 
 constexpr std::chrono::minutes kAcceptLogPause{1};
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::chrono::milliseconds kRearmPause{10};
 
 class AsioSocket : public Socket {
  public:
@@ -69,6 +74,56 @@ class AsioSocket : public Socket {
   StreamSocket socket_;
 };
 
+// In the handler of an operation: the flag is set while that waits. Asio drops a handler unheard where memory ends
+// before its call.
+class Waiting {
+ public:
+  explicit Waiting(bool& flag) : flag_(&flag) { flag = true; }
+  Waiting(Waiting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+  ~Waiting() { end(); }
+  void end() {
+    if (flag_ != nullptr) *std::exchange(flag_, nullptr) = false;
+  }
+
+ private:
+  bool* flag_;
+};
+
+// Memory for one operation of Asio's, so that posting it cannot fail. One at a time.
+class OperationSlot {
+ public:
+  void* take(size_t bytes) {
+    if (bytes > sizeof memory_) throw std::bad_alloc();  // a test posts through it: it never is
+    return memory_;
+  }
+
+ private:
+  alignas(std::max_align_t) std::byte memory_[256];
+};
+
+template <typename T>
+struct SlotAllocator {
+  using value_type = T;
+  explicit SlotAllocator(OperationSlot* memory) : slot(memory) {}
+  template <typename U>
+  SlotAllocator(const SlotAllocator<U>& other) : slot(other.slot) {}
+  T* allocate(size_t count) { return static_cast<T*>(slot->take(count * sizeof(T))); }
+  void deallocate(T*, size_t) {}
+  template <typename U>
+  bool operator==(const SlotAllocator<U>& other) const { return slot == other.slot; }
+
+  OperationSlot* slot;
+};
+
+struct FlushWoken {
+  using allocator_type = SlotAllocator<void>;
+  allocator_type get_allocator() const { return allocator_type(slot); }
+  void operator()() const { transport->flush_woken(); }
+
+  OperationSlot* slot;
+  Transport* transport;
+};
+
 // Lets other threads post work for as long as the I/O thread runs.
 class IoGate {
  public:
@@ -79,14 +134,22 @@ class IoGate {
     asio::post(*io_, std::move(work));
     return true;
   }
+  // Has transport->flush_woken() called: takes no memory. One at a time.
+  void wake() {
+    std::lock_guard lock(mutex_);
+    if (io_ != nullptr) asio::post(*io_, FlushWoken{&slot_, transport});
+  }
   void close() {
     std::lock_guard lock(mutex_);
     io_ = nullptr;
   }
 
+  Transport* transport = nullptr;  // set once, before the first wake()
+
  private:
   std::mutex mutex_;
   asio::io_context* io_;
+  OperationSlot slot_;
 };
 
 }  // namespace
@@ -97,8 +160,10 @@ struct HttpServer::Impl {
         workers(options.max_pending_handlers),
         transport(std::move(options), router,
                   {.now = [] { return Clock::now(); },
-                   .post = [gate = gate](std::function<void()> work) { gate->post(std::move(work)); },
-                   .submit = [this](std::function<void()> job) { return workers.submit(std::move(job)); }}) {}
+                   .wake = [gate = gate] { gate->wake(); },
+                   .submit = [this](std::function<void()> job) { return workers.submit(std::move(job)); }}) {
+    gate->transport = &transport;
+  }
 
   Status listen();
   Status start_threads();
@@ -106,7 +171,13 @@ struct HttpServer::Impl {
   void on_accept(error_code error, StreamSocket socket);
   void on_accept_error(error_code error);
   void sweep();
-  void stop();
+  void run() noexcept;
+  bool arm() noexcept;
+  void stop() noexcept;
+
+  // Of the I/O thread; above what sets them.
+  bool accepting = false;  // a connection is waited for, or the pause before that
+  bool sweeping = false;   // the timer runs
 
   asio::io_context io{1};
   const std::shared_ptr<IoGate> gate;
@@ -116,6 +187,7 @@ struct HttpServer::Impl {
   Timer sweep_timer{io};
   Timer accept_pause{io};
   Clock::time_point accept_error_logged{};
+  std::atomic<bool> stop_asked{false};
   bool stopping = false;   // of the I/O thread
   std::thread thread;
   int port = 0;
@@ -162,7 +234,7 @@ Status HttpServer::Impl::start_threads() {
   Status started = workers.start(transport.options.worker_threads, start);
   if (started.ok()) {
     try {
-      thread = start([this] { io.run(); });
+      thread = start([this] { run(); });
       return {};
     } catch (const std::system_error& e) {
       started = Status::unavailable("the system gives no thread for HTTP (" + std::string(e.what()) +
@@ -175,8 +247,43 @@ Status HttpServer::Impl::start_threads() {
   return started;
 }
 
+// What fails inside, for want of memory most likely, has ended what it was done for. Accepting and sweeping begin
+// again; the loop ends with stop().
+void HttpServer::Impl::run() noexcept {
+  for (;;) {
+    io.restart();
+    if (stop_asked && !stopping) stop();
+    const bool ending = stopping;
+    const bool armed = ending || arm();
+    try {
+      if (armed) {
+        io.run();
+        if (ending) return;
+      } else {
+        io.poll();
+        std::this_thread::sleep_for(kRearmPause);
+      }
+    } catch (const std::exception& error) {
+      LOG_ERROR("the thread of connections goes on after an error: {}", error.what());
+    }
+  }
+}
+
+bool HttpServer::Impl::arm() noexcept {
+  try {
+    if (!accepting) accept_next();
+    if (!sweeping) sweep();
+    return true;
+  } catch (const std::exception&) {
+    return false;  // tried again soon
+  }
+}
+
 void HttpServer::Impl::accept_next() {
-  acceptor.async_accept([this](error_code error, StreamSocket socket) { on_accept(error, std::move(socket)); });
+  acceptor.async_accept([this, waiting = Waiting(accepting)](error_code error, StreamSocket socket) mutable {
+    waiting.end();
+    on_accept(error, std::move(socket));
+  });
 }
 
 void HttpServer::Impl::on_accept(error_code error, StreamSocket socket) {
@@ -201,7 +308,8 @@ void HttpServer::Impl::on_accept_error(error_code error) {
   }
   const bool made_room = transport.close_longest_idle(std::chrono::seconds(0));
   accept_pause.expires_after(made_room ? Clock::duration(0) : Clock::duration(kAcceptPause));
-  accept_pause.async_wait([this](error_code) {
+  accept_pause.async_wait([this, waiting = Waiting(accepting)](error_code) mutable {
+    waiting.end();
     if (!stopping) accept_next();
   });
 }
@@ -213,17 +321,20 @@ void HttpServer::Impl::sweep() {
   const double shortest_s = std::min({options.read_timeout_s, options.idle_timeout_s, options.write_timeout_s});
   sweep_timer.expires_after(
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(shortest_s / 4, 0.01, 0.5))));
-  sweep_timer.async_wait([this](error_code) { sweep(); });
+  sweep_timer.async_wait([this, waiting = Waiting(sweeping)](error_code) mutable {
+    waiting.end();
+    sweep();
+  });
 }
 
 // With every socket closed and nothing new posted, the I/O thread runs out of work and returns.
-void HttpServer::Impl::stop() {
+void HttpServer::Impl::stop() noexcept {
   stopping = true;
   gate->close();
   error_code ignored;
   acceptor.close(ignored);
-  sweep_timer.cancel();
-  accept_pause.cancel();
+  sweep_timer.cancel(ignored);
+  accept_pause.cancel(ignored);
   transport.close_all();
 }
 
@@ -233,10 +344,18 @@ HttpServer::HttpServer(ServerOptions options, Router router)
 HttpServer::~HttpServer() { stop(); }
 
 Status HttpServer::start() {
-  WW_RETURN_IF_ERROR(impl_->listen());
-  impl_->accept_next();
-  impl_->sweep();
-  return impl_->start_threads();
+  Status no_memory(StatusCode::unavailable, "out of memory");  // a text that takes none
+  try {
+    WW_RETURN_IF_ERROR(impl_->listen());
+    impl_->accept_next();
+    impl_->sweep();
+    return impl_->start_threads();
+  } catch (const std::bad_alloc&) {
+    impl_->workers.stop();
+    error_code ignored;
+    impl_->acceptor.close(ignored);
+    return no_memory;
+  }
 }
 
 int HttpServer::port() const { return impl_->port; }
@@ -244,10 +363,14 @@ int HttpServer::port() const { return impl_->port; }
 void HttpServer::set_router(Router router) {
   std::promise<void> done;
   const bool posted = impl_->thread.joinable() && impl_->gate->post([&] {
-    impl_->transport.set_router(router);
-    done.set_value();
+    try {
+      impl_->transport.set_router(router);
+      done.set_value();
+    } catch (const std::exception&) {
+      done.set_exception(std::current_exception());
+    }
   });
-  if (posted) return done.get_future().wait();
+  if (posted) return done.get_future().get();
   impl_->transport.set_router(router);
 }
 
@@ -257,7 +380,8 @@ int HttpServer::active_requests() const { return impl_->transport.active_request
 
 void HttpServer::stop() {
   if (!impl_->thread.joinable()) return;
-  asio::post(impl_->io, [impl = impl_.get()] { impl->stop(); });
+  impl_->stop_asked = true;
+  impl_->io.stop();
   impl_->thread.join();
   impl_->workers.stop();
 }

@@ -1,6 +1,8 @@
 #include "server/connection.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 
 #include "base/log.h"
 #include "server/http_syntax.h"
@@ -21,14 +23,49 @@ struct HeldRequest {
   HttpRequest request;
 };
 
+// Where not even this can be said, dropping the writer ends the answer.
+void answer_failure(const Route& route, ResponseWriter& writer, const std::exception& error) noexcept {
+  try {
+    LOG_ERROR("handler of {} failed: {}", route.path, log_safe(error.what()));
+    writer.send(500, "application/json", error_body(500, "internal error"));
+  } catch (const std::exception&) {
+    LOG_ERROR("a handler failed, and so did saying it");
+  }
+}
+
 }  // namespace
 
 Connection::Connection(Transport& transport, std::unique_ptr<Socket> socket, PeerFacts peer)
     : transport_(transport), socket_(std::move(socket)), peer_(peer), parser_(parser_limits()) {}
 
 void Connection::start() {
-  become_idle();
-  read_on();
+  guarded([this] {
+    become_idle();
+    read_on();
+  });
+}
+
+// The end of every way in from outside.
+template <typename F>
+void Connection::guarded(const F& work) noexcept {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+}
+
+void Connection::fail(const char* what) noexcept {
+  if (closed_) return;
+  try {
+    LOG_ERROR("a connection failed: {}", what);
+    if (phase_ == Phase::receiving) {
+      return reject({503, "service_unavailable", "the server could not take this request now; try again"},
+                    {{"Retry-After", "1"}}, /*keep_alive=*/false);
+    }
+  } catch (const std::exception&) {
+  }
+  close();
 }
 
 ParserLimits Connection::parser_limits() const {
@@ -62,6 +99,10 @@ void Connection::read_on() {
 
 void Connection::on_readable() {
   reading_ = false;
+  guarded([this] { read(); });
+}
+
+void Connection::read() {
   const size_t room = read_room();
   if (closed_ || room == 0) return;
   auto& buffer = transport_.read_buffer;
@@ -192,29 +233,38 @@ void Connection::give_way() {
   reject({503, "service_unavailable", "too many large requests at once; try again"}, {{"Retry-After", "1"}});
 }
 
+ExchangeHooks Connection::exchange_hooks() {
+  const auto entry = std::make_shared<WakeList::Entry>(weak_from_this());
+  return {.wake = [list = transport_.woken, entry] { list->add(entry); },
+          .run = [&transport = transport_](const std::function<void()>& job) {
+            try {
+              if (transport.hooks.submit(job)) return;
+            } catch (const std::exception&) {
+            }
+            job();
+          }};
+}
+
 void Connection::open_exchange(bool keep_alive) {
-  phase_ = Phase::answering;
-  deadline_.reset();
-  ++transport_.active_requests;
   const RequestHead& head = parser_.head();
   const ExchangeOptions options{.head_only = head.method == "HEAD",
                                 .chunked = head.minor_version == 1,
                                 .keep_alive = keep_alive && !transport_.draining && !peer_.is_spare,
                                 .allow_origin = allow_origin_,
-                                .max_buffer_bytes = transport_.options.max_write_buffer_bytes};
-  exchange_ = std::make_shared<Exchange>(options, [post = transport_.hooks.post, weak = weak_from_this()] {
-    post([weak] {
-      if (auto self = weak.lock()) self->flush();
-    });
-  });
+                                .max_buffer_bytes = transport_.options.max_write_buffer_bytes,
+                                .memory = transport_.output_memory};
+  exchange_ = std::make_shared<Exchange>(options, exchange_hooks());
+  phase_ = Phase::answering;
+  deadline_.reset();
+  ++transport_.active_requests;
 }
 
 // Answers at once. The connection stays usable only when the request was read to its end.
-void Connection::reject(const HttpError& error, const HeaderList& headers) {
+void Connection::reject(const HttpError& error, const HeaderList& headers, bool keep_alive) {
   const bool whole = parser_.done() || (parser_.head_done() && !parser_.head().has_body());
   body_ = {};
   lease_.reset();
-  open_exchange(whole && parser_.head().keep_alive);
+  open_exchange(keep_alive && whole && parser_.head().keep_alive);
   exchange_->send(error.status, "application/json", error_body(error.status, error.message, error.code), headers);
 }
 
@@ -256,20 +306,27 @@ void Connection::start_exchange() {
 
 void Connection::run_handler(std::shared_ptr<const HttpRequest> request) {
   auto writer = Exchange::make_writer(exchange_);
-  const auto job = [route = route_, request = std::move(request), writer] {
+  const auto job = [route = route_, request = std::move(request), writer]() noexcept {
     try {
       route->handler(request, writer);
-    } catch (const std::exception& e) {
-      LOG_ERROR("handler of {} failed: {}", route->path, log_safe(e.what()));
-      writer->send(500, "application/json", error_body(500, "internal error"));
+    } catch (const std::exception& error) {
+      answer_failure(*route, *writer, error);
     }
   };
-  if (route_->runs_at_once) {
-    job();
-  } else if (!transport_.hooks.submit(job)) {
+  if (route_->runs_at_once) return job();
+  bool taken = false;
+  try {
+    taken = transport_.hooks.submit(job);
+  } catch (const std::bad_alloc&) {
+  }
+  if (!taken) {
     writer->send(503, "application/json", error_body(503, "the server is overloaded; try again"),
                  {{"Retry-After", "1"}});
   }
+}
+
+void Connection::on_output() {
+  guarded([this] { flush(); });
 }
 
 void Connection::flush() {
@@ -279,8 +336,8 @@ void Connection::flush() {
   slice_end_bytes_ = kSliceBytes;
   if (!out_.early_end.empty()) {
     LOG_WARN("the stream of {} ended early: {}", route_name(), out_.early_end);
-    for (const auto& callback : out_.disconnected) callback();
-    out_.disconnected.clear();
+    const auto disconnected = std::exchange(out_.disconnected, {});
+    for (const auto& callback : disconnected) callback();
   }
   if (out_.cut) return close();
   write_on();
@@ -296,13 +353,13 @@ void Connection::write_on() {
       return;
     }
     out_done_bytes_ += sent.bytes;
-    exchange_->written(sent.bytes);
     if (out_done_bytes_ >= slice_end_bytes_) {
       slice_end_bytes_ = out_done_bytes_ + kSliceBytes;
       if (writing_) set_deadline(transport_.options.write_timeout_s);
     }
   }
   out_.bytes = {};
+  exchange_->written();
   writing_ = false;
   deadline_.reset();
   if (out_.last) finish_exchange();
@@ -310,15 +367,32 @@ void Connection::write_on() {
 
 void Connection::on_writable() {
   if (closed_ || exchange_ == nullptr) return;
-  write_on();
-  flush();  // what came while this was being written
+  guarded([this] {
+    write_on();
+    flush();  // what came while this was being written
+  });
+}
+
+void Connection::count_response(int status) const noexcept {
+  if (!transport_.options.on_response) return;
+  try {
+    transport_.options.on_response(std::string(route_name()), status);
+  } catch (const std::exception&) {
+    LOG_ERROR("an answer was not counted");
+  }
+}
+
+void Connection::give_up_answer() {
+  LOG_WARN("the answer of {} ended early: the unsent bytes of all answers passed their limit, and its reader left the "
+           "most of them, {}", route_name(), unsent_bytes());
+  close();
 }
 
 void Connection::finish_exchange() {
   exchange_.reset();
   if (lease_) std::exchange(lease_, nullptr)->release();
   --transport_.active_requests;
-  if (transport_.options.on_response) transport_.options.on_response(std::string(route_name()), out_.status);
+  count_response(out_.status);
   parser_ = RequestParser(parser_limits());
   route_ = nullptr;
   if (!out_.keep_alive) return linger();
@@ -355,7 +429,7 @@ void Connection::linger() {
   read_on();
 }
 
-void Connection::close() {
+void Connection::close() noexcept {
   if (std::exchange(closed_, true)) return;
   const auto self = shared_from_this();
   socket_->close();
@@ -367,12 +441,16 @@ void Connection::close() {
     --transport_.active_requests;
     std::exchange(exchange_, nullptr)->disconnect();
     // 499: the client closed before its answer was whole.
-    if (transport_.options.on_response) transport_.options.on_response(std::string(route_name()), 499);
+    count_response(499);
   }
   transport_.forget(self);
 }
 
 void Connection::check_deadline(Clock::time_point now) {
+  guarded([this, now] { end_what_is_late(now); });
+}
+
+void Connection::end_what_is_late(Clock::time_point now) {
   if (closed_ || !deadline_ || now < *deadline_) return;
   if (phase_ == Phase::receiving) {
     const int allowed_s = static_cast<int>(transport_.options.read_timeout_s);

@@ -4,6 +4,9 @@
 //
 // Bounds: 16 KiB of pipelined bytes; a request arrives within read_timeout_s of its first byte; each MiB
 // of output is taken within write_timeout_s; an idle connection closes after idle_timeout_s.
+//
+// What fails inside, for want of memory most likely, ends this connection alone: with a 503 where its request is still
+// arriving, else closed.
 #pragma once
 
 #include <memory>
@@ -27,10 +30,12 @@ class Connection : public SocketEvents, public std::enable_shared_from_this<Conn
   Connection(Transport& transport, std::unique_ptr<Socket> socket, PeerFacts peer);
 
   void start();
-  void close();
+  void close() noexcept;
   void check_deadline(Clock::time_point now);
   void on_readable() override;
   void on_writable() override;
+  // Sends what its answer has to send now.
+  void on_output();
 
   Clock::time_point idle_since() const { return idle_since_; }
   bool take_body_memory(size_t bytes) { return lease_->take(bytes); }
@@ -38,10 +43,18 @@ class Connection : public SocketEvents, public std::enable_shared_from_this<Conn
   size_t unfinished_body_bytes() const { return phase_ == Phase::receiving && lease_ ? lease_->bytes() : 0; }
   // Answers 503 instead of receiving on.
   void give_way();
+  // What its answer holds and its reader has not taken.
+  size_t unsent_bytes() const { return exchange_ ? exchange_->held_bytes() : 0; }
+  // Closes, and says so in the log: all answers together hold too much.
+  void give_up_answer();
 
  private:
   enum class Phase { idle, receiving, answering, lingering };
 
+  template <typename F>
+  void guarded(const F& work) noexcept;
+  void fail(const char* what) noexcept;
+  void read();
   size_t read_room() const;
   void read_on();
   void on_bytes(std::string_view bytes);
@@ -54,18 +67,21 @@ class Connection : public SocketEvents, public std::enable_shared_from_this<Conn
   void send_continue();
   void start_exchange();
   void run_handler(std::shared_ptr<const HttpRequest> request);
+  ExchangeHooks exchange_hooks();
   void open_exchange(bool keep_alive);
-  void reject(const HttpError& error, const HeaderList& headers = {});
+  void reject(const HttpError& error, const HeaderList& headers = {}, bool keep_alive = true);
   void answer_preflight(const std::string& allowed);
   void flush();
   void write_on();
   void finish_exchange();
+  void count_response(int status) const noexcept;
   void become_idle();
   void leave_idle();
   void linger();
   std::string_view header(std::string_view name) const;
   std::string_view route_name() const { return route_ != nullptr ? std::string_view(route_->path) : "unmatched"; }
   ParserLimits parser_limits() const;
+  void end_what_is_late(Clock::time_point now);
   void set_deadline(double seconds);
 
   Transport& transport_;

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
-
 namespace warpweave::server {
 namespace {
 
@@ -56,7 +54,7 @@ class ConnectionTest : public ::testing::Test {
     transport_ = std::make_unique<Transport>(
         ServerOptions{.read_timeout_s = 60, .write_timeout_s = 60}, router,
         TransportHooks{.now = [this] { return now_; },
-                       .post = [this](std::function<void()> work) { posted_.push_back(std::move(work)); },
+                       .wake = [this] { woken_ = true; },
                        .submit = [](const std::function<void()>&) { return false; }});
     transport_->admit(std::make_unique<LineSocket>(line_), true);
   }
@@ -65,11 +63,10 @@ class ConnectionTest : public ::testing::Test {
   void send(std::string_view bytes) {
     line_.to_server += bytes;
     if (line_.reader) std::exchange(line_.reader, nullptr)->on_readable();
-    while (!posted_.empty()) {
-      const auto work = std::move(posted_.front());
-      posted_.pop_front();
-      work();
-    }
+    flush();
+  }
+  void flush() {
+    while (std::exchange(woken_, false)) transport_->flush_woken();
   }
   void take(size_t bytes) {
     line_.room_bytes = bytes;
@@ -81,7 +78,7 @@ class ConnectionTest : public ::testing::Test {
   }
 
   Clock::time_point now_{1h};
-  std::deque<std::function<void()>> posted_;
+  bool woken_ = false;
   Line line_;
   std::unique_ptr<Transport> transport_;
 };

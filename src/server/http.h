@@ -41,9 +41,12 @@ class ResponseWriter {
   virtual void begin_stream(int status, std::string_view content_type) = 0;
   virtual void write(std::string chunk) = 0;
   virtual void end() = 0;
-  // Whether a chunk of so many bytes, and another one after it, can be written now without ending a stream whose reader is
-  // behind. A writer of chunks that may be left out asks first.
-  virtual bool has_room(size_t bytes) const { return true; }
+  // For streams that outrun their reader: false while much of what was written is not sent yet. Who waits for room
+  // before each write is never cut for a slow reader; one write that did not ask passes, too.
+  virtual bool has_room() const { return true; }
+  // Without room: `callback` runs when there is some, once, on a worker and never within this call; an earlier one that
+  // still waits is dropped. With room: false, and `callback` is dropped.
+  virtual bool call_when_room(std::function<void()> callback) { return false; }
 
   // `callback` runs once, on the I/O thread, when the client goes away before end() / send()
   // (at once if it already has). Used to abort the request in the engine.

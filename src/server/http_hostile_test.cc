@@ -1,6 +1,7 @@
 // Hostile clients: bytes without end, framing that two servers could read differently, memory asked for
 // and not used, streams larger than their buffer.
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "server/testing/http_test.h"
@@ -233,7 +234,7 @@ TEST_F(HostileTest, AnEventLargerThanTheBufferPasses) {
   EXPECT_GT(answer.size(), sent_bytes);
 }
 
-// Whoever asks for room before it writes is never cut, and its last event still fits.
+// Whoever asks for room before it writes is never cut, one write that does not ask still fits, and who waits is told.
 TEST_F(HostileTest, AStreamThatAsksForRoomIsWhole) {
   start({.max_write_buffer_bytes = 64 << 10});
   Client client(server_->port(), 4096);
@@ -242,14 +243,39 @@ TEST_F(HostileTest, AStreamThatAsksForRoomIsWhole) {
   std::shared_ptr<ResponseWriter> writer = events_->held[0];
   int left_out = 0;
   for (int i = 0; i < 20000; ++i) {
-    if (writer->has_room(1024)) writer->write("data: " + std::string(1016, 'x') + "\n\n");
+    if (writer->has_room()) writer->write("data: " + std::string(1016, 'x') + "\n\n");
     else ++left_out;
   }
   EXPECT_GT(left_out, 0);
+  writer->write("data: " + std::string(300'000, 'z') + "\n\n");
+  std::promise<void> room;
+  ASSERT_TRUE(writer->call_when_room([&] { room.set_value(); }));
+  client.read_until_text("z\n\n");
+  ASSERT_EQ(room.get_future().wait_for(kPatience), std::future_status::ready);
+  EXPECT_FALSE(writer->call_when_room([] { ADD_FAILURE() << "there is room"; }));
   writer->write("data: " + std::string(100'000, 'y') + "\n\n");
   writer->end();
   const std::string answer = client.read_all();
   EXPECT_TRUE(answer.ends_with("y\n\n\r\n0\r\n\r\n")) << answer.substr(answer.size() - 300);
+}
+
+// Nobody's answer is small enough to be cut alone; together they are too much.
+TEST_F(HostileTest, AllUnsentBytesTogetherHaveACap) {
+  start({.max_total_unsent_bytes = 50 << 20});
+  std::vector<std::unique_ptr<Client>> clients;
+  for (const size_t mib : {20, 24, 22}) {
+    clients.push_back(std::make_unique<Client>(server_->port(), 4096));
+    clients.back()->send(get("/hold", "Connection: close\r\n"));
+    ASSERT_TRUE(events_->wait_held(clients.size()));
+    events_->held.back()->write(std::string(mib << 20, 'x'));
+  }
+  EXPECT_TRUE(events_->wait_disconnects(1));  // the largest
+  EXPECT_NE(ask(get("/ping")).find("pong"), std::string::npos);
+  for (const auto& writer : events_->held) writer->end();
+  EXPECT_GT(clients[0]->read_all().size(), size_t{20} << 20);
+  EXPECT_LT(clients[1]->read_all().size(), size_t{24} << 20);
+  EXPECT_GT(clients[2]->read_all().size(), size_t{22} << 20);
+  EXPECT_EQ(server_->active_requests(), 0);
 }
 
 TEST_F(HostileTest, AStreamThatEndsEarlySaysWhy) {

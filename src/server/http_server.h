@@ -6,7 +6,8 @@
 // requests cut off by stop() run before it returns.
 //
 // Limits: each is a field of ServerOptions; passing one answers 413, 431, 408, 503 or ends the stream with
-// an event that says why, never grows memory.
+// an event that says why, never grows memory. Where memory ends, what was being done for a connection fails with it
+// and the server goes on.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,8 @@ struct ServerOptions {
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 32 << 20;
   size_t max_total_body_bytes = 512 << 20;    // of all bodies not yet read by their handlers; one always passes
-  size_t max_write_buffer_bytes = 1 << 20;    // unsent bytes of one connection's stream
+  size_t max_write_buffer_bytes = 1 << 20;    // unsent bytes of one connection's stream, see exchange.h
+  size_t max_total_unsent_bytes = 256 << 20;  // of all answers, see transport.h
   size_t max_pending_handlers = 4096;         // requests waiting for a worker
   double read_timeout_s = 60;                 // from a request's first byte to its last
   double idle_timeout_s = 60;                 // keep-alive without a request

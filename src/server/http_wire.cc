@@ -168,12 +168,18 @@ void append_chunk(std::string& out, std::string_view data) {
   out += "\r\n";
 }
 
+// Strings alone: destroying one of the library's objects takes memory, which an error may be about.
+static std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::string error_body(int status, std::string_view message, std::string_view code) {
   const ErrorKind kind = error_kind(status);
-  nlohmann::ordered_json body;
-  body["error"] = {{"message", message}, {"type", kind.type}, {"param", nullptr},
-                   {"code", code.empty() ? kind.code : code}};
-  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string body = "{\"error\":{\"message\":";
+  body += json_string(message);
+  body += ",\"type\":" + json_string(kind.type) + ",\"param\":null,\"code\":";
+  body += json_string(code.empty() ? kind.code : code) + "}}";
+  return body;
 }
 
 bool constant_time_equal(std::string_view a, std::string_view b) {

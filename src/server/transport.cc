@@ -20,7 +20,9 @@ Transport::Transport(ServerOptions server_options, const Router& router, Transpo
       hooks(std::move(transport_hooks)),
       keys{options.api_key, options.admin_api_key},
       guard(web_access(options)),
-      body_memory(std::make_shared<BodyMemory>(std::max(options.max_total_body_bytes, options.max_body_bytes))) {
+      body_memory(std::make_shared<BodyMemory>(std::max(options.max_total_body_bytes, options.max_body_bytes))),
+      output_memory(std::make_shared<OutputMemory>(options.max_total_unsent_bytes)),
+      woken(std::make_shared<WakeList>(hooks.wake)) {
   set_router(router);
 }
 
@@ -35,7 +37,7 @@ void Transport::admit(std::unique_ptr<Socket> socket, bool peer_is_loopback) {
     return;
   }
   const PeerFacts peer{.is_loopback = peer_is_loopback, .is_spare = connections_.size() >= max};
-  auto connection = std::make_shared<Connection>(*this, std::move(socket), peer);
+  const auto connection = std::make_shared<Connection>(*this, std::move(socket), peer);
   connections_.insert(connection);
   connection->start();
 }
@@ -55,8 +57,34 @@ void Transport::check_deadlines() {
   for (const auto& connection : all()) connection->check_deadline(now);
 }
 
-void Transport::close_all() {
-  for (const auto& connection : all()) connection->close();
+void Transport::flush_woken() {
+  woken->take([](const std::weak_ptr<Connection>& connection) {
+    if (const auto woken = connection.lock()) woken->on_output();
+  });
+  limit_output_memory();
+}
+
+void Transport::limit_output_memory() {
+  while (output_memory->is_over()) {
+    Connection* largest = nullptr;
+    size_t most_bytes = 0, holders = 0;
+    for (const auto& connection : connections_) {
+      const size_t bytes = connection->unsent_bytes();
+      holders += bytes > 0;
+      if (bytes <= most_bytes) continue;
+      largest = connection.get();
+      most_bytes = bytes;
+    }
+    if (holders < 2) return;
+    largest->give_up_answer();
+  }
+}
+
+void Transport::close_all() noexcept {
+  while (!connections_.empty()) {
+    const std::shared_ptr<Connection> connection = *connections_.begin();
+    connection->close();  // forgets it
+  }
 }
 
 bool Transport::take_body_memory(Connection& asking, size_t bytes) {

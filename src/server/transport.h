@@ -4,6 +4,9 @@
 // Room for connections: up to max_connections are served. At that number one that has been idle for a
 // moment makes room; where none is, a few more are let in for the open routes alone, so that /health
 // answers; past those a connection gets 503 and is closed.
+//
+// Unsent bytes of all answers together: past max_total_unsent_bytes the connection whose reader left the most of them is
+// closed, until they fit. One answer alone may be larger.
 #pragma once
 
 #include <array>
@@ -18,8 +21,10 @@
 
 #include "server/body_memory.h"
 #include "server/http_server.h"
+#include "server/output_memory.h"
 #include "server/route_table.h"
 #include "server/socket.h"
+#include "server/wake_list.h"
 #include "server/web_guard.h"
 
 namespace warpweave::server {
@@ -28,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 struct TransportHooks {
   std::function<Clock::time_point()> now;
-  std::function<void(std::function<void()>)> post;      // to the I/O thread, from any; may drop it at the end
+  std::function<void()> wake;                           // has flush_woken() called on the I/O thread; from any, no throw
   std::function<bool(std::function<void()>)> submit;    // to a worker; false: too many wait
 };
 
@@ -44,7 +49,9 @@ class Transport {
   // Closes a connection that waits for a request; false: there is none.
   bool close_longest_idle(Clock::duration idle_at_least);
   void check_deadlines();
-  void close_all();
+  // Sends what connections of `woken` have to send.
+  void flush_woken();
+  void close_all() noexcept;
 
   // For connections.
   const RouteTable& routes() const { return *tables_.back(); }
@@ -58,6 +65,8 @@ class Transport {
   const ApiKeys keys;
   const WebGuard guard;
   const std::shared_ptr<BodyMemory> body_memory;
+  const std::shared_ptr<OutputMemory> output_memory;
+  const std::shared_ptr<WakeList> woken;
   std::list<Connection*> idle;              // longest first
   std::array<char, 64 << 10> read_buffer;   // one for all: filled and parsed without a pause
   std::atomic<bool> draining{false};        // any thread
@@ -65,6 +74,7 @@ class Transport {
 
  private:
   std::vector<std::shared_ptr<Connection>> all() const;
+  void limit_output_memory();
 
   std::vector<std::unique_ptr<const RouteTable>> tables_;  // kept: running requests point into them
   std::unordered_set<std::shared_ptr<Connection>> connections_;

@@ -7,6 +7,7 @@ namespace warpweave::server {
 
 Status WorkerPool::start(int threads, const StartThread& start_thread) {
   try {
+    threads_.reserve(static_cast<size_t>(threads));  // a thread that runs must have its place
     for (int i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { loop(); }));
   } catch (const std::system_error& e) {
     return Status::unavailable("the system gives no more threads (" + std::string(e.what()) +
@@ -26,11 +27,13 @@ bool WorkerPool::submit(std::function<void()> job) {
 }
 
 void WorkerPool::stop() {
-  std::deque<std::function<void()>> dropped;
-  {
+  for (;;) {
+    std::function<void()> dropped;  // dies after the lock
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    dropped.swap(jobs_);
+    if (jobs_.empty()) break;
+    dropped = std::move(jobs_.front());
+    jobs_.pop_front();
   }
   available_.notify_all();
   for (std::thread& thread : threads_) {

@@ -28,6 +28,7 @@ FLAGS = ["--enable-metrics", "--max-running-requests", str(MAX_RUNNING), "--max-
          "--max-total-tokens", "8192", "--context-length", "1024", "--log-level", "warning"]
 WORKERS = 6
 MIN_ROUNDS = 8
+PATIENCE_S = 600  # a bound for hangs, not a speed: other programs may share the machine
 TEXT = "Once upon a time there was a little fox who lived at the edge of the wood and knew every path. "
 
 
@@ -58,8 +59,8 @@ class Soak:
 
     # One request each; True when the answer was read to its end.
 
-    def connect(self, timeout=60):
-        return http.client.HTTPConnection(self.address[0], int(self.address[1]), timeout=timeout)
+    def connect(self):
+        return http.client.HTTPConnection(self.address[0], int(self.address[1]), timeout=PATIENCE_S)
 
     def note(self, kind, status, allowed):
         with self.lock:
@@ -173,7 +174,7 @@ class Soak:
                 values[name.partition("{")[0]] = float(value)
         return values
 
-    def rest(self, seconds=20):
+    def rest(self, seconds=PATIENCE_S):
         """Waits until nothing runs; then what is there is there for good."""
         end = time.monotonic() + seconds
         while True:
@@ -191,7 +192,7 @@ class Soak:
     def ask_health(self):
         while not self.ending.wait(0.1):
             start = time.monotonic()
-            connection = self.connect(timeout=10)
+            connection = self.connect()
             try:
                 connection.request("GET", "/health")
                 status = connection.getresponse().status

@@ -1,7 +1,9 @@
 #include "server/api/generation.h"
 
 #include <exception>
+#include <iterator>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +13,24 @@
 
 namespace warpweave::server {
 namespace {
+
+template <typename T>
+void move_behind(std::vector<T>& all, std::vector<T>& next) {
+  all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
+}
+
+// One delta that says what `into` and then `next` say.
+void join(OutputDelta& into, OutputDelta next) {
+  move_behind(into.token_ids, next.token_ids);
+  move_behind(into.output_logprobs, next.output_logprobs);
+  move_behind(into.input_logprobs, next.input_logprobs);
+  into.text += next.text;
+  next.text = std::move(into.text);
+  next.token_ids = std::move(into.token_ids);
+  next.output_logprobs = std::move(into.output_logprobs);
+  next.input_logprobs = std::move(into.input_logprobs);
+  into = std::move(next);
+}
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
@@ -22,7 +42,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
         stream_(job.stream),
         group_rid_(std::move(job.group_rid)),
         rids_(std::move(rids)),
-        last_delta_s_(rids_.size(), 0),
+        sequences_(rids_.size()),
         remaining_(rids_.size()) {}
 
   ~Generation() {
@@ -81,7 +101,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::vector<std::pair<size_t, OutputDelta>> early = std::move(early_);
     bool failed = false;
     try {
-      for (auto& [index, delta] : early) failed |= take(index, delta);
+      for (auto& [index, delta] : early) failed |= take(index, std::move(delta));
     } catch (const std::exception& error) {
       give_up(error);
       failed = true;
@@ -101,7 +121,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
           if (!closed_) early_.emplace_back(index, std::move(delta));
           return;
         }
-        failed = take(index, delta);
+        failed = take(index, std::move(delta));
       } catch (const std::exception& error) {
         give_up(error);
       }
@@ -129,18 +149,19 @@ class Generation : public std::enable_shared_from_this<Generation> {
   }
 
   // True when this delta made the whole request fail.
-  bool take(size_t index, const OutputDelta& delta) {
+  bool take(size_t index, OutputDelta delta) {
     if (closed_) return false;
     measure(index, delta);
     if (delta.finish && delta.finish->type == FinishReason::Type::abort &&
         !delta.finish->error.ok() && delta.finish->error.code() != StatusCode::cancelled) {
-      fail_sequence(index, delta);
+      fail_sequence(index, std::move(delta));
       return remaining_ > 1;
     }
-    if (delta.finish) --remaining_;
     if (stream_) {
-      stream_delta(index, delta);
+      keep(index, std::move(delta));
+      write_kept();
     } else {
+      if (delta.finish) --remaining_;
       builder_->add(index, delta, nullptr);
       if (remaining_ == 0) {
         closed_ = true;
@@ -150,11 +171,30 @@ class Generation : public std::enable_shared_from_this<Generation> {
     return false;
   }
 
-  void stream_delta(size_t index, const OutputDelta& delta) {
+  // Behind what this sequence has still to say.
+  void keep(size_t index, OutputDelta delta) {
+    std::optional<OutputDelta>& kept = sequences_[index].kept;
+    if (kept) {
+      join(*kept, std::move(delta));
+    } else {
+      kept = std::move(delta);
+    }
+  }
+
+  // As much as there is room for; the rest when there is more.
+  void write_kept() {
+    for (size_t i = 0; i < sequences_.size() && !closed_; ++i) {
+      if (!sequences_[i].kept) continue;
+      if (!writer_->has_room() && writer_->call_when_room([self = shared_from_this()] { self->on_room(); })) return;
+      write_events(i);
+    }
+  }
+
+  void write_events(size_t index) {
+    const OutputDelta delta = *std::exchange(sequences_[index].kept, std::nullopt);
+    if (delta.finish) --remaining_;
     std::string events;
-    const bool left_out = builder_->events_repeat() && !delta.finish && !writer_->has_room(last_event_bytes_);
-    builder_->add(index, delta, left_out ? nullptr : &events);
-    if (!left_out) last_event_bytes_ = events.size();
+    builder_->add(index, delta, &events);
     if (remaining_ == 0) {
       builder_->append_last_events(&events);
       events += builder_->stream_end();
@@ -167,17 +207,38 @@ class Generation : public std::enable_shared_from_this<Generation> {
     }
   }
 
+  void on_room() noexcept {
+    bool failed = false;
+    {
+      std::lock_guard lock(mutex_);
+      try {
+        if (!closed_) write_kept();
+      } catch (const std::exception& error) {
+        give_up(error);
+        failed = true;
+      }
+    }
+    if (failed) abort_all();
+  }
+
   void begin_stream() {
     if (stream_begun_) return;
     stream_begun_ = true;
     writer_->begin_stream(200, "text/event-stream");
   }
 
-  // A stream that has begun says it in the sequence's own last event too: finish_reason abort.
-  void fail_sequence(size_t index, const OutputDelta& delta) {
+  // A stream that has begun says what it still has to say, and this in the sequence's own last event too:
+  // finish_reason abort.
+  void fail_sequence(size_t index, OutputDelta delta) {
+    const Status error = delta.finish->error;
     std::string events;
-    if (stream_begun_) builder_->add(index, delta, &events);
-    fail(delta.finish->error, std::move(events));
+    if (stream_begun_) {
+      keep(index, std::move(delta));
+      for (size_t i = 0; i < sequences_.size(); ++i) {
+        if (sequences_[i].kept) builder_->add(i, *sequences_[i].kept, &events);
+      }
+    }
+    fail(error, std::move(events));
   }
 
   // `events`: what goes out before the error, of a stream that has begun.
@@ -194,7 +255,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     ServerMetrics* metrics = api_->metrics();
     if (!metrics) return;
     const int new_tokens = static_cast<int>(delta.token_ids.size());
-    double& last_s = last_delta_s_[index];
+    double& last_s = sequences_[index].last_delta_s;
     if (new_tokens > 0 && delta.completion_tokens == new_tokens) {
       metrics->observe_first_token(delta.e2e_latency_s);
     } else if (new_tokens > 0) {
@@ -219,10 +280,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool open_ = false;
   bool closed_ = false;
   bool stream_begun_ = false;
-  size_t last_event_bytes_ = 0;
   std::vector<std::pair<size_t, OutputDelta>> early_;
-  std::vector<double> last_delta_s_;
-  size_t remaining_;
+  struct Sequence {
+    std::optional<OutputDelta> kept{};  // of a stream: what its reader was not ready for
+    double last_delta_s = 0;
+  };
+  std::vector<Sequence> sequences_;
+  size_t remaining_;                    // sequences whose last delta was not written yet
 };
 
 }  // namespace

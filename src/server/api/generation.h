@@ -3,6 +3,9 @@
 // Deltas of different sequences may come from different threads; a lock puts them in line. The
 // answer is written on the thread of the delta that completes it. When the client goes away, or a
 // sequence fails, all sequences are aborted in the engine.
+//
+// A stream whose reader is behind waits: what the engine says meanwhile is kept, joined to one delta a sequence, and
+// becomes events when there is room. So no such stream is cut, and nobody holds more than a whole answer's deltas.
 #pragma once
 
 #include <memory>
@@ -19,10 +22,8 @@ class ResponseBuilder {
  public:
   virtual ~ResponseBuilder() = default;
 
-  // Takes in the next delta of sequence `index`. For a stream, appends its server-sent events; null: it says nothing now.
+  // Takes in the next delta of sequence `index`. For a stream, appends its server-sent events; else null.
   virtual void add(size_t index, const OutputDelta& delta, std::string* events) = 0;
-  // Whether each event of a sequence holds all that its earlier ones held, so that a reader who is behind can do without some.
-  virtual bool events_repeat() const { return false; }
   // What a stream says after its last delta, before [DONE].
   virtual void append_last_events(std::string* events) {}
   // The whole answer; not for streams.

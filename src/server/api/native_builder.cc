@@ -39,8 +39,6 @@ class NativeBuilder final : public ResponseBuilder {
     *events += "\n\n";
   }
 
-  bool events_repeat() const override { return true; }
-
   std::string body() override {
     if (!options_.as_list) return std::move(sequences_[0].reply);
     std::string out = "[";

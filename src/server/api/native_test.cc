@@ -189,27 +189,6 @@ TEST(Generate, AbortRequestEndsAGroupByItsRid) {
   EXPECT_EQ(api.post("/abort_request", R"({"abort_all": true})").status, 200);
 }
 
-// Cumulative events hold all that came before: a reader who is behind misses none of the text.
-TEST(Generate, AReaderWhoIsBehindGetsFewerEventsAndAllOfTheText) {
-  TestApiOptions options;
-  options.engine.script.assign(200, " word");
-  options.engine.token_delay = std::chrono::milliseconds(2);
-  TestApi api(std::move(options));
-  const std::string body = R"({"input_ids": [1, 2], "stream": true, "sampling_params": {"max_new_tokens": 200}})";
-  const auto events_of = [&](bool room) {
-    const auto writer = api.begin("POST", "/generate", body);
-    EXPECT_TRUE(writer->wait_first_write());
-    writer->room = room;
-    EXPECT_TRUE(writer->wait_done());
-    return Reply{writer->status, writer->content_type, writer->body, {}, true}.events();
-  };
-  const std::vector<std::string> all = events_of(true), some = events_of(false);
-  EXPECT_EQ(all.size(), 201u);
-  EXPECT_LT(some.size(), all.size());
-  ASSERT_GE(some.size(), 2u);
-  EXPECT_EQ(Json::parse(some[some.size() - 2])["text"], Json::parse(all[all.size() - 2])["text"]);
-}
-
 // What a shutdown ends is no answer: 503 where nothing was sent, else an event that says so.
 TEST(Generate, RequestsEndedByAShutdownSaySo) {
   TestApiOptions options;

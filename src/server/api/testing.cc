@@ -62,6 +62,23 @@ void RecordingWriter::on_disconnect(std::function<void()> callback) {
   on_disconnect_ = std::move(callback);
 }
 
+bool RecordingWriter::call_when_room(std::function<void()> callback) {
+  std::lock_guard lock(mutex_);
+  if (room) return false;
+  when_room_.swap(callback);
+  return true;
+}
+
+void RecordingWriter::set_room(bool has_room) {
+  std::function<void()> callback;
+  {
+    std::lock_guard lock(mutex_);
+    room = has_room;
+    if (has_room) callback.swap(when_room_);
+  }
+  if (callback) callback();
+}
+
 bool RecordingWriter::wait_done(std::chrono::seconds timeout) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, timeout, [&] { return done_; });

@@ -27,15 +27,16 @@ class RecordingWriter : public ResponseWriter {
   void begin_stream(int status, std::string_view content_type) override;
   void write(std::string chunk) override;
   void end() override;
-  bool has_room(size_t) const override { return room; }
+  bool has_room() const override { return room; }
+  bool call_when_room(std::function<void()> callback) override;
   void on_disconnect(std::function<void()> callback) override;
 
   // Waits for send() or end(); false after `timeout`.
   bool wait_done(std::chrono::seconds timeout = std::chrono::seconds(30));
   bool wait_first_write(std::chrono::seconds timeout = std::chrono::seconds(30));
   void disconnect();
+  void set_room(bool has_room);  // runs what waited for it
 
-  std::atomic<bool> room{true};  // what has_room() says
   int status = 0;
   bool streamed = false;
   int answers = 0;  // calls of send() and begin_stream(): must end up as 1
@@ -49,7 +50,8 @@ class RecordingWriter : public ResponseWriter {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
-  std::function<void()> on_disconnect_;
+  std::function<void()> on_disconnect_, when_room_;
+  std::atomic<bool> room{true};
 };
 
 struct Reply {

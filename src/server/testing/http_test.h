@@ -141,6 +141,17 @@ class HttpTest : public ::testing::Test {
     events_->changed.notify_all();
   }
 
+  // The streams of /hold, each after `work`; then they end with their writers.
+  template <typename F>
+  void release_held(const F& work) {
+    std::vector<std::shared_ptr<ResponseWriter>> held;
+    {
+      std::lock_guard lock(events_->mutex);
+      held.swap(events_->held);
+    }
+    for (const auto& writer : held) work(*writer);
+  }
+
   Router make_router() {
     Router router;
     auto events = events_;

@@ -125,7 +125,7 @@ TransportSim::TransportSim(SimOptions options) : options_(options), random_(opti
   transport_ = std::make_unique<Transport>(
       server, make_router(),
       TransportHooks{.now = [this] { return now_; },
-                     .post = [this](std::function<void()> work) { posted_.push_back(std::move(work)); },
+                     .wake = [this] { posted_.emplace_back([this] { transport_->flush_woken(); }); },
                      .submit =
                          [this](std::function<void()> job) {
                            if (options_.fail_nth_submit && ++submits_ % 3 == 0) return false;
