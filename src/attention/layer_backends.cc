@@ -1,5 +1,5 @@
-// Kernels of the layers that --attention-backend does not choose for. Written are the linear ones on CPUs (src/linear);
-// the others stand here as the field's documentation claims them.
+// Kernels of the layers that --attention-backend does not choose for. Written are the linear ones on CPUs and on NVIDIA GPUs
+// that models are served on (src/linear); the others stand here as the field's documentation claims them.
 #include <vector>
 
 #include "attention/registry.h"
@@ -14,9 +14,11 @@ using P = AttentionPhase;
 
 constexpr EnumSet<P> kBothPhases = {P::prefill, P::decode};
 constexpr EnumSet<ModelDType> k16Bit = {ModelDType::bf16, ModelDType::f16};
-constexpr EnumSet<A> kCuda = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,
-                              A::sm_100, A::sm_103, A::sm_120, A::sm_121};
-constexpr EnumSet<A> kAmd = {A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<A> kAmpereAndAda = {A::sm_80, A::sm_86, A::sm_89};
+constexpr EnumSet<A> kServedCuda = {A::sm_80, A::sm_86, A::sm_89, A::sm_90};
+constexpr EnumSet<A> kOtherCuda = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121};
+constexpr EnumSet<A> kOtherCudaAndAmd = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<A> kAllButHopper = {A::sm_75, A::sm_80, A::sm_86, A::sm_89, A::sm_100, A::sm_103, A::sm_120, A::sm_121};
 constexpr EnumSet<A> kCpu = {A::cpu_x86_64, A::cpu_other};
 constexpr EnumSet<A> kCudaAndAmd = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,  A::sm_100,
                                     A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
@@ -27,11 +29,11 @@ constexpr EnumSet<A> kHopperAndBlackwell = {A::sm_90, A::sm_100, A::sm_103};
 
 // Linear layers keep a state instead of KV: formats, head dims and pages do not apply. `spec`: target verify.
 constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P> phases, EnumSet<A> archs,
-                      SpecSupport spec, std::string_view kernels = {}) {
+                      SpecSupport spec, KernelNames kernels = {}) {
   Caps caps;
   caps.name = name;
   caps.summary = summary;
-  caps.kernels = {kernels, kernels};
+  caps.kernels = kernels;
   caps.kinds = {K::linear};
   caps.phases = phases;
   caps.archs = archs;
@@ -39,6 +41,10 @@ constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P
   caps.spec = spec;
   return caps;
 }
+
+// Steps, commits and, in f32, prompts run the same kernel under every name of a GPU.
+constexpr KernelNames kTile = {"linear_tile", "linear_step"}, kWgmma = {"linear_wgmma", "linear_step"},
+                     kOnCpu = {"linear_cpu", "linear_cpu"};
 
 constexpr Caps vision(std::string_view name, std::string_view summary, EnumSet<A> archs) {
   Caps caps;
@@ -72,12 +78,16 @@ constexpr Caps kLayerCaps[] = {
     sparse("flashmla_sparse", kHopperAndBlackwell, {F::bf16, F::fp8_e4m3}, {F::bf16}),
     sparse("flashmla_kv", kHopperAndBlackwell, {F::fp8_e4m3}, {}),
     sparse("fa3", {A::sm_90}, {F::bf16}, {}),
-    linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kCudaAndAmd, SpecSupport::chain),
+    linear("triton", "GDN and KDA on NVIDIA GPUs: tiles by mma.sync", kBothPhases, kServedCuda, SpecSupport::tree, kTile),
+    linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kOtherCudaAndAmd, SpecSupport::chain),
     linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
-    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpu, SpecSupport::tree, "linear_cpu"),
-    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpu, SpecSupport::tree, "linear_cpu"),
-    linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kCuda, SpecSupport::none),
-    linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kCuda, SpecSupport::none),
+    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpu, SpecSupport::tree, kOnCpu),
+    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpu, SpecSupport::tree, kOnCpu),
+    linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90}, SpecSupport::tree, kWgmma),
+    linear("flashinfer", "GDN and KDA on Ampere and Ada, the kernels of triton", kBothPhases, kAmpereAndAda, SpecSupport::tree, kTile),
+    linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kOtherCuda, SpecSupport::none),
+    linear("cutedsl", "GDN and KDA on Hopper: WGMMA", kBothPhases, {A::sm_90}, SpecSupport::tree, kWgmma),
+    linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kAllButHopper, SpecSupport::none),
     vision("sdpa", "the library's attention", kAll),
     vision("fa3", "Hopper", {A::sm_90}),
     vision("fa4", "Hopper and Blackwell", kHopperAndBlackwell),
@@ -86,14 +96,21 @@ constexpr Caps kLayerCaps[] = {
     vision("xpu_attn", "Intel GPUs", {A::intel_xe}),
 };
 
+#if defined(WARPWEAVE_CUDA)
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
+
 bool is_written(const Caps& caps) { return !caps.kernels.decode.empty(); }
+bool is_built(const Caps& caps) { return is_written(caps) && (kHasCuda || (caps.archs.bits & kCpu.bits) != 0); }
 
 }  // namespace
 
 std::span<const KnownBackend> known_layer_backends() {
   static const std::vector<KnownBackend> known = [] {
     std::vector<KnownBackend> list;
-    for (const Caps& caps : kLayerCaps) list.push_back({&caps, is_written(caps), nullptr, is_written(caps)});
+    for (const Caps& caps : kLayerCaps) list.push_back({&caps, is_built(caps), nullptr, is_written(caps)});
     return list;
   }();
   return known;

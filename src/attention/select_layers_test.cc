@@ -70,7 +70,7 @@ TEST(LinearLayers, VerifyNeedsItsOwnKernel) {
   AttentionFlags flags;
   flags.speculative_algorithm = "NEXTN";
   flags.linear_attn_decode_backend = "cutedsl";
-  const auto resolved = select("h200", qwen_next(), flags);
+  const auto resolved = select("b200", qwen_next(), flags);
   ASSERT_TRUE(resolved.ok()) << resolved.status().message();
   EXPECT_EQ(resolved->linear_verify, "triton");
   EXPECT_TRUE(mentions(resolved->reasons, "cutedsl has no verify kernel"));
@@ -96,7 +96,9 @@ TEST(LinearLayers, EachOfTheThreeIsChosenApart) {
            {"cpu", "", "", "cpu", 0, "triton", "cpu", "", "decode: --linear-attn-decode-backend -> cpu"},
            {"xeon", "triton", "cpu", "", 0, "cpu", "triton", "", "decode: --linear-attn-backend -> triton"},
            {"h200", "flashinfer", "", "", 0, "flashinfer", "flashinfer", "", "prefill: --linear-attn-backend"},
-           {"h200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "triton",
+           {"h200", "cutedsl", "", "", 0, "cutedsl", "cutedsl", "", "prefill: --linear-attn-backend -> cutedsl"},
+           {"h200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "cutedsl", "target verify: cutedsl, as decode"},
+           {"b200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "triton",
             "because cutedsl has no verify kernel for chains"},
            {"mi300x", "", "", "", 1, "triton", "triton", "triton", "target verify: triton, as decode"}}) {
     for (LinearAttention kind : {LinearAttention::gdn, LinearAttention::kda}) {
@@ -130,23 +132,24 @@ TEST(LinearLayers, TreesNeedKernelsForTrees) {
   flags.speculative_eagle_topk = 4;
   flags.speculative_num_draft_tokens = 8;
   flags.attention_backend = "triton";
-  const auto refused = select("h200", qwen_next(), flags);
+  EXPECT_EQ(select("h200", qwen_next(), flags)->linear_verify, "triton");
+  const auto refused = select("b200", qwen_next(), flags);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().field(), "--speculative-algorithm");
-  EXPECT_NE(refused.status().message().find("no kernel verifies drafts in GDN layers on sm_90 (trees"), std::string::npos)
+  EXPECT_NE(refused.status().message().find("no kernel verifies drafts in GDN layers on sm_100 (trees"), std::string::npos)
       << refused.status().message();
   flags.speculative_eagle_topk = 1;
   flags.speculative_num_draft_tokens = 4;
-  EXPECT_TRUE(select("h200", qwen_next(), flags).ok());
+  EXPECT_TRUE(select("b200", qwen_next(), flags).ok());
 }
 
 TEST(LinearLayers, Refusals) {
   AttentionFlags flags;
   flags.linear_attn_backend = "cutedsl";
-  expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "cannot run prefill");
+  expect_refused("b200", qwen_next(), flags, "--linear-attn-backend", "cannot run prefill");
   expect_refused("cpu", qwen_next(), flags, "--linear-attn-backend", "these have: triton, cpu");
   flags.linear_attn_backend = "cpu";
-  expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "these have: triton, flashinfer");
+  expect_refused("h200", qwen_next(), flags, "--linear-attn-backend", "these have: triton, cutedsl, flashinfer");
   flags.linear_attn_backend = "flashinfer";
   expect_refused("cpu", qwen_next(), flags, "--linear-attn-backend", "it has no such kernel");
   flags.linear_attn_backend = "tritno";

@@ -34,6 +34,10 @@ struct DeviceBatchArrays {
   const int32_t* page_table = nullptr;
   const int32_t* logits_rows = nullptr;
   const uint32_t* tree_mask = nullptr;
+  // [num_reqs] with recurrent layers: state_slots, -1 for padding, and where a request's state before its rows is read
+  // from: the same, or -1 where they begin at position 0.
+  const int32_t* state_slots = nullptr;
+  const int32_t* initial_state_slots = nullptr;
 };
 
 // What differs between the groups of a cache (kv/cache_layout.h): where a token's K/V stand.

@@ -143,27 +143,22 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   return shape;
 }
 
-namespace {
+LinearAttnNames linear_attn_names(const ServePlan& plan) {
+  return {.prefill = plan.attention.linear.prefill, .decode = plan.attention.linear.decode, .verify = {},
+          .verify_trees = false};
+}
 
-// The states of recurrent layers and the kernels that selection named.
-Result<std::unique_ptr<HostRecurrent>> start_states(const DeviceSetup& setup, double pool_bytes, ThreadTeam& team) {
+Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
   WW_RETURN_IF_ERROR(size_state_slots(args, config, pool_bytes, setup.scheduler));
   WW_RETURN_IF_ERROR(Scheduler::validate(setup.scheduler));
   const StateCacheShape shape = state_cache_shape(config, setup.scheduler.state_slots, state_dtype(args));
-  const Resolved& attention = setup.plan.attention;
-  WW_ASSIGN_OR_RETURN(auto recurrent, HostRecurrent::create(config, shape, {.prefill = attention.linear.prefill,
-                                                                            .decode = attention.linear.decode,
-                                                                            .verify = {}, .verify_trees = false}, team));
-  for (const std::string& reason : recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);
   LOG_INFO("state pool: {} slots of {} bytes, {} of them for running requests, {} for checkpoints", shape.num_slots,
            StateCache::bytes_per_slot(shape), setup.scheduler.state_request_slots,
            shape.num_slots - setup.scheduler.state_request_slots);
-  return recurrent;
+  return shape;
 }
-
-}  // namespace
 
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const ServerArgs& args = setup.options.args;
@@ -203,7 +198,9 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
                       (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
   if (config.linear) {
-    WW_ASSIGN_OR_RETURN(parts.recurrent, start_states(setup, pool_bytes, *parts.team));
+    WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, pool_bytes));
+    WW_ASSIGN_OR_RETURN(parts.recurrent, HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
+    for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);
     pool_bytes -= static_cast<double>(parts.recurrent->states.size_bytes());
   }
   WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,

@@ -3,10 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <numeric>
+#include <optional>
 
 #include "attention/registry.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/memory.h"
+#include "model/recurrent.h"
 
 namespace warpweave {
 namespace {
@@ -26,7 +28,7 @@ Result<std::unique_ptr<AttentionBackend>> plain_backend(const GpuKvCheckSetup& s
 
 // Host arrays of a forward and their places on the device.
 struct Arrays {
-  std::vector<int32_t> ids, order, q_indptr, kv_lens, last_row;
+  std::vector<int32_t> ids, order, q_indptr, kv_lens, last_row, state_slot = {0}, no_state = {kNoStateSlot};
   DeviceBuffer memory;
   size_t used = 0;
 
@@ -45,7 +47,7 @@ Result<ForwardBatch> make_batch(const ModelConfig& config, int tokens, void* str
   arrays.q_indptr = {0, tokens};
   arrays.kv_lens = {tokens};
   arrays.last_row = {tokens - 1};
-  WW_ASSIGN_OR_RETURN(arrays.memory, DeviceBuffer::allocate(size_t{8} * 256 * sizeof(int32_t), "the KV format check"));
+  WW_ASSIGN_OR_RETURN(arrays.memory, DeviceBuffer::allocate(size_t{10} * 256 * sizeof(int32_t), "the KV format check"));
   ForwardBatch batch;
   batch.mode = ForwardMode::extend;
   batch.num_reqs = 1;
@@ -62,6 +64,8 @@ Result<ForwardBatch> make_batch(const ModelConfig& config, int tokens, void* str
   batch.device.q_indptr = arrays.put(arrays.q_indptr);
   batch.device.kv_lens = arrays.put(arrays.kv_lens);
   batch.device.logits_rows = arrays.put(arrays.last_row);
+  batch.device.state_slots = arrays.put(arrays.state_slot);
+  batch.device.initial_state_slots = arrays.put(arrays.no_state);
   // Copies of pageable memory return before they have arrived, and the decoder's stream waits for no other.
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "the KV format check");
   return batch;
@@ -72,7 +76,8 @@ Status download(const GpuKvCache& from, KvCache& to) {
   const KvCacheShape& shape = from.shape();
   const size_t bytes = static_cast<size_t>(shape.num_pages) * shape.page_size * shape.num_kv_heads * shape.k_head_dim *
                        kv_format_bits(shape.format) / 8;
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
+  for (int layer = 0; layer < shape.model_layers(); ++layer) {
+    if (!shape.keeps(layer)) continue;
     for (const auto& [host, device] : {std::pair(to.k(layer), from.k(layer)), std::pair(to.v(layer), from.v(layer))}) {
       WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(const_cast<void*>(host.data), device.data, bytes, cudaMemcpyDeviceToHost),
                               "the KV format check");
@@ -93,8 +98,13 @@ Result<KvSelfCheck> check_gpu_kv_format(GpuDecoder& model, KvFormat format, cons
                       DeviceBuffer::allocate(sizeof(float) * config.vocab_size, "the KV format check"));
   Arrays arrays;
   WW_ASSIGN_OR_RETURN(const ForwardBatch batch, make_batch(config, tokens, setup.stream, arrays));
+  std::optional<GpuStateCache> states;
+  if (config.linear) {
+    WW_ASSIGN_OR_RETURN(states, GpuStateCache::create(state_cache_shape(config, 1, setup.state_dtype)));
+  }
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(model.forward(batch, cache, *attention, {}, logits.as<float>()));
+  WW_RETURN_IF_ERROR(model.forward({.batch = batch, .cache = cache, .attention = *attention, .logits = logits.as<float>(),
+                                    .states = states ? &*states : nullptr}));
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(static_cast<cudaStream_t>(setup.stream)), "the KV format check");
   WW_ASSIGN_OR_RETURN(KvCache exact, KvCache::create(shape));
   WW_RETURN_IF_ERROR(download(cache, exact));

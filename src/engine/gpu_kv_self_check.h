@@ -11,6 +11,7 @@ namespace warpweave {
 struct GpuKvCheckSetup {
   DeviceArch arch = DeviceArch::sm_90;
   DType dtype = DType::bf16;   // of the activations
+  DType state_dtype = DType::f32;  // of recurrent layers, as the model was made for
   int max_tokens = 0;
   void* stream = nullptr;
   ThreadTeam* team = nullptr;

@@ -60,13 +60,18 @@ GpuRunner::GpuRunner(GpuParts parts, const GpuRunnerOptions& options)
 
 GpuRunner::~GpuRunner() { cudaStreamSynchronize(stream()); }
 
+StepShape GpuRunner::shape_of(int tokens, int requests, int logits_rows, int samples) const {
+  return {.tokens = tokens, .requests = requests, .logits_rows = logits_rows, .samples = samples,
+          .groups = parts_.cache->shape().num_groups(), .states = parts_.states != nullptr};
+}
+
 Status GpuRunner::reserve() {
   const size_t requests = options_.max_requests;
   const int groups = parts_.cache->shape().num_groups();
   const size_t samples = requests * (1 + options_.max_proposals);
   const int mask_words = options_.max_proposals > 0 ? (options_.max_proposals + 32) / 32 : 0;
-  const StepShape largest = {options_.max_tokens, options_.max_requests, options_.max_tokens,
-                             static_cast<int>(samples), groups, mask_words};
+  StepShape largest = shape_of(options_.max_tokens, options_.max_requests, options_.max_tokens, static_cast<int>(samples));
+  largest.mask_words = mask_words;
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(groups * requests * options_.max_pages_per_request *
                                                          sizeof(int32_t), "page tables"));
@@ -130,6 +135,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
     WW_RETURN_IF_ERROR(parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size,
                                                  copy.num_tokens, stream()));
   }
+  if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_loads, stream()));
 
   const ForwardBatch& built = step.builder.batch();
   const int graph_size = graph_size_for(step);
@@ -137,11 +143,11 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   if (graph_size > 0) {
     WW_ASSIGN_OR_RETURN(graph, graph_for(graph_size, flight));
   }
-  StepShape shape = {built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
-                     static_cast<int>(step.sample_rows.size()), parts_.cache->shape().num_groups(),
-                     built.tree_mask_words};
+  StepShape shape = shape_of(built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
+                             static_cast<int>(step.sample_rows.size()));
+  shape.mask_words = built.tree_mask_words;
   if (!step.proposals.empty()) shape.samples = shape.logits_rows;
-  if (graph != nullptr) shape = {graph_size, graph_size, graph_size, graph_size, shape.groups};
+  if (graph != nullptr) shape = shape_of(graph_size, graph_size, graph_size, graph_size);
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
   ForwardBatch batch;
   auto clock = SteadyClock::now();
@@ -159,6 +165,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
     flight.metadata_us = us_since(clock);
     WW_RETURN_IF_ERROR(forward(batch, shape, logits));
   }
+  if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_saves, stream()));
   flight.enqueue_us = us_since(clock);
   WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(flight.sampled.as<void>(), sampled_.as<void>(),
                                           (step.proposals.empty() ? step.sample_rows.size() : built.logits_rows.size()) *
@@ -168,10 +175,15 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   return on_host ? sample_on_host(step, flight, logits) : Status();
 }
 
+Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits) {
+  const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
+  return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = futures,
+                                .logits = logits, .states = parts_.states.get()});
+}
+
 // The forward and the sampling of a step, enqueued.
 Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, float* logits) {
-  const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
-  WW_RETURN_IF_ERROR(parts_.model->forward(batch, *parts_.cache, *parts_.attention, futures, logits));
+  WW_RETURN_IF_ERROR(run_model(batch, shape, logits));
   gpu::sample_rows(device_array<SampleRowParams>(arrays_, shape.sample_rows()), shape.samples, logits,
                    parts_.model->config().vocab_size, sampled_.as<int32_t>(), stream());
   return cuda_status(cudaPeekAtLastError(), "sampling");
@@ -199,14 +211,13 @@ Result<cudaGraphExec_t> GpuRunner::graph_for(int batch_size, Flight& flight) {
 
 // One prefill of padding, whose layers try the products' algorithms.
 Status GpuRunner::tune_prefill(int tokens) {
-  const StepShape shape = {tokens, 1, 1, 1, parts_.cache->shape().num_groups()};
+  const StepShape shape = shape_of(tokens, 1, 1, 1);
   Flight& flight = flights_[0];
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
-  const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
   parts_.model->gemm().start_tuning();
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(parts_.model->forward(batch, *parts_.cache, *parts_.attention, futures, logits_.as<float>()));
+  WW_RETURN_IF_ERROR(run_model(batch, shape, logits_.as<float>()));
   parts_.model->gemm().stop_tuning();
   return cuda_status(cudaStreamSynchronize(stream()), "a trial run");
 }
@@ -214,14 +225,13 @@ Status GpuRunner::tune_prefill(int tokens) {
 // First runs the batch for real, all padding, while the products try their algorithms: what is
 // loaded or allocated on first use must not happen inside a capture.
 Status GpuRunner::capture(int batch_size, Flight& flight) {
-  const StepShape shape = {batch_size, batch_size, batch_size, batch_size, parts_.cache->shape().num_groups()};
+  const StepShape shape = shape_of(batch_size, batch_size, batch_size, batch_size);
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
-  const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
   parts_.model->gemm().start_tuning();
   for (int i = 0; i < kTuningForwards; ++i) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_capture_cuda_graph(batch));
-    WW_RETURN_IF_ERROR(parts_.model->forward(batch, *parts_.cache, *parts_.attention, futures, logits_.as<float>()));
+    WW_RETURN_IF_ERROR(run_model(batch, shape, logits_.as<float>()));
   }
   parts_.model->gemm().stop_tuning();
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a trial run");

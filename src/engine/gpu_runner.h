@@ -31,6 +31,7 @@ struct GpuParts {
   std::unique_ptr<GpuDecoder> model;
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<GpuKvCache> cache;
+  std::unique_ptr<GpuStateCache> states;  // of recurrent layers; null: the model has none
   std::unique_ptr<ThreadTeam> team;  // host sampling
   CudaStream stream;
 };
@@ -80,12 +81,15 @@ class GpuRunner : public DeviceRunner {
   Status reserve();
   Status launch_step(DeviceStep& step, Flight& flight);
   bool wants_host(const DeviceStep& step) const;
+  StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;
+  void fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const;
   void fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch);
   void describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const;
   Status upload(const DeviceStep* step, const StepShape& shape, Flight& flight, ForwardBatch& batch);
   void collect_page_runs(const DeviceStep& step);
   void add_page_run(int table_row, int first, int num_pages);
   void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
+  Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits);
   Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
   int graph_size_for(const DeviceStep& step) const;
   Result<cudaGraphExec_t> graph_for(int batch_size, Flight& flight);

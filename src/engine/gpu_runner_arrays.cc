@@ -95,6 +95,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   if (step == nullptr && shape.requests == 1 && shape.tokens > 1) {  // a prefill: sees page 0 again and again
     q_indptr[1] = kv_lens[0] = shape.tokens;
   }
+  if (shape.states) fill_states(built, shape, block);
   put(built.logits_rows, logits_rows, 0);
   for (size_t i = built.logits_rows.size(); i < logits_rows.size(); ++i) logits_rows[i] = static_cast<int32_t>(i);
   std::fill(samples.begin(), samples.end(), SampleRowParams{});
@@ -108,6 +109,18 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   batch.q_indptr = q_indptr;
   batch.kv_lens = kv_lens;
   batch.logits_rows = logits_rows;
+}
+
+// Padding has no slot; a request whose rows begin at position 0 starts from nothing.
+void GpuRunner::fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const {
+  const auto slots = array_at<int32_t>(block, shape.state_slots(), shape.requests);
+  const auto initial = array_at<int32_t>(block, shape.initial_state_slots(), shape.requests);
+  std::fill(slots.begin(), slots.end(), kNoStateSlot);
+  std::copy(built.state_slots.begin(), built.state_slots.end(), slots.begin());
+  std::copy(slots.begin(), slots.end(), initial.begin());
+  for (int r = 0; r < built.num_reqs; ++r) {
+    if (built.q_len(r) > 0 && built.positions[built.q_indptr[r]] == 0) initial[r] = kNoStateSlot;
+  }
 }
 
 // What the GPU samples: each request's row, or with proposals each of its nodes. The host takes the others.
@@ -165,6 +178,10 @@ void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, Forward
   batch.device.q_indptr = device_array<int32_t>(arrays_, shape.q_indptr());
   batch.device.kv_lens = device_array<int32_t>(arrays_, shape.kv_lens());
   batch.device.logits_rows = device_array<int32_t>(arrays_, shape.wanted_rows());
+  if (shape.states) {
+    batch.device.state_slots = device_array<int32_t>(arrays_, shape.state_slots());
+    batch.device.initial_state_slots = device_array<int32_t>(arrays_, shape.initial_state_slots());
+  }
   batch.device.page_table = groups_[0].device_page_table;
   if (shape.groups > 1) batch.groups = groups_;
 }

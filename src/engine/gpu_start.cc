@@ -9,6 +9,7 @@
 #include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
 #include "engine/start_device.h"
+#include "engine/state_slots.h"
 #include "model/gpu_weights.h"
 #include "model/kv_scales.h"
 
@@ -32,6 +33,15 @@ Result<double> pool_bytes(const ServerArgs& args) {
   WW_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's memory");
   const double kept = (1 - args.mem_fraction_static.value_or(kDefaultMemFraction)) * static_cast<double>(total_bytes);
   return static_cast<double>(free_bytes) - kept;
+}
+
+// No step has more requests than there are states; the largest such step gets its graph, too.
+void lower_requests(GpuRunnerOptions& options, int max_requests) {
+  if (max_requests >= options.max_requests) return;
+  options.max_requests = max_requests;
+  std::vector<int>& sizes = options.graph_batch_sizes;
+  const bool cut = std::erase_if(sizes, [&](int size) { return size > max_requests; }) > 0;
+  if (cut && (sizes.empty() || sizes.back() < max_requests)) sizes.push_back(max_requests);
 }
 
 }  // namespace
@@ -73,11 +83,14 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                       {.max_tokens = options.max_tokens,
                                                        .max_logits_rows = options.max_tokens,
                                                        .batch_invariant = setup.plan.attention.deterministic,
-                                                       .routing_dice = args.routing_dice}));
+                                                       .routing_dice = args.routing_dice,
+                                                       .max_requests = options.max_requests,
+                                                       .linear = linear_attn_names(setup.plan),
+                                                       .state_dtype = state_dtype(args)}));
   const KvFormat kv_format = setup.plan.attention.kv_format;
   if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {
     const GpuKvCheckSetup check_setup = {.arch = gpu.facts.arch, .dtype = setup.plan.dtype,
-                                         .max_tokens = setup.plan.context_len, .stream = parts.stream.get(),
+                                         .state_dtype = state_dtype(args), .max_tokens = setup.plan.context_len, .stream = parts.stream.get(),
                                          .team = parts.team.get()};
     WW_ASSIGN_OR_RETURN(const KvSelfCheck check, check_gpu_kv_format(*parts.model, kv_format, check_setup));
     LOG_WARN("{}", kv_self_check_text(check, kv_format));
@@ -87,7 +100,14 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                     std::to_string(gpu.info.driver_version / 1000) + "." +
                     std::to_string(gpu.info.driver_version % 1000 / 10);
   out.weight_bytes = parts.model->weight_bytes();
-  WW_ASSIGN_OR_RETURN(const double bytes, pool_bytes(args));
+  WW_ASSIGN_OR_RETURN(double bytes, pool_bytes(args));
+  if (config.linear) {
+    WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, bytes));
+    WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(shape));
+    bytes -= static_cast<double>(states.size_bytes());
+    parts.states = std::make_unique<GpuStateCache>(std::move(states));
+    lower_requests(options, setup.scheduler.max_running_requests);
+  }
   WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
                       pool_pages(args, setup.scheduler, bytes, GpuKvCache::page_bytes(kv_cache_shape(setup))));
   WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(kv_cache_shape(setup), kv_scales));

@@ -6,6 +6,7 @@
 
 #include "engine/state_slots.h"
 #include "engine/testing/asking.h"
+#include "engine/testing/serving_device.h"
 
 namespace warpweave {
 namespace {
@@ -15,9 +16,7 @@ constexpr int kInterval = 16;
 constexpr int kContext = 128;
 
 Result<ServedModel> try_serve(ServerArgs args, const std::string& path = kModel) {
-  args.dtype = "float32";  // so that texts compare
-  args.device = "cpu";
-  args.enable_kv_canary = true;
+  serve_on_test_device(args);
   args.model_path = path;
   args.skip_tokenizer_init = true;
   return create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
@@ -40,6 +39,9 @@ void PrintTo(const Setting& s, std::ostream* out) {
 
 class HybridServing : public testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string reason = no_test_device(); !reason.empty()) GTEST_SKIP() << reason;
+  }
   ServerArgs args() const {
     ServerArgs args;
     args.page_size = GetParam().page_size;
@@ -153,7 +155,14 @@ INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                          testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
                                          Setting{16, false, true}, Setting{4, false, false}));
 
-TEST(HybridServingFlags, StatesInBfloat16AreServed) {
+class HybridServingFlags : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_test_device(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_F(HybridServingFlags, StatesInBfloat16AreServed) {
   ServerArgs args;
   args.mamba_ssm_dtype = "bfloat16";
   args.max_total_tokens = 1024;
@@ -161,7 +170,7 @@ TEST(HybridServingFlags, StatesInBfloat16AreServed) {
   EXPECT_EQ(ask(served, {some_ids(40, 1)}, 20)[0].ids.size(), 20u);
 }
 
-TEST(HybridServingFlags, QuantisedPoolsAreCheckedWithStates) {
+TEST_F(HybridServingFlags, QuantisedPoolsAreCheckedWithStates) {
   ServerArgs args;
   args.kv_cache_dtype = "fp8_e4m3";
   args.max_total_tokens = 1024;
@@ -169,12 +178,34 @@ TEST(HybridServingFlags, QuantisedPoolsAreCheckedWithStates) {
   EXPECT_EQ(ask(served, {some_ids(40, 1)}, 20)[0].ids.size(), 20u);
 }
 
+#ifdef WW_TEST_ON_GPU
+// Chunks of 16-bit products, steps from graphs; every name of the kernels.
+TEST_F(HybridServingFlags, EveryNameServesInBfloat16) {
+  for (const char* name : {"triton", "flashinfer", "cutedsl"}) {
+    ServerArgs args;
+    args.device = "cuda";
+    args.dtype = "bfloat16";
+    args.linear_attn_backend = name;
+    args.max_total_tokens = 1024;
+    args.model_path = kModel;
+    args.skip_tokenizer_init = true;
+    auto served = create_engine({.args = args, .model_path = kModel, .on_weights_progress = {}});
+    if (!served.ok()) {  // cutedsl is Hopper's
+      EXPECT_EQ(served.status().field(), "--linear-attn-backend") << name << ": " << served.status().message();
+      continue;
+    }
+    const auto answers = ask(*served, {some_ids(40, 1), some_ids(70, 2)}, 20);
+    for (const Answer& answer : answers) EXPECT_EQ(answer.ids.size(), 20u) << name;
+    EXPECT_TRUE(served->engine->audit().ok()) << served->engine->audit().message();
+  }
+}
+#else
 std::string refused(const ServerArgs& args, const std::string& path = kModel) {
   const auto served = try_serve(args, path);
   return served.ok() ? "nothing" : served.status().field();
 }
 
-TEST(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
+TEST_F(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
   ServerArgs args;
   args.max_running_requests = 9;
   args.max_mamba_cache_size = 8;
@@ -190,6 +221,7 @@ TEST(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
   kernels.linear_attn_backend = "flashinfer";
   EXPECT_EQ(refused(kernels), "--linear-attn-backend");
 }
+#endif
 
 TEST(StateSlots, RunningRequestsAreLoweredToTheMemory) {
   ModelConfig config;

@@ -100,8 +100,10 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   return out;
 }
 
-// Parts of a model beside its full attention that selection resolved but that are not written for this device.
-Status check_layers(const Resolved& attention, DeviceArch arch) {
+// Parts of a model beside its full attention that selection resolved but that are not written for this device, or not built
+// for this machine's.
+Status check_layers(const Resolved& attention, const ServeTarget& target) {
+  const DeviceArch arch = target.hardware.arch;
   struct Layers { std::string_view what; AttentionKind kind; const std::string& name; };
   for (const Layers& layers : {Layers{"sparse attention", AttentionKind::sparse, attention.nsa.prefill},
                                {"linear attention", AttentionKind::linear, attention.linear.prefill},
@@ -111,7 +113,7 @@ Status check_layers(const Resolved& attention, DeviceArch arch) {
     if (layers.name.empty()) continue;
     const auto known = known_layer_backends();
     if (std::any_of(known.begin(), known.end(), [&](const KnownBackend& backend) {
-          return backend.built && backend.caps->kinds.has(layers.kind) && backend.caps->name == layers.name &&
+          return (target.described ? backend.written : backend.built) && backend.caps->kinds.has(layers.kind) && backend.caps->name == layers.name &&
                  backend.caps->archs.has(arch);
         })) {
       continue;
@@ -258,9 +260,9 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                       select_attention(target.hardware, plan.model, flags,
                                        target.described ? std::span(as_built) : known_backends(),
                                        [&](const Resolved& proposed) {
-                                         return attention_modifiers(args, proposed).ok() && check_layers(proposed, target.hardware.arch).ok();
+                                         return attention_modifiers(args, proposed).ok() && check_layers(proposed, target).ok();
                                        }));
-  WW_RETURN_IF_ERROR(check_layers(plan.attention, target.hardware.arch));
+  WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
   plan.cache_layout = cache_layout(args, model.config, plan);

@@ -11,6 +11,8 @@
 #include "engine/device_runner.h"
 #include "engine/engine_impl.h"
 #include "kv/kv_cache.h"
+#include "kv/state_cache.h"
+#include "linear/dispatch.h"
 #include "model/model_bundle.h"
 
 namespace warpweave {
@@ -45,5 +47,10 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu);
 Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
                        size_t page_bytes);
 KvCacheShape kv_cache_shape(const DeviceSetup& setup);  // num_pages from the scheduler's
+
+// Of recurrent layers: the kernels that selection named, and as many states as `pool_bytes` for them and the KV pool
+// allow, which the scheduler's configuration then says, too.
+LinearAttnNames linear_attn_names(const ServePlan& plan);
+Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes);
 
 }  // namespace warpweave

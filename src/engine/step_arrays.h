@@ -18,6 +18,7 @@ struct StepShape {
   int samples = 0;
   int groups = 1;  // of the cache
   int mask_words = 0;  // of a token's row of the tree mask
+  bool states = false;  // requests have slots of recurrent states
 
   // Byte offsets of the arrays, each a multiple of 16.
   size_t input_ids() const { return 0; }
@@ -28,7 +29,9 @@ struct StepShape {
   size_t futures() const { return kv_slots(groups); }
   size_t q_indptr() const { return after(futures(), tokens); }
   size_t kv_lens() const { return after(q_indptr(), requests + 1); }
-  size_t tree_mask() const { return after(kv_lens(), requests); }
+  size_t state_slots() const { return after(kv_lens(), requests); }
+  size_t initial_state_slots() const { return after(state_slots(), states ? requests : 0); }
+  size_t tree_mask() const { return after(initial_state_slots(), states ? requests : 0); }
   size_t wanted_rows() const { return after(tree_mask(), tokens * mask_words); }
   size_t sample_rows() const { return after(wanted_rows(), logits_rows); }
   size_t size_bytes() const { return sample_rows() + sizeof(gpu::SampleRowParams) * static_cast<size_t>(samples); }

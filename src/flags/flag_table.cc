@@ -282,7 +282,7 @@ std::vector<FlagSpec> attention_flags() {
        .target = &A::nsa_decode_backend, .value_name = "NAME",
        .help = "Kernel of sparse attention in decode", .default_text = "by KV dtype"},
       {.names = {"--linear-attn-backend"}, .group = G::attention, .target = &A::linear_attn_backend,
-       .value_name = "NAME", .help = "Kernels of GDN and KDA layers: triton, cutedsl (decode only), "
+       .value_name = "NAME", .help = "Kernels of GDN and KDA layers: triton, cutedsl, "
                                       "flashinfer, cpu",
        .default_text = "triton"},
       {.names = {"--linear-attn-prefill-backend"}, .group = G::attention,

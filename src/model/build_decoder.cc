@@ -138,10 +138,6 @@ Status check_gpu_model(const ModelConfig& config) {
     return Status::unsupported("--device cuda does not run latent attention (MLA) yet, which " + config.architecture +
                                " has; use --device cpu", "--device");
   }
-  if (config.linear) {
-    return Status::unsupported("--device cuda does not run layers of linear attention (gated delta nets) yet, which " +
-                                   config.architecture + " has; use --device cpu", "--device");
-  }
   const std::vector<LayerPlan> layers = family.layers(config);
   const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
     return layer.feed_forward == FeedForwardKind::dense;

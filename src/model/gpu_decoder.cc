@@ -1,6 +1,7 @@
 #include "model/gpu_decoder.h"
 
 #include <algorithm>
+#include <cassert>
 #include <type_traits>
 
 #include "device/cuda/cuda_check.h"
@@ -64,6 +65,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   x_.reserve(residual, workspace_);
   attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);
   glu_workspace_.reserve(dtype_, tokens, glu_cols, workspace_);
+  WW_RETURN_IF_ERROR(reserve_recurrent(limits));
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
   WW_RETURN_IF_ERROR(workspace_.status());
   if (config_.num_experts == 0) return {};
@@ -74,13 +76,25 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   return {};
 }
 
+Status GpuDecoder::reserve_recurrent(const GpuDecoderLimits& limits) {
+  for (const GpuLayerWeights& layer : weights_.layers) {
+    const auto* const weights = std::get_if<GpuGdnWeights>(&layer.mixer);
+    if (weights == nullptr) continue;
+    return gdn_workspace_.reserve(*weights, {.dtype = dtype_, .state_dtype = limits.state_dtype,
+                                             .tokens = round_up_rows(limits.max_tokens),
+                                             .kept_rows = round_up_rows(limits.max_logits_rows),
+                                             .max_requests = limits.max_requests, .kernels = limits.linear}, workspace_);
+  }
+  return {};
+}
+
 void GpuDecoder::make_layers() {
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     GpuLayer& layer = layers_.emplace_back();
     layer.parallel = spec_.layers[i].parallel;
     std::visit([&]<typename Part>(const Part& part) {
       // check_gpu_model refuses models with other mixers.
-      if constexpr (std::is_same_v<Part, GpuAttentionWeights>) layer.mixer = make(part, spec_.layers[i]);
+      if constexpr (!std::is_same_v<Part, GpuLatentWeights>) layer.mixer = make(part, spec_.layers[i]);
     }, weights_.layers[i].mixer);
     std::visit([&]<typename Part>(const Part& part) {
       if constexpr (!std::is_same_v<Part, std::monostate>) layer.feed_forward = make(part);
@@ -92,6 +106,9 @@ std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuAttentionWeights& weights, c
   const bool rotated = !weights_.ropes.empty() && plan.rope_index >= 0;
   const GpuRope* const rope = rotated ? &weights_.ropes[plan.rope_index] : nullptr;
   return std::make_unique<GpuAttentionMixer>(weights, plan, rope, attention_workspace_);
+}
+std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuGdnWeights& weights, const LayerPlan&) {
+  return std::make_unique<GpuGdnMixer>(weights, gdn_layers_++, gdn_workspace_);
 }
 std::unique_ptr<GpuFeedForward> GpuDecoder::make(const GpuDenseWeights& weights) {
   return std::make_unique<GpuDenseFeedForward>(weights, spec_.activation, glu_workspace_);
@@ -116,14 +133,19 @@ Status GpuDecoder::write_logits(float* logits) {
   return {};
 }
 
-Status GpuDecoder::forward(const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention,
-                           const GpuFutureTokens& futures, float* logits) {
+Status GpuDecoder::forward(const GpuForward& forward) {
+  const ForwardBatch& batch = forward.batch;
   if (batch.num_tokens == 0) return {};
   x_.start(batch);
-  embed(batch, futures);
-  const GpuLayerCall call{.batch = batch, .cache = cache, .attention = attention, .x = x_};
+  if (gdn_layers_ > 0) {
+    assert(forward.states != nullptr && batch.device.state_slots != nullptr);
+    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch));
+  }
+  embed(batch, forward.futures);
+  const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,
+                          .recurrent = forward.states};
   WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [](int, std::string_view) {}));
-  if (!batch.logits_rows.empty()) WW_RETURN_IF_ERROR(write_logits(logits));
+  if (!batch.logits_rows.empty()) WW_RETURN_IF_ERROR(write_logits(forward.logits));
   return cuda_status(cudaPeekAtLastError(), "a forward step");
 }
 

@@ -17,6 +17,7 @@
 #include "model/layers/gpu_attention_mixer.h"
 #include "model/layers/gpu_dense_feed_forward.h"
 #include "model/layers/gpu_experts.h"
+#include "model/layers/gpu_gdn_mixer.h"
 #include "model/layers/gpu_residual.h"
 #include "ops/cuda/gemm.h"
 
@@ -33,6 +34,20 @@ struct GpuDecoderLimits {
   int max_logits_rows = 0;
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
   bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
+  // Of recurrent layers.
+  int max_requests = 1;          // of one forward
+  LinearAttnNames linear = {.prefill = "triton", .decode = "triton", .verify = {}, .verify_trees = false};
+  DType state_dtype = DType::f32;
+};
+
+// What one forward reads and writes.
+struct GpuForward {
+  const ForwardBatch& batch;
+  GpuKvCache& cache;             // gets K/V of all rows
+  AttentionBackend& attention;   // has had init_forward_metadata(batch)
+  GpuFutureTokens futures = {};
+  float* logits = nullptr;       // [logits_rows, vocab] raw, of batch.logits_rows
+  GpuStateCache* states = nullptr;  // of recurrent layers; null where there are none
 };
 
 class GpuDecoder {
@@ -44,17 +59,16 @@ class GpuDecoder {
   size_t weight_bytes() const { return weights_.arena->used_bytes(); }
   gpu::GpuGemm& gemm() { return *gemm_; }
 
-  // Writes K/V of all rows to `cache` and the raw logits of batch.logits_rows to `logits`
-  // [logits_rows, vocab], f32 in GPU memory. `attention` has had init_forward_metadata(batch).
-  Status forward(const ForwardBatch& batch, GpuKvCache& cache, AttentionBackend& attention,
-                 const GpuFutureTokens& futures, float* logits);
+  Status forward(const GpuForward& forward);
 
  private:
   GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,
              std::unique_ptr<gpu::GpuGemm> gemm);
   Status reserve(const GpuDecoderLimits& limits);
+  Status reserve_recurrent(const GpuDecoderLimits& limits);
   void make_layers();
   std::unique_ptr<GpuMixer> make(const GpuAttentionWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<GpuMixer> make(const GpuGdnWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuFeedForward> make(const GpuDenseWeights& weights);
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
@@ -69,6 +83,8 @@ class GpuDecoder {
   // What layers of a kind share.
   GpuWorkspace workspace_;
   GpuAttentionWorkspace attention_workspace_;
+  GpuGdnWorkspace gdn_workspace_;
+  int gdn_layers_ = 0;
   GpuGluWorkspace glu_workspace_;
   std::unique_ptr<GpuExperts> experts_;  // of mixtures
   GpuResidual x_;

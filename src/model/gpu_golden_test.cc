@@ -15,6 +15,7 @@
 #include "model/fp8_weights.h"
 #include "model/gpu_decoder.h"
 #include "model/model_bundle.h"
+#include "model/recurrent.h"
 #include "model/testing/paged_run.h"
 #include "ops/elementwise.h"
 
@@ -23,6 +24,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kStateSlots = 3, kStateSlot = 1;
+
 struct GpuRunOptions {
   std::string backend = "torch_native";
   DType dtype = DType::f32;
@@ -30,6 +33,8 @@ struct GpuRunOptions {
   int page_size = 4;
   int max_tokens = 512;
   std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
+  std::string linear = "triton";      // kernels of recurrent layers
+  DType state_dtype = DType::f32;
 };
 
 // One sequence on the GPU, pages in a shuffled order: PagedRun's twin.
@@ -47,7 +52,9 @@ class GpuRun {
     WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(bundle.config, bundle.weights, build, run->team_));
     WW_ASSIGN_OR_RETURN(run->model_, GpuDecoder::create(bundle.config, build, std::move(weights),
                                                         {.max_tokens = options.max_tokens,
-                                                         .max_logits_rows = options.max_tokens}));
+                                                         .max_logits_rows = options.max_tokens,
+                                                         .linear = {options.linear, options.linear, "", false},
+                                                         .state_dtype = options.state_dtype}));
     for (const BackendRegistration& backend : built_backends()) {
       if (backend.caps->name == options.backend && backend.caps->archs.has(arch)) {
         run->attention_ = backend.create({.team = &run->team_, .max_context_len = options.max_tokens,
@@ -56,14 +63,21 @@ class GpuRun {
     }
     if (run->attention_ == nullptr) return Status::not_found("no GPU backend " + options.backend);
     run->num_pages_ = (options.max_tokens + options.page_size - 1) / options.page_size;
-    WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create({.num_layers = run->config_.num_layers,
+    WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create({.num_layers = run->config_.num_kv_layers(),
                                                               .num_pages = run->num_pages_ + 3,
                                                               .page_size = options.page_size,
                                                               .num_kv_heads = run->config_.num_kv_heads,
                                                               .k_head_dim = run->config_.head_dim,
                                                               .v_head_dim = run->config_.head_dim,
-                                                              .format = options.kv_format}));
+                                                              .format = options.kv_format,
+                                                              .layout = single_cache_group(run->config_.num_layers,
+                                                                                           run->config_.linear_layers)}));
     run->cache_ = std::make_unique<GpuKvCache>(std::move(cache));
+    if (run->config_.linear) {
+      WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(state_cache_shape(run->config_, kStateSlots,
+                                                                                       options.state_dtype)));
+      run->states_ = std::make_unique<GpuStateCache>(std::move(states));
+    }
     run->pages_.resize(run->num_pages_ + 3);
     std::iota(run->pages_.begin(), run->pages_.end(), 0);
     std::shuffle(run->pages_.begin(), run->pages_.end(), std::mt19937(5));
@@ -107,8 +121,12 @@ class GpuRun {
     batch.device.kv_lens = put(kv_lens);
     batch.device.page_table = put(pages_);
     batch.device.logits_rows = put(rows);
+    const std::vector<int32_t> slot = {kStateSlot}, initial = {positions[0] == 0 ? kNoStateSlot : kStateSlot};
+    batch.device.state_slots = put(slot);
+    batch.device.initial_state_slots = put(initial);
     WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
-    WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, {}, logits_.as<float>()));
+    WW_RETURN_IF_ERROR(model_->forward({.batch = batch, .cache = *cache_, .attention = *attention_,
+                                        .logits = logits_.as<float>(), .states = states_.get()}));
     std::vector<float> logits(static_cast<size_t>(wanted) * config_.vocab_size);
     WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a forward");
     WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(logits.data(), logits_.as<void>(), logits.size() * sizeof(float),
@@ -128,6 +146,9 @@ class GpuRun {
 
   void restart() { length_ = 0; }
   gpu::GpuGemm& gemm() { return model_->gemm(); }
+  GpuStateCache& states() { return *states_; }
+  void* stream() const { return stream_.get(); }
+  void go_on_at(int length) { length_ = length; }
 
  private:
   explicit GpuRun(const GpuRunOptions& options) : options_(options) {}
@@ -145,6 +166,7 @@ class GpuRun {
   std::unique_ptr<GpuDecoder> model_;
   std::unique_ptr<AttentionBackend> attention_;
   std::unique_ptr<GpuKvCache> cache_;
+  std::unique_ptr<GpuStateCache> states_;
   std::vector<int32_t> pages_;
   int num_pages_ = 0;
   CudaStream stream_;
@@ -223,7 +245,8 @@ TEST_P(GpuFamilyTest, GreedyIsTheGolden) {
 
 TEST_P(GpuFamilyTest, SixteenBitTypesStayClose) {
   WW_NEED_GPU(arch);
-  const bool experts = std::string(GetParam()).find("moe") != std::string::npos;
+  const std::string name = GetParam();
+  const bool experts = name.find("moe") != std::string::npos || name == "qwen3-next";
   for (const DType dtype : {DType::bf16, DType::f16}) {
     auto run = GpuRun::open(path_, {.dtype = dtype, .kv_format = *kv_format_of(dtype)}, *arch);
     ASSERT_TRUE(run.ok()) << run.status().message();
@@ -238,7 +261,8 @@ INSTANTIATE_TEST_SUITE_P(Families, GpuFamilyTest,
                                          "olmoe-moe", "qwen2-moe", "glm4-moe", "phimoe-moe", "phimoe-moe-long", "gemma2",
                                          "gemma3", "gpt-oss", "gguf", "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2",
                                          "gemma", "glm4", "smollm3", "stablelm", "stablelm-parallel", "starcoder2",
-                                         "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic"),
+                                         "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic",
+                                         "qwen3-next"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -381,12 +405,67 @@ TEST(GpuTale, EightBitExpertsAreThoseOfTheCpu) {
   }
 }
 
+std::string shared_model(const std::string& name) {
+  const char* shared = std::getenv("WARPWEAVE_SHARED");
+  return std::string(shared != nullptr ? shared : "../shared") + "/models/" + name;
+}
+
 TEST(GpuTale, SlidingWindowOfTheSharedModel) {
   WW_NEED_GPU(arch);
-  const char* shared = std::getenv("WARPWEAVE_SHARED");
-  const std::string folder = std::string(shared != nullptr ? shared : "../shared") + "/models/tale-swa";
+  const std::string folder = shared_model("tale-swa");
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
   expect_tale_golden(folder, {.page_size = 16}, *arch);
+}
+
+// Recurrent layers: in f32 the golden's tokens; in bf16, by chunks of 16-bit products, close to that, under every name of
+// their kernels; a sequence that goes on from a copy of its state is the one that went on.
+TEST(GpuTale, GatedDeltaNetsOfTheSharedModel) {
+  WW_NEED_GPU(arch);
+  const std::string folder = shared_model("tale-gdn");
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  expect_tale_golden(folder, {.page_size = 16}, *arch);
+  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
+  std::vector<int32_t> ids;
+  for (const json& prompt : golden.at("prompts")) {
+    for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
+  }
+  auto exact_run = GpuRun::open(folder, {}, *arch);
+  ASSERT_TRUE(exact_run.ok()) << exact_run.status().message();
+  const auto exact = (*exact_run)->feed(ids);
+  ASSERT_TRUE(exact.ok()) << exact.status().message();
+  for (const char* linear : {"triton", "flashinfer", "cutedsl"}) {
+    if (linear == std::string("cutedsl") && *arch != DeviceArch::sm_90) continue;
+    for (const DType state : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(std::string(linear) + ", state " + std::string(dtype_info(state).name));
+      auto run = GpuRun::open(folder, {.dtype = DType::bf16, .kv_format = KvFormat::bf16, .page_size = 16, .linear = linear,
+                                       .state_dtype = state}, *arch);
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      const auto whole = (*run)->feed(ids);
+      ASSERT_TRUE(whole.ok()) << whole.status().message();
+      EXPECT_LT(relative_error(*whole, *exact), 0.05);
+      (*run)->restart();
+      std::vector<float> steps;
+      for (int32_t id : ids) {
+        const auto one = (*run)->feed(std::span(&id, 1));
+        ASSERT_TRUE(one.ok()) << one.status().message();
+        steps.insert(steps.end(), one->begin(), one->end());
+      }
+      EXPECT_LT(relative_error(steps, *exact), 0.05);
+    }
+  }
+  const size_t half = ids.size() / 2;
+  const std::span<const int32_t> first(ids.data(), half), second(ids.data() + half, ids.size() - half);
+  GpuRun& run = **exact_run;
+  run.restart();
+  ASSERT_TRUE(run.feed(first).ok());
+  const StateCopy save[] = {{kStateSlot, 2}}, load[] = {{2, kStateSlot}};
+  ASSERT_TRUE(run.states().copy(save, run.stream()).ok());
+  const auto went_on = run.feed(second);
+  run.go_on_at(static_cast<int>(half));
+  ASSERT_TRUE(run.states().copy(load, run.stream()).ok());
+  const auto again = run.feed(second);
+  ASSERT_TRUE(went_on.ok() && again.ok());
+  EXPECT_EQ(*went_on, *again);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Result<GpuKvCache> GpuKvCache::create(const KvCacheShape& shape, const KvHeadSca
     WW_CUDA_RETURN_IF_ERROR(cudaMemset(out.buffer_.as<void>(), 0, out.map_.size_bytes()), "clearing the KV cache");
   }
   if (kv_format_bits(shape.format) >= 16) return out;
-  const size_t side_bytes = sizeof(float) * shape.num_layers * shape.num_kv_heads;
+  const size_t side_bytes = sizeof(float) * shape.model_layers() * shape.num_kv_heads;
   WW_ASSIGN_OR_RETURN(out.head_scales_, DeviceBuffer::allocate(2 * side_bytes, "the KV cache's scales"));
   for (int i = 0; i < 2; ++i) {
     const std::vector<float>& values = i == 0 ? scales.k : scales.v;
@@ -38,7 +38,7 @@ Result<GpuKvCache> GpuKvCache::create(const KvCacheShape& shape, const KvHeadSca
 KvPoolView GpuKvCache::view(int layer, int side) const {
   KvPoolView view = map_.view(layer, side, buffer_.as<std::byte>());
   if (has_head_scales_[side]) {
-    view.head_scales = head_scales_.as<float>() + (int64_t{side} * shape().num_layers + layer) * shape().num_kv_heads;
+    view.head_scales = head_scales_.as<float>() + (int64_t{side} * shape().model_layers() + layer) * shape().num_kv_heads;
   }
   return view;
 }

@@ -30,7 +30,7 @@ class GpuKvCache {
 
   KvMemoryMap map_;
   DeviceBuffer buffer_;
-  DeviceBuffer head_scales_;  // [2][num_layers][num_kv_heads] f32, or empty
+  DeviceBuffer head_scales_;  // [2][layers of the model][num_kv_heads] f32, or empty
   bool has_head_scales_[2] = {};
 };
 

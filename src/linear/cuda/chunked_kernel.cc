@@ -37,8 +37,7 @@ Workspace cut(void* memory, const LinearAttnShape& s, const LinearAttnLimits& li
   Parts parts(memory);
   Workspace w{};
   const int64_t tokens = std::max<int64_t>(1, limits.max_tokens);
-  const int64_t recurrent_tokens = std::min(tokens, int64_t{limits.max_requests} * kLinearAttnMaxVerifyNodes);
-  w.packed = parts.take<void>(std::max(2 * tokens, 4 * recurrent_tokens) * s.conv_channels());
+  w.packed = parts.take<void>(4 * tokens * s.conv_channels());  // of f32 at most
   w.out = parts.take<void>(limits.max_requests * int64_t{s.v_heads} * s.v_dim * 4);
   w.work.rows = tokens;
   w.work.capacity = linear_chunk_capacity(limits);
@@ -119,25 +118,34 @@ int64_t linear_chunk_capacity(const LinearAttnLimits& limits) {
   return limits.max_tokens / kChunk + limits.max_tokens / 16 + 9 * int64_t{limits.max_requests} + 1;
 }
 
-ChunkedLinearKernel::ChunkedLinearKernel(std::unique_ptr<LinearDevice> device, bool wgmma) : device_(std::move(device)) {
-  caps_.name = wgmma && device_->has_wgmma() ? "wgmma" : "tile";
-  caps_.gdn = caps_.kda = caps_.decode = caps_.extend = caps_.verify_chain = caps_.verify_tree = true;
-  caps_.bf16_state = caps_.graph_capture = caps_.deterministic = true;
+const LinearAttnKernelCaps& chunked_kernel_caps(bool wgmma) {
+  const auto caps_of = [](std::string_view name) {
+    return LinearAttnKernelCaps{.name = name, .gdn = true, .kda = true, .decode = true, .extend = true, .verify_chain = true,
+                                .verify_tree = true, .bf16_state = true, .graph_capture = true, .deterministic = true};
+  };
+  static const LinearAttnKernelCaps of_tile = caps_of("tile"), of_wgmma = caps_of("wgmma");
+  return wgmma ? of_wgmma : of_tile;
 }
+
+ChunkedLinearKernel::ChunkedLinearKernel(std::unique_ptr<LinearDevice> device, bool wgmma)
+    : device_(std::move(device)), wgmma_(wgmma && device_->has_wgmma()) {}
 
 size_t ChunkedLinearKernel::workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const {
   return cut(nullptr, shape, limits).bytes;
 }
 
-void ChunkedLinearKernel::decode(const LinearAttnCall& call) { recurrent(call, false); }
-void ChunkedLinearKernel::commit(const LinearAttnCall& call) { recurrent(call, true); }
-void ChunkedLinearKernel::extend(const LinearAttnCall& call) { chunks(call, true); }
+void ChunkedLinearKernel::decode(const LinearAttnCall& call) { recurrent(call, RecurrentMode::decode); }
+void ChunkedLinearKernel::commit(const LinearAttnCall& call) { recurrent(call, RecurrentMode::commit); }
+void ChunkedLinearKernel::extend(const LinearAttnCall& call) {
+  call.exact ? recurrent(call, RecurrentMode::extend) : chunks(call, true);
+}
 void ChunkedLinearKernel::target_verify(const LinearAttnCall& call) { chunks(call, false); }
 
-void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, bool commits) {
+void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mode) {
   if (call.batch->num_requests == 0) return;
   LinearParams p = params_of(call);
-  if (!commits) p.batch.parents = p.batch.accepted = nullptr;
+  if (mode != RecurrentMode::commit) p.batch.parents = p.batch.accepted = nullptr;
+  if (mode != RecurrentMode::extend) p.batch.checkpoint_indptr = nullptr;
   if (call.conv != nullptr) {
     RowsParams rows = rows_of(call, p);
     rows.packed = cut(call.workspace, call.shape, limits_of(call)).packed;
@@ -147,17 +155,20 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, bool commits) {
     use_packed(p, rows);
   }
   set_vectors(p);
-  if (commits) {
-    device_->commit(p, call.stream);
-  } else {
-    if (call.norm != nullptr) {  // what is normed is not rounded first
-      p.out = cut(call.workspace, call.shape, limits_of(call)).out;
-      p.out_dtype = DType::f32;
-      p.out_token_stride = int64_t{p.v_heads} * p.v_dim;
-    }
-    device_->decode(p, call.stream);
-    norm(call, p);
+  switch (mode) {
+    case RecurrentMode::commit: return device_->commit(p, call.stream);
+    case RecurrentMode::extend:
+      device_->extend_exactly(p, call.stream);
+      return norm(call, p);
+    case RecurrentMode::decode: break;
   }
+  if (call.norm != nullptr) {  // what is normed is not rounded first
+    p.out = cut(call.workspace, call.shape, limits_of(call)).out;
+    p.out_dtype = DType::f32;
+    p.out_token_stride = int64_t{p.v_heads} * p.v_dim;
+  }
+  device_->decode(p, call.stream);
+  norm(call, p);
 }
 
 void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) {
@@ -203,7 +214,7 @@ void ChunkedLinearKernel::norm(const LinearAttnCall& call, const LinearParams& p
 
 // Two groups share what a block reads of q and k; one each gives twice the blocks, where multiprocessors would idle.
 ScanShape ChunkedLinearKernel::scan_shape(const LinearParams& p) const {
-  const bool wgmma = caps_.name == "wgmma" && p.k_dim <= 128;
+  const bool wgmma = wgmma_ && p.k_dim <= 128;
   const int64_t pairs = int64_t{p.batch.num_requests} * p.v_heads * ((p.v_dim + 127) / 128);
   return {wgmma, wgmma && p.v_dim > 64 && 2 * pairs > device_->multiprocessors() ? 2 : 1};
 }

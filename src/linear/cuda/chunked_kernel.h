@@ -4,8 +4,8 @@
 // Beyond check_linear_attn_call: states and their strides are multiples of 16 bytes. A forward has at most max_tokens / 16
 // + 8 max_requests checkpoints (linear_chunk_capacity); more stop the program.
 //
-// Products are of 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode and
-// commit compute in f32.
+// Products are of 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode, commit
+// and, where the call says exact, extend compute in f32, token by token.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,14 @@
 
 namespace warpweave::linear {
 
+const LinearAttnKernelCaps& chunked_kernel_caps(bool wgmma);
+
 // The kernels' bits depend on a request's own tokens alone but for how many columns a block has, which changes no sum.
 class ChunkedLinearKernel : public LinearAttnKernelBase {
  public:
   ChunkedLinearKernel(std::unique_ptr<LinearDevice> device, bool wgmma);
 
-  const LinearAttnKernelCaps& caps() const override { return caps_; }
+  const LinearAttnKernelCaps& caps() const override { return chunked_kernel_caps(wgmma_); }
   size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const override;
   void decode(const LinearAttnCall& call) override;
   void extend(const LinearAttnCall& call) override;
@@ -28,12 +30,12 @@ class ChunkedLinearKernel : public LinearAttnKernelBase {
 
  private:
   void chunks(const LinearAttnCall& call, bool writes_state);
-  void recurrent(const LinearAttnCall& call, bool commits);
+  void recurrent(const LinearAttnCall& call, RecurrentMode mode);
   void norm(const LinearAttnCall& call, const LinearParams& p);
   ScanShape scan_shape(const LinearParams& p) const;
 
   std::unique_ptr<LinearDevice> device_;
-  LinearAttnKernelCaps caps_;
+  bool wgmma_;
 };
 
 // Chunks of a forward at most.

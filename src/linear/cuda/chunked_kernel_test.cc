@@ -42,6 +42,9 @@ class HostDevice : public LinearDevice {
   void commit(const LinearParams& p, void*) override {
     recurrent_grid<RecurrentMode::commit>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
   }
+  void extend_exactly(const LinearParams& p, void*) override {
+    recurrent_grid<RecurrentMode::extend>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
+  }
   void make_rows(const RowsParams& p, void*) override {
     run((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks, kRowsThreads, 0, [&] { linear::make_rows(p); });
   }
@@ -81,6 +84,7 @@ class HostDevice : public LinearDevice {
 
 // Products of 16-bit elements against a reference in f64, relative to the largest value.
 constexpr double kSlack = 0.02, kNormSlack = 0.05;  // small outputs become large ones by the norm
+constexpr double kExactSlack = 5e-5;
 
 bool small(const LinearAttnCase& c) {
   const int tokens = std::accumulate(c.lengths.begin(), c.lengths.end(), 0, [](int sum, int n) { return sum + std::abs(n); });
@@ -91,7 +95,8 @@ void expect_all_pass(bool wgmma, Order order, LinearAttnKind kind) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(order), wgmma);
   for (const LinearAttnCase& c : testing_linear::linear_attn_cases()) {
     if (c.shape.kind != kind || !small(c) || !testing_linear::runs_case(kernel.caps(), c)) continue;
-    const auto result = testing_linear::run_case(kernel, c, {.slack = c.norm ? kNormSlack : kSlack});
+    const double of_chunks = c.norm ? kNormSlack : kSlack;
+    const auto result = testing_linear::run_case(kernel, c, {.slack = c.exact ? kExactSlack : of_chunks});
     EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
   }
 }

@@ -34,6 +34,9 @@ class CudaLinearDevice : public LinearDevice {
 
   void decode(const LinearParams& p, void* stream) override { launch_decode(p, static_cast<cudaStream_t>(stream)); }
   void commit(const LinearParams& p, void* stream) override { launch_commit(p, static_cast<cudaStream_t>(stream)); }
+  void extend_exactly(const LinearParams& p, void* stream) override {
+    launch_extend_exactly(p, static_cast<cudaStream_t>(stream));
+  }
   void make_rows(const RowsParams& p, void* stream) override {
     const dim3 grid((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks);
     gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, rows_kernel, p);

@@ -28,8 +28,12 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
   const auto sizes = [&]<class State> {
     with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> {
       constexpr int kMany = kDim > 128 ? 2 : 4;  // rows of a thread
-      if (few) kinds.template operator()<State, kDim, 2>();
-      else kinds.template operator()<State, kDim, kMany>();
+      if constexpr (kMode == RecurrentMode::extend) {  // what nobody is in a hurry for has one form
+        kinds.template operator()<State, kDim, 2>();
+      } else {
+        if (few) kinds.template operator()<State, kDim, 2>();
+        else kinds.template operator()<State, kDim, kMany>();
+      }
     });
   };
   if (p.state.dtype == DType::f32) sizes.template operator()<F32State>();

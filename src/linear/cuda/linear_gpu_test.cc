@@ -33,8 +33,9 @@ class LinearGpu : public ::testing::TestWithParam<bool> {
   }
   void expect_right(const LinearAttnCase& c) {
     GpuAdapter kernel(make_cuda_linear_kernel(GetParam()));
-    const bool recurrent = c.phase == LinearAttnPhase::decode;
-    const auto result = testing_linear::run_case(kernel, c, {.slack = recurrent ? kRecurrentSlack : c.norm ? kNormSlack : kChunkSlack});
+    const bool recurrent = c.phase == LinearAttnPhase::decode || c.exact;
+    const double of_chunks = c.norm ? kNormSlack : kChunkSlack;
+    const auto result = testing_linear::run_case(kernel, c, {.slack = recurrent ? kRecurrentSlack : of_chunks});
     EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
     largest_share_ = std::max(largest_share_, result.largest_share);
   }

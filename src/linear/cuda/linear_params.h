@@ -12,6 +12,8 @@ inline constexpr int kChunk = kLinearAttnChunkTokens;
 // Decays are powers of two with exponents of at least this: less is 0 in f32, and sums of a chunk keep their precision.
 inline constexpr float kLeastLog2Decay = -160.0f;
 
+enum class RecurrentMode { decode, extend, commit };
+
 // A piece of a request that is computed at once.
 struct Chunk {
   int request, first, tokens;  // first: row of the batch

@@ -1,4 +1,5 @@
-// The recurrence, token by token, with the state in registers: decode, and the accepted path of a verified draft.
+// The recurrence, token by token, with the state in registers: decode, prompts whose products must be of f32, and the accepted
+// path of a verified draft.
 //
 // Eight lanes share a row of the state (16 bytes each at a time), a warp 4 * kRows rows, four warps a block; every group of
 // lanes reads q and k itself, so that no thread waits for another warp. The state is asked for first of all.
@@ -8,8 +9,6 @@
 #include "linear/cuda/gates.cuh"
 
 namespace warpweave::linear {
-
-enum class RecurrentMode { decode, commit };
 
 // State elements as f32, 16 bytes at a time.
 struct F32State {
@@ -44,6 +43,7 @@ struct RecurrentConfig {
   static constexpr int kRows = kRows_;
   static constexpr bool kKda = kKda_;
   static constexpr RecurrentMode kMode = kMode_;
+  static constexpr bool kAttends = kMode_ != RecurrentMode::commit;
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = kMaxDim_ > 128 ? 1 : kRows_ * kMaxDim_ > 256 ? (kKda_ ? 2 : 3) : 4;  // at once on a multiprocessor, at least
   static constexpr int kTileRows = kThreads / 8 * kRows;
@@ -115,7 +115,7 @@ class Recurrence {
       if (v_of(r) < p_.v_dim) v_bits_[r] = load_bits(p_.v.data, token * p_.v.token_stride + head_ * p_.v.head_stride + v_of(r), p_.v.dtype);
     }
     ask_row(k_bits_, p_.k, token);
-    if (C::kMode == RecurrentMode::decode) ask_row(q_bits_, p_.q, token);
+    if (C::kAttends) ask_row(q_bits_, p_.q, token);
     gates_ = load_gates(p_, token, head_, C::kKda);
     if constexpr (C::kKda) {
 #pragma unroll
@@ -128,12 +128,12 @@ class Recurrence {
   // q and k of the token, normed; their product.
   WW_DEVICE void take_token() {
     take_row(k_, k_bits_, p_.k);
-    if (C::kMode == RecurrentMode::decode) take_row(q_, q_bits_, p_.q);
+    if (C::kAttends) take_row(q_, q_bits_, p_.q);
     float kk = 0, qq = 0, kq = 0;
 #pragma unroll
     for (int e = 0; e < C::kValues; ++e) {
       kk += k_[e] * k_[e];
-      if (C::kMode == RecurrentMode::decode) qq += q_[e] * q_[e], kq += k_[e] * q_[e];
+      if (C::kAttends) qq += q_[e] * q_[e], kq += k_[e] * q_[e];
     }
     if (p_.l2norm) {
       const float norm = rsqrtf(eight_sum(kk) + p_.l2norm_eps);
@@ -142,7 +142,7 @@ class Recurrence {
       for (int e = 0; e < C::kValues; ++e) k_[e] *= norm;
     }
     q_scale_ = p_.scale;
-    if (C::kMode == RecurrentMode::decode) {
+    if (C::kAttends) {
       if (p_.l2norm) q_scale_ *= rsqrtf(eight_sum(qq) + p_.l2norm_eps);
       kq_ = eight_sum(kq);
     }
@@ -175,14 +175,14 @@ class Recurrence {
 #pragma unroll
       for (int e = 0; e < C::kValues; ++e) {
         sk += s_[r][e] * k_[e];
-        if (C::kMode == RecurrentMode::decode) sq += s_[r][e] * q_[e];
+        if (C::kAttends) sq += s_[r][e] * q_[e];
       }
       const float change = beta * (value_of(v_bits_[r], p_.v.dtype) - decay * eight_sum(sk));
 #pragma unroll
       for (int e = 0; e < C::kValues; ++e) s_[r][e] = decay * s_[r][e] + change * k_[e];
-      if (C::kMode == RecurrentMode::decode) out[r] = q_scale_ * (decay * eight_sum(sq) + change * kq_);
+      if (C::kAttends) out[r] = q_scale_ * (decay * eight_sum(sq) + change * kq_);
     }
-    if (C::kMode == RecurrentMode::decode) write(token, out);
+    if (C::kAttends) write(token, out);
   }
 
   // Lane r of a group writes the group's row r.
@@ -228,6 +228,27 @@ class Recurrence {
   DecayBits decays_[C::kKda ? C::kValues / 4 : 1];
 };
 
+// All tokens of a request, with a copy of the state wherever one is wanted.
+template <class C>
+WW_DEVICE void recur_over(Recurrence<C>& state, const LinearAttnBatch& batch, int request) {
+  const int first = first_row(batch, request), end = first_row(batch, request + 1), slot = batch.slots[request];
+  if (slot < 0) {
+    const float zeros[C::kRows] = {};
+    for (int token = first; token < end; ++token) state.write(token, zeros);
+    return;
+  }
+  const bool checkpoints = batch.checkpoint_indptr != nullptr;
+  int next = checkpoints ? batch.checkpoint_indptr[request] : 0;
+  const int last = checkpoints ? batch.checkpoint_indptr[request + 1] : 0;
+  state.load(initial_slot(batch, request));
+  for (int token = first; token < end; ++token) {
+    state.ask(token);
+    state.step(token);
+    if (next < last && batch.checkpoint_tokens[next] == token - first + 1) state.store(batch.checkpoint_slots[next++]);
+  }
+  state.store(slot);
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) recurrent(const __grid_constant__ LinearParams p) {
   ptx::launch_dependents();
@@ -247,6 +268,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) recurrent(const __gri
       state.step(first + node);
     }
     state.store(slot);
+  } else if constexpr (C::kMode == RecurrentMode::extend) {
+    recur_over(state, p.batch, request);
   } else {
     if (slot < 0) {
       const float zeros[C::kRows] = {};

@@ -40,6 +40,7 @@ struct LinearAttnCase {
   bool alike_keys = false;       // nearly the same key for every token
   bool checkpoints = false;
   bool strided = false;          // gaps everywhere
+  bool exact = false;            // LinearAttnCall::exact
   DType activation = DType::f32;
   DType out = DType::f32;
   DType state = DType::f32;      // of both states

@@ -55,6 +55,8 @@ void add_extend(Kind kind, std::vector<LinearAttnCase>& cases) {
   cases.push_back(whole_layer({.name = "layer_f16", .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {65, 7}, .activation = DType::f16, .out = DType::f16}));
   cases.push_back({.name = "bf16_state", .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {3, 64, 100}, .state = DType::bf16});
   cases.push_back({.name = "long", .shape = shape_of(kind, 1, 1, 32, 32), .lengths = {3000}, .decay = Decay::near_one});
+  cases.push_back(whole_layer({.name = "exact_layer", .shape = shape_of(kind, 2, 4, 48, 64), .lengths = {65, 1, -2, 0, 30}, .start = Start::elsewhere, .checkpoints = true, .strided = true, .exact = true}));
+  cases.push_back({.name = "exact_bf16", .shape = shape_of(kind, 1, 2, 128, 128), .lengths = {20, 3}, .exact = true, .activation = DType::bf16, .state = DType::bf16});
 }
 
 void add_decode(Kind kind, std::vector<LinearAttnCase>& cases) {

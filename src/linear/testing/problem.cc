@@ -229,6 +229,7 @@ void LinearAttnProblem::make_inputs() {
     norm_.gate = case_.norm_gate;
     call_.norm = &norm_;
   }
+  call_.exact = case_.exact;
   call_.l2norm = case_.l2norm || case_.conv;
   call_.scale = 1 / std::sqrt(static_cast<float>(s.k_dim));
 }

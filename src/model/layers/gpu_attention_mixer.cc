@@ -42,6 +42,7 @@ gpu::QkvRowsCall GpuAttentionMixer::qkv_rows(const GpuLayerCall& call) const {
   rows.num_q_heads = spec.num_q_heads;
   rows.num_kv_heads = spec.num_kv_heads;
   rows.head_dim = spec.head_dim;
+  rows.row_stride = spec.qkv_dim();
   if (!spec.wide_qk_norm) {
     rows.q_norm = weights_.q_norm.data;
     rows.k_norm = weights_.k_norm.data;
@@ -67,6 +68,16 @@ gpu::QkvRowsCall GpuAttentionMixer::qkv_rows(const GpuLayerCall& call) const {
   return rows;
 }
 
+// Qwen3-Next: what a head found, times sigmoid(its gate).
+void GpuAttentionMixer::gate(const GpuLayerCall& call) const {
+  const AttentionSpec& spec = w_.spec;
+  const auto* const gates = static_cast<const std::byte*>(w_.qkv) +
+                            (spec.qkv_dim() - spec.gate_dim()) * dtype_info(call.x.dtype()).block_bytes;
+  gpu::gate_rows({.x = w_.out[0], .dtype = call.x.dtype(), .rows = call.x.rows(), .cols = spec.q_dim(), .gate = gates,
+                  .gate_stride = spec.qkv_dim()},
+                 call.x.stream());
+}
+
 Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   const AttentionSpec& spec = w_.spec;
   GpuResidual& x = call.x;
@@ -74,7 +85,8 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   gpu::GemmCall product = {.linear = &qkv, .rows = x.product_rows(), .y = w_.qkv, .y_dtype = x.dtype(),
                            .y_stride = qkv.out_features};
   gpu::QkvRowsCall rows = qkv_rows(call);
-  if (!spec.wide_qk_norm && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(product);
+  const bool q_k_v_alone = !spec.wide_qk_norm && !spec.output_gate;  // are all that reads the product
+  if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(product);
   WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, product));
   if (spec.wide_qk_norm) norm_all_heads(call);
   gpu::norm_rope_write_kv(rows, x.stream());
@@ -88,6 +100,8 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   attention.earlier_kv_settled = true;
   if (spec.dual_chunk) attention.dual_chunk = &w_.dual_chunk;
   WW_RETURN_IF_ERROR(attend(call.attention, call.batch, attention));
+
+  if (spec.output_gate) gate(call);
 
   const void* out = w_.out[0];
   if (call.last_mixer && x.keep(call.batch)) {

@@ -10,7 +10,7 @@ namespace warpweave {
 // What a model's attention layers share. The rows of `out` exist twice, so that some can be picked.
 struct GpuAttentionWorkspace {
   AttentionSpec spec;
-  void* qkv = nullptr;            // [tokens, q | k | v]
+  void* qkv = nullptr;            // [tokens, q | k | v], with an output gate q | k | v | gate
   void* out[2] = {};              // [tokens, q heads * head_dim], and of those rows that are kept
   void* q_succ = nullptr;         // as out; with dual chunk attention only
   void* q_inter = nullptr;
@@ -31,6 +31,7 @@ class GpuAttentionMixer final : public GpuMixer {
  private:
   gpu::QkvRowsCall qkv_rows(const GpuLayerCall& call) const;
   void norm_all_heads(const GpuLayerCall& call) const;
+  void gate(const GpuLayerCall& call) const;
 
   const GpuAttentionWeights& weights_;
   LayerPlan plan_;

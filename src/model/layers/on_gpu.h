@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/gpu_kv_cache.h"
+#include "model/gpu_state_cache.h"
 #include "model/layers/layer.h"
 #include "model/layers/layer_weights.h"
 #include "ops/cuda/experts.h"
@@ -45,7 +46,7 @@ struct OnGpu {
   using Rope = GpuRope;
   using Cache = GpuKvCache;
   using Residual = GpuResidual;
-  using Recurrent = void;
+  using Recurrent = GpuStateCache;
 };
 
 using GpuLayerCall = LayerCallOf<OnGpu>;
@@ -56,6 +57,7 @@ using GpuRowNorm = RowNormOf<OnGpu>;
 using GpuLayerWeights = LayerWeightsOf<OnGpu>;
 using GpuAttentionWeights = AttentionWeightsOf<OnGpu>;
 using GpuLatentWeights = LatentWeightsOf<OnGpu>;
+using GpuGdnWeights = GdnWeightsOf<OnGpu>;
 using GpuDenseWeights = DenseWeightsOf<OnGpu>;
 using GpuExpertsWeights = ExpertsWeightsOf<OnGpu>;
 

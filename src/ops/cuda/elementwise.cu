@@ -276,6 +276,24 @@ __global__ void softcap_kernel(float* x, float cap, int64_t count) {
   if (i < count) x[i] = cap * tanhf(x[i] / cap);
 }
 
+constexpr int kGatePack = 2, kGateThreads = 256;
+
+// Blocks (row, some of its columns).
+template <typename T>
+__global__ void __launch_bounds__(kGateThreads) gate_rows_kernel(const __grid_constant__ GateRowsCall call) {
+  start_successor();
+  wait_for_predecessor();
+  const int64_t row = blockIdx.x, column = (int64_t{blockIdx.y} * kGateThreads + threadIdx.x) * kGatePack;
+  if (column >= call.cols) return;
+  T* const x = static_cast<T*>(call.x) + row * call.cols + column;
+  float value[kGatePack], gate[kGatePack];
+  load_f32(x, value);
+  load_f32(static_cast<const T*>(call.gate) + row * call.gate_stride + column, gate);
+#pragma unroll
+  for (int i = 0; i < kGatePack; ++i) value[i] /= 1 + expf(-gate[i]);
+  store_f32(x, value);
+}
+
 constexpr int kUploadThreads = 256;
 
 __global__ void upload_step_kernel(StepUpload upload, int copy_blocks) {
@@ -336,6 +354,15 @@ void add_bias(const GemmCall& call, Stream stream) {
 void softcap(float* x, float cap, int64_t count, Stream stream) {
   if (count == 0) return;
   softcap_kernel<<<(count + 255) / 256, 256, 0, cuda_stream(stream)>>>(x, cap, count);
+}
+
+void gate_rows(const GateRowsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  const int64_t of_block = kGateThreads * kGatePack;
+  const dim3 blocks(static_cast<unsigned>(call.rows), static_cast<unsigned>((call.cols + of_block - 1) / of_block));
+  with_type(call.dtype, [&]<typename T>(T*) {
+    launch_dependent({blocks, kGateThreads, 0, cuda_stream(stream)}, gate_rows_kernel<T>, call);
+  });
 }
 
 void upload_step(const StepUpload& upload, Stream stream) {

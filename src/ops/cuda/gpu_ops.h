@@ -95,6 +95,17 @@ void glu(const GluCall& call, Stream stream);
 // x = cap * tanh(x / cap).
 void softcap(float* x, float cap, int64_t count, Stream stream);
 
+// x *= sigmoid(gate), element by element.
+struct GateRowsCall {
+  void* x = nullptr;                      // [rows, cols] of `dtype`, dense
+  DType dtype = DType::bf16;
+  int64_t rows = 0;
+  int64_t cols = 0;                       // even
+  const void* gate = nullptr;             // [rows, cols] of `dtype`
+  int64_t gate_stride = 0;                // from row to row, in elements: even
+};
+void gate_rows(const GateRowsCall& call, Stream stream);
+
 // Dual chunk attention (model/dual_chunk.h): keys are rotated for position % chunk_len, queries for the
 // three positions that it explains.
 struct DualChunkForms {
@@ -108,6 +119,7 @@ struct DualChunkForms {
 // q/k norms, rotary embedding in place on q, and the write of k and v to the pool.
 struct QkvRowsCall {
   void* qkv = nullptr;                    // [rows, (q heads + 2 kv heads) * head_dim] of `dtype`
+  int64_t row_stride = 0;                 // in elements, of qkv and partials; 0: rows are dense
   PartialSums partials = {};              // in place of qkv, of which then only q is written; see rope_takes_partials()
   DType dtype = DType::bf16;
   int64_t rows = 0;

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
   if (!is_q && slot < 0) return;
 
   float* head = heads[warp];
-  T* memory = static_cast<T*>(call.qkv) + task * call.head_dim;
+  T* memory = static_cast<T*>(call.qkv) + row * call.row_stride + index * call.head_dim;
   if (is_q) {
     if (call.dual_chunk.chunk_len > 0) return write_query_forms<T, kPack>(call, memory, row, index, head, lane);
     return write_query<T, kPack>(call, memory, memory, call.cos != nullptr ? call.positions[row] : 0, 1.0f, head, lane);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kRowThreads) rope_row_kernel(QkvRowsCall call)
   }
   const KvPoolView& pool = head < first_v ? call.k_out : call.v_out;
   const int kv_head = head - (head < first_v ? call.num_q_heads : first_v);
-  const int64_t from = (int64_t{row} * num_heads + head) * kDim + lane * kPack;
+  const int64_t from = row * call.row_stride + head * kDim + lane * kPack;
   T* to = static_cast<T*>(call.qkv) + from;
   int64_t index = 0;
   if (!is_q) {
@@ -286,8 +286,9 @@ bool pool_takes_packs(const KvPoolView& pool) {
 
 // Lanes a head of rope_row_kernel, or 0: the call is not of its kind.
 int row_lanes(const QkvRowsCall& call) {
-  const bool plain = call.dual_chunk.chunk_len == 0 && !call.norm_after_rope && call.dtype != DType::f32 && pool_takes_packs(call.k_out) &&
-                     pool_takes_packs(call.v_out) && reinterpret_cast<uintptr_t>(call.qkv) % 16 == 0;
+  const bool plain = call.dual_chunk.chunk_len == 0 && !call.norm_after_rope && call.dtype != DType::f32 &&
+                     call.row_stride % kPack == 0 && pool_takes_packs(call.k_out) && pool_takes_packs(call.v_out) &&
+                     reinterpret_cast<uintptr_t>(call.qkv) % 16 == 0;
   const bool whole = call.cos == nullptr || (!call.interleaved && call.rotary_dim == call.head_dim);
   if (!plain || !whole) return 0;
   return call.head_dim == 64 ? 4 : call.head_dim == 128 ? 8 : call.head_dim == 256 ? 16 : 0;
@@ -319,8 +320,10 @@ void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
 
 bool rope_takes_partials(const QkvRowsCall& call) { return row_lanes(call) > 0; }
 
-void norm_rope_write_kv(const QkvRowsCall& call, Stream stream) {
-  if (call.rows == 0) return;
+void norm_rope_write_kv(const QkvRowsCall& given, Stream stream) {
+  if (given.rows == 0) return;
+  QkvRowsCall call = given;
+  if (call.row_stride == 0) call.row_stride = int64_t{call.num_q_heads + 2 * call.num_kv_heads} * call.head_dim;
   if (const int lanes = row_lanes(call); lanes > 0) {
     const auto on = static_cast<cudaStream_t>(stream);
     return call.dtype == DType::bf16 ? launch_rows<__nv_bfloat16>(call, lanes, on) : launch_rows<__half>(call, lanes, on);

@@ -1,0 +1,13 @@
+#include "linear/cuda/cuda_device.h"
+#include "linear/cuda/launch_grids.h"
+#include "ops/cuda/launch.cuh"
+
+namespace warpweave::linear {
+
+void launch_extend_exactly(const LinearParams& p, cudaStream_t stream) {
+  recurrent_grid<RecurrentMode::extend>(p, gpu::num_sms(), [&]<class C>(int x, int y) {
+    gpu::launch_dependent({dim3(x, y), dim3(C::kThreads), 0, stream}, recurrent<C>, p);
+  });
+}
+
+}  // namespace warpweave::linear

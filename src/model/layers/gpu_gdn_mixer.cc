@@ -1,0 +1,92 @@
+#include "model/layers/gpu_gdn_mixer.h"
+
+#include <cmath>
+
+#include "linear/cuda/cuda_device.h"
+#include "model/layers/gpu_residual.h"
+
+namespace warpweave {
+
+Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuGdnLimits& limits, GpuWorkspace& workspace) {
+  const auto& layer = weights.layer;
+  WW_ASSIGN_OR_RETURN(kernels_, LinearAttnDispatcher::create(layer.shape.kind, limits.kernels, limits.state_dtype,
+                                                             linear::cuda_linear_attn_backends()));
+  const size_t element = dtype_info(limits.dtype).block_bytes;
+  workspace.get(rows_, limits.tokens * layer.row_width(), element);
+  workspace.get(heads_[0], limits.tokens * layer.v_width(), element);
+  workspace.get(heads_[1], limits.kept_rows * layer.v_width(), element);
+  memory_bytes_ = kernels_.workspace_bytes(layer.shape, {.max_requests = limits.max_requests, .max_tokens = limits.tokens,
+                                                         .conv_width = layer.conv_width});
+  workspace.get(memory_, static_cast<int64_t>(memory_bytes_), 1);
+  return workspace.status();
+}
+
+Status GpuGdnWorkspace::start(const ForwardBatch& batch) {
+  if (batch.mode == ForwardMode::target_verify) {
+    return Status::unsupported("proposed tokens are not verified yet in models with recurrent layers");
+  }
+  steps_ = batch.mode == ForwardMode::decode;
+  batch_ = {};
+  batch_.num_requests = batch.num_reqs;
+  batch_.num_tokens = batch.num_tokens;
+  batch_.max_q_tokens = batch.max_q_len;
+  batch_.q_indptr = steps_ ? nullptr : batch.device.q_indptr;
+  batch_.slots = batch.device.state_slots;
+  batch_.initial_slots = batch.device.initial_state_slots;
+  return {};
+}
+
+// heads = what the heads found, normed and gated.
+Status GpuGdnMixer::attend(const GpuLayerCall& call) {
+  const auto& layer = weights_.layer;
+  const LinearAttnShape& shape = layer.shape;
+  const DType dtype = call.x.dtype();
+  const StateLayerView state = call.recurrent->recurrent(state_layer_), window = call.recurrent->conv(state_layer_);
+  const int64_t width = layer.row_width(), channels = shape.conv_channels(), v_width = layer.v_width();
+  const auto part = [&](int64_t at, int64_t head_stride) {
+    const auto* const rows = static_cast<const std::byte*>(w_.rows_) + at * static_cast<int64_t>(dtype_info(dtype).block_bytes);
+    return LinearAttnRows{rows, dtype, width, head_stride};
+  };
+  const LinearAttnConv conv{.x = part(0, channels), .weight = layer.conv_weight.data, .width = layer.conv_width,
+                            .state = window.data, .state_dtype = window.dtype, .slot_stride = window.slot_stride};
+  const LinearAttnGates gates{.a = part(channels + v_width + shape.v_heads, 1), .b = part(channels + v_width, 1),
+                              .a_log = layer.a_log.data, .dt_bias = layer.dt_bias.data};
+  const LinearAttnNorm norm{.z = part(channels, shape.v_dim), .weight = layer.norm_weight.data, .eps = layer.norm_eps};
+  LinearAttnCall attention;
+  attention.shape = shape;
+  attention.batch = &w_.batch_;
+  attention.conv = &conv;
+  attention.gates = &gates;
+  attention.norm = &norm;
+  attention.l2norm = true;
+  attention.scale = 1 / std::sqrt(static_cast<float>(shape.k_dim));
+  attention.exact = dtype == DType::f32;
+  attention.state = {state.data, state.dtype, state.slot_stride, int64_t{shape.v_dim} * shape.k_dim};
+  attention.out = w_.heads_[0];
+  attention.out_dtype = dtype;
+  attention.out_token_stride = v_width;
+  attention.workspace = w_.memory_;
+  attention.workspace_bytes = w_.memory_bytes_;
+  attention.stream = call.x.stream();
+  WW_RETURN_IF_ERROR(check_linear_attn_call(attention));
+  w_.steps_ ? w_.kernels_.decode(attention) : w_.kernels_.extend(attention);
+  return {};
+}
+
+Status GpuGdnMixer::forward(const GpuLayerCall& call) {
+  const auto& layer = weights_.layer;
+  GpuResidual& x = call.x;
+  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &layer.in, .rows = x.product_rows(), .y = w_.rows_,
+                                                      .y_dtype = x.dtype(), .y_stride = layer.row_width()}));
+  WW_RETURN_IF_ERROR(attend(call));
+  if (call.last_mixer && call.batch.logits_rows.empty()) return {};
+  const void* heads = w_.heads_[0];
+  if (call.last_mixer && x.keep(call.batch)) {
+    const int64_t row_bytes = layer.v_width() * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
+    gpu::gather_rows(w_.heads_[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.heads_[1], x.stream());
+    heads = w_.heads_[1];
+  }
+  return x.add(layer.out, heads, weights_.norms.out);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,55 @@
+// GdnMixer (gdn_mixer.h) on a GPU: the input product, one LinearAttnCall with convolution, gates and norm, the output
+// product.
+#pragma once
+
+#include "model/gpu_state_cache.h"
+#include "model/layers/gpu_workspace.h"
+#include "model/layers/on_gpu.h"
+
+namespace warpweave {
+
+struct GpuGdnLimits {
+  DType dtype = DType::bf16;      // of activations
+  DType state_dtype = DType::f32;
+  int64_t tokens = 0;             // rows of a forward, and those that are kept in the last layer: of round_up_rows()
+  int64_t kept_rows = 0;
+  int max_requests = 0;
+  LinearAttnNames kernels;
+};
+
+// What a model's gated delta nets share. The rows of `heads` exist twice, so that some can be picked.
+class GpuGdnWorkspace {
+ public:
+  // `layer`: of the model's first such layer; all are alike. Errors: those of LinearAttnDispatcher::create.
+  Status reserve(const GpuGdnWeights& layer, const GpuGdnLimits& limits, GpuWorkspace& workspace);
+  // Once for each forward, before its first layer: who reads and writes which state.
+  Status start(const ForwardBatch& batch);
+
+ private:
+  friend class GpuGdnMixer;
+  LinearAttnDispatcher kernels_;
+  LinearAttnBatch batch_;         // pointers are to the GPU's arrays
+  bool steps_ = false;            // one row of each request
+  void* rows_ = nullptr;          // [tokens, row_width]
+  void* heads_[2] = {};           // [tokens, v_width], and of those rows that are kept
+  void* memory_ = nullptr;        // of the kernels
+  size_t memory_bytes_ = 0;
+};
+
+class GpuGdnMixer final : public GpuMixer {
+ public:
+  // `state_layer`: its place among the recurrent layers. All outlive the mixer.
+  GpuGdnMixer(const GpuGdnWeights& weights, int state_layer, GpuGdnWorkspace& workspace)
+      : weights_(weights), state_layer_(state_layer), w_(workspace) {}
+  std::string_view name() const override { return "gated delta net"; }
+  Status forward(const GpuLayerCall& call) override;
+
+ private:
+  Status attend(const GpuLayerCall& call);
+
+  const GpuGdnWeights& weights_;
+  int state_layer_;
+  GpuGdnWorkspace& w_;
+};
+
+}  // namespace warpweave
