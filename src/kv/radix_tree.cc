@@ -81,47 +81,6 @@ RadixTree::Cursor RadixTree::walk(Node* root, std::span<const int32_t> tokens) c
   return at;
 }
 
-// The place of `position` on the way down to `node`, which holds it or lies below.
-RadixTree::Cursor RadixTree::cut_at(Node* node, int position) const {
-  Cursor at;
-  const int pages = position / page_size_;
-  at.tail_tokens = position % page_size_;
-  if (at.tail_tokens > 0) {
-    while (node->begin > pages * page_size_) node = node->parent;
-    at.tail_node = node;
-    at.tail_index = pages - node->begin / page_size_;
-  }
-  while (!node->is_root() && node->begin >= pages * page_size_) node = node->parent;
-  at.node = node;
-  at.full_tokens = pages * page_size_;
-  at.pages_in_node = node->is_root() ? 0 : pages - node->begin / page_size_;
-  return at;
-}
-
-// Takes a match back to the last checkpoint where every windowed group has the pages that the next row sees.
-void RadixTree::limit_to_states(Cursor& at) const {
-  const int kv_tokens = at.kv_tokens;
-  Node* const last = at.tail_node != nullptr ? at.tail_node : at.node;
-  for (Node* node = last; node != nullptr; node = node->parent) {
-    for (auto it = node->checkpoints.upper_bound(kv_tokens); it != node->checkpoints.begin();) {
-      const int position = (--it)->first;
-      if (mode_ == PrefixMatchMode::page && position % page_size_ != 0) continue;
-      const Cursor here = cut_at(last, position);
-      if (missing_page(here.tail_node != nullptr ? here.tail_node : here.node,
-                       (position + page_size_ - 1) / page_size_, position) >= 0) {
-        continue;
-      }
-      at = here;
-      at.kv_tokens = kv_tokens;
-      at.state_slot = it->second->slot;
-      return;
-    }
-    if (node->is_root()) at.node = node;
-  }
-  at.full_tokens = at.pages_in_node = 0;
-  at.drop_tail();
-}
-
 // The last of the `num_pages` pages up to and in `node` that a windowed group needs for a row at `position` and does
 // not have; -1: none.
 int RadixTree::missing_page(const Node* node, int num_pages, int position) const {
@@ -304,19 +263,6 @@ RadixTree::Node* RadixTree::insert(Node* node, std::span<const int32_t> tokens,
     add_checkpoint(node, tokens.first(position), slot);
   }
   return node;
-}
-
-void RadixTree::add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot) {
-  while (!node->is_root()) node = node->parent;
-  const Cursor at = walk_tokens(roots_.at(*node->salt).get(), tokens);
-  Node* const holder = at.tail_node != nullptr ? at.tail_node : at.node;
-  const int position = static_cast<int>(tokens.size());
-  if (at.tokens() < position || holder->is_root() || holder->checkpoints.contains(position)) {
-    states_->unref(slot);
-    return;
-  }
-  holder->checkpoints[position] = checkpoints_.insert(checkpoints_.end(), {holder, position, slot});
-  ++version_;
 }
 
 // A partly filled page is written on by the request that inserted it, so its leaf is taken back

@@ -126,6 +126,8 @@ class RadixTree {
   Cursor walk_tokens(Node* root, std::span<const int32_t> tokens) const;
   void limit_to_windows(Cursor& at) const;
   void limit_to_states(Cursor& at) const;
+  bool end_at_checkpoint(const Node* node, Node* last, int limit, Cursor& at) const;
+  void end_at_sibling(Node* node, int limit, Cursor& at, int& found) const;
   Cursor cut_at(Node* node, int position) const;
   void drop_checkpoints(Node* node, int after, bool keep_slots);
   int missing_page(const Node* node, int num_pages, int position) const;

@@ -62,37 +62,6 @@ int RadixTree::drop_any_window_pages(int num_pages) {
   return freed;
 }
 
-bool RadixTree::evict_checkpoint() {
-  for (auto it = checkpoints_.begin(); it != checkpoints_.end(); ++it) {
-    if (states_->refs(it->slot) > 1) continue;
-    states_->unref(it->slot);
-    it->node->checkpoints.erase(it->position);
-    checkpoints_.erase(it);
-    ++version_;
-    return true;
-  }
-  return false;
-}
-
-// Takes the checkpoints after a position off a node; with keep_slots they stay the tree's for a while.
-void RadixTree::drop_checkpoints(Node* node, int after, bool keep_slots) {
-  for (auto it = node->checkpoints.upper_bound(after); it != node->checkpoints.end();) {
-    if (keep_slots) {
-      loose_checkpoints_.emplace_back(it->first, it->second->slot);
-    } else {
-      states_->unref(it->second->slot);
-    }
-    checkpoints_.erase(it->second);
-    it = node->checkpoints.erase(it);
-  }
-}
-
-std::vector<int32_t> RadixTree::checkpoints() const {
-  std::vector<int32_t> slots;
-  for (const Checkpoint& checkpoint : checkpoints_) slots.push_back(checkpoint.slot);
-  return slots;
-}
-
 // Takes up to num_pages pages off the end of a leaf; returns how many came free.
 int RadixTree::trim(Node* leaf, int num_pages) {
   ++version_;
