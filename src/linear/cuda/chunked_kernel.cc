@@ -162,6 +162,12 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mo
       return norm(call, p);
     case RecurrentMode::decode: break;
   }
+  if (call.norm != nullptr && p.decay_channels == 1 && p.k_dim <= kDecodeNormedDim) {
+    p.has_norm = true;
+    p.norm = *call.norm;
+    p.state_settled = call.conv != nullptr;
+    return device_->decode(p, call.stream);
+  }
   if (call.norm != nullptr) {  // what is normed is not rounded first
     p.out = cut(call.workspace, call.shape, limits_of(call)).out;
     p.out_dtype = DType::f32;

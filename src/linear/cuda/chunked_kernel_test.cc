@@ -37,6 +37,10 @@ class HostDevice : public LinearDevice {
   bool has_wgmma() const override { return true; }
 
   void decode(const LinearParams& p, void*) override {
+    if (p.has_norm) {
+      decode_normed_grid(p, [&]<class C>(int x, int y) { run(x, y, decode_threads(p.v_dim), 0, [&] { decode_normed<C>(p); }); });
+      return;
+    }
     recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
   }
   void commit(const LinearParams& p, void*) override {

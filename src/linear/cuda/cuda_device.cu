@@ -11,9 +11,10 @@ namespace {
 
 using gpu::LaunchShape;
 
+// What follows may read ahead of its own wait what the kernels before this one wrote: it starts behind this one's.
 __global__ void __launch_bounds__(kRowsThreads) rows_kernel(const __grid_constant__ RowsParams p) {
-  ptx::launch_dependents();
   ptx::grid_dependency_wait();
+  ptx::launch_dependents();
   make_rows(p);
 }
 __global__ void __launch_bounds__(kRowsThreads) norm_kernel(const __grid_constant__ RowsParams p) {
@@ -32,7 +33,10 @@ class CudaLinearDevice : public LinearDevice {
   int multiprocessors() const override { return gpu::num_sms(); }
   bool has_wgmma() const override { return current_compute_capability() == 90; }
 
-  void decode(const LinearParams& p, void* stream) override { launch_decode(p, static_cast<cudaStream_t>(stream)); }
+  void decode(const LinearParams& p, void* stream) override {
+    const auto on = static_cast<cudaStream_t>(stream);
+    p.has_norm ? launch_decode_normed(p, on) : launch_decode(p, on);
+  }
   void commit(const LinearParams& p, void* stream) override { launch_commit(p, static_cast<cudaStream_t>(stream)); }
   void extend_exactly(const LinearParams& p, void* stream) override {
     launch_extend_exactly(p, static_cast<cudaStream_t>(stream));

@@ -3,7 +3,7 @@
 
 #include "linear/cuda/chunk_prepare.cuh"
 #include "linear/cuda/chunk_scan.cuh"
-#include "linear/cuda/recurrent.cuh"
+#include "linear/cuda/decode.cuh"
 
 namespace warpweave::linear {
 
@@ -34,6 +34,17 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
         if (few) kinds.template operator()<State, kDim, 2>();
         else kinds.template operator()<State, kDim, kMany>();
       }
+    });
+  };
+  if (p.state.dtype == DType::f32) sizes.template operator()<F32State>();
+  else sizes.template operator()<Bf16State>();
+}
+
+template <class Run>
+void decode_normed_grid(const LinearParams& p, const Run& run) {
+  const auto sizes = [&]<class State> {
+    with_dim<64, 128>(p.k_dim, [&]<int kDim> {
+      run.template operator()<DecodeConfig<State, kDim>>(p.v_heads, p.batch.num_requests);
     });
   };
   if (p.state.dtype == DType::f32) sizes.template operator()<F32State>();

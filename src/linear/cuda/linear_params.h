@@ -58,6 +58,9 @@ struct LinearParams {
   int64_t out_token_stride = 0;
   bool out_vectors = false;          // rows of 16-bit outputs begin at multiples of 16 bytes
   bool writes_state = true;
+  bool has_norm = false;             // of decode, within its kernel
+  LinearAttnNorm norm;
+  bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one
   ChunkWork work;
 };
 
