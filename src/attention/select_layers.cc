@@ -135,9 +135,11 @@ Result<std::string> resolve_linear(const SelectionInput& input, const AttentionF
                     arch_name(input.hardware->arch), linear_names_that_run(input, phase)),
         flag);
   }
-  reasons.push_back(fmt::format("linear attention, {}: {} -> {}{}", phase_name(phase),
+  const std::string_view kernels = prefill ? caps->kernels.prefill : caps->kernels.decode;
+  reasons.push_back(fmt::format("linear attention, {}: {} -> {}{}{}{}", phase_name(phase),
                                 asked.empty() ? "unset" : flag, name,
-                                asked.empty() ? ", the default" : ", as asked"));
+                                asked.empty() ? ", the default" : ", as asked",
+                                kernels.empty() ? "" : "; its kernels: ", kernels));
   return name;
 }
 

@@ -149,7 +149,7 @@ TEST(HybridConfig, EveryFourthLayerHasFullAttentionUnlessTypesSayOtherwise) {
   EXPECT_EQ(traits->layers[0].mixer, MixerKind::attention);
   EXPECT_EQ(traits->layers[7].mixer, MixerKind::gated_delta_net);
   EXPECT_TRUE(decoder_spec(*config, *traits).attention.output_gate);
-  EXPECT_EQ(check_gpu_model(*config).field(), "--device");
+  EXPECT_TRUE(check_gpu_model(*config).ok());
 }
 
 TEST(HybridConfig, LayersThatNoKernelRunsNameTheirKey) {
