@@ -5,6 +5,7 @@ with many rounds compares decode closely, and the last line is the median of the
 
 Per peer and batch size b it times b fresh random prompts of 512 tokens with 1 and with 128 new
 tokens (greedy, end of sequence ignored, no prefix reuse):
+With a GGUF format among --dtypes (q8_0, q4_0, q4_1, q4_k, q6_k) llama.cpp and warpweave serve the same file.
   prefill tok/s = b * 512 / t(1)          decode tok/s = b * 127 / (t(128) - t(1))
 """
 import argparse
@@ -108,9 +109,10 @@ class Warpweave(HttpPeer):
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         program = os.environ.get("WARPWEAVE", str(ROOT / "build" / "warpweave"))
+        model = paths.get("hf", paths["gguf"])
         self.process = subprocess.Popen(
-            [program, "serve", "--model-path", str(paths["hf"]), "--skip-tokenizer-init",
-             "--dtype", {"f32": "float32", "bf16": "bfloat16"}[dtype], "--threads", str(threads),
+            [program, "serve", "--model-path", str(model), "--skip-tokenizer-init",
+             "--dtype", {"f32": "float32"}.get(dtype, "bfloat16"), "--threads", str(threads),
              "--port", str(port), "--log-level", "error"], stdout=sys.stderr)
         for _ in range(600):
             try:
@@ -260,7 +262,7 @@ def main():
     print(f"{cpu}, {args.model}, {args.threads} threads, prompt {PROMPT_TOKENS}, {NEW_TOKENS} new tokens, "
           f"medians of {args.rounds}")
     for dtype in args.dtypes.split(","):
-        name = {"f32": "float32", "bf16": "bfloat16"}[dtype]
+        name = {"f32": "float32", "bf16": "bfloat16"}.get(dtype, dtype)
         paths = MODELS[args.model].write_all(pathlib.Path(args.work_dir) / args.model / dtype, name)
         workers = {}
         for peer in args.peers.split(","):

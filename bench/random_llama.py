@@ -3,6 +3,8 @@ tokenizer), a GGUF file and a CTranslate2 folder, all with the same weights.
 
   python bench/random_llama.py OUT_DIR --dtype bf16
 
+With a GGUF format (q8_0, q4_0, q4_1, q4_k, q6_k) for its dtype only the GGUF file, all matrices in that format.
+
 About 125 M parameters: hidden 768, ffn 2048, 12 layers, 12 query and 4 KV heads, vocabulary 32000,
 untied embeddings.
 """
@@ -75,9 +77,32 @@ def add_vocabulary(writer, size):
     writer.add_unk_token_id(0)
 
 
+GGUF_FORMATS = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
+
+
+def random_k_blocks(shape, quant):
+    """Random codes with scales that give values about as large as random_tensors'."""
+    import gguf
+    import numpy as np
+    rng = np.random.default_rng(sum(shape))
+    block, size = gguf.GGML_QUANT_SIZES[quant]
+    blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
+    if quant == gguf.GGMLQuantizationType.Q4_K:  # d, dmin, then the rest
+        blocks[:, 0:4] = np.array([1e-4, 7e-4], dtype=np.float16).view(np.uint8)
+    else:  # Q6_K ends with its d
+        blocks[:, 208:210] = np.array([1.5e-5], dtype=np.float16).view(np.uint8)
+    return blocks.reshape(shape[0], -1)
+
+
 def add_tensor(writer, name, tensor, dtype_name):
     import gguf
     import torch
+    if dtype_name in GGUF_FORMATS and tensor.dim() >= 2:
+        quant = gguf.GGMLQuantizationType[dtype_name.upper()]
+        k_blocks = dtype_name.endswith("_k")
+        data = random_k_blocks(tensor.shape, quant) if k_blocks else gguf.quantize(tensor.float().numpy(), quant)
+        writer.add_tensor(name, data, raw_dtype=quant)
+        return
     if dtype_name == "bfloat16" and tensor.dim() >= 2:
         raw = tensor.to(torch.bfloat16).view(torch.int16).numpy().view("uint8")
         writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -161,6 +186,12 @@ def write_all(out, dtype_name):
     """Returns the three paths; keeps what is already there."""
     import torch
     out = pathlib.Path(out)
+    if dtype_name in GGUF_FORMATS:
+        path = out / "model.gguf"
+        if not path.exists():
+            out.mkdir(parents=True, exist_ok=True)
+            write_gguf(random_tensors(torch.float32), str(path), dtype_name)
+        return {"gguf": path}
     paths = {"hf": out / "hf", "gguf": out / "model.gguf", "ct2": out / "ct2"}
     done = out / "complete"
     if not done.exists():
@@ -177,6 +208,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out")
-    parser.add_argument("--dtype", choices=["f32", "bf16"], default="bf16")
+    parser.add_argument("--dtype", choices=["f32", "bf16", *GGUF_FORMATS], default="bf16")
     args = parser.parse_args()
-    print(write_all(args.out, {"f32": "float32", "bf16": "bfloat16"}[args.dtype]))
+    print(write_all(args.out, {"f32": "float32", "bf16": "bfloat16"}.get(args.dtype, args.dtype)))

@@ -116,7 +116,7 @@ constexpr int kInputScratch = 0, kAccScratch = 1, kWeightScratch = 2, kBestScrat
 
 struct PackedLinear::Plan {
   const LinearKernels* kernels;
-  const void* x;
+  const void* x;           // under int8 rows of int8_row_bytes(), dense
   bool x_is_bf16;
   int64_t x_stride;
   int64_t k;               // of the kernel: padded for bf16 products
@@ -153,6 +153,10 @@ Result<PackedLinear> PackedLinear::pack(std::span<const LinearPart> parts,
   linear.uses_bf16_ = options.compute == ComputeMode::bf16 &&
                       (linear.dtype_ == DType::bf16 || is_quantized(linear.dtype_)) &&
                       kernels_of(linear.tier_).bf16_dot != nullptr;
+  if (options.compute == ComputeMode::bf16 && is_quantized(linear.dtype_) && kernels_of(linear.tier_).int8 != nullptr) {
+    linear.uses_int8_ = true;
+    linear.uses_bf16_ = false;
+  }
   linear.weights_ = AlignedBuffer::allocate(linear.panel_bytes_ * linear.panels_);
   const bool has_bias =
       std::any_of(parts.begin(), parts.end(), [](const LinearPart& p) { return p.bias.data; });
@@ -239,7 +243,9 @@ const void* prepare_input(const LinearInput& x, int64_t in_features, int64_t k, 
   return out;
 }
 
-DequantizeFn dequantizer(const DequantizeKernels& kernels, DType dtype) {
+// A member of DequantizeKernels or Int8Kernels; they are called the same.
+template <typename Kernels>
+auto of_format(const Kernels& kernels, DType dtype) -> decltype(kernels.q8_0) {
   switch (dtype) {
     case DType::q8_0: return kernels.q8_0;
     case DType::q4_0: return kernels.q4_0;
@@ -287,13 +293,36 @@ PackedLinear::Plan PackedLinear::plan_tiles(const LinearInput& x, const LinearOu
   return plan;
 }
 
+// The rows in 8 bits, written to `out`.
+const void* PackedLinear::quantize_input(const LinearInput& x, std::byte* out, ThreadTeam& team) const {
+  const auto quantize = kernels_of(tier_).int8->quantize;
+  const int64_t row_bytes = int8_row_bytes(in_features_);
+  const auto convert = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const auto* row = static_cast<const float*>(x.data) + r * x.row_stride;
+      if (x.dtype == DType::bf16) {
+        auto* const wide = reinterpret_cast<float*>(thread_scratch(kAccScratch, in_features_ * sizeof(float)));
+        bf16_to_f32_row(static_cast<const uint16_t*>(x.data) + r * x.row_stride, in_features_, wide);
+        row = wide;
+      }
+      quantize(row, in_features_, reinterpret_cast<unsigned char*>(out + r * row_bytes));
+    }
+  };
+  team.parallel_for(x.rows, std::max<int64_t>(1, (64 << 10) / in_features_), convert);
+  return out;
+}
+
 void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const {
   assert(x.dtype == DType::f32 || x.dtype == DType::bf16);
   assert(y.dtype == DType::f32 || (y.dtype == DType::bf16 && !y.accumulate));
   assert(y.best == nullptr || (y.dtype == DType::f32 && !y.accumulate));
   if (x.rows == 0 || empty()) return;
   LinearInput prepared = x;
-  prepared.data = prepare_input(x, in_features_, product_width(), uses_bf16_, &prepared.row_stride, team);
+  if (uses_int8_) {
+    prepared.data = quantize_input(x, thread_scratch(kInputScratch, x.rows * int8_row_bytes(in_features_)), team);
+  } else {
+    prepared.data = prepare_input(x, in_features_, product_width(), uses_bf16_, &prepared.row_stride, team);
+  }
   const Plan plan = plan_tiles(prepared, y, 0, team.size());
   if (y.best != nullptr) return run_jobs_for_best(plan, team);
   if (x.rows * in_features_ * panels_ * kPanelCols <= kSerialWork) {
@@ -311,15 +340,23 @@ void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& te
   plans.clear();
   first_job.assign(1, 0);
   int64_t tiles = 0, work = 0;
+  size_t quantized_bytes = 0;
   for (const LinearTask& task : tasks) {
+    if (task.linear->uses_int8_) quantized_bytes += task.x.rows * int8_row_bytes(task.linear->in_features_);
     tiles += task.linear->panels_ / std::max(1, kernels_of(task.linear->tier_).tile_panels);
   }
+  std::byte* quantized = quantized_bytes > 0 ? thread_scratch(kInputScratch, quantized_bytes) : nullptr;
   for (const LinearTask& task : tasks) {
     const PackedLinear& linear = *task.linear;
     assert(task.x.dtype == linear.preferred_input() && task.x.row_stride >= linear.product_width());
     assert(task.y.best == nullptr);
     const int64_t own = linear.panels_ / std::max(1, kernels_of(linear.tier_).tile_panels);
-    plans.push_back(linear.plan_tiles(task.x, task.y, tiles - own, team.size()));
+    LinearInput x = task.x;
+    if (linear.uses_int8_ && x.rows > 0) {
+      x.data = linear.quantize_input(task.x, quantized, team);
+      quantized += x.rows * int8_row_bytes(linear.in_features_);
+    }
+    plans.push_back(linear.plan_tiles(x, task.y, tiles - own, team.size()));
     first_job.push_back(first_job.back() + (task.x.rows > 0 ? plans.back().jobs : 0));
     work += task.x.rows * linear.in_features_ * linear.panels_ * kPanelCols;
   }
@@ -360,13 +397,61 @@ void PackedLinear::run_jobs_for_best(const Plan& plan, ThreadTeam& team) const {
   }
 }
 
+// tile.acc = x * weights, by k ranges whose panels stay in the caches; blocks are widened range by range.
+void PackedLinear::multiply_widened(const Plan& plan, GemmTile& tile, const unsigned char* weights,
+                                    int64_t first_row) const {
+  const int64_t x_bytes = plan.x_is_bf16 ? 2 : 4;
+  const bool compressed = is_quantized(dtype_);
+  const int64_t expanded_bytes = plan.x_is_bf16 || dtype_ == DType::f16 || dtype_ == DType::bf16 ? 2 : 4;
+  const int64_t block_k =
+      tile.rows <= kStreamedRows && !compressed
+          ? plan.k
+          : std::min(plan.k, kBlockBytesPerPanel / (expanded_bytes * kPanelCols));
+  const DequantizeFn dequantize = of_format(plan.x_is_bf16 ? plan.kernels->to_bf16 : plan.kernels->to_f32, dtype_);
+  const GemmTileFn multiply = tile_kernel(*plan.kernels, dtype_, plan.x_is_bf16);
+  unsigned char* const expanded =
+      compressed ? reinterpret_cast<unsigned char*>(thread_scratch(
+                       kWeightScratch, tile.panels * block_k * kPanelCols * expanded_bytes))
+                 : nullptr;
+
+  for (int64_t k = 0; k < plan.k; k += block_k) {
+    tile.k = static_cast<int>(std::min(block_k, plan.k - k));
+    tile.x = static_cast<const char*>(plan.x) + (first_row * plan.x_stride + k) * x_bytes;
+    tile.load_acc = k > 0;
+    if (compressed) {
+      tile.panel_bytes = tile.k * kPanelCols * expanded_bytes;
+      tile.weights = expanded;
+      for (int p = 0; p < tile.panels; ++p) {
+        dequantize(weights + p * panel_bytes_, k, tile.k, expanded + p * tile.panel_bytes);
+      }
+    } else {
+      tile.panel_bytes = static_cast<int64_t>(panel_bytes_);
+      tile.weights = weights + panel_offset_bytes(dtype_, k);
+    }
+    multiply(tile);
+  }
+}
+
+void PackedLinear::multiply_int8(const Plan& plan, const GemmTile& tile, const unsigned char* weights,
+                                 int64_t first_row) const {
+  const int64_t row_bytes = int8_row_bytes(in_features_);
+  of_format(*plan.kernels->int8, dtype_)({.x = static_cast<const unsigned char*>(plan.x) + first_row * row_bytes,
+                                          .x_stride_bytes = row_bytes,
+                                          .rows = tile.rows,
+                                          .k = in_features_,
+                                          .weights = weights,
+                                          .panel_bytes = static_cast<int64_t>(panel_bytes_),
+                                          .panels = tile.panels,
+                                          .acc = tile.acc,
+                                          .acc_stride = tile.acc_stride});
+}
+
 // `best`: [plan.rows] of the running thread, or null.
 void PackedLinear::run_job(const Plan& plan, int64_t job, RowBest* best) const {
   const int64_t first_panel = job / plan.row_blocks * plan.tile_panels;
   const int64_t first_row = job % plan.row_blocks * kBlockRows;
   const int panels = static_cast<int>(std::min(plan.tile_panels, panels_ - first_panel));
   const int rows = static_cast<int>(std::min(kBlockRows, plan.rows - first_row));
-  const int64_t x_bytes = plan.x_is_bf16 ? 2 : 4;
   const unsigned char* const weights =
       reinterpret_cast<const unsigned char*>(weights_.data()) + first_panel * panel_bytes_;
 
@@ -378,35 +463,10 @@ void PackedLinear::run_job(const Plan& plan, int64_t job, RowBest* best) const {
   tile.acc = reinterpret_cast<float*>(
       thread_scratch(kAccScratch, rows * tile.acc_stride * sizeof(float)));
 
-  const bool compressed = is_quantized(dtype_);
-  const int64_t expanded_bytes = plan.x_is_bf16 || dtype_ == DType::f16 || dtype_ == DType::bf16 ? 2 : 4;
-  const int64_t block_k =
-      rows <= kStreamedRows && !compressed
-          ? plan.k
-          : std::min(plan.k, kBlockBytesPerPanel / (expanded_bytes * kPanelCols));
-  const DequantizeFn dequantize = dequantizer(
-      plan.x_is_bf16 ? plan.kernels->to_bf16 : plan.kernels->to_f32, dtype_);
-  const GemmTileFn multiply = tile_kernel(*plan.kernels, dtype_, plan.x_is_bf16);
-  unsigned char* const expanded =
-      compressed ? reinterpret_cast<unsigned char*>(thread_scratch(
-                       kWeightScratch, panels * block_k * kPanelCols * expanded_bytes))
-                 : nullptr;
-
-  for (int64_t k = 0; k < plan.k; k += block_k) {
-    tile.k = static_cast<int>(std::min(block_k, plan.k - k));
-    tile.x = static_cast<const char*>(plan.x) + (first_row * plan.x_stride + k) * x_bytes;
-    tile.load_acc = k > 0;
-    if (compressed) {
-      tile.panel_bytes = tile.k * kPanelCols * expanded_bytes;
-      tile.weights = expanded;
-      for (int p = 0; p < panels; ++p) {
-        dequantize(weights + p * panel_bytes_, k, tile.k, expanded + p * tile.panel_bytes);
-      }
-    } else {
-      tile.panel_bytes = static_cast<int64_t>(panel_bytes_);
-      tile.weights = weights + panel_offset_bytes(dtype_, k);
-    }
-    multiply(tile);
+  if (uses_int8_) {
+    multiply_int8(plan, tile, weights, first_row);
+  } else {
+    multiply_widened(plan, tile, weights, first_row);
   }
 
   const int sources = glu_ == GluActivation::none ? 1 : 2;

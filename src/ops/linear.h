@@ -6,10 +6,11 @@
 // (q|k|v), or interleaved as gate and up so that the activation is fused into the product.
 //
 // Precision. Sums are always f32. Under ComputeMode::f32 products are exact FMAs of f32
-// activations with the widened weights. Under ComputeMode::bf16 activations (and dequantised GGUF
-// weights) are rounded to bf16 when the CPU has a bf16 unit (avx512_bf16, amx_bf16); weights
-// stored as f32 or f16, and CPUs without such a unit, still compute in f32 (bf16 inputs are
-// widened).
+// activations with the widened weights. Under ComputeMode::bf16 activations are rounded to bf16
+// when the CPU has a bf16 unit (avx512_bf16, amx_bf16); weights stored as f32 or f16, and CPUs
+// without such a unit, still compute in f32 (bf16 inputs are widened). Activations that meet GGUF
+// blocks are then rounded to 8 bits, a scale for 32 values, and multiplied as integers; with AMX
+// both are rounded to bf16, which its unit multiplies faster.
 //
 // Batch invariance: the bits of output row m depend only on input row m and the tier, not on M,
 // the other rows or the number of threads. Every element is one chain of sums over ascending k.
@@ -107,6 +108,8 @@ class PackedLinear {
   bool empty() const { return out_features_ == 0; }
   // What forward() multiplies with; feed it inputs of this dtype to save the conversion.
   DType preferred_input() const { return uses_bf16_ ? DType::bf16 : DType::f32; }
+  // Whether products round their input to 8 bits.
+  bool rounds_to_int8() const { return uses_int8_; }
   // Elements of an input row that products read: in_features() or, for bf16, the next multiple of 32.
   int64_t product_width() const;
 
@@ -116,6 +119,9 @@ class PackedLinear {
   Plan plan_tiles(const LinearInput& x, const LinearOutput& y, int64_t tiles_beside, int members) const;
   void run_jobs_for_best(const Plan& plan, ThreadTeam& team) const;
   void run_job(const Plan& plan, int64_t job, RowBest* best) const;
+  void multiply_widened(const Plan& plan, GemmTile& tile, const unsigned char* weights, int64_t first_row) const;
+  void multiply_int8(const Plan& plan, const GemmTile& tile, const unsigned char* weights, int64_t first_row) const;
+  const void* quantize_input(const LinearInput& x, std::byte* out, ThreadTeam& team) const;
 
   AlignedBuffer weights_;
   AlignedBuffer bias_;          // f32, padded to whole panels; empty: none
@@ -123,6 +129,7 @@ class PackedLinear {
   CpuTier tier_ = CpuTier::scalar;
   GluActivation glu_ = GluActivation::none;
   bool uses_bf16_ = false;      // products by the CPU's bf16 unit
+  bool uses_int8_ = false;      // of blocks, with rows rounded to 8 bits
   int64_t in_features_ = 0;
   int64_t out_features_ = 0;
   int64_t part_rows_ = 0;       // under a GLU: rows of gate (= of up); else all rows

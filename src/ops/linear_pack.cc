@@ -38,17 +38,22 @@ void pack_bf16(const void* row, int lane, int64_t k, uint16_t* panel) {
   }
 }
 
-// Puts code of element i into nibble order: byte i / 2, low half first.
-template <typename Block, typename Codes>
-void put_nibble_codes(const Block& block, int lane, Codes& codes) {
+// Code i's nibble (quant_panel.h).
+uint8_t& nibble_byte(PanelWord* codes, int lane, int i) { return codes[i / 8][lane][i % 4]; }
+int nibble_shift(int i) { return i % 8 / 4 * 4; }
+uint8_t& top_byte(PanelWord* codes, int lane, int i) { return codes[i / 16][lane][i % 4]; }
+int top_shift(int i) { return i % 16 / 4 * 2; }
+
+template <typename Block>
+void put_nibble_codes(const Block& block, int lane, PanelWord* codes) {
   for (int i = 0; i < Block::kElements; ++i) {
-    codes[i / 2][lane] |= static_cast<uint8_t>((block_code(block, i) & 15) << (i % 2 * 4));
+    nibble_byte(codes, lane, i) |= static_cast<uint8_t>((block_code(block, i) & 15) << nibble_shift(i));
   }
 }
 
 void put_block(const BlockQ8_0& block, int lane, PanelQ8_0& out) {
   out.d[lane] = block.d;
-  for (int i = 0; i < 32; ++i) out.codes[i][lane] = block.codes[i];
+  for (int i = 0; i < 32; ++i) out.codes[i / 4][lane][i % 4] = static_cast<uint8_t>(block.codes[i] + 128);
 }
 void put_block(const BlockQ4_0& block, int lane, PanelQ4_0& out) {
   out.d[lane] = block.d;
@@ -75,7 +80,7 @@ void put_block(const BlockQ6K& block, int lane, PanelQ6K& out) {
   for (int g = 0; g < 16; ++g) out.scales[g][lane] = block.scales[g];
   put_nibble_codes(block, lane, out.low);
   for (int i = 0; i < 256; ++i) {
-    out.high[i / 4][lane] |= static_cast<uint8_t>(block_code(block, i) >> 4 << (i % 4 * 2));
+    top_byte(out.high, lane, i) |= static_cast<uint8_t>(block_code(block, i) >> 4 << top_shift(i));
   }
 }
 
@@ -87,11 +92,9 @@ void pack_blocks(const void* row, int lane, int64_t k, Panel* panel) {
 }
 
 float code_value(const PanelQ8_0& p, int lane, int i) {
-  return f16_to_f32(p.d[lane]) * p.codes[i][lane];
+  return f16_to_f32(p.d[lane]) * (p.codes[i / 4][lane][i % 4] - 128);
 }
-int nibble(const uint8_t (*codes)[16], int lane, int i) {
-  return codes[i / 2][lane] >> (i % 2 * 4) & 15;
-}
+int nibble(const PanelWord* codes, int lane, int i) { return codes[i / 8][lane][i % 4] >> nibble_shift(i) & 15; }
 float code_value(const PanelQ4_0& p, int lane, int i) {
   return f16_to_f32(p.d[lane]) * (nibble(p.codes, lane, i) - 8);
 }
@@ -103,7 +106,7 @@ float code_value(const PanelQ4K& p, int lane, int i) {
          f16_to_f32(p.dmin[lane]) * p.mins[i / 32][lane];
 }
 float code_value(const PanelQ6K& p, int lane, int i) {
-  const int code = nibble(p.low, lane, i) | (p.high[i / 4][lane] >> (i % 4 * 2) & 3) << 4;
+  const int code = nibble(p.low, lane, i) | (p.high[i / 16][lane][i % 4] >> top_shift(i) & 3) << 4;
   return f16_to_f32(p.d[lane]) * p.scales[i / 16][lane] * (code - 32);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -123,6 +124,22 @@ struct Activations {
   }
 };
 
+// What int8 products make of the rows: the nearest of 255 multiples of a group's largest magnitude / 127.
+Activations rounded_to_int8(const Activations& x, DType in) {
+  Activations out = x;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t g = 0; g < x.cols; g += 32) {
+      float top = 0;
+      for (int64_t c = g; c < g + 32; ++c) top = std::max(top, std::abs(static_cast<float>(x.at(in, r, c))));
+      for (int64_t c = g; c < g + 32; ++c) {
+        const float code = std::nearbyint(static_cast<float>(x.at(in, r, c)) * (127.0f / top));
+        out.f32[r * x.stride + c] = code * (top * (1.0f / 127.0f));
+      }
+    }
+  }
+  return out;
+}
+
 // Sum and sum of magnitudes: the error bound is relative to the latter.
 struct Dot {
   double sum = 0, magnitude = 0;
@@ -172,8 +189,9 @@ void expect_product(const PackedLinear& linear, const Weight& w, const Activatio
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t n = r % step; n < w.rows; n += step) {
       const Dot& dot = want[r * w.rows + n];
+      const double int8_sums = linear.rounds_to_int8() ? 1e-5 * dot.magnitude : 0;
       ASSERT_NEAR(y[r * stride + n], dot.sum,
-                  tolerance(dot, bf16 && x_dtype == DType::f32, bf16 && is_quantized(w.dtype)))
+                  int8_sums + tolerance(dot, bf16 && x_dtype == DType::f32, bf16 && is_quantized(w.dtype)))
           << "row " << r << " of " << x.rows << ", feature " << n << " of " << w.rows << ", k "
           << w.cols;
     }
@@ -193,9 +211,12 @@ void expect_products(const Weight& w, std::span<const int64_t> row_counts, Threa
     const Activations x(rows, w.cols, 11);
     for (const DType in : {DType::f32, DType::bf16}) {
       const std::vector<Dot> want = reference_product(w, x, in);
+      const bool blocks = is_quantized(w.dtype);
+      const auto want_int8 = blocks ? reference_product(w, rounded_to_int8(x, in), DType::f32) : std::vector<Dot>();
       for (size_t i = 0; i < linears.size(); ++i) {
         SCOPED_TRACE(testing::Message() << "tier " << i / 2 << ", mode " << i % 2);
-        ASSERT_NO_FATAL_FAILURE(expect_product(linears[i], w, x, in, want, team));
+        const std::vector<Dot>& sums = linears[i].rounds_to_int8() ? want_int8 : want;
+        ASSERT_NO_FATAL_FAILURE(expect_product(linears[i], w, x, in, sums, team));
       }
     }
   }
@@ -241,6 +262,35 @@ TEST_P(BlockDtype, WeightRowsComeBackExactly) {
     EXPECT_EQ(0, std::memcmp(row.data(), &w.values[r * w.cols], w.cols * sizeof(float)));
   }
 }
+// Every tier but AMX's multiplies blocks as integers where it may round, and none where it may not.
+TEST_P(BlockDtype, AreMultipliedAsIntegersUnderBf16) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(GetParam(), 19, 512, 5);
+  for (const CpuTier tier : tiers()) {
+    EXPECT_EQ(packed(w, ComputeMode::bf16, tier, team).rounds_to_int8(), tier != CpuTier::amx_bf16);
+    EXPECT_FALSE(packed(w, ComputeMode::f32, tier, team).rounds_to_int8());
+  }
+}
+TEST_P(BlockDtype, RowsOfNoNumberShowAndRowsOfNothingAreZero) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(GetParam(), 19, 512, 5);
+  for (const CpuTier tier : tiers()) {
+    const PackedLinear linear = packed(w, ComputeMode::bf16, tier, team);
+    if (!linear.rounds_to_int8()) continue;
+    std::vector<float> x(5 * 512, 0.0f), y(5 * 19, 7.0f);
+    std::fill_n(x.begin(), 512, 2.0f);
+    x[512 + 100] = kNan;
+    x[2 * 512 + 7] = std::numeric_limits<float>::infinity();
+    x[3 * 512 + 40] = 1e-38f;  // too small to be rounded
+    linear.forward({.data = x.data(), .rows = 5, .row_stride = 512}, {.data = y.data(), .row_stride = 19}, team);
+    for (int n = 0; n < 19; ++n) {
+      EXPECT_TRUE(std::isfinite(y[n]) && y[n] != 0);
+      EXPECT_TRUE(std::isnan(y[19 + n]) && std::isnan(y[2 * 19 + n]));
+      EXPECT_TRUE(y[3 * 19 + n] == 0 && y[4 * 19 + n] == 0);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
                          testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
                                          DType::q6_k),
@@ -248,7 +298,8 @@ INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
 
 // The bits of a row do not depend on the batch around it, nor on the number of threads.
 TEST(PackedLinear, IsBatchInvariant) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_k}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_0, DType::q4_1,
+                            DType::q4_k, DType::q6_k}) {
     const Weight w = make_weight(dtype, 150, 768, 9);
     for (const CpuTier tier : tiers()) {
       for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
@@ -270,6 +321,20 @@ TEST(PackedLinear, IsBatchInvariant) {
       }
     }
   }
+}
+
+TEST(PackedLinear, BlockProductsTogetherGiveTheBitsOfEachAlone) {
+  ThreadTeam team(2);
+  const Activations x(9, 512, 3);
+  const auto make = [&](DType dtype) { return packed(make_weight(dtype, 64, 512, 5), ComputeMode::bf16, cpu_info().tier, team); };
+  const PackedLinear a = make(DType::q4_0), b = make(DType::q6_k);
+  std::vector<float> alone(9 * 128), together(9 * 128);  // a's columns, then b's
+  const LinearInput in = x.input(a.preferred_input());
+  const auto half = [](std::vector<float>& y, int at) { return LinearOutput{.data = y.data() + at, .row_stride = 128}; };
+  a.forward(in, half(alone, 0), team);
+  b.forward(in, half(alone, 64), team);
+  PackedLinear::forward_all(std::array{LinearTask{&a, in, half(together, 0)}, LinearTask{&b, in, half(together, 64)}}, team);
+  EXPECT_EQ(together, alone);
 }
 
 // Ties (equal weight rows), NaN rows and rows of -inf included, over jobs of several members.

@@ -51,7 +51,7 @@ CpuInfo probe() {
                 __builtin_cpu_supports("avx512vl");
   info.avx512_vnni = info.avx512 && __builtin_cpu_supports("avx512vnni");
   unsigned a = 0, b = 0, c = 0, d = 0;
-  info.avx512_bf16 = info.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+  info.avx512_bf16 = info.avx512_vnni && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
   info.amx_bf16 = info.avx512_bf16 && request_amx();
 #else
   info.model_name = "unknown";

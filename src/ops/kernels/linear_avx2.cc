@@ -2,6 +2,6 @@
 #include "ops/kernels/linear_tile.h"
 
 namespace warpweave {
-const LinearKernels kLinearAvx2 = linear_kernels(nullptr);
+const LinearKernels kLinearAvx2 = linear_kernels(nullptr, &kInt8Avx2);
 }  // namespace warpweave
 #endif

@@ -25,6 +25,30 @@ struct GemmTile {
   bool load_acc = false;
 };
 
+// A row of k activations rounded to 8 bits, k a multiple of 32: codes int8[k], then of every group of 32 a scale f32 and
+// scale * sum of its codes f32, then of every 16 the sum of their codes int32. x ~ scale * code.
+constexpr int64_t int8_row_bytes(int64_t k) { return k + k / 2; }
+
+// acc[rows, panels * 16] = x[rows, k] * panels^T of compressed panels.
+struct Int8Tile {
+  const unsigned char* x = nullptr;      // such rows
+  int64_t x_stride_bytes = 0;
+  int rows = 0;
+  int64_t k = 0;                         // of the whole row
+  const unsigned char* weights = nullptr;
+  int64_t panel_bytes = 0;
+  int panels = 0;
+  float* acc = nullptr;
+  int64_t acc_stride = 0;
+};
+
+using Int8TileFn = void (*)(const Int8Tile&);
+
+struct Int8Kernels {
+  Int8TileFn q8_0, q4_0, q4_1, q4_k, q6_k;
+  void (*quantize)(const float* x, int64_t k, unsigned char* row);
+};
+
 // The largest value of a row and its first column.
 struct RowBest {
   float value = -__builtin_inff();
@@ -66,10 +90,14 @@ struct LinearKernels {
   DequantizeKernels to_f32;    // [k][16] f32
   DequantizeKernels to_bf16;   // [k/2][16][2] bf16
   int tile_panels;             // preferred panels of a tile
+  const Int8Kernels* int8;     // of compressed panels; null: the tier multiplies them faster widened
 };
+
+extern const Int8Kernels kInt8Scalar;
 
 extern const LinearKernels kLinearScalar;
 #if defined(__x86_64__)
+extern const Int8Kernels kInt8Avx2, kInt8Avx512, kInt8Vnni;
 extern const LinearKernels kLinearAvx2;
 extern const LinearKernels kLinearAvx512;
 extern const LinearKernels kLinearAvx512Bf16;

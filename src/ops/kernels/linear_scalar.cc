@@ -1,5 +1,5 @@
 #include "ops/kernels/linear_tile.h"
 
 namespace warpweave {
-const LinearKernels kLinearScalar = linear_kernels(nullptr);
+const LinearKernels kLinearScalar = linear_kernels(nullptr, &kInt8Scalar);
 }  // namespace warpweave

@@ -222,15 +222,23 @@ struct WriteBf16 {
   }
 };
 
-// `count` nibble codes starting at byte row `codes`, w = scale * code + offset.
+// Bits of every row's word from kShift on, without those outside `mask`.
+template <int kShift>
+WW_INLINE IVec bits_at(IVec word, int32_t mask) {
+  if constexpr (kShift == 0) return iand(word, iset1(mask));
+  return iand(ishr<kShift>(word), iset1(mask));
+}
+
+// 32 nibble codes from word `codes` on, w = scale * code + offset.
 template <class Write>
-WW_INLINE void put_nibbles(const uint8_t (*codes)[16], int count, Vec scale, Vec offset, void* out,
-                           int k) {
-  const IVec low_mask = iset1(15);
-  for (int j = 0; j < count / 2; ++j) {
-    const IVec bytes = iload_u8(codes[j]);
-    Write::put(out, k + 2 * j, vfma(scale, vto_float(iand(bytes, low_mask)), offset),
-               vfma(scale, vto_float(ishr<4>(bytes)), offset));
+WW_INLINE void put_nibbles(const PanelWord* codes, Vec scale, Vec offset, void* out, int k) {
+  const auto value = [&](IVec code) __attribute__((always_inline)) { return vfma(scale, vto_float(code), offset); };
+  for (int j = 0; j < 4; ++j, k += 8) {
+    const IVec word = iload(codes[j]);
+    Write::put(out, k, value(bits_at<0>(word, 15)), value(bits_at<8>(word, 15)));
+    Write::put(out, k + 2, value(bits_at<16>(word, 15)), value(bits_at<24>(word, 15)));
+    Write::put(out, k + 4, value(bits_at<4>(word, 15)), value(bits_at<12>(word, 15)));
+    Write::put(out, k + 6, value(bits_at<20>(word, 15)), value(bits_at<28>(word, 15)));
   }
 }
 
@@ -239,9 +247,11 @@ void dequantize_q8_0(const unsigned char* panel, int64_t k_begin, int k_count, v
   const PanelQ8_0* block = reinterpret_cast<const PanelQ8_0*>(panel) + k_begin / 32;
   for (int k = 0; k < k_count; k += 32, ++block) {
     const Vec d = vload_half(block->d);
-    for (int j = 0; j < 32; j += 2) {
-      Write::put(out, k + j, vmul(d, vto_float(iload_i8(block->codes[j]))),
-                 vmul(d, vto_float(iload_i8(block->codes[j + 1]))));
+    const auto value = [&](IVec code) __attribute__((always_inline)) { return vmul(d, vto_float(isub(code, iset1(128)))); };
+    for (int j = 0; j < 8; ++j) {
+      const IVec word = iload(block->codes[j]);
+      Write::put(out, k + 4 * j, value(bits_at<0>(word, 255)), value(bits_at<8>(word, 255)));
+      Write::put(out, k + 4 * j + 2, value(bits_at<16>(word, 255)), value(bits_at<24>(word, 255)));
     }
   }
 }
@@ -251,7 +261,7 @@ void dequantize_q4_0(const unsigned char* panel, int64_t k_begin, int k_count, v
   const PanelQ4_0* block = reinterpret_cast<const PanelQ4_0*>(panel) + k_begin / 32;
   for (int k = 0; k < k_count; k += 32, ++block) {
     const Vec d = vload_half(block->d);
-    put_nibbles<Write>(block->codes, 32, d, vmul(d, vset1(-8.0f)), out, k);
+    put_nibbles<Write>(block->codes, d, vmul(d, vset1(-8.0f)), out, k);
   }
 }
 
@@ -259,7 +269,7 @@ template <class Write>
 void dequantize_q4_1(const unsigned char* panel, int64_t k_begin, int k_count, void* out) {
   const PanelQ4_1* block = reinterpret_cast<const PanelQ4_1*>(panel) + k_begin / 32;
   for (int k = 0; k < k_count; k += 32, ++block) {
-    put_nibbles<Write>(block->codes, 32, vload_half(block->d), vload_half(block->m), out, k);
+    put_nibbles<Write>(block->codes, vload_half(block->d), vload_half(block->m), out, k);
   }
 }
 
@@ -271,28 +281,35 @@ void dequantize_q4_k(const unsigned char* panel, int64_t k_begin, int k_count, v
     for (int g = 0; g < 8; ++g) {
       const Vec scale = vmul(d, vto_float(iload_u8(block->scales[g])));
       const Vec min = vmul(dmin, vto_float(iload_u8(block->mins[g])));
-      put_nibbles<Write>(block->codes + g * 16, 32, scale, vsub(vzero(), min), out, k + g * 32);
+      put_nibbles<Write>(block->codes + g * 4, scale, vsub(vzero(), min), out, k + g * 32);
     }
   }
+}
+
+// Four codes of q6_k: byte b's nibble is at bit 8b + kNibble of `low`, its top two bits at 8b + kTop of `high`.
+template <class Write, int kNibble, int kTop>
+WW_INLINE void put_q6(IVec low, IVec high, Vec scale, void* out, int k) {
+  const auto value = [&](IVec nibble, IVec top) __attribute__((always_inline)) {
+    return vmul(scale, vto_float(isub(ior(nibble, ishl<4>(top)), iset1(32))));
+  };
+  Write::put(out, k, value(bits_at<kNibble>(low, 15), bits_at<kTop>(high, 3)),
+             value(bits_at<8 + kNibble>(low, 15), bits_at<8 + kTop>(high, 3)));
+  Write::put(out, k + 2, value(bits_at<16 + kNibble>(low, 15), bits_at<16 + kTop>(high, 3)),
+             value(bits_at<24 + kNibble>(low, 15), bits_at<24 + kTop>(high, 3)));
 }
 
 template <class Write>
 void dequantize_q6_k(const unsigned char* panel, int64_t k_begin, int k_count, void* out) {
   const PanelQ6K* block = reinterpret_cast<const PanelQ6K*>(panel) + k_begin / 256;
-  const IVec nibble = iset1(15), top = iset1(0x30), bias = iset1(32);
-  const auto code = [&](IVec low, IVec high) __attribute__((always_inline)) {
-    return vto_float(isub(ior(low, iand(high, top)), bias));
-  };
   for (int k = 0; k < k_count; k += 256, ++block) {
     const Vec d = vload_half(block->d);
-    for (int j = 0; j < 64; ++j) {  // four values of k
-      const Vec scale = vmul(d, vto_float(iload_i8(block->scales[j / 4])));
-      const IVec first = iload_u8(block->low[2 * j]), second = iload_u8(block->low[2 * j + 1]);
-      const IVec high = iload_u8(block->high[j]);
-      Write::put(out, k + 4 * j, vmul(scale, code(iand(first, nibble), ishl<4>(high))),
-                 vmul(scale, code(ishr<4>(first), ishl<2>(high))));
-      Write::put(out, k + 4 * j + 2, vmul(scale, code(iand(second, nibble), high)),
-                 vmul(scale, code(ishr<4>(second), ishr<2>(high))));
+    for (int j = 0; j < 16; ++j) {  // sixteen values of k
+      const Vec scale = vmul(d, vto_float(iload_i8(block->scales[j])));
+      const IVec first = iload(block->low[2 * j]), second = iload(block->low[2 * j + 1]), high = iload(block->high[j]);
+      put_q6<Write, 0, 0>(first, high, scale, out, k + 16 * j);
+      put_q6<Write, 4, 2>(first, high, scale, out, k + 16 * j + 4);
+      put_q6<Write, 0, 4>(second, high, scale, out, k + 16 * j + 8);
+      put_q6<Write, 4, 6>(second, high, scale, out, k + 16 * j + 12);
     }
   }
 }
@@ -303,10 +320,10 @@ constexpr DequantizeKernels dequantize_kernels() {
           dequantize_q4_k<Write>, dequantize_q6_k<Write>};
 }
 
-constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot, int tile_panels = kTierPanels) {
+constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot, const Int8Kernels* int8, int tile_panels = kTierPanels) {
   return {gemm_tile<WeightsF32>, gemm_tile<WeightsBf16>, gemm_tile<WeightsF16>, bf16_dot,
           finish_tile, dequantize_kernels<WriteF32>(), dequantize_kernels<WriteBf16>(),
-          tile_panels};
+          tile_panels, int8};
 }
 
 }  // namespace

@@ -1,0 +1,326 @@
+// Products of compressed panels with rows rounded to 8 bits, multiplied as integers. A tier's .cc includes this file once
+// and is compiled with what its dot product needs: VNNI, AVX-512 or AVX2 without it, or plain C++.
+//
+// Integer sums are exact and every element adds its groups of 32 in ascending k, so the bits of a row do not depend on
+// the rows beside it.
+#pragma once
+
+#include <string.h>
+
+#include "ops/kernels/linear_kernels.h"
+#include "ops/kernels/quant_panel.h"
+#include "ops/kernels/simd16.h"
+
+namespace {
+
+using namespace warpweave;
+
+#if defined(__AVX512F__)
+constexpr int kInt8Rows = 8;
+#elif defined(__AVX2__)
+constexpr int kInt8Rows = 3;
+#else
+constexpr int kInt8Rows = 2;
+#endif
+
+// acc + the four products of each lane's unsigned bytes with x's signed ones. kWide: bytes may be above 127, where sums of
+// two products do not fit 16 bits.
+#if defined(__AVX512VNNI__)
+template <bool kWide>
+WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
+  return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x));
+}
+#elif defined(__AVX512F__)
+WW_INLINE IVec dot4_narrow(IVec acc, IVec w, IVec x, int16_t unit) {
+  return iadd(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(unit)));
+}
+template <bool kWide>
+WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
+  const IVec all = iset1(x), seven_bits = iset1(0x7f7f7f7f);
+  if constexpr (!kWide) return dot4_narrow(acc, w, all, 1);
+  acc = dot4_narrow(acc, iand(w, seven_bits), all, 1);
+  return dot4_narrow(acc, iand(ishr<7>(w), iset1(0x01010101)), all, 128);
+}
+#elif defined(__AVX2__)
+WW_INLINE __m256i madd4(__m256i w, __m256i x, int16_t unit) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(unit));
+}
+WW_INLINE IVec dot4_narrow(IVec acc, IVec w, IVec x, int16_t unit) {
+  return {_mm256_add_epi32(acc.lo, madd4(w.lo, x.lo, unit)), _mm256_add_epi32(acc.hi, madd4(w.hi, x.hi, unit))};
+}
+template <bool kWide>
+WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
+  const IVec all = iset1(x);
+  if constexpr (!kWide) return dot4_narrow(acc, w, all, 1);
+  acc = dot4_narrow(acc, iand(w, iset1(0x7f7f7f7f)), all, 1);
+  return dot4_narrow(acc, iand(ishr<7>(w), iset1(0x01010101)), all, 128);
+}
+#else
+template <bool kWide>
+WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
+  int8_t of_x[4];
+  memcpy(of_x, &x, sizeof of_x);
+  for (int lane = 0; lane < 16; ++lane) {
+    uint8_t of_w[4];
+    const int32_t word = w.v[lane];
+    memcpy(of_w, &word, sizeof of_w);
+    for (int b = 0; b < 4; ++b) acc.v[lane] += of_w[b] * of_x[b];
+  }
+  return acc;
+}
+#endif
+
+#define WW_MEMBER inline __attribute__((always_inline))
+
+// A prepared row (linear_kernels.h).
+struct Int8Row {
+  const unsigned char* codes;
+  const float* scales;
+  const float* scaled_sums;
+  const int32_t* sums;
+
+  Int8Row() = default;
+  Int8Row(const unsigned char* row, int64_t k)
+      : codes(row),
+        scales(reinterpret_cast<const float*>(row + k)),
+        scaled_sums(scales + k / 32),
+        sums(reinterpret_cast<const int32_t*>(row + k + k / 4)) {}
+  WW_INLINE int32_t word_at(const unsigned char* codes, int64_t k) {
+    int32_t word;
+    memcpy(&word, codes + k, sizeof word);
+    return word;
+  }
+  int32_t sum_of_group(int64_t g) const { return sums[2 * g] + sums[2 * g + 1]; }
+};
+
+// The eight words of 32 values of k, four to a byte product.
+WW_INLINE void nibble_words(const PanelWord* codes, IVec* out) {
+  const IVec low = iset1(0x0f0f0f0f);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const IVec both = iload(codes[j]);
+    out[2 * j] = iand(both, low);
+    out[2 * j + 1] = iand(ishr<4>(both), low);
+  }
+}
+
+// What a format does with group `g` of its block: words() once, add() for every row. `at` counts groups of the row.
+struct Int8Q8_0 {
+  using Panel = PanelQ8_0;
+  static constexpr bool kWide = true;
+  Vec scale;
+  WW_MEMBER void words(const Panel& block, int, IVec* out) {
+    scale = vload_half(block.d);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) out[j] = iload(block.codes[j]);
+  }
+  WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -128 * x.sum_of_group(at); }
+  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
+    return vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+  }
+};
+struct Int8Q4_0 {
+  using Panel = PanelQ4_0;
+  static constexpr bool kWide = false;
+  Vec scale;
+  WW_MEMBER void words(const Panel& block, int, IVec* out) {
+    scale = vload_half(block.d);
+    nibble_words(block.codes, out);
+  }
+  WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -8 * x.sum_of_group(at); }
+  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
+    return vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+  }
+};
+struct Int8Q4_1 {
+  using Panel = PanelQ4_1;
+  static constexpr bool kWide = false;
+  Vec scale, offset;
+  WW_MEMBER void words(const Panel& block, int, IVec* out) {
+    scale = vload_half(block.d);
+    offset = vload_half(block.m);
+    nibble_words(block.codes, out);
+  }
+  WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
+  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
+    acc = vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+    return vfma(offset, vset1(x.scaled_sums[at]), acc);
+  }
+};
+struct Int8Q4K {
+  using Panel = PanelQ4K;
+  static constexpr bool kWide = false;
+  Vec scale, offset;
+  WW_MEMBER void words(const Panel& block, int g, IVec* out) {
+    scale = vmul(vload_half(block.d), vto_float(iload_u8(block.scales[g])));
+    offset = vsub(vzero(), vmul(vload_half(block.dmin), vto_float(iload_u8(block.mins[g]))));
+    nibble_words(block.codes + 4 * g, out);
+  }
+  WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
+  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
+    acc = vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+    return vfma(offset, vset1(x.scaled_sums[at]), acc);
+  }
+};
+
+// Groups of 32 with one scale of the weights.
+template <class Format, int kRows>
+void int8_rows(const Int8Tile& t, int first_row, int panel) {
+  using Panel = typename Format::Panel;
+  constexpr int kGroups = Panel::kElements / 32;
+  Int8Row x[kRows];
+  Vec acc[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = Int8Row(t.x + (first_row + r) * t.x_stride_bytes, t.k);
+    acc[r] = vzero();
+  }
+  const auto* block = reinterpret_cast<const Panel*>(t.weights + panel * t.panel_bytes);
+  for (int64_t k = 0; k < t.k; k += Panel::kElements, ++block) {
+    for (int g = 0; g < kGroups; ++g) {
+      Format format;
+      IVec w[8];
+      format.words(*block, g, w);
+      prefetch(reinterpret_cast<const unsigned char*>(block) + g * (sizeof(Panel) / kGroups) + 1024);
+      const int64_t first = k + g * 32, at = first / 32;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        IVec dot = iset1(format.first_sum(x[r], at));
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; ++j) {
+          dot = dot4<Format::kWide>(dot, w[j], Int8Row::word_at(x[r].codes, first + 4 * j));
+        }
+        acc[r] = format.add(acc[r], vto_float(dot), x[r], at);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) vstore(t.acc + (first_row + r) * t.acc_stride + panel * kPanelCols, acc[r]);
+}
+
+// q6_k: two scales to a group.
+struct Int8Q6K {};
+WW_INLINE void q6_words(const PanelQ6K& block, int g, IVec* out) {
+  const IVec top = iset1(0x30303030);
+  nibble_words(block.low + 4 * g, out);
+#pragma GCC unroll 2
+  for (int j = 0; j < 2; ++j) {
+    const IVec high = iload(block.high[2 * g + j]);
+    out[4 * j] = ior(out[4 * j], iand(ishl<4>(high), top));
+    out[4 * j + 1] = ior(out[4 * j + 1], iand(ishl<2>(high), top));
+    out[4 * j + 2] = ior(out[4 * j + 2], iand(high, top));
+    out[4 * j + 3] = ior(out[4 * j + 3], iand(ishr<2>(high), top));
+  }
+}
+
+template <int kRows>
+void int8_rows_q6(const Int8Tile& t, int first_row, int panel) {
+  Int8Row x[kRows];
+  Vec acc[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = Int8Row(t.x + (first_row + r) * t.x_stride_bytes, t.k);
+    acc[r] = vzero();
+  }
+  const auto* block = reinterpret_cast<const PanelQ6K*>(t.weights + panel * t.panel_bytes);
+  for (int64_t k = 0; k < t.k; k += 256, ++block) {
+    const Vec d = vload_half(block->d);
+    for (int g = 0; g < 8; ++g) {
+      IVec w[8];
+      q6_words(*block, g, w);
+      prefetch(reinterpret_cast<const unsigned char*>(block) + g * (sizeof(PanelQ6K) / 8) + 1024);
+      const Vec scales[2] = {vto_float(iload_i8(block->scales[2 * g])), vto_float(iload_i8(block->scales[2 * g + 1]))};
+      const int64_t first = k + g * 32, at = first / 32;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        IVec dots[2];
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          dots[half] = iset1(-32 * x[r].sums[2 * at + half]);
+#pragma GCC unroll 4
+          for (int j = 4 * half; j < 4 * half + 4; ++j) {
+            dots[half] = dot4<false>(dots[half], w[j], Int8Row::word_at(x[r].codes, first + 4 * j));
+          }
+        }
+        const Vec both = vfma(scales[0], vto_float(dots[0]), vmul(scales[1], vto_float(dots[1])));
+        acc[r] = vfma(d, vmul(both, vset1(x[r].scales[at])), acc[r]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) vstore(t.acc + (first_row + r) * t.acc_stride + panel * kPanelCols, acc[r]);
+}
+
+template <class Format, int kRows>
+void int8_panels(const Int8Tile& t, int first_row) {
+  for (int p = 0; p < t.panels; ++p) {
+    if constexpr (__is_same(Format, Int8Q6K)) {
+      int8_rows_q6<kRows>(t, first_row, p);
+    } else {
+      int8_rows<Format, kRows>(t, first_row, p);
+    }
+  }
+}
+
+// kRows or fewer.
+template <class Format, int kRows>
+void int8_group(const Int8Tile& t, int first_row, int rows) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return int8_group<Format, kRows - 1>(t, first_row, rows);
+  }
+  int8_panels<Format, kRows>(t, first_row);
+}
+
+template <class Format>
+void int8_tile(const Int8Tile& t) {
+  const int groups = (t.rows + kInt8Rows - 1) / kInt8Rows;
+  for (int g = 0, row = 0; g < groups; ++g) {
+    const int rows = (t.rows - row + groups - g - 1) / (groups - g);
+    int8_group<Format, kInt8Rows>(t, row, rows);
+    row += rows;
+  }
+}
+
+#if defined(__AVX2__)
+WW_INLINE IVec nearest(Vec x) { return vto_int(x); }
+#else
+WW_INLINE IVec nearest(Vec x) {  // vto_int cuts here; adding 1.5 * 2^23 rounds
+  const Vec magic = vset1(12582912.0f);
+  return vto_int(vsub(vadd(x, magic), magic));
+}
+#endif
+
+// Codes of 16 values into `codes`; their sum.
+WW_INLINE int32_t quantize_half(Vec x, float inverse, unsigned char* codes) {
+  const IVec rounded = nearest(vmul(x, vset1(inverse)));
+  istore_u8(codes, iand(rounded, iset1(255)));
+  return static_cast<int32_t>(vreduce_add(vto_float(rounded)));
+}
+
+// To the nearest, ties to even; the largest magnitude of a group becomes 127. A group with a NaN or an infinity gets a
+// scale that is NaN, and with it the row's results.
+void quantize_row(const float* x, int64_t k, unsigned char* row) {
+  auto* const scales = reinterpret_cast<float*>(row + k);
+  float* const scaled_sums = scales + k / 32;
+  auto* const sums = reinterpret_cast<int32_t*>(row + k + k / 4);
+  for (int64_t g = 0; g < k / 32; ++g) {
+    const Vec low = vload(x + 32 * g), high = vload(x + 32 * g + 16);
+    // Zero, or NaN: a maximum may lose what a sum keeps.
+    const float poison = vreduce_add(vadd(vmul(low, vzero()), vmul(high, vzero())));
+    const float top = vreduce_max(vmax(vabs(low), vabs(high)));
+    const bool usable = poison == 0 && top > 1e-30f;  // below, 127 / top is no number
+    const float inverse = usable ? 127.0f / top : 0.0f;
+    const Vec first = usable ? low : vzero(), second = usable ? high : vzero();
+    sums[2 * g] = quantize_half(first, inverse, row + 32 * g);
+    sums[2 * g + 1] = quantize_half(second, inverse, row + 32 * g + 16);
+    scales[g] = usable ? top * (1.0f / 127.0f) : poison;
+    scaled_sums[g] = scales[g] * static_cast<float>(sums[2 * g] + sums[2 * g + 1]);
+  }
+}
+
+constexpr Int8Kernels int8_kernels() {
+  return {int8_tile<Int8Q8_0>, int8_tile<Int8Q4_0>, int8_tile<Int8Q4_1>, int8_tile<Int8Q4K>, int8_tile<Int8Q6K>,
+          quantize_row};
+}
+
+}  // namespace
