@@ -211,6 +211,8 @@ Status HttpServer::Impl::listen() {
   const tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port));
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  // Told of it, we look at once for the next; Asio itself would wait until another one comes.
+  if (!error) acceptor.set_option(asio::socket_base::enable_connection_aborted(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
@@ -288,6 +290,7 @@ void HttpServer::Impl::accept_next() {
 
 void HttpServer::Impl::on_accept(error_code error, StreamSocket socket) {
   if (stopping || error == asio::error::operation_aborted) return;
+  if (error == asio::error::connection_aborted) return accept_next();  // its client has left already
   if (error) return on_accept_error(error);
   error_code ignored;
   socket.non_blocking(true, ignored);

@@ -57,6 +57,42 @@ Status check_content(const Json& message, const std::string& field) {
   return {};
 }
 
+// What templates read of an earlier call.
+Status check_call(const Json& call, const std::string& field) {
+  if (!call.is_object()) return wrong_type(field, "an object with id, type and function", call);
+  FieldReader reader(call, field + ".");
+  std::string text;
+  reader.get("id", TextLimit{kMaxTextBytes}, &text);
+  reader.get("type", TextLimit{kMaxRidBytes}, &text);
+  WW_RETURN_IF_ERROR(reader.status());
+  const Json* function = reader.find("function");
+  if (function == nullptr) return {};
+  if (!function->is_object()) return wrong_type(field + ".function", "an object with name and arguments", *function);
+  FieldReader parts(*function, field + ".function.");
+  parts.get("name", TextLimit{kMaxTextBytes}, &text);
+  WW_RETURN_IF_ERROR(parts.status());
+  const Json* arguments = parts.find("arguments");
+  if (arguments == nullptr || arguments->is_string() || arguments->is_object()) return {};
+  return wrong_type(field + ".function.arguments", "a string of JSON, or an object", *arguments);
+}
+
+// The members beside role and content that are known; what else a template reads is between it and the client.
+Status check_extras(const Json& message, const std::string& field) {
+  FieldReader reader(message, field + ".");
+  std::string text;
+  for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning", "refusal"}) {
+    reader.get(name, TextLimit{kMaxTextBytes}, &text);
+  }
+  WW_RETURN_IF_ERROR(reader.status());
+  const Json* calls = reader.find("tool_calls");
+  if (calls == nullptr) return {};
+  if (!calls->is_array()) return wrong_type(field + ".tool_calls", "a list of calls", *calls);
+  for (size_t i = 0; i < calls->size(); ++i) {
+    WW_RETURN_IF_ERROR(check_call((*calls)[i], fmt::format("{}.tool_calls[{}]", field, i)));
+  }
+  return {};
+}
+
 Status check_message(const Json& message, const std::string& field) {
   if (!message.is_object()) return wrong_type(field, "an object with role and content", message);
   FieldReader reader(message, field + ".");
@@ -69,11 +105,13 @@ Status check_message(const Json& message, const std::string& field) {
                     fmt::join(kRoles, ", ")),
         field + ".role");
   }
-  return check_content(message, field + ".content");
+  WW_RETURN_IF_ERROR(check_content(message, field + ".content"));
+  return check_extras(message, field);
 }
 
 Result<Json> read_messages(const FieldReader& reader) {
   const Json* messages = reader.find("messages");
+  WW_RETURN_IF_ERROR(reader.status());
   if (!messages) {
     return Status::invalid_argument(
         "messages is missing; send [{\"role\": \"user\", \"content\": \"...\"}].", "messages");

@@ -30,6 +30,11 @@ Status check_tool(const Json& tool, const std::string& field) {
     return Status::invalid_argument(fmt::format("{}.function.name is missing; a tool needs a name.", field),
                                     field + ".function.name");
   }
+  std::string description;
+  bool strict = false;
+  reader.get("description", TextLimit{kMaxTextBytes}, &description);
+  reader.get("strict", &strict);
+  WW_RETURN_IF_ERROR(reader.status());
   const Json* parameters = reader.find("parameters");
   if (parameters && !parameters->is_object()) {
     return wrong_type(field + ".function.parameters", "a JSON schema, an object", *parameters);
@@ -64,6 +69,8 @@ Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none) {
   if (*none || is_text(*choice, "required")) return {};
   const auto function = choice->is_object() ? choice->find("function") : choice->end();
   if (!choice->is_object() || function == choice->end() || !function->is_object()) return bad_choice(*choice);
+  const auto type = choice->find("type");
+  if (type != choice->end() && !is_text(*type, "function")) return bad_choice(*choice);
   const auto name = function->find("name");
   if (name == function->end() || !name->is_string()) return bad_choice(*choice);
   out->only = name->get<std::string>();
@@ -97,7 +104,8 @@ Result<std::string_view> demand_calls(const Api& api, const output::ToolDemand& 
   if (!grammar || (!demand.must_call && params->grammar != nullptr)) return demand.format;
   if (params->grammar != nullptr) {
     return Status::invalid_argument(
-        "tool_choice demands a call, and another field a form of the text; an answer can follow one of them.", "tool_choice");
+        "tool_choice demands a call, and another field (response_format, structured_outputs, json_schema, regex, ebnf, "
+        "structural_tag or a guided_ one) a form of the text; an answer can follow one of them.", "tool_choice");
   }
   WW_ASSIGN_OR_RETURN(params->grammar,
                       compile_structural_tag(api.grammar_context(), demand.must_call ? "tool_choice" : "tools", grammar->tag.value));

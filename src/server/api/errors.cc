@@ -13,6 +13,8 @@
 namespace warpweave::server {
 namespace {
 
+constexpr size_t kMaxMessageBytes = 4096;
+
 struct ErrorKind {
   int http_status;
   std::string_view type;
@@ -59,7 +61,7 @@ std::string error_json(const Status& status, ErrorShape shape) {
   const ErrorKind kind = error_kind(status.code());
   const bool anthropic = shape == ErrorShape::anthropic;
   std::string out = anthropic ? "{\"type\":\"error\",\"error\":{\"message\":" : "{\"error\":{\"message\":";
-  append_json_string(status.message(), &out);
+  append_json_string(log_safe(status.message(), kMaxMessageBytes), &out);  // it may quote the client
   out += ",\"type\":";
   append_json_string(anthropic ? anthropic_type(kind.http_status) : kind.type, &out);
   if (anthropic) return out + "}}";

@@ -8,9 +8,12 @@
 
 #include "base/log.h"
 #include "flags/nearest_name.h"
+#include "server/api/field_listener.h"
 
 namespace warpweave::server {
 namespace {
+
+thread_local FieldListener* listener = nullptr;
 
 std::string with_hint(std::string message, std::string_view hint) {
   if (!hint.empty()) message += fmt::format("; {}", hint);
@@ -34,6 +37,9 @@ Status out_of_range(std::string_view field, const Json& value, std::string_view 
 }
 
 }  // namespace
+
+FieldListener::FieldListener() { listener = this; }
+FieldListener::~FieldListener() { listener = nullptr; }
 
 std::string describe_value(const Json& value) {
   if (value.is_null()) return "null";
@@ -140,6 +146,7 @@ Status read_token_ids(const Json& value, std::string_view field, int vocab_size,
 
 const Json* FieldReader::find(std::string_view name) const {
   asked_.push_back(name);
+  if (listener != nullptr) listener->paths.insert(path(name));
   if (!status_.ok()) return nullptr;
   for (const auto& [key, value] : object_.get_ref<const Json::object_t&>()) {
     if (key == name) return value.is_null() ? nullptr : &value;

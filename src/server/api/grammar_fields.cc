@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "server/api/limits.h"
+
 namespace warpweave::server {
 namespace {
 
@@ -165,6 +167,13 @@ class GrammarReader {
     const Json* wrapper = fields.find("json_schema");
     const Json* schema = nullptr;
     if (wrapper != nullptr && wrapper->is_object()) {
+      FieldReader parts(*wrapper, "response_format.json_schema.");
+      std::string text;
+      bool strict = false;
+      parts.get("name", TextLimit{kMaxTextBytes}, &text);
+      parts.get("description", TextLimit{kMaxTextBytes}, &text);
+      parts.get("strict", &strict);
+      if (!parts.status().ok()) return reader->fail(parts.status());
       const auto at = wrapper->find("schema");
       if (at != wrapper->end()) schema = &*at;
     } else if (const auto at = format->find("schema"); at != format->end()) {

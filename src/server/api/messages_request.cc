@@ -62,6 +62,7 @@ class Blocks {
     reader->get("id", TextLimit{kMaxRidBytes}, &id);
     reader->get("name", TextLimit{kMaxRidBytes}, &name);
     const Json* input = reader->find("input");
+    if (input && !input->is_object()) reader->fail(wrong_type(reader->path("input"), "an object", *input));
     calls_.push_back(chat_tool_call(id, name, input ? input->dump() : "{}"));
   }
 
@@ -195,7 +196,10 @@ Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_
   if (needs_length && !reader.find("max_tokens")) {
     return Status::invalid_argument("max_tokens is missing; say how long the answer may be.", "max_tokens");
   }
-  if (const Json* stop = reader.find("stop_sequences")) chat.value["stop"] = *stop;
+  if (std::vector<std::string> stop; reader.get("stop_sequences", TextLimit{kMaxStopBytes, kMaxStopStrings}, &stop)) {
+    chat.value["stop"] = std::move(stop);
+  }
+  WW_RETURN_IF_ERROR(reader.status());
   WW_RETURN_IF_ERROR(read_messages(reader, &chat.value));
   WW_RETURN_IF_ERROR(read_tools(reader, &chat.value));
   WW_RETURN_IF_ERROR(read_tool_choice(reader, &chat.value));

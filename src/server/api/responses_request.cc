@@ -1,5 +1,8 @@
 #include "server/api/responses_request.h"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -65,6 +68,11 @@ class Items {
     std::string role;
     reader->get("role", TextLimit{kMaxRidBytes}, &role);
     WW_RETURN_IF_ERROR(reader->status());
+    constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer"};
+    if (std::ranges::find(kRoles, role) == std::end(kRoles)) {
+      return Status::invalid_argument(
+          fmt::format("{}.role is \"{}\", but must be user, assistant, system or developer.", field, role), field + ".role");
+    }
     WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(reader->find("content"), field + ".content", kTexts));
     const bool follows_reasoning = role == "assistant" && !messages_.empty() && messages_.back().contains("reasoning_content") &&
                                    is_text(messages_.back()["content"], "");
@@ -136,7 +144,14 @@ Status read_forms(const FieldReader& reader, Json* chat) {
     if (const Json* format = fields.find("format")) {
       WW_RETURN_IF_ERROR(require_object(*format, "text.format"));
       const auto type = format->find("type");
-      const bool schema = type != format->end() && is_text(*type, "json_schema");
+      constexpr std::string_view kTypes[] = {"text", "json_object", "json_schema"};
+      const bool known = type != format->end() && std::ranges::any_of(kTypes, [&](auto name) { return is_text(*type, name); });
+      if (!known) {
+        return Status::invalid_argument(
+            fmt::format("text.format.type is {}, but must be text, json_object or json_schema.",
+                        type == format->end() ? "missing" : describe_value(*type)), "text.format.type");
+      }
+      const bool schema = is_text(*type, "json_schema");
       (*chat)["response_format"] = schema ? Json{{"type", "json_schema"}, {"json_schema", *format}} : *format;
     }
     fields.refuse_unknown(kWithoutEffect);
@@ -207,13 +222,15 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
     if (!messages.empty() && is_text(messages[0]["role"], "system")) messages.erase(0);
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", std::move(text)}});
   }
+  WW_RETURN_IF_ERROR(reader.status());
   WW_RETURN_IF_ERROR(read_input(reader, &messages));
   Json& chat = out.chat.value;
   chat["messages"] = std::move(messages);
   constexpr std::string_view kSame[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "top_k", "min_p", "seed",
                                         "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "priority", "cache_salt"};
   copy_fields(reader, kSame, &chat);
-  if (const Json* most = reader.find("max_output_tokens")) chat["max_completion_tokens"] = *most;
+  const IntRange lengths{0, std::numeric_limits<int>::max()};
+  if (int most = 0; reader.get("max_output_tokens", lengths, &most)) chat["max_completion_tokens"] = most;
   WW_RETURN_IF_ERROR(read_tools(reader, &chat));
   WW_RETURN_IF_ERROR(read_forms(reader, &chat));
   WW_RETURN_IF_ERROR(refuse_what_is_not_here(&reader));

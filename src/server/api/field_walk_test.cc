@@ -1,0 +1,239 @@
+// A walk over every field of every body: each one that an endpoint asks for, and each value at any depth of a full
+// body, becomes every kind of wrong value and every number at the edge of its type. The answer is a 200 or a 400 that
+// names the field, in our words; and no field takes everything.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "server/api/field_listener.h"
+#include "server/api/testing.h"
+
+namespace warpweave::server::testing {
+namespace {
+
+struct Endpoint {
+  const char* path;
+  const char* body;  // with every object that has fields of its own
+};
+
+constexpr Endpoint kEndpoints[] = {
+    {"/generate", R"({"text": "Once", "stream": true, "return_logprob": true, "sampling_params": {"max_new_tokens": 2,
+        "stop": ["zz"], "stop_token_ids": [5], "logit_bias": {"5": 1}, "bad_words": ["cat"]}, "rid": "a",
+        "token_ids_logprob": [1]})"},
+    {"/v1/completions", R"({"prompt": ["Once"], "max_tokens": 2, "stream": true, "stop": ["zz"], "logit_bias": {"5": 1},
+        "stream_options": {"include_usage": true}, "response_format": {"type": "json_schema", "json_schema":
+        {"name": "a", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}}}})"},
+    {"/v1/completions", R"({"prompt": [1, 2], "max_tokens": 2, "structured_outputs": {"choice": ["a", "b"]}})"},
+    {"/v1/chat/completions", R"({"messages": [{"role": "system", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}], "name": "c"},
+        {"role": "assistant", "content": "d", "reasoning_content": "e", "tool_calls": [{"id": "f", "type": "function",
+         "function": {"name": "g", "arguments": "{\"h\": 1}"}}]},
+        {"role": "tool", "content": "i", "tool_call_id": "f", "name": "g"}, {"role": "user", "content": "j"}],
+        "max_tokens": 2, "stream": true, "stream_options": {"include_usage": true}, "chat_template_kwargs": {"k": 1},
+        "tools": [{"type": "function", "function": {"name": "g", "description": "l", "strict": true, "parameters":
+        {"type": "object", "properties": {"h": {"type": "integer"}}}}}], "tool_choice": {"type": "function",
+        "function": {"name": "g"}}, "logprobs": true, "top_logprobs": 1})"},
+    {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "b"}], "max_tokens": 2,
+        "response_format": {"type": "json_object"}})"},
+    {"/v1/responses", R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "function_call", "call_id": "b", "name": "c", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "b", "output": "d"}], "instructions": "e", "max_output_tokens": 32,
+        "tools": [{"type": "function", "name": "c", "description": "f", "parameters": {"type": "object"}}],
+        "tool_choice": "auto", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}})"},
+    {"/v1/messages", R"({"max_tokens": 2, "system": "a", "messages": [{"role": "user", "content": [{"type": "text",
+        "text": "b"}]}, {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "d",
+        "input": {"e": 1}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
+        "content": "f", "is_error": false}]}], "tools": [{"name": "d", "description": "g", "input_schema":
+        {"type": "object"}}], "tool_choice": {"type": "auto"}, "stop_sequences": ["zz"], "thinking":
+        {"type": "disabled"}})"},
+    {"/v1/messages/count_tokens", R"({"messages": [{"role": "user", "content": "b"}], "system": "a"})"},
+    {"/tokenize", R"({"prompt": ["a", "b"], "add_special_tokens": true})"},
+    {"/tokenize", R"({"messages": [{"role": "user", "content": "b"}]})"},
+    {"/detokenize", R"({"tokens": [[1, 2], [3]], "skip_special_tokens": true})"},
+    {"/v1/tokenize", R"({"prompt": "a"})"},
+    {"/v1/detokenize", R"({"tokens": [1]})"},
+    {"/abort_request", R"({"rid": "a"})"},
+};
+
+// JSON of the client's own, and fields without effect by definition.
+const std::set<std::string> kTakeEverything = {
+    "/v1/chat/completions chat_template_kwargs.k", "/v1/messages messages[1].content[0].input.e",
+    "/v1/messages tools[0].input_schema.type", "/v1/responses metadata", "/v1/responses stream_options",
+    "/v1/responses tools[0].parameters.type", "/v1/responses top_logprobs", "/v1/responses user"};
+
+// A kind of value each, so that a field that takes them all stands out; then edges of numbers.
+constexpr const char* kKinds[] = {"true", "3", "\"odd\"", "[7]", "{\"odd\": 7}"};
+constexpr const char* kEdges[] = {
+    "null", "false", "0", "-0", "-0.0", "-1", "0.5", "1e308", "-1e308", "5e-324", "-5e-324", "2.2250738585072014e-308",
+    "1e-45", "2147483647", "2147483648", "-2147483648", "-2147483649", "9223372036854775807", "-9223372036854775808",
+    "18446744073709551615", "18446744073709551616", "\"\"", "\"\\u0000\"", "\"\\ud83d\\ude00\"", "[]", "[[]]", "[null]",
+    "[true, \"a\", {}]", "{}", "{\"\": null}", "[[[[[[[[[[]]]]]]]]]]", "\"\\u001b[31m\\r\\n\""};
+
+// Words of libraries and of C++.
+constexpr const char* kForeignWords[] = {"json.exception", "parse error", "parse_error", "type_error", "nlohmann", "std::",
+                                         "basic_string", "simdjson", "bad_alloc", "terminate", "syntax error",
+                                         "out_of_range.", "what()", "0x7f"};
+
+// "messages[0].content" -> {messages, 0, content}
+std::vector<std::string> steps_of(const std::string& path) {
+  std::vector<std::string> steps(1);
+  for (const char c : path) {
+    if (c == '.' || c == '[') {
+      steps.emplace_back();
+    } else if (c != ']') {
+      steps.back() += c;
+    }
+  }
+  return steps;
+}
+
+// Puts `value` at the path; false where the body has no such place.
+bool put(Json* body, const std::vector<std::string>& steps, const Json& value) {
+  Json* at = body;
+  for (size_t i = 0; i + 1 < steps.size(); ++i) {
+    if (at->is_array()) {
+      const size_t index = std::stoul(steps[i]);
+      if (index >= at->size()) return false;
+      at = &(*at)[index];
+    } else {
+      if (!at->is_object() || !at->contains(steps[i])) return false;
+      at = &(*at)[steps[i]];
+    }
+  }
+  if (at->is_array()) {
+    const size_t index = std::stoul(steps.back());
+    if (index >= at->size()) return false;
+    (*at)[index] = value;
+    return true;
+  }
+  if (!at->is_object()) return false;
+  (*at)[steps.back()] = value;
+  return true;
+}
+
+void add_paths(const Json& value, const std::string& path, std::set<std::string>* paths) {
+  if (!path.empty()) paths->insert(path);
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) add_paths(item, path.empty() ? key : path + "." + key, paths);
+  } else if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) add_paths(value[i], path + "[" + std::to_string(i) + "]", paths);
+  }
+}
+
+class FieldWalk : public ::testing::Test {
+ protected:
+  FieldWalk() : api_(options()) {}
+  static TestApiOptions options() {
+    TestApiOptions options;
+    options.engine.script = {" a", " b"};
+    return options;
+  }
+
+  // True: taken.
+  bool expect_answer(const Endpoint& endpoint, const std::string& path, const std::string& body) {
+    const Reply reply = api_.post(endpoint.path, body);
+    ++requests_;
+    if (reply.status == 200) return true;
+    const std::string what = std::string(endpoint.path) + " " + path + " in " + body + ": " + reply.body;
+    if (failed_.contains(path)) return false;  // one failure a field is enough to read
+    const int failures = parts_failed();
+    check_refusal(reply, path, what);
+    if (parts_failed() > failures) failed_.insert(path);
+    return false;
+  }
+
+  static int parts_failed() {
+    return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
+  }
+
+  static void check_refusal(const Reply& reply, const std::string& path, const std::string& what) {
+    EXPECT_TRUE(reply.status == 400 || (reply.status == 404 && (path == "model" || path == "previous_response_id"))) << reply.status << what;
+    const Json json = Json::parse(reply.body, nullptr, false);
+    ASSERT_TRUE(!json.is_discarded() && json["error"]["message"].is_string()) << what;
+    const std::string message = json["error"]["message"];
+    const Json param = json["error"].value("param", Json());  // Anthropic's shape has none
+    const std::string said = message + " " + (param.is_string() ? param.get<std::string>() : "");
+    EXPECT_TRUE(names_the_field(said, path)) << what;
+    for (const char* word : kForeignWords) EXPECT_EQ(said.find(word), std::string::npos) << word << " in " << what;
+    for (const char c : said) EXPECT_FALSE(static_cast<unsigned char>(c) < 0x20) << what;
+  }
+
+  // The field, one around it, or one that it must go with.
+  static bool names_the_field(const std::string& said, const std::string& path) {
+    for (const std::string& step : steps_of(path)) {
+      if (!step.empty() && said.find(step) != std::string::npos) return true;
+    }
+    static const std::map<std::string, std::string> kGoesWith = {
+        {"input_ids", "text"}, {"text", "input_ids"}, {"return_logprob", "logprob"},
+        {"max_completion_tokens", "new tokens"}, {"max_output_tokens", "new tokens"}, {"guided_json", "guided_"},
+        {"guided_json_object", "guided_"}, {"guided_regex", "guided_"}, {"guided_choice", "guided_"},
+        {"max_tokens", "new tokens"}, {"messages", "prompt"}, {"tools", "tool_choice"}};
+    const auto other = kGoesWith.find(steps_of(path)[0]);
+    return other != kGoesWith.end() && said.find(other->second) != std::string::npos;
+  }
+
+  std::set<std::string> paths_of(const Endpoint& endpoint, const Json& body) {
+    std::set<std::string> paths;
+    {
+      FieldListener listener;
+      const Reply reply = api_.post(endpoint.path, body.dump());
+      EXPECT_EQ(reply.status, 200) << endpoint.path << reply.body;
+      paths = listener.paths;
+    }
+    add_paths(body, "", &paths);
+    return paths;
+  }
+
+  TestApi api_;
+  int requests_ = 0;
+  std::set<std::string> failed_;
+};
+
+TEST_F(FieldWalk, EveryFieldWithEveryKindOfValue) {
+  std::set<std::string> takes_all;
+  for (const Endpoint& endpoint : kEndpoints) {
+    const Json body = Json::parse(endpoint.body);
+    for (const std::string& path : paths_of(endpoint, body)) {
+      const std::vector<std::string> steps = steps_of(path);
+      size_t taken = 0, kinds = 0;
+      for (const char* value : kKinds) {
+        Json changed = body;
+        if (!put(&changed, steps, Json::parse(value))) continue;
+        ++kinds;
+        taken += expect_answer(endpoint, path, changed.dump());
+      }
+      if (kinds > 0 && taken == kinds) takes_all.insert(std::string(endpoint.path) + " " + path);
+      for (const char* value : kEdges) {
+        Json changed = body;
+        if (put(&changed, steps, Json::parse(value))) expect_answer(endpoint, path, changed.dump());
+      }
+    }
+  }
+  std::printf("%d requests\n", requests_);
+  EXPECT_EQ(takes_all, kTakeEverything);
+}
+
+TEST_F(FieldWalk, EveryBodyThatIsNoObject) {
+  for (const Endpoint& endpoint : kEndpoints) {
+    for (const char* body : {"", " ", "null", "5", "\"a\"", "[]", "[{}]", "{", "{\"a\"", "{\"a\":}", "{\"a\": 1,}", "{]", "nul",
+                             "{\"a\": 01}", "{\"a\": +1}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\\x\"}",
+                             "{\"a\": \"\\ud800\"}", "{\"a\": \"\xff\"}", "{} {}", "\xef\xbb\xbf{}", "{'a': 1}",
+                             "{\"a\": 1, \"a\": 2}"}) {
+      const Reply reply = api_.post(endpoint.path, body);
+      EXPECT_EQ(reply.status, 400) << endpoint.path << ' ' << body << reply.body;
+      for (const char* word : kForeignWords) EXPECT_EQ(reply.body.find(word), std::string::npos) << word << reply.body;
+    }
+  }
+}
+
+TEST_F(FieldWalk, EveryRouteWithABodyIsWalked) {
+  std::set<std::string> walked = {"/flush_cache"};  // takes no body
+  for (const Endpoint& endpoint : kEndpoints) walked.insert(endpoint.path);
+  for (const Route& route : api_.router().routes()) {
+    EXPECT_TRUE(route.method == "GET" || route.method == "DELETE" || walked.contains(route.path)) << route.path;
+  }
+}
+
+}  // namespace
+}  // namespace warpweave::server::testing
