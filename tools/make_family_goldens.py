@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tiny random models of every family, with what transformers computes from them.
 
-Writes tests/golden/families/<name>/: config.json, model.safetensors (or model.gguf) and golden.json
-(token ids, float32 logits of every position, a greedy continuation). The same seed gives the same
-files. Needs: torch, transformers, safetensors, gguf, numpy.
+Writes tests/golden/families/<name>/: config.json, model.safetensors and golden.json (token ids, float32 logits of every
+position, a greedy continuation); make_gguf_goldens.py those in GGUF files. The same seed gives the same files. Needs:
+torch, transformers, safetensors, numpy.
 
     python3 tools/make_family_goldens.py [name ...]
 """
@@ -13,11 +13,9 @@ import math
 import pathlib
 import sys
 
-import gguf
 import numpy as np
 import torch
 import transformers
-from gguf import GGMLQuantizationType as Quant
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -212,9 +210,12 @@ def write_golden(folder, value):
     (folder / "golden.json").write_text(head + ', "logits": [\n' + rows + "\n]}\n")
 
 
-def make_family(name):
-    model_type, changes, dtype = FAMILIES[name]
-    config = AutoConfig.for_model(model_type, **{**BASE, **changes})
+def show_sizes(name):
+    print(name, {f.name: f.stat().st_size for f in sorted((OUT / name).iterdir())})
+
+
+def model_with_clear_path(name, config, dtype):
+    """A random model of `config`, exact in `dtype`, whose greedy path has no near tie, and its golden."""
     config._attn_implementation = "eager"
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
@@ -222,11 +223,18 @@ def make_family(name):
         with_long_factors(model)
     if name == "dynamic":
         with_served_length(model)
-    for seed in range(1, 50):  # a seed whose greedy path has no near tie
-        randomize(model, getattr(torch, dtype), torch.Generator().manual_seed(seed))
+    for seed in range(1, 50):
+        randomize(model, dtype, torch.Generator().manual_seed(seed))
         value = golden(model, seed)
         if value["smallest_greedy_margin"] > 0.02:
             break
+    return model, value
+
+
+def make_family(name):
+    model_type, changes, dtype = FAMILIES[name]
+    config = AutoConfig.for_model(model_type, **{**BASE, **changes})
+    model, value = model_with_clear_path(name, config, getattr(torch, dtype))
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     saved = model.to(getattr(torch, dtype))
@@ -236,259 +244,11 @@ def make_family(name):
     write_golden(folder, value)
 
 
-def random_k_blocks(shape, quant, rng):
-    """Valid super-blocks with random quants and small scales: the gguf package packs none itself."""
-    block, size = gguf.GGML_QUANT_SIZES[quant]
-    blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
-    scale = (rng.uniform(0.5, 1.5, len(blocks)) / math.sqrt(shape[1])).astype(np.float32)
-    if quant == Quant.Q4_K:  # d, dmin, 12 bytes of 6-bit scales and mins, 128 of quants
-        blocks[:, 0:2] = (scale / 150).astype(np.float16).view(np.uint8).reshape(-1, 2)
-        blocks[:, 2:4] = (scale / 20).astype(np.float16).view(np.uint8).reshape(-1, 2)
-    else:  # Q6_K: 128 low bits, 64 high bits, 16 int8 scales, d
-        blocks[:, 208:210] = (scale / 1400).astype(np.float16).view(np.uint8).reshape(-1, 2)
-    return blocks.reshape(shape[0], -1)
-
-
-def llama_cpp_permuted(rows, heads):
-    """The row order that llama.cpp's converter gives q and k of Llama models."""
-    shape = rows.shape
-    return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-
-
-def make_gguf():
-    """A Llama of one layer in which every supported tensor type occurs."""
-    rng = np.random.default_rng(3)
-    hidden, ffn, heads, kv_heads, head_dim, vocab = 256, 128, 2, 1, 32, 64
-    config = AutoConfig.for_model(
-        "llama", vocab_size=vocab, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=1,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
-        max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False,
-        bos_token_id=0, eos_token_id=1,
-        **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-               original_max_position_embeddings=32))
-    torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
-    folder = OUT / "gguf"
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
-    writer.add_name("tiny random llama")
-    writer.add_context_length(128)
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(ffn)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(vocab)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("llama-bpe")
-    letters = [chr(c) for c in range(ord("!"), ord("!") + vocab - 4)]
-    writer.add_token_list(["<s>", "</s>"] + letters + ["!\"", "#$"])
-    writer.add_token_types([3, 3] + [1] * (vocab - 2))
-    writer.add_token_merges(["! \"", "# $"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_chat_template("{{ messages[0]['content'] }}")
-
-    state = model.state_dict()
-    layer = "model.layers.0."
-    tensors = [
-        ("token_embd.weight", "model.embed_tokens.weight", Quant.F16, 0),
-        ("output_norm.weight", "model.norm.weight", Quant.F32, 0),
-        ("output.weight", "lm_head.weight", Quant.Q8_0, 0),
-        ("blk.0.attn_norm.weight", layer + "input_layernorm.weight", Quant.F32, 0),
-        ("blk.0.attn_q.weight", layer + "self_attn.q_proj.weight", Quant.Q4_1, heads),
-        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", Quant.Q4_1, kv_heads),
-        ("blk.0.attn_v.weight", layer + "self_attn.v_proj.weight", Quant.Q6_K, 0),
-        ("blk.0.attn_output.weight", layer + "self_attn.o_proj.weight", Quant.BF16, 0),
-        ("blk.0.ffn_norm.weight", layer + "post_attention_layernorm.weight", Quant.F32, 0),
-        ("blk.0.ffn_gate.weight", layer + "mlp.gate_proj.weight", Quant.Q4_K, 0),
-        ("blk.0.ffn_up.weight", layer + "mlp.up_proj.weight", Quant.Q4_K, 0),
-        ("blk.0.ffn_down.weight", layer + "mlp.down_proj.weight", Quant.Q4_0, 0),
-    ]
-    # llama.cpp's converter writes Llama 3 scaling as one divisor per frequency.
-    plain = 10000.0 ** -(np.arange(0, head_dim, 2) / head_dim)
-    scaled = model.model.rotary_emb.inv_freq.double().numpy()
-    writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32), raw_dtype=Quant.F32)
-    for gguf_name, name, quant, permuted_heads in tensors:
-        shape = tuple(state[name].shape)
-        if quant in (Quant.Q4_K, Quant.Q6_K):
-            data = random_k_blocks(shape, quant, rng)
-        else:
-            values = rng.standard_normal(shape).astype(np.float32)
-            values = 1 + 0.2 * values if len(shape) == 1 else values * 1.6 / math.sqrt(shape[1])
-            data = gguf.quantize(values, quant)
-        values = gguf.dequantize(data, quant).reshape(shape)
-        assert values.std() > 1e-3 and np.isfinite(values).all(), name
-        if permuted_heads:  # `data` is in llama.cpp's order: undo it for transformers
-            order = llama_cpp_permuted(np.arange(shape[0]), permuted_heads)
-            original = np.empty_like(values)
-            original[order] = values
-            values = original
-        state[name].copy_(torch.from_numpy(values))
-        writer.add_tensor(gguf_name, data, raw_dtype=quant)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    value = golden(model, 11)
-    # A few values of every tensor, so that a wrong dequantisation is named as such.
-    value["tensors"] = {name: {"sum": round(float(state[name].double().sum()), 5),
-                               "first": [round(float(x), 6) for x in state[name].flatten()[:8]]}
-                        for _, name, _, _ in tensors}
-    write_golden(folder, value)
-
-
-# name -> (model_type, config keys beside BASE, architecture of the GGUF file). GGUF has no field for
-# Gemma's query scale (it is the head dim) nor for which layers slide (a fixed pattern).
-GGUF_FAMILIES = {
-    "gguf-qwen2": ("qwen2", dict(rope("default", theta=1e6), tie_word_embeddings=True), "qwen2"),
-    "gguf-qwen3": ("qwen3", dict(rope("default")), "qwen3"),
-    "gguf-qwen3moe": ("qwen3_moe", dict(rope("default"), num_experts=6, num_experts_per_tok=2,
-                                        moe_intermediate_size=24, norm_topk_prob=True), "qwen3moe"),
-    "gguf-mixtral-moe": ("mixtral", dict(rope("default"), num_local_experts=4, num_experts_per_tok=2,
-                                         intermediate_size=24), "llama"),
-    "gguf-qwen2-moe": ("qwen2_moe", dict(rope("default"), num_experts=6, num_experts_per_tok=2,
-                                         moe_intermediate_size=24, shared_expert_intermediate_size=40), "qwen2moe"),
-    "gguf-olmoe-moe": ("olmoe", dict(rope("default"), head_dim=8, num_experts=6, num_experts_per_tok=3,
-                                     intermediate_size=24), "olmoe"),
-    "gguf-glm4-moe": ("glm4_moe", dict(rope("default", partial_rotary_factor=0.5), n_routed_experts=8,
-                                       num_experts_per_tok=3, n_group=1, topk_group=1, n_shared_experts=1,
-                                       first_k_dense_replace=1, moe_intermediate_size=24, num_nextn_predict_layers=1,
-                                       routed_scaling_factor=2.5), "glm4moe"),
-    "gguf-phimoe-moe": ("phimoe", dict(longrope(original=128, **MSCALES), **{**PHIMOE, "router_jitter_noise": 0.01}), "phimoe"),
-    "gguf-gemma2": ("gemma2", dict(rope("default"), sliding_window=8, query_pre_attn_scalar=16,
-                                   attn_logit_softcapping=3.0, final_logit_softcapping=5.0,
-                                   tie_word_embeddings=True), "gemma2"),
-    "gguf-gemma3": ("gemma3_text", dict(num_hidden_layers=6, sliding_window=8, query_pre_attn_scalar=16,
-                                        layer_types=["sliding_attention"] * 5 + ["full_attention"],
-                                        rope_parameters={
-                                            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-                                            "full_attention": {"rope_type": "default", "rope_theta": 1e6}},
-                                        tie_word_embeddings=True), "gemma3"),
-}
-
-
-def write_gguf_experts(writer, config):
-    """What llama.cpp's converter writes for each of these families, and no more."""
-    writer.add_expert_count(getattr(config, "num_local_experts", getattr(config, "num_experts", None)))
-    writer.add_expert_used_count(config.num_experts_per_tok)
-    if config.model_type in ("qwen2_moe", "qwen3_moe", "glm4_moe"):
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if config.model_type == "qwen2_moe":
-        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-    if config.model_type == "glm4_moe":
-        writer.add_expert_shared_count(config.n_shared_experts)
-        writer.add_leading_dense_block_count(config.first_k_dense_replace)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        writer.add_expert_weights_scale(config.routed_scaling_factor)
-        writer.add_expert_weights_norm(config.norm_topk_prob)
-        writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
-    if config.model_type == "phimoe":
-        values = config.rope_parameters
-        writer.add_rope_scaling_orig_ctx_len(values["original_max_position_embeddings"])
-        writer.add_rope_scaling_attn_factors(values["short_mscale"])
-        for kind in ("short", "long"):
-            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(values[kind + "_factor"], dtype=np.float32),
-                              raw_dtype=Quant.F32)
-
-
-def write_gguf_metadata(writer, config):
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers + (getattr(config, "num_nextn_predict_layers", None) or 0))
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    rope_values = config.rope_parameters
-    writer.add_rope_freq_base(rope_values.get("full_attention", rope_values)["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if getattr(config, "num_local_experts", getattr(config, "num_experts", None)):
-        write_gguf_experts(writer, config)
-    if "partial_rotary_factor" in rope_values:
-        writer.add_rope_dimension_count(int(config.head_dim * rope_values["partial_rotary_factor"]))
-    if getattr(config, "attn_logit_softcapping", None):
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if "gemma" in config.model_type:
-        writer.add_sliding_window(config.sliding_window)
-    writer.add_vocab_size(config.vocab_size)
-
-
-def gguf_tensors(model, names):
-    """(GGUF name, values) of every weight, named by the gguf package's own map."""
-    zero_is_one = "Gemma" in type(model).__name__
-    tied = model.config.tie_word_embeddings
-    for name, weight in model.state_dict().items():
-        values = weight.float().numpy()
-        if name == "lm_head.weight" and tied:
-            continue
-        if name.endswith("experts.gate_up_proj"):
-            layer = name.removesuffix("experts.gate_up_proj")
-            for part, half in zip(("gate_proj", "up_proj"), np.split(values, 2, axis=1)):
-                yield names.get_name(layer + "experts." + part) + ".weight", half
-            continue
-        if name.endswith("experts.down_proj"):
-            yield names.get_name(name) + ".weight", values
-            continue
-        stem, kind = name.rsplit(".", 1)
-        if zero_is_one and "norm" in stem:
-            values = values + 1
-        if model.config.model_type == "mixtral" and stem.endswith(("q_proj", "k_proj")):
-            heads = model.config.num_attention_heads if stem.endswith("q_proj") else model.config.num_key_value_heads
-            values = llama_cpp_permuted(values, heads)
-        if kind == "e_score_correction_bias":
-            yield names.get_name(stem.removesuffix("gate") + "gate.e_score_correction") + ".bias", values
-            continue
-        if stem.endswith("mlp.router"):  # phimoe's router, which its files call gate
-            stem = stem.removesuffix("router") + "gate"
-        if stem.endswith("shared_expert_gate"):
-            values = values.squeeze()
-        yield names.get_name(stem) + "." + kind, values
-
-
-def make_gguf_family(name):
-    model_type, changes, arch_name = GGUF_FAMILIES[name]
-    config = AutoConfig.for_model(model_type, **{**BASE, **changes})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
-    for seed in range(1, 50):
-        randomize(model, torch.bfloat16, torch.Generator().manual_seed(seed))
-        value = golden(model, seed)
-        if value["smallest_greedy_margin"] > 0.02:
-            break
-    folder = OUT / name
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(folder / "model.gguf", arch_name)
-    write_gguf_metadata(writer, model.config)
-    arch = next(a for a, text in gguf.MODEL_ARCH_NAMES.items() if text == arch_name)
-    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for gguf_name, values in gguf_tensors(model, names):
-        if values.ndim == 1:  # converters keep vectors in F32
-            writer.add_tensor(gguf_name, values.astype(np.float32), raw_dtype=Quant.F32)
-        else:
-            writer.add_tensor(gguf_name, gguf.quantize(values, Quant.BF16), raw_dtype=Quant.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    write_golden(folder, value)
-
-
 def main():
-    makers = {**{name: make_family for name in FAMILIES},
-              **{name: make_gguf_family for name in GGUF_FAMILIES}, "gguf": lambda _: make_gguf()}
-    names = sys.argv[1:] or [*makers]
+    names = sys.argv[1:] or [*FAMILIES]
     for name in names:
-        makers[name](name)
-        folder = OUT / name
-        sizes = {f.name: f.stat().st_size for f in sorted(folder.iterdir())}
-        print(name, sizes)
+        make_family(name)
+        show_sizes(name)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,10 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                                          "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe",
                                          "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3",
                                          "stablelm", "stablelm-parallel", "starcoder2", "falcon3", "exaone4", "ernie4_5",
-                                         "hunyuan", "seed_oss", "dynamic"),
+                                         "hunyuan", "seed_oss", "dynamic", "gguf-gemma", "gguf-phi3", "gguf-olmo2", "gguf-olmo3",
+                                         "gguf-granite", "gguf-cohere2", "gguf-glm4", "gguf-smollm3", "gguf-stablelm",
+                                         "gguf-starcoder2", "gguf-exaone4", "gguf-ernie4_5", "gguf-hunyuan",
+                                         "gguf-seed_oss"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

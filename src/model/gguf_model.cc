@@ -8,36 +8,13 @@
 #include <mutex>
 
 #include "base/mapped_file.h"
+#include "model/config_rope.h"
 #include "model/gguf.h"
+#include "model/gguf_arch.h"
 #include "ops/router_rule.h"
 
 namespace warpweave {
 namespace {
-
-// One supported architecture of GGUF files.
-struct GgufArch {
-  std::string_view name;           // general.architecture
-  const char* model_type;
-  const char* architecture;
-  bool permuted_qk = false;        // rows stored for interleaved rope pairs
-  bool norms_plus_one = false;     // Gemma's (1 + w) already added
-  bool branch_norms = false;
-  bool experts_renormalised = true;  // where the file does not say
-  bool post_attention_norm = false;  // the norm before the feed-forward is called so
-};
-
-constexpr GgufArch kArchs[] = {
-    {"llama", "llama", "LlamaForCausalLM", true},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM"},
-    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
-    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", false, false, false, false},
-    {"olmoe", "olmoe", "OlmoeForCausalLM", false, false, false, false},
-    {"glm4moe", "glm4_moe", "Glm4MoeForCausalLM", false, false, false, true, true},
-    {"phimoe", "phimoe", "PhimoeForCausalLM"},
-    {"gemma2", "gemma2", "Gemma2ForCausalLM", false, true, true},
-    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, true, true},
-};
 
 // Reads "<arch>.<key>" with a range; the first error sticks.
 class Metadata {
@@ -69,6 +46,8 @@ class Metadata {
     const bool* value = get<bool>(key, "a boolean");
     return value != nullptr ? *value : fallback;
   }
+  // Of integers or booleans.
+  const std::vector<int64_t>* list(const std::string& key) { return get<std::vector<int64_t>>(key, "a list"); }
   const std::string* text(const std::string& key) { return get<std::string>(key, "a string"); }
   void fail(const std::string& key, const std::string& rule) {
     if (status_.ok()) status_ = Status::data_loss("metadata " + arch_ + "." + key + " " + rule);
@@ -132,16 +111,56 @@ Status read_rope_divisors(const GgufContents& file, ModelConfig& out) {
 void read_gguf_window(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   out.sliding_window = meta.integer("attention.sliding_window", 0, 0, 1 << 28);
   if (out.sliding_window == 0) return;
-  const int pattern = arch.name == "gemma2" ? 2 : arch.name == "gemma3" ? 6 : 0;
+  const std::vector<int64_t>* slides = meta.list("attention.sliding_window_pattern");
+  if (slides != nullptr && static_cast<int>(slides->size()) < out.num_layers) {
+    return meta.fail("attention.sliding_window_pattern", "must say of every layer whether it has a window");
+  }
   for (int i = 0; i < out.num_layers; ++i) {
-    out.sliding_layers.push_back(pattern == 0 || (i + 1) % pattern != 0);
+    const bool usual = arch.window_pattern == 0 || (i + 1) % arch.window_pattern != 0;
+    out.sliding_layers.push_back(slides != nullptr ? (*slides)[i] != 0 : usual);
   }
   if (arch.name == "gemma3") {
     out.local_rope = RopeConfig{};  // 10000, unscaled
+  } else if (arch.name == "olmo2") {  // with windows it is OLMo 3
+    out.model_type = "olmo3";
+    out.architecture = "Olmo3ForCausalLM";
+    out.local_rope = RopeConfig{};
+    out.local_rope->theta = out.rope.theta;
   }
 }
 
-// Phi-MoE: a divisor for every frequency, for short contexts and for long ones.
+// Which layers take no positions.
+void read_gguf_nope(const GgufArch& arch, ModelConfig& out) {
+  out.nope_layers = nope_beside_windows(out);
+  if (arch.name != "smollm3") return;
+  for (int i = 0; i < out.num_layers; ++i) out.nope_layers.push_back((i + 1) % 4 == 0);  // files do not say
+}
+
+void read_gguf_multipliers(Metadata& meta, ModelConfig& out) {
+  const double logits = meta.number("logit_scale", 1, kMultiplierRange);
+  out.logit_scale = out.model_type == "granite" ? 1 / logits : logits;
+  if (out.model_type != "granite") return;
+  out.attention_multiplier = meta.number("attention.scale", 1, kMultiplierRange);
+  out.embedding_multiplier = meta.number("embedding_scale", 1, kMultiplierRange);
+  out.residual_multiplier = meta.number("residual_scale", 1, kMultiplierRange);
+}
+
+// What shows only in which tensors there are.
+void read_from_tensors(const GgufContents& file, ModelConfig& out) {
+  const auto has = [&](const char* name) { return file.tensors.contains(name); };
+  out.lm_head_bias = has("output.bias");
+  out.attention_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
+  out.attention_out_bias = has("blk.0.attn_output.bias");
+  out.mlp_bias = has("blk.0.ffn_up.bias");
+  out.use_qk_norm = has("blk.0.attn_q_norm.weight");
+  out.parallel_residual = out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight");
+  out.tie_word_embeddings = !has("output.weight");
+  for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight"}) {
+    if (has(name)) out.dtype = file.tensors.find(name)->second.dtype;
+  }
+}
+
+// Phi: a divisor for every frequency, for short contexts and for long ones.
 Status read_longrope(const GgufContents& file, Metadata& meta, ModelConfig& out) {
   if (!file.tensors.contains("rope_factors_long.weight")) return {};
   out.rope.type = RopeConfig::Type::longrope;
@@ -192,33 +211,34 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   out.head_dim = meta.integer("attention.key_length", std::max(2, out.hidden_size / out.num_q_heads), 2, 4096);
   out.intermediate_size = meta.integer("feed_forward_length", 1, 1, 1 << 24);
   out.max_position_embeddings = meta.required("context_length", 1 << 28);
-  out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", 1e-6, kNormEpsRange);
+  out.norm_eps = meta.number("attention.layer_norm_epsilon", 1e-6, kNormEpsRange);
+  out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", out.norm_eps, kNormEpsRange);
   out.attention_softcap = meta.number("attn_logit_softcapping", 0, kSoftcapRange);
   out.final_softcap = meta.number("final_logit_softcapping", 0, kSoftcapRange);
   read_gguf_moe(meta, arch, out);
-  out.hidden_act = arch.branch_norms ? "gelu_pytorch_tanh" : "silu";
+  out.hidden_act = arch.gelu ? "gelu_pytorch_tanh" : "silu";
   if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
   if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");
   read_gguf_rope(meta, out);
   read_gguf_window(meta, arch, out);
-  if (arch.architecture == std::string_view("PhimoeForCausalLM")) WW_RETURN_IF_ERROR(read_longrope(file, meta, out));
+  read_gguf_nope(arch, out);
+  read_gguf_multipliers(meta, out);
+  WW_RETURN_IF_ERROR(read_longrope(file, meta, out));
   if (!meta.status().ok()) return meta.status();
   WW_RETURN_IF_ERROR(read_rope_divisors(file, out));
   const auto shared = file.tensors.find("blk." + std::to_string(out.num_layers - 1) + ".ffn_gate_shexp.weight");
   if (shared != file.tensors.end() && out.num_experts > 0) {
     out.shared_expert_intermediate_size = static_cast<int>(std::min<int64_t>(shared->second.shape[0], 1 << 24));
   }
-  out.lm_head_bias = file.tensors.contains("output.bias");
-  out.attention_bias = file.tensors.contains("blk.0.attn_q.bias");
-  out.use_qk_norm = file.tensors.contains("blk.0.attn_q_norm.weight");
+  read_from_tensors(file, out);
+  if (out.model_type == "stablelm" && out.use_qk_norm) {
+    return Status::unsupported("tensor blk.0.attn_q_norm.weight: q and k get no layer norms here");
+  }
   const auto embedding = file.tensors.find("token_embd.weight");
   if (embedding == file.tensors.end() || embedding->second.rank != 2) {
     return Status::data_loss("tensor token_embd.weight is missing");
   }
   out.vocab_size = static_cast<int>(std::min<int64_t>(embedding->second.shape[0], 1 << 24));
-  out.tie_word_embeddings = !file.tensors.contains("output.weight");
-  const auto projection = file.tensors.find("blk.0.attn_q.weight");
-  if (projection != file.tensors.end()) out.dtype = projection->second.dtype;
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
     const int64_t* id = file.get<int64_t>(key);
     if (id == nullptr) continue;
@@ -232,46 +252,6 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
     }
   }
   return out;
-}
-
-// "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight"; empty when there is none.
-std::string gguf_name(std::string_view name, const GgufArch& arch) {
-  if (name == "model.embed_tokens.weight") return "token_embd.weight";
-  if (name.starts_with("model.norm.")) return "output_norm." + std::string(name.substr(11));
-  if (name.starts_with("lm_head.")) return "output." + std::string(name.substr(8));
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return {};
-  name.remove_prefix(kPrefix.size());
-  const size_t dot = name.find('.');
-  if (dot == name.npos) return {};
-  const std::string layer(name.substr(0, dot));
-  const std::string_view rest = name.substr(dot + 1);
-  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"input_layernorm", "attn_norm"},       {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},         {"self_attn.v_proj", "attn_v"},
-      {"self_attn.o_proj", "attn_output"},    {"self_attn.q_norm", "attn_q_norm"},
-      {"self_attn.k_norm", "attn_k_norm"},    {"pre_feedforward_layernorm", "ffn_norm"},
-      {"post_feedforward_layernorm", "post_ffw_norm"},
-      {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},          {"mlp.gate", "ffn_gate_inp"},
-      {"block_sparse_moe.w1", "ffn_gate"},    {"block_sparse_moe.w3", "ffn_up"},
-      {"block_sparse_moe.w2", "ffn_down"},    {"block_sparse_moe.gate", "ffn_gate_inp"},
-      {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"}, {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
-      {"mlp.shared_expert.up_proj", "ffn_up_shexp"},     {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
-      {"mlp.shared_expert.down_proj", "ffn_down_shexp"}, {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
-      {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
-  };
-  const size_t suffix = rest.rfind('.');
-  const std::string_view stem = rest.substr(0, suffix), kind = rest.substr(suffix);
-  if (stem == "post_attention_layernorm") {
-    const bool own_name = arch.branch_norms || arch.post_attention_norm;
-    return "blk." + layer + (own_name ? ".post_attention_norm" : ".ffn_norm") + std::string(kind);
-  }
-  if (rest == "mlp.gate.e_score_correction_bias") return "blk." + layer + ".exp_probs_b.bias";
-  for (const auto& [from, to] : kNames) {
-    if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
-  }
-  return {};
 }
 
 class GgufSource : public WeightSource {
@@ -426,16 +406,8 @@ Result<GgufModel> load_gguf_model(const std::string& path) {
   WW_RETURN_IF_ERROR(file.intact());  // before its contents are blamed
   WW_ASSIGN_OR_RETURN(GgufContents contents, std::move(parsed));
   const std::string* arch_name = contents.get<std::string>("general.architecture");
-  const GgufArch* arch = nullptr;
-  std::string supported;
-  for (const GgufArch& known : kArchs) {
-    if (arch_name != nullptr && *arch_name == known.name) arch = &known;
-    supported += (supported.empty() ? "" : ", ") + std::string(known.name);
-  }
-  if (arch == nullptr) {
-    return Status::unsupported(name + ": the architecture '" + (arch_name ? arch_name->substr(0, 40) : "") +
-                               "' is not supported; supported in GGUF files are " + supported);
-  }
+  auto arch = find_gguf_arch(arch_name != nullptr ? *arch_name : "");
+  if (!arch.ok()) return arch.status().with_context(name);
   GgufModel out;
   auto config = read_config(contents, *arch);
   if (!config.ok()) return config.status().with_context(name);

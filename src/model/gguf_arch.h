@@ -1,0 +1,31 @@
+// What llama.cpp's converter calls the supported model families and their tensors. Constant data, no errors but of
+// find_gguf_arch().
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "warpweave/status.h"
+
+namespace warpweave {
+
+// One supported architecture of GGUF files.
+struct GgufArch {
+  std::string_view name;           // general.architecture
+  const char* model_type;
+  const char* architecture;
+  bool permuted_qk = false;        // rows stored for interleaved rope pairs
+  bool norms_plus_one = false;     // Gemma's (1 + w) already added
+  bool gelu = false;
+  bool experts_renormalised = true;  // where the file does not say
+  bool post_attention_norm = false;  // what transformers calls post_attention_layernorm is called so, not ffn_norm
+  int window_pattern = 0;          // where windows are and the file does not say: one layer in so many has none; 0: all have
+};
+
+// `unsupported`, listing what is supported, for another name.
+Result<GgufArch> find_gguf_arch(std::string_view name);
+
+// "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight"; empty when there is none.
+std::string gguf_name(std::string_view name, const GgufArch& arch);
+
+}  // namespace warpweave

@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""make_family_goldens.py for GGUF files, written as llama.cpp's converter writes them.
+
+Writes tests/golden/families/gguf*/: model.gguf and golden.json. Needs gguf beside what that needs.
+
+    python3 tools/make_gguf_goldens.py [name ...]
+"""
+import math
+import sys
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Quant
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from make_family_goldens import (BASE, MSCALES, OUT, PHIMOE, TWO_HEADS, YARN, golden, longrope, model_with_clear_path, rope,
+                                 show_sizes, write_golden)
+
+
+def random_k_blocks(shape, quant, rng):
+    """Valid super-blocks with random quants and small scales: the gguf package packs none itself."""
+    block, size = gguf.GGML_QUANT_SIZES[quant]
+    blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
+    scale = (rng.uniform(0.5, 1.5, len(blocks)) / math.sqrt(shape[1])).astype(np.float32)
+    if quant == Quant.Q4_K:  # d, dmin, 12 bytes of 6-bit scales and mins, 128 of quants
+        blocks[:, 0:2] = (scale / 150).astype(np.float16).view(np.uint8).reshape(-1, 2)
+        blocks[:, 2:4] = (scale / 20).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    else:  # Q6_K: 128 low bits, 64 high bits, 16 int8 scales, d
+        blocks[:, 208:210] = (scale / 1400).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(shape[0], -1)
+
+
+def llama_cpp_permuted(rows, heads):
+    """The row order that llama.cpp's converter gives q and k of Llama models."""
+    shape = rows.shape
+    return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def make_gguf():
+    """A Llama of one layer in which every supported tensor type occurs."""
+    rng = np.random.default_rng(3)
+    hidden, ffn, heads, kv_heads, head_dim, vocab = 256, 128, 2, 1, 32, 64
+    config = AutoConfig.for_model(
+        "llama", vocab_size=vocab, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=1,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
+        max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        bos_token_id=0, eos_token_id=1,
+        **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=32))
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    folder = OUT / "gguf"
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
+    writer.add_name("tiny random llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(ffn)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    letters = [chr(c) for c in range(ord("!"), ord("!") + vocab - 4)]
+    writer.add_token_list(["<s>", "</s>"] + letters + ["!\"", "#$"])
+    writer.add_token_types([3, 3] + [1] * (vocab - 2))
+    writer.add_token_merges(["! \"", "# $"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+
+    state = model.state_dict()
+    layer = "model.layers.0."
+    tensors = [
+        ("token_embd.weight", "model.embed_tokens.weight", Quant.F16, 0),
+        ("output_norm.weight", "model.norm.weight", Quant.F32, 0),
+        ("output.weight", "lm_head.weight", Quant.Q8_0, 0),
+        ("blk.0.attn_norm.weight", layer + "input_layernorm.weight", Quant.F32, 0),
+        ("blk.0.attn_q.weight", layer + "self_attn.q_proj.weight", Quant.Q4_1, heads),
+        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", Quant.Q4_1, kv_heads),
+        ("blk.0.attn_v.weight", layer + "self_attn.v_proj.weight", Quant.Q6_K, 0),
+        ("blk.0.attn_output.weight", layer + "self_attn.o_proj.weight", Quant.BF16, 0),
+        ("blk.0.ffn_norm.weight", layer + "post_attention_layernorm.weight", Quant.F32, 0),
+        ("blk.0.ffn_gate.weight", layer + "mlp.gate_proj.weight", Quant.Q4_K, 0),
+        ("blk.0.ffn_up.weight", layer + "mlp.up_proj.weight", Quant.Q4_K, 0),
+        ("blk.0.ffn_down.weight", layer + "mlp.down_proj.weight", Quant.Q4_0, 0),
+    ]
+    # llama.cpp's converter writes Llama 3 scaling as one divisor per frequency.
+    plain = 10000.0 ** -(np.arange(0, head_dim, 2) / head_dim)
+    scaled = model.model.rotary_emb.inv_freq.double().numpy()
+    writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32), raw_dtype=Quant.F32)
+    for gguf_name, name, quant, permuted_heads in tensors:
+        shape = tuple(state[name].shape)
+        if quant in (Quant.Q4_K, Quant.Q6_K):
+            data = random_k_blocks(shape, quant, rng)
+        else:
+            values = rng.standard_normal(shape).astype(np.float32)
+            values = 1 + 0.2 * values if len(shape) == 1 else values * 1.6 / math.sqrt(shape[1])
+            data = gguf.quantize(values, quant)
+        values = gguf.dequantize(data, quant).reshape(shape)
+        assert values.std() > 1e-3 and np.isfinite(values).all(), name
+        if permuted_heads:  # `data` is in llama.cpp's order: undo it for transformers
+            order = llama_cpp_permuted(np.arange(shape[0]), permuted_heads)
+            original = np.empty_like(values)
+            original[order] = values
+            values = original
+        state[name].copy_(torch.from_numpy(values))
+        writer.add_tensor(gguf_name, data, raw_dtype=quant)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    value = golden(model, 11)
+    # A few values of every tensor, so that a wrong dequantisation is named as such.
+    value["tensors"] = {name: {"sum": round(float(state[name].double().sum()), 5),
+                               "first": [round(float(x), 6) for x in state[name].flatten()[:8]]}
+                        for _, name, _, _ in tensors}
+    write_golden(folder, value)
+
+
+# name -> (model_type, config keys beside BASE, architecture of the GGUF file). GGUF has no field for
+# Gemma's query scale (it is the head dim) nor for which layers slide (a fixed pattern).
+GGUF_FAMILIES = {
+    "gguf-qwen2": ("qwen2", dict(rope("default", theta=1e6), tie_word_embeddings=True), "qwen2"),
+    "gguf-qwen3": ("qwen3", dict(rope("default")), "qwen3"),
+    "gguf-qwen3moe": ("qwen3_moe", dict(rope("default"), num_experts=6, num_experts_per_tok=2,
+                                        moe_intermediate_size=24, norm_topk_prob=True), "qwen3moe"),
+    "gguf-mixtral-moe": ("mixtral", dict(rope("default"), num_local_experts=4, num_experts_per_tok=2,
+                                         intermediate_size=24), "llama"),
+    "gguf-qwen2-moe": ("qwen2_moe", dict(rope("default"), num_experts=6, num_experts_per_tok=2,
+                                         moe_intermediate_size=24, shared_expert_intermediate_size=40), "qwen2moe"),
+    "gguf-olmoe-moe": ("olmoe", dict(rope("default"), head_dim=8, num_experts=6, num_experts_per_tok=3,
+                                     intermediate_size=24), "olmoe"),
+    "gguf-glm4-moe": ("glm4_moe", dict(rope("default", partial_rotary_factor=0.5), n_routed_experts=8,
+                                       num_experts_per_tok=3, n_group=1, topk_group=1, n_shared_experts=1,
+                                       first_k_dense_replace=1, moe_intermediate_size=24, num_nextn_predict_layers=1,
+                                       routed_scaling_factor=2.5), "glm4moe"),
+    "gguf-phimoe-moe": ("phimoe", dict(longrope(original=128, **MSCALES), **{**PHIMOE, "router_jitter_noise": 0.01}), "phimoe"),
+    "gguf-gemma2": ("gemma2", dict(rope("default"), sliding_window=8, query_pre_attn_scalar=16,
+                                   attn_logit_softcapping=3.0, final_logit_softcapping=5.0,
+                                   tie_word_embeddings=True), "gemma2"),
+    "gguf-gemma3": ("gemma3_text", dict(num_hidden_layers=6, sliding_window=8, query_pre_attn_scalar=16,
+                                        layer_types=["sliding_attention"] * 5 + ["full_attention"],
+                                        rope_parameters={
+                                            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                            "full_attention": {"rope_type": "default", "rope_theta": 1e6}},
+                                        tie_word_embeddings=True), "gemma3"),
+    "gguf-gemma": ("gemma", dict(rope("default"), tie_word_embeddings=True), "gemma"),
+    "gguf-phi3": ("phi3", dict(longrope(original=16), original_max_position_embeddings=16, **TWO_HEADS), "phi3"),
+    "gguf-olmo2": ("olmo2", dict(rope("default", theta=5e5)), "olmo2"),
+    "gguf-olmo3": ("olmo3", dict(sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+                                 rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+                                                  "full_attention": {**YARN["rope_parameters"], "rope_theta": 5e5}}), "olmo2"),
+    "gguf-granite": ("granite", dict(rope("default"), embedding_multiplier=6.0, residual_multiplier=0.3,
+                                     logits_scaling=0.5, attention_multiplier=0.125), "granite"),
+    "gguf-cohere2": ("cohere2", dict(rope("default"), hidden_size=64, sliding_window=8, logit_scale=0.75,
+                                     layer_norm_eps=1e-5, num_hidden_layers=4, tie_word_embeddings=True), "cohere2"),
+    "gguf-glm4": ("glm4", dict(rope("default", partial_rotary_factor=0.5)), "glm4"),
+    "gguf-smollm3": ("smollm3", dict(rope("default"), num_hidden_layers=4, tie_word_embeddings=True), "smollm3"),
+    "gguf-stablelm": ("stablelm", dict(rope("default", partial_rotary_factor=0.25), hidden_size=64, use_qkv_bias=True),
+                      "stablelm"),
+    "gguf-starcoder2": ("starcoder2", dict(rope("default"), hidden_size=64, tie_word_embeddings=True), "starcoder2"),
+    "gguf-exaone4": ("exaone4", dict(rope("default", theta=1e6), sliding_window=8,
+                                     layer_types=["sliding_attention", "full_attention"]), "exaone4"),
+    "gguf-ernie4_5": ("ernie4_5", dict(rope("default"), use_bias=True, tie_word_embeddings=True), "ernie4_5"),
+    "gguf-hunyuan": ("hunyuan_v1_dense", dict(rope("dynamic", alpha=50.0, factor=1.0)), "hunyuan-dense"),
+    "gguf-seed_oss": ("seed_oss", dict(rope("default"), attention_bias=True, attention_out_bias=False), "seed_oss"),
+}
+
+
+def write_gguf_experts(writer, config):
+    """What llama.cpp's converter writes for each of these families, and no more."""
+    writer.add_expert_count(getattr(config, "num_local_experts", getattr(config, "num_experts", None)))
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type in ("qwen2_moe", "qwen3_moe", "glm4_moe"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type == "glm4_moe":
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
+    if config.model_type == "phimoe":
+        values = config.rope_parameters
+        writer.add_rope_scaling_orig_ctx_len(values["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(values["short_mscale"])
+        write_longrope_factors(writer, values)
+
+
+def write_gguf_rope(writer, config):
+    values = config.rope_parameters
+    values = values.get("full_attention", values)
+    base = values["rope_theta"]
+    if values.get("alpha"):  # HunYuan's fixed scaling goes into the base
+        base *= values["alpha"] ** (config.head_dim / (config.head_dim - 2))
+    writer.add_rope_freq_base(base)
+    if "partial_rotary_factor" in values:
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(head_dim * values["partial_rotary_factor"]))
+    if values["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(values["factor"])
+        writer.add_rope_scaling_orig_ctx_len(values["original_max_position_embeddings"])
+    if values["rope_type"] == "longrope" and config.model_type == "phi3":
+        original = values["original_max_position_embeddings"]
+        stretched = config.max_position_embeddings / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretched) / math.log(original)))
+        write_longrope_factors(writer, values)
+
+
+def write_longrope_factors(writer, values):
+    for kind in ("short", "long"):
+        writer.add_tensor(f"rope_factors_{kind}.weight", np.array(values[kind + "_factor"], dtype=np.float32),
+                          raw_dtype=Quant.F32)
+
+
+def write_gguf_windows(writer, config):
+    if "gemma" in config.model_type and getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    if config.model_type in ("olmo3", "cohere2", "exaone4"):
+        writer.add_sliding_window(config.sliding_window)
+    if config.model_type in ("olmo3", "exaone4"):  # Command R7B's is one layer in four, and not written
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+
+
+def write_gguf_metadata(writer, config, arch_name):
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers + (getattr(config, "num_nextn_predict_layers", None) or 0))
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    if getattr(config, "head_dim", None) and config.model_type not in ("phi3", "stablelm", "starcoder2"):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    if arch_name in ("cohere2", "stablelm", "starcoder2"):
+        writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", getattr(config, "norm_epsilon", None)))
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if getattr(config, "num_local_experts", getattr(config, "num_experts", None)):
+        write_gguf_experts(writer, config)
+    write_gguf_rope(writer, config)
+    write_gguf_windows(writer, config)
+    if getattr(config, "attn_logit_softcapping", None):
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if arch_name == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if arch_name == "cohere2":
+        writer.add_logit_scale(config.logit_scale)
+    writer.add_vocab_size(config.vocab_size)
+
+
+def gguf_tensors(model, names):
+    """(GGUF name, values) of every weight, named by the gguf package's own map."""
+    zero_is_one = "Gemma" in type(model).__name__
+    tied = model.config.tie_word_embeddings
+    for name, weight in model.state_dict().items():
+        values = weight.float().numpy()
+        if name == "lm_head.weight" and tied:
+            continue
+        if name.endswith("experts.gate_up_proj"):
+            layer = name.removesuffix("experts.gate_up_proj")
+            for part, half in zip(("gate_proj", "up_proj"), np.split(values, 2, axis=1)):
+                yield names.get_name(layer + "experts." + part) + ".weight", half
+            continue
+        if name.endswith("experts.down_proj"):
+            yield names.get_name(name) + ".weight", values
+            continue
+        stem, kind = name.rsplit(".", 1)
+        if zero_is_one and "norm" in stem:
+            values = values + 1
+        if model.config.model_type in ("mixtral", "granite", "smollm3") and stem.endswith(("q_proj", "k_proj")):
+            heads = model.config.num_attention_heads if stem.endswith("q_proj") else model.config.num_key_value_heads
+            values = llama_cpp_permuted(values, heads)
+        if kind == "e_score_correction_bias":
+            yield names.get_name(stem.removesuffix("gate") + "gate.e_score_correction") + ".bias", values
+            continue
+        if stem.endswith("mlp.router"):  # phimoe's router, which its files call gate
+            stem = stem.removesuffix("router") + "gate"
+        if stem.endswith("shared_expert_gate"):
+            values = values.squeeze()
+        yield names.get_name(stem) + "." + kind, values
+
+
+def make_gguf_family(name):
+    model_type, changes, arch_name = GGUF_FAMILIES[name]
+    config = AutoConfig.for_model(model_type, **{**BASE, **changes})
+    model, value = model_with_clear_path(name, config, torch.bfloat16)
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(folder / "model.gguf", arch_name)
+    write_gguf_metadata(writer, model.config, arch_name)
+    arch = next(a for a, text in gguf.MODEL_ARCH_NAMES.items() if text == arch_name)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for gguf_name, values in gguf_tensors(model, names):
+        if values.ndim == 1:  # converters keep vectors in F32
+            writer.add_tensor(gguf_name, values.astype(np.float32), raw_dtype=Quant.F32)
+        else:
+            writer.add_tensor(gguf_name, gguf.quantize(values, Quant.BF16), raw_dtype=Quant.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    write_golden(folder, value)
+
+
+def main():
+    makers = {**{name: make_gguf_family for name in GGUF_FAMILIES}, "gguf": lambda _: make_gguf()}
+    for name in sys.argv[1:] or [*makers]:
+        makers[name](name)
+        show_sizes(name)
+
+
+if __name__ == "__main__":
+    main()
