@@ -146,6 +146,23 @@ void BatchBuilder::copy_page_table_row(int index, const StepRow& row) {
   known.num_pages = row.num_pages;
 }
 
+void BatchBuilder::replace_proposals(std::span<const Proposal> proposals) {
+  bool any_tree = false;
+  for (int r = 0; r < batch_.num_reqs; ++r) {
+    const Proposal& proposal = proposal_of(proposals, r);
+    any_tree |= !proposal.is_chain();
+    const int node_0 = q_indptr_[r + 1] - 1 - proposal.size();
+    assert(node_0 >= q_indptr_[r]);
+    for (int node = 1; node <= proposal.size(); ++node) {
+      input_ids_[node_0 + node] = proposal.token(node);
+      positions_[node_0 + node] = positions_[node_0] + proposal.depth(node);
+    }
+  }
+  batch_.tree_mask = {};
+  batch_.tree_mask_words = 0;
+  if (any_tree) build_tree_mask(proposals);
+}
+
 void BatchBuilder::patch_futures(std::span<const int32_t> sampled) {
   for (const FutureToken& future : futures_) {
     // A row that sampled nothing has failed; what its next step computes is thrown away.

@@ -53,6 +53,10 @@ class BatchBuilder {
     return groups_[group].page_table.data() + static_cast<size_t>(row) * page_table_stride_;
   }
 
+  // Takes other proposals of the same sizes in place of those that build() was given: they decide the tokens,
+  // positions and the tree mask.
+  void replace_proposals(std::span<const Proposal> proposals);
+
   // Fills in the tokens that were unknown at build(): `sampled` of the step before.
   void patch_futures(std::span<const int32_t> sampled);
 

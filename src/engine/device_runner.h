@@ -11,6 +11,7 @@
 #include "batch/batch_builder.h"
 #include "engine/live_request.h"
 #include "sample/sampler.h"
+#include "spec/draft_options.h"
 
 namespace warpweave {
 
@@ -29,7 +30,8 @@ struct DeviceStep {
   // In: filled by the engine thread before launch().
   const Step* step = nullptr;          // the scheduler's; gone once it is committed
   std::vector<int> sample_slots;       // by row of the step, or -1
-  std::vector<Proposal> proposals;     // by row of the step, or empty
+  std::vector<Proposal> proposals;     // by row of the step, or empty; the device drafts in place of those it is to
+  std::vector<DraftRow> draft_rows;    // by row of the step, for a device that drafts
   BatchBuilder builder;
   std::vector<int32_t> page_events;
   std::vector<PageCopy> copies;

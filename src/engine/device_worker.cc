@@ -94,6 +94,7 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   if (parts_.recurrent != nullptr) parts_.recurrent->states.copy(step.state_loads);
   step.builder.patch_futures(last_sampled_);
+  if (intact.ok() && parts_.drafter != nullptr) intact = draft(step);
   const ForwardBatch& batch = step.builder.batch();
 
   const auto forward_start = SteadyClock::now();
@@ -114,8 +115,32 @@ void DeviceWorker::run(DeviceStep& step) {
   std::transform(step.sampled.begin(), step.sampled.end(), step.sampled_ids.begin(),
                  [](const SampledRow& row) { return row.token_id; });
   if (!step.sampled_begin.empty()) move_accepted(step);
+  if (step.status.ok() && parts_.drafter != nullptr) step.status = observe(step);
   last_sampled_ = step.sampled_ids;
   step.device_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
+}
+
+// The draft model's guesses in place of the room that was kept for them.
+Status DeviceWorker::draft(DeviceStep& step) {
+  parts_.drafter->copy_pages(step.copies);
+  if (step.proposals.empty()) return {};
+  WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, *parts_.model, step.proposals, *parts_.team));
+  step.builder.replace_proposals(step.proposals);
+  return {};
+}
+
+// Shows the draft model what became of the step's rows.
+Status DeviceWorker::observe(const DeviceStep& step) {
+  observed_.assign(step.draft_rows.size(), {});
+  const std::span<const int32_t> ids = step.sampled_ids;
+  for (size_t row = 0; row < step.draft_rows.size(); ++row) {
+    const int slot = step.sample_slots[row];
+    if (slot < 0) continue;
+    const std::vector<int>& begin = step.sampled_begin;
+    observed_[row].sampled = begin.empty() ? ids.subspan(slot, 1) : ids.subspan(begin[slot], begin[slot + 1] - begin[slot]);
+    if (!begin.empty()) observed_[row].nodes = walk_.nodes(slot);
+  }
+  return parts_.drafter->observe(step.builder, step.draft_rows, observed_, *parts_.model, *parts_.team);
 }
 
 // Logits block by block, each used before the next takes its place.

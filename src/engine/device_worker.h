@@ -19,6 +19,7 @@
 #include "kv/kv_canary.h"
 #include "model/decoder.h"
 #include "sample/sampler.h"
+#include "spec/drafter.h"
 
 namespace warpweave {
 
@@ -29,6 +30,7 @@ struct DeviceParts {
   std::unique_ptr<ThreadTeam> team;
   std::unique_ptr<KvCanary> canary;  // null: none
   std::unique_ptr<HostRecurrent> recurrent;  // null: the model has no recurrent layers
+  std::unique_ptr<Drafter> drafter;  // null: no draft model
 };
 
 class DeviceWorker : public DeviceRunner {
@@ -52,6 +54,8 @@ class DeviceWorker : public DeviceRunner {
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);
   void move_accepted(const DeviceStep& step);
+  Status draft(DeviceStep& step);
+  Status observe(const DeviceStep& step);
   void compute_input_logprobs(int first_row, int rows, DeviceStep& step);
 
   DeviceParts parts_;
@@ -62,6 +66,7 @@ class DeviceWorker : public DeviceRunner {
   std::vector<int> block_slots_;       // sample slots whose rows are in the block
   std::vector<SampleRow> block_rows_;
   std::vector<SampledRow> block_sampled_;
+  std::vector<ObservedRow> observed_;
   std::vector<int32_t> last_sampled_;  // of the step before, for its successor's unknown tokens
   SteadyClock::time_point forward_end_{};
   bool last_failed_ = false;           // the step before left no last_sampled_

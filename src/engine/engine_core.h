@@ -37,6 +37,7 @@ struct EngineCoreOptions {
   double log_interval_s = 10;
   Proposer* proposer = nullptr;          // null: none. With scheduler.max_proposals
   std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
+  bool drafts = false;                   // the device guesses, in the room that the proposer keeps
   int max_step_proposals = std::numeric_limits<int>::max();  // of all requests in a step
 };
 

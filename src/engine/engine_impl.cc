@@ -203,11 +203,18 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
     for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);
     pool_bytes -= static_cast<double>(parts.recurrent->states.size_bytes());
   }
-  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
-                      pool_pages(args, setup.scheduler, pool_bytes, KvCache::page_bytes(kv_cache_shape(setup))));
+  const std::optional<DraftPlan>& draft = setup.plan.draft;
+  const size_t page_bytes = KvCache::page_bytes(kv_cache_shape(setup)) + (draft ? draft_page_bytes(*draft) : 0);
+  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages, pool_pages(args, setup.scheduler, pool_bytes, page_bytes));
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
+  if (draft) {
+    WW_ASSIGN_OR_RETURN(parts.drafter, start_drafter(*draft, setup.scheduler.num_pages, setup.plan.context_len, *parts.team));
+    parts.model->keep_hidden(draft->options.eagle);
+    out.weight_bytes += parts.drafter->weight_bytes();
+    out.kv_cache_bytes += parts.drafter->cache_bytes();
+  }
   if (args.enable_kv_canary) parts.canary = std::make_unique<KvCanary>(*parts.cache);
   out.runner = std::make_unique<DeviceWorker>(std::move(parts));
   return out;
@@ -236,7 +243,8 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
     core.proposer = options.proposer;
     plan.scheduler.max_proposals = options.max_proposals;
   } else {
-    core.owned_proposer = make_proposer(args, plan.attention.speculation);
+    core.owned_proposer = make_proposer(args, plan);
+    core.drafts = plan.draft.has_value();
     core.proposer = core.owned_proposer.get();
     core.max_step_proposals = max_step_proposals(gpu.has_value());
   }

@@ -9,6 +9,7 @@
 #include "engine/text_stream.h"
 #include "sample/sampler_state.h"
 #include "sched/scheduler.h"
+#include "spec/draft_options.h"
 #include "warpweave/engine.h"
 
 namespace warpweave {
@@ -35,6 +36,7 @@ struct LiveRequest {
   int cached_tokens = 0;
   int retractions = 0;
   SpeculationCounts speculated;
+  DraftState draft;                // touched by the device thread only, once scheduled
   bool answered = false;           // the final delta is out
   SteadyClock::time_point arrival = SteadyClock::now();
   SteadyClock::time_point first_scheduled{};

@@ -267,7 +267,10 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
-  plan.scheduler.max_proposals = max_proposals(plan.attention.speculation);
+  WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, plan.attention, plan.cache_layout, target.hardware,
+                                                    plan.context_len}));
+  plan.scheduler.max_proposals = plan.draft ? plan.draft->options.max_proposals()
+                                            : max_proposals(plan.attention.speculation);
   plan.scheduler.num_pages = 1;  // until the memory is measured
   WW_RETURN_IF_ERROR(Scheduler::validate(plan.scheduler));
   WW_ASSIGN_OR_RETURN(plan.graph_batch_sizes, graph_batch_sizes(args, plan.scheduler.max_running_requests));

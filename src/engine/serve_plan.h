@@ -1,13 +1,15 @@
 // From flags, a model's configuration and a device to what would be served: every rule that can refuse
 // before weights are read. serve starts from the plan, explain prints it, so that both give one answer.
-// Pure but for the probes of attention backends on this machine. Errors name the flag or the file.
+// Pure but for the probes of attention backends on this machine, and for a draft model's configuration, which is read. Errors name the flag or the file.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "attention/mods/expression.h"
 #include "attention/select.h"
+#include "engine/draft_plan.h"
 #include "flags/server_args.h"
 #include "model/model_bundle.h"
 #include "sched/scheduler.h"
@@ -36,6 +38,7 @@ struct ServePlan {
   Resolved attention;
   mods::Modifiers modifiers;              // of flex_attention
   CacheLayout cache_layout;
+  std::optional<DraftPlan> draft;         // the draft model of speculative decoding
   SchedulerConfig scheduler;              // all but num_pages, which waits for the memory
   std::vector<int> graph_batch_sizes;     // where decode is captured
 };

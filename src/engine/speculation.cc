@@ -34,6 +34,14 @@ Status check_ngram_flags_unset(const ServerArgs& args) {
   return {};
 }
 
+Status check_draft_flags_unset(const ServerArgs& args) {
+  const char* flag = !args.speculative_draft_model_path.empty()          ? "--speculative-draft-model-path"
+                     : !args.speculative_draft_attention_backend.empty() ? "--speculative-draft-attention-backend"
+                                                                         : nullptr;
+  if (flag == nullptr) return {};
+  return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm EAGLE or STANDALONE", flag), flag);
+}
+
 NgramOptions ngram_options(const ServerArgs& args, int topk) {
   NgramOptions out;
   const int depth = args.speculative_ngram_max_trie_depth.value_or(kNgramTrieDepth);
@@ -81,14 +89,18 @@ Status check_ngram(const ServerArgs& args) {
 
 Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
   if (args.speculative_algorithm != "NGRAM") WW_RETURN_IF_ERROR(check_ngram_flags_unset(args));
+  if (args.speculative_algorithm.empty() || args.speculative_algorithm == "NGRAM") {
+    WW_RETURN_IF_ERROR(check_draft_flags_unset(args));
+  }
   if (args.speculative_algorithm.empty()) {
     if (args.speculative_attention_mode == "prefill") return {};
     return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
                                     "--speculative-attention-mode");
   }
-  if (args.speculative_algorithm != "NGRAM") {
+  const bool drafts = args.speculative_algorithm == "EAGLE" || args.speculative_algorithm == "STANDALONE";
+  if (!drafts && args.speculative_algorithm != "NGRAM") {
     return Status::unsupported(
-        fmt::format("--speculative-algorithm {}: draft models are not served yet; try: --speculative-algorithm NGRAM",
+        fmt::format("--speculative-algorithm {}: such heads are not served yet; EAGLE, STANDALONE and NGRAM are",
                     args.speculative_algorithm), "--speculative-algorithm");
   }
   if (model.linear) {
@@ -97,7 +109,11 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
                     "tokens yet; leave it out", args.speculative_algorithm, model.architecture),
         "--speculative-algorithm");
   }
-  return check_ngram(args);
+  if (!drafts) return check_ngram(args);
+  if (!args.speculative_draft_model_path.empty()) return {};
+  return Status::invalid_argument(
+      fmt::format("--speculative-algorithm {} needs --speculative-draft-model-path FOLDER", args.speculative_algorithm),
+      "--speculative-draft-model-path");
 }
 
 int max_proposals(const Speculation& speculation) {
@@ -106,7 +122,9 @@ int max_proposals(const Speculation& speculation) {
 
 int max_step_proposals(bool gpu) { return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu; }
 
-std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const Speculation& speculation) {
+std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const ServePlan& plan) {
+  if (plan.draft) return std::make_unique<DraftRoom>(plan.draft->options);
+  const Speculation& speculation = plan.attention.speculation;
   if (speculation.algorithm != "NGRAM") return nullptr;
   return std::make_unique<NgramProposer>(ngram_options(args, speculation.topk));
 }

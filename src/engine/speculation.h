@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "attention/select.h"
+#include "engine/serve_plan.h"
 #include "flags/server_args.h"
 #include "model/config.h"
 #include "spec/proposer.h"
@@ -20,7 +21,7 @@ int max_proposals(const Speculation& speculation);
 // Of all requests in a step together: with more, a step takes longer than the guesses save.
 int max_step_proposals(bool gpu);
 
-// What guesses on the host; null where nothing does.
-std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const Speculation& speculation);
+// What guesses on the host, or keeps room for the device's guesses; null without speculation.
+std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const ServePlan& plan);
 
 }  // namespace warpweave

@@ -24,6 +24,9 @@ class VerifyWalk {
   int logits_row(int slot) const { return paths_[slot].first_logits_row + paths_[slot].node; }
   int depth(int slot) const { return static_cast<int>(paths_[slot].tokens.size()); }
 
+  // Accepted so far, node 0 first.
+  std::span<const int> nodes(int slot) const { return paths_[slot].nodes; }
+
   // The choice at each slot of slots(), in their order. Those whose proposals go on with it stay.
   void advance(std::span<SampledRow> sampled);
 

@@ -113,6 +113,8 @@ struct ServerArgs {
   std::optional<int> speculative_eagle_topk;
   std::optional<int> speculative_num_draft_tokens;
   std::string speculative_attention_mode = "prefill";
+  std::string speculative_draft_model_path;
+  std::string speculative_draft_attention_backend;
   std::optional<int> speculative_ngram_min_match_window_size;
   std::optional<int> speculative_ngram_max_match_window_size;
   std::optional<int> speculative_ngram_max_trie_depth;

@@ -161,10 +161,32 @@ Status check_gpu_model(const ModelConfig& config) {
   return {};
 }
 
-Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
-                                                    std::shared_ptr<WeightSource> source,
-                                                    const BuildOptions& options, ThreadTeam& team) {
-  WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
+namespace {
+
+// "model.layers.0.x" is "layers.0.x" in the checkpoint of a head.
+class WithoutModelPrefix : public WeightSource {
+ public:
+  explicit WithoutModelPrefix(std::shared_ptr<WeightSource> inner) : inner_(std::move(inner)) {}
+  bool has(std::string_view name) const override { return inner_->has(own(name)); }
+  DType dtype(std::string_view name) const override { return inner_->dtype(own(name)); }
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    return inner_->find(own(name), shape);
+  }
+  void release(const TensorView& view) const override { inner_->release(view); }
+  Status intact() const override { return inner_->intact(); }
+  Status seal() const override { return inner_->seal(); }
+
+ private:
+  static std::string_view own(std::string_view name) {
+    constexpr std::string_view kPrefix = "model.";
+    return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+  }
+  std::shared_ptr<WeightSource> inner_;
+};
+
+Result<std::unique_ptr<DecoderModel>> build_with(const ModelConfig& config, const FamilyTraits& traits,
+                                                 const std::shared_ptr<WeightSource>& source,
+                                                 const BuildOptions& options, ThreadTeam& team) {
   HostTarget target(options.dtype, team);
   BuildOptions build = options;
   DecoderSpec spec = decoder_spec(config, traits);
@@ -177,6 +199,24 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
   WW_RETURN_IF_ERROR(source->seal());
   if (!weights.ok()) return weights.status();
   return std::make_unique<DecoderModel>(config, std::move(spec), std::move(weights).value());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
+                                                    std::shared_ptr<WeightSource> source,
+                                                    const BuildOptions& options, ThreadTeam& team) {
+  WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
+  return build_with(config, traits, source, options, team);
+}
+
+Result<std::unique_ptr<DecoderModel>> build_eagle_layers(const ModelConfig& config, std::shared_ptr<WeightSource> source,
+                                                         const BuildOptions& options, ThreadTeam& team) {
+  FamilyTraits traits = llama_traits(config);
+  traits.layers = transformer_layers(config);
+  traits.layers_only = true;
+  if (!source->has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
+  return build_with(config, traits, std::make_shared<WithoutModelPrefix>(std::move(source)), options, team);
 }
 
 }  // namespace warpweave

@@ -24,6 +24,11 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits);
 // The sizes that the GPU's decoder takes: `unsupported` with --device as its field for others.
 Status check_gpu_model(const ModelConfig& config);
 
+// The layers of an EAGLE head (LlamaForCausalLMEagle: "layers.0.", no norm before the first mixer), which goes on from
+// the hidden states of a target; forward_from() runs them. What it reads stands beside: see spec/load_draft.h.
+Result<std::unique_ptr<DecoderModel>> build_eagle_layers(const ModelConfig& config, std::shared_ptr<WeightSource> source,
+                                                         const BuildOptions& options, ThreadTeam& team);
+
 // f32 checkpoints are converted when `dtype` is smaller; bf16 and f16 checkpoints under f32 keep
 // their stored dtype (widening in registers is exact). `source` may be let go afterwards unless the
 // embedding stays in it (untied models keep a reference).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <cstring>
 
 #include "model/layers/dense_feed_forward.h"
 #include "model/layers/experts_feed_forward.h"
@@ -83,13 +84,18 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   });
 }
 
-// What x starts as.
-void DecoderModel::embed(const ForwardBatch& batch) {
+void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const {
   const auto gather = [&](const auto& table) {
-    embedding_gather(table, batch.input_ids.data(), batch.num_tokens, spec_.embedding_scale, x_.data(), x_.team());
+    embedding_gather(table, ids.data(), static_cast<int64_t>(ids.size()), spec_.embedding_scale, out, team);
   };
   if (weights_.embedding.data != nullptr) return gather(weights_.embedding);
   gather(weights_.lm_head);
+}
+
+void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team) const {
+  weights_.lm_head.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size},
+                           {.data = out, .row_stride = spec_.vocab_size}, team);
+  if (spec_.final_softcap > 0) softcap_inplace(out, spec_.final_softcap, count * spec_.vocab_size, team);
 }
 
 void DecoderModel::look_for_nan(int layer, std::string_view part) {
@@ -101,6 +107,29 @@ void DecoderModel::look_for_nan(int layer, std::string_view part) {
 
 Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                              HostRecurrent* recurrent) {
+  if (!keeps_hidden_ || batch.num_tokens == 0) {
+    return run(nullptr, batch, {.batch = batch, .cache = cache, .attention = attention, .x = x_, .recurrent = recurrent},
+               team);
+  }
+  ForwardBatch whole = batch;
+  for (int32_t row = static_cast<int32_t>(all_rows_.size()); row < batch.num_tokens; ++row) all_rows_.push_back(row);
+  whole.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
+  WW_RETURN_IF_ERROR(run(nullptr, whole, {.batch = whole, .cache = cache, .attention = attention, .x = x_,
+                                          .recurrent = recurrent}, team));
+  const int64_t cols = spec_.hidden_size;
+  hidden_.resize(batch.num_tokens * cols);
+  x_.normed_into(weights_.final_norm, hidden_.data());
+  x_.keep(batch.logits_rows);
+  return {};
+}
+
+Status DecoderModel::forward_from(const float* rows, const ForwardBatch& batch, KvCache& cache,
+                                  AttentionBackend& attention, ThreadTeam& team) {
+  return run(rows, batch, {.batch = batch, .cache = cache, .attention = attention, .x = x_}, team);
+}
+
+// From `rows`, or null: from the embeddings.
+Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
   if (batch.num_tokens == 0) return {};
   x_.start(batch.num_tokens, team);
   if (spec_.latent.num_heads > 0) {
@@ -109,13 +138,16 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
     attention_workspace_.start(batch);
   }
   if (gdn_layer_ != nullptr) {
-    assert(recurrent != nullptr && static_cast<int>(batch.state_slots.size()) == batch.num_reqs);
-    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, *gdn_layer_, *recurrent));
+    assert(call.recurrent != nullptr && static_cast<int>(batch.state_slots.size()) == batch.num_reqs);
+    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, *gdn_layer_, *call.recurrent));
   }
-  embed(batch);
+  if (rows != nullptr) {
+    std::memcpy(x_.data(), rows, sizeof(float) * batch.num_tokens * spec_.hidden_size);
+  } else {
+    embed_ids(batch.input_ids.first(batch.num_tokens), x_.data(), team);
+  }
   first_nan_.clear();
   look_for_nan(-1, "");
-  const LayerCall call{.batch = batch, .cache = cache, .attention = attention, .x = x_, .recurrent = recurrent};
   return run_layers<OnHost>(layers_, call, [&](int layer, std::string_view part) { look_for_nan(layer, part); });
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,10 +58,25 @@ class DecoderModel {
   // batch's state_slots; null where there are none.
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                  HostRecurrent* recurrent = nullptr);
+  // The same from rows [num_tokens, hidden] in place of the embeddings of input_ids.
+  Status forward_from(const float* rows, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
+                      ThreadTeam& team);
 
   // The raw logits of the last forward's logits_rows [first_row, first_row + rows). A caller that wants
   // many may take them in parts: a prompt's are tokens * vocabulary * 4 bytes.
   void logits(int64_t first_row, int64_t rows, const LogitsOut& out, ThreadTeam& team);
+
+  // The rows behind the logits of the last forward: [logits_rows, hidden], before the final norm.
+  const float* last_rows() { return x_.data(); }
+  // With keep_hidden, of every row of the last forward what its logits would be made of: [num_tokens, hidden], after
+  // the final norm. The last layer then works for all rows.
+  void keep_hidden(bool on) { keeps_hidden_ = on; }
+  const float* hidden() const { return hidden_.data(); }
+
+  // Embedding and head for a draft model that shares them: [ids, hidden], and [rows, vocab] from rows that no norm
+  // is wanted of.
+  void embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const;
+  void head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team) const;
 
   // Looks after every part of every layer for values that are no finite numbers; costs a pass over
   // the residual stream each.
@@ -75,7 +91,7 @@ class DecoderModel {
   std::unique_ptr<Mixer> make(const GdnWeights& weights, const LayerPlan& plan);
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
-  void embed(const ForwardBatch& batch);
+  Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
   void look_for_nan(int layer, std::string_view part);
 
   ModelConfig config_;
@@ -91,6 +107,10 @@ class DecoderModel {
   std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;
+
+  bool keeps_hidden_ = false;
+  std::vector<float> hidden_;
+  std::vector<int32_t> all_rows_;   // 0, 1, 2, ...
 
   bool detects_nan_ = false;
   std::string first_nan_;

@@ -118,7 +118,7 @@ template <typename Target>
 auto DecoderBuilder<Target>::build() -> Result<Weights> {
   Weights out;
   std::vector<std::future<RopeTable>> tables = rope_tables();
-  WW_RETURN_IF_ERROR(head(out));
+  if (!traits_.layers_only) WW_RETURN_IF_ERROR(head(out));
   const int num_layers = static_cast<int>(traits_.layers.size());
   for (int i = 0; i < num_layers; ++i) {
     WW_RETURN_IF_ERROR(layer(i, out.layers.emplace_back()));

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "grammar/compiler.h"
+#include "grammar/vocabulary.h"
 
 namespace warpweave::speculation {
 
@@ -73,8 +75,25 @@ inline std::vector<Ids> golden_prompts() {
   return out;
 }
 
+// What the server compiles from a request's `regex`.
+inline std::shared_ptr<const grammar::CompiledGrammar> compile_regex(const ServedModel& served, const std::string& regex) {
+  grammar::GrammarCompilerOptions options;
+  options.make_vocabulary = [&served] {
+    const Tokenizer& tokenizer = *served.tokenizer;
+    std::vector<std::string> tokens(tokenizer.vocab_size());
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      if (!tokenizer.is_special(id)) tokens[id] = tokenizer.token_bytes(id);
+    }
+    return std::make_shared<const grammar::Vocabulary>(std::move(tokens), served.engine->info().eos_token_ids);
+  };
+  grammar::GrammarCompiler compiler(std::move(options));
+  auto compiled = compiler.compile({grammar::GrammarSpec::Kind::regex, regex, {}});
+  EXPECT_TRUE(compiled.ok()) << compiled.status().message();
+  return *compiled;
+}
+
 // One of each kind that verification could treat wrongly.
-inline std::vector<GenerateRequest> questions(int new_tokens = 48) {
+inline std::vector<GenerateRequest> questions(const ServedModel& served, int new_tokens = 48) {
   std::vector<GenerateRequest> out;
   const std::vector<Ids> prompts = golden_prompts();
   const auto add = [&](const Ids& prompt) -> GenerateRequest& {
@@ -95,6 +114,7 @@ inline std::vector<GenerateRequest> questions(int new_tokens = 48) {
   add(prompts[3]).sampling.min_new_tokens = new_tokens;
   add(prompts[0]).sampling.logit_bias = {{262, -5.0f}};
   add(prompts[3]).sampling.stop_token_ids = {262};
+  add(prompts[0]).sampling.grammar = compile_regex(served, "( [a-z]{2,9}){6,9}\\.");
   // Copies itself, and starts as others do: more than a chunk.
   Ids copy;
   for (int i = 0; i < 4; ++i) copy.insert(copy.end(), prompts[1].begin(), prompts[1].end());

@@ -1,5 +1,9 @@
 // Speculation is lossless: the texts of all kinds of requests are those without it, for each algorithm, page size, KV
 // format and shape of drafts, from a cold and a warm prefix cache, and with a pool too small for all of them.
+#include <cstring>
+#include <filesystem>
+#include <random>
+
 #include "ask_tale.h"
 
 namespace warpweave::speculation {
@@ -12,10 +16,12 @@ struct Setting {
   int topk;
   int draft_tokens = 0;      // 0: what is resolved
   bool overlap = true;
+  int steps = 0;             // 0: what is resolved
+  const char* backend = "";
 };
 void PrintTo(const Setting& s, std::ostream* out) {
   *out << s.algorithm << " page " << s.page_size << " kv " << s.kv_format << " topk " << s.topk
-       << (s.overlap ? "" : " without overlap");
+       << " steps " << s.steps << (s.overlap ? "" : " without overlap");
 }
 
 class SpeculationServing : public testing::TestWithParam<Setting> {
@@ -23,18 +29,24 @@ class SpeculationServing : public testing::TestWithParam<Setting> {
   static ServerArgs plain_args() {
     ServerArgs args;
     args.dtype = "float32";
+    args.threads = 1;
     args.page_size = GetParam().page_size;
     args.kv_cache_dtype = GetParam().kv_format;
     args.disable_overlap_schedule = !GetParam().overlap;
     args.chunked_prefill_size = 32;
     args.max_total_tokens = 4096;
     args.enable_kv_canary = true;
+    args.attention_backend = GetParam().backend;
     return args;
   }
   static ServerArgs speculating_args() {
     ServerArgs args = plain_args();
     args.speculative_algorithm = GetParam().algorithm;
     args.speculative_eagle_topk = GetParam().topk;
+    const std::string algorithm = args.speculative_algorithm;
+    if (algorithm == "EAGLE") args.speculative_draft_model_path = "models/tale-eagle";
+    if (algorithm == "STANDALONE") args.speculative_draft_model_path = "models/tale-draft";
+    if (GetParam().steps > 0) args.speculative_num_steps = GetParam().steps;
     if (GetParam().draft_tokens > 0) args.speculative_num_draft_tokens = GetParam().draft_tokens;
     return args;
   }
@@ -42,7 +54,7 @@ class SpeculationServing : public testing::TestWithParam<Setting> {
 
 TEST_P(SpeculationServing, SaysWhatIsSaidWithout) {
   ServedModel plain = serve(plain_args());
-  const auto asked = questions();
+  const auto asked = questions(plain);
   const auto expected = ask(plain, asked);
   ServedModel served = serve(speculating_args());
   for (int turn = 0; turn < 2; ++turn) expect_same(ask(served, asked), expected);
@@ -56,7 +68,7 @@ TEST_P(SpeculationServing, SaysWhatIsSaidWithout) {
 
 TEST_P(SpeculationServing, SaysTheSameFromAPoolThatIsTooSmall) {
   ServedModel plain = serve(plain_args());
-  const auto asked = questions(40);
+  const auto asked = questions(plain, 40);
   const auto expected = ask(plain, asked);
   ServerArgs args = speculating_args();
   args.max_total_tokens = 320;
@@ -64,7 +76,9 @@ TEST_P(SpeculationServing, SaysTheSameFromAPoolThatIsTooSmall) {
   ServedModel served = serve(args);
   expect_same(ask(served, asked), expected);
   EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
-  if (GetParam().page_size == 1) EXPECT_GT(served.engine->stats().retracted_reqs_total, 0u);
+  if (GetParam().page_size == 1) {
+    EXPECT_GT(served.engine->stats().retracted_reqs_total, 0u);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -72,6 +86,63 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24}, Setting{"NGRAM", 64, "auto", 1},
                     Setting{"NGRAM", 1, "fp8_e4m3", 1}, Setting{"NGRAM", 16, "fp8_e5m2", 10, 0, false},
                     Setting{"NGRAM", 64, "fp4_e2m1", 10}, Setting{"NGRAM", 16, "bf16", 10}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Standalone, SpeculationServing,
+    testing::Values(Setting{"STANDALONE", 1, "auto", 1, 0, true, 4}, Setting{"STANDALONE", 16, "auto", 4, 8, true, 5},
+                    Setting{"STANDALONE", 64, "fp8_e4m3", 3, 16, true, 4}, Setting{"STANDALONE", 1, "fp4_e2m1", 2, 4},
+                    Setting{"STANDALONE", 16, "bf16", 1, 0, false, 1}, Setting{"STANDALONE", 64, "fp8_e5m2", 1, 0, true, 7}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Eagle, SpeculationServing,
+    testing::Values(Setting{"EAGLE", 1, "auto", 1, 0, true, 4}, Setting{"EAGLE", 16, "auto", 4, 8, true, 5},
+                    Setting{"EAGLE", 64, "fp8_e4m3", 3, 16, true, 4}, Setting{"EAGLE", 1, "fp4_e2m1", 2, 4},
+                    Setting{"EAGLE", 16, "bf16", 1, 0, false, 1}, Setting{"EAGLE", 64, "fp8_e5m2", 1, 0, true, 7},
+                    Setting{"EAGLE", 1, "bf16", 8, 40, true, 3}, Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"}));
+
+// Drafts that are wrong on purpose: copies of the head whose numbers are none, or any.
+enum class Damage { nan, noise };
+std::string damaged_head(Damage damage) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / (damage == Damage::nan ? "nan_head" : "noise_head");
+  fs::create_directories(folder);
+  fs::copy_file("models/tale-eagle/config.json", folder / "config.json", fs::copy_options::overwrite_existing);
+  std::ifstream in("models/tale-eagle/model.safetensors", std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  std::mt19937 rng(9);
+  for (size_t i = sizeof(header) + header; i + 1 < bytes.size(); i += 2) {
+    const uint16_t value = damage == Damage::nan ? 0x7fc0 : static_cast<uint16_t>(0x3c00 + rng() % 0x200 + (rng() % 2 << 15));
+    std::memcpy(bytes.data() + i, &value, sizeof(value));
+  }
+  std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
+  return folder;
+}
+
+TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
+  ServerArgs args;
+  args.dtype = "float32";
+  args.threads = 1;
+  args.max_total_tokens = 4096;
+  args.page_size = 16;
+  ServedModel plain = serve(args);
+  const auto asked = questions(plain);
+  const auto expected = ask(plain, asked);
+  args.speculative_algorithm = "EAGLE";
+  for (const Damage damage : {Damage::nan, Damage::noise}) {
+    for (const int topk : {1, 4}) {
+      args.speculative_draft_model_path = damaged_head(damage);
+      args.speculative_num_steps = 4;
+      args.speculative_eagle_topk = topk;
+      ServedModel served = serve(args);
+      expect_same(ask(served, asked), expected);
+      const SpeculationCounts counts = *served.engine->stats().speculation;
+      EXPECT_GT(counts.draft_tokens, 500u);
+      EXPECT_LT(counts.accept_length(), 1.2) << "such drafts are right by chance only";
+    }
+  }
+}
 
 }  // namespace
 }  // namespace warpweave::speculation

@@ -61,6 +61,7 @@ struct FamilyTraits {
   bool attention_gate = false;        // q_proj gives each head a gate beside its query (AttentionSpec::output_gate)
   bool layer_norm = false;            // layer norms with a bias in place of RMS norms
   bool sinks = false;
+  bool layers_only = false;           // embedding, final norm and head are another model's (EAGLE)
   NormNames norms;
   AttentionNames attention_names;
   MlpNames mlp_names;

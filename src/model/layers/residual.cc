@@ -30,18 +30,26 @@ LinearInput ResidualStream::normed(const RowNorm& norm, const PackedLinear& next
   if (norm.weight.empty() && dtype == DType::f32) return {.data = x, .dtype = dtype, .rows = rows, .row_stride = cols};
   if (norm.weight.empty()) {
     f32_to_bf16_rows(x, rows, cols);
-  } else if (norm_.layer_norm) {
-    layer_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
-                .bias = data_or_null(norm.bias), .eps = norm_.eps, .out = h_.data(), .out_dtype = dtype,
-                .out_stride = cols},
+  } else {
+    write_normed(norm, {x, rows}, h_.data(), dtype);
+  }
+  return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
+}
+
+void ResidualStream::normed_into(const RowNorm& norm, float* out) { write_normed(norm, {x_.data(), rows_}, out, DType::f32); }
+
+void ResidualStream::write_normed(const RowNorm& norm, const Rows& from, void* out, DType dtype) {
+  const int64_t cols = hidden_size_;
+  if (norm_.layer_norm) {
+    layer_norm({.x = from.x, .rows = from.count, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+                .bias = data_or_null(norm.bias), .eps = norm_.eps, .out = out, .out_dtype = dtype, .out_stride = cols},
                *team_);
   } else {
-    rms_norm({.x = x, .rows = rows, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
-              .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = h_.data(), .out_dtype = dtype,
+    rms_norm({.x = from.x, .rows = from.count, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+              .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = out, .out_dtype = dtype,
               .out_stride = cols},
              *team_);
   }
-  return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
 }
 
 void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm) {

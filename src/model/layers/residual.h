@@ -34,12 +34,19 @@ class ResidualStream {
   // The normed rows as `next` wants them, until the next call; as they are where the norm has no weight.
   LinearInput normed(const RowNorm& norm, const PackedLinear& next) { return normed(norm, next, 0, rows_); }
   LinearInput normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows);
+  // All rows normed: [rows, hidden].
+  void normed_into(const RowNorm& norm, float* out);
   // x += linear(input), through the branch's own norm where out_norm is not empty.
   void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm);
   // Only `rows`, which ascend, go on.
   void keep(std::span<const int32_t> rows);
 
  private:
+  struct Rows {
+    const float* x;
+    int64_t count;
+  };
+  void write_normed(const RowNorm& norm, const Rows& from, void* out, DType dtype);
   void f32_to_bf16_rows(const float* x, int64_t rows, int64_t cols);
 
   int64_t hidden_size_;

@@ -1,0 +1,45 @@
+// The draft model of --speculative-draft-model-path: what would run it, or the rule against it, before weights are
+// read; and then its start.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "attention/select.h"
+#include "flags/server_args.h"
+#include "kv/cache_layout.h"
+#include "model/model_bundle.h"
+#include "spec/draft_options.h"
+
+namespace warpweave {
+
+class Drafter;
+class ThreadTeam;
+
+struct DraftPlan {
+  ModelConfig config;
+  std::shared_ptr<WeightSource> weights;
+  DType dtype = DType::bf16;
+  Resolved attention;           // of the draft model's own passes
+  DraftOptions options;
+  int cache_group = 0;          // of the target's: the one whose pages all tokens stay in
+};
+
+// What a plan for the target has said so far.
+struct DraftTarget {
+  const ModelConfig& config;
+  const Resolved& attention;
+  const CacheLayout& cache_layout;
+  const HardwareFacts& hardware;
+  int context_len = 0;
+};
+
+// nullopt: the algorithm needs no draft model. Reads the draft model's configuration. Errors name the flag.
+Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftTarget& target);
+
+// Bytes that the draft model's K/V take beside a page of the target's.
+size_t draft_page_bytes(const DraftPlan& plan);
+
+Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, int num_pages, int context_len, ThreadTeam& team);
+
+}  // namespace warpweave

@@ -1,0 +1,45 @@
+// Proposals in the engine's loop: asked for before a step is built, counted when it is done.
+#include <algorithm>
+
+#include "engine/engine_core.h"
+
+namespace warpweave {
+
+void EngineCore::propose(const Step& step, DeviceStep& device_step) {
+  device_step.proposals.clear();
+  device_step.sampled_begin.clear();
+  if (options_.proposer == nullptr) return;
+  bool any = false;
+  const int share = options_.max_step_proposals / std::max(static_cast<int>(step.rows.size()), 1);
+  for (const StepRow& row : step.rows) {
+    Proposal& proposal = device_step.proposals.emplace_back();
+    const int max_tokens = std::min(row.max_proposals, share);
+    if (max_tokens == 0) continue;
+    const auto& request = *static_cast<LiveRequest*>(row.user);
+    options_.proposer->propose({.input_ids = request.request.input_ids,
+                                .output_ids = request.output_ids,
+                                .max_tokens = max_tokens,
+                                .request = request.id,
+                                .cache_salt = request.request.cache_salt}, proposal);
+    any |= proposal.size() > 0;
+  }
+  if (!any) device_step.proposals.clear();
+}
+
+// Every decode row counts as verified, also where nothing was proposed: tokens by row are what speculation is for.
+void EngineCore::count_proposals(const DeviceStep& device_step) {
+  if (options_.proposer == nullptr) return;
+  for (size_t i = 0; i < device_step.step->rows.size(); ++i) {
+    const StepRow& row = device_step.step->rows[i];
+    if (row.prefill || row.sample_slot < 0) continue;
+    const std::vector<int>& begin = device_step.sampled_begin;
+    const int tokens = begin.empty() ? 1 : begin[row.sample_slot + 1] - begin[row.sample_slot];
+    for (SpeculationCounts* counts : {&speculated_, &static_cast<LiveRequest*>(row.user)->speculated}) {
+      ++counts->verify_steps;
+      counts->draft_tokens += proposal_of(device_step.proposals, i).size();
+      counts->accepted_tokens += tokens - 1;
+    }
+  }
+}
+
+}  // namespace warpweave

@@ -1,0 +1,70 @@
+// How many drafts a draft model makes, in which shape, and what it is told of each request.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spec/draft_tree.h"
+#include "spec/proposer.h"
+
+namespace warpweave {
+
+struct DraftOptions {
+  bool eagle = false;
+  int num_steps = 1;
+  int topk = 1;
+  int num_draft_tokens = 2;   // verified at once, the last known token included
+
+  // Slots behind a request's last token that drafting writes, and nodes that it proposes.
+  int max_proposals() const {
+    return topk == 1 ? num_steps : std::max(num_draft_tokens - 1, topk * (num_steps - 1));
+  }
+  // How many nodes `room` slots allow, and whether as a tree: a smaller room gets a chain.
+  int nodes_for(int room, bool& tree) const {
+    tree = topk > 1 && room >= max_proposals();
+    if (!tree) return std::min(num_steps, room);
+    const int candidates = topk + (num_steps - 1) * topk * topk;
+    return std::min(num_draft_tokens - 1, candidates);
+  }
+};
+
+// What is known of a request's draft. Belongs to the request; used on the device's thread only.
+struct DraftState {
+  int kv_len = 0;                    // leading positions whose K/V are in the draft model's cache
+  std::vector<DraftChoice> first;    // EAGLE: the first level of the next draft; empty: there is none
+  std::vector<float> feature;        // EAGLE: predicted hidden state of the last known token
+};
+
+// A row of the target's step.
+struct DraftRow {
+  DraftState* state = nullptr;
+  int start = 0;                     // position of its first token
+  int num_tokens = 0;                // without proposals
+  bool prefill = false;
+  std::span<const int32_t> prompt, output;  // the text as far as it was known when the step was prepared
+
+  int32_t token(int position) const {
+    const int in_output = position - static_cast<int>(prompt.size());
+    return in_output < 0 ? prompt[position] : output[in_output];
+  }
+  int known_tokens() const { return static_cast<int>(prompt.size() + output.size()); }
+};
+
+// Keeps room in a step for what the device will draft: nodes of token 0, a star where a tree is to come.
+class DraftRoom : public Proposer {
+ public:
+  explicit DraftRoom(const DraftOptions& options) : options_(options) {}
+  void propose(const ProposalCall& call, Proposal& out) override {
+    bool tree = false;
+    const int nodes = options_.nodes_for(call.max_tokens, tree);
+    out.tokens.assign(nodes, 0);
+    if (tree) out.parents.assign(nodes, 0);
+  }
+
+ private:
+  const DraftOptions options_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,145 @@
+// What the draft models draft is what transformers computes from the same weights: models/tale-eagle/golden.json, and
+// for a standalone model the greedy continuation in its own golden.json.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "attention/hybrid.h"
+#include "device/cpu/cpu_info.h"
+#include "engine/draft_plan.h"
+#include "engine/engine_impl.h"
+#include "model/build_decoder.h"
+#include "spec/drafter.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kPages = 40, kPageSize = 16, kSteps = 4;
+
+// A target and its draft model, without an engine: one request at a time, on pages 1, 2, ...
+class Drafting {
+ public:
+  Drafting(const std::string& algorithm, const std::string& folder) {
+    args_.model_path = "models/tale-llama";
+    args_.device = "cpu";
+    args_.dtype = "float32";
+    args_.page_size = kPageSize;
+    args_.speculative_algorithm = algorithm;
+    args_.speculative_draft_model_path = folder;
+    args_.speculative_num_steps = kSteps;
+    args_.speculative_eagle_topk = 1;
+    auto bundle = open_served_model(args_, args_.model_path);
+    EXPECT_TRUE(bundle.ok()) << bundle.status().message();
+    auto plan = plan_serving(args_, {bundle->config, bundle->eos_token_ids, bundle->weights.get(), args_.model_path},
+                             {.hardware = cpu_hardware_facts()});
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    target_ = build_decoder(bundle->config, bundle->weights,
+                            {.dtype = plan->dtype, .max_positions = plan->context_len, .progress = {}}, team_).value();
+    target_->keep_hidden(algorithm == "EAGLE");
+    attention_ = create_resolved_backend(plan->attention, {.team = &team_, .max_context_len = plan->context_len,
+                                                           .page_size = kPageSize}).value();
+    drafter_ = start_drafter(*plan->draft, kPages, plan->context_len, team_).value();
+    KvCacheShape shape;
+    shape.num_layers = bundle->config.num_layers;
+    shape.num_pages = kPages;
+    shape.page_size = kPageSize;
+    shape.num_kv_heads = bundle->config.num_kv_heads;
+    shape.k_head_dim = shape.v_head_dim = bundle->config.head_dim;
+    shape.format = plan->attention.kv_format;
+    shape.layout = plan->cache_layout;
+    cache_ = std::make_unique<KvCache>(KvCache::create(shape, {}).value());
+    pages_.resize(kPages - 1);
+    std::iota(pages_.begin(), pages_.end(), 1);
+  }
+
+  // Prefills and shows the draft model that `next` follows; returns the target's own choice.
+  int32_t prefill(const std::vector<int32_t>& prompt, int32_t next) {
+    Step step = step_of(prompt.data(), static_cast<int>(prompt.size()), 0);
+    step.rows[0].prefill = true;
+    builder_.build(step);
+    EXPECT_TRUE(attention_->init_forward_metadata(builder_.batch()).ok());
+    EXPECT_TRUE(target_->forward(builder_.batch(), *cache_, *attention_, team_).ok());
+    std::vector<float> logits(target_->config().vocab_size);
+    RowBest best;
+    target_->logits(0, 1, {.values = logits.data(), .best = &best}, team_);
+    const DraftRow row = {.state = &state_, .start = 0, .num_tokens = static_cast<int>(prompt.size()), .prefill = true,
+                          .prompt = prompt, .output = {}};
+    const ObservedRow observed = {.nodes = {}, .sampled = {&next, 1}};
+    EXPECT_TRUE(drafter_->observe(builder_, {&row, 1}, {&observed, 1}, *target_, team_).ok());
+    return best.column;
+  }
+
+  std::vector<int32_t> draft(const std::vector<int32_t>& prompt, int32_t next) {
+    Step step = step_of(&next, 1, static_cast<int>(prompt.size()));
+    step.rows[0].max_proposals = kSteps;
+    std::vector<Proposal> proposals(1);
+    proposals[0].tokens.assign(kSteps, 0);
+    builder_.build(step, proposals);
+    const DraftRow row = {.state = &state_, .start = static_cast<int>(prompt.size()), .num_tokens = 1, .prefill = false,
+                          .prompt = prompt, .output = {&next, 1}};
+    EXPECT_TRUE(drafter_->draft(builder_, {&row, 1}, *target_, proposals, team_).ok());
+    return proposals[0].tokens;
+  }
+
+  const float* hidden_of(int row) const { return target_->hidden() + static_cast<size_t>(row) * target_->config().hidden_size; }
+  const DraftState& state() const { return state_; }
+
+ private:
+  Step step_of(const int32_t* ids, int count, int start) {
+    Step step;
+    StepRow& row = step.rows.emplace_back();
+    row.id = 1;
+    row.start = start;
+    row.num_tokens = count;
+    row.num_logits = 1;
+    row.sample_slot = 0;
+    row.input_ids = ids;
+    row.pages = pages_.data();
+    row.num_pages = static_cast<int>(pages_.size());
+    row.pages_version = 1;
+    step.num_tokens = count;
+    step.num_samples = 1;
+    return step;
+  }
+
+  ServerArgs args_;
+  ThreadTeam team_{2};
+  std::unique_ptr<DecoderModel> target_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<Drafter> drafter_;
+  BatchBuilder builder_{BatchCache{kPageSize, 1, -1}};
+  std::vector<int32_t> pages_;
+  DraftState state_;
+};
+
+nlohmann::json golden(const std::string& folder) { return nlohmann::json::parse(std::ifstream(folder + "/golden.json")); }
+
+TEST(DraftGolden, EagleDraftsAsTheReferenceDoes) {
+  Drafting drafting("EAGLE", "models/tale-eagle");
+  for (const auto& prompt : golden("models/tale-eagle")["prompts"]) {
+    const std::vector<int32_t> ids = prompt["input_ids"];
+    const int32_t next = prompt["target_next"];
+    EXPECT_EQ(drafting.prefill(ids, next), next);
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_NEAR(drafting.hidden_of(static_cast<int>(ids.size()) - 1)[i], prompt["feature_in"][i], 2e-3);
+      EXPECT_NEAR(drafting.state().feature[i], prompt["feature_out"][i], 4e-3);
+    }
+    EXPECT_EQ(drafting.draft(ids, next), prompt["drafts"].get<std::vector<int32_t>>()) << prompt["text"];
+  }
+}
+
+TEST(DraftGolden, AStandaloneModelDraftsItsGreedyContinuation) {
+  Drafting drafting("STANDALONE", "models/tale-draft");
+  for (const auto& prompt : golden("models/tale-draft")["prompts"]) {
+    const std::vector<int32_t> ids = prompt["input_ids"], greedy = prompt["greedy_ids"];
+    drafting.prefill(ids, greedy[0]);
+    EXPECT_EQ(drafting.draft(ids, greedy[0]), std::vector<int32_t>(greedy.begin() + 1, greedy.begin() + 1 + kSteps))
+        << prompt["text"];
+  }
+}
+
+}  // namespace
+}  // namespace warpweave
