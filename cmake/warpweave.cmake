@@ -67,6 +67,20 @@ function(ww_test NAME)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
+# ww_host_kernel_test(NAME SRCS foo_test.cc DEPS other ...): a test that runs CUDA kernels on the host, where
+# attention/cuda/testing/host has the PTX words. All on one thread, where the thread sanitizer finds nothing and takes minutes.
+function(ww_host_kernel_test NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(WARPWEAVE_SANITIZE STREQUAL "thread")
+    return()
+  endif()
+  ww_test(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} host_cta)
+  if(TARGET ${NAME})
+    target_include_directories(${NAME} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/attention/cuda/testing/host)
+    target_compile_options(${NAME} PRIVATE -Wno-unknown-pragmas -Wno-sign-compare -Wno-shift-count-negative -fno-strict-aliasing)
+  endif()
+endfunction()
+
 # ww_fuzz(NAME SRCS foo_fuzz.cc DEPS other ...): a libFuzzer program, built by the fuzz preset only.
 function(ww_fuzz NAME)
   if(NOT WARPWEAVE_FUZZ)

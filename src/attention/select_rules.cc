@@ -197,6 +197,8 @@ std::optional<BrokenRule> check_pair(const SelectionInput& input, const KnownBac
   return std::nullopt;
 }
 
+int preferred_page_size(const Caps& caps) { return caps.page_sizes.any ? caps.page_sizes.values[0] : 0; }
+
 std::optional<int> common_page_size(const SelectionInput& input, const Caps& prefill,
                                     const Caps& decode) {
   auto runs = [](const Caps& caps, int size) {
@@ -210,7 +212,9 @@ std::optional<int> common_page_size(const SelectionInput& input, const Caps& pre
                              : input.topk == 1 ? SpecSupport::chain
                                                : SpecSupport::none;
   const bool prefill_speculates = input.topk > 0 && !input.verify_with_decode;
-  for (int size : {1, 64, 128, 32, 16, 256}) {
+  // The names' own first, those of decode before those of prefill, which reads the pages less often.
+  for (int size : {preferred_page_size(decode), preferred_page_size(prefill), 1, 64, 128, 32, 16, 256}) {
+    if (size == 0) continue;
     if (size > 1 && (decode.spec_paged < needed || (prefill_speculates && prefill.spec_paged < needed))) {
       continue;
     }
@@ -232,10 +236,10 @@ std::vector<std::string_view> preferred_backends(const SelectionInput& input) {
   }
   if (arch == DeviceArch::intel_xe) return {"intel_xpu"};
   if (arch == DeviceArch::ascend_npu) return {"ascend"};
-  if (mla && arch == DeviceArch::sm_90) return {"fa3", "triton"};
-  if (mla && kBlackwellDatacentre.has(arch)) return {"trtllm_mla", "triton"};
-  if (mla) return {"triton"};
-  // Slow, but right: where nothing faster runs.
+  // torch_native is slow, but right: where nothing faster runs.
+  if (mla && arch == DeviceArch::sm_90) return {"fa3", "triton", "torch_native"};
+  if (mla && kBlackwellDatacentre.has(arch)) return {"trtllm_mla", "triton", "torch_native"};
+  if (mla) return {"triton", "torch_native"};
   if (arch == DeviceArch::sm_90) return {"fa3", "flashinfer", "triton", "torch_native"};
   if (kBlackwellDatacentre.has(arch)) return {"trtllm_mha", "flashinfer", "triton", "torch_native"};
   if (arch == DeviceArch::sm_75) return {"triton", "torch_native"};

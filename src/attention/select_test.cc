@@ -188,6 +188,40 @@ TEST(Select, UnsetPhaseInheritsAttentionBackend) {
   EXPECT_EQ(select("h200", llama(), equal)->prefill, "triton");
 }
 
+// What is written here: any page size, and the one that the name is known with where none is given.
+TEST(Select, NamesOfLatentAttentionBringTheirPages) {
+  const std::vector<KnownBackend> written = known_backends_as_built();
+  const HardwareFacts h200 = named_hardware("h200").value();
+  const auto choose = [&](const AttentionFlags& flags) { return select_attention(h200, deepseek(), flags, written); };
+  EXPECT_EQ(choose({})->prefill, "fa3");
+  const std::pair<const char*, int> pages[] = {{"fa3", 64}, {"flashmla", 64}, {"cutlass_mla", 128}, {"trtllm_mla", 64},
+                                               {"flashinfer", 1}, {"fa4", 1}};
+  for (const auto& [name, page_size] : pages) {
+    AttentionFlags flags = backend_flag(name);
+    auto resolved = choose(flags);
+    ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+    EXPECT_EQ(resolved->page_size, page_size) << name;
+    EXPECT_EQ(resolved->decode, name);
+    flags.page_size = 48;
+    flags.kv_cache_dtype = "fp8_e4m3";
+    resolved = choose(flags);
+    ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+    EXPECT_EQ(resolved->page_size, 48) << name;
+    flags.kv_cache_dtype = "fp8_e5m2";
+    EXPECT_EQ(choose(flags).status().field(), "--kv-cache-dtype") << name;
+  }
+  ModelFacts small = deepseek();  // of a rank that only plain kernels take
+  small.head_dim = 40;
+  small.v_head_dim = 32;
+  EXPECT_EQ(select_attention(h200, small, {}, written)->prefill, "torch_native");
+  AttentionFlags pair;
+  pair.prefill_attention_backend = "fa4";
+  pair.decode_attention_backend = "trtllm_mla";
+  const auto resolved = choose(pair);
+  ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+  EXPECT_EQ(resolved->page_size, 64) << "that of decode";
+}
+
 TEST(Select, FixedPageBackendsSetThePageSize) {
   EXPECT_EQ(select("b200", llama(), backend_flag("trtllm_mha"))->page_size, 64);
   EXPECT_EQ(select("h200", llama(), backend_flag("fa4"))->page_size, 128);

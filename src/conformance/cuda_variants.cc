@@ -326,7 +326,8 @@ std::vector<Variant> cuda_variants() {
     if (!backend.caps->selectable || !backend.caps->archs.has(*arch)) continue;
     // What it needs beside the GPU, such as NVRTC, may be missing here.
     if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
-    Variant variant = {std::string(backend.caps->name) + "@cuda", "cuda",
+    const std::string of_kind = backend.caps->kinds.has(AttentionKind::mla) ? "-mla" : "";
+    Variant variant = {std::string(backend.caps->name) + of_kind + "@cuda", "cuda",
                        {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
                        kGapMultiple, true, run_graph, {}};
     // Code of an older architecture proves something about that one, and nothing about the device's.

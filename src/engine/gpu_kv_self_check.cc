@@ -76,12 +76,13 @@ Status download(const GpuKvCache& from, KvCache& to) {
   const KvCacheShape& shape = from.shape();
   const size_t bytes = static_cast<size_t>(shape.num_pages) * shape.page_size * shape.num_kv_heads * shape.k_head_dim *
                        kv_format_bits(shape.format) / 8;
+  const auto copy = [&](const KvPoolView& device, const KvPoolView& host) {
+    return cuda_status(cudaMemcpy(const_cast<void*>(host.data), device.data, bytes, cudaMemcpyDeviceToHost), "the KV format check");
+  };
   for (int layer = 0; layer < shape.model_layers(); ++layer) {
     if (!shape.keeps(layer)) continue;
-    for (const auto& [host, device] : {std::pair(to.k(layer), from.k(layer)), std::pair(to.v(layer), from.v(layer))}) {
-      WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(const_cast<void*>(host.data), device.data, bytes, cudaMemcpyDeviceToHost),
-                              "the KV format check");
-    }
+    WW_RETURN_IF_ERROR(copy(from.k(layer), to.k(layer)));
+    if (shape.v_head_dim > 0) WW_RETURN_IF_ERROR(copy(from.v(layer), to.v(layer)));  // else V is part of K
   }
   return {};
 }

@@ -17,6 +17,7 @@ class HostTarget {
   using Device = OnHost;
   using Weights = DecoderWeights;
   static constexpr bool kOneFormat = false;
+  static constexpr bool kStackedHeads = false;
   static constexpr bool takes_fp8() { return false; }
 
   HostTarget(DType dtype, ThreadTeam& team) : dtype_(dtype), team_(team) {}
@@ -131,13 +132,18 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
   return traits;
 }
 
+// Products of whole vectors.
+static Status check_gpu_latent(const LatentConfig& latent) {
+  if (latent.q_rank % 8 == 0 && latent.kv_rank % 8 == 0 && latent.rope_dim % 8 == 0) return {};
+  return Status::unsupported("--device cuda needs ranks and rotary dims of latent attention that are multiples of 8; this "
+                             "model has " + std::to_string(latent.q_rank) + ", " + std::to_string(latent.kv_rank) + " and " +
+                                 std::to_string(latent.rope_dim) + "; use --device cpu", "--device");
+}
+
 Status check_gpu_model(const ModelConfig& config) {
   const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
-  if (config.latent) {
-    return Status::unsupported("--device cuda does not run latent attention (MLA) yet, which " + config.architecture +
-                               " has; use --device cpu", "--device");
-  }
+  if (config.latent) WW_RETURN_IF_ERROR(check_gpu_latent(*config.latent));
   const std::vector<LayerPlan> layers = family.layers(config);
   const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
     return layer.feed_forward == FeedForwardKind::dense;
@@ -152,7 +158,7 @@ Status check_gpu_model(const ModelConfig& config) {
                                std::to_string(config.experts_per_token) + " and " + std::to_string(config.n_group) +
                                "; use --device cpu", "--device");
   }
-  if (odd(config.hidden_size) || odd(ffn) || config.head_dim % 2 != 0 || config.head_dim > 512) {
+  if (odd(config.hidden_size) || odd(ffn) || config.head_dim % 2 != 0 || (config.head_dim > 512 && !config.latent)) {
     return Status::unsupported(
         "--device cuda needs hidden and intermediate sizes that are multiples of 8 and an even head dim up to 512; "
         "this model has " + std::to_string(config.hidden_size) + ", " + std::to_string(ffn) + " and " +

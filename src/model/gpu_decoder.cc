@@ -63,7 +63,11 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
     }
   }
   x_.reserve(residual, workspace_);
-  attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);
+  if (spec_.latent.num_heads > 0) {
+    latent_workspace_.reserve(spec_.latent, dtype_, tokens, kept_rows, workspace_);
+  } else {
+    attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);
+  }
   glu_workspace_.reserve(dtype_, tokens, glu_cols, workspace_);
   WW_RETURN_IF_ERROR(reserve_recurrent(limits));
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
@@ -92,10 +96,7 @@ void GpuDecoder::make_layers() {
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     GpuLayer& layer = layers_.emplace_back();
     layer.parallel = spec_.layers[i].parallel;
-    std::visit([&]<typename Part>(const Part& part) {
-      // check_gpu_model refuses models with other mixers.
-      if constexpr (!std::is_same_v<Part, GpuLatentWeights>) layer.mixer = make(part, spec_.layers[i]);
-    }, weights_.layers[i].mixer);
+    std::visit([&](const auto& part) { layer.mixer = make(part, spec_.layers[i]); }, weights_.layers[i].mixer);
     std::visit([&]<typename Part>(const Part& part) {
       if constexpr (!std::is_same_v<Part, std::monostate>) layer.feed_forward = make(part);
     }, weights_.layers[i].feed_forward);
@@ -109,6 +110,9 @@ std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuAttentionWeights& weights, c
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuGdnWeights& weights, const LayerPlan&) {
   return std::make_unique<GpuGdnMixer>(weights, gdn_layers_++, gdn_workspace_);
+}
+std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuLatentWeights& weights, const LayerPlan& plan) {
+  return std::make_unique<GpuLatentMixer>(weights, weights_.ropes[plan.rope_index], latent_workspace_);
 }
 std::unique_ptr<GpuFeedForward> GpuDecoder::make(const GpuDenseWeights& weights) {
   return std::make_unique<GpuDenseFeedForward>(weights, spec_.activation, glu_workspace_);
@@ -137,6 +141,7 @@ Status GpuDecoder::forward(const GpuForward& forward) {
   const ForwardBatch& batch = forward.batch;
   if (batch.num_tokens == 0) return {};
   x_.start(batch);
+  if (spec_.latent.num_heads > 0) WW_RETURN_IF_ERROR(latent_workspace_.prefill->start(batch, forward.attention));
   if (gdn_layers_ > 0) {
     assert(forward.states != nullptr && batch.device.state_slots != nullptr);
     WW_RETURN_IF_ERROR(gdn_workspace_.start(batch));

@@ -18,6 +18,7 @@
 #include "model/layers/gpu_dense_feed_forward.h"
 #include "model/layers/gpu_experts.h"
 #include "model/layers/gpu_gdn_mixer.h"
+#include "model/layers/gpu_latent_mixer.h"
 #include "model/layers/gpu_residual.h"
 #include "ops/cuda/gemm.h"
 
@@ -69,6 +70,7 @@ class GpuDecoder {
   void make_layers();
   std::unique_ptr<GpuMixer> make(const GpuAttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuMixer> make(const GpuGdnWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<GpuMixer> make(const GpuLatentWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuFeedForward> make(const GpuDenseWeights& weights);
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
@@ -85,6 +87,7 @@ class GpuDecoder {
   GpuAttentionWorkspace attention_workspace_;
   GpuGdnWorkspace gdn_workspace_;
   int gdn_layers_ = 0;
+  GpuLatentWorkspace latent_workspace_;
   GpuGluWorkspace glu_workspace_;
   std::unique_ptr<GpuExperts> experts_;  // of mixtures
   GpuResidual x_;

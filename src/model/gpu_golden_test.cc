@@ -55,8 +55,9 @@ class GpuRun {
                                                          .max_logits_rows = options.max_tokens,
                                                          .linear = {options.linear, options.linear, "", false},
                                                          .state_dtype = options.state_dtype}));
+    const AttentionKind kind = bundle.config.latent ? AttentionKind::mla : AttentionKind::mha;
     for (const BackendRegistration& backend : built_backends()) {
-      if (backend.caps->name == options.backend && backend.caps->archs.has(arch)) {
+      if (backend.caps->name == options.backend && backend.caps->archs.has(arch) && backend.caps->kinds.has(kind)) {
         run->attention_ = backend.create({.team = &run->team_, .max_context_len = options.max_tokens,
                                           .page_size = options.page_size});
       }
@@ -68,7 +69,7 @@ class GpuRun {
                                                               .page_size = options.page_size,
                                                               .num_kv_heads = run->config_.num_kv_heads,
                                                               .k_head_dim = run->config_.head_dim,
-                                                              .v_head_dim = run->config_.head_dim,
+                                                              .v_head_dim = run->config_.cached_v_dim(),
                                                               .format = options.kv_format,
                                                               .layout = single_cache_group(run->config_.num_layers,
                                                                                            run->config_.linear_layers)}));
@@ -262,7 +263,8 @@ INSTANTIATE_TEST_SUITE_P(Families, GpuFamilyTest,
                                          "gemma3", "gpt-oss", "gguf", "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2",
                                          "gemma", "glm4", "smollm3", "stablelm", "stablelm-parallel", "starcoder2",
                                          "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic",
-                                         "qwen3-next"),
+                                         "qwen3-next", "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe",
+                                         "deepseek-v3-halves-moe"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -408,6 +410,57 @@ TEST(GpuTale, EightBitExpertsAreThoseOfTheCpu) {
 std::string shared_model(const std::string& name) {
   const char* shared = std::getenv("WARPWEAVE_SHARED");
   return std::string(shared != nullptr ? shared : "../shared") + "/models/" + name;
+}
+
+TEST(GpuTale, LatentAttentionOfTheSharedModel) {
+  WW_NEED_GPU(arch);
+  const std::string folder = shared_model("tale-mla");
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  expect_tale_golden(folder, {.page_size = 16}, *arch);
+}
+
+// Every name's kernels, in prompts, chunks and steps, on its own page size and on others: close to the f32 run.
+TEST(GpuTale, LatentAttentionUnderEveryName) {
+  WW_NEED_GPU(arch);
+  const std::string folder = shared_model("tale-mla");
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  if (*arch != DeviceArch::sm_90) GTEST_SKIP() << "kernels for sm_90";
+  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
+  std::vector<int32_t> ids;
+  while (ids.size() < 200) {
+    for (const json& prompt : golden.at("prompts")) {
+      for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
+    }
+  }
+  auto exact_run = GpuRun::open(folder, {}, *arch);
+  ASSERT_TRUE(exact_run.ok()) << exact_run.status().message();
+  const auto exact = (*exact_run)->feed(ids);
+  ASSERT_TRUE(exact.ok());
+  struct Pool {
+    DType dtype;
+    KvFormat format;
+    int page_size;
+    double bound;
+  };
+  const Pool pools[] = {{DType::bf16, KvFormat::bf16, 64, 0.04}, {DType::bf16, KvFormat::bf16, 1, 0.04},
+                        {DType::f16, KvFormat::f16, 53, 0.01}, {DType::bf16, KvFormat::fp8_e4m3, 32, 0.25}};
+  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "torch_native"}) {
+    for (const Pool& pool : pools) {
+      auto run = GpuRun::open(folder, {.backend = name, .dtype = pool.dtype, .kv_format = pool.format, .page_size = pool.page_size},
+                              *arch);
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      std::vector<float> chunks;
+      for (size_t done = 0; done < ids.size();) {
+        const size_t count = std::min<size_t>(ids.size() - done, done < 100 ? 100 : done < 150 ? 7 : 1);
+        const auto logits = (*run)->feed(std::span(ids).subspan(done, count));
+        ASSERT_TRUE(logits.ok()) << logits.status().message();
+        chunks.insert(chunks.end(), logits->begin(), logits->end());
+        done += count;
+      }
+      EXPECT_LT(relative_error(chunks, *exact), pool.bound)
+          << name << " " << kv_format_name(pool.format) << " page " << pool.page_size;
+    }
+  }
 }
 
 TEST(GpuTale, SlidingWindowOfTheSharedModel) {

@@ -78,6 +78,7 @@ class GpuTarget {
   using Device = OnGpu;
   using Weights = GpuDecoderWeights;
   static constexpr bool kOneFormat = true;
+  static constexpr bool kStackedHeads = true;
   bool takes_fp8() const { return dtype_ != DType::f32 && gpu::keeps_fp8(); }
   int fp8_kept() const { return fp8_kept_; }
   int fp8_widened() const { return fp8_widened_; }

@@ -6,6 +6,7 @@
 //   type Device                         OnHost or OnGpu: what the following are (layers/on_host.h)
 //   type Weights                        of the whole model
 //   bool kOneFormat                     all parts of a product end in one format
+//   bool kStackedHeads                  the heads' matrices of latent attention stand in one (Device::LatentHeads)
 //   Result<Vector> vector(view)         a list of floats
 //   Result<Linear> pack(parts, glu, exact)  one product; parts may go away afterwards (LinearPart::stays: when
 //                                       they are released). exact: it multiplies in f32 (a router, which

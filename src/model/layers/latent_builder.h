@@ -71,10 +71,44 @@ class LatentBuilder {
       all.data = wide.data();
       all.dtype = DType::f32;
     }
-    Status status;
-    for (int64_t first = 0; status.ok() && first < shape[0]; first += head_rows) status = head(all, first);
+    const Status status = pack_heads(all);
     pack_.source->release(stored);
     return status.ok() ? status : status.with_context(name);
+  }
+
+  Status pack_heads(const TensorView& all) {
+    if constexpr (Target::kStackedHeads) {
+      return stacked_heads(all);
+    } else {
+      const int64_t head_rows = latent_.nope_dim + latent_.v_dim;
+      Status status;
+      for (int64_t first = 0; status.ok() && first < all.shape[0]; first += head_rows) status = head(all, first);
+      return status;
+    }
+  }
+
+  // All heads in one matrix each way (GpuLatentHeads).
+  Status stacked_heads(const TensorView& all) {
+    const int64_t head_rows = latent_.nope_dim + latent_.v_dim;
+    const std::vector<std::byte> zeros(latent_.rope_dim * latent_.kv_rank * dtype_info(all.dtype).block_bytes);
+    TensorView no_rows = all;
+    no_rows.data = zeros.data();
+    no_rows.shape = {latent_.rope_dim, latent_.kv_rank};
+    std::vector<std::byte> transposed;
+    std::vector<LinearPart> parts;
+    for (int64_t first = 0; first < all.shape[0]; first += head_rows) {
+      const std::vector<std::byte> of_head = transposed_rows(all, first, latent_.nope_dim);
+      transposed.insert(transposed.end(), of_head.begin(), of_head.end());
+      parts.push_back({.weight = all, .bias = {}, .first_row = first, .rows = latent_.nope_dim});
+      parts.push_back({.weight = no_rows, .bias = {}});
+      parts.push_back({.weight = all, .bias = {}, .first_row = first + latent_.nope_dim, .rows = latent_.v_dim});
+    }
+    LinearPart into{.weight = all, .bias = {}};
+    into.weight.data = transposed.data();
+    into.weight.shape = {pack_.config.num_q_heads * latent_.kv_rank, latent_.nope_dim};
+    WW_ASSIGN_OR_RETURN(out_.heads.into_latent, pack_.target.pack({into}, GluActivation::none, false));
+    WW_ASSIGN_OR_RETURN(out_.heads.up, pack_.target.pack(parts, GluActivation::none, false));
+    return {};
   }
 
   Status head(const TensorView& all, int64_t first) {
@@ -82,12 +116,12 @@ class LatentBuilder {
     LinearPart into{.weight = all, .bias = {}};
     into.weight.data = keys.data();
     into.weight.shape = {latent_.kv_rank, latent_.nope_dim};
-    WW_ASSIGN_OR_RETURN(out_.into_latent.emplace_back(), pack_.target.pack({into}, GluActivation::none, false));
+    WW_ASSIGN_OR_RETURN(out_.heads.into_latent.emplace_back(), pack_.target.pack({into}, GluActivation::none, false));
     const size_t row_bytes = all.shape[1] * dtype_info(all.dtype).block_bytes;
     LinearPart from{.weight = all, .bias = {}};
     from.weight.data = static_cast<const std::byte*>(all.data) + (first + latent_.nope_dim) * row_bytes;
     from.weight.shape = {latent_.v_dim, latent_.kv_rank};
-    WW_ASSIGN_OR_RETURN(out_.from_latent.emplace_back(), pack_.target.pack({from}, GluActivation::none, false));
+    WW_ASSIGN_OR_RETURN(out_.heads.from_latent.emplace_back(), pack_.target.pack({from}, GluActivation::none, false));
     return {};
   }
 

@@ -121,7 +121,7 @@ Status LatentMixer::forward(const LayerCall& call) {
   if (call.last_mixer && wanted.empty()) return {};
 
   const int64_t q_stride = dims.q_rank > 0 ? spec.q_dim() : spec.in_dim();
-  multiply_heads(weights_.into_latent, {q, q_stride, dims.qk_dim()},
+  multiply_heads(weights_.heads.into_latent, {q, q_stride, dims.qk_dim()},
                  {w_.latent_q_.data(), spec.latent_q_dim(), dims.token_dim()}, call);
   for (int64_t r = 0; r < call.x.rows(); ++r) {
     for (int h = 0; h < spec.num_heads; ++h) {
@@ -134,7 +134,7 @@ Status LatentMixer::forward(const LayerCall& call) {
     keep_rows(w_.latent_out_.data(), spec.latent_out_dim(), wanted);
     call.x.keep(wanted);
   }
-  multiply_heads(weights_.from_latent, {w_.latent_out_.data(), spec.latent_out_dim(), dims.kv_rank},
+  multiply_heads(weights_.heads.from_latent, {w_.latent_out_.data(), spec.latent_out_dim(), dims.kv_rank},
                  {w_.values_.data(), spec.value_dim(), dims.v_dim}, call);
   call.x.add(weights_.o, {.data = w_.values_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = spec.value_dim()},
              weights_.norms.out);

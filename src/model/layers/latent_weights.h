@@ -19,16 +19,14 @@ struct LatentWeightsOf {
   Vector q_norm;                    // [q_rank]; empty: queries are not compressed
   Linear q_up;                      // q_rank -> heads * (nope + rope); empty likewise
   Vector latent_norm;               // [kv_rank]
-  std::vector<Linear> into_latent;  // [heads] nope -> kv_rank
-  std::vector<Linear> from_latent;  // [heads] kv_rank -> v_dim
+  typename Device::LatentHeads heads;  // nope -> kv_rank and kv_rank -> v_dim of each head
   Linear o;                         // heads * v_dim -> hidden
 
   template <typename Visit>
   void each_linear(Visit&& visit) const {
     for (const Linear& part : in) visit(part);
     if (!q_norm.empty()) visit(q_up);
-    for (const Linear& head : into_latent) visit(head);
-    for (const Linear& head : from_latent) visit(head);
+    heads.each_linear(visit);
     visit(o);
   }
 };

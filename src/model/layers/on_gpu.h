@@ -36,6 +36,18 @@ struct GpuExpertLayer {
   gpu::ExpertWeights down;
 };
 
+// The up-projections of latent attention, all heads' one below the other.
+struct GpuLatentHeads {
+  gpu::GpuLinear into_latent;  // [heads * kv_rank, nope]
+  // kv_rank -> heads * [nope keys | rope_dim zeros | v_dim values]: what it makes of a latent is K and V of every head but
+  // for the rope parts, which go in the zeros' place.
+  gpu::GpuLinear up;
+
+  // Their products are no GpuGemm's of the residual stream.
+  template <typename Visit>
+  void each_linear(Visit&&) const {}
+};
+
 class GpuResidual;
 
 struct OnGpu {
@@ -43,6 +55,7 @@ struct OnGpu {
   using Vector = GpuVector;
   using Expert = GpuExpert;
   using Experts = GpuExpertLayer;
+  using LatentHeads = GpuLatentHeads;
   using Rope = GpuRope;
   using Cache = GpuKvCache;
   using Residual = GpuResidual;

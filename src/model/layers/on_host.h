@@ -15,11 +15,24 @@ namespace warpweave {
 class ResidualStream;
 struct HostRecurrent;
 
+// The up-projections of latent attention, a product a head.
+struct HostLatentHeads {
+  std::vector<PackedLinear> into_latent;  // nope -> kv_rank
+  std::vector<PackedLinear> from_latent;  // kv_rank -> v_dim
+
+  template <typename Visit>
+  void each_linear(Visit&& visit) const {
+    for (const PackedLinear& head : into_latent) visit(head);
+    for (const PackedLinear& head : from_latent) visit(head);
+  }
+};
+
 struct OnHost {
   using Linear = PackedLinear;
   using Vector = std::vector<float>;
   using Expert = MoeExpert;
   using Experts = std::vector<MoeExpert>;
+  using LatentHeads = HostLatentHeads;
   using Rope = RopeTable;
   using Cache = KvCache;
   using Residual = ResidualStream;

@@ -1,6 +1,7 @@
 #include "attention/backends/fa3/caps.h"
 #include "attention/backends/fa3/kernels/kernels.h"
 #include "attention/backends/flashinfer/kernels/kernels.h"
+#include "attention/cuda/mla/mla_backend.h"
 #include "attention/cuda/paged_backend.h"
 #include "attention/registry.h"
 
@@ -13,10 +14,14 @@ constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_de
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
+  return std::make_unique<cuda::MlaBackend>(kMlaCaps, cuda::MlaChoice::faster);
+}
 
 }  // namespace
 }  // namespace warpweave::fa3
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(fa3, fa3::kCaps, fa3::create)
+WW_REGISTER_ATTENTION_BACKEND(fa3_mla, fa3::kMlaCaps, fa3::create_mla)
 }

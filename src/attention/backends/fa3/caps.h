@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/caps.h"
+#include "attention/cuda/mla/mla_caps.h"
 
 namespace warpweave::fa3 {
 
@@ -44,5 +45,12 @@ inline constexpr Caps kCaps = {
     .workspace_bytes = (12 << 20) + (768 << 20),  // copies of K and V on pages of a few tokens, when needed
     .kernels = {.prefill = "sm90_extend", .decode = "sm80_decode"},
 };
+
+// Latent attention (DeepSeek): the kernels of attention/cuda/mla.
+inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "fa3",
+                                                    .summary = "MLA on Hopper: WGMMA over TMA copies, mma.sync for few rows",
+                                                    .kernels = cuda::kMlaFaster,
+                                                    .preferred_page_size = 64,
+                                                    .min_cuda_version = 12030});
 
 }  // namespace warpweave::fa3

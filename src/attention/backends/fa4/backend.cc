@@ -1,6 +1,7 @@
 #include "attention/backends/fa4/caps.h"
 #include "attention/backends/fa3/kernels/kernels.h"
 #include "attention/backends/flashinfer/kernels/kernels.h"
+#include "attention/cuda/mla/mla_backend.h"
 #include "attention/cuda/paged_backend.h"
 #include "attention/registry.h"
 
@@ -13,10 +14,14 @@ constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_de
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
+  return std::make_unique<cuda::MlaBackend>(kMlaCaps, cuda::MlaChoice::wgmma);
+}
 
 }  // namespace
 }  // namespace warpweave::fa4
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(fa4, fa4::kCaps, fa4::create)
+WW_REGISTER_ATTENTION_BACKEND(fa4_mla, fa4::kMlaCaps, fa4::create_mla)
 }

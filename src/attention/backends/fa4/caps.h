@@ -4,6 +4,7 @@
 
 #include "attention/backends/fa3/caps.h"
 #include "attention/caps.h"
+#include "attention/cuda/mla/mla_caps.h"
 
 namespace warpweave::fa4 {
 
@@ -34,5 +35,11 @@ inline constexpr Caps kCaps = {
     .workspace_bytes = 12 << 20,
     .kernels = {.prefill = "sm90_extend", .decode = "sm80_decode"},
 };
+
+// Latent attention (DeepSeek): the kernels of attention/cuda/mla.
+inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "fa4",
+                                                    .summary = "MLA on Hopper: WGMMA over TMA copies",
+                                                    .kernels = cuda::kMlaWgmma,
+                                                    .min_cuda_version = 12030});
 
 }  // namespace warpweave::fa4

@@ -1,5 +1,6 @@
 #include "attention/backends/flashinfer/caps.h"
 #include "attention/backends/flashinfer/kernels/kernels.h"
+#include "attention/cuda/mla/mla_backend.h"
 #include "attention/cuda/paged_backend.h"
 #include "attention/registry.h"
 
@@ -12,10 +13,14 @@ constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_de
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
+  return std::make_unique<cuda::MlaBackend>(kMlaCaps, cuda::MlaChoice::mma);
+}
 
 }  // namespace
 }  // namespace warpweave::flashinfer
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(flashinfer, flashinfer::kCaps, flashinfer::create)
+WW_REGISTER_ATTENTION_BACKEND(flashinfer_mla, flashinfer::kMlaCaps, flashinfer::create_mla)
 }

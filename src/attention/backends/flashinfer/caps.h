@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/caps.h"
+#include "attention/cuda/mla/mla_caps.h"
 
 namespace warpweave::flashinfer {
 
@@ -30,5 +31,11 @@ inline constexpr Caps kCaps = {
     .workspace_bytes = 12 << 20,
     .kernels = {.prefill = "sm80_extend", .decode = "sm80_decode"},
 };
+
+// Latent attention (DeepSeek): the kernels of attention/cuda/mla.
+inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "flashinfer",
+                                                    .summary = "MLA by mma.sync over ragged page tables",
+                                                    .kernels = cuda::kMlaMma,
+                                                    .preferred_page_size = 1});
 
 }  // namespace warpweave::flashinfer

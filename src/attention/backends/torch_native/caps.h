@@ -63,4 +63,13 @@ inline constexpr Caps kCudaCaps = {
     .kernels = {.prefill = "row by row (CUDA)", .decode = "row by row (CUDA)"},
 };
 
+inline constexpr Caps kCudaMlaCaps = [] {
+  Caps caps = kCudaCaps;
+  caps.kinds = {AttentionKind::mla};
+  caps.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2};
+  caps.head_dims = IntChoice::any_up_to(576);
+  caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = false;
+  return caps;
+}();
+
 }  // namespace warpweave::torch_native

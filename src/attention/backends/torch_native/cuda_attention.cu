@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kMaxHeadDim = 512;
-constexpr int kMaxPerLane = kMaxHeadDim / 32;
+constexpr int kMaxLatentDim = 576;  // of latent attention (DeepSeek)
 
 // What the kernel reads of ForwardBatch and AttentionCall.
 struct Args {
@@ -78,8 +78,9 @@ __device__ int request_of(const Args& args, int token) {
   return low;
 }
 
-template <KvFormat kFormat>
+template <KvFormat kFormat, int kMaxHeadDim>
 __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
+  constexpr int kMaxPerLane = kMaxHeadDim / 32;
   // Within what every supported GPU gives a block without asking.
   static_assert(sizeof(float) * kWarps * (kMaxHeadDim + 2) <= 48 * 1024);
   __shared__ float top_of[kWarps], sum_of[kWarps], out_of[kWarps][kMaxHeadDim];
@@ -193,17 +194,8 @@ Args make_args(const ForwardBatch& batch, const AttentionCall& call) {
   return args;
 }
 
-}  // namespace
-
-int cuda_code_version() {
-  cudaFuncAttributes attributes = {};
-  if (cudaFuncGetAttributes(&attributes, attention_kernel<KvFormat::bf16>) == cudaSuccess) return attributes.ptxVersion;
-  cudaGetLastError();
-  return 0;
-}
-
-Status launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& call) {
-  if (batch.num_tokens == 0) return {};
+template <int kMaxDim>
+Status launch_for(const ForwardBatch& batch, const AttentionCall& call) {
   const Args args = make_args(batch, call);
   const dim3 grid(batch.num_tokens, call.num_q_heads);
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
@@ -212,14 +204,30 @@ Status launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& cal
     return cuda_status(cudaPeekAtLastError(), "attention");
   };
   switch (call.k.format) {
-    case KvFormat::f32: return launch(attention_kernel<KvFormat::f32>);
-    case KvFormat::bf16: return launch(attention_kernel<KvFormat::bf16>);
-    case KvFormat::f16: return launch(attention_kernel<KvFormat::f16>);
-    case KvFormat::fp8_e4m3: return launch(attention_kernel<KvFormat::fp8_e4m3>);
-    case KvFormat::fp8_e5m2: return launch(attention_kernel<KvFormat::fp8_e5m2>);
-    case KvFormat::fp4_e2m1: return launch(attention_kernel<KvFormat::fp4_e2m1>);
+    case KvFormat::f32: return launch(attention_kernel<KvFormat::f32, kMaxDim>);
+    case KvFormat::bf16: return launch(attention_kernel<KvFormat::bf16, kMaxDim>);
+    case KvFormat::f16: return launch(attention_kernel<KvFormat::f16, kMaxDim>);
+    case KvFormat::fp8_e4m3: return launch(attention_kernel<KvFormat::fp8_e4m3, kMaxDim>);
+    case KvFormat::fp8_e5m2: return launch(attention_kernel<KvFormat::fp8_e5m2, kMaxDim>);
+    case KvFormat::fp4_e2m1:
+      if constexpr (kMaxDim == kMaxHeadDim) return launch(attention_kernel<KvFormat::fp4_e2m1, kMaxDim>);
+      return Status::internal("attention: latent rows are not kept in fp4_e2m1");
   }
   return Status::internal("attention: an unknown KV format");
+}
+
+}  // namespace
+
+int cuda_code_version() {
+  cudaFuncAttributes attributes = {};
+  if (cudaFuncGetAttributes(&attributes, attention_kernel<KvFormat::bf16, kMaxHeadDim>) == cudaSuccess) return attributes.ptxVersion;
+  cudaGetLastError();
+  return 0;
+}
+
+Status launch_cuda_attention(const ForwardBatch& batch, const AttentionCall& call) {
+  if (batch.num_tokens == 0) return {};
+  return call.head_dim <= kMaxHeadDim ? launch_for<kMaxHeadDim>(batch, call) : launch_for<kMaxLatentDim>(batch, call);
 }
 
 }  // namespace warpweave::torch_native

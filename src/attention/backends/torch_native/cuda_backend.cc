@@ -12,7 +12,8 @@ namespace {
 
 class CudaBackend : public AttentionBackend {
  public:
-  const Caps& caps() const override { return kCudaCaps; }
+  explicit CudaBackend(const Caps& caps) : caps_(caps) {}
+  const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override { return check_batch(batch); }
   Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     return launch_cuda_attention(batch, call);
@@ -23,9 +24,15 @@ class CudaBackend : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits&) override { return {}; }
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch&) override { return {}; }
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch&) override { return {}; }
+
+ private:
+  const Caps& caps_;
 };
 
-std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) { return std::make_unique<CudaBackend>(); }
+std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) { return std::make_unique<CudaBackend>(kCudaCaps); }
+std::unique_ptr<AttentionBackend> create_cuda_mla(const BackendContext&) {
+  return std::make_unique<CudaBackend>(kCudaMlaCaps);
+}
 
 }  // namespace
 }  // namespace warpweave::torch_native
@@ -33,5 +40,8 @@ std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) { return st
 namespace warpweave {
 BackendRegistration register_attention_torch_native_cuda() {
   return {&torch_native::kCudaCaps, torch_native::create_cuda, nullptr, torch_native::cuda_code_version};
+}
+BackendRegistration register_attention_torch_native_cuda_mla() {
+  return {&torch_native::kCudaMlaCaps, torch_native::create_cuda_mla, nullptr, torch_native::cuda_code_version};
 }
 }

@@ -81,7 +81,7 @@ class MlaCombine {
   WW_DEVICE void write(int local, int column, const float (&sum)[2], const MlaTotal& total) const {
     const int row = cut_.row_tile * work_.tile_rows + local, query = row / p_.num_heads, head = row - query * p_.num_heads;
     const bool empty = total.maximum == -INFINITY;
-    const float scale = empty ? 0.0f : __fdividef(p_.kv_scale, total.sum);
+    const float scale = empty ? 0.0f : __fdividef(mla_kv_scale<MlaFormat::e4m3>(p_), total.sum);
     const int64_t token = static_cast<int64_t>(cut_.q_begin) + query;
     ptx::u32* out = reinterpret_cast<ptx::u32*>(
         static_cast<char*>(p_.out) + (token * p_.out_token_stride + head * p_.out_head_stride + column) * 2);

@@ -1,5 +1,7 @@
 #include "attention/cuda/mla/mla_decode.h"
 
+#include <algorithm>
+
 #include "attention/cuda/mla/mla_variants.h"
 #include "attention/cuda/plan.h"
 #include "attention/cuda/tensor_map.h"
@@ -11,7 +13,15 @@ namespace {
 constexpr int kMinBoxTokens = 16;
 constexpr int kMaxPageTokensOfBox = 64;
 
+constexpr int kWgmmaTileRows = 64;
+
 constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+size_t workspace_bytes(int num_workers, int tile_rows) {
+  const size_t rows = size_t{2} * num_workers * tile_rows;  // of partial results
+  return aligned(num_workers * sizeof(DecodeWorker)) + aligned(num_workers * sizeof(MlaCut)) +
+         aligned(rows * 2 * sizeof(float)) + rows * kMlaLatentDim * sizeof(float);
+}
 
 MlaWork work_of(const MlaLayout& layout, void* workspace) {
   char* at = static_cast<char*>(workspace);
@@ -56,16 +66,21 @@ MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p) {
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
   MlaLayout out;
   const int rows = p.max_q_len * p.num_heads;
-  out.tile_rows = shape.family == MlaFamily::wgmma ? 64 : sm80_mla_tile_rows(rows);
+  out.tile_rows = shape.family == MlaFamily::wgmma ? kWgmmaTileRows : sm80_mla_tile_rows(rows);
   out.row_tiles = (rows + out.tile_rows - 1) / out.tile_rows;
   out.num_workers = num_sms * (shape.family == MlaFamily::mma ? sm80_mla_ctas_per_sm(rows) : 1);
   if (kernel_of(shape, out, p) == nullptr) return {};
   out.abreast = heads_abreast(out.row_tiles, out.num_workers);
-  const size_t slots = size_t{2} * out.num_workers * out.tile_rows;
-  out.workspace_bytes = aligned(out.num_workers * sizeof(DecodeWorker)) + aligned(out.num_workers * sizeof(MlaCut)) +
-                        aligned(slots * 2 * sizeof(float)) +
-                        slots * kMlaLatentDim * sizeof(float);
+  out.workspace_bytes = workspace_bytes(out.num_workers, out.tile_rows);
   return out;
+}
+
+size_t most_mla_workspace_bytes(int num_sms) {
+  size_t most = workspace_bytes(num_sms, kWgmmaTileRows);
+  for (const int rows : {1, kWgmmaTileRows}) {
+    most = std::max(most, workspace_bytes(num_sms * sm80_mla_ctas_per_sm(rows), sm80_mla_tile_rows(rows)));
+  }
+  return most;
 }
 
 cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* workspace, cudaStream_t stream) {

@@ -34,6 +34,7 @@ struct MlaLayout {
   int abreast = 1;
   int num_workers = 0;
   size_t workspace_bytes = 0;
+  bool operator==(const MlaLayout&) const = default;
 };
 
 // The faster family on Hopper, by what an H200 takes (docs/gpu-tuning.md). Reads as little as mla_layout.
@@ -41,6 +42,9 @@ MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p);
 
 // Reads the pools' page size, num_heads and max_q_len of `p` alone.
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms);
+
+// Of the layout that takes most.
+size_t most_mla_workspace_bytes(int num_sms);
 
 cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* workspace, cudaStream_t stream);
 

@@ -201,7 +201,8 @@ TEST_P(MlaGpu, ChunksAreGathered) {
       ASSERT_EQ(cudaMemcpy(device_begins.as<char>(), begins.data(), begins.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
       ASSERT_EQ(cudaMemcpy(device_indptr.as<char>(), indptr.data(), indptr.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
       ASSERT_EQ(cudaMemset(out.as<char>(), 0xff, (rows + spare) * kMlaDim * 2), cudaSuccess);
-      const MlaGather gather = {device_begins.as<int32_t>(), device_indptr.as<int32_t>(), out.as<char>(), rows + spare};
+      const MlaGather gather = {.begins = device_begins.as<int32_t>(), .indptr = device_indptr.as<int32_t>(),
+                                .rows = out.as<char>(), .max_tokens = rows + spare};
       const cudaError_t launched = launch_mla_gather(element, format, p, gather, nullptr);
       if (element == MlaElement::f16 && format == MlaFormat::ds_mla) {
         EXPECT_EQ(launched, cudaErrorNotSupported);

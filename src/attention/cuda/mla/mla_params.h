@@ -22,7 +22,7 @@ inline constexpr int kMlaScaleDim = 128;
 // How a token stands in the pool.
 enum class MlaFormat {
   same16,  // 576 numbers of the element type
-  e4m3,    // 576 bytes; the value is MlaParams::kv_scale times the code's
+  e4m3,    // 576 bytes; the value is the tensor's scale (MlaParams::kv_scale) times the code's
   ds_mla,  // 656 bytes: 512 e4m3 codes, 4 fp32 scales that are powers of two (up to 128), 64 bf16 rope numbers; bf16 queries only
 };
 constexpr int mla_token_bytes(MlaFormat format) {
@@ -43,6 +43,7 @@ struct MlaParams {
   int64_t page_stride_bytes = 0;
   int64_t token_stride_bytes = 0;
   const int32_t* page_table = nullptr;  // [requests, page_table_stride]; entries past the last token are not read
+  const int32_t* page_rows = nullptr;   // [requests] a request's row of the page table, or null: its own number
   int page_table_stride = 0;
   const int32_t* kv_lens = nullptr;   // [requests], the new tokens counted in
   const int32_t* q_indptr = nullptr;  // [requests + 1]
@@ -55,7 +56,7 @@ struct MlaParams {
   int page_shift = 0;              // log2(page_size), or -1
   bool causal = true;
   float scale = 1;                 // of q.k
-  float kv_scale = 1;              // e4m3
+  const float* kv_scale = nullptr;  // of the tensor, for e4m3; null: 1, as for all other formats
 };
 
 // Rows of a request are (query token, head), head fastest; a CTA works on some number of them at a time.

@@ -6,8 +6,12 @@
 
 namespace warpweave::cuda {
 
+WW_DEVICE int mla_page_row(const MlaParams& p, int request) {
+  return p.page_rows != nullptr ? __ldg(p.page_rows + request) : request;
+}
+
 struct MlaSegment {
-  int request, row_tile;
+  int page_row, row_tile;  // page_row: of the page table
   int q_begin, q_len, kv_len;
   int tile_begin, tile_end, num_tiles;  // of the pair (request, row tile)
 
@@ -34,9 +38,9 @@ struct MlaRunState {
   }
 
   // The next segment; false: there is none. Then advance().
-  WW_DEVICE bool current(MlaSegment& s) const {
+  WW_DEVICE bool current(const MlaParams& p, MlaSegment& s) const {
     if (left <= 0) return false;
-    s = {request, row_tile, q_begin, q_len, kv_len, tile, 0, max(1, (kv_len + kDecodeTileTokens - 1) / kDecodeTileTokens)};
+    s = {mla_page_row(p, request), row_tile, q_begin, q_len, kv_len, tile, 0, max(1, (kv_len + kDecodeTileTokens - 1) / kDecodeTileTokens)};
     s.tile_end = min(s.num_tiles, tile + left);
     return true;
   }
@@ -49,15 +53,17 @@ struct MlaRunState {
     row_tile += work.abreast;
     if (row_tile >= work.row_tiles && left > 0) {
       row_tile = row_tile_of_first % work.abreast;
-      ++request;
-      q_begin = p.q_indptr[request];
-      q_len = p.q_indptr[request + 1] - q_begin;
+      do {  // longer ones are not in the plan
+        ++request;
+        q_begin = p.q_indptr[request];
+        q_len = p.q_indptr[request + 1] - q_begin;
+      } while (q_len > p.max_q_len);
       kv_len = p.kv_lens[request];
     }
   }
 
   WW_DEVICE bool next(const MlaParams& p, const MlaWork& work, MlaSegment& s) {
-    if (!current(s)) return false;
+    if (!current(p, s)) return false;
     advance(p, work);
     return true;
   }
@@ -84,10 +90,15 @@ WW_DEVICE float4* mla_piece(const MlaWork& work, int slot, int row_block, int co
          (row_block * (kMlaLatentDim / 8) + column_block) * 32;
 }
 
+template <MlaFormat kFormat>
+WW_DEVICE float mla_kv_scale(const MlaParams& p) {
+  return kFormat == MlaFormat::e4m3 && p.kv_scale != nullptr ? __ldg(p.kv_scale) : 1.0f;
+}
+
 // Where a token stands in the pool.
-WW_DEVICE const char* mla_token(const MlaParams& p, int request, int token) {
+WW_DEVICE const char* mla_token(const MlaParams& p, int page_row, int token) {
   const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
-  const int page = __ldg(p.page_table + static_cast<int64_t>(request) * p.page_table_stride + index);
+  const int page = __ldg(p.page_table + static_cast<int64_t>(page_row) * p.page_table_stride + index);
   return static_cast<const char*>(p.kv) + page * p.page_stride_bytes +
          (token - index * p.page_size) * p.token_stride_bytes;
 }

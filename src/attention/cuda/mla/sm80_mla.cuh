@@ -25,8 +25,12 @@ class Sm80MlaSoftmax {
 
   WW_DEVICE explicit Sm80MlaSoftmax(const MlaParams& p)
       : p_(p),
-        scale_log2_(p.scale * p.kv_scale * kLog2e * (C::kFormat == MlaFormat::e4m3 ? mla_power_of_two(C::kScoreLog2) : 1.0f)) {}
+        scale_log2_(p.scale * mla_kv_scale<C::kFormat>(p) * kUnit) {}
 
+  // From what is in a register anyway: another one would be spilled.
+  WW_DEVICE float kv_scale() const {
+    return C::kFormat == MlaFormat::e4m3 ? __fdividef(scale_log2_, p_.scale * kUnit) : 1.0f;
+  }
   static WW_DEVICE int row() { return static_cast<int>(threadIdx.x) / kThreadsOfRow; }
 
   WW_DEVICE void begin(const MlaSegment& s) {
@@ -95,6 +99,7 @@ class Sm80MlaSoftmax {
   }
 
  private:
+  static constexpr float kUnit = kLog2e * (C::kFormat == MlaFormat::e4m3 ? mla_power_of_two(C::kScoreLog2) : 1.0f);
   const MlaParams& p_;
   const float scale_log2_;
   float maximum_ = kNone, sum_ = 0;  // the sum, of this thread's tokens
@@ -119,7 +124,7 @@ class Sm80Mla {
     }
     for (;;) {
       __syncthreads();
-      if (threadIdx.x == 0 && !cursor.run.current(cursor.segment)) cursor.segment.tile_end = -1;
+      if (threadIdx.x == 0 && !cursor.run.current(p_, cursor.segment)) cursor.segment.tile_end = -1;
       __syncthreads();
       if (s.tile_end < 0) break;
       const int end = s.tile_end * C::kSteps;
@@ -151,7 +156,7 @@ class Sm80Mla {
     __syncthreads();  // the last factors have been read
     if (threadIdx.x == 0) mla_note_cut(work_, blockIdx.x, s);
     if (leads) {
-      shared_.factors[row] = empty ? 0.0f : __fdividef(p_.kv_scale * kOutFactor, total.y);
+      shared_.factors[row] = empty ? 0.0f : __fdividef(softmax_.kv_scale() * kOutFactor, total.y);
       if (row < count && !s.whole()) {
         const int64_t at = static_cast<int64_t>(s.slot(blockIdx.x)) * C::kRows + row;
         __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, total);

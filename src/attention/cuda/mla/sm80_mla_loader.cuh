@@ -13,7 +13,7 @@ class Sm80MlaLoader {
 
   // All threads; nothing of an earlier segment is being read.
   WW_DEVICE void begin(const MlaSegment& s, int first_step, int end_step) {
-    request_ = s.request;
+    page_row_ = s.page_row;
     kv_len_ = s.kv_len;
     next_ = first_step;
     end_ = end_step;
@@ -48,7 +48,7 @@ class Sm80MlaLoader {
     if (threadIdx.x >= C::kTokens || step >= end_) return;
     const int token = step * C::kTokens + static_cast<int>(threadIdx.x);
     shared_.offsets[step % 2 * C::kTokens + threadIdx.x] =
-        token < kv_len_ ? mla_token(p_, request_, token) - static_cast<const char*>(p_.kv) : -1;
+        token < kv_len_ ? mla_token(p_, page_row_, token) - static_cast<const char*>(p_.kv) : -1;
   }
 
   // A group for every step, an empty one past the last.
@@ -75,7 +75,7 @@ class Sm80MlaLoader {
 
   const MlaParams& p_;
   const Sm80MlaShared<C>& shared_;
-  int request_ = 0, kv_len_ = 0, next_ = 0, end_ = 0;
+  int page_row_ = 0, kv_len_ = 0, next_ = 0, end_ = 0;
   int filled_ = 0, taken_ = 0;
 };
 

@@ -30,7 +30,7 @@ class Sm90MlaHalf {
   // The next segment, into the cursor; its tiles, none: there is no more.
   WW_DEVICE bool next_segment() {
     ptx::named_barrier_sync(kOwn + half_, 128);  // all are done with the last one
-    if (thread() == 0 && !cursor_.run.current(cursor_.segment)) cursor_.segment.tile_end = -1;
+    if (thread() == 0 && !cursor_.run.current(p_, cursor_.segment)) cursor_.segment.tile_end = -1;
     ptx::named_barrier_sync(kOwn + half_, 128);
     tile_ = cursor_.segment.tile_begin;
     tile_end_ = cursor_.segment.tile_end;
@@ -136,7 +136,7 @@ template <class C>
 class Sm90MlaLeader : Sm90MlaHalf<C> {
  public:
   WW_DEVICE Sm90MlaLeader(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared)
-      : Base(p, work, shared, 0), scale_log2_(p.scale * p.kv_scale * Base::kLog2e),
+      : Base(p, work, shared, 0), scale_log2_(p.scale * mla_kv_scale<C::kFormat>(p) * Base::kLog2e),
         threshold_(C::kRescaleThreshold / scale_log2_) {}
 
   WW_DEVICE void run() {
@@ -336,7 +336,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
       sum += __shfl_xor_sync(~0u, sum, 2);
       const bool empty = maximum_[row] == kNone;
       const float top = empty ? -INFINITY : maximum_[row] * scale_log2_;
-      scale[row] = empty ? 0.0f : __fdividef(p_.kv_scale, sum);
+      scale[row] = empty ? 0.0f : __fdividef(mla_kv_scale<C::kFormat>(p_), sum);
       if (threadIdx.x % 4 != 0 || row_of(row) >= count) continue;
       if (!segment.whole()) {
         const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kRows + row_of(row);

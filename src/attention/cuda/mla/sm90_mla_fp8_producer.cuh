@@ -72,7 +72,7 @@ class Sm90MlaFp8Producer {
     ptx::named_barrier_sync(kOwnBarrier, 128);
     if (threadIdx.x == 0 && !cursor.run.next(p_, work, cursor.segment)) cursor.segment.tile_end = -1;
     ptx::named_barrier_sync(kOwnBarrier, 128);
-    request_ = cursor.segment.request;
+    page_row_ = cursor.segment.page_row;
     kv_len_ = cursor.segment.kv_len;
     first_ = cursor.segment.tile_begin * C::kTokens;
     left_ = cursor.segment.tile_end - cursor.segment.tile_begin;
@@ -87,7 +87,7 @@ class Sm90MlaFp8Producer {
       x.codes[i] = make_uint4(0, 0, 0, 0);
       x.scales[i] = 0;
       if (token >= kv_len_) continue;
-      const char* from = mla_token(p_, request_, token);
+      const char* from = mla_token(p_, page_row_, token);
       x.codes[i] = ptx::load_once_16(from + piece * 16);
       if constexpr (kScaled) x.scales[i] = *reinterpret_cast<const float*>(from + kMlaLatentDim + piece / 8 * 4);
     }
@@ -100,7 +100,7 @@ class Sm90MlaFp8Producer {
     for (int i = 0; i < 4; ++i) {
       const int row = i * 16 + static_cast<int>(threadIdx.x) / 8, token = first_ + row;
       const bool has = token < kv_len_;
-      const char* from = has ? mla_token(p_, request_, token) + kMlaLatentDim + kScaleBytes + piece * 16
+      const char* from = has ? mla_token(p_, page_row_, token) + kMlaLatentDim + kScaleBytes + piece * 16
                              : static_cast<const char*>(p_.kv);
       ptx::cp_async_16(shared_.tile(ring_.stage()) + 8 * C::kColumnBytes + row * 128 + (piece ^ row % 8) * 16, from,
                        has ? 16 : 0);
@@ -158,7 +158,7 @@ class Sm90MlaFp8Producer {
       const int token = first_ + rope_row(i);
       uint4 codes = make_uint4(0, 0, 0, 0);
       if (token < kv_len_) {
-        codes = ptx::load_once_16(mla_token(p_, request_, token) + kMlaLatentDim + threadIdx.x % 4 * 16);
+        codes = ptx::load_once_16(mla_token(p_, page_row_, token) + kMlaLatentDim + threadIdx.x % 4 * 16);
       }
       store_codes(codes, factor_of(1.0f), rope_row(i), 32 + static_cast<int>(threadIdx.x) % 4);
     }
@@ -175,7 +175,7 @@ class Sm90MlaFp8Producer {
   const MlaParams& p_;
   const Sm90MlaShared<C>& shared_;
   MlaRing ring_;
-  int request_ = 0, kv_len_ = 0, first_ = 0;  // `first_`: the tile's first token
+  int page_row_ = 0, kv_len_ = 0, first_ = 0;  // `first_`: the tile's first token
   int left_ = 0;                              // tiles of the segment
 };
 

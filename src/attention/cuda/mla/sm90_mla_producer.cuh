@@ -47,7 +47,7 @@ class Sm90MlaBoxProducer {
     const int token = tile * C::kTokens + row();
     if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
     const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
-    return {__ldg(p_.page_table + static_cast<int64_t>(s.request) * p_.page_table_stride + index), token - index * p_.page_size};
+    return {__ldg(p_.page_table + static_cast<int64_t>(s.page_row) * p_.page_table_stride + index), token - index * p_.page_size};
   }
 
   template <int kPart>
@@ -112,7 +112,7 @@ class Sm90MlaGatherProducer {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int token = tile * C::kTokens + row(i);
-      from_[i] = token < s.kv_len ? mla_token(p_, s.request, token) : nullptr;
+      from_[i] = token < s.kv_len ? mla_token(p_, s.page_row, token) : nullptr;
     }
   }
 

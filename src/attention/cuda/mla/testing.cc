@@ -245,7 +245,7 @@ MlaParams MlaProblem::params() {
   }
   p.causal = case_.causal;
   p.scale = scale_;
-  p.kv_scale = kv_scale_;
+  p.kv_scale = reinterpret_cast<const float*>(keep(std::vector<float>{kv_scale_}));
   return p;
 }
 

@@ -101,4 +101,10 @@ cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, cons
   return kernel.launch(p, launch.work, launch.max_items, launch.num_sms, stream);
 }
 
+cudaError_t sm90_latent_extend(ElementType element, const AttentionParams& p, const ExtendLaunch& launch, cudaStream_t stream) {
+  const Sm90Variant kernel = element == ElementType::bf16 ? sm90_latent_bf16() : sm90_latent_f16();
+  if (kernel.tile_rows != kLatentTileRows || p.page_size % kLatentTileRows != 0) return cudaErrorNotSupported;
+  return kernel.launch(p, launch.work, launch.max_items, launch.num_sms, stream);
+}
+
 }  // namespace warpweave::cuda

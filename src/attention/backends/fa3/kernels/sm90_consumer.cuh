@@ -59,9 +59,9 @@ class Sm90Consumer {
  protected:
   using E = typename C::Element;
   using Qk = ptx::Wgmma<E, C::kBlockTokens>;
-  using Pv = ptx::Wgmma<E, C::kDim>;
+  using Pv = ptx::Wgmma<E, C::kValueDim>;
   static constexpr int kScores = C::kBlockTokens / 2;  // registers of S
-  static constexpr int kOut = C::kDim / 2;             // and of O
+  static constexpr int kOut = C::kValueDim / 2;             // and of O
   template <int kStages>
   using Position =
       std::conditional_t<C::kCompactRings, CompactRingPosition<C::kCompactRings ? kStages : 1>, RingPosition<kStages>>;
@@ -252,7 +252,7 @@ class Sm90Consumer {
 
   WW_DEVICE void multiply_pv(const ptx::u32 (&probability)[kScores / 8][4]) {
     const ptx::u32 v =
-        uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.at() * C::kBlockBytes, C::kBlockTokens * 128));
+        uniform(ptx::wgmma_descriptor(shared_.v + v_ring_.at() * C::kValueBlockBytes, C::kBlockTokens * 128));
 #pragma unroll
     for (int step = 0; step < C::kBlockTokens / 16; ++step) {
       Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
@@ -407,10 +407,10 @@ class Sm90Consumer {
     const int first = tile_.kv_len - block * C::kBlockTokens;
     if (first >= C::kBlockTokens) return;
     ptx::mbarrier_wait(shared_.v_full(v_ring_.at()), v_ring_.phase());
-    const ptx::u32 v = shared_.v + v_ring_.at() * C::kBlockBytes;
+    const ptx::u32 v = shared_.v + v_ring_.at() * C::kValueBlockBytes;
     for (int i = first * 8 + threadIdx.x % 128; i < C::kBlockTokens * 8; i += 128) {
 #pragma unroll
-      for (int c = 0; c < C::kColumnBlocks; ++c) {
+      for (int c = 0; c < C::kValueColumnBlocks; ++c) {
         ptx::clear_shared_16(v + c * C::kBlockTokens * 128 + i * 16);
       }
     }
@@ -447,7 +447,7 @@ class Sm90Consumer {
 
   WW_DEVICE char* out_of(const RowsOf& tile, int token) const {
     return static_cast<char*>(p_.out) + ((static_cast<int64_t>(tile.q_begin) + token) * p_.out_token_stride +
-                                         static_cast<int64_t>(tile.head) * C::kDim) * 2;
+                                         static_cast<int64_t>(tile.head) * C::kValueDim) * 2;
   }
 
   WW_DEVICE void write_out(const RowsOf& tile, const float (&scale)[2]) const {
@@ -465,7 +465,7 @@ class Sm90Consumer {
       const int token = token_of(tile_, row);
       if (token >= tile_.q_len) continue;
       char* out = out_of(rows_of(tile_), token);
-      for (int i = threadIdx.x % 4; i < C::kDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
+      for (int i = threadIdx.x % 4; i < C::kValueDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
       if (p_.lse != nullptr && threadIdx.x % 4 == 0) {
         p_.lse[(static_cast<int64_t>(tile_.q_begin) + token) * p_.num_q_heads + tile_.head] = -INFINITY;
       }

@@ -26,8 +26,8 @@ class Sm90Producer : Sm90ProducerBase<C> {
     if constexpr (C::kCopies) first_blocks_ = work.copies.first_blocks;
     const int warp_of_all_lanes = __shfl_sync(~0u, warp(), 0);  // which the compiler then knows
     if (warp_of_all_lanes == 0) lead(work);
-    else if (warp_of_all_lanes == 1) follow(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
-    else follow(maps_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), v_ring_);
+    else if (warp_of_all_lanes == 1) follow<C::kColumnBlocks>(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
+    else follow<C::kValueColumnBlocks>(maps_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), v_ring_);
   }
 
  private:
@@ -48,7 +48,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
       Sm90Tile next;
       bool found = false;  // `next`, which takes several dependent loads: while the first block is copied
       for (int block = tile_.block_end - 1; block >= tile_.block_begin; --block) {
-        load_block(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
+        load_block<C::kColumnBlocks>(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
         if (!found) next = tiles.next();
         found = true;
         find_pages(block - 1);
@@ -67,7 +67,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
     __syncwarp();
   }
 
-  template <int kStages>
+  template <int kColumns, int kStages>
   WW_DEVICE void follow(const CUtensorMap& map, ptx::u32 memory, ptx::u32 full, ptx::u32 empty,
                         RingPosition<kStages>& ring) {
     for (;;) {
@@ -80,7 +80,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
       if constexpr (C::kCopiesHere) ptx::fence_proxy_async_all();
       find_pages(tile_.block_end - 1);
       for (int block = tile_.block_end - 1; block >= tile_.block_begin; --block) {
-        load_block(map, memory, full, empty, ring);
+        load_block<kColumns>(map, memory, full, empty, ring);
         find_pages(block - 1);
       }
     }
@@ -103,22 +103,23 @@ class Sm90Producer : Sm90ProducerBase<C> {
     }
   }
 
-  // `full`, `empty`: the barriers of the ring's first stage.
-  template <int kStages>
+  // `full`, `empty`: the barriers of the ring's first stage; `kColumns`: blocks of 128 bytes of a token.
+  template <int kColumns, int kStages>
   WW_DEVICE void load_block(const CUtensorMap& map, ptx::u32 memory, ptx::u32 full, ptx::u32 empty,
                             RingPosition<kStages>& ring) {
+    constexpr int kBytes = kColumns * C::kBlockTokens * 128;
     full += ring.stage * 8;
     ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
-    const ptx::u32 target = memory + ring.stage * C::kBlockBytes;
+    const ptx::u32 target = memory + ring.stage * kBytes;
     ring.advance();
-    if (part() == 0 && lane() == 0) ptx::mbarrier_arrive_expect_tx(full, C::kBlockBytes);
+    if (part() == 0 && lane() == 0) ptx::mbarrier_arrive_expect_tx(full, kBytes);
     __syncwarp();
     for (int i = 0; i * 2 * box_tokens_ < C::kBlockTokens; ++i) {
       const int page = __shfl_sync(~0u, page_, i), in_page = __shfl_sync(~0u, in_page_, i);
       const int row = (i * 2 + part()) * box_tokens_;
       if (lane() != 0 || row >= C::kBlockTokens) continue;
 #pragma unroll
-      for (int c = 0; c < C::kColumnBlocks; ++c) {
+      for (int c = 0; c < kColumns; ++c) {
         ptx::tma_load_4d(target + (c * C::kBlockTokens + row) * 128, &map, full, c * 64, in_page, kv_head_, page);
       }
     }

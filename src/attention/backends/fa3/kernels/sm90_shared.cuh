@@ -14,10 +14,11 @@
 namespace warpweave::cuda {
 
 template <class Element_, int kDim_, int kConsumers_, int kBlockTokens_, int kKeyStages_, int kValueStages_,
-          Sm90Source kSource_, bool kPairs_ = false>
+          Sm90Source kSource_, bool kPairs_ = false, int kValueDim_ = kDim_>
 struct Sm90Config {
   using Element = Element_;
-  static constexpr int kDim = kDim_;
+  static constexpr int kDim = kDim_;                  // of Q and K
+  static constexpr int kValueDim = kValueDim_;        // of V and O
   static constexpr int kConsumers = kConsumers_;      // warpgroups of 64 rows
   static constexpr int kTileRows = 64 * kConsumers_;
   static constexpr bool kTrio = kConsumers_ == 3;     // Sm90TrioConsumer
@@ -29,7 +30,7 @@ struct Sm90Config {
   // Three warpgroups leave the copying one no registers to copy from the pools beside them: a kernel before does.
   static constexpr bool kCopiesHere = kCopies && !kTrio;
   // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected.
-  static constexpr bool kExpectMaxima = kDim <= 128;  // else registers do not suffice
+  static constexpr bool kExpectMaxima = kValueDim <= 128;  // else registers do not suffice
   // Far below what float32 holds, and for f16 what P may be.
   static constexpr float kMostExpected = std::is_same_v<Element_, ptx::F16> ? 0x1p14f : 0x1p30f;
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
@@ -42,13 +43,16 @@ struct Sm90Config {
   static constexpr int kProducerRegisters = kTrio ? 32 : kDim == 64 ? 72 : 56;
   static constexpr int kConsumerRegisters = kTrio ? 160 : kDim == 64 ? 216 : 224;
   static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes
+  static constexpr int kValueColumnBlocks = kValueDim / 64;
   static constexpr int kQueryBytes = kTileRows * kDim * 2;
-  static constexpr int kBlockBytes = kBlockTokens * kDim * 2;
-  static constexpr int kRingBytes = kQueryStages * kQueryBytes + (kKeyStages + kValueStages) * kBlockBytes;
+  static constexpr int kBlockBytes = kBlockTokens * kDim * 2;  // of K; of V where the dims are equal
+  static constexpr int kValueBlockBytes = kBlockTokens * kValueDim * 2;
+  static_assert(kDim == kValueDim || kSource_ == Sm90Source::boxes);
+  static constexpr int kRingBytes = kQueryStages * kQueryBytes + kKeyStages * kBlockBytes + kValueStages * kValueBlockBytes;
   static constexpr int kSmemBytes = kRingBytes + 1024 + 512;
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
-  static constexpr bool kPingPong = kDim <= 128 && !kTrio;
+  static constexpr bool kPingPong = kValueDim <= 128 && !kTrio;
   // A tile of 64 tokens or fewer is of two q heads, a warpgroup each, where a kv head has an even number.
   static constexpr bool kPairs = kPairs_;
   static_assert(!kPairs || kConsumers_ == 2);

@@ -1,0 +1,13 @@
+// What trtllm_mla can do here: latent attention by the Hopper kernels of attention/cuda/mla, on any page size.
+#pragma once
+
+#include "attention/cuda/mla/mla_caps.h"
+
+namespace warpweave::trtllm_mla {
+
+inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "trtllm_mla",
+                                                    .summary = "MLA on Hopper: WGMMA over TMA copies; pages of 64",
+                                                    .kernels = cuda::kMlaWgmma,
+                                                    .preferred_page_size = 64});
+
+}  // namespace warpweave::trtllm_mla

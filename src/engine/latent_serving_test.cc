@@ -1,0 +1,135 @@
+// Serving latent attention (DeepSeek): a request's text is the same alone and among others, in chunks, behind cached
+// prefixes and beside decoding requests. On a Hopper GPU also every name that runs it, by the probabilities of a long prompt.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/testing/asking.h"
+#include "engine/testing/serving_device.h"
+
+namespace warpweave {
+namespace {
+
+ServedModel serve(ServerArgs args, const std::string& path) {
+  args.model_path = path;
+  args.skip_tokenizer_init = true;
+  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+  EXPECT_TRUE(served.ok()) << served.status().message();
+  return std::move(served).value();
+}
+
+class LatentServing : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_P(LatentServing, ACrowdSaysWhatEachSaysAlone) {
+  ServerArgs args;
+  serve_on_test_device(args);
+  args.page_size = 4;
+  args.max_total_tokens = 1024;
+  args.max_running_requests = 6;
+  args.chunked_prefill_size = 16;
+  args.enable_mixed_chunk = true;
+  const std::string path = std::string("tests/golden/families/") + GetParam();
+  ServerArgs plain_args = args;
+  plain_args.disable_radix_cache = true;
+  plain_args.chunked_prefill_size = -1;
+  ServedModel plain = serve(plain_args, path), served = serve(args, path);
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(9 + 7 * i, i));
+  std::vector<Answer> alone;
+  for (const Ids& prompt : prompts) alone.push_back(ask(plain, std::vector<Ids>{prompt}, 16).front());
+  EXPECT_EQ(ask(served, prompts, 16), alone);
+  EXPECT_EQ(ask(served, prompts, 16), alone) << "behind cached prefixes";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LatentServing, testing::Values("deepseek-v2-groups-moe", "deepseek-v3-moe"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+#ifdef WW_TEST_ON_GPU
+// The log-probabilities of a prompt's tokens.
+std::vector<float> prompt_logprobs(ServedModel& served, const Ids& prompt) {
+  GenerateRequest request = greedy_request("prompt", prompt, 1);
+  request.return_logprob = true;
+  request.logprob_start_len = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<float> out;
+  bool finished = false;
+  const Status status = served.engine->submit(request, [&](const OutputDelta& delta) {
+    std::lock_guard lock(mutex);
+    for (const PositionLogprobs& position : delta.input_logprobs) out.push_back(position.chosen.logprob);
+    finished |= delta.finish.has_value();
+    changed.notify_all();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished; }));
+  return out;
+}
+
+// The token before the first has no probability.
+double mean_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 1; i < std::min(a.size(), b.size()); ++i) sum += std::abs(a[i] - b[i]);
+  return sum / static_cast<double>(a.size());
+}
+
+TEST(LatentNames, ServeLongPromptsAlike) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  if (probe_cuda_device()->compute_capability != 90) GTEST_SKIP() << "kernels for sm_90";
+  const char* shared = std::getenv("WARPWEAVE_SHARED");
+  const std::string path = std::string(shared != nullptr ? shared : "../shared") + "/models/tale-mla";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
+  const nlohmann::json golden = nlohmann::json::parse(std::ifstream(path + "/golden.json"));
+  Ids prompt;
+  for (int round = 0; prompt.size() < 1500; ++round) {
+    for (const char* part : {"input_ids", "greedy_ids"}) {
+      const auto ids = golden.at("prompts")[round % 4].at(part).get<Ids>();
+      prompt.insert(prompt.end(), ids.begin(), ids.end());
+    }
+  }
+  ServerArgs args;
+  args.device = "cuda";
+  args.max_total_tokens = 8192;
+  args.max_running_requests = 8;
+  args.disable_radix_cache = true;
+  ServerArgs exact_args = args;
+  exact_args.dtype = "float32";
+  exact_args.attention_backend = "torch_native";
+  ServedModel exact = serve(exact_args, path);
+  const std::vector<float> wanted = prompt_logprobs(exact, prompt);
+  struct Pool {
+    const char* format;
+    double bound;
+  };
+  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "torch_native"}) {
+    for (const Pool& pool : {Pool{"auto", 0.05}, {"fp8_e4m3", 0.25}}) {
+      for (const int chunk : {-1, 512}) {  // behind a prefix: chunks of it are merged
+        ServerArgs own = args;
+        own.dtype = "bfloat16";
+        own.attention_backend = name;
+        own.kv_cache_dtype = pool.format;
+        own.chunked_prefill_size = chunk;
+        ServedModel served = serve(own, path);
+        EXPECT_LT(mean_difference(prompt_logprobs(served, prompt), wanted), pool.bound) << name << " " << pool.format << " " << chunk;
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace warpweave

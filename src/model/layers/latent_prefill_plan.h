@@ -1,0 +1,33 @@
+// Which form of latent attention a step's prompts take, and in what pieces. Pure numbers.
+//
+// Absorbed, a row meets the cached tokens themselves: (rank + rope) + rank multiplications a token and head, and nothing
+// else. Expanded, K and V of every head are made anew from the cached tokens: (nope + rope) + v_dim a token and head, and
+// rank * (nope + rope + v_dim) for each token once. So long prompts expand, a few rows behind a long prefix do not.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace warpweave {
+
+struct LatentPrefillShape {
+  int rank = 0, nope_dim = 0, rope_dim = 0, v_dim = 0;
+  int page_tokens = 128;        // every request's tokens begin with a page
+  int64_t capacity_rows = 0;    // of expanded tokens at a time
+};
+
+struct LatentPrefillPlan {
+  bool expands = false;         // requests of more than one new token do; those of one never
+  int64_t fresh_rows = 0;       // their new tokens, in whole pages
+  int chunk_tokens = 0;         // of each request's prefix at a time
+  int num_chunks = 0;           // that cover the longest prefix
+  int64_t chunk_rows = 0;       // of a chunk, in whole pages, at most
+  int max_chunk_tokens = 0;     // of a request, in any chunk or among the new ones
+  int64_t singles_begin = 0;    // the rows of requests of one new token, and perhaps others between them
+  int64_t singles_end = 0;
+};
+
+LatentPrefillPlan plan_latent_prefill(const LatentPrefillShape& shape, std::span<const int32_t> q_indptr,
+                                      std::span<const int32_t> kv_lens);
+
+}  // namespace warpweave

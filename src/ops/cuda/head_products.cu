@@ -1,0 +1,82 @@
+#include "ops/cuda/head_products.cuh"
+
+#include <cuda_runtime.h>
+
+#include "ops/cuda/latent.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/types.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+constexpr int kPlainThreads = 128;
+
+// Any type and size: a thread a number.
+template <typename T>
+__global__ void __launch_bounds__(kPlainThreads) plain_head_products(HeadProductsCall call) {
+  start_successor();
+  wait_for_predecessor();
+  const int64_t row = blockIdx.x;
+  for (int i = threadIdx.x; i < call.num_heads * call.out_dim; i += kPlainThreads) {
+    const int head = i / call.out_dim, column = i % call.out_dim;
+    const T* const weight = static_cast<const T*>(call.weight) + head * call.weight_head_stride + int64_t{column} * call.in_dim;
+    const T* const x = static_cast<const T*>(call.x) + row * call.x_stride + head * call.x_head_stride;
+    float sum = 0;
+    for (int k = 0; k < call.in_dim; ++k) sum += to_f32(weight[k]) * to_f32(x[k]);
+    static_cast<T*>(call.y)[row * call.y_stride + head * call.y_head_stride + column] = from_f32<T>(sum);
+  }
+}
+
+bool takes_mma(const HeadProductsCall& call) {
+  const int64_t strides = call.weight_head_stride | call.x_stride | call.x_head_stride | call.y_stride | call.y_head_stride;
+  return call.dtype != DType::f32 && call.in_dim % kHeadDepthMultiple == 0 && call.out_dim % kHeadWarpCols == 0 &&
+         strides % 8 == 0 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && reinterpret_cast<uintptr_t>(call.y) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(call.weight) % 16 == 0;
+}
+
+template <class E, int kRowBlocks, int kWarps>
+void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
+  HeadProductsArgs args;
+  args.weight = call.weight;
+  args.weight_head_stride = call.weight_head_stride;
+  args.x = call.x;
+  args.y = call.y;
+  args.x_stride = call.x_stride;
+  args.x_head_stride = call.x_head_stride;
+  args.y_stride = call.y_stride;
+  args.y_head_stride = call.y_head_stride;
+  args.rows = static_cast<int>(call.rows);
+  args.in_dim = call.in_dim;
+  args.out_dim = call.out_dim;
+  const int row_blocks = (args.rows + 16 * kRowBlocks - 1) / (16 * kRowBlocks);
+  const dim3 grid(static_cast<unsigned>(row_blocks * (call.out_dim / (kHeadWarpCols * kWarps))),
+                  static_cast<unsigned>(call.num_heads));
+  launch_dependent({grid, 32 * kWarps, 0, stream}, head_products_kernel<E, kRowBlocks, kWarps>, args);
+}
+
+template <class E, int kWarps>
+void launch_rows(const HeadProductsCall& call, cudaStream_t stream) {
+  if (call.rows <= 16) return launch_mma<E, 1, kWarps>(call, stream);
+  if (call.rows <= 32) return launch_mma<E, 2, kWarps>(call, stream);
+  launch_mma<E, 4, kWarps>(call, stream);
+}
+
+// Few columns are spread over more blocks.
+template <class E>
+void launch(const HeadProductsCall& call, cudaStream_t stream) {
+  if (call.out_dim % (4 * kHeadWarpCols) == 0 && call.out_dim >= 512) return launch_rows<E, 4>(call, stream);
+  launch_rows<E, 1>(call, stream);
+}
+
+}  // namespace
+
+void head_products(const HeadProductsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (takes_mma(call)) return call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
+  with_type(call.dtype, [&]<typename T>(T*) {
+    launch_dependent({dim3(static_cast<unsigned>(call.rows)), kPlainThreads, 0, on}, plain_head_products<T>, call);
+  });
+}
+
+}  // namespace warpweave::gpu
