@@ -29,12 +29,12 @@ __global__ void __launch_bounds__(kPlainThreads) plain_head_products(HeadProduct
 
 bool takes_mma(const HeadProductsCall& call) {
   const int64_t strides = call.weight_head_stride | call.x_stride | call.x_head_stride | call.y_stride | call.y_head_stride;
-  return call.dtype != DType::f32 && call.in_dim % kHeadDepthMultiple == 0 && call.out_dim % kHeadWarpCols == 0 &&
+  return call.dtype != DType::f32 && call.in_dim % kHeadDepthMultiple == 0 && call.out_dim % kHeadCols == 0 &&
          strides % 8 == 0 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && reinterpret_cast<uintptr_t>(call.y) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(call.weight) % 16 == 0;
 }
 
-template <class E, int kRowBlocks, int kWarps>
+template <class E, int kRowBlocks>
 void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
   HeadProductsArgs args;
   args.weight = call.weight;
@@ -49,23 +49,15 @@ void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
   args.in_dim = call.in_dim;
   args.out_dim = call.out_dim;
   const int row_blocks = (args.rows + 16 * kRowBlocks - 1) / (16 * kRowBlocks);
-  const dim3 grid(static_cast<unsigned>(row_blocks * (call.out_dim / (kHeadWarpCols * kWarps))),
-                  static_cast<unsigned>(call.num_heads));
-  launch_dependent({grid, 32 * kWarps, 0, stream}, head_products_kernel<E, kRowBlocks, kWarps>, args);
+  const dim3 grid(static_cast<unsigned>(row_blocks * (call.out_dim / kHeadCols)), static_cast<unsigned>(call.num_heads));
+  launch_dependent({grid, 32 * kHeadWarps, 0, stream}, head_products_kernel<E, kRowBlocks>, args);
 }
 
-template <class E, int kWarps>
-void launch_rows(const HeadProductsCall& call, cudaStream_t stream) {
-  if (call.rows <= 16) return launch_mma<E, 1, kWarps>(call, stream);
-  if (call.rows <= 32) return launch_mma<E, 2, kWarps>(call, stream);
-  launch_mma<E, 4, kWarps>(call, stream);
-}
-
-// Few columns are spread over more blocks.
 template <class E>
 void launch(const HeadProductsCall& call, cudaStream_t stream) {
-  if (call.out_dim % (4 * kHeadWarpCols) == 0 && call.out_dim >= 512) return launch_rows<E, 4>(call, stream);
-  launch_rows<E, 1>(call, stream);
+  if (call.rows <= 16) return launch_mma<E, 1>(call, stream);
+  if (call.rows <= 32) return launch_mma<E, 2>(call, stream);
+  launch_mma<E, 4>(call, stream);
 }
 
 }  // namespace

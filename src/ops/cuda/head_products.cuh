@@ -1,9 +1,9 @@
 // The mma.sync kernel of head_products (latent.h): for head_products.cu, and for its test, which runs it on the host.
 //
-// A warp has 16 columns of a head's result for up to 64 rows, and reads weights and rows straight from memory, 16 bytes a
-// lane: a lane's eight numbers are neighbours, which is another order of the depth than the instruction's own, the same
-// one for weights and rows. Weights are asked for ahead of the predecessor's end and four steps ahead of their use. Rows
-// are summed over the depth in one order, whatever their number.
+// A CTA has 16 columns of a head's result for up to 64 rows; its four warps share the depth, so that few rows do not wait
+// for memory once a step, and add up in their order. Weights and rows come straight from memory, 16 bytes a lane: a lane's
+// eight numbers are neighbours, which is another order of the depth than the instruction's own, the same one for weights
+// and rows. Weights are asked for ahead of the predecessor's end. Rows are summed in one order, whatever their number.
 #pragma once
 
 #include <cstdint>
@@ -22,43 +22,60 @@ struct HeadProductsArgs {
 };
 
 constexpr int kHeadStep = 32;           // of the depth
-constexpr int kHeadStepsAhead = 4;
-constexpr int kHeadDepthMultiple = kHeadStep * kHeadStepsAhead;
-constexpr int kHeadWarpCols = 16;
+constexpr int kHeadWarps = 4;
+constexpr int kHeadDepthMultiple = kHeadStep * kHeadWarps;
+constexpr int kHeadCols = 16;
+constexpr int kHeadStepsAhead = 4;      // of a warp's own
 
-template <class E, int kRowBlocks, int kWarps>
+template <class E, int kRowBlocks>
 class HeadProducts {
  public:
+  // [warp][row block][8 columns][number][lane], as the instruction leaves them.
+  using Sums = float[kHeadWarps][kRowBlocks][2][4][32];
+
   WW_DEVICE explicit HeadProducts(const HeadProductsArgs& args)
       : args_(args),
         head_(static_cast<int>(blockIdx.y)),
+        warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32) {
-    const int column_blocks = args.out_dim / (kHeadWarpCols * kWarps);
-    column_ = (static_cast<int>(blockIdx.x) % column_blocks * kWarps + static_cast<int>(threadIdx.x) / 32) * kHeadWarpCols;
+    const int column_blocks = args.out_dim / kHeadCols;
+    column_ = static_cast<int>(blockIdx.x) % column_blocks * kHeadCols;
     first_row_ = static_cast<int>(blockIdx.x) / column_blocks * 16 * kRowBlocks;
     const auto* all = static_cast<const uint16_t*>(args.weight);
-    weight_ = all + head_ * args.weight_head_stride + static_cast<int64_t>(column_ + lane_ / 4) * args.in_dim + lane_ % 4 * 8;
+    weight_ = all + head_ * args.weight_head_stride + static_cast<int64_t>(column_ + lane_ / 4) * args.in_dim + depth(0);
   }
 
-  WW_DEVICE void run() {
+  WW_DEVICE void run(Sums& sums) {
+    const int steps = args_.in_dim / kHeadDepthMultiple;
 #pragma unroll
-    for (int i = 0; i < kHeadStepsAhead; ++i) load_weights(i, i);
+    for (int i = 0; i < kHeadStepsAhead; ++i) load_weights(i, i, steps);
     ptx::grid_dependency_wait();
-    for (int step = 0; step < args_.in_dim / kHeadStep; step += kHeadStepsAhead) {
+    for (int step = 0; step < steps; step += kHeadStepsAhead) {
 #pragma unroll
       for (int i = 0; i < kHeadStepsAhead; ++i) {
-        multiply(step + i, i);
-        if (step + kHeadStepsAhead < args_.in_dim / kHeadStep) load_weights(step + kHeadStepsAhead + i, i);
+        if (step + i < steps) multiply(step + i, i);
+        load_weights(step + kHeadStepsAhead + i, i, steps);
       }
     }
-    store();
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[warp_][m][i / 4][i % 4][lane_] = sums_[m][i / 4][i % 4];
+    }
+    __syncthreads();
+    for (int tile = warp_; tile < 2 * kRowBlocks; tile += kHeadWarps) store(sums, tile / 2, tile % 2);
   }
 
  private:
-  WW_DEVICE void load_weights(int step, int slot) {
+  // Where the lane's eight numbers of the warp's step stand.
+  WW_DEVICE int depth(int step) const { return (step * kHeadWarps + warp_) * kHeadStep + lane_ % 4 * 8; }
+
+  WW_DEVICE void load_weights(int step, int slot, int steps) {
+    if (step >= steps) return;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      ahead_[slot][n] = *reinterpret_cast<const uint4*>(weight_ + static_cast<int64_t>(n) * 8 * args_.in_dim + step * kHeadStep);
+      const auto* from = weight_ + static_cast<int64_t>(n) * 8 * args_.in_dim + step * kHeadDepthMultiple;
+      ahead_[slot][n] = *reinterpret_cast<const uint4*>(from);
     }
   }
 
@@ -66,7 +83,7 @@ class HeadProducts {
   WW_DEVICE uint4 load_row(int row, int step) const {
     if (row >= args_.rows) return uint4{0, 0, 0, 0};
     const auto* from = static_cast<const uint16_t*>(args_.x) + row * args_.x_stride + head_ * args_.x_head_stride;
-    return *reinterpret_cast<const uint4*>(from + step * kHeadStep + lane_ % 4 * 8);
+    return *reinterpret_cast<const uint4*>(from + depth(step));
   }
 
   WW_DEVICE void multiply(int step, int slot) {
@@ -83,24 +100,24 @@ class HeadProducts {
     }
   }
 
-  WW_DEVICE void store() const {
+  WW_DEVICE void store(const Sums& sums, int m, int n) const {
+    float total[4];
 #pragma unroll
-    for (int m = 0; m < kRowBlocks; ++m) {
+    for (int i = 0; i < 4; ++i) {
+      total[i] = sums[0][m][n][i][lane_];
+      for (int warp = 1; warp < kHeadWarps; ++warp) total[i] += sums[warp][m][n][i][lane_];
+    }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = first_row_ + m * 16 + half * 8 + lane_ / 4;
-        if (row >= args_.rows) continue;
-        auto* to = static_cast<uint16_t*>(args_.y) + row * args_.y_stride + head_ * args_.y_head_stride + column_ + lane_ % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          *reinterpret_cast<ptx::u32*>(to + n * 8) = E::pack(sums_[m][n][half * 2], sums_[m][n][half * 2 + 1]);
-        }
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row_ + m * 16 + half * 8 + lane_ / 4;
+      if (row >= args_.rows) continue;
+      auto* to = static_cast<uint16_t*>(args_.y) + row * args_.y_stride + head_ * args_.y_head_stride + column_ + n * 8 + lane_ % 4 * 2;
+      *reinterpret_cast<ptx::u32*>(to) = E::pack(total[half * 2], total[half * 2 + 1]);
     }
   }
 
   const HeadProductsArgs& args_;
-  const int head_, lane_;
+  const int head_, warp_, lane_;
   int column_, first_row_;
   const uint16_t* weight_;
   uint4 ahead_[kHeadStepsAhead][2];
@@ -108,10 +125,11 @@ class HeadProducts {
 };
 
 // Grid: (row blocks x column blocks, the latter fastest; heads).
-template <class E, int kRowBlocks, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps) head_products_kernel(const __grid_constant__ HeadProductsArgs args) {
+template <class E, int kRowBlocks>
+__global__ void __launch_bounds__(32 * kHeadWarps) head_products_kernel(const __grid_constant__ HeadProductsArgs args) {
+  __shared__ typename HeadProducts<E, kRowBlocks>::Sums sums;
   ptx::launch_dependents();
-  HeadProducts<E, kRowBlocks, kWarps>(args).run();
+  HeadProducts<E, kRowBlocks>(args).run(sums);
 }
 
 }  // namespace warpweave::gpu
