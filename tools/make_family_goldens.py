@@ -16,6 +16,7 @@ import sys
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -145,10 +146,21 @@ FAMILIES |= {
     "dynamic": ("llama", dict(rope("dynamic", factor=8.0), max_position_embeddings=16), "bfloat16"),
 }
 
+HYBRID = dict(rope("default", partial_rotary_factor=0.25), num_hidden_layers=3,
+              layer_types=["linear_attention", "full_attention", "linear_attention"], linear_num_key_heads=2,
+              linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4)
+
+FAMILIES |= {
+    "qwen3_5": ("qwen3_5_text", dict(HYBRID, tie_word_embeddings=True), "bfloat16"),
+    "qwen3_5-moe": ("qwen3_5_moe_text", dict(HYBRID, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                                             shared_expert_intermediate_size=40), "bfloat16"),
+}
+FAMILIES["qwen3_5-moe-wrapped"] = FAMILIES["qwen3_5-moe"]
+
 
 def randomize(model, dtype, generator):
     """Weights under which every part of the model shows in the logits, exact in `dtype`."""
-    offset_norms = any(family in type(model).__name__ for family in ("Gemma", "Qwen3Next"))
+    offset_norms = any(family in type(model).__name__ for family in ("Gemma", "Qwen3Next", "Qwen3_5"))
     for name, weight in model.named_parameters():
         zero_is_one = offset_norms and "linear_attn" not in name
         noise = torch.randn(weight.shape, generator=generator)
@@ -210,6 +222,30 @@ def write_golden(folder, value):
     (folder / "golden.json").write_text(head + ', "logits": [\n' + rows + "\n]}\n")
 
 
+def wrap_language_model(folder):
+    """Leaves the model as part of one with a vision tower, and its experts in tensors of all of them."""
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = [config["architectures"][0].replace("ForCausalLM", "ForConditionalGeneration")]
+    outer = {"architectures": config.pop("architectures"), "model_type": config["model_type"].removesuffix("_text"),
+             "text_config": config}
+    (folder / "config.json").write_text(json.dumps(outer, indent=2) + "\n")
+    tensors, experts = {}, {}
+    for tensor_name, tensor in load_file(folder / "model.safetensors").items():
+        tensor_name = tensor_name.replace("model.", "model.language_model.", 1)
+        block, found, rest = tensor_name.partition("experts.")
+        if found and rest[0].isdigit():
+            expert, matrix, _ = rest.split(".")
+            experts.setdefault(block, {})[int(expert), matrix] = tensor
+        else:
+            tensors[tensor_name] = tensor
+    for block, parts in experts.items():
+        count = len(parts) // 3
+        tensors[block + "experts.gate_up_proj"] = torch.stack(
+            [torch.cat([parts[e, "gate_proj"], parts[e, "up_proj"]]) for e in range(count)])
+        tensors[block + "experts.down_proj"] = torch.stack([parts[e, "down_proj"] for e in range(count)])
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def show_sizes(name):
     print(name, {f.name: f.stat().st_size for f in sorted((OUT / name).iterdir())})
 
@@ -240,6 +276,8 @@ def make_family(name):
     saved = model.to(getattr(torch, dtype))
     saved.config.dtype = getattr(torch, dtype)
     saved.save_pretrained(folder)
+    if name.endswith("-wrapped"):
+        wrap_language_model(folder)
     (folder / "model.safetensors").chmod(0o644)
     write_golden(folder, value)
 

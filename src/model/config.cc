@@ -55,7 +55,8 @@ void read_linear_layers(ConfigReader& config, ModelConfig& out) {
 }
 
 void read_linear_attention(ConfigReader& config, ModelConfig& out) {
-  if (out.model_type != "qwen3_next") return;
+  if (!is_gated_hybrid(out.model_type)) return;
+  if (!config.boolean("attn_output_gate", true)) config.fail("attn_output_gate", "must be true: attention passes a gate");
   constexpr int kMostHeads = 4096, kWidestHead = 256;
   LinearAttnConfig& linear = out.linear.emplace();
   linear.k_heads = config.required_integer("linear_num_key_heads", 1, kMostHeads);
@@ -154,7 +155,7 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
     config.fail("num_experts_per_tok", "must be at most num_experts");
   }
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
-  const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || out.model_type == "qwen3_next";
+  const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || is_gated_hybrid(out.model_type);
   out.norm_topk_prob = config.boolean("norm_topk_prob", normed);
   out.routed_scaling_factor = config.number("routed_scaling_factor", 1, -1e6, 1e6);
   out.router_jitter_noise = config.number("router_jitter_noise", 0.01, 0, 1e6);
@@ -221,7 +222,9 @@ void read_multipliers(ConfigReader& config, ModelConfig& out) {
 void read_shape(ConfigReader& config, ModelConfig& out) {
   out.vocab_size = config.required_integer("vocab_size", 1, 1 << 24);
   out.hidden_size = config.required_integer("hidden_size", 1, kMaxDim);
-  out.intermediate_size = config.required_integer("intermediate_size", 1, kMaxDim);
+  const bool experts_alone = out.model_type == "qwen3_5_moe_text";  // no layer is dense
+  out.intermediate_size = experts_alone ? config.integer("intermediate_size", 1, 1, kMaxDim)
+                                        : config.required_integer("intermediate_size", 1, kMaxDim);
   out.num_layers = config.required_integer("num_hidden_layers", 1, 4096);
   out.num_q_heads = config.required_integer("num_attention_heads", 1, 65536);
   out.num_kv_heads = config.integer("num_key_value_heads", out.num_q_heads, 1, 65536);

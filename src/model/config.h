@@ -67,6 +67,11 @@ struct Fp8Config {
   int block_cols = 0;
 };
 
+// Qwen3-Next and Qwen3.5 by their model_type, whose layers are gated delta nets and gated attention.
+inline bool is_gated_hybrid(std::string_view model_type) {
+  return model_type == "qwen3_next" || model_type == "qwen3_5_text" || model_type == "qwen3_5_moe_text";
+}
+
 // Layers of linear attention by the gated delta rule (src/linear/linear_attn.h), which keep a state in place of K/V.
 struct LinearAttnConfig {
   int k_heads = 0;                        // of q, too

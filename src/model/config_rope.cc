@@ -35,7 +35,7 @@ void read_longrope(ConfigReader& config, RopeConfig& rope) {
 // The part of a head that is rotated, where a file leaves it out.
 double default_rotated_part(const std::string& model_type) {
   if (model_type == "glm4" || model_type == "glm4_moe") return 0.5;
-  return model_type == "qwen3_next" || model_type == "stablelm" ? 0.25 : 1.0;
+  return is_gated_hybrid(model_type) || model_type == "stablelm" ? 0.25 : 1.0;
 }
 
 RopeConfig::Type read_type(ConfigReader& r, const std::string& model_type) {

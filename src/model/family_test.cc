@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                                          "hunyuan", "seed_oss", "dynamic", "gguf-gemma", "gguf-phi3", "gguf-olmo2", "gguf-olmo3",
                                          "gguf-granite", "gguf-cohere2", "gguf-glm4", "gguf-smollm3", "gguf-stablelm",
                                          "gguf-starcoder2", "gguf-exaone4", "gguf-ernie4_5", "gguf-hunyuan",
-                                         "gguf-seed_oss"),
+                                         "gguf-seed_oss", "qwen3_5", "qwen3_5-moe", "qwen3_5-moe-wrapped"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -218,7 +218,8 @@ TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
   for (const char* name : {"llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "qwen3-next", "gemma2",
                            "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe",
                            "phi3", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3", "stablelm",
-                           "stablelm-parallel", "starcoder2", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic"}) {
+                           "stablelm-parallel", "starcoder2", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic",
+                           "qwen3_5", "qwen3_5-moe"}) {
     auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
     ASSERT_NE(run, nullptr) << name;
     const int32_t ids[] = {5, 6, 7, 8};

@@ -10,6 +10,7 @@
 #include "model/families/family.h"
 #include "model/fp8_weights.h"
 #include "model/gguf_model.h"
+#include "model/renamed_weights.h"
 
 namespace warpweave {
 namespace {
@@ -183,6 +184,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
   } else {
     WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
+    out.weights = language_model_weights(std::move(out.weights));
   }
   WW_RETURN_IF_ERROR(open_quantized(path, options, out));
   if (!options.skip_tokenizer) {

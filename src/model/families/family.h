@@ -66,7 +66,9 @@ struct FamilyTraits {
   AttentionNames attention_names;
   MlpNames mlp_names;
   bool fused_experts = false;         // gpt-oss: one transposed tensor for all experts
+  bool stacked_experts = false;       // Qwen3.5: where experts have no tensors of their own, one holds all, gate's rows before up's
   bool shared_expert_gate = false;    // the shared experts' result times a sigmoid
+  bool split_linear_input = false;    // a gated delta net has tensors of q k v, z, b and a, in place of qkvz and ba
   ExpertNames expert_names;
   float norm_weight_offset = 0;
   float embedding_scale = 1;
@@ -98,6 +100,7 @@ FamilyTraits qwen2_traits(const ModelConfig& config);
 FamilyTraits qwen3_traits(const ModelConfig& config);
 FamilyTraits qwen3_moe_traits(const ModelConfig& config);
 FamilyTraits qwen3_next_traits(const ModelConfig& config);
+FamilyTraits qwen3_5_traits(const ModelConfig& config);
 FamilyTraits gemma2_traits(const ModelConfig& config);
 FamilyTraits gemma3_traits(const ModelConfig& config);
 FamilyTraits gpt_oss_traits(const ModelConfig& config);

@@ -13,6 +13,8 @@ constexpr Family kFamilies[] = {
     {"MixtralForCausalLM", mixtral_traits},   {"Qwen2MoeForCausalLM", qwen2_moe_traits},
     {"Glm4MoeForCausalLM", glm4_moe_traits},  {"OlmoeForCausalLM", olmoe_traits},
     {"Qwen3NextForCausalLM", qwen3_next_traits},
+    {"Qwen3_5ForCausalLM", qwen3_5_traits},   {"Qwen3_5ForConditionalGeneration", qwen3_5_traits},
+    {"Qwen3_5MoeForCausalLM", qwen3_5_traits}, {"Qwen3_5MoeForConditionalGeneration", qwen3_5_traits},
     {"PhimoeForCausalLM", phimoe_traits},     {"PhiMoEForCausalLM", phimoe_traits},
     {"Phi3ForCausalLM", phi3_traits},         {"Olmo2ForCausalLM", olmo2_traits},
     {"Olmo3ForCausalLM", olmo2_traits},       {"GraniteForCausalLM", granite_traits},

@@ -25,6 +25,7 @@ class ExpertsBuilder {
   Status shared_experts();
   Status single_experts(Experts& experts);
   Status fused_experts(Experts& experts);
+  Status stacked_experts(Experts& experts);
 
   TensorPacker<Target>& pack_;
   const BranchNames& names_;
@@ -44,7 +45,14 @@ auto ExpertsBuilder<Target>::build() -> Result<ExpertsWeightsOf<Device>> {
   WW_RETURN_IF_ERROR(shared_experts());
   Experts experts;
   pack_.target.begin_experts(pack_.config.num_experts);
-  WW_RETURN_IF_ERROR(pack_.traits.fused_experts ? fused_experts(experts) : single_experts(experts));
+  const std::string first = names_.prefix + "experts.0." + pack_.traits.expert_names.gate + ".weight";
+  if (pack_.traits.fused_experts) {
+    WW_RETURN_IF_ERROR(fused_experts(experts));
+  } else if (pack_.traits.stacked_experts && !pack_.source->has(first)) {
+    WW_RETURN_IF_ERROR(stacked_experts(experts));
+  } else {
+    WW_RETURN_IF_ERROR(single_experts(experts));
+  }
   WW_ASSIGN_OR_RETURN(out_.experts, pack_.target.experts(std::move(experts)));
   return std::move(out_);
 }
@@ -89,6 +97,34 @@ Status ExpertsBuilder<Target>::single_experts(Experts& experts) {
                                                   hidden_, pack_.traits.activation));
     WW_ASSIGN_OR_RETURN(out.down, pack_.linear({{expert + names.down + ".weight", hidden_, ""}}, ffn));
   }
+  return {};
+}
+
+// Qwen3.5: [experts, gate's rows and up's, hidden] and [experts, hidden, ffn].
+template <typename Target>
+Status ExpertsBuilder<Target>::stacked_experts(Experts& experts) {
+  const int64_t ffn = pack_.config.moe_intermediate_size, n = pack_.config.num_experts;
+  const int64_t up_shape[] = {n, 2 * ffn, hidden_}, down_shape[] = {n, hidden_, ffn};
+  WW_ASSIGN_OR_RETURN(const TensorView up, pack_.source->find(names_.prefix + "experts.gate_up_proj", up_shape));
+  WW_ASSIGN_OR_RETURN(const TensorView down, pack_.source->find(names_.prefix + "experts.down_proj", down_shape));
+  const auto of_expert = [](const TensorView& all, int64_t expert) {
+    TensorView one = all;
+    one.rank = 2;
+    one.shape = {all.shape[1], all.shape[2]};
+    one.data = static_cast<const std::byte*>(all.data) + expert * static_cast<int64_t>(one.size_bytes());
+    return one;
+  };
+  for (int64_t e = 0; e < n; ++e) {
+    const LinearPart gate_rows{.weight = of_expert(up, e), .bias = {}, .rows = ffn, .stays = true};
+    LinearPart up_rows = gate_rows;
+    up_rows.first_row = ffn;
+    auto& expert = experts.emplace_back();
+    WW_ASSIGN_OR_RETURN(expert.gate_up, pack_.target.pack({gate_rows, up_rows}, pack_.traits.activation, false));
+    WW_ASSIGN_OR_RETURN(expert.down, pack_.target.pack({LinearPart{.weight = of_expert(down, e), .bias = {}, .stays = true}},
+                                                       GluActivation::none, false));
+  }
+  pack_.source->release(up);
+  pack_.source->release(down);
   return {};
 }
 

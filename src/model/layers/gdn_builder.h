@@ -1,4 +1,4 @@
-// Finds and packs the weights of a gated delta net, whose checkpoints keep the parts of a k head side by side.
+// Finds and packs the weights of a gated delta net.
 #pragma once
 
 #include <string>
@@ -9,6 +9,24 @@
 #include "model/tensor_packer.h"
 
 namespace warpweave {
+
+// Qwen3-Next's: each k head has its q, k, v and z side by side, then its b and a.
+template <typename Target>
+auto build_grouped_gdn_input(TensorPacker<Target>& pack, const BranchNames& names, const LinearAttnShape& shape)
+    -> Result<typename Target::Device::Linear> {
+  const int64_t hidden = pack.config.hidden_size, v_width = int64_t{shape.v_heads} * shape.v_dim;
+  const std::string name = names.prefix + "in_proj_qkvz.weight";
+  const int64_t qkvz_shape[] = {shape.conv_channels() + v_width, hidden}, ba_shape[] = {2 * shape.v_heads, hidden};
+  WW_ASSIGN_OR_RETURN(const TensorView qkvz, pack.source->find(name, qkvz_shape));
+  WW_ASSIGN_OR_RETURN(const TensorView ba, pack.source->find(names.prefix + "in_proj_ba.weight", ba_shape));
+  WW_ASSIGN_OR_RETURN(std::vector<LinearPart> parts, gdn_grouped_input(shape, qkvz, ba));
+  for (LinearPart& part : parts) part.stays = true;
+  auto in = pack.target.pack(std::move(parts), GluActivation::none, false);
+  pack.source->release(qkvz);
+  pack.source->release(ba);
+  if (!in.ok()) return in.status().with_context(name);
+  return in;
+}
 
 template <typename Target>
 auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
@@ -21,17 +39,14 @@ auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
   layer.norm_eps = static_cast<float>(config.norm_eps);
   const int64_t hidden = config.hidden_size, channels = layer.shape.conv_channels();
 
-  const std::string name = names.prefix + "in_proj_qkvz.weight";
-  const int64_t qkvz_shape[] = {channels + layer.v_width(), hidden}, ba_shape[] = {2 * layer.shape.v_heads, hidden};
-  WW_ASSIGN_OR_RETURN(const TensorView qkvz, pack.source->find(name, qkvz_shape));
-  WW_ASSIGN_OR_RETURN(const TensorView ba, pack.source->find(names.prefix + "in_proj_ba.weight", ba_shape));
-  WW_ASSIGN_OR_RETURN(std::vector<LinearPart> parts, gdn_grouped_input(layer.shape, qkvz, ba));
-  for (LinearPart& part : parts) part.stays = true;
-  auto in = pack.target.pack(std::move(parts), GluActivation::none, false);
-  pack.source->release(qkvz);
-  pack.source->release(ba);
-  if (!in.ok()) return in.status().with_context(name);
-  layer.in = std::move(in).value();
+  if (pack.traits.split_linear_input) {
+    const auto part = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+    WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("in_proj_qkv", channels), part("in_proj_z", layer.v_width()),
+                                               part("in_proj_b", layer.shape.v_heads), part("in_proj_a", layer.shape.v_heads)},
+                                              hidden));
+  } else {
+    WW_ASSIGN_OR_RETURN(layer.in, build_grouped_gdn_input(pack, names, layer.shape));
+  }
   WW_ASSIGN_OR_RETURN(layer.out, pack.linear({{names.prefix + "out_proj.weight", hidden, ""}}, layer.v_width()));
 
   const int64_t conv_shape[] = {channels, 1, layer.conv_width};
