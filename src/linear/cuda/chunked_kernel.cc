@@ -162,7 +162,7 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mo
       return norm(call, p);
     case RecurrentMode::decode: break;
   }
-  if (call.norm != nullptr && p.decay_channels == 1 && p.k_dim <= kDecodeNormedDim) {
+  if (call.norm != nullptr && decode_takes(p)) {
     p.has_norm = true;
     p.norm = *call.norm;
     p.state_settled = call.conv != nullptr;

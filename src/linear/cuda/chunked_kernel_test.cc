@@ -17,6 +17,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 }  // namespace warpweave
 
 #include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/decode.cuh"
 #include "linear/cuda/rows.cuh"
 
 #include "attention/cuda/testing/shared_array.h"
@@ -36,12 +37,14 @@ class HostDevice : public LinearDevice {
   int multiprocessors() const override { return 4; }
   bool has_wgmma() const override { return true; }
 
-  void decode(const LinearParams& p, void*) override {
-    if (p.has_norm) {
-      decode_normed_grid(p, [&]<class C>(int x, int y) { run(x, y, decode_threads(p.v_dim), 0, [&] { decode_normed<C>(p); }); });
+  void decode(const LinearParams& given, void*) override {
+    LinearParams p = given;
+    if (!decode_takes(p)) {
+      recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
       return;
     }
-    recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
+    p.decode_rows = decode_rows(p, 4);
+    decode_grid(p, [&]<class C>(int x, int y) { run(x, y, 2 * p.decode_rows, 0, [&] { decode_step<C>(p); }); });
   }
   void commit(const LinearParams& p, void*) override {
     recurrent_grid<RecurrentMode::commit>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });

@@ -35,7 +35,7 @@ class CudaLinearDevice : public LinearDevice {
 
   void decode(const LinearParams& p, void* stream) override {
     const auto on = static_cast<cudaStream_t>(stream);
-    p.has_norm ? launch_decode_normed(p, on) : launch_decode(p, on);
+    decode_takes(p) ? launch_decode_step(p, on) : launch_decode(p, on);
   }
   void commit(const LinearParams& p, void* stream) override { launch_commit(p, static_cast<cudaStream_t>(stream)); }
   void extend_exactly(const LinearParams& p, void* stream) override {

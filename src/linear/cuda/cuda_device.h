@@ -18,7 +18,7 @@ std::unique_ptr<LinearDevice> make_cuda_device();
 
 // One file each (decode.cu, recurrent.cu, recurrent_extend.cu, prepare_*.cu, scan_*.cu).
 void launch_decode(const LinearParams& p, cudaStream_t stream);
-void launch_decode_normed(const LinearParams& p, cudaStream_t stream);
+void launch_decode_step(const LinearParams& p, cudaStream_t stream);
 void launch_commit(const LinearParams& p, cudaStream_t stream);
 void launch_extend_exactly(const LinearParams& p, cudaStream_t stream);
 void launch_prepare_bf16(const LinearParams& p, cudaStream_t stream);

@@ -6,9 +6,11 @@
 
 namespace warpweave::linear {
 
-void launch_decode_normed(const LinearParams& p, cudaStream_t stream) {
-  decode_normed_grid(p, [&]<class C>(int x, int y) {
-    gpu::launch_dependent({dim3(x, y), dim3(decode_threads(p.v_dim)), 0, stream}, decode_normed<C>, p);
+void launch_decode_step(const LinearParams& given, cudaStream_t stream) {
+  LinearParams p = given;
+  p.decode_rows = decode_rows(p, gpu::num_sms());
+  decode_grid(p, [&]<class C>(int x, int y) {
+    gpu::launch_dependent({dim3(x, y), dim3(2 * p.decode_rows), 0, stream}, decode_step<C>, p);
   });
 }
 

@@ -40,12 +40,25 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
   else sizes.template operator()<Bf16State>();
 }
 
+// Rows of a block of decode.cuh: all of a head where they are normed, fewer where multiprocessors would idle.
+inline int decode_rows(const LinearParams& p, int multiprocessors) {
+  if (p.has_norm) return p.v_dim;
+  const bool few = int64_t{p.batch.num_requests} * p.v_heads < 2 * multiprocessors;
+  for (int rows = few ? 32 : 128; rows > 16; rows /= 2) {
+    if (p.v_dim % rows == 0) return rows;
+  }
+  return 16;
+}
+
 template <class Run>
-void decode_normed_grid(const LinearParams& p, const Run& run) {
+void decode_grid(const LinearParams& p, const Run& run) {
+  const auto kinds = [&]<class State, int kDim> {
+    const int blocks = p.v_heads * (p.v_dim / p.decode_rows);
+    if (p.decay_channels > 1) run.template operator()<DecodeConfig<State, kDim, true>>(blocks, p.batch.num_requests);
+    else run.template operator()<DecodeConfig<State, kDim, false>>(blocks, p.batch.num_requests);
+  };
   const auto sizes = [&]<class State> {
-    with_dim<64, 128>(p.k_dim, [&]<int kDim> {
-      run.template operator()<DecodeConfig<State, kDim>>(p.v_heads, p.batch.num_requests);
-    });
+    with_dim<64, kDecodeMostDim>(p.k_dim, [&]<int kDim> { kinds.template operator()<State, kDim>(); });
   };
   if (p.state.dtype == DType::f32) sizes.template operator()<F32State>();
   else sizes.template operator()<Bf16State>();

@@ -6,8 +6,6 @@
 
 namespace warpweave::linear {
 
-inline constexpr int kDecodeNormedDim = 128;
-
 // How chunk_scan is cut: 64 columns of V per group of four warps.
 struct ScanShape {
   bool wgmma = false;
@@ -20,7 +18,7 @@ class LinearDevice {
   virtual int multiprocessors() const = 0;
   virtual bool has_wgmma() const = 0;
 
-  virtual void decode(const LinearParams& p, void* stream) = 0;  // has_norm: GDN, k_dim up to kDecodeNormedDim
+  virtual void decode(const LinearParams& p, void* stream) = 0;  // has_norm: where decode_takes()
   virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32
   virtual void commit(const LinearParams& p, void* stream) = 0;
   virtual void make_rows(const RowsParams& p, void* stream) = 0;

@@ -12,6 +12,8 @@ inline constexpr int kChunk = kLinearAttnChunkTokens;
 // Decays are powers of two with exponents of at least this: less is 0 in f32, and sums of a chunk keep their precision.
 inline constexpr float kLeastLog2Decay = -160.0f;
 
+inline constexpr int kDecodeMostDim = 128;  // of k, that decode.cuh takes
+
 enum class RecurrentMode { decode, extend, commit };
 
 // A piece of a request that is computed at once.
@@ -58,10 +60,14 @@ struct LinearParams {
   int64_t out_token_stride = 0;
   bool out_vectors = false;          // rows of 16-bit outputs begin at multiples of 16 bytes
   bool writes_state = true;
-  bool has_norm = false;             // of decode, within its kernel
+  int decode_rows = 0;               // of a block of decode.cuh: 32, 64, .. that divide v_dim, all of it with a norm
+  bool has_norm = false;             // of decode.cuh, within its kernel
   LinearAttnNorm norm;
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one
   ChunkWork work;
 };
+
+// Whether decode.cuh has this shape.
+inline bool decode_takes(const LinearParams& p) { return p.k_dim == 64 || p.k_dim == kDecodeMostDim; }
 
 }  // namespace warpweave::linear
