@@ -23,8 +23,8 @@ def random_k_blocks(shape, quant, rng):
     block, size = gguf.GGML_QUANT_SIZES[quant]
     blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
     scale = (rng.uniform(0.5, 1.5, len(blocks)) / math.sqrt(shape[1])).astype(np.float32)
-    if quant == Quant.Q4_K:  # d, dmin, 12 bytes of 6-bit scales and mins, 128 of quants
-        blocks[:, 0:2] = (scale / 150).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    if quant in (Quant.Q4_K, Quant.Q5_K):  # d, dmin, 12 bytes of 6-bit scales and mins, quants
+        blocks[:, 0:2] = (scale / (150 if quant == Quant.Q4_K else 300)).astype(np.float16).view(np.uint8).reshape(-1, 2)
         blocks[:, 2:4] = (scale / 20).astype(np.float16).view(np.uint8).reshape(-1, 2)
     else:  # Q6_K: 128 low bits, 64 high bits, 16 int8 scales, d
         blocks[:, 208:210] = (scale / 1400).astype(np.float16).view(np.uint8).reshape(-1, 2)
@@ -84,7 +84,7 @@ def make_gguf():
         ("output.weight", "lm_head.weight", Quant.Q8_0, 0),
         ("blk.0.attn_norm.weight", layer + "input_layernorm.weight", Quant.F32, 0),
         ("blk.0.attn_q.weight", layer + "self_attn.q_proj.weight", Quant.Q4_1, heads),
-        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", Quant.Q4_1, kv_heads),
+        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", Quant.Q5_K, kv_heads),
         ("blk.0.attn_v.weight", layer + "self_attn.v_proj.weight", Quant.Q6_K, 0),
         ("blk.0.attn_output.weight", layer + "self_attn.o_proj.weight", Quant.BF16, 0),
         ("blk.0.ffn_norm.weight", layer + "post_attention_layernorm.weight", Quant.F32, 0),
@@ -98,7 +98,7 @@ def make_gguf():
     writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32), raw_dtype=Quant.F32)
     for gguf_name, name, quant, permuted_heads in tensors:
         shape = tuple(state[name].shape)
-        if quant in (Quant.Q4_K, Quant.Q6_K):
+        if quant in (Quant.Q4_K, Quant.Q5_K, Quant.Q6_K):
             data = random_k_blocks(shape, quant, rng)
         else:
             values = rng.standard_normal(shape).astype(np.float32)

@@ -20,6 +20,7 @@ std::optional<DType> tensor_dtype(uint32_t ggml_type) {
     case 3: return DType::q4_1;
     case 8: return DType::q8_0;
     case 12: return DType::q4_k;
+    case 13: return DType::q5_k;
     case 14: return DType::q6_k;
     case 30: return DType::bf16;
     default: return std::nullopt;
@@ -148,7 +149,7 @@ Status read_tensor_entry(Cursor& in, TensorEntry& out) {
   const std::optional<DType> dtype = tensor_dtype(type);
   if (!dtype) {
     return Status::unsupported("tensor " + out.name + " has the GGML type " + std::to_string(type) +
-                               "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K");
+                               "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q4_K Q5_K Q6_K");
   }
   out.view.dtype = *dtype;
   if (out.view.shape[rank - 1] % dtype_info(*dtype).block_elements != 0) {

@@ -17,6 +17,7 @@ template BlockQ8_0 read_block<BlockQ8_0>(const void*, int64_t);
 template BlockQ4_0 read_block<BlockQ4_0>(const void*, int64_t);
 template BlockQ4_1 read_block<BlockQ4_1>(const void*, int64_t);
 template BlockQ4K read_block<BlockQ4K>(const void*, int64_t);
+template BlockQ5K read_block<BlockQ5K>(const void*, int64_t);
 template BlockQ6K read_block<BlockQ6K>(const void*, int64_t);
 
 namespace {
@@ -42,6 +43,9 @@ int block_code(const BlockQ4_1& block, int i) { return nibble_of(block.codes, i,
 int block_code(const BlockQ4K& block, int i) {
   return nibble_of(block.codes + i / 64 * 32, i % 64, 32);
 }
+int block_code(const BlockQ5K& block, int i) {
+  return nibble_of(block.codes + i / 64 * 32, i % 64, 32) | (block.high[i % 32] >> (i / 32) & 1) << 4;
+}
 int block_code(const BlockQ6K& block, int i) {
   // Each half of 128 elements: four runs of 32 share 64 low bytes and 32 high bytes.
   const int half = i / 128, run = i % 128 / 32, l = i % 32;
@@ -50,8 +54,8 @@ int block_code(const BlockQ6K& block, int i) {
   return (run < 2 ? low & 15 : low >> 4) | (high >> (2 * run) & 3) << 4;
 }
 
-void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min) {
-  const uint8_t* s = block.scales;
+namespace {
+void scale_min(const uint8_t* s, int g, int* scale, int* min) {
   if (g < 4) {
     *scale = s[g] & 63;
     *min = s[g + 4] & 63;
@@ -60,6 +64,16 @@ void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min) {
     *min = (s[g + 4] >> 4) | (s[g] >> 6) << 4;
   }
 }
+template <typename Block>
+float scaled_value(const Block& b, int i) {
+  int scale, min;
+  block_scale_min(b, i / 32, &scale, &min);
+  return f16_to_f32(b.d) * scale * block_code(b, i) - f16_to_f32(b.dmin) * min;
+}
+}  // namespace
+
+void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min) { scale_min(block.scales, g, scale, min); }
+void block_scale_min(const BlockQ5K& block, int g, int* scale, int* min) { scale_min(block.scales, g, scale, min); }
 
 void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* out) {
   switch (dtype) {
@@ -79,11 +93,10 @@ void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* o
       });
       break;
     case DType::q4_k:
-      each_block<BlockQ4K>(data, n, out, [](const BlockQ4K& b, int i) {
-        int scale, min;
-        block_scale_min(b, i / 32, &scale, &min);
-        return f16_to_f32(b.d) * scale * block_code(b, i) - f16_to_f32(b.dmin) * min;
-      });
+      each_block<BlockQ4K>(data, n, out, scaled_value<BlockQ4K>);
+      break;
+    case DType::q5_k:
+      each_block<BlockQ5K>(data, n, out, scaled_value<BlockQ5K>);
       break;
     case DType::q6_k:
       each_block<BlockQ6K>(data, n, out, [](const BlockQ6K& b, int i) {

@@ -31,6 +31,14 @@ struct BlockQ4K {       // elements 64j + i: low nibbles of codes[32j + i], then
   uint8_t scales[12];   // eight 6-bit scales and eight 6-bit mins
   uint8_t codes[128];
 };
+struct BlockQ5K {       // q4_k with a fifth bit: bit j of high[i] for elements 32j + i
+  static constexpr int kElements = 256;
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t scales[12];
+  uint8_t high[32];
+  uint8_t codes[128];
+};
 struct BlockQ6K {
   static constexpr int kElements = 256;
   uint8_t low[128];
@@ -39,20 +47,22 @@ struct BlockQ6K {
   uint16_t d;
 };
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 &&
-              sizeof(BlockQ4K) == 144 && sizeof(BlockQ6K) == 210);
+              sizeof(BlockQ4K) == 144 && sizeof(BlockQ5K) == 176 && sizeof(BlockQ6K) == 210);
 
 // Blocks in a file are not aligned: these copy out of `data`.
 template <typename Block>
 Block read_block(const void* data, int64_t index);
 
-// Code of element i, before any offset: 0..15, or 0..63 for q6_k, or the signed byte of q8_0.
+// Code of element i, before any offset: 0..15, 0..31 for q5_k, 0..63 for q6_k, or the signed byte of q8_0.
 int block_code(const BlockQ8_0& block, int i);
 int block_code(const BlockQ4_0& block, int i);
 int block_code(const BlockQ4_1& block, int i);
 int block_code(const BlockQ4K& block, int i);
+int block_code(const BlockQ5K& block, int i);
 int block_code(const BlockQ6K& block, int i);
 // 6-bit scale and min of group g (0..7) of 32 elements.
 void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min);
+void block_scale_min(const BlockQ5K& block, int g, int* scale, int* min);
 
 // n elements (a multiple of the block) to f32, in plain scalar code.
 void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* out);

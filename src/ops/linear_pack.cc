@@ -64,7 +64,8 @@ void put_block(const BlockQ4_1& block, int lane, PanelQ4_1& out) {
   out.m[lane] = block.m;
   put_nibble_codes(block, lane, out.codes);
 }
-void put_block(const BlockQ4K& block, int lane, PanelQ4K& out) {
+template <typename Block, typename Panel>
+void put_scales_and_mins(const Block& block, int lane, Panel& out) {
   out.d[lane] = block.d;
   out.dmin[lane] = block.dmin;
   for (int g = 0; g < 8; ++g) {
@@ -74,6 +75,13 @@ void put_block(const BlockQ4K& block, int lane, PanelQ4K& out) {
     out.mins[g][lane] = static_cast<uint8_t>(min);
   }
   put_nibble_codes(block, lane, out.codes);
+}
+void put_block(const BlockQ4K& block, int lane, PanelQ4K& out) { put_scales_and_mins(block, lane, out); }
+void put_block(const BlockQ5K& block, int lane, PanelQ5K& out) {
+  put_scales_and_mins(block, lane, out);
+  for (int i = 0; i < 256; ++i) {
+    out.high[i / 32][lane][i % 4] |= static_cast<uint8_t>(block_code(block, i) >> 4 << (i % 32 / 4));
+  }
 }
 void put_block(const BlockQ6K& block, int lane, PanelQ6K& out) {
   out.d[lane] = block.d;
@@ -105,6 +113,10 @@ float code_value(const PanelQ4K& p, int lane, int i) {
   return f16_to_f32(p.d[lane]) * p.scales[i / 32][lane] * nibble(p.codes, lane, i) -
          f16_to_f32(p.dmin[lane]) * p.mins[i / 32][lane];
 }
+float code_value(const PanelQ5K& p, int lane, int i) {
+  const int code = nibble(p.codes, lane, i) | (p.high[i / 32][lane][i % 4] >> (i % 32 / 4) & 1) << 4;
+  return f16_to_f32(p.d[lane]) * p.scales[i / 32][lane] * code - f16_to_f32(p.dmin[lane]) * p.mins[i / 32][lane];
+}
 float code_value(const PanelQ6K& p, int lane, int i) {
   const int code = nibble(p.low, lane, i) | (p.high[i / 16][lane][i % 4] >> top_shift(i) & 3) << 4;
   return f16_to_f32(p.d[lane]) * p.scales[i / 16][lane] * (code - 32);
@@ -132,6 +144,7 @@ size_t panel_offset_bytes(DType dtype, int64_t k) {
     case DType::q4_0: return blocks_bytes<PanelQ4_0>(k);
     case DType::q4_1: return blocks_bytes<PanelQ4_1>(k);
     case DType::q4_k: return blocks_bytes<PanelQ4K>(k);
+    case DType::q5_k: return blocks_bytes<PanelQ5K>(k);
     case DType::q6_k: return blocks_bytes<PanelQ6K>(k);
     default: assert(false && "no packed form"); return 0;
   }
@@ -160,6 +173,7 @@ void pack_panel(DType dtype, std::span<const void* const, kPanelCols> rows, int6
       case DType::q4_0: pack_blocks<BlockQ4_0>(row, lane, k, array_at<PanelQ4_0>(panel)); break;
       case DType::q4_1: pack_blocks<BlockQ4_1>(row, lane, k, array_at<PanelQ4_1>(panel)); break;
       case DType::q4_k: pack_blocks<BlockQ4K>(row, lane, k, array_at<PanelQ4K>(panel)); break;
+      case DType::q5_k: pack_blocks<BlockQ5K>(row, lane, k, array_at<PanelQ5K>(panel)); break;
       case DType::q6_k: pack_blocks<BlockQ6K>(row, lane, k, array_at<PanelQ6K>(panel)); break;
       default: assert(false && "no packed form");
     }
@@ -185,6 +199,7 @@ void unpack_panel_row(DType dtype, const unsigned char* panel, int lane, int64_t
     case DType::q4_0: unpack_blocks<PanelQ4_0>(panel, lane, k, out); break;
     case DType::q4_1: unpack_blocks<PanelQ4_1>(panel, lane, k, out); break;
     case DType::q4_k: unpack_blocks<PanelQ4K>(panel, lane, k, out); break;
+    case DType::q5_k: unpack_blocks<PanelQ5K>(panel, lane, k, out); break;
     case DType::q6_k: unpack_blocks<PanelQ6K>(panel, lane, k, out); break;
     default: assert(false && "no packed form");
   }

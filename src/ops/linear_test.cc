@@ -58,7 +58,7 @@ void fill_blocks(Weight& w, std::mt19937& rng) {
       case DType::q4_1: put_half(block + 2, -8 * scale(rng)); [[fallthrough]];
       case DType::q8_0:
       case DType::q4_0: put_half(block, scale(rng)); break;
-      case DType::q4_k:
+      case DType::q4_k: case DType::q5_k:
         put_half(block, scale(rng) / 16);
         put_half(block + 2, scale(rng) / 16);
         break;
@@ -293,13 +293,13 @@ TEST_P(BlockDtype, RowsOfNoNumberShowAndRowsOfNothingAreZero) {
 
 INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
                          testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
-                                         DType::q6_k),
+                                         DType::q5_k, DType::q6_k),
                          [](const auto& info) { return std::string(dtype_info(info.param).name); });
 
 // The bits of a row do not depend on the batch around it, nor on the number of threads.
 TEST(PackedLinear, IsBatchInvariant) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_0, DType::q4_1,
-                            DType::q4_k, DType::q6_k}) {
+                            DType::q4_k, DType::q5_k, DType::q6_k}) {
     const Weight w = make_weight(dtype, 150, 768, 9);
     for (const CpuTier tier : tiers()) {
       for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {

@@ -147,14 +147,26 @@ struct Int8Q4_1 {
     return vfma(offset, vset1(x.scaled_sums[at]), acc);
   }
 };
-struct Int8Q4K {
-  using Panel = PanelQ4K;
+// The fifth bits of word `at` and those after it.
+template <int kAt>
+WW_INLINE void add_fifth_bits(IVec high, IVec* out) {
+  const IVec top = iset1(0x10101010);
+  if constexpr (kAt < 4) out[kAt] = ior(out[kAt], iand(ishl<4 - kAt>(high), top));
+  if constexpr (kAt == 4) out[kAt] = ior(out[kAt], iand(high, top));
+  if constexpr (kAt > 4) out[kAt] = ior(out[kAt], iand(ishr<kAt - 4>(high), top));
+  if constexpr (kAt < 7) add_fifth_bits<kAt + 1>(high, out);
+}
+
+template <class KPanel, bool kFifthBit>
+struct Int8ScaleMin {
+  using Panel = KPanel;
   static constexpr bool kWide = false;
   Vec scale, offset;
   WW_MEMBER void words(const Panel& block, int g, IVec* out) {
     scale = vmul(vload_half(block.d), vto_float(iload_u8(block.scales[g])));
     offset = vsub(vzero(), vmul(vload_half(block.dmin), vto_float(iload_u8(block.mins[g]))));
     nibble_words(block.codes + 4 * g, out);
+    if constexpr (kFifthBit) add_fifth_bits<0>(iload(block.high[g]), out);
   }
   WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
   WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
@@ -162,6 +174,9 @@ struct Int8Q4K {
     return vfma(offset, vset1(x.scaled_sums[at]), acc);
   }
 };
+
+using Int8Q4K = Int8ScaleMin<PanelQ4K, false>;
+using Int8Q5K = Int8ScaleMin<PanelQ5K, true>;
 
 // Groups of 32 with one scale of the weights.
 template <class Format, int kRows>
@@ -319,7 +334,7 @@ void quantize_row(const float* x, int64_t k, unsigned char* row) {
 }
 
 constexpr Int8Kernels int8_kernels() {
-  return {int8_tile<Int8Q8_0>, int8_tile<Int8Q4_0>, int8_tile<Int8Q4_1>, int8_tile<Int8Q4K>, int8_tile<Int8Q6K>,
+  return {int8_tile<Int8Q8_0>, int8_tile<Int8Q4_0>, int8_tile<Int8Q4_1>, int8_tile<Int8Q4K>, int8_tile<Int8Q5K>, int8_tile<Int8Q6K>,
           quantize_row};
 }
 

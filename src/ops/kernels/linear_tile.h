@@ -286,6 +286,39 @@ void dequantize_q4_k(const unsigned char* panel, int64_t k_begin, int k_count, v
   }
 }
 
+// Eight codes of q5_k: nibbles of `low`, their top bits at kTop of every byte of `high`, then at kTop + 1.
+template <class Write, int kTop>
+WW_INLINE void put_q5(IVec low, IVec high, Vec scale, Vec offset, void* out, int k) {
+  const auto value = [&](IVec nibble, IVec top) __attribute__((always_inline)) {
+    return vfma(scale, vto_float(ior(nibble, ishl<4>(top))), offset);
+  };
+  Write::put(out, k, value(bits_at<0>(low, 15), bits_at<kTop>(high, 1)), value(bits_at<8>(low, 15), bits_at<8 + kTop>(high, 1)));
+  Write::put(out, k + 2, value(bits_at<16>(low, 15), bits_at<16 + kTop>(high, 1)),
+             value(bits_at<24>(low, 15), bits_at<24 + kTop>(high, 1)));
+  Write::put(out, k + 4, value(bits_at<4>(low, 15), bits_at<kTop + 1>(high, 1)),
+             value(bits_at<12>(low, 15), bits_at<9 + kTop>(high, 1)));
+  Write::put(out, k + 6, value(bits_at<20>(low, 15), bits_at<17 + kTop>(high, 1)),
+             value(bits_at<28>(low, 15), bits_at<25 + kTop>(high, 1)));
+}
+
+template <class Write>
+void dequantize_q5_k(const unsigned char* panel, int64_t k_begin, int k_count, void* out) {
+  const PanelQ5K* block = reinterpret_cast<const PanelQ5K*>(panel) + k_begin / 256;
+  for (int k = 0; k < k_count; k += 256, ++block) {
+    const Vec d = vload_half(block->d), dmin = vload_half(block->dmin);
+    for (int g = 0; g < 8; ++g) {
+      const Vec scale = vmul(d, vto_float(iload_u8(block->scales[g])));
+      const Vec offset = vsub(vzero(), vmul(dmin, vto_float(iload_u8(block->mins[g]))));
+      const IVec high = iload(block->high[g]);
+      const PanelWord* const low = block->codes + g * 4;
+      put_q5<Write, 0>(iload(low[0]), high, scale, offset, out, k + g * 32);
+      put_q5<Write, 2>(iload(low[1]), high, scale, offset, out, k + g * 32 + 8);
+      put_q5<Write, 4>(iload(low[2]), high, scale, offset, out, k + g * 32 + 16);
+      put_q5<Write, 6>(iload(low[3]), high, scale, offset, out, k + g * 32 + 24);
+    }
+  }
+}
+
 // Four codes of q6_k: byte b's nibble is at bit 8b + kNibble of `low`, its top two bits at 8b + kTop of `high`.
 template <class Write, int kNibble, int kTop>
 WW_INLINE void put_q6(IVec low, IVec high, Vec scale, void* out, int k) {
@@ -317,7 +350,7 @@ void dequantize_q6_k(const unsigned char* panel, int64_t k_begin, int k_count, v
 template <class Write>
 constexpr DequantizeKernels dequantize_kernels() {
   return {dequantize_q8_0<Write>, dequantize_q4_0<Write>, dequantize_q4_1<Write>,
-          dequantize_q4_k<Write>, dequantize_q6_k<Write>};
+          dequantize_q4_k<Write>, dequantize_q5_k<Write>, dequantize_q6_k<Write>};
 }
 
 constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot, const Int8Kernels* int8, int tile_panels = kTierPanels) {

@@ -1,10 +1,11 @@
 // Compressed panels: the GGUF blocks of 16 weight rows, re-ordered so that one load fetches the
 // same positions of all 16 rows. Values and sizes are those of the blocks (q4_k: 148 instead of 144
-// bytes per row, its packed 6-bit scales are spread to bytes).
+// bytes per row, q5_k 180 for 176: packed 6-bit scales are spread to bytes).
 //
 // Four codes of a row stand side by side, as products of bytes want them. A word is 16 rows x 4 bytes; byte b of it:
 //   q8_0           code of k = 4j + b, plus 128, so that all codes are unsigned
 //   nibbles        low half: k = 8j + b; high half: k = 8j + 4 + b
+//   q5_k high      bit t: the top of k = 32j + 4t + b
 //   q6_k high      bits 2t and 2t + 1: the top of k = 16j + 4t + b
 // A panel is [K / block elements] of its struct.
 #pragma once
@@ -38,6 +39,15 @@ struct PanelQ4K {             // w = (d * scale) * code - (dmin * min), per 32 e
   uint8_t scales[8][16];
   uint8_t mins[8][16];
   PanelWord codes[32];
+};
+struct PanelQ5K {             // as q4_k
+  static constexpr int kElements = 256;
+  uint16_t d[16];
+  uint16_t dmin[16];
+  uint8_t scales[8][16];
+  uint8_t mins[8][16];
+  PanelWord codes[32];
+  PanelWord high[8];
 };
 struct PanelQ6K {             // w = (d * scale) * (code - 32), per 16 elements
   static constexpr int kElements = 256;
