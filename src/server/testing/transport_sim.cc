@@ -229,14 +229,15 @@ void TransportSim::client_acts(SimClient& client) {
 bool TransportSim::engine_acts(bool to_the_end) {
   if (!options_.rough && !posted_.empty()) return false;  // in calm weather each event is sent before the next
   for (auto& [id, stream] : streams_) {
-    if (!to_the_end && chance(50)) continue;
-    if (stream.request.kind == SimRequest::Kind::hold && !to_the_end) continue;
-    auto writer = stream.writer;
-    if (stream.request.kind != SimRequest::Kind::hold && stream.written < stream.request.events) {
+    const bool holds = stream.request.kind == SimRequest::Kind::hold;
+    if (!to_the_end && (holds || chance(50))) continue;
+    const auto writer = stream.writer;
+    if (!holds && stream.written < stream.request.events) {
+      if (stream.request.asks_for_room() && !writer->has_room()) continue;
       writer->write(event_of(stream.request, stream.written++));
     } else {
-      streams_.erase(id);  // one that holds is dropped: the engine died
-      if (asked_.at(id).kind != SimRequest::Kind::hold) writer->end();
+      streams_.erase(streams_.find(id));  // one that holds is dropped: the engine died
+      if (!holds) writer->end();
     }
     return true;
   }
@@ -348,6 +349,8 @@ void TransportSim::check_answer(const SimRequest& request, const std::string& bo
   if (body == expected) return;
   const size_t error = body.find("data: {\"error\":");
   if (calm || error == std::string::npos) return fail("a stream ended early and did not say why");
+  const bool too_slow = body.find("reader_too_slow", error) != std::string::npos;
+  if (request.asks_for_room() && too_slow) fail("a stream that asked for room was cut for its reader");
   // Whole events, some left out before the error.
   for (size_t at = 0; at < error;) {
     const size_t end = body.find("\n\n", at) + 2;

@@ -39,6 +39,7 @@ struct SimRequest {
   size_t event_bytes = 0;
   std::string body;
   std::string bytes() const;
+  bool asks_for_room() const { return id % 2 == 0; }  // before each event of a stream
 };
 
 struct SimClient {
