@@ -75,7 +75,8 @@ struct LinearAttnBatch {
   int num_requests = 0;                  // with padded ones
   int64_t num_tokens = 0;                // rows of q, k, v, out; those of no request are left alone
   int max_q_tokens = 0;                  // of the longest request
-  const int32_t* q_indptr = nullptr;     // [num_requests + 1] ascending; null: request r is row r
+  // [num_requests + 1] ascending; null: request r is row r. It may begin past row 0: some requests of a larger batch.
+  const int32_t* q_indptr = nullptr;
   // Slot that a request's state is written to, and read from where initial_slots is null. -1: a padded row: no state
   // is read or written, its output rows are zeros.
   const int32_t* slots = nullptr;

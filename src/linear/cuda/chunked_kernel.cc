@@ -168,7 +168,8 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mo
     p.state_settled = call.conv != nullptr;
     return device_->decode(p, call.stream);
   }
-  if (call.norm != nullptr) {  // what is normed is not rounded first
+  // What is normed is not rounded first, where there is room for all rows.
+  if (call.norm != nullptr && call.batch->num_tokens == call.batch->num_requests) {
     p.out = cut(call.workspace, call.shape, limits_of(call)).out;
     p.out_dtype = DType::f32;
     p.out_token_stride = int64_t{p.v_heads} * p.v_dim;

@@ -108,6 +108,37 @@ void expect_all_pass(bool wgmma, Order order, LinearAttnKind kind) {
   }
 }
 
+// One row each of the first requests by decode, the others by extend, in two calls over one batch.
+TEST(ChunkedLinearKernel, PartsOfABatchAreTheBatch) {
+  constexpr int kSteps = 3;
+  LinearAttnCase c{.name = "parts", .shape = {LinearAttnKind::gdn, 1, 2, 64, 64}, .lengths = {1, 1, 1, 70, 5}};
+  c.conv = c.gates = c.norm = true;
+  c.activation = c.out = DType::bf16;
+  testing_linear::LinearAttnProblem whole(c), parts(c);
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
+  LinearAttnCall call = whole.call();
+  call.workspace_bytes = kernel.workspace_bytes(call.shape, {5, call.batch->num_tokens, 4});
+  std::vector<std::byte> memory(call.workspace_bytes + 256);
+  call.workspace = memory.data() + 256 - reinterpret_cast<uintptr_t>(memory.data()) % 256;
+  kernel.extend(call);
+  LinearAttnCall part = parts.call();
+  part.workspace = call.workspace, part.workspace_bytes = call.workspace_bytes;
+  LinearAttnBatch first = *part.batch, rest = first;
+  first.num_requests = kSteps;
+  rest.num_requests -= kSteps, rest.q_indptr += kSteps, rest.slots += kSteps;
+  part.batch = &rest;
+  kernel.extend(part);
+  part.batch = &first;
+  kernel.decode(part);
+  for (int64_t token = 0; token < call.batch->num_tokens; ++token) {
+    for (int i = 0; i < 2 * 64; ++i) EXPECT_NEAR(parts.out_at(token, i), whole.out_at(token, i), 0.15) << token << " " << i;
+  }
+  for (int r = 0; r < 5; ++r) {
+    const auto expected = whole.recurrent(call.batch->slots[r]), found = parts.recurrent(call.batch->slots[r]);
+    for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 0.02) << r << " " << i;
+  }
+}
+
 TEST(ChunkedLinearKernel, TileGdn) { expect_all_pass(false, Order::ascending, LinearAttnKind::gdn); }
 TEST(ChunkedLinearKernel, TileKda) { expect_all_pass(false, Order::descending, LinearAttnKind::kda); }
 TEST(ChunkedLinearKernel, WgmmaGdn) { expect_all_pass(true, Order::random, LinearAttnKind::gdn); }

@@ -1,6 +1,7 @@
 #include "model/layers/gpu_gdn_mixer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "linear/cuda/cuda_device.h"
 #include "model/layers/gpu_residual.h"
@@ -21,18 +22,41 @@ Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuGdnLimits
   return workspace.status();
 }
 
+namespace {
+
+// Requests of one row that stand together at the beginning or at the end of the batch, more of them: [first, end).
+std::pair<int, int> single_rows(const ForwardBatch& batch) {
+  int front = 0, back = batch.num_reqs;
+  while (front < batch.num_reqs && batch.q_len(front) == 1) ++front;
+  while (back > front && batch.q_len(back - 1) == 1) --back;
+  return front >= batch.num_reqs - back ? std::pair(0, front) : std::pair(back, batch.num_reqs);
+}
+
+}  // namespace
+
+void GpuGdnWorkspace::add_part(const ForwardBatch& batch, int first, int end, bool steps) {
+  if (first == end) return;
+  Part& part = parts_[num_parts_++];
+  part = {};
+  part.steps = steps;
+  part.batch.num_requests = end - first;
+  part.batch.num_tokens = batch.num_tokens;  // rows are counted from the batch's beginning
+  part.batch.max_q_tokens = steps ? 1 : batch.max_q_len;
+  part.batch.q_indptr = batch.mode == ForwardMode::decode ? nullptr : batch.device.q_indptr + first;
+  part.batch.slots = batch.device.state_slots + first;
+  part.batch.initial_slots = batch.device.initial_state_slots + first;
+}
+
+// A step that computes prompts beside others' tokens runs each in kernels of its own.
 Status GpuGdnWorkspace::start(const ForwardBatch& batch) {
   if (batch.mode == ForwardMode::target_verify) {
     return Status::unsupported("proposed tokens are not verified yet in models with recurrent layers");
   }
-  steps_ = batch.mode == ForwardMode::decode;
-  batch_ = {};
-  batch_.num_requests = batch.num_reqs;
-  batch_.num_tokens = batch.num_tokens;
-  batch_.max_q_tokens = batch.max_q_len;
-  batch_.q_indptr = steps_ ? nullptr : batch.device.q_indptr;
-  batch_.slots = batch.device.state_slots;
-  batch_.initial_slots = batch.device.initial_state_slots;
+  num_parts_ = 0;
+  const bool decodes = batch.mode == ForwardMode::decode;
+  const auto [first, end] = decodes ? std::pair(0, batch.num_reqs) : single_rows(batch);
+  add_part(batch, first, end, /*steps=*/true);
+  add_part(batch, first == 0 ? end : 0, first == 0 ? batch.num_reqs : first, /*steps=*/false);
   return {};
 }
 
@@ -54,7 +78,6 @@ Status GpuGdnMixer::attend(const GpuLayerCall& call) {
   const LinearAttnNorm norm{.z = part(channels, shape.v_dim), .weight = layer.norm_weight.data, .eps = layer.norm_eps};
   LinearAttnCall attention;
   attention.shape = shape;
-  attention.batch = &w_.batch_;
   attention.conv = &conv;
   attention.gates = &gates;
   attention.norm = &norm;
@@ -68,8 +91,11 @@ Status GpuGdnMixer::attend(const GpuLayerCall& call) {
   attention.workspace = w_.memory_;
   attention.workspace_bytes = w_.memory_bytes_;
   attention.stream = call.x.stream();
-  WW_RETURN_IF_ERROR(check_linear_attn_call(attention));
-  w_.steps_ ? w_.kernels_.decode(attention) : w_.kernels_.extend(attention);
+  for (int i = 0; i < w_.num_parts_; ++i) {
+    attention.batch = &w_.parts_[i].batch;
+    WW_RETURN_IF_ERROR(check_linear_attn_call(attention));
+    w_.parts_[i].steps ? w_.kernels_.decode(attention) : w_.kernels_.extend(attention);
+  }
   return {};
 }
 

@@ -2,6 +2,8 @@
 // product.
 #pragma once
 
+#include <array>
+
 #include "model/gpu_state_cache.h"
 #include "model/layers/gpu_workspace.h"
 #include "model/layers/on_gpu.h"
@@ -28,8 +30,15 @@ class GpuGdnWorkspace {
  private:
   friend class GpuGdnMixer;
   LinearAttnDispatcher kernels_;
-  LinearAttnBatch batch_;         // pointers are to the GPU's arrays
-  bool steps_ = false;            // one row of each request
+  // Neighbouring requests of the batch; pointers are to the GPU's arrays.
+  struct Part {
+    LinearAttnBatch batch;
+    bool steps = false;           // one row of each request
+  };
+  void add_part(const ForwardBatch& batch, int first, int end, bool steps);
+
+  std::array<Part, 2> parts_;
+  int num_parts_ = 0;
   void* rows_ = nullptr;          // [tokens, row_width]
   void* heads_[2] = {};           // [tokens, v_width], and of those rows that are kept
   void* memory_ = nullptr;        // of the kernels
