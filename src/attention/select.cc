@@ -109,7 +109,7 @@ Status Selection::read_kv_format() {
 
 Status Selection::read_flags() {
   WW_ASSIGN_OR_RETURN(resolved_.speculation,
-                      resolve_speculation(flags_, model_, resolved_.reasons));
+                      resolve_speculation(flags_, model_, hardware_.arch, resolved_.reasons));
   input_.topk = resolved_.speculation.topk;
   input_.verify_with_decode = input_.topk > 0 && flags_.speculative_attention_mode == "decode";
   if (flags_.page_size && *flags_.page_size < 1) {

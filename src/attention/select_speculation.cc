@@ -72,7 +72,7 @@ Status resolve_draft_tokens(const std::optional<int>& given, int default_tokens,
 
 }  // namespace
 
-Result<Speculation> resolve_speculation(const AttentionFlags& flags, const ModelFacts& model,
+Result<Speculation> resolve_speculation(const AttentionFlags& flags, const ModelFacts& model, DeviceArch arch,
                                         std::vector<std::string>& reasons) {
   WW_RETURN_IF_ERROR(check_mode_and_algorithm(flags));
   Speculation s;
@@ -82,7 +82,8 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   WW_RETURN_IF_ERROR(at_least("--speculative-eagle-topk", flags.speculative_eagle_topk, 1));
   WW_RETURN_IF_ERROR(
       at_least("--speculative-num-draft-tokens", flags.speculative_num_draft_tokens, 2));
-  const bool wide = model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok");
+  const bool cpu = arch == DeviceArch::cpu_x86_64 || arch == DeviceArch::cpu_other;
+  const bool wide = !cpu && (model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok"));
   if (s.algorithm == "NGRAM") {
     // Drafts come from text already seen: no steps, so no bound on the tree by them.
     if (flags.speculative_num_steps) {
@@ -92,7 +93,9 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
     s.topk = flags.speculative_eagle_topk.value_or(kNgramTopk);
     s.num_draft_tokens = flags.speculative_num_draft_tokens.value_or(kNgramDraftTokens);
   } else {
-    s.num_steps = flags.speculative_num_steps.value_or(wide ? 5 : 3);
+    int steps = wide ? 5 : 3;
+    if (cpu) steps = 2;
+    s.num_steps = flags.speculative_num_steps.value_or(steps);
     s.topk = flags.speculative_eagle_topk.value_or(wide ? 4 : 1);
     WW_RETURN_IF_ERROR(resolve_draft_tokens(flags.speculative_num_draft_tokens, wide ? 8 : 4, s));
   }
@@ -101,7 +104,7 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   reasons.push_back(fmt::format("speculation: {} with {}topk {}, {} draft tokens{}", s.algorithm,
                                 s.num_steps > 0 ? fmt::format("{} steps, ", s.num_steps) : "",
                                 s.topk, s.num_draft_tokens,
-                                all_given ? "" : "; what was not given is this model's default"));
+                                all_given ? "" : "; what was not given is the default for this model and device"));
   return s;
 }
 

@@ -13,7 +13,8 @@ namespace warpweave {
 // Fills what is unset by the field's defaults (Llama and Grok: 5 steps, topk 4, 8 draft tokens;
 // others 3, 1, 4; NGRAM: topk 10, 12 draft tokens). A chain verifies num_steps + 1 tokens.
 // Errors are `invalid_argument` with the flag as field. Appends a reason when speculation is on.
-Result<Speculation> resolve_speculation(const AttentionFlags& flags, const ModelFacts& model,
+// On CPUs, where a pass of the draft model is not small beside a step, unset are 2 steps, topk 1, 3 draft tokens.
+Result<Speculation> resolve_speculation(const AttentionFlags& flags, const ModelFacts& model, DeviceArch arch,
                                         std::vector<std::string>& reasons);
 
 }  // namespace warpweave

@@ -87,6 +87,15 @@ TEST(Select, SpeculationIsResolvedFirst) {
   EXPECT_EQ(resolved->speculation.num_draft_tokens, 12);
 }
 
+TEST(Select, SpeculationIsShortOnCpus) {
+  AttentionFlags flags;
+  flags.speculative_algorithm = "EAGLE";
+  const auto resolved = select_attention(named_hardware("xeon").value(), llama(), flags);
+  EXPECT_EQ(resolved->speculation.num_steps, 2);
+  EXPECT_EQ(resolved->speculation.topk, 1);
+  EXPECT_EQ(resolved->speculation.num_draft_tokens, 3);
+}
+
 TEST(Select, SpeculationThatContradictsItselfIsRefused) {
   AttentionFlags flags;
   flags.speculative_algorithm = "EAGLE";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/testing/serving_device.h"
 #include "grammar/compiler.h"
 #include "grammar/vocabulary.h"
 
@@ -30,7 +31,7 @@ struct Answer {
 inline ServedModel serve(ServerArgs args) {
   const std::string path = "models/tale-llama";
   args.model_path = path;
-  args.device = "cpu";
+  serve_on_test_device(args);
   auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return served.ok() ? std::move(served).value() : ServedModel();

@@ -26,16 +26,17 @@ void PrintTo(const Setting& s, std::ostream* out) {
 
 class SpeculationServing : public testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
   static ServerArgs plain_args() {
     ServerArgs args;
-    args.dtype = "float32";
     args.threads = 1;
     args.page_size = GetParam().page_size;
     args.kv_cache_dtype = GetParam().kv_format;
     args.disable_overlap_schedule = !GetParam().overlap;
     args.chunked_prefill_size = 32;
     args.max_total_tokens = 4096;
-    args.enable_kv_canary = true;
     args.attention_backend = GetParam().backend;
     return args;
   }
@@ -81,6 +82,11 @@ TEST_P(SpeculationServing, SaysTheSameFromAPoolThatIsTooSmall) {
   }
 }
 
+#ifdef WW_TEST_ON_GPU
+INSTANTIATE_TEST_SUITE_P(Ngram, SpeculationServing,
+                         testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24},
+                                         Setting{"NGRAM", 64, "auto", 1}, Setting{"NGRAM", 16, "auto", 10, 0, false}));
+#else
 INSTANTIATE_TEST_SUITE_P(
     Ngram, SpeculationServing,
     testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24}, Setting{"NGRAM", 64, "auto", 1},
@@ -122,7 +128,6 @@ std::string damaged_head(Damage damage) {
 
 TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
   ServerArgs args;
-  args.dtype = "float32";
   args.threads = 1;
   args.max_total_tokens = 4096;
   args.page_size = 16;
@@ -143,6 +148,8 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
     }
   }
 }
+
+#endif  // WW_TEST_ON_GPU
 
 }  // namespace
 }  // namespace warpweave::speculation

@@ -1,0 +1,142 @@
+// Sampling through proposals keeps the target's distribution: chi-square over many draws, chains and trees, whatever
+// is proposed; and bugs planted into the walk are found by the same test.
+#include "engine/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+
+namespace warpweave {
+namespace {
+
+constexpr int kVocab = 6;
+constexpr int kDraws = 100'000;
+
+// A made-up model: the logits after a token.
+std::vector<float> logits_after(int32_t token) {
+  std::vector<float> out(kVocab);
+  for (int i = 0; i < kVocab; ++i) out[i] = std::sin(static_cast<float>(1 + i * 3 + token * 7)) * 1.5f;
+  return out;
+}
+
+std::vector<double> probabilities_after(int32_t token) {
+  std::vector<double> out;
+  double sum = 0;
+  for (const float logit : logits_after(token)) sum += out.emplace_back(std::exp(logit));
+  for (double& p : out) p /= sum;
+  return out;
+}
+
+// Counts of the first two tokens after token 0, drawn through `proposal` as steps of the engine would.
+using Counts = std::array<std::array<int, kVocab>, kVocab>;
+
+struct Plan {
+  Proposal proposal;
+  std::function<int32_t(int node)> shown;  // the token whose logits stand in a node's row
+};
+
+class Drawing {
+ public:
+  Drawing() : sampler_(team_) {
+    pages_.assign(64, 0);
+    for (size_t i = 0; i < pages_.size(); ++i) pages_[i] = static_cast<int32_t>(i);
+  }
+
+  Counts draw(const Plan& plan) {
+    Counts counts{};
+    for (uint64_t seed = 0; seed < kDraws; ++seed) {
+      std::vector<int32_t> tokens = step(plan, seed, 0, 1);
+      // Where less than two were found, the next step goes on without proposals.
+      if (tokens.size() < 2) {
+        const std::vector<int32_t> more = step({.proposal = {}, .shown = {}}, seed, tokens[0], 2);
+        tokens.push_back(more[0]);
+      }
+      ++counts[tokens[0]][tokens[1]];
+    }
+    return counts;
+  }
+
+ private:
+  std::vector<int32_t> step(const Plan& plan, uint64_t seed, int32_t last, int position) {
+    GenerateRequest request;
+    request.sampling.temperature = 1;
+    request.sampling.seed = seed;
+    request.sampling.ignore_eos = true;
+    SamplerState state(request, {}, 0);
+    Step scheduled;
+    StepRow& row = scheduled.rows.emplace_back();
+    row.id = 1;
+    row.start = position - 1;
+    row.num_tokens = row.num_logits = 1;
+    row.sample_slot = 0;
+    row.max_proposals = plan.proposal.size();
+    row.input_ids = &last;
+    row.pages = pages_.data();
+    row.num_pages = static_cast<int>(pages_.size());
+    scheduled.num_tokens = scheduled.num_samples = 1;
+    step_.proposals.assign(1, plan.proposal);
+    step_.sample_slots.assign(1, 0);
+    step_.builder.build(scheduled, step_.proposals);
+    step_.sample_rows.assign(1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position)});
+    values_.clear();
+    best_.assign(plan.proposal.size() + 1, {});
+    for (int node = 0; node <= plan.proposal.size(); ++node) {
+      const int32_t token = node == 0 ? last : plan.shown ? plan.shown(node) : plan.proposal.token(node);
+      const std::vector<float> row_logits = logits_after(token);
+      values_.insert(values_.end(), row_logits.begin(), row_logits.end());
+    }
+    sample_and_verify(step_, {.values = values_, .best = best_, .vocab_size = kVocab}, sampler_, walk_);
+    return step_.sampled_ids;
+  }
+
+  ThreadTeam team_{1};
+  Sampler sampler_;
+  VerifyWalk walk_;
+  DeviceStep step_{BatchCache{1, 1, -1}};
+  std::vector<int32_t> pages_;
+  std::vector<float> values_;
+  std::vector<RowBest> best_;
+};
+
+// Of pairs of tokens: 35 degrees of freedom; 66.6 is exceeded once in a thousand times.
+double chi_square(const Counts& counts) {
+  double sum = 0;
+  const std::vector<double> first = probabilities_after(0);
+  for (int a = 0; a < kVocab; ++a) {
+    const std::vector<double> second = probabilities_after(a);
+    for (int b = 0; b < kVocab; ++b) {
+      const double expected = kDraws * first[a] * second[b];
+      sum += (counts[a][b] - expected) * (counts[a][b] - expected) / expected;
+    }
+  }
+  return sum;
+}
+constexpr double kOnceInAThousand = 66.6;
+
+Proposal chain() { return {.tokens = {2, 4, 1}, .parents = {}}; }
+Proposal tree() { return {.tokens = {2, 3, 5, 4, 1, 0}, .parents = {0, 0, 0, 1, 1, 2}}; }
+
+TEST(Verify, ChainsKeepTheDistribution) { EXPECT_LT(chi_square(Drawing().draw({chain(), {}})), kOnceInAThousand); }
+
+TEST(Verify, TreesKeepTheDistribution) { EXPECT_LT(chi_square(Drawing().draw({tree(), {}})), kOnceInAThousand); }
+
+TEST(Verify, NothingProposedKeepsTheDistribution) { EXPECT_LT(chi_square(Drawing().draw({{}, {}})), kOnceInAThousand); }
+
+// The test can fail: rows that show another token's logits, as a wrong mask or a row taken from a sibling would.
+TEST(Verify, ADistributionThatIsNotTheTargetsIsFound) {
+  const Proposal t = tree();
+  EXPECT_GT(chi_square(Drawing().draw({t, [&](int node) { return t.token(node % t.size() + 1); }})), kOnceInAThousand);
+  const Proposal c = chain();
+  EXPECT_GT(chi_square(Drawing().draw({c, [](int) { return 0; }})), kOnceInAThousand);
+}
+
+TEST(Verify, TokensAreThoseWithoutProposals) {
+  // The same seeds at the same positions: not only the distribution, each draw is the same.
+  EXPECT_EQ(Drawing().draw({chain(), {}}), Drawing().draw({{}, {}}));
+  EXPECT_EQ(Drawing().draw({tree(), {}}), Drawing().draw({{}, {}}));
+}
+
+}  // namespace
+}  // namespace warpweave
