@@ -20,7 +20,14 @@ namespace warpweave {
 
 namespace grammar {
 class CompiledGrammar;
+class CharDfa;
 }
+
+// Generation ends with the token by which the text holds a match; the match stays in the text.
+struct StopRegex {
+  std::string pattern;
+  std::shared_ptr<const grammar::CharDfa> found;  // accepts the texts that hold a match
+};
 
 struct SamplingParams {
   int max_new_tokens = 128;
@@ -37,12 +44,17 @@ struct SamplingParams {
   bool skip_special_tokens = true;
   bool no_stop_trim = false;  // keep the matched stop string / token in the text
   std::vector<std::string> stop;
+  std::vector<StopRegex> stop_regex;
   std::vector<int32_t> stop_token_ids;
   std::vector<int32_t> allowed_token_ids;          // sorted; empty: all
   std::vector<std::vector<int32_t>> bad_words;     // sequences whose last token is never sampled
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // what the output must match; or null
 };
+
+// Which states of the model (rows behind its final norm) a request wants. `pooled`: those of its prompt as one vector,
+// and no new tokens. `each`: of every prompt token and of every new one but the last. `last`: the newest of those.
+enum class StateWish { none, pooled, each, last };
 
 struct GenerateRequest {
   std::string rid;                    // unique among the live requests
@@ -55,6 +67,7 @@ struct GenerateRequest {
   int top_logprobs_num = 0;
   std::vector<int32_t> token_ids_logprob;
   bool stream = true;                 // false: one delta, at the end
+  StateWish states = StateWish::none;
   std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty
 };
 
@@ -73,7 +86,7 @@ struct PositionLogprobs {
 struct FinishReason {
   enum class Type { stop, length, abort } type = Type::stop;
   int32_t matched_token = -1;    // the stop token, when a token ended it
-  std::string matched_string;    // the stop string, when a string ended it
+  std::string matched_string;    // the stop string or stop_regex, when one ended it
   Status error;                  // for abort: why
 };
 
@@ -98,6 +111,8 @@ struct OutputDelta {
   std::string text;                    // new text; whole UTF-8 characters; stop text withheld
   std::vector<PositionLogprobs> output_logprobs;  // one per new id, if asked
   std::vector<PositionLogprobs> input_logprobs;   // whole, in the first delta, if asked
+  std::vector<float> pooled;           // with `finish`, if asked: an embedding, or a logit for each label
+  std::vector<float> states;           // with `finish`, if asked for: [tokens or 1, EngineInfo::hidden_size]
   std::optional<FinishReason> finish;  // set on the last delta of the request
   // Totals so far.
   int prompt_tokens = 0;
@@ -165,6 +180,13 @@ struct EngineInfo {
   std::vector<std::string> attention_refused;  // "fa3: has no kernels for CPU (x86-64)"
   int context_len = 0;
   int vocab_size = 0;
+  int hidden_size = 0;
+  bool generates = true;              // false: the model has no vocabulary to choose from
+  bool gives_states = false;          // this device copies states back
+  bool pools = false;                 // requests for pooled states are taken
+  int pooled_size = 0;                // values of a pooled result
+  std::string pooling;                // "last, normalized"
+  std::vector<std::string> labels;    // of a classifier; empty: pooled results are embeddings
   int page_size = 1;
   int num_pages = 0;
   int64_t max_total_tokens = 0;       // that the KV pool surely holds
@@ -178,6 +200,12 @@ struct EngineInfo {
   size_t kv_cache_bytes = 0;
   double load_seconds = 0;
   bool has_tokenizer = true;
+};
+
+// A recording of steps.
+struct ProfileRequest {
+  std::string folder;             // made where it lacks
+  int num_steps = 0;              // after so many it ends by itself; 0: with stop_profile()
 };
 
 class Engine {
@@ -203,6 +231,10 @@ class Engine {
 
   // Recounts who holds which KV page. `internal` names the first thing that is wrong. Costs a pass over the pool; for diagnosis.
   virtual Status audit() = 0;
+
+  // Records when steps are prepared and computed; stop_profile() returns the path of the file it wrote.
+  virtual Status start_profile(const ProfileRequest&) { return Status::unsupported("this engine records no profiles"); }
+  virtual Result<std::string> stop_profile() { return Status::unsupported("this engine records no profiles"); }
 
   // No new requests; running ones go on until `deadline_s` passes, then are aborted. Blocks.
   virtual void drain(double deadline_s) = 0;

@@ -141,6 +141,7 @@ void warm_up(Engine& engine) {
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
   request.cache_salt = "warmup";
+  if (!engine.info().generates) request.states = StateWish::pooled;
   const Status status = engine.submit(std::move(request), [done](OutputDelta delta) {
     if (!delta.finish) return;
     std::lock_guard lock(done->mutex);

@@ -24,6 +24,16 @@ struct InputLogprob {
   PositionLogprobs result;
 };
 
+// States of rows that follow one another in the logits rows.
+struct StateRows {
+  LiveRequest* request = nullptr;
+  int logits_row = 0;
+  int rows = 0;
+  int position = 0;            // of the first row's token
+  bool add_up = false;         // to one row
+  std::vector<float> values;   // out: [rows or 1, hidden]
+};
+
 struct DeviceStep {
   explicit DeviceStep(const BatchCache& cache) : builder(cache) {}
 
@@ -39,8 +49,10 @@ struct DeviceStep {
   std::vector<SampleRow> sample_rows;  // by sample slot
   std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from
   double host_us = 0;                  // until launch() returned
+  SteadyClock::time_point launched_at{};
   // In and out.
   std::vector<InputLogprob> input_logprobs;
+  std::vector<StateRows> states;
   // Out: valid after wait().
   std::vector<SampledRow> sampled;     // by sample slot, one each
   std::vector<int32_t> sampled_ids;

@@ -9,6 +9,13 @@ namespace {
 
 constexpr int kLogitsBlockRows = 256;  // held at once, or as many as are sampled
 
+// Whether anything is made of the logits of these rows.
+bool wants_logits(const DeviceStep& step, int first, int count) {
+  const auto inside = [&](const auto& task) { return task.logits_row >= first && task.logits_row < first + count; };
+  return std::any_of(step.sample_rows.begin(), step.sample_rows.end(), inside) ||
+         std::any_of(step.input_logprobs.begin(), step.input_logprobs.end(), inside);
+}
+
 void fail(DeviceStep& step, StatusCode code, const char* why) noexcept {
   try {
     step.status = Status(code, why);
@@ -110,7 +117,10 @@ void DeviceWorker::run(DeviceStep& step) {
     step.first_nan = parts_.model->first_nan();
   }
   step.sampled.assign(step.sample_rows.size(), {});
-  if (step.status.ok()) take_logits(step);
+  if (step.status.ok()) {
+    take_states(step);
+    take_logits(step);
+  }
   step.sampled_ids.resize(step.sampled.size());
   std::transform(step.sampled.begin(), step.sampled.end(), step.sampled_ids.begin(),
                  [](const SampledRow& row) { return row.token_id; });
@@ -143,6 +153,23 @@ Status DeviceWorker::observe(const DeviceStep& step) {
   return parts_.drafter->observe(step.builder, step.draft_rows, observed_, *parts_.model, *parts_.team);
 }
 
+void DeviceWorker::take_states(DeviceStep& step) {
+  const size_t hidden = static_cast<size_t>(parts_.model->config().hidden_size);
+  for (StateRows& task : step.states) {
+    task.values.assign(hidden * (task.add_up ? 1 : task.rows), 0);
+    if (!task.add_up) {
+      parts_.model->states(task.logits_row, task.rows, task.values.data(), *parts_.team);
+      continue;
+    }
+    for (int done = 0; done < task.rows; done += kLogitsBlockRows) {
+      const int count = std::min(kLogitsBlockRows, task.rows - done);
+      states_.resize(count * hidden);
+      parts_.model->states(task.logits_row + done, count, states_.data(), *parts_.team);
+      for (size_t i = 0; i < states_.size(); ++i) task.values[i % hidden] += states_[i];
+    }
+  }
+}
+
 // Logits block by block, each used before the next takes its place.
 void DeviceWorker::take_logits(DeviceStep& step) {
   const int rows = static_cast<int>(step.builder.batch().logits_rows.size());
@@ -151,6 +178,7 @@ void DeviceWorker::take_logits(DeviceStep& step) {
                              : std::max<int>(kLogitsBlockRows, static_cast<int>(step.sample_rows.size()));
   for (int first = 0; first < rows; first += block_rows) {
     const int count = std::min(block_rows, rows - first);
+    if (!wants_logits(step, first, count)) continue;
     const size_t values = static_cast<size_t>(count) * parts_.model->config().vocab_size;
     if (logits_.size() < values) logits_.resize(values);
     best_.resize(count);

@@ -51,6 +51,7 @@ class DeviceWorker : public DeviceRunner {
   void loop();
   void run_or_fail(DeviceStep& step) noexcept;
   void run(DeviceStep& step);
+  void take_states(DeviceStep& step);
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);
   void move_accepted(const DeviceStep& step);
@@ -61,6 +62,7 @@ class DeviceWorker : public DeviceRunner {
   DeviceParts parts_;
   Sampler sampler_;
   VerifyWalk walk_;
+  std::vector<float> states_;          // of a block of rows that are added up
   std::vector<float> logits_;          // of a block of rows
   std::vector<RowBest> best_;          // argmax by row of the block
   std::vector<int> block_slots_;       // sample slots whose rows are in the block

@@ -22,17 +22,38 @@ Status EngineCore::check(const GenerateRequest& request) const {
               "; ids of this model are 0 to " + std::to_string(info.vocab_size - 1), "input_ids");
     }
   }
-  if (prompt_tokens >= info.context_len) {
+  const bool generates = request.states != StateWish::pooled;
+  if (prompt_tokens >= info.context_len + (generates ? 0 : 1)) {
     return Status::invalid_argument(
-        "the prompt has " + std::to_string(prompt_tokens) + " tokens, this model's context is " +
+        "the prompt has " + std::to_string(prompt_tokens) + " tokens, but the model's context holds " +
             std::to_string(info.context_len) + "; shorten the prompt to at most " +
-            std::to_string(info.context_len - 1) + " tokens", "input_ids");
+            std::to_string(info.context_len - generates) + " tokens", "input_ids");
+  }
+  return {};
+}
+
+Status EngineCore::check_states(const GenerateRequest& request) const {
+  const EngineInfo& info = options_.info;
+  if (request.states != StateWish::pooled && !info.generates) {
+    return Status::unsupported("this model chooses no tokens: it has " +
+                                   std::string(info.labels.empty() ? "no head; use /v1/embeddings" : "labels; use /classify"),
+                               "model");
+  }
+  if (request.states == StateWish::none) return {};
+  if (!info.gives_states) {
+    return Status::unsupported("states of the model are not copied from this device yet; start with --device cpu",
+                               "return_hidden_states");
+  }
+  if (request.states == StateWish::pooled && !info.pools) {
+    return Status::unsupported("this server gives no embeddings; start it with --is-embedding", "model");
   }
   return {};
 }
 
 Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
+  WW_RETURN_IF_ERROR(check_states(request));
   WW_RETURN_IF_ERROR(check(request));
+  if (request.states == StateWish::pooled) request.sampling.max_new_tokens = request.sampling.min_new_tokens = 0;
   // What does not fit the context ends there with finish_reason length, as users expect.
   const int room = options_.info.context_len - static_cast<int>(request.input_ids.size());
   request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);

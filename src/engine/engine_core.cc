@@ -61,6 +61,7 @@ void EngineCore::run_step() {
   const Step& step = scheduler_->schedule();
   DeviceStep* launched = step.empty() ? nullptr : prepare(step);
   if (launched != nullptr) {
+    launched->launched_at = SteadyClock::now();
     runner_->launch(launched);
     (launched_[0] == nullptr ? launched_[0] : launched_[1]) = launched;
     launched->host_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
@@ -197,6 +198,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   spec.priority = asked.priority;
   spec.cache_salt = asked.cache_salt;
   spec.logprob_start_len = asked.return_logprob ? asked.logprob_start_len : -1;
+  spec.states_from = states_from(asked);
   if (const auto it = ids_by_rid_.find(asked.wait_for_prefix_of); it != ids_by_rid_.end()) {
     spec.wait_for_prefix_of = it->second;
   }
@@ -222,6 +224,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.page_events = step.page_events;
   out.resumed.clear();
   out.input_logprobs.clear();
+  out.states.clear();
   out.sample_slots.clear();
   out.draft_rows.clear();
   propose(step, out);
@@ -232,6 +235,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
     const StepRow& row = step.rows[i];
     prepare_row(row, out);
     want_input_logprobs(row, logits_row, out);
+    want_states(row, logits_row, out);
     logits_row += row.num_logits + proposal_of(out.proposals, i).size();
   }
   return &out;
@@ -262,21 +266,6 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
   }
 }
 
-void EngineCore::want_input_logprobs(const StepRow& row, int first_logits_row,
-                                     DeviceStep& device_step) {
-  auto& request = *static_cast<LiveRequest*>(row.user);
-  const GenerateRequest& asked = request.request;
-  if (!row.prefill || !asked.return_logprob || asked.logprob_start_len < 0) return;
-  const int prompt_tokens = static_cast<int>(asked.input_ids.size());
-  const int first_position = row.start + row.num_tokens - row.num_logits + 1;
-  for (int i = 0; i < row.num_logits; ++i) {
-    const int position = first_position + i;
-    if (position < asked.logprob_start_len || position >= prompt_tokens) continue;
-    device_step.input_logprobs.push_back(
-        {&request, first_logits_row + i, position, asked.input_ids[position], {}});
-  }
-}
-
 void EngineCore::count_step(const DeviceStep& device_step) {
   const ForwardBatch& batch = device_step.builder.batch();
   StepTotals& totals = batch.mode == ForwardMode::decode   ? decode_steps_
@@ -287,6 +276,9 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   totals.tokens += static_cast<uint64_t>(batch.num_tokens);
   totals.device_ms += device_step.device_us / 1000;
   totals.host_ms += device_step.host_us / 1000;
+  trace_.record({.launched = device_step.launched_at, .finished = SteadyClock::now(), .host_us = device_step.host_us,
+                 .device_us = device_step.device_us, .mode = mode_name(batch.mode), .requests = batch.num_reqs,
+                 .tokens = batch.num_tokens});
   if (batch.mode == ForwardMode::decode) last_decode_us_ = device_step.device_us;
 }
 
@@ -295,15 +287,7 @@ void EngineCore::publish(DeviceStep& device_step) {
   count_step(device_step);
   count_proposals(device_step);
   request_ended_ = false;
-  for (InputLogprob& task : device_step.input_logprobs) {
-    LiveRequest& request = *task.request;
-    if (request.input_logprobs_sent) continue;  // computed again after a retraction
-    const int first = std::max(request.request.logprob_start_len, 1);
-    const auto expected = static_cast<size_t>(task.position - first);
-    if (expected == request.input_logprobs.size()) {
-      request.input_logprobs.push_back(std::move(task.result));
-    }
-  }
+  keep_prompt_rows(device_step);
   for (const StepEvent& event :
        scheduler_->commit(*device_step.step, device_step.sampled_ids, device_step.sampled_begin)) {
     publish_event(event, device_step);
@@ -315,7 +299,10 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
   if (request.answered && event.index > 0) return;  // a stop string ended it at an earlier token of the step
   request.cached_tokens = event.cached_tokens;
   request.retractions = event.retractions;
-  if (event.finish == StepEvent::Finish::failed) return fail_request(request, event, device_step);
+  const bool ends = event.finish != StepEvent::Finish::none;
+  if (event.finish == StepEvent::Finish::failed || (ends && !states_are_finite(request))) {
+    return fail_request(request, event, device_step);
+  }
   std::optional<FinishReason> finish;
   if (event.has_token) {
     ++generated_tokens_;
@@ -378,6 +365,7 @@ void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, cons
 // Where memory ends in here, nothing is lost and the answer can be tried again.
 void EngineCore::answer(LiveRequest& request, FinishReason reason) {
   if (request.answered) return;
+  if (reason.type != FinishReason::Type::abort) hand_over_states(request);
   request.pending.finish = std::move(reason);
   OutputDelta delta = take_delta(request);
   request.answered = request_ended_ = true;

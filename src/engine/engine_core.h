@@ -20,6 +20,8 @@
 
 #include "engine/device_runner.h"
 #include "engine/live_request.h"
+#include "engine/step_trace.h"
+#include "model/pooling.h"
 #include "sched/scheduler.h"
 #include "spec/proposer.h"
 #include "text/tokenizer.h"
@@ -39,6 +41,7 @@ struct EngineCoreOptions {
   std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
   bool drafts = false;                   // the device guesses, in the room that the proposer keeps
   int max_step_proposals = std::numeric_limits<int>::max();  // of all requests in a step
+  Pooler pooler;                         // of requests for pooled states
 };
 
 class EngineCore : public Engine {
@@ -54,6 +57,8 @@ class EngineCore : public Engine {
   bool flush_cache() override;
   void drain(double deadline_s) override;
   Status audit() override;
+  Status start_profile(const ProfileRequest& request) override { return trace_.start(request); }
+  Result<std::string> stop_profile() override { return trace_.stop(); }
 
  private:
   struct Inbox {
@@ -81,6 +86,11 @@ class EngineCore : public Engine {
   void propose(const Step& step, DeviceStep& device_step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
+  int states_from(const GenerateRequest& request) const;
+  void want_states(const StepRow& row, int first_logits_row, DeviceStep& device_step);
+  void keep_prompt_rows(DeviceStep& device_step);
+  bool states_are_finite(const LiveRequest& request) const;
+  void hand_over_states(LiveRequest& request);
   void count_step(const DeviceStep& device_step);
   void count_proposals(const DeviceStep& device_step);
   void publish(DeviceStep& device_step);
@@ -96,6 +106,7 @@ class EngineCore : public Engine {
   void update_stats();
   void log_progress();
   Status check(const GenerateRequest& request) const;
+  Status check_states(const GenerateRequest& request) const;
 
   const EngineCoreOptions options_;
 
@@ -109,6 +120,7 @@ class EngineCore : public Engine {
   EngineStats stats_;
   std::atomic<uint64_t> next_seed_;
   GrammarMaskThread grammar_masks_;
+  StepTrace trace_;
   // Made before they are needed: then there may be no memory for a text.
   const Status out_of_memory_{StatusCode::unavailable, "the server ran out of memory; retry later"};
   const Status engine_failed_{StatusCode::internal, "the engine failed; retry later"};

@@ -8,6 +8,8 @@
 #include <new>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "attention/hybrid.h"
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
@@ -55,7 +57,8 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
   info.served_model_name =
       options.args.served_model_name.empty() ? model_name_of(options.args.model_path) : options.args.served_model_name;
   info.model_type = bundle.config.model_type;
-  info.architecture = bundle.config.architecture;
+  info.architecture =
+      bundle.config.declared_architecture.empty() ? bundle.config.architecture : bundle.config.declared_architecture;
   info.dtype = dtype_info(dtype).name;
   info.kv_cache_dtype = kv_format_name(attention.kv_format);
   info.prefill_attention_backend = attention.prefill;
@@ -65,6 +68,9 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
     info.attention_refused.push_back(refused.name + ": " + refused.rule);
   }
   info.vocab_size = bundle.config.vocab_size;
+  info.hidden_size = bundle.config.hidden_size;
+  info.generates = bundle.config.head == ModelHead::vocabulary;
+  info.labels = bundle.config.labels;
   info.page_size = attention.page_size;
   info.eos_token_ids = bundle.eos_token_ids;
   info.has_tokenizer = bundle.tokenizer != nullptr;
@@ -222,6 +228,22 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
 
 namespace {
 
+// --pooling before the model's files.
+Result<PoolingConfig> resolve_pooling(const ServerArgs& args, const ModelBundle& bundle) {
+  PoolingConfig out = bundle.pooling;
+  if (args.pooling == "auto") return out;
+  if (bundle.config.head == ModelHead::labels) {
+    return Status::invalid_argument("--pooling " + args.pooling + ": a classifier reads the last token; leave it out", "--pooling");
+  }
+  if (!args.is_embedding && !out.stored && bundle.config.head == ModelHead::vocabulary) {
+    return Status::invalid_argument("--pooling " + args.pooling + " is of embeddings; add --is-embedding", "--pooling");
+  }
+  for (const PoolingMethod method : {PoolingMethod::last, PoolingMethod::mean, PoolingMethod::first}) {
+    if (pooling_method_name(method) == args.pooling) out.method = method;
+  }
+  return out;
+}
+
 Result<ServedModel> build_engine(const EngineOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   const ServerArgs& args = options.args;
@@ -239,6 +261,8 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   for (const std::string& line : explain_lines(plan.attention)) LOG_DEBUG("{}", line);
 
   EngineCoreOptions core;
+  WW_ASSIGN_OR_RETURN(const PoolingConfig pooling, resolve_pooling(args, bundle));
+  WW_ASSIGN_OR_RETURN(core.pooler, Pooler::create(bundle.config, pooling, *bundle.weights));
   if (options.proposer != nullptr) {
     core.proposer = options.proposer;
     plan.scheduler.max_proposals = options.max_proposals;
@@ -254,6 +278,11 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
 
   core.info = describe(options, bundle, plan.attention, plan.dtype);
   core.info.device = std::move(device.description);
+  core.info.gives_states = !gpu;
+  core.info.pools = core.info.gives_states && (pooling.stored || args.is_embedding || !core.info.generates);
+  core.info.pooled_size = core.pooler.size();
+  core.info.pooling = fmt::format("{}{}", pooling_method_name(core.pooler.method()),
+                                  core.pooler.normalizes() ? ", normalized" : "");
   core.info.context_len = plan.context_len;
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;

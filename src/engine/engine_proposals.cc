@@ -13,9 +13,10 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   const int share = options_.max_step_proposals / std::max(static_cast<int>(step.rows.size()), 1);
   for (const StepRow& row : step.rows) {
     Proposal& proposal = device_step.proposals.emplace_back();
-    const int max_tokens = std::min(row.max_proposals, share);
-    if (max_tokens == 0) continue;
     const auto& request = *static_cast<LiveRequest*>(row.user);
+    // A request that wants each token's state gets them one by one.
+    const int max_tokens = request.request.states == StateWish::none ? std::min(row.max_proposals, share) : 0;
+    if (max_tokens == 0) continue;
     options_.proposer->propose({.input_ids = request.request.input_ids,
                                 .output_ids = request.output_ids,
                                 .max_tokens = max_tokens,

@@ -32,6 +32,8 @@ struct LiveRequest {
   std::vector<int32_t> output_ids; // committed
   std::vector<PositionLogprobs> input_logprobs;
   bool input_logprobs_sent = false;
+  std::vector<float> states;       // [num_states, hidden], or their sum
+  int num_states = 0;              // positions that are in it
   OutputDelta pending;             // gathered since the last delta
   int cached_tokens = 0;
   int retractions = 0;

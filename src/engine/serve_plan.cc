@@ -219,7 +219,11 @@ Status check_serve_device(const HardwareFacts& hardware) {
 Status check_served_model(const ServerArgs& args, const ModelToServe& model, DeviceArch arch) {
   WW_RETURN_IF_ERROR(family_traits(model.config).status());
   WW_RETURN_IF_ERROR(check_weight_format(model.config, weight_options(args), model.where, model.weights));
-  return is_gpu_target(arch) ? check_gpu_model(model.config) : Status();
+  if (!is_gpu_target(arch)) return {};
+  if (args.is_embedding || model.config.head != ModelHead::vocabulary) {
+    return Status::unsupported("--device cuda gives no embeddings or labels yet; use --device cpu", "--device");
+  }
+  return check_gpu_model(model.config);
 }
 
 Status check_weights_fit(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target) {

@@ -33,10 +33,13 @@ class TextStream {
 
  private:
   Piece release(std::string fresh);
+  const std::string* find_regex(std::string_view fresh);
   size_t held_suffix_bytes() const;
 
   std::optional<IncrementalDetokenizer> detokenizer_;
   std::vector<std::string> stop_;
+  std::vector<StopRegex> stop_regex_;
+  std::vector<int> regex_states_;  // of each, after the text so far
   bool keep_stop_text_;
   std::string pending_;  // certain text that may yet be the start of a stop string
 };

@@ -87,6 +87,12 @@ std::vector<FlagSpec> model_flags() {
       {.names = {"--constrained-json-disable-any-whitespace"}, .group = G::model,
        .target = &A::constrained_json_disable_any_whitespace,
        .help = "Structured JSON without any whitespace"},
+      {.names = {"--is-embedding", "--embeddings", "--embedding"}, .group = G::model, .target = &A::is_embedding,
+       .help = "Serve embeddings of a model that generates; models saved for embeddings or with labels need no flag"},
+      {.names = {"--pooling"}, .group = G::model, .target = &A::pooling, .value_name = "METHOD",
+       .help = "Whose state an embedding is: the last token's, the mean of all, the first one's (cls); auto: the model's "
+               "files tell, else last",
+       .choices = {"auto", "last", "mean", "cls"}},
   };
 }
 
@@ -158,6 +164,8 @@ std::vector<FlagSpec> http_flags() {
        .min = 1024, .max = 1 << 30},
       {.names = {"--allow-unknown-fields"}, .group = G::http, .target = &A::allow_unknown_fields,
        .help = "Ignore fields of requests that this server does not know, instead of refusing them"},
+      {.names = {"--any-model-name"}, .group = G::http, .target = &A::any_model_name,
+       .help = "Answer requests for any model by the one that is served, instead of 404"},
       {.names = {"--no-special-tokens-in-content"}, .group = G::http,
        .target = &A::no_special_tokens_in_content,
        .help = "Special tokens written in messages and tools are text (docs/security.md)"},
@@ -381,6 +389,8 @@ std::vector<FlagSpec> observation_flags() {
       {.names = {"--log-interval"}, .group = G::observation, .target = &A::decode_log_interval_s,
        .value_name = "SECONDS", .help = "Between status lines while requests run; 0 for none",
        .min = 0, .max = 86400},
+      {.names = {"--profile-dir"}, .group = G::observation, .target = &A::profile_dir, .value_name = "PATH",
+       .help = "Where /start_profile writes its traces of steps", .default_text = "none, and /start_profile is refused"},
       {.names = {"--json"}, .group = G::observation, .target = &A::json,
        .help = "Print the explanation as JSON", .explain_only = true},
   };

@@ -34,6 +34,8 @@ struct ServerArgs {
   std::string reasoning_parser = "none";
   std::string grammar_backend = "auto";      // none, or who else would compile grammars
   bool constrained_json_disable_any_whitespace = false;
+  bool is_embedding = false;
+  std::string pooling = "auto";              // last, mean, cls; auto: by the model's files
 
   // Numbers: dtype and device
   std::string dtype = "auto";                // auto, half, float16, bfloat16, float, float32
@@ -56,6 +58,7 @@ struct ServerArgs {
   int64_t max_body_bytes = 32 << 20;
   int64_t max_logprob_values = 1 << 19;      // of one request
   bool allow_unknown_fields = false;
+  bool any_model_name = false;
   bool no_special_tokens_in_content = false;
   double http_timeout_s = 60;                // a request must arrive within it; idle keep-alive
   std::string allowed_origins;               // "https://a.example,..."; empty: all, but for changes none
@@ -135,6 +138,7 @@ struct ServerArgs {
   std::string metrics_compat = "sglang";     // sglang, vllm, none
   bool enable_cache_report = false;
   double decode_log_interval_s = 10;
+  std::string profile_dir;                   // of /start_profile; empty: it is refused
 
   // `run` only; unset: generation_config.json's, else what suits small chat models
   std::optional<double> temperature;

@@ -352,18 +352,20 @@ CharDfa CharDfa::complement() const {
 
 bool CharDfa::empty() const { return num_states() == 1 && !accepting_[0]; }
 
-bool CharDfa::matches(std::string_view text) const {
-  int state = 0;
+int CharDfa::advance(int state, std::string_view text) const {
   uint32_t c = 0;
-  for (size_t at = 0; at < text.size();) {
-    if (!next_utf8(text, &at, &c)) return false;
+  for (size_t at = 0; at < text.size() && state >= 0;) {
+    if (!next_utf8(text, &at, &c)) return kDeadState;
     size_t atom = 0;
     while (atom < atoms_.size() && !atoms_[atom].contains(c)) ++atom;
-    if (atom == atoms_.size()) return false;
-    state = next(state, atom);
-    if (state < 0) return false;
+    state = atom == atoms_.size() ? kDeadState : next(state, atom);
   }
-  return accepting_[state];
+  return state;
+}
+
+bool CharDfa::matches(std::string_view text) const {
+  const int state = advance(start(), text);
+  return state >= 0 && accepting_[state];
 }
 
 bool CharDfa::within_lengths(int64_t min, int64_t max) const {

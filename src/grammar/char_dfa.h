@@ -33,6 +33,8 @@ class CharDfa {
   int num_states() const { return static_cast<int>(accepting_.size()); }
   int start() const { return 0; }
   bool accepting(int state) const { return accepting_[state]; }
+  // Where `text`, UTF-8, leads from `state`; kDeadState when no accepted text goes on like that.
+  int advance(int state, std::string_view text) const;
   struct Move {
     CharSet chars;
     int to;

@@ -317,7 +317,33 @@ void read_quantization(const json& object, ConfigReader& config, ModelConfig& ou
   if (!quantization.status().ok()) config.fail(quantization.status());
 }
 
+// transformers leaves id2label out where there are two.
+void read_labels(const json& object, ConfigReader& config, ModelConfig& out) {
+  constexpr int kDefaultLabels = 2, kMaxLabels = 1 << 16;
+  const json names = object.value("id2label", json::object());
+  if (!names.is_object() || names.size() > kMaxLabels) {
+    return config.fail("id2label", "must be an object with a name for each of at most 65536 labels");
+  }
+  const int unnamed = names.empty() ? kDefaultLabels : static_cast<int>(names.size());
+  const int count = config.integer("num_labels", unnamed, 1, kMaxLabels);
+  for (int i = 0; i < count; ++i) {
+    const auto name = names.find(std::to_string(i));
+    out.labels.push_back(name != names.end() && name->is_string() ? name->get<std::string>()
+                                                                  : "LABEL_" + std::to_string(i));
+  }
+}
+
 }  // namespace
+
+DeclaredModel declared_model(std::string_view architecture) {
+  constexpr std::string_view kLabels = "ForSequenceClassification", kNone = "Model";
+  const auto decoder = [&](std::string_view suffix) {
+    return std::string(architecture.substr(0, architecture.size() - suffix.size())) + "ForCausalLM";
+  };
+  if (architecture.ends_with(kLabels)) return {decoder(kLabels), ModelHead::labels};
+  if (architecture.ends_with(kNone)) return {decoder(kNone), ModelHead::none};
+  return {std::string(architecture), ModelHead::vocabulary};
+}
 
 Result<ModelConfig> parse_config_json(std::string_view text) {
   WW_ASSIGN_OR_RETURN(const json parsed, parse_object(text, "config.json"));
@@ -327,7 +353,10 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
     return Status::invalid_argument("config.json: architectures must name the model class, "
                                     "e.g. [\"LlamaForCausalLM\"]", "architectures");
   }
-  out.architecture = names[0].get<std::string>();
+  out.declared_architecture = names[0].get<std::string>();
+  DeclaredModel declared = declared_model(out.declared_architecture);
+  out.architecture = std::move(declared.decoder);
+  out.head = declared.head;
   // Multimodal wrappers keep the language model's numbers in a section of their own.
   const bool nested = parsed.contains("text_config") && parsed["text_config"].is_object() &&
                       !parsed.contains("hidden_size");
@@ -339,6 +368,11 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
     out.dtype = *known;
   } else {
     config.fail("dtype", "is '" + dtype.substr(0, 40) + "'; supported are float32, bfloat16 and float16");
+  }
+  if (out.head == ModelHead::labels) read_labels(parsed, config, out);
+  if (!config.boolean("is_causal", true) || config.boolean("use_bidirectional_attention", false)) {
+    config.fail(config.has("is_causal") ? "is_causal" : "use_bidirectional_attention",
+                "asks for bidirectional attention, which decoders do not have here");
   }
   read_shape(config, out);
   read_latent(config, out);

@@ -81,8 +81,23 @@ struct LinearAttnConfig {
   int conv_width = 0;                     // of the short convolution before it, in tokens
 };
 
+// What stands on the last layer: logits over the vocabulary, nothing (a model of states, for embeddings), or a score for
+// each of some labels.
+enum class ModelHead { vocabulary, none, labels };
+
+// A class name of transformers taken apart: "Qwen3ForSequenceClassification" is the decoder of "Qwen3ForCausalLM" with
+// labels, "MistralModel" that of "MistralForCausalLM" without a head.
+struct DeclaredModel {
+  std::string decoder;
+  ModelHead head = ModelHead::vocabulary;
+};
+DeclaredModel declared_model(std::string_view architecture);
+
 struct ModelConfig {
-  std::string architecture;               // "LlamaForCausalLM"
+  std::string architecture;               // of the decoder: "LlamaForCausalLM"
+  std::string declared_architecture;      // as in the file
+  ModelHead head = ModelHead::vocabulary;
+  std::vector<std::string> labels;        // of ModelHead::labels, by class
   std::string model_type;                 // "llama"
   int vocab_size = 0;
   int hidden_size = 0;

@@ -84,6 +84,11 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   });
 }
 
+void DecoderModel::states(int64_t first_row, int64_t rows, float* out, ThreadTeam& team) {
+  x_.use(team);
+  x_.norm_to(weights_.final_norm, {first_row, rows}, out, DType::f32);
+}
+
 void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const {
   const auto gather = [&](const auto& table) {
     embedding_gather(table, ids.data(), static_cast<int64_t>(ids.size()), spec_.embedding_scale, out, team);

@@ -30,7 +30,7 @@ namespace warpweave {
 struct DecoderWeights {
   TensorView embedding;             // [vocab, hidden]; data == nullptr: rows of lm_head (tied)
   std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
-  PackedLinear lm_head;
+  PackedLinear lm_head;             // empty: the model has no vocabulary to choose from (ModelHead)
   RowNorm final_norm;
   std::vector<RopeTable> ropes;
   std::vector<LayerWeights> layers;
@@ -66,6 +66,8 @@ class DecoderModel {
   // many may take them in parts: a prompt's are tokens * vocabulary * 4 bytes.
   void logits(int64_t first_row, int64_t rows, const LogitsOut& out, ThreadTeam& team);
 
+  // States of the same rows, [rows, hidden]: what stands behind the final norm.
+  void states(int64_t first_row, int64_t rows, float* out, ThreadTeam& team);
   // The rows behind the logits of the last forward: [logits_rows, hidden], before the final norm.
   const float* last_rows() { return x_.data(); }
   // With keep_hidden, of every row of the last forward what its logits would be made of: [num_tokens, hidden], after

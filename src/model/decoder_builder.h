@@ -64,15 +64,17 @@ template <typename Target>
 Status DecoderBuilder<Target>::head(Weights& out) {
   const int64_t shape[] = {config_.vocab_size, config_.hidden_size};
   const std::string embedding = "model.embed_tokens.weight";
-  const bool tied = config_.tie_word_embeddings || !pack_.source->has("lm_head.weight");
+  const bool headless = config_.head != ModelHead::vocabulary;
+  const bool tied = !headless && (config_.tie_word_embeddings || !pack_.source->has("lm_head.weight"));
   if (!tied) {
     WW_ASSIGN_OR_RETURN(const LinearPart table, pack_.matrix(embedding, shape, false));
     WW_RETURN_IF_ERROR(pack_.target.embedding(table, pack_.source, out));
   }
+  WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm("model.norm"));
+  if (headless) return {};
   WW_ASSIGN_OR_RETURN(out.lm_head, pack_.linear({{tied ? embedding : "lm_head.weight", config_.vocab_size,
                                                   config_.lm_head_bias ? "lm_head.bias" : ""}},
                                                 config_.hidden_size));
-  WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm("model.norm"));
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/config.h"
+#include "model/pooling.h"
 #include "model/weight_source.h"
 #include "text/tokenizer.h"
 
@@ -27,6 +28,7 @@ struct ModelBundle {
   std::shared_ptr<WeightSource> weights;
   std::unique_ptr<Tokenizer> tokenizer;  // null with skip_tokenizer
   std::string chat_template;             // empty: the model has none
+  PoolingConfig pooling;                 // of states, where they are asked for
   std::vector<int32_t> eos_token_ids;    // of config and generation config, without repeats
 };
 

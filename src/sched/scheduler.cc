@@ -118,6 +118,7 @@ Status Scheduler::add(ScheduledRequestSpec spec) {
     // The logprob of a token comes from the logits one position before it.
     request->logits_from = std::max(spec.logprob_start_len - 1, 0);
   }
+  if (spec.states_from >= 0) request->logits_from = std::min(request->logits_from, spec.states_from);
   request->spec = std::move(spec);
   waiting_.insert(request.get());
   const RequestId id = request->spec.id;

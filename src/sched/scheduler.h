@@ -133,6 +133,7 @@ struct ScheduledRequestSpec {
   int priority = 0;
   std::string cache_salt;
   int logprob_start_len = -1;      // first prompt position that needs a logprob; -1: none
+  int states_from = -1;            // first prompt position whose row is wanted itself; -1: none
   // Admitted only when that request's prompt is cached, or that request is gone (the n-1 other
   // samples of one prompt). kNoRequest, or the id of a request added before; the priority is at
   // most that request's.
@@ -145,7 +146,7 @@ struct StepRow {
   void* user = nullptr;
   int start = 0;                   // position of the first token = tokens already in the KV pool
   int num_tokens = 0;
-  int num_logits = 0;              // logits are wanted of the last num_logits tokens
+  int num_logits = 0;              // logits, or the rows they are made of, are wanted of the last num_logits tokens
   int32_t state_slot = kNoStateSlot;  // holds the state after the `start` tokens before; at 0 it is undefined
   int sample_slot = -1;            // its place in commit()'s `sampled`, or -1: samples nothing
   int future_slot = -1;            // >= 0: its one token is sampled[future_slot] of the step before

@@ -35,9 +35,10 @@ RouterRule router_rule(const ModelConfig& config) {
 std::span<const Family> all_families() { return kFamilies; }
 
 Result<Family> find_family(std::string_view architecture) {
+  const std::string decoder = declared_model(architecture).decoder;
   std::string supported;
   for (const Family& family : kFamilies) {
-    if (family.architecture == architecture) return family;
+    if (family.architecture == decoder) return family;
     supported += (supported.empty() ? "" : ", ") + std::string(family.architecture);
   }
   return Status::unsupported("config.json: the architecture '" + std::string(architecture.substr(0, 80)) +

@@ -26,27 +26,30 @@ void ResidualStream::start(int64_t rows, ThreadTeam& team) {
 LinearInput ResidualStream::normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows) {
   const int64_t cols = hidden_size_;
   const DType dtype = next.preferred_input();
-  const float* const x = (forked_ ? held_ : x_).data() + first_row * cols;
-  if (norm.weight.empty() && dtype == DType::f32) return {.data = x, .dtype = dtype, .rows = rows, .row_stride = cols};
-  if (norm.weight.empty()) {
-    f32_to_bf16_rows(x, rows, cols);
-  } else {
-    write_normed(norm, {x, rows}, h_.data(), dtype);
+  if (norm.weight.empty() && dtype == DType::f32) {
+    return {.data = branch_input() + first_row * cols, .dtype = dtype, .rows = rows, .row_stride = cols};
   }
+  norm_to(norm, {first_row, rows}, h_.data(), dtype);
   return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
 }
 
-void ResidualStream::normed_into(const RowNorm& norm, float* out) { write_normed(norm, {x_.data(), rows_}, out, DType::f32); }
+void ResidualStream::normed_into(const RowNorm& norm, float* out) { norm_to(norm, {0, rows_}, out, DType::f32); }
 
-void ResidualStream::write_normed(const RowNorm& norm, const Rows& from, void* out, DType dtype) {
+void ResidualStream::norm_to(const RowNorm& norm, Rows rows, void* out, DType out_dtype) {
   const int64_t cols = hidden_size_;
-  if (norm_.layer_norm) {
-    layer_norm({.x = from.x, .rows = from.count, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
-                .bias = data_or_null(norm.bias), .eps = norm_.eps, .out = out, .out_dtype = dtype, .out_stride = cols},
+  const float* const x = branch_input() + rows.first * cols;
+  if (norm.weight.empty() && out_dtype == DType::f32) {
+    std::memcpy(out, x, static_cast<size_t>(rows.count * cols) * sizeof(float));
+  } else if (norm.weight.empty()) {
+    f32_to_bf16_rows(x, rows.count, static_cast<uint16_t*>(out));
+  } else if (norm_.layer_norm) {
+    layer_norm({.x = x, .rows = rows.count, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+                .bias = data_or_null(norm.bias), .eps = norm_.eps, .out = out, .out_dtype = out_dtype,
+                .out_stride = cols},
                *team_);
   } else {
-    rms_norm({.x = from.x, .rows = from.count, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
-              .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = out, .out_dtype = dtype,
+    rms_norm({.x = x, .rows = rows.count, .cols = cols, .x_stride = cols, .weight = norm.weight.data(),
+              .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = out, .out_dtype = out_dtype,
               .out_stride = cols},
              *team_);
   }
@@ -66,8 +69,8 @@ void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, c
            *team_);
 }
 
-void ResidualStream::f32_to_bf16_rows(const float* x, int64_t rows, int64_t cols) {
-  auto* const out = reinterpret_cast<uint16_t*>(h_.data());
+void ResidualStream::f32_to_bf16_rows(const float* x, int64_t rows, uint16_t* out) {
+  const int64_t cols = hidden_size_;
   team_->parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     f32_to_bf16_row(x + begin * cols, (end - begin) * cols, out + begin * cols);
   });

@@ -36,18 +36,20 @@ class ResidualStream {
   LinearInput normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows);
   // All rows normed: [rows, hidden].
   void normed_into(const RowNorm& norm, float* out);
+  // The same of the rows [first, first + count) to `out`, [count, hidden] of f32 or bf16.
+  struct Rows {
+    int64_t first;
+    int64_t count;
+  };
+  void norm_to(const RowNorm& norm, Rows rows, void* out, DType out_dtype);
   // x += linear(input), through the branch's own norm where out_norm is not empty.
   void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm);
   // Only `rows`, which ascend, go on.
   void keep(std::span<const int32_t> rows);
 
  private:
-  struct Rows {
-    const float* x;
-    int64_t count;
-  };
-  void write_normed(const RowNorm& norm, const Rows& from, void* out, DType dtype);
-  void f32_to_bf16_rows(const float* x, int64_t rows, int64_t cols);
+  void f32_to_bf16_rows(const float* x, int64_t rows, uint16_t* out);
+  const float* branch_input() const { return (forked_ ? held_ : x_).data(); }
 
   int64_t hidden_size_;
   NormSpec norm_;
