@@ -7,6 +7,7 @@
 #include "server/api/errors.h"
 #include "server/api/json_write.h"
 #include "server/api/native.h"
+#include "server/api/pooled.h"
 #include "server/api/requests.h"
 #include "server/ui/chat_page.h"
 
@@ -159,6 +160,13 @@ void add_native_routes(Router& router, const ApiPtr& api) {
                 if (!status.ok()) return send_error(*writer, status);
                 writer->send(200, kJson, "{\"status\":\"ok\"}");
               }});
+  router.add({"POST", "/start_profile", AuthLevel::admin, [api](Request request, Writer writer) {
+                const Status status = start_profile(*api, request->body);
+                if (!status.ok()) return send_error(*writer, status);
+                writer->send(200, kText, "Start profiling.\n");
+              }});
+  router.add({"POST", "/stop_profile", AuthLevel::admin,
+              [api](Request, Writer writer) { send_json(*writer, stop_profile(*api)); }});
   router.add({"GET", "/debug/audit", AuthLevel::admin, [api](Request, Writer writer) {
                 const Status status = api->engine().audit();
                 if (!status.ok()) return send_error(*writer, status);
@@ -166,6 +174,19 @@ void add_native_routes(Router& router, const ApiPtr& api) {
               }});
   router.add({"POST", "/flush_cache", AuthLevel::admin,
               [api](Request, Writer writer) { flush_cache(*api, *writer); }});
+}
+
+void add_pooled_routes(Router& router, const ApiPtr& api) {
+  struct PooledRoute {
+    const char* path;
+    Parser parse;
+  };
+  for (const auto& [path, parse] : {PooledRoute{"/v1/embeddings", parse_embeddings}, {"/encode", parse_encode},
+                                    {"/classify", parse_classify}, {"/v1/classify", parse_classify},
+                                    {"/score", parse_score}, {"/v1/score", parse_score}, {"/rerank", parse_rerank},
+                                    {"/v2/rerank", parse_rerank}, {"/v1/rerank", parse_rerank_native}}) {
+    router.add({"POST", path, AuthLevel::api_key, generation_handler(api, parse)});
+  }
 }
 
 void add_open_routes(Router& router, const ApiPtr& api) {
@@ -194,6 +215,7 @@ void register_api(Router& router, ApiContext context) {
   add_responses_routes(own, api);
   add_messages_routes(own, api);
   add_native_routes(own, api);
+  add_pooled_routes(own, api);
   add_open_routes(own, api);
   for (Route route : own.routes()) {
     route.handler = guarded(std::move(route.handler));

@@ -40,7 +40,7 @@ Status Api::check_model(FieldReader* reader) const {
   std::string name;
   if (!reader->get("model", TextLimit{4096}, &name)) return reader->status();
   const EngineInfo& info = this->info();
-  if (name == info.served_model_name || name == info.model_path || name == "default") return {};
+  if (context_.args.any_model_name || name == info.served_model_name || name == info.model_path || name == "default") return {};
   return Status::not_found(
       fmt::format("The model \"{}\" is not served here; this server has \"{}\".",
                   name.substr(0, 200), info.served_model_name),

@@ -57,7 +57,7 @@ const std::vector<BadField> kSamplingFields = {
     {"ebnf", {"\"root ::= x\"", "[]"}},
     {"json_schema", {"\"{\"", "5", "\"{\\\"type\\\": \\\"colour\\\"}\""}},
     {"structural_tag", {"\"{}\"", "5"}},
-    {"stop_regex", {"\"a\""}},
+    {"stop_regex", {"5", "\"(\"", "\"a*\"", "\"(?=a)\"", "[5]", "\"[ab]*a[ab]{20}\""}},
 };
 
 TEST(BadInput, SamplingFieldsOfAllBodies) {
@@ -125,8 +125,7 @@ TEST(BadInput, FieldsOfOneBody) {
   expect_refused(post(api, Body::generate, R"("rid": ["a", "b"])"), "", "rid");
   expect_refused(post(api, Body::generate, R"("text": "both")"), "", "text");
   expect_refused(post(api, Body::generate, R"("image_data": "x")"), "", "image_data");
-  expect_refused(post(api, Body::generate, R"("return_hidden_states": true)"), "",
-                 "return_hidden_states");
+  expect_refused(post(api, Body::generate, R"("return_hidden_states": 1)"), "", "return_hidden_states");
   EXPECT_TRUE(api.engine().submitted().empty());
 }
 

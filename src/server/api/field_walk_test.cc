@@ -15,11 +15,12 @@ namespace {
 struct Endpoint {
   const char* path;
   const char* body;  // with every object that has fields of its own
+  bool of_labels = false;  // by a model with labels
 };
 
 constexpr Endpoint kEndpoints[] = {
     {"/generate", R"({"text": "Once", "stream": true, "return_logprob": true, "sampling_params": {"max_new_tokens": 2,
-        "stop": ["zz"], "stop_token_ids": [5], "logit_bias": {"5": 1}, "bad_words": ["cat"]}, "rid": "a",
+        "stop": ["zz"], "stop_token_ids": [5], "logit_bias": {"5": 1}, "bad_words": ["cat"], "stop_regex": ["zz+"]}, "rid": "a",
         "token_ids_logprob": [1]})"},
     {"/v1/completions", R"({"prompt": ["Once"], "max_tokens": 2, "stream": true, "stop": ["zz"], "logit_bias": {"5": 1},
         "stream_options": {"include_usage": true}, "response_format": {"type": "json_schema", "json_schema":
@@ -54,6 +55,17 @@ constexpr Endpoint kEndpoints[] = {
     {"/v1/tokenize", R"({"prompt": "a"})"},
     {"/v1/detokenize", R"({"tokens": [1]})"},
     {"/abort_request", R"({"rid": "a"})"},
+    {"/start_profile", R"({"num_steps": 3})"},
+    {"/v1/embeddings", R"({"input": ["a", "b"], "dimensions": 2, "encoding_format": "base64"})"},
+    {"/v1/embeddings", R"({"input": [[1, 2], [3]]})"},
+    {"/encode", R"({"text": ["a", "b"]})"},
+    {"/classify", R"({"input": ["a", "b"]})", true},
+    {"/v1/classify", R"({"input_ids": [[1], [2]]})", true},
+    {"/score", R"({"text_1": "a", "text_2": ["b", "c"]})"},
+    {"/v1/score", R"({"query": "a", "items": ["b", "c"], "label_token_ids": [5, 6], "apply_softmax": true})"},
+    {"/rerank", R"({"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1})"},
+    {"/v1/rerank", R"({"query": "a", "documents": ["b"], "return_documents": true})"},
+    {"/v2/rerank", R"({"query": "a", "documents": ["b"]})"},
 };
 
 // JSON of the client's own, and fields without effect by definition.
@@ -123,16 +135,21 @@ void add_paths(const Json& value, const std::string& path, std::set<std::string>
 
 class FieldWalk : public ::testing::Test {
  protected:
-  FieldWalk() : api_(options()) {}
-  static TestApiOptions options() {
+  FieldWalk() : api_(options({})), label_api_(options({"low", "high"})) {}
+  static TestApiOptions options(std::vector<std::string> labels) {
     TestApiOptions options;
     options.engine.script = {" a", " b"};
+    options.args.profile_dir = "profiles";
+    options.engine.info.pools = options.engine.info.gives_states = true;
+    options.engine.info.pooled_size = 2;
+    options.engine.info.labels = std::move(labels);
     return options;
   }
+  TestApi& api_of(const Endpoint& endpoint) { return endpoint.of_labels ? label_api_ : api_; }
 
   // True: taken.
   bool expect_answer(const Endpoint& endpoint, const std::string& path, const std::string& body) {
-    const Reply reply = api_.post(endpoint.path, body);
+    const Reply reply = api_of(endpoint).post(endpoint.path, body);
     ++requests_;
     if (reply.status == 200) return true;
     const std::string what = std::string(endpoint.path) + " " + path + " in " + body + ": " + reply.body;
@@ -177,7 +194,7 @@ class FieldWalk : public ::testing::Test {
     std::set<std::string> paths;
     {
       FieldListener listener;
-      const Reply reply = api_.post(endpoint.path, body.dump());
+      const Reply reply = api_of(endpoint).post(endpoint.path, body.dump());
       EXPECT_EQ(reply.status, 200) << endpoint.path << reply.body;
       paths = listener.paths;
     }
@@ -186,6 +203,7 @@ class FieldWalk : public ::testing::Test {
   }
 
   TestApi api_;
+  TestApi label_api_;
   int requests_ = 0;
   std::set<std::string> failed_;
 };
@@ -220,7 +238,7 @@ TEST_F(FieldWalk, EveryBodyThatIsNoObject) {
                              "{\"a\": 01}", "{\"a\": +1}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\\x\"}",
                              "{\"a\": \"\\ud800\"}", "{\"a\": \"\xff\"}", "{} {}", "\xef\xbb\xbf{}", "{'a': 1}",
                              "{\"a\": 1, \"a\": 2}"}) {
-      const Reply reply = api_.post(endpoint.path, body);
+      const Reply reply = api_of(endpoint).post(endpoint.path, body);
       EXPECT_EQ(reply.status, 400) << endpoint.path << ' ' << body << reply.body;
       for (const char* word : kForeignWords) EXPECT_EQ(reply.body.find(word), std::string::npos) << word << reply.body;
     }
@@ -228,7 +246,7 @@ TEST_F(FieldWalk, EveryBodyThatIsNoObject) {
 }
 
 TEST_F(FieldWalk, EveryRouteWithABodyIsWalked) {
-  std::set<std::string> walked = {"/flush_cache"};  // takes no body
+  std::set<std::string> walked = {"/flush_cache", "/stop_profile"};  // take no body
   for (const Endpoint& endpoint : kEndpoints) walked.insert(endpoint.path);
   for (const Route& route : api_.router().routes()) {
     EXPECT_TRUE(route.method == "GET" || route.method == "DELETE" || walked.contains(route.path)) << route.path;

@@ -16,6 +16,8 @@ void append_json_string(std::string_view text, std::string* out);
 
 void append_json_int(int64_t value, std::string* out);
 void append_json_double(double value, std::string* out);  // not finite: null
+// [0.25,-1.5]; all are finite.
+void append_json_floats(std::span<const float> values, std::string* out);
 
 // A log-probability: NaN becomes null; minus infinity, which JSON lacks, becomes -9999.0.
 void append_json_logprob(float value, std::string* out);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace warpweave::server {
 
@@ -17,12 +18,15 @@ inline constexpr size_t kMaxContentParts = 16384;     // of one message
 inline constexpr size_t kMaxTools = 1024;
 inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;         // of one stop string
+inline constexpr size_t kMaxStopRegexes = 16;
+inline constexpr size_t kMaxStopRegexStates = 2000;   // of one of them
 inline constexpr size_t kMaxStopTokenIds = 1024;
 inline constexpr size_t kMaxStoredResponses = 256;    // of one key; see response_store.h for bytes
 inline constexpr size_t kMaxRidBytes = 256;
 inline constexpr size_t kMaxSaltBytes = 1024;
 inline constexpr int kMaxChatTopLogprobs = 20;        // OpenAI's bound
 inline constexpr int kMaxTopLogprobs = 128;           // /generate and /v1/completions
+inline constexpr int64_t kMaxStateValues = int64_t{1} << 23;  // of hidden states, some 90 MB of text
 inline constexpr size_t kMaxTokenIdsLogprob = 1024;
 inline constexpr size_t kMaxTextBytes = size_t{1} << 30;  // texts are bounded by the body's limit
 

@@ -24,6 +24,10 @@ std::string server_info_json(const Api& api);   // /get_server_info: resolved fl
 std::string model_list_json(const Api& api);    // /v1/models
 Result<std::string> model_card_json(const Api& api, std::string_view id);  // /v1/models/{id}
 
+// {"num_steps": 100}: a trace of the next steps, under --profile-dir.
+Status start_profile(Api& api, std::string_view body);
+Result<std::string> stop_profile(Api& api);  // {"path": "..."}
+
 // {"rid": "...", "abort_all": false}
 Status abort_request(Api& api, std::string_view body);
 

@@ -1,5 +1,6 @@
 #include "server/api/native_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/api/json_write.h"
@@ -166,6 +167,20 @@ class NativeBuilder final : public ResponseBuilder {
     append_json_double(counts.accept_rate(), out);
   }
 
+  // The prompt's rows as one list, then a row for each new token but the last.
+  static void append_states(const OutputDelta& delta, std::string* out) {
+    const int rows = delta.prompt_tokens + delta.completion_tokens - 1;
+    const std::span<const float> states(delta.states);
+    const size_t hidden = states.size() / static_cast<size_t>(std::max(rows, 1));
+    *out += ",\"hidden_states\":[[";
+    for (int row = 0; row < rows; ++row) {
+      if (row == delta.prompt_tokens) *out += ']';
+      if (row > 0) *out += ',';
+      append_json_floats(states.subspan(row * hidden, hidden), out);
+    }
+    *out += rows == delta.prompt_tokens ? "]]" : "]";
+  }
+
   void append_reply(size_t index, const OutputDelta& delta, std::string* out) const {
     const Sequence& sequence = sequences_[index];
     out->reserve(out->size() + sequence.text.size() + sequence.ids.size() + 512);
@@ -182,6 +197,7 @@ class NativeBuilder final : public ResponseBuilder {
     *out += ",\"weight_version\":\"default\",\"total_retractions\":";
     append_json_int(delta.total_retractions, out);
     if (sequence.return_logprob) append_logprobs(sequence, out);
+    if (!delta.states.empty()) append_states(delta, out);
     *out += ",\"completion_tokens\":";
     append_json_int(delta.completion_tokens, out);
     *out += ",\"cached_tokens\":";

@@ -179,6 +179,7 @@ class NativeParser {
     const PerPrompt priority(&reader_, "priority", count);
     const PerPrompt cache_salt(&reader_, "cache_salt", count);
     const PerPrompt extra_key(&reader_, "extra_key", count);
+    const PerPrompt hidden_states(&reader_, "return_hidden_states", count);
     WW_RETURN_IF_ERROR(reader_.status());
     const std::string group_rid = random_id("");
     for (size_t i = 0; i < count; ++i) {
@@ -202,6 +203,11 @@ class NativeParser {
       }
       if (const Json* value = return_logprob.at(i)) {
         WW_RETURN_IF_ERROR(read_bool(*value, return_logprob.path(i), &request.return_logprob));
+      }
+      if (const Json* value = hidden_states.at(i)) {
+        bool wanted = false;
+        WW_RETURN_IF_ERROR(read_bool(*value, hidden_states.path(i), &wanted));
+        if (wanted) request.states = StateWish::each;
       }
       const IntRange starts{-1, static_cast<int64_t>(request.input_ids.size()) - 1,
                             "-1 leaves the prompt out"};
@@ -246,7 +252,7 @@ class NativeParser {
     reader_.get("stream", &stream_);
     for (const std::string_view name :
          {"return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob", "rid",
-          "priority", "cache_salt", "extra_key"}) {
+          "priority", "cache_salt", "extra_key", "return_hidden_states"}) {
       reader_.find(name);
     }
     if (!api_.context().args.allow_unknown_fields) reader_.refuse_unknown(kNativeFieldsWithoutEffect);
@@ -271,6 +277,7 @@ class NativeParser {
         sampling_.begin(), sampling_.end(),
         [](const SamplingFields& sampling) { return sampling.max_new_tokens.has_value(); });
     WW_RETURN_IF_ERROR(fit_to_logprob_limit(api_, default_length, &job.requests));
+    WW_RETURN_IF_ERROR(check_states(api_, job.requests));
     job.builder = make_native_builder(api_, reply_, job.requests);
     return job;
   }

@@ -1,5 +1,6 @@
 // Health, model and server information, /flush_cache's relatives.
 #include <ctime>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -85,7 +86,7 @@ std::string model_info_json(const Api& api) {
                {"tokenizer_path",
                 args.tokenizer_path.empty() ? info.model_path : args.tokenizer_path},
                {"served_model_name", info.served_model_name},
-               {"is_generation", true},
+               {"is_generation", info.generates && !args.is_embedding},
                {"preferred_sampling_params", nullptr},
                {"weight_version", "default"},
                {"has_image_understanding", false},
@@ -167,6 +168,33 @@ Status abort_request(Api& api, std::string_view body) {
   return {};
 }
 
+Status start_profile(Api& api, std::string_view body) {
+  ProfileRequest request;
+  request.folder = api.context().args.profile_dir;
+  if (request.folder.empty()) {
+    return Status::unsupported("profiles are written under --profile-dir, which this server was started without; give it a folder.",
+                               "--profile-dir");
+  }
+  if (!body.empty()) {
+    WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+    FieldReader reader(owned.value);
+    reader.get("num_steps", IntRange{1, std::numeric_limits<int>::max()}, &request.num_steps);
+    if (reader.find("output_dir") != nullptr) {
+      reader.fail(Status::unsupported("output_dir is chosen at start, by --profile-dir; leave it out.", "output_dir"));
+    }
+    // What a torch profile would record besides; every trace here is of steps.
+    constexpr std::string_view kWithoutEffect[] = {"activities", "with_stack", "record_shapes", "profile_by_stage"};
+    if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
+    WW_RETURN_IF_ERROR(reader.status());
+  }
+  return api.engine().start_profile(request);
+}
+
+Result<std::string> stop_profile(Api& api) {
+  WW_ASSIGN_OR_RETURN(const std::string path, api.engine().stop_profile());
+  return dump({{"path", path}});
+}
+
 void health_generate(const std::shared_ptr<Api>& api, std::shared_ptr<ResponseWriter> writer) {
   if (!api->is_ready()) {
     return send_error(*writer, Status::unavailable("The server is not ready."));
@@ -177,6 +205,7 @@ void health_generate(const std::shared_ptr<Api>& api, std::shared_ptr<ResponseWr
   request.sampling.max_new_tokens = 1;
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
+  if (!api->info().generates) request.states = StateWish::pooled;
   const std::string rid = request.rid;
   const Status status = api->engine().submit(std::move(request), [writer](OutputDelta delta) {
     if (!delta.finish) return;

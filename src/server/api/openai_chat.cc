@@ -66,6 +66,7 @@ class ChatBuilder final : public OpenAiBuilder {
     if (!choice.finish) return;
     begin_chunk(index, events);
     *events += "\"delta\":{},\"logprobs\":null";
+    append_states(index, events);
     end_chunk(&*choice.finish, events, stop_name(choice));
   }
 
@@ -123,6 +124,7 @@ class ChatBuilder final : public OpenAiBuilder {
     *out += "},\"logprobs\":";
     append_logprobs(choice, out);
     if (return_token_ids()) append_ids("token_ids", choice.token_ids, out);
+    append_states(index, out);
     *out += ',';
     append_finish(choice.finish ? &*choice.finish : nullptr, out, stop_name(choice));
     *out += '}';

@@ -76,6 +76,7 @@ Status read_openai_options(const Api& api, FieldReader* reader, std::string_view
   out->cache_salt = join_salts(cache_salt, extra_key);
   reader->get("add_special_tokens", &out->add_special_tokens);
   reader->get("return_token_ids", &out->return_token_ids);
+  reader->get("return_hidden_states", &out->return_hidden_states);
   read_truncation(api, reader, out);
   reader->get("rid", TextLimit{kMaxRidBytes}, &out->rid);
   if (out->rid.empty()) out->rid = random_id(id_prefix);
@@ -94,6 +95,7 @@ GenerateRequest make_request(const OpenAiOptions& options, const SamplingParams&
   if (params.seed) request.sampling.seed = *params.seed + static_cast<uint64_t>(choice);
   request.priority = options.priority;
   request.cache_salt = options.cache_salt;
+  if (options.return_hidden_states) request.states = StateWish::last;
   return request;
 }
 
@@ -125,10 +127,15 @@ OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, Frame frame)
       return_token_ids_(options.return_token_ids),
       choices_per_prompt_(static_cast<size_t>(options.sampling.n)),
       prompt_ids_(std::move(frame.prompt_ids)),
-      tokens_(frame.sequences) {}
+      tokens_(frame.sequences),
+      states_(frame.sequences) {}
 
 void OpenAiBuilder::add(size_t index, const OutputDelta& delta, std::string* events) {
   tokens_[index] = {delta.prompt_tokens, delta.completion_tokens, delta.cached_tokens};
+  if (!delta.states.empty()) {
+    states_[index] = ",\"hidden_states\":";
+    append_json_floats(delta.states, &states_[index]);
+  }
   if (events) {
     append_choice_events(index, delta, events);
   } else {

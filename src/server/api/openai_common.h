@@ -21,6 +21,7 @@ struct OpenAiOptions {
   std::string cache_salt;
   bool add_special_tokens = true;       // of texts that no template has written
   bool return_token_ids = false;
+  bool return_hidden_states = false;    // of the newest token
   std::optional<int> truncate_prompt_tokens;  // the last so many of a prompt are kept
 };
 
@@ -66,6 +67,9 @@ class OpenAiBuilder : public ResponseBuilder {
   // ,"name":[items]
   static void append_ids(std::string_view name, std::string_view items, std::string* out);
 
+  // ,"hidden_states":[...] of a sequence that has ended, where it was asked for.
+  void append_states(size_t index, std::string* out) const { *out += states_[index]; }
+
   void begin_chunk(size_t index, std::string* out) const;
   void end_chunk(const FinishReason* finish, std::string* out, std::string_view stop = "stop") const;
 
@@ -84,6 +88,7 @@ class OpenAiBuilder : public ResponseBuilder {
   const size_t choices_per_prompt_;
   const std::vector<std::string> prompt_ids_;
   std::vector<Tokens> tokens_;      // of each sequence
+  std::vector<std::string> states_;
 };
 
 // "finish_reason":"stop","matched_stop":2; `stop`: what a stop is called.

@@ -65,6 +65,7 @@ class CompletionBuilder final : public OpenAiBuilder {
     begin_chunk(index, events);
     append_members(choice, events);
     append_token_ids(choice, index, !choice.opened, events);
+    append_states(index, events);
     end_chunk(choice.finish ? &*choice.finish : nullptr, events);
     choice.opened = true;
     choice.text.clear();
@@ -79,6 +80,7 @@ class CompletionBuilder final : public OpenAiBuilder {
     *out += ',';
     append_members(choice, out);
     append_token_ids(choice, index, /*with_prompt=*/true, out);
+    append_states(index, out);
     *out += ',';
     append_finish(choice.finish ? &*choice.finish : nullptr, out);
     *out += '}';

@@ -144,6 +144,21 @@ Status fit_to_logprob_limit(const Api& api, bool default_length,
   return {};
 }
 
+Status check_states(const Api& api, std::span<const GenerateRequest> requests) {
+  int64_t tokens = 0;
+  for (const GenerateRequest& request : requests) {
+    if (request.states != StateWish::each) continue;
+    tokens += static_cast<int64_t>(request.input_ids.size()) + request.sampling.max_new_tokens;
+  }
+  const int64_t most = kMaxStateValues / std::max(api.info().hidden_size, 1);
+  if (tokens <= most) return {};
+  return Status::invalid_argument(
+      fmt::format("This request may return the hidden states of {} tokens, prompts and new ones, but at most {} are "
+                  "allowed for states of {} values; ask for fewer tokens, or send several requests.",
+                  tokens, most, api.info().hidden_size),
+      "return_hidden_states");
+}
+
 std::string join_salts(std::string_view cache_salt, std::string_view extra_key) {
   if (cache_salt.empty() && extra_key.empty()) return {};
   return fmt::format("{}:{}{}", cache_salt.size(), cache_salt, extra_key);

@@ -47,6 +47,9 @@ Result<std::vector<int32_t>> encode_text(const Api& api, std::string_view text,
 Status fit_to_logprob_limit(const Api& api, bool default_length,
                             std::vector<GenerateRequest>* requests);
 
+// Holds the values of hidden states that `requests` may return to kMaxStateValues.
+Status check_states(const Api& api, std::span<const GenerateRequest> requests);
+
 // The one string that two fields separate prefixes by; no two pairs give the same.
 std::string join_salts(std::string_view cache_salt, std::string_view extra_key);
 

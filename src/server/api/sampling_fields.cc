@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "grammar/char_dfa.h"
+#include "grammar/limits.h"
 #include "server/api/limits.h"
 
 namespace warpweave::server {
@@ -50,7 +52,6 @@ constexpr std::string_view kTextOnly = "this server takes text; leave it out";
 constexpr std::string_view kNoLora = "adapters are not available; serve a merged model instead";
 
 constexpr UnsupportedField kUnsupportedFields[] = {
-    {"stop_regex", "use stop (strings) or stop_token_ids"},
     {"lora_path", kNoLora},
     {"lora_id", kNoLora},
     {"session_params", "sessions are not available; equal prefixes are cached by themselves"},
@@ -59,7 +60,6 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"video_data", kTextOnly},
     {"audio_data", kTextOnly},
     {"audio", kTextOnly},
-    {"return_hidden_states", "hidden states are not available; leave it out"},
     {"return_routed_experts", "leave it out"},
     {"custom_logit_processor", "use logit_bias"},
     {"custom_params", "it only serves custom_logit_processor; leave it out"},
@@ -122,6 +122,36 @@ void read_seed(FieldReader* reader, Dialect dialect, SamplingParams* params) {
   if (reader->get(name, range, &seed)) params->seed = static_cast<uint64_t>(seed);
 }
 
+Result<StopRegex> compile_stop_regex(const std::string& pattern) {
+  grammar::GrammarLimits limits;
+  limits.max_dfa_states = kMaxStopRegexStates;
+  WW_ASSIGN_OR_RETURN(const grammar::Regex regex, grammar::parse_regex(pattern, limits));
+  WW_ASSIGN_OR_RETURN(grammar::CharDfa found, grammar::CharDfa::from_regex(regex, /*search=*/true, limits));
+  if (found.num_states() > 0 && found.accepting(found.start())) {
+    return Status::invalid_argument("it matches the empty text, which would end every answer before it begins");
+  }
+  return StopRegex{pattern, std::make_shared<const grammar::CharDfa>(std::move(found))};
+}
+
+void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
+  std::vector<std::string> patterns;
+  if (!reader->get("stop_regex", TextLimit{kMaxStopBytes, kMaxStopRegexes}, &patterns)) return;
+  const std::string field = reader->path("stop_regex");
+  for (const std::string& pattern : patterns) {
+    if (pattern.empty()) continue;
+    if (limits.tokenizer == nullptr) {
+      return reader->fail(Status::unsupported(
+          field + " needs the tokenizer, and the server runs with --skip-tokenizer-init; use stop_token_ids.", field));
+    }
+    Result<StopRegex> regex = compile_stop_regex(pattern);
+    if (!regex.ok()) {
+      return reader->fail(Status::invalid_argument(
+          fmt::format("{} cannot be used: {}.", field, regex.status().message()), field));
+    }
+    params->stop_regex.push_back(std::move(regex).value());
+  }
+}
+
 void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
   reader->get("stop", TextLimit{kMaxStopBytes, kMaxStopStrings}, &params->stop);
   std::erase(params->stop, std::string());  // an empty one stops nothing
@@ -131,6 +161,7 @@ void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingParams* 
         "stop_token_ids.",
         reader->path("stop")));
   }
+  read_stop_regex(reader, limits, params);
   reader->get_token_ids("stop_token_ids", limits.vocab_size, kMaxStopTokenIds,
                         &params->stop_token_ids);
 }

@@ -109,6 +109,8 @@ class FakeEngine : public Engine {
   }
 
   Status audit() override { return options_.audit; }
+  Status start_profile(const ProfileRequest&) override { return {}; }
+  Result<std::string> stop_profile() override { return std::string("fake.trace.json"); }
 
   void drain(double deadline_s) override {
     std::unique_lock lock(mutex_);
@@ -181,6 +183,14 @@ class FakeEngine : public Engine {
       delta.finish = FinishReason{FinishReason::Type::abort, -1, {},
                                   live.aborted ? Status(StatusCode::cancelled, "aborted")
                                                : Status::unavailable("the server is shutting down")};
+      return delta;
+    }
+    if (live.request.states == StateWish::pooled) {
+      // Of the ids alone, so that equal prompts give equal results.
+      for (int i = 0; i < options_.info.pooled_size; ++i) {
+        delta.pooled.push_back(static_cast<float>(live.request.input_ids[i % delta.prompt_tokens] % 7 + i));
+      }
+      delta.finish = FinishReason{FinishReason::Type::length, -1, {}, {}};
       return delta;
     }
     const bool echo = options_.script.empty();

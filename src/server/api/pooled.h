@@ -1,0 +1,76 @@
+// Requests that end with a pooled state of the model: /v1/embeddings, /encode, /classify, /v1/score, /v1/rerank. What
+// their parsers and answers share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/generation.h"
+#include "server/api/request_cost.h"
+
+namespace warpweave::server {
+
+// The fields every one of these endpoints takes.
+struct PooledOptions {
+  std::string rid;
+  std::string model;
+  int priority = 0;
+  std::string cache_salt;
+  bool add_special_tokens = true;
+  std::optional<int> truncate_prompt_tokens;
+};
+Status read_pooled_options(const Api& api, FieldReader* reader, std::string_view id_prefix, PooledOptions* out);
+
+// `unsupported`, naming the endpoint that works, unless the server gives embeddings.
+Status require_embeddings(const Api& api);
+
+// One text, a list of them, a list of token ids, or a list of such lists.
+struct PooledInputs {
+  std::vector<std::vector<int32_t>> ids;
+  bool is_batch = false;
+};
+Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reader, std::string_view field,
+                                        const PooledOptions& options);
+// A text, or a list of texts or of objects {"text": "..."}; none may be missing.
+Result<std::vector<std::string>> read_texts(const FieldReader& reader, std::string_view field, bool* is_list = nullptr);
+
+GenerationJob make_pooled_job(const PooledOptions& options, std::vector<std::vector<int32_t>> ids,
+                              std::unique_ptr<ResponseBuilder> builder);
+
+// Keeps the last delta of each sequence for body().
+class PooledBuilder : public ResponseBuilder {
+ public:
+  explicit PooledBuilder(size_t sequences) : last_(sequences) {}
+  void add(size_t index, const OutputDelta& delta, std::string*) override {
+    if (delta.finish) last_[index] = delta;
+  }
+
+ protected:
+  std::span<const OutputDelta> last() const { return last_; }
+  // "usage":{...} of all sequences
+  std::string usage() const;
+
+ private:
+  std::vector<OutputDelta> last_;
+};
+
+// "meta_info":{...} as SGLang's native endpoints have it
+void append_meta_info(const OutputDelta& delta, std::string* out);
+// "id":...,"object":...,"created":...,"model":...
+std::string answer_frame(std::string_view id, std::string_view object, std::string_view model);
+
+// What a classifier's logits say: softmax, or the sigmoid of a single one.
+std::vector<float> label_probabilities(std::span<const float> logits);
+
+Result<GenerationJob> parse_embeddings(const Api& api, std::string_view body);        // /v1/embeddings
+Result<GenerationJob> parse_encode(const Api& api, std::string_view body);            // /encode
+Result<GenerationJob> parse_classify(const Api& api, std::string_view body);          // /classify, either shape
+Result<GenerationJob> parse_score(const Api& api, std::string_view body);             // /v1/score, either shape
+Result<GenerationJob> parse_rerank(const Api& api, std::string_view body);            // /rerank, /v2/rerank
+Result<GenerationJob> parse_rerank_native(const Api& api, std::string_view body);     // /v1/rerank, SGLang's shape
+
+}  // namespace warpweave::server

@@ -1,0 +1,192 @@
+// /v1/embeddings, /encode, /classify, /v1/score and the rerank endpoints over the fake engine, whose pooled results
+// follow from the ids: value i is ids[i % tokens] % 7 + i.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "server/api/testing.h"
+
+namespace warpweave::server::testing {
+namespace {
+
+constexpr int kSize = 4;
+
+TestApiOptions embedding_options() {
+  TestApiOptions options;
+  options.engine.info.pools = options.engine.info.gives_states = true;
+  options.engine.info.pooled_size = kSize;
+  options.engine.info.pooling = "last";
+  return options;
+}
+
+TestApiOptions label_options(std::vector<std::string> labels) {
+  TestApiOptions options = embedding_options();
+  options.engine.info.generates = false;
+  options.engine.info.pooled_size = static_cast<int>(labels.size());
+  options.engine.info.labels = std::move(labels);
+  return options;
+}
+
+std::vector<float> fake_result(const std::vector<int>& ids, int size = kSize) {
+  std::vector<float> out;
+  for (int i = 0; i < size; ++i) out.push_back(static_cast<float>(ids[i % ids.size()] % 7 + i));
+  return out;
+}
+
+TEST(Embeddings, TokenIdsTextsAndBatches) {
+  TestApi api(embedding_options());
+  const Json one = api.post("/v1/embeddings", R"({"model": "default", "input": [5, 6, 9]})").json();
+  EXPECT_EQ(one["object"], "list");
+  EXPECT_EQ(one["data"][0]["embedding"].get<std::vector<float>>(), fake_result({5, 6, 9}));
+  EXPECT_EQ(one["usage"], Json::parse(R"({"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0})"));
+  const Json batch = api.post("/v1/embeddings", R"({"input": [[1, 2], [3]], "user": "me"})").json();
+  ASSERT_EQ(batch["data"].size(), 2u);
+  EXPECT_EQ(batch["data"][1]["index"], 1);
+  EXPECT_EQ(batch["data"][1]["embedding"].get<std::vector<float>>(), fake_result({3}));
+  EXPECT_EQ(batch["usage"]["prompt_tokens"], 3);
+  const Json texts = api.post("/v1/embeddings", R"({"input": ["Once upon", "a time"]})").json();
+  EXPECT_EQ(texts["data"].size(), 2u);
+  for (const GenerateRequest& request : api.engine().submitted()) EXPECT_EQ(request.states, StateWish::pooled);
+}
+
+TEST(Embeddings, Base64HoldsTheSameFloats) {
+  TestApi api(embedding_options());
+  const Json reply = api.post("/v1/embeddings", R"({"input": [5, 6], "encoding_format": "base64"})").json();
+  // 16 bytes are 24 characters, the last two of them padding.
+  const std::string text = reply["data"][0]["embedding"];
+  ASSERT_EQ(text.size(), 24u);
+  EXPECT_TRUE(text.ends_with("=="));
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text.substr(0, 22)) {
+    bits = bits << 6 | static_cast<uint32_t>(kDigits.find(c));
+    if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 255);
+  }
+  std::vector<float> values(kSize);
+  ASSERT_EQ(bytes.size(), sizeof(float) * kSize);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(values, fake_result({5, 6}));
+}
+
+TEST(Embeddings, DimensionsKeepTheLengthOfNormalizedOnes) {
+  TestApiOptions options = embedding_options();
+  TestApi plain(options);
+  EXPECT_EQ(plain.post("/v1/embeddings", R"({"input": [5, 6], "dimensions": 2})").json()["data"][0]["embedding"].get<std::vector<float>>(),
+            (std::vector<float>{5, 7}));
+  options.engine.info.pooling = "last, normalized";
+  TestApi normalized(options);
+  const auto values = normalized.post("/v1/embeddings", R"({"input": [5, 6], "dimensions": 2})").json()["data"][0]["embedding"].get<std::vector<float>>();
+  ASSERT_EQ(values.size(), 2u);
+  EXPECT_NEAR(std::hypot(values[0], values[1]), 1, 1e-6);
+  EXPECT_NEAR(values[0] / values[1], 5.0 / 7, 1e-6);
+}
+
+TEST(Embeddings, BadFieldsAreNamed) {
+  TestApi api(embedding_options());
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({})", "input"}, {R"({"input": []})", "input"}, {R"({"input": ""})", "input"}, {R"({"input": 5})", "input"},
+      {R"({"input": [1, "a"]})", "input[1]"}, {R"({"input": [[1], 2]})", "input[1]"}, {R"({"input": [99999999]})", "input[0]"},
+      {R"({"input": [1], "dimensions": 0})", "dimensions"}, {R"({"input": [1], "dimensions": 5})", "dimensions"},
+      {R"({"input": [1], "encoding_format": "hex"})", "encoding_format"}, {R"({"input": [1], "dimension": 2})", "dimension"},
+      {R"({"input": [1], "truncate_prompt_tokens": 0})", "truncate_prompt_tokens"}, {R"({"input": [1], "model": "other"})", "model"}};
+  for (const auto& [body, field] : cases) {
+    const Reply reply = api.post("/v1/embeddings", body);
+    EXPECT_GE(reply.status, 400) << body;
+    EXPECT_LT(reply.status, 500) << body;
+    EXPECT_EQ(reply.json()["error"]["param"], field) << body << reply.body;
+  }
+  EXPECT_TRUE(api.engine().submitted().empty());
+}
+
+TEST(Embeddings, NeedAServerThatGivesThem) {
+  TestApiOptions options;
+  options.engine.info.gives_states = true;
+  TestApi api(options);
+  const Reply reply = api.post("/v1/embeddings", R"({"input": [1]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("--is-embedding"), std::string::npos);
+  EXPECT_EQ(TestApi(label_options({"a", "b"})).post("/v1/embeddings", R"({"input": [1]})").status, 400);
+}
+
+TEST(Encode, HasTheNativeShape) {
+  TestApi api(embedding_options());
+  const Json one = api.post("/encode", R"({"input_ids": [5, 6]})").json();
+  EXPECT_EQ(one["embedding"].get<std::vector<float>>(), fake_result({5, 6}));
+  EXPECT_EQ(one["meta_info"]["prompt_tokens"], 2);
+  const Json list = api.post("/encode", R"({"text": ["Once", "upon"]})").json();
+  ASSERT_TRUE(list.is_array());
+  EXPECT_EQ(list.size(), 2u);
+  EXPECT_EQ(api.post("/encode", R"({"text": "a", "image_data": "x"})").status, 400);
+}
+
+TEST(Classify, BothShapes) {
+  TestApi api(label_options({"low", "high"}));
+  const Json reply = api.post("/classify", R"({"input": [[1], [6, 0]]})").json();
+  // [1, 2] and [6, 1]
+  EXPECT_EQ(reply["data"][0]["label"], "high");
+  EXPECT_EQ(reply["data"][1]["label"], "low");
+  EXPECT_EQ(reply["data"][0]["num_classes"], 2);
+  EXPECT_NEAR(reply["data"][0]["probs"][1].get<double>(), 1 / (1 + std::exp(-1.0)), 1e-6);
+  const Json native = api.post("/v1/classify", R"({"input_ids": [1]})").json();
+  EXPECT_EQ(native["embedding"].get<std::vector<float>>(), fake_result({1}, 2));
+  EXPECT_EQ(TestApi(embedding_options()).post("/classify", R"({"input": [1]})").status, 400);
+}
+
+TEST(Score, CosinesOfEmbeddings) {
+  TestApi api(embedding_options());
+  const Json reply = api.post("/v1/score", R"({"text_1": "Once", "text_2": ["Once", "upon a"]})").json();
+  ASSERT_EQ(reply["data"].size(), 2u);
+  EXPECT_NEAR(reply["data"][0]["score"].get<double>(), 1, 1e-6);
+  EXPECT_LT(reply["data"][1]["score"].get<double>(), 1);
+  EXPECT_EQ(api.post("/score", R"({"text_1": ["a", "b"], "text_2": ["a"]})").json()["error"]["param"], "text_1");
+  EXPECT_EQ(api.post("/score", R"({"text_1": "a"})").json()["error"]["param"], "text_2");
+}
+
+TEST(Score, ProbabilitiesOfListedTokens) {
+  TestApi api;
+  const Json reply = api.post("/v1/score", R"({"query": "Once", "items": [" upon", " a"], "label_token_ids": [5, 6]})").json();
+  EXPECT_EQ(reply["object"], "scoring");
+  ASSERT_EQ(reply["scores"].size(), 2u);
+  EXPECT_NEAR(reply["scores"][1][0].get<double>(), std::exp(-1.5), 1e-6);
+  const Json softmax = api.post("/v1/score", R"({"query": [1, 2], "items": [[3], [4]], "label_token_ids": [5, 6],
+      "apply_softmax": true, "item_first": true})").json();
+  EXPECT_NEAR(softmax["scores"][0][0].get<double>(), 0.5, 1e-6);
+  const auto submitted = api.engine().submitted();
+  EXPECT_EQ(submitted[3].input_ids, (std::vector<int32_t>{4, 1, 2}));
+  EXPECT_EQ(submitted[3].sampling.max_new_tokens, 1);
+  for (const char* body : {R"({"query": "a", "items": ["b"]})", R"({"query": "a", "items": [], "label_token_ids": [1]})",
+                           R"({"query": "a", "items": [[1]], "label_token_ids": [1]})"}) {
+    EXPECT_EQ(api.post("/v1/score", body).status, 400) << body;
+  }
+}
+
+TEST(Rerank, SortsAndCuts) {
+  TestApi api(label_options({"relevant"}));
+  const char* body = R"({"query": "Once", "documents": ["upon", {"text": " a time"}, "x"], "top_n": 2})";
+  const Json results = api.post("/rerank", body).json();
+  ASSERT_EQ(results["results"].size(), 2u);
+  EXPECT_GE(results["results"][0]["relevance_score"].get<double>(), results["results"][1]["relevance_score"].get<double>());
+  EXPECT_TRUE(results["results"][0]["document"].contains("text"));
+  EXPECT_GT(results["usage"]["total_tokens"], 0);
+  const Json native = api.post("/v1/rerank", R"({"query": "Once", "documents": ["upon", "a"]})").json();
+  ASSERT_EQ(native.size(), 2u);
+  EXPECT_TRUE(native[0].contains("score") && native[0].contains("document") && native[0].contains("meta_info"));
+  EXPECT_EQ(api.engine().submitted().size(), 5u);  // a pair is one prompt
+  EXPECT_EQ(api.post("/v1/rerank", R"({"query": "a", "documents": ["b"], "instruct": "c"})").json()["error"]["param"], "instruct");
+  EXPECT_EQ(api.post("/v1/rerank", R"({"documents": ["b"]})").json()["error"]["param"], "query");
+  EXPECT_EQ(TestApi(label_options({"a", "b"})).post("/rerank", R"({"query": "a", "documents": ["b"]})").status, 400);
+}
+
+TEST(Rerank, EmbedsTheQueryOnce) {
+  TestApi api(embedding_options());
+  const Json native = api.post("/v1/rerank", R"({"query": "Once", "documents": ["upon", "Once"], "return_documents": false})").json();
+  EXPECT_EQ(native[0]["index"], 1);
+  EXPECT_TRUE(native[0]["document"].is_null());
+  EXPECT_EQ(api.engine().submitted().size(), 3u);
+}
+
+}  // namespace
+}  // namespace warpweave::server::testing
