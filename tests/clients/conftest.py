@@ -20,6 +20,13 @@ CITY = {
 
 
 @pytest.fixture(scope="session")
+def embedding_server():
+    running = Server("--served-model-name", "tale", "--is-embedding", "--device", "cpu")
+    yield running
+    assert running.stop() == 0, "".join(running.lines)
+
+
+@pytest.fixture(scope="session")
 def server():
     running = Server("--served-model-name", "tale", "--tool-call-parser", "qwen25",
                      "--constrained-json-disable-any-whitespace")  # a tiny model would write blanks without end

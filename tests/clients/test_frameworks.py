@@ -1,4 +1,4 @@
-"""Frameworks above the endpoints: LangChain, LlamaIndex, LiteLLM, Instructor, Outlines. Each is skipped where it lacks."""
+"""Frameworks above the endpoints: LangChain, LlamaIndex, LiteLLM, Instructor, Outlines, Guidance. Each is skipped where it lacks."""
 
 import enum
 import json
@@ -16,6 +16,7 @@ class City(str, enum.Enum):
 class Weather(pydantic.BaseModel):
     """The weather of a city."""
 
+    model_config = pydantic.ConfigDict(extra="forbid")  # a tiny model would invent members without end
     city: City
 
 
@@ -79,3 +80,59 @@ def test_outlines(base):
     openai = pytest.importorskip("openai")
     model = outlines.from_openai(openai.OpenAI(base_url=base, api_key="none"), "tale")
     assert Weather.model_validate_json(model("Weather?", Weather, max_tokens=100)).city in City
+
+
+def test_langchain_embeddings(embedding_server):
+    embeddings = pytest.importorskip("langchain_openai").OpenAIEmbeddings(
+        model="tale", base_url=embedding_server.url + "/v1", api_key="none", check_embedding_ctx_length=False)
+    first, second = embeddings.embed_documents(["Once upon a time", "The cat"])
+    assert len(first) == len(second) and first != second
+    assert embeddings.embed_query("The cat") == pytest.approx(second, abs=1e-6)
+
+
+def test_llama_index_embeddings(embedding_server):
+    like = pytest.importorskip("llama_index.embeddings.openai_like")
+    model = like.OpenAILikeEmbedding(model_name="tale", api_base=embedding_server.url + "/v1", api_key="none")
+    first, second = model.get_text_embedding_batch(["Once upon a time", "The cat"])
+    assert len(first) == len(second) and first != second
+
+
+def test_litellm_embeddings_and_rerank(embedding_server):
+    litellm = pytest.importorskip("litellm")
+    base = embedding_server.url + "/v1"
+    reply = litellm.embedding(model="openai/tale", api_base=base, api_key="none", input=["Once", "The cat"], encoding_format="float")
+    assert len(reply.data) == 2
+    ranked = litellm.rerank(model="hosted_vllm/tale", api_base=embedding_server.url + "/rerank", api_key="none", query="The cat",
+                            documents=["A stone", "The cat"], top_n=1)
+    assert ranked.results[0]["index"] == 1
+
+
+def test_litellm_streams(base):
+    litellm = pytest.importorskip("litellm")
+    stream = litellm.completion(model="openai/tale", api_base=base, api_key="none", max_tokens=8, stream=True,
+                                messages=[{"role": "user", "content": "Once"}])
+    assert "".join(piece.choices[0].delta.content or "" for piece in stream)
+
+
+@pytest.mark.parametrize("kind", ["regex", "choice"])
+def test_outlines_kinds(base, kind):
+    outlines = pytest.importorskip("outlines")
+    openai = pytest.importorskip("openai")
+    from outlines.types import Regex
+    from typing import Literal
+
+    vllm = outlines.from_vllm(openai.OpenAI(base_url=base, api_key="none"), "tale")
+    if kind == "regex":
+        assert vllm("Number?", Regex("[0-9]{3}"), max_tokens=20).isdigit()
+    else:
+        assert vllm("City?", Literal["Paris", "Rome"], max_tokens=20) in ("Paris", "Rome")
+
+
+def test_guidance(base):
+    guidance = pytest.importorskip("guidance")
+    model = guidance.models.OpenAI("tale", base_url=base, api_key="none", echo=False)
+    with guidance.user():
+        model += "Weather?"
+    with guidance.assistant():
+        model += guidance.gen("answer", max_tokens=8)
+    assert model["answer"]

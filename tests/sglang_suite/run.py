@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Runs the server tests of an SGLang checkout against this server; prints what passed, failed and was skipped.
+
+    WARPWEAVE_PROGRAM=build/warpweave python3 tests/sglang_suite/run.py --checkout DIR [-k EXPRESSION] [--json FILE]
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import sys
+
+import pytest
+
+import shims
+
+# Those that talk to a server over HTTP. Others load SGLang's classes, or ask what only a large model knows.
+FILES = """
+test_srt_endpoint.py test_abort.py entrypoints/http_server/test_abort_request.py test_metrics.py
+test_penalty.py test_skip_tokenizer_init.py test_regex_constrained.py test_ebnf_constrained.py
+test_request_queue_validation.py test_health_check.py test_input_embeddings.py test_start_profile.py
+test_session_control.py test_weight_version.py test_fim_completion.py
+openai_server/basic/test_openai_embedding.py openai_server/basic/test_openai_server.py
+openai_server/features/test_cache_report.py openai_server/features/test_enable_thinking.py
+openai_server/features/test_json_constrained.py openai_server/features/test_json_mode.py
+openai_server/features/test_openai_server_ebnf.py openai_server/features/test_openai_server_hidden_states.py
+openai_server/features/test_reasoning_content.py openai_server/function_call/test_openai_function_calling.py
+openai_server/function_call/test_tool_choice.py openai_server/validation/test_large_max_new_tokens.py
+openai_server/validation/test_matched_stop.py openai_server/validation/test_openai_server_ignore_eos.py
+openai_server/validation/test_request_length_validation.py
+""".split()
+
+
+class Results:
+    def __init__(self):
+        self.outcome = {}
+        self.reason = {}
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            self.outcome[report.nodeid] = report.outcome
+            if report.failed:
+                crash = getattr(report.longrepr, "reprcrash", None)
+                self.reason[report.nodeid] = (crash.message if crash else str(report.longrepr)).splitlines()[0][:200]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--checkout", type=pathlib.Path, required=True)
+    parser.add_argument("-k", dest="expression")
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    shims.install(args.checkout.resolve())
+    folders = [args.checkout / "test" / name for name in ("srt", "registered")]
+    files = [str(folder / name) for folder in folders for name in FILES if (folder / name).exists()]
+    if not files:
+        sys.exit(f"{args.checkout}: no test/srt or test/registered with server tests")
+    results = Results()
+    flags = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--import-mode=importlib"]
+    if args.expression:
+        flags += ["-k", args.expression]
+    pytest.main([*flags, *files], plugins=[results])
+    print(dict(collections.Counter(results.outcome.values())))
+    for name, reason in sorted(results.reason.items()):
+        print("FAILED", name.rsplit("/", 1)[-1], reason)
+    for flag, reason in shims.DROPPED.items():
+        print("REFUSED", flag, reason)
+    if args.json:
+        args.json.write_text(json.dumps({"outcome": results.outcome, "reason": results.reason}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
