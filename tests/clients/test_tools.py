@@ -38,9 +38,10 @@ def test_guidellm(server, tmp_path):
     if program is None:
         pytest.skip("guidellm has no program beside this Python")
     out = tmp_path / "report.json"
-    done = subprocess.run([program, "benchmark", "--target", server.url, "--model", "tale", "--processor", "models/tale-llama",
-                           "--rate-type", "concurrent", "--rate", "2", "--max-requests", "4", "--data", "prompt_tokens=16,output_tokens=8",
-                           "--output-path", str(out)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([program, "run", "--backend", f"kind=openai_http,target={server.url},model=tale",
+                           "--tokenizer", "kind=hf_auto,model=models/tale-llama", "--profile", "kind=concurrent,streams=2",
+                           "--constraint", "kind=max_requests,count=4", "--data", "kind=synthetic_text,prompt_tokens=16,output_tokens=8",
+                           "--output", f"kind=json,path={out}", "--disable-console"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     totals = json.loads(out.read_text())["benchmarks"][0]["metrics"]["request_totals"]
     assert totals["successful"] == 4 and totals["errored"] == 0
