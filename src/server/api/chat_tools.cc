@@ -122,6 +122,7 @@ Result<ToolRequest> read_tools(const FieldReader& reader) {
   out.parallel_calls = !parallel || parallel->get<bool>();
   bool none = false;
   WW_RETURN_IF_ERROR(read_choice(reader, &out, &none));
+  if (!out.only.empty()) out.parallel_calls = false;  // a function that is named is called once
   if (tools) WW_RETURN_IF_ERROR(check_tools(*tools));
   const bool given = tools && !tools->empty();
   if (out.must_call && !given) {

@@ -90,6 +90,13 @@ TEST(ChatTools, OneCallWhereOneIsWanted) {
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
 }
 
+TEST(ChatTools, AFunctionThatIsNamedIsCalledOnce) {
+  TestApi api(scripted(kTwoCalls));
+  const char* named = R"(, "tool_choice": {"type": "function", "function": {"name": "weather"}})";
+  const Json choice = api.post("/v1/chat/completions", chat(kTools + std::string(named))).json()["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+}
+
 TEST(ChatTools, DemandedCallsComeUnderAGrammar) {
   TestApi api(scripted({"[{\"name\": \"weather\", ", "\"parameters\": {\"city\": \"Rome\"}}]"}, "none"));
   for (const char* choice : {R"("required")", R"({"type": "function", "function": {"name": "weather"}})"}) {
