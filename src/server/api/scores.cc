@@ -5,6 +5,7 @@
 // what the model thinks of listed tokens as the next one (SGLang's shape).
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 
@@ -159,9 +160,24 @@ Status refuse_unknown(const Api& api, FieldReader* reader) {
   return reader->status();
 }
 
-// The prompts by which this model scores texts[i] of `left` (or its only one) beside those of `right`.
-Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const std::vector<std::string>& left,
-                         const std::vector<std::string>& right) {
+// The texts of a field that holds one or a list.
+struct FieldTexts {
+  std::string name;
+  std::vector<std::string> texts;
+  bool is_list = false;
+
+  size_t size() const { return texts.size(); }
+  std::string field(size_t i) const { return is_list ? fmt::format("{}[{}]", name, i) : name; }
+};
+
+Result<FieldTexts> field_texts(const FieldReader& reader, std::string_view name) {
+  FieldTexts out{.name = std::string(name), .texts = {}};
+  WW_ASSIGN_OR_RETURN(out.texts, read_texts(reader, name, &out.is_list));
+  return out;
+}
+
+// The prompts by which this model scores text i of `left` (or its only one) beside text i of `right`.
+Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const FieldTexts& left, const FieldTexts& right) {
   const EngineInfo& info = api.info();
   const bool together = !info.labels.empty();
   if (together && info.labels.size() != 1) {
@@ -169,27 +185,25 @@ Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const std
                                            info.labels.size()), "model");
   }
   if (!together) WW_RETURN_IF_ERROR(require_embeddings(api));
-  WW_RETURN_IF_ERROR(check_sequences(api, left.size() + right.size(), 1, "documents"));
-  WW_RETURN_IF_ERROR(api.require_tokenizer("documents"));
+  WW_RETURN_IF_ERROR(check_sequences(api, left.size() + right.size(), 1, right.name));
+  WW_RETURN_IF_ERROR(api.require_tokenizer(right.name));
   PromptEncoder encoder(api, 1, options.truncate_prompt_tokens);
   Pairs out;
   const EncodeOptions whole{.add_special_tokens = options.add_special_tokens};
-  const auto side = [&](size_t i) -> const std::string& { return left.size() == 1 ? left[0] : left[i]; };
-  if (!together) {
-    for (const std::string& text : left) {
-      WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(text, "query", whole));
-    }
+  const auto side = [&](size_t i) -> const std::string& { return left.texts[left.size() == 1 ? 0 : i]; };
+  for (size_t i = 0; i < left.size() && !together; ++i) {
+    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(left.texts[i], left.field(i), whole));
   }
   for (size_t i = 0; i < right.size(); ++i) {
-    const std::string field = fmt::format("documents[{}]", i);
+    const std::string field = right.field(i);
     if (!together) {
       out.sides.emplace_back(left.size() == 1 ? 0 : i, out.ids.size());
-      WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(right[i], field, whole));
+      WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(right.texts[i], field, whole));
       continue;
     }
     // As transformers' tokenizers of decoders write a pair: one text behind the other.
     out.sides.emplace_back(out.ids.size(), out.ids.size());
-    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(side(i) + right[i], field, whole));
+    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(side(i) + right.texts[i], field, whole));
   }
   return out;
 }
@@ -199,8 +213,8 @@ Result<GenerationJob> parse_text_score(const Api& api, FieldReader& reader, Pool
   reader.find("text_1");
   reader.find("text_2");
   WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
-  WW_ASSIGN_OR_RETURN(const std::vector<std::string> left, read_texts(reader, "text_1"));
-  WW_ASSIGN_OR_RETURN(const std::vector<std::string> right, read_texts(reader, "text_2"));
+  WW_ASSIGN_OR_RETURN(const FieldTexts left, field_texts(reader, "text_1"));
+  WW_ASSIGN_OR_RETURN(const FieldTexts right, field_texts(reader, "text_2"));
   if (left.size() != 1 && left.size() != right.size()) {
     return Status::invalid_argument(fmt::format("text_1 has {} texts and text_2 has {}; send one, or as many as in text_2.",
                                                 left.size(), right.size()), "text_1");
@@ -223,6 +237,11 @@ Result<std::vector<std::vector<int32_t>>> item_prompts(const Api& api, const Fie
   std::vector<int32_t> query_ids;
   if (ids) WW_RETURN_IF_ERROR(read_token_ids(*query, "query", api.info().vocab_size, query->size(), &query_ids));
   if (!ids && !query->is_string()) return wrong_type("query", "a string or a list of token ids", *query);
+  const bool items_are_ids = items->is_array() && items->front().is_array();
+  if (ids != items_are_ids) {
+    return Status::invalid_argument("query and items are of two kinds; send texts for both, or token ids for both.",
+                                    ids ? "query" : "items");
+  }
   const size_t count = items->is_array() ? items->size() : 1;
   WW_RETURN_IF_ERROR(check_sequences(api, count, 1, "items"));
   PromptEncoder encoder(api, 1, options.truncate_prompt_tokens);
@@ -295,9 +314,9 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   reader.find("documents");
   WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
   if (!has_query) return Status::invalid_argument("query is missing; send a text.", "query");
-  WW_ASSIGN_OR_RETURN(std::vector<std::string> documents, read_texts(reader, "documents"));
-  WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, {query}, documents));
-  auto builder = std::make_unique<RerankBuilder>(options, pairs, std::move(documents));
+  WW_ASSIGN_OR_RETURN(FieldTexts documents, field_texts(reader, "documents"));
+  WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, {.name = "query", .texts = {query}}, documents));
+  auto builder = std::make_unique<RerankBuilder>(options, pairs, std::move(documents.texts));
   return make_pooled_job(options, std::move(pairs.ids), std::move(builder));
 }
 
@@ -308,8 +327,16 @@ Result<GenerationJob> parse_score(const Api& api, std::string_view body) {
   FieldReader reader(owned.value);
   PooledOptions options;
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "score-", &options));
-  const bool texts = reader.find("text_1") != nullptr || reader.find("text_2") != nullptr;
-  return texts ? parse_text_score(api, reader, options) : parse_token_score(api, reader, options);
+  const auto any = [&](std::initializer_list<const char*> names) {
+    return std::any_of(names.begin(), names.end(), [&](const char* name) { return reader.find(name) != nullptr; });
+  };
+  const bool tokens = any({"query", "items", "label_token_ids"}), texts = any({"text_1", "text_2"});
+  WW_RETURN_IF_ERROR(reader.status());
+  if (tokens && texts) {
+    return Status::invalid_argument("text_1 and text_2 ask for a score of texts, and query, items and label_token_ids for one of "
+                                    "tokens; send the fields of one of them.", "text_1");
+  }
+  return tokens ? parse_token_score(api, reader, options) : parse_text_score(api, reader, options);
 }
 
 Result<GenerationJob> parse_rerank(const Api& api, std::string_view body) { return parse_reranking(api, body, false); }
