@@ -135,26 +135,17 @@ class Suite {
     std::map<std::array<int, 3>, Expectation> expected_fp8;  // by what Fp8Products say of arithmetic
   };
 
-  // The costly part, the reference, one case a thread; then the variants, which may own a device, on the caller's.
   void run_cases() {
-    std::vector<std::pair<const Case*, KvFormat>> jobs;
     for (const Case& c : options_.cases) {
-      for (KvFormat format : c.kv_formats) jobs.emplace_back(&c, format);
-    }
-    const size_t at_once = 2 * static_cast<size_t>(team_.size());  // bounds the memory of tensors
-    for (size_t first = 0; first < jobs.size(); first += at_once) {
-      std::vector<Prepared> prepared(std::min(at_once, jobs.size() - first));
-      team_.parallel_for(static_cast<int64_t>(prepared.size()), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const auto& [c, format] = jobs[first + i];
-          prepare(*c, format, prepared[i]);
-        }
-      });
-      for (const Prepared& one : prepared) run_case(one);
+      for (KvFormat format : c.kv_formats) {
+        Prepared prepared;
+        prepare(c, format, prepared);
+        run_case(prepared);
+      }
     }
   }
 
-  // Values do not depend on the page size, so one reference serves them all. Called from many threads.
+  // Values do not depend on the page size, so one reference serves them all.
   void prepare(const Case& c, KvFormat format, Prepared& out) const {
     out.c = &c;
     out.format = format;
