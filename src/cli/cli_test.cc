@@ -89,7 +89,8 @@ TEST(Routes, OnlyTheseAreOpenOrForAdmins) {
     if (route.auth == server::AuthLevel::admin) admin.insert(name);
   }
   EXPECT_EQ(open, (std::set<std::string>{"GET /", "GET /health", "GET /ping", "GET /ready"}));
-  EXPECT_EQ(admin, (std::set<std::string>{"GET /debug/audit", "POST /flush_cache", "POST /abort_request"}));
+  EXPECT_EQ(admin, (std::set<std::string>{"GET /debug/audit", "POST /flush_cache", "POST /abort_request",
+                                          "POST /start_profile", "POST /stop_profile"}));
   EXPECT_GT(router.routes().size(), open.size() + admin.size() + 10);
 }
 
