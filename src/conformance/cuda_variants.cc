@@ -68,8 +68,8 @@ class DevicePools : public DeviceMemory {
  public:
   DevicePools(const Problem& problem, const Forward& forward)
       : problem_id_(problem.id()), k_(forward.call.k), v_(forward.call.v) {
-    upload_pool(forward, forward.call.k, k_);
-    upload_pool(forward, forward.call.v, v_);
+    upload_pool(forward, forward.call.k, forward.k_bytes, k_);
+    upload_pool(forward, forward.call.v, forward.v_bytes, v_);
     // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
     keep(cudaDeviceSynchronize());
   }
@@ -103,15 +103,16 @@ class DevicePools : public DeviceMemory {
   }
 
   // Only the pages are copied: what lies between far ones is never touched.
-  void upload_pool(const Forward& forward, const KvPoolView& host, KvPoolView& device) {
+  void upload_pool(const Forward& forward, const KvPoolView& host, const Forward::PoolBytes& bytes,
+                   KvPoolView& device) {
     const int bits = kv_format_bits(host.format);
     const int64_t used = std::min<int64_t>(
         host.page_stride, int64_t{forward.batch.page_size} * host.token_stride);
-    const int64_t elements = static_cast<int64_t>(forward.pool_bytes) * 8 / bits;
-    device.data = allocate(forward.pool_bytes);
+    const int64_t elements = static_cast<int64_t>(bytes.data) * 8 / bits;
+    device.data = allocate(bytes.data);
     uint8_t* scales = nullptr;
     if (host.block_scales != nullptr) {
-      scales = static_cast<uint8_t*>(allocate(forward.block_scale_bytes));
+      scales = static_cast<uint8_t*>(allocate(bytes.block_scales));
       device.block_scales = scales;
     }
     if (host.head_scales != nullptr) {

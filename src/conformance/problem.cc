@@ -348,10 +348,11 @@ void Problem::fill_call(Forward& forward) const {
   forward.out.assign(forward.batch.num_tokens * out_stride, kNaN);
   forward.lse.assign(static_cast<size_t>(forward.batch.num_tokens) * case_.q_heads, kNaN);
   const Pool& v = case_.latent ? k_ : v_;
-  forward.pool_bytes = std::max(k_.memory->bytes(), v.memory->bytes());
-  if (k_.block_scales) {
-    forward.block_scale_bytes = std::max(k_.block_scales->bytes(), v.block_scales->bytes());
-  }
+  const auto bytes_of = [](const Pool& pool) {
+    return Forward::PoolBytes{pool.memory->bytes(), pool.block_scales ? pool.block_scales->bytes() : 0};
+  };
+  forward.k_bytes = bytes_of(k_);
+  forward.v_bytes = bytes_of(v);
   AttentionCall& call = forward.call;
   call.num_q_heads = case_.q_heads;
   call.num_kv_heads = case_.kv_heads;

@@ -53,8 +53,11 @@ struct Forward {
   std::vector<uint32_t> tree_mask;
   std::vector<float> q, q_succ, q_inter, out, lse;
   std::unique_ptr<DualChunkQueries> dual_chunk;  // of call; null in ordinary cases
-  size_t pool_bytes = 0;                 // of call.k.data and of call.v.data, each at most
-  size_t block_scale_bytes = 0;          // of call.k.block_scales and call.v.block_scales, likewise
+  // What may be read of a pool; K and V are of different sizes where their head dims differ.
+  struct PoolBytes {
+    size_t data = 0, block_scales = 0;
+  };
+  PoolBytes k_bytes, v_bytes;
 
   Forward() = default;
   Forward(Forward&&) = default;

@@ -195,6 +195,19 @@ TEST(Problem, PoisonsStaleTailsInEveryFormat) {
   }
 }
 
+// A device copies each pool by its own size: the one of narrower heads ends earlier.
+TEST(Problem, SaysHowManyBytesEachPoolHas) {
+  for (KvFormat format : kAllFormats) {
+    const Problem problem(one_case("c reqs=65:66,1:70 heads=2/1 d=192 dv=128"), format, 1, 16);
+    const Forward forward = problem.prepare(problem.all(), false);
+    EXPECT_GT(forward.v_bytes.data, 0u);
+    EXPECT_GT(forward.k_bytes.data, forward.v_bytes.data);
+    EXPECT_EQ(forward.v_bytes.block_scales > 0, format == KvFormat::fp4_e2m1);
+    const auto* last = static_cast<const char*>(forward.call.v.data) + forward.v_bytes.data - 1;
+    EXPECT_EQ(*last, *static_cast<const volatile char*>(last));  // readable to the end
+  }
+}
+
 TEST(Problem, SharedPrefixesShareFullPagesAndValues) {
   const Problem problem(one_case("a reqs=1:100,5:60,1:20 heads=1/1 d=16 shared=40"), KvFormat::f32, 5, 16);
   const Forward forward = problem.prepare(problem.all(), false);

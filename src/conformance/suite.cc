@@ -90,7 +90,9 @@ class Suite {
       : variants_(variants), options_(options), team_(options.threads) {}
 
   std::vector<CheckResult> run() {
-    run_cases();
+    for (const Case& c : options_.cases) {
+      for (KvFormat format : c.kv_formats) run_case(c, format);
+    }
     for (const Case& c : options_.determinism_cases) {
       for (KvFormat format : c.kv_formats) run_determinism(c, format);
     }
@@ -117,77 +119,45 @@ class Suite {
     return result;
   }
 
-  // A case in one format, with what is to be run of it.
-  struct Prepared {
-    // What one variant makes of it: `broken`, or a problem and what must come of it.
-    struct Task {
-      const Variant* variant = nullptr;
-      std::optional<BrokenRule> broken;
-      int page_size = 1;
-      const Problem* problem = nullptr;
-      const Expectation* expected = nullptr;
-    };
-    const Case* c = nullptr;
-    KvFormat format = KvFormat::bf16;
-    std::vector<Task> tasks;
+  // What a case in one format must give. Values do not depend on the page size, so one reference serves them all.
+  struct Expected {
     std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
-    std::optional<Expectation> expected;
-    std::map<std::array<int, 3>, Expectation> expected_fp8;  // by what Fp8Products say of arithmetic
+    std::optional<Expectation> plain;
+    std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
   };
 
-  void run_cases() {
-    for (const Case& c : options_.cases) {
-      for (KvFormat format : c.kv_formats) {
-        Prepared prepared;
-        prepare(c, format, prepared);
-        run_case(prepared);
-      }
-    }
-  }
-
-  // Values do not depend on the page size, so one reference serves them all.
-  void prepare(const Case& c, KvFormat format, Prepared& out) const {
-    out.c = &c;
-    out.format = format;
+  void run_case(const Case& c, KvFormat format) {
+    Expected expected;
     for (const Variant& variant : variants_) {
       if (dropped(variant)) continue;
-      Prepared::Task& task = out.tasks.emplace_back();
-      task.variant = &variant;
-      task.broken = unclaimed(c, format, variant);
-      if (task.broken) continue;
-      task.page_size = page_size_for(c, variant);
-      const Case fitted = fit_gaps(c, variant);
-      std::unique_ptr<Problem>& problem = out.problems[{task.page_size, fitted.gap}];
-      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, task.page_size);
-      if (!out.expected) out.expected = expect(*problem);
-      task.problem = problem.get();
-      task.expected = &*out.expected;
-      if (!in_fp8(c, format, *variant.caps, task.page_size)) continue;
-      const Fp8Products& products = variant.caps->fp8_products;
-      auto [at, is_new] = out.expected_fp8.try_emplace(
-          std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
-      if (is_new) {
-        Problem rounded(fitted, format, kSeed, task.page_size);
-        rounded.round_queries(round_query_to_e4m3);
-        at->second = expect_fp8(*out.expected, rounded, products);
+      if (const auto broken = unclaimed(c, format, variant)) {
+        add(check_refusal(c, format, variant, *broken));
+        continue;
       }
-      task.expected = &at->second;
+      const int page_size = page_size_for(c, variant);
+      const Case fitted = fit_gaps(c, variant);
+      std::unique_ptr<Problem>& problem = expected.problems[{page_size, fitted.gap}];
+      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, page_size);
+      const Expectation& wanted = wanted_of(*problem, variant, expected);
+      add(check_reference(*problem, wanted, variant, page_size));
+      if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
+        add(check_graph(*problem, wanted, variant, page_size));
+      }
     }
   }
 
-  void run_case(const Prepared& prepared) {
-    for (const Prepared::Task& task : prepared.tasks) {
-      const Variant& variant = *task.variant;
-      if (dropped(variant)) continue;
-      if (task.broken) {
-        add(check_refusal(*prepared.c, prepared.format, variant, *task.broken));
-        continue;
-      }
-      add(check_reference(*task.problem, *task.expected, variant, task.page_size));
-      if (variant.run_graph && variant.caps->graph_capture && is_captured(*prepared.c)) {
-        add(check_graph(*task.problem, *task.expected, variant, task.page_size));
-      }
+  static const Expectation& wanted_of(const Problem& problem, const Variant& variant, Expected& expected) {
+    if (!expected.plain) expected.plain = expect(problem);
+    if (!in_fp8(problem.shape(), problem.kv_format(), *variant.caps, problem.page_size())) return *expected.plain;
+    const Fp8Products& products = variant.caps->fp8_products;
+    auto [at, is_new] = expected.fp8.try_emplace(
+        std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
+    if (is_new) {
+      Problem rounded(problem.shape(), problem.kv_format(), kSeed, problem.page_size());
+      rounded.round_queries(round_query_to_e4m3);
+      at->second = expect_fp8(*expected.plain, rounded, products);
     }
+    return at->second;
   }
 
   CheckResult check_reference(const Problem& problem, const Expectation& expected,
