@@ -88,8 +88,9 @@ struct Fp8Products {
   }
 };
 
-// Which kernels a backend launches, by a name that every backend with the same ones gives. The names of
-// the flags are those that users know; these say what is behind them.
+// Which kernels a backend launches, by a name that every backend with the same ones gives; several, of which the faster
+// for the batch runs, with ", " between them. The names of the flags are those that users know; these say what is behind
+// them.
 struct KernelNames {
   std::string_view prefill{};
   std::string_view decode{};
@@ -109,6 +110,7 @@ struct Caps {
   EnumSet<KvFormat> decode_kv_formats{};  // where decode reads fewer of them; empty: all
   IntChoice head_dims{};               // of q/k and of v
   IntChoice page_sizes{};              // native; see expands_pages
+  int preferred_page_size = 0;         // where users give none and all will do; 0: no preference
   bool expands_pages = false;          // runs other page sizes by expanding the table to slots
   SpecSupport spec = SpecSupport::none;
   SpecSupport spec_paged = SpecSupport::none;  // with page_size > 1

@@ -281,8 +281,8 @@ Status Selection::resolve_page_size(const Caps& prefill, const Caps& decode) {
     resolved_.reasons.push_back("page-size: unset -> 1, the default");
   } else {
     std::string why = fmt::format("{} takes {}", prefill.name, page_sizes_text(prefill));
-    const Caps& own = preferred_page_size(decode) == *size ? decode : prefill;
-    if (preferred_page_size(own) == *size) why = fmt::format("that is {}'s default; {}", own.name, why);
+    const Caps& own = decode.preferred_page_size == *size ? decode : prefill;
+    if (own.preferred_page_size == *size) why = fmt::format("that is {}'s default; {}", own.name, why);
     if (&prefill != &decode) {
       why += fmt::format(" and {} takes {}", decode.name, page_sizes_text(decode));
     }

@@ -197,8 +197,6 @@ std::optional<BrokenRule> check_pair(const SelectionInput& input, const KnownBac
   return std::nullopt;
 }
 
-int preferred_page_size(const Caps& caps) { return caps.page_sizes.any ? caps.page_sizes.values[0] : 0; }
-
 std::optional<int> common_page_size(const SelectionInput& input, const Caps& prefill,
                                     const Caps& decode) {
   auto runs = [](const Caps& caps, int size) {
@@ -213,7 +211,7 @@ std::optional<int> common_page_size(const SelectionInput& input, const Caps& pre
                                                : SpecSupport::none;
   const bool prefill_speculates = input.topk > 0 && !input.verify_with_decode;
   // The names' own first, those of decode before those of prefill, which reads the pages less often.
-  for (int size : {preferred_page_size(decode), preferred_page_size(prefill), 1, 64, 128, 32, 16, 256}) {
+  for (int size : {decode.preferred_page_size, prefill.preferred_page_size, 1, 64, 128, 32, 16, 256}) {
     if (size == 0) continue;
     if (size > 1 && (decode.spec_paged < needed || (prefill_speculates && prefill.spec_paged < needed))) {
       continue;

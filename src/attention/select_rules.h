@@ -36,9 +36,6 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
 std::optional<BrokenRule> check_pair(const SelectionInput& input, const KnownBackend& prefill,
                                      const KnownBackend& decode);
 
-// The one that a backend of any page size is used with where users give none, the first value of its choice; 0: it has no
-// preference.
-int preferred_page_size(const Caps& caps);
 // The page size for both; `std::nullopt` when no size suits both.
 std::optional<int> common_page_size(const SelectionInput& input, const Caps& prefill,
                                     const Caps& decode);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <nlohmann/json.hpp>
 
 #include "conformance/matrix.h"
@@ -33,10 +34,10 @@ constexpr FamilyText kFamilyTexts[] = {
     {"sm90_extend", "TMA and WGMMA on Hopper, `backends/fa3/kernels`"},
     {"sm80_extend", "tiles by mma.sync, `backends/flashinfer/kernels/sm80_extend.cuh`"},
     {"sm80_decode", "split-KV by mma.sync, `backends/flashinfer/kernels/sm80_decode.cuh`"},
-    {"sm90_latent_extend", "prompts of MLA with up-projected K and V, Q and K of 192, V of 128 dims, `backends/fa3/kernels`"},
+    {"sm90_latent_extend",
+     "long prompts of MLA with up-projected K and V, Q and K of 192, V of 128 dims, `backends/fa3/kernels`"},
     {"sm90_mla", "MLA by TMA and WGMMA, `cuda/mla/sm90_mla.cuh`"},
     {"sm80_mla", "MLA by mma.sync, `cuda/mla/sm80_mla.cuh`"},
-    {"sm90_mla or sm80_mla", "the faster of both for the batch"},
     {"tile", "portable tiles, compiled at run time (NVRTC, OpenCL), `tile/kernels`"},
     {"cpu_tiles", "CPU tiles that backends share, `cpu_tiles`"},
     {"intel_amx", "CPU: AMX, AVX512-BF16, AVX-512, AVX2 or scalar, `backends/intel_amx`"},
@@ -44,7 +45,9 @@ constexpr FamilyText kFamilyTexts[] = {
     {"row by row (CUDA)", "a block for each query row, `backends/torch_native/cuda_attention.cu`"},
     {"linear_tile", "GDN and KDA by chunks of 64 tokens, mma.sync on NVIDIA GPUs from sm_80 (`src/linear/cuda`)"},
     {"linear_wgmma", "the same with WGMMA on Hopper, for head dims up to 128; above, linear_tile's (`src/linear/cuda`)"},
-    {"linear_step", "GDN and KDA token by token in f32 on NVIDIA GPUs (`src/linear/cuda/recurrent.cuh`)"},
+    {"linear_step",
+     "GDN and KDA token by token in f32 on NVIDIA GPUs; a step of k dims 64 and 128 (`src/linear/cuda/decode.cuh`), all "
+     "else (`recurrent.cuh`)"},
     {"linear_cpu", "GDN and KDA on CPUs: chunks, steps and draft trees, AVX-512 to portable (`src/linear/cpu`)"},
 };
 
@@ -126,13 +129,21 @@ std::string devices_text(std::span<const DeviceReport> reports, const std::strin
   return text;
 }
 
+// Whether `kernels`, names with ", " between them, has `family`.
+bool has_family(std::string_view kernels, std::string_view family) {
+  for (const auto part : std::views::split(kernels, std::string_view(", "))) {
+    if (std::string_view(part.begin(), part.end()) == family) return true;
+  }
+  return false;
+}
+
 // Who launches the kernels of one family, each name with its phases and architectures once.
 std::string users_of(std::string_view family, const std::vector<MatrixRow>& rows) {
   std::map<std::string, std::string> seen;
   std::string text;
   for (const MatrixRow& row : rows) {
-    const bool prefill = row.kernels.prefill == family && row.cells[0].state != CellState::refused;
-    const bool decode = row.kernels.decode == family;
+    const bool prefill = has_family(row.kernels.prefill, family) && row.cells[0].state != CellState::refused;
+    const bool decode = has_family(row.kernels.decode, family);
     if (!prefill && !decode) continue;
     const std::string use = fmt::format("`{}` ({}; {})", row.name,
                                         prefill && decode ? "prefill, decode" : prefill ? "prefill" : "decode",

@@ -5,9 +5,12 @@
 
 namespace warpweave::cutlass_mla {
 
-inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "cutlass_mla",
-                                                    .summary = "MLA on Hopper: WGMMA over TMA copies; pages of 128",
-                                                    .kernels = cuda::kMlaWgmma,
-                                                    .preferred_page_size = 128});
+inline constexpr cuda::MlaName kMla = {
+    .name = "cutlass_mla",
+    .summary = "MLA on Hopper: WGMMA over TMA copies; pages of 128",
+    .choice = cuda::MlaChoice::wgmma,
+    .preferred_page_size = 128,
+};
+inline constexpr Caps kMlaCaps = cuda::mla_caps(kMla);
 
 }  // namespace warpweave::cutlass_mla

@@ -14,14 +14,11 @@ constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_de
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
-std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
-  return std::make_unique<cuda::MlaBackend>(kMlaCaps, cuda::MlaChoice::faster);
-}
 
 }  // namespace
 }  // namespace warpweave::fa3
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(fa3, fa3::kCaps, fa3::create)
-WW_REGISTER_ATTENTION_BACKEND(fa3_mla, fa3::kMlaCaps, fa3::create_mla)
+WW_REGISTER_ATTENTION_BACKEND(fa3_mla, fa3::kMlaCaps, cuda::create_mla<fa3::kMlaCaps, fa3::kMla.choice>)
 }

@@ -47,10 +47,13 @@ inline constexpr Caps kCaps = {
 };
 
 // Latent attention (DeepSeek): the kernels of attention/cuda/mla.
-inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "fa3",
-                                                    .summary = "MLA on Hopper: WGMMA over TMA copies, mma.sync for few rows",
-                                                    .kernels = cuda::kMlaFaster,
-                                                    .preferred_page_size = 64,
-                                                    .min_cuda_version = 12030});
+inline constexpr cuda::MlaName kMla = {
+    .name = "fa3",
+    .summary = "MLA on Hopper: WGMMA over TMA copies, mma.sync for few rows",
+    .choice = cuda::MlaChoice::faster,
+    .preferred_page_size = 64,
+    .min_cuda_version = 12030,
+};
+inline constexpr Caps kMlaCaps = cuda::mla_caps(kMla);
 
 }  // namespace warpweave::fa3

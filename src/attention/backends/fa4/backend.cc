@@ -14,14 +14,11 @@ constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_de
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
-std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
-  return std::make_unique<cuda::MlaBackend>(kMlaCaps, cuda::MlaChoice::wgmma);
-}
 
 }  // namespace
 }  // namespace warpweave::fa4
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(fa4, fa4::kCaps, fa4::create)
-WW_REGISTER_ATTENTION_BACKEND(fa4_mla, fa4::kMlaCaps, fa4::create_mla)
+WW_REGISTER_ATTENTION_BACKEND(fa4_mla, fa4::kMlaCaps, cuda::create_mla<fa4::kMlaCaps, fa4::kMla.choice>)
 }

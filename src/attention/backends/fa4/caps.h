@@ -37,9 +37,12 @@ inline constexpr Caps kCaps = {
 };
 
 // Latent attention (DeepSeek): the kernels of attention/cuda/mla.
-inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "fa4",
-                                                    .summary = "MLA on Hopper: WGMMA over TMA copies",
-                                                    .kernels = cuda::kMlaWgmma,
-                                                    .min_cuda_version = 12030});
+inline constexpr cuda::MlaName kMla = {
+    .name = "fa4",
+    .summary = "MLA on Hopper: WGMMA over TMA copies",
+    .choice = cuda::MlaChoice::wgmma,
+    .min_cuda_version = 12030,
+};
+inline constexpr Caps kMlaCaps = cuda::mla_caps(kMla);
 
 }  // namespace warpweave::fa4

@@ -13,14 +13,11 @@ constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_de
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
 }
-std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
-  return std::make_unique<cuda::MlaBackend>(kMlaCaps, cuda::MlaChoice::mma);
-}
 
 }  // namespace
 }  // namespace warpweave::flashinfer
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(flashinfer, flashinfer::kCaps, flashinfer::create)
-WW_REGISTER_ATTENTION_BACKEND(flashinfer_mla, flashinfer::kMlaCaps, flashinfer::create_mla)
+WW_REGISTER_ATTENTION_BACKEND(flashinfer_mla, flashinfer::kMlaCaps, cuda::create_mla<flashinfer::kMlaCaps, flashinfer::kMla.choice>)
 }

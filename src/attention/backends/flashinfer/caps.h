@@ -33,9 +33,12 @@ inline constexpr Caps kCaps = {
 };
 
 // Latent attention (DeepSeek): the kernels of attention/cuda/mla.
-inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "flashinfer",
-                                                    .summary = "MLA by mma.sync over ragged page tables",
-                                                    .kernels = cuda::kMlaMma,
-                                                    .preferred_page_size = 1});
+inline constexpr cuda::MlaName kMla = {
+    .name = "flashinfer",
+    .summary = "MLA by mma.sync over ragged page tables",
+    .choice = cuda::MlaChoice::mma,
+    .preferred_page_size = 1,
+};
+inline constexpr Caps kMlaCaps = cuda::mla_caps(kMla);
 
 }  // namespace warpweave::flashinfer

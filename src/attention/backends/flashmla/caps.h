@@ -5,9 +5,12 @@
 
 namespace warpweave::flashmla {
 
-inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "flashmla",
-                                                    .summary = "MLA on Hopper: WGMMA over TMA copies, mma.sync for few rows; pages of 64",
-                                                    .kernels = cuda::kMlaFaster,
-                                                    .preferred_page_size = 64});
+inline constexpr cuda::MlaName kMla = {
+    .name = "flashmla",
+    .summary = "MLA on Hopper: WGMMA over TMA copies, mma.sync for few rows; pages of 64",
+    .choice = cuda::MlaChoice::faster,
+    .preferred_page_size = 64,
+};
+inline constexpr Caps kMlaCaps = cuda::mla_caps(kMla);
 
 }  // namespace warpweave::flashmla

@@ -5,9 +5,12 @@
 
 namespace warpweave::trtllm_mla {
 
-inline constexpr Caps kMlaCaps = cuda::mla_caps({.name = "trtllm_mla",
-                                                    .summary = "MLA on Hopper: WGMMA over TMA copies; pages of 64",
-                                                    .kernels = cuda::kMlaWgmma,
-                                                    .preferred_page_size = 64});
+inline constexpr cuda::MlaName kMla = {
+    .name = "trtllm_mla",
+    .summary = "MLA on Hopper: WGMMA over TMA copies; pages of 64",
+    .choice = cuda::MlaChoice::wgmma,
+    .preferred_page_size = 64,
+};
+inline constexpr Caps kMlaCaps = cuda::mla_caps(kMla);
 
 }  // namespace warpweave::trtllm_mla

@@ -7,15 +7,15 @@
 // layout; the slices' arrays grow outside of graphs, which decode alone. One stream at a time, as AttentionBackend says.
 #pragma once
 
+#include <memory>
+
 #include "attention/backend.h"
+#include "attention/cuda/mla/mla_caps.h"
 #include "attention/cuda/mla/mla_decode.h"
 #include "attention/cuda/mla/mla_slices.h"
 #include "device/cuda/memory.h"
 
 namespace warpweave::cuda {
-
-// Which kernels: of one family, or of that which is faster for the batch.
-enum class MlaChoice { wgmma, mma, faster };
 
 class MlaBackend final : public AttentionBackend {
  public:
@@ -47,5 +47,11 @@ class MlaBackend final : public AttentionBackend {
   bool planned_ = false;
   MlaLayout layout_;  // that the plan is for
 };
+
+// What a name registers.
+template <const Caps& kCaps, MlaChoice kChoice>
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
+  return std::make_unique<MlaBackend>(kCaps, kChoice);
+}
 
 }  // namespace warpweave::cuda
