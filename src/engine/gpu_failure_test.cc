@@ -117,9 +117,11 @@ TEST_P(GpuFailureWalk, ALostDeviceEndsRequestsAndLeaksNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuFailureWalk,
-                         testing::Values(Setting{"llama", "auto", true, true},
+                         testing::Values(Setting{"llama", "auto", true, true}, Setting{"llama", "fp8_e4m3", false, false},
                                          Setting{"gemma3", "auto", true, true},
-                                         Setting{"qwen3-moe", "auto", false, true}));
+                                         Setting{"qwen3-moe", "auto", false, true},
+                                         Setting{"qwen3-next", "auto", true, true},
+                                         Setting{"deepseek-v2-moe", "auto", true, true}));
 
 }  // namespace
 }  // namespace warpweave

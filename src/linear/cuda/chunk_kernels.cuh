@@ -1,6 +1,7 @@
 // Launches of the chunk kernels, instantiated by prepare_*.cu and scan_*.cu.
 #pragma once
 
+#include "device/cuda/shared_memory_limit.h"
 #include "linear/cuda/cuda_device.h"
 #include "linear/cuda/launch_grids.h"
 #include "ops/cuda/launch.cuh"
@@ -25,9 +26,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) scan_kernel(const __grid_const
 
 template <class C>
 void launch_chunks(void (*kernel)(LinearParams), const LinearParams& p, dim3 grid, cudaStream_t stream) {
-  static const bool ready =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes) == cudaSuccess;
-  if (ready) gpu::launch_dependent({grid, dim3(C::kThreads), C::kSmemBytes, stream}, kernel, p);
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, C::kSmemBytes);  // where this fails, so does the launch
+  gpu::launch_dependent({grid, dim3(C::kThreads), C::kSmemBytes, stream}, kernel, p);
 }
 
 }  // namespace warpweave::linear

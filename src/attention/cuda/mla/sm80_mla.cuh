@@ -10,6 +10,7 @@
 
 #include "attention/cuda/mla/sm80_mla_loader.cuh"
 #include "attention/cuda/mla/sm80_mla_products.cuh"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -231,9 +232,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
 
 template <class C>
 cudaError_t launch_sm80_mla(const MlaParams& p, const MlaWork& work, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(sm80_mla<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm80_mla<C>, C::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(work.num_workers);
   config.blockDim = C::kThreads;

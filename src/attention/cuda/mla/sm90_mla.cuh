@@ -22,6 +22,7 @@
 #include "attention/cuda/mla/sm90_mla_fp8_producer.cuh"
 #include "attention/cuda/mla/sm90_mla_producer.cuh"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -71,9 +72,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
 template <class C>
 cudaError_t launch_sm90_mla(const MlaParams& p, const MlaWork& work, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(sm90_mla<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm90_mla<C>, C::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   CUtensorMap map{};
   int box_tokens = 0;
   if constexpr (C::kBoxes) {

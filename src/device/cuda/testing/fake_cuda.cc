@@ -269,18 +269,24 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
 // Graphs.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (count_call("cudaStreamBeginCapture")) return set_error(cudaErrorUnknown);
+  std::lock_guard lock(runtime().mutex);
   runtime().capturing = stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   *graph = nullptr;
-  runtime().capturing = nullptr;
+  {
+    std::lock_guard lock(runtime().mutex);
+    runtime().capturing = nullptr;
+  }
   return make_handle("cudaStreamEndCapture", Kind::graph, reinterpret_cast<void**>(graph));
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  if (count_call("cudaStreamIsCapturing")) return set_error(cudaErrorUnknown);
+  std::lock_guard lock(runtime().mutex);
   *status = stream != nullptr && runtime().capturing == stream ? cudaStreamCaptureStatusActive
                                                                : cudaStreamCaptureStatusNone;
-  return counted("cudaStreamIsCapturing");
+  return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t, unsigned long long) {

@@ -37,6 +37,7 @@
 #include "attention/backends/fa3/kernels/sm90_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -70,9 +71,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 template <class C>
 cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
                                int num_sms, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sm90_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm90_extend<C>, C::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   Sm90Maps maps;
   AttentionParams pools = p;
   if (C::kCopies) {

@@ -23,6 +23,7 @@
 #include "attention/backends/fa3/kernels/sm90_fp8_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -49,9 +50,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 template <class C>
 cudaError_t launch_sm90_fp8_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
                                    int num_sms, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sm90_fp8_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm90_fp8_extend<C>, C::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   Sm90Maps maps = {};
   const int box_tokens = box_tokens_of(p.page_size, C::kBlockTokens);
   cudaError_t error = make_byte_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);

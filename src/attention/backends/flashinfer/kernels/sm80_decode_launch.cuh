@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/backends/flashinfer/kernels/sm80_decode.cuh"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -33,9 +34,10 @@ cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& 
   if constexpr (!C::kFixedSplits) {
     if (w.pieces != nullptr) return launch_sm80_decode<FixedSplitsOf<C>>(p, w, num_workers, stream);
   }
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sm80_decode<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm80_decode<C>, C::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   const int abreast = C::kFixedSplits ? 1 : heads_abreast(p.num_kv_heads / C::kHeads, num_workers);
   return launch_decode_kernel(sm80_decode<C>, num_workers, C::kThreads, C::kSmemBytes,
                               w.plan_is_older || w.q_ready != nullptr, stream, p, w, abreast);

@@ -5,15 +5,17 @@
 
 #include "attention/backends/flashinfer/kernels/kernels.h"
 #include "attention/backends/flashinfer/kernels/sm80_extend.cuh"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
 template <class C>
 cudaError_t launch_sm80_extend(const AttentionParams& p, const ExtendWorklist& work, int max_items,
                                cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sm80_extend<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm80_extend<C>, C::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   sm80_extend<C><<<dim3(p.num_kv_heads, max_items), C::kThreads, C::kSmemBytes, stream>>>(p, work);
   return cudaPeekAtLastError();
 }

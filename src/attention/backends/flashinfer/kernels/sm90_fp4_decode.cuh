@@ -10,6 +10,7 @@
 
 #include "attention/backends/flashinfer/kernels/sm80_decode_launch.cuh"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -285,9 +286,10 @@ cudaError_t launch_fp4_pairs_of_four(const AttentionParams& p, const DecodeWorks
   static_assert(Bulk::kCtasPerSm == C::kCtasPerSm && Bulk::kRows == C::kRows);
   const BulkDecodeMaps maps = bulk_decode_maps<Bulk>(p);
   if (maps.box_tokens == 0) return launch_sm80_decode<C>(p, w, num_workers, stream);
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sm90_fp4_decode<Bulk>, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSmemBytes);
-  if (ready != cudaSuccess) return ready;
+  static SharedMemoryLimit limit;
+  if (const cudaError_t error = limit.raise(sm90_fp4_decode<Bulk>, Layout::kSmemBytes); error != cudaSuccess) {
+    return error;
+  }
   const int abreast = heads_abreast(p.num_kv_heads / Bulk::kHeads, num_workers);
   return launch_decode_kernel(sm90_fp4_decode<Bulk>, num_workers, Layout::kThreads, Layout::kSmemBytes, w.plan_is_older,
                               stream, p, w, abreast, maps);
