@@ -182,7 +182,7 @@ class LinearAttnKernelBase {
   // Bytes of workspace that every call within the limits needs; 0 is possible.
   virtual size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const = 0;
 
-  // One token per request: q_indptr is null.
+  // One token per request: q_indptr is null, or of rows of one token each (check_linear_attn_batch takes null only).
   virtual void decode(const LinearAttnCall& call) = 0;
   // Any number of tokens per request, 0 among them (the state is then only carried from initial_slots to slots).
   virtual void extend(const LinearAttnCall& call) = 0;

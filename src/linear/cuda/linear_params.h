@@ -60,7 +60,7 @@ struct LinearParams {
   int64_t out_token_stride = 0;
   bool out_vectors = false;          // rows of 16-bit outputs begin at multiples of 16 bytes
   bool writes_state = true;
-  int decode_rows = 0;               // of a block of decode.cuh: 32, 64, .. that divide v_dim, all of it with a norm
+  int decode_rows = 0;               // of a block of decode.cuh: a multiple of 16 that divides v_dim; v_dim with a norm
   bool has_norm = false;             // of decode.cuh, within its kernel
   LinearAttnNorm norm;
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one

@@ -75,7 +75,6 @@ class Recurrence {
       : p_(p), head_(head), lane_(threadIdx.x % 8),
         first_v_(tile * C::kTileRows + static_cast<int>(threadIdx.x) / 32 * 4 * C::kRows + static_cast<int>(threadIdx.x) % 32 / 8) {}
 
-  WW_DEVICE int lane() const { return lane_; }
   WW_DEVICE int v_of(int row) const { return first_v_ + 4 * row; }
   WW_DEVICE int channel(int piece) const { return (piece * 8 + lane_) * State::kElements; }
   WW_DEVICE bool has(int row, int piece) const { return v_of(row) < p_.v_dim && channel(piece) < p_.k_dim; }
@@ -149,8 +148,9 @@ class Recurrence {
     }
   }
 
-  // The token that was asked for, into the state; with kAttends, what the group's rows find.
-  WW_DEVICE void advance(float (&out)[C::kRows]) {
+  // The token that was asked for, into the state; with kAttends, what the group's rows find is written.
+  WW_DEVICE void step(int64_t token) {
+    float out[C::kRows];
     take_token();
     const float beta = beta_of(p_, gates_);
     float decay = 1;
@@ -182,10 +182,6 @@ class Recurrence {
       for (int e = 0; e < C::kValues; ++e) s_[r][e] = decay * s_[r][e] + change * k_[e];
       if (C::kAttends) out[r] = q_scale_ * (decay * eight_sum(sq) + change * kq_);
     }
-  }
-  WW_DEVICE void step(int64_t token) {
-    float out[C::kRows];
-    advance(out);
     if (C::kAttends) write(token, out);
   }
 

@@ -1,5 +1,6 @@
-// What few families need, in kernels of its own: layer norms with a bias (Phi-3.5-MoE), RMS norms over all heads of q
-// or of k (OLMoE), rows without a norm (OLMo 2), activations without a gate (StarCoder2), scaled logits (Granite). A row's bits do not depend on the other rows. Enqueued on `stream`, no errors.
+// Kernels that few families need: layer norms with a bias (Phi-3.5-MoE), RMS norms over all heads of q or of k (OLMoE,
+// OLMo 2 and 3), rows without a norm (OLMo 2), activations without a gate (StarCoder2), scaled logits (Granite). A row's
+// bits do not depend on the other rows. Enqueued on `stream`, no errors.
 #pragma once
 
 #include <cstdint>
