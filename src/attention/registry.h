@@ -35,8 +35,9 @@ struct BackendRegistration {
   CodeVersionFn code_version = nullptr;  // null: the device's own
 };
 
-#define WW_REGISTER_ATTENTION_BACKEND(name, caps_value, create_fn) \
-  ::warpweave::BackendRegistration register_attention_##name() { return {&(caps_value), create_fn}; }
+// The third argument is the CreateBackendFn, a template with commas in its arguments too.
+#define WW_REGISTER_ATTENTION_BACKEND(name, caps_value, ...) \
+  ::warpweave::BackendRegistration register_attention_##name() { return {&(caps_value), __VA_ARGS__}; }
 
 // Backends compiled into this program or added to it, the reference among them.
 std::span<const BackendRegistration> built_backends();
