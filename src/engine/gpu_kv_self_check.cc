@@ -31,10 +31,12 @@ struct Arrays {
   std::vector<int32_t> ids, order, q_indptr, kv_lens, last_row, state_slot = {0}, no_state = {kNoStateSlot};
   DeviceBuffer memory;
   size_t used = 0;
+  cudaError_t failure = cudaSuccess;  // of the first copy that failed
 
   const int32_t* put(const std::vector<int32_t>& values) {
     auto* const at = memory.as<int32_t>() + used;
-    cudaMemcpy(at, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
+    const cudaError_t error = cudaMemcpy(at, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
+    if (failure == cudaSuccess) failure = error;
     used += (values.size() + 63) / 64 * 64;  // 256 bytes
     return at;
   }
@@ -66,6 +68,7 @@ Result<ForwardBatch> make_batch(const ModelConfig& config, int tokens, void* str
   batch.device.logits_rows = arrays.put(arrays.last_row);
   batch.device.state_slots = arrays.put(arrays.state_slot);
   batch.device.initial_state_slots = arrays.put(arrays.no_state);
+  WW_CUDA_RETURN_IF_ERROR(arrays.failure, "the KV format check");
   // Copies of pageable memory return before they have arrived, and the decoder's stream waits for no other.
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "the KV format check");
   return batch;

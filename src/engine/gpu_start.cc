@@ -6,6 +6,7 @@
 #include "attention/hybrid.h"
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
+#include "device/cuda/cuda_check.h"
 #include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
 #include "engine/start_device.h"
@@ -50,6 +51,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
   const int page_size = setup.plan.attention.page_size;
+  forget_cuda_failure();
   GpuParts parts;
   parts.team = std::make_unique<ThreadTeam>(args.threads.value_or(cpu_info().cpus));
   WW_ASSIGN_OR_RETURN(parts.stream, create_stream());

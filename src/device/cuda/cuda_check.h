@@ -20,6 +20,9 @@ inline Status cuda_status(cudaError_t error, std::string_view what) {
   return Status::internal(std::move(text));
 }
 
+// A failure of what has ended (its memory was given back, with nobody to tell) is not blamed on what starts now.
+inline void forget_cuda_failure() { cudaGetLastError(); }
+
 #define WW_CUDA_RETURN_IF_ERROR(expr, what) \
   WW_RETURN_IF_ERROR(::warpweave::cuda_status((expr), (what)))
 
