@@ -19,16 +19,17 @@ double max_abs(const std::vector<float>& values) {
   return top;
 }
 
-// Infinite and NaN values must be equal in kind; their difference then counts as 0.
+// 0 for equal infinities; infinite where one of both is, or is NaN.
+double difference_of(float a, float b) {
+  if (a == b) return 0;
+  const double difference = std::fabs(static_cast<double>(a) - b);
+  return difference <= 1e30 ? difference : std::numeric_limits<double>::infinity();
+}
+
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double top = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    const double difference = std::fabs(static_cast<double>(a[i]) - b[i]);
-    if (!(difference <= 1e30)) return std::numeric_limits<double>::infinity();
-    top = std::max(top, difference);
-  }
+  for (size_t i = 0; i < a.size(); ++i) top = std::max(top, difference_of(a[i], b[i]));
   return top;
 }
 
@@ -57,7 +58,7 @@ Worst worst_of(const std::vector<float>& a, const std::vector<float>& b, double 
   Worst worst = {0, bound};
   double share = -1;
   for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = max_difference({a[i]}, {b[i]}), own = bound + allowance[i];
+    const double difference = difference_of(a[i], b[i]), own = bound + allowance[i];
     if (difference <= share * own) continue;
     worst = {difference, own};
     share = own > 0 ? difference / own : std::numeric_limits<double>::infinity();

@@ -90,9 +90,7 @@ class Suite {
       : variants_(variants), options_(options), team_(options.threads) {}
 
   std::vector<CheckResult> run() {
-    for (const Case& c : options_.cases) {
-      for (KvFormat format : c.kv_formats) run_case(c, format);
-    }
+    run_cases();
     for (const Case& c : options_.determinism_cases) {
       for (KvFormat format : c.kv_formats) run_determinism(c, format);
     }
@@ -119,45 +117,81 @@ class Suite {
     return result;
   }
 
-  // What a case in one format must give. Values do not depend on the page size, so one reference serves them all.
-  struct Expected {
+  // A case in one format: its problems, and what they must give. Values do not depend on the page size, so one reference
+  // serves them all.
+  struct Job {
+    const Case* c;
+    KvFormat format;
     std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
     std::optional<Expectation> plain;
     std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
   };
 
-  void run_case(const Case& c, KvFormat format) {
-    Expected expected;
-    for (const Variant& variant : variants_) {
-      if (dropped(variant)) continue;
-      if (const auto broken = unclaimed(c, format, variant)) {
-        add(check_refusal(c, format, variant, *broken));
-        continue;
-      }
-      const int page_size = page_size_for(c, variant);
-      const Case fitted = fit_gaps(c, variant);
-      std::unique_ptr<Problem>& problem = expected.problems[{page_size, fitted.gap}];
-      if (!problem) problem = std::make_unique<Problem>(fitted, format, kSeed, page_size);
-      const Expectation& wanted = wanted_of(*problem, variant, expected);
-      add(check_reference(*problem, wanted, variant, page_size));
-      if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
-        add(check_graph(*problem, wanted, variant, page_size));
+  // Problems and references, the costly part, are made by all threads for some cases at once; the variants, which may
+  // own a device, then run on this one.
+  void run_cases() {
+    std::vector<Job> jobs;
+    for (const Case& c : options_.cases) {
+      for (KvFormat format : c.kv_formats) jobs.push_back({&c, format, {}, {}, {}});
+    }
+    const size_t at_once = 2 * static_cast<size_t>(team_.size());  // bounds the memory of tensors
+    for (size_t first = 0; first < jobs.size(); first += at_once) {
+      const std::span some = std::span(jobs).subspan(first, std::min(at_once, jobs.size() - first));
+      team_.parallel_for(static_cast<int64_t>(some.size()), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) prepare(some[i]);
+      });
+      for (Job& job : some) {
+        run_case(job);
+        job = {};
       }
     }
   }
 
-  static const Expectation& wanted_of(const Problem& problem, const Variant& variant, Expected& expected) {
-    if (!expected.plain) expected.plain = expect(problem);
-    if (!in_fp8(problem.shape(), problem.kv_format(), *variant.caps, problem.page_size())) return *expected.plain;
+  // Called from many threads, each with a job of its own.
+  void prepare(Job& job) const {
+    for (const Variant& variant : variants_) {
+      if (dropped(variant) || unclaimed(*job.c, job.format, variant)) continue;
+      wanted_of(problem_of(job, variant), variant, job);
+    }
+  }
+
+  static const Problem& problem_of(Job& job, const Variant& variant) {
+    const int page_size = page_size_for(*job.c, variant);
+    const Case fitted = fit_gaps(*job.c, variant);
+    std::unique_ptr<Problem>& problem = job.problems[{page_size, fitted.gap}];
+    if (!problem) problem = std::make_unique<Problem>(fitted, job.format, kSeed, page_size);
+    return *problem;
+  }
+
+  static const Expectation& wanted_of(const Problem& problem, const Variant& variant, Job& job) {
+    if (!job.plain) job.plain = expect(problem);
+    if (!in_fp8(problem.shape(), problem.kv_format(), *variant.caps, problem.page_size())) return *job.plain;
     const Fp8Products& products = variant.caps->fp8_products;
-    auto [at, is_new] = expected.fp8.try_emplace(
-        std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
+    auto [at, is_new] =
+        job.fp8.try_emplace(std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
     if (is_new) {
       Problem rounded(problem.shape(), problem.kv_format(), kSeed, problem.page_size());
       rounded.round_queries(round_query_to_e4m3);
-      at->second = expect_fp8(*expected.plain, rounded, products);
+      at->second = expect_fp8(*job.plain, rounded, products);
     }
     return at->second;
+  }
+
+  void run_case(Job& job) {
+    const Case& c = *job.c;
+    for (const Variant& variant : variants_) {
+      if (dropped(variant)) continue;
+      if (const auto broken = unclaimed(c, job.format, variant)) {
+        add(check_refusal(c, job.format, variant, *broken));
+        continue;
+      }
+      const Problem& problem = problem_of(job, variant);
+      const Expectation& wanted = wanted_of(problem, variant, job);
+      add(check_reference(problem, wanted, variant, problem.page_size()));
+      if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
+        add(check_graph(problem, wanted, variant, problem.page_size()));
+      }
+    }
   }
 
   CheckResult check_reference(const Problem& problem, const Expectation& expected,

@@ -2,8 +2,8 @@
 // case is run and must match the reference; what they do not claim must be refused by selection with
 // the rule named. Backends that claim determinism are held to equal bits besides.
 //
-// Used by the tests, by `warpweave conformance`, and for plug-ins. Not thread-safe; variants run one
-// after the other on the calling thread and a ThreadTeam of `threads`.
+// Used by the tests, by `warpweave conformance`, and for plug-ins. Not thread-safe. References are computed by a ThreadTeam
+// of `threads`, several cases at once; variants run one after the other on the calling thread and that team.
 #pragma once
 
 #include <functional>
