@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Compile and mask times of all engines in one run, each along random walks of its own.
 
-    speed.py --probe PROGRAM [--walks N] [--steps N]
+    speed.py --probe PROGRAM [--walks N] [--steps N] [--repeats N]
 
-Ours are timed in the program, the peers around their call in Python (about 1 us of its own).
+Ours are timed in the program, the peers around their call in Python (about 1 us of its own). Every walk is done
+`--repeats` times from a fresh compilation, and of each step the least time counts: on a machine that others use too,
+the rest is their doing.
 """
 import argparse
 import json
@@ -110,30 +112,38 @@ class Xgrammar:
         return now_us() - begun
 
 
+def one_walk(engine, case, walk, tokens, end, args):
+    """Times of each step by what was done, or None when the engine refuses the case."""
+    kind, name, source = case
+    taken = engine.compile(kind, source)
+    if taken is None:
+        return None
+    times = {"compile": [taken], "mask": [], "accept": [], "rollback": []}
+    draw = random.Random(f"{name} {walk}")
+    for _ in range(args.steps):
+        taken, mask = engine.mask()
+        times["mask"].append(taken)
+        ids = [i for i in compare.set_ids(mask, len(tokens)) if i != end and len(tokens[i]) > 0]
+        taken = engine.accept(draw.choice(ids)) if ids else None
+        if taken is None:
+            break
+        times["accept"].append(taken)
+    if len(times["accept"]) > 4:
+        times["rollback"].append(engine.rollback(1))
+    return times
+
+
 def measure(engine, cases, tokens, end, args):
     times = {"compile": [], "mask": [], "accept": [], "rollback": []}
     refused = 0
-    for kind, name, source in cases:
+    for case in cases:
         for walk in range(args.walks):
-            taken = engine.compile(kind, source)
-            if taken is None:
+            repeats = [one_walk(engine, case, walk, tokens, end, args) for _ in range(args.repeats)]
+            if None in repeats:
                 refused += 1
                 break
-            times["compile"].append(taken)
-            draw = random.Random(f"{name} {walk}")
-            for _ in range(args.steps):
-                taken, mask = engine.mask()
-                times["mask"].append(taken)
-                ids = compare.set_ids(mask, len(tokens))
-                ids = [i for i in ids if i != end and len(tokens[i]) > 0]
-                if not ids:
-                    break
-                taken = engine.accept(draw.choice(ids))
-                if taken is None:
-                    break
-                times["accept"].append(taken)
-            if len(times["accept"]) > 4:
-                times["rollback"].append(engine.rollback(1))
+            for what in times:
+                times[what] += [min(step) for step in zip(*(r[what] for r in repeats))]
     return times, refused
 
 
@@ -149,6 +159,8 @@ def main():
     parser.add_argument("--probe", required=True)
     parser.add_argument("--walks", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--only", help="the name of one engine")
     args = parser.parse_args()
     name, tokens, end = vocabulary.load()
     print(f"vocabulary: {name}, {len(tokens)} tokens; microseconds")
@@ -156,6 +168,8 @@ def main():
     groups = {"schemas": schemas.made_up_schemas(), "regexes": [c for c in languages if c[0] == "regex"],
               "grammars": [c for c in languages if c[0] == "ebnf"]}
     for make in (Ours, Llguidance, Xgrammar):
+        if args.only not in (None, make.name):
+            continue
         try:
             engine = make(args, tokens, end)
         except ImportError as missing:

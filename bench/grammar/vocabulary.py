@@ -66,7 +66,8 @@ class Probe:
 
     def mask(self):
         answer = self.ask(mask=True)
-        answer["mask"] = bytes.fromhex(answer["mask"])
+        if "bytes" in answer:
+            answer["mask"] = self.process.stdout.read(answer["bytes"])
         return answer
 
 

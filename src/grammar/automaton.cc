@@ -146,7 +146,7 @@ void Automaton::close(ConfigId id) {
   seen_.clear();
   pending_.clear();
   closing_can_end_ = in_group_ = false;
-  closing_plain_ = {0, 0};
+  closing_plain_ = {0, 0, true};
   const size_t first_scan = scans_.size();
   const Config config = configs_[id];
   for (uint32_t i = 0; i < config.kernel_count; ++i) visit(kernels_[config.kernel_begin + i]);
@@ -285,6 +285,7 @@ void Automaton::visit(const Item& item) {
   }
   closing_plain_.least = std::max(closing_plain_.least, state.plain.least);
   closing_plain_.most = std::max(closing_plain_.most, state.plain.most);
+  closing_plain_.alike = closing_plain_.alike && state.plain.alike;
   for (auto e = grammar_->empties_begin(item.state); e != grammar_->empties_end(item.state); ++e) {
     work_.push_back({*e, item.frame});
   }
@@ -370,7 +371,7 @@ size_t Automaton::memory_bytes() const {
   return configs_.size() * (sizeof(Config) + kTableEntry) +
          rows_.size() * kRowsPerBlock * num_classes_ * sizeof(int32_t) + kernels_.size() * sizeof(Item) +
          scans_.size() * sizeof(Scan) + frames_.size() * (sizeof(Frame) + kTableEntry) +
-         returns_.size() * sizeof(Item) + masks_bytes_;
+         returns_.size() * sizeof(Item) + successors_.size() * sizeof(Successor) + masks_bytes_;
 }
 
 }  // namespace warpweave::grammar

@@ -26,7 +26,7 @@ inline constexpr ConfigId kDead = -1;
 
 // The tokens that may come next: a shared set of plain tokens and further ones.
 struct CachedMask {
-  int plain_chars = 0;           // 0: none; else Vocabulary::plain_tokens(plain_chars)
+  int plain_chars = 0;           // 0: none; else Vocabulary::plain_tokens(plain_chars) too
   std::vector<int32_t> tokens;   // while they are few
   MaskWords dense;               // else
   size_t memory_bytes() const { return tokens.size() * 4 + dense.size() * 4; }
@@ -68,6 +68,8 @@ class Automaton {
  private:
   using FrameId = uint32_t;
   static constexpr ConfigId kUnknown = -2;
+  static constexpr ConfigId kSeveral = -3;
+  static constexpr int kEndless = 1 << 30;
   static constexpr FrameId kRootFrame = 0;
   static constexpr size_t kRowsPerBlock = 128;
 
@@ -91,6 +93,18 @@ class Automaton {
     PlainRun plain;
     bool closed = false;
     bool can_end = false;
+  };
+  // All characters of these kinds lead to `next`; those of the dead kinds nowhere.
+  struct Successor {
+    KindSet kinds = 0, dead = 0;
+    ConfigId next = kDead;
+    bool known = false;
+  };
+  // Every text of up to `chars` characters of these kinds goes on; when it ends, none of more.
+  struct Run {
+    KindSet kinds;
+    int chars;
+    bool ends;
   };
   // Items already seen in one closure: open addressing, emptied by a stamp.
   class SeenItems {
@@ -141,8 +155,14 @@ class Automaton {
   std::span<const Item> returns_of(FrameId frame) const {
     return {returns_.data() + frames_[frame].returns_begin, frames_[frame].returns_count};
   }
-  void walk(std::span<const TrieNode> trie, ConfigId config, const Vocabulary& vocabulary);
+  void walk(const TokenTrie& trie, ConfigId config);
+  void walk_behind_plain(ConfigId config, int least, const Vocabulary& vocabulary);
   bool add_plain(ConfigId config, const Vocabulary& vocabulary, CachedMask* out);
+  void add_slice(const TokenSlice& slice, ConfigId config);
+  ConfigId step_all(ConfigId config, uint8_t first, uint8_t last);
+  ConfigId step_beyond_ascii(ConfigId config);
+  const Successor& successor(ConfigId config);
+  Run run(ConfigId config, int enough);
 
   std::shared_ptr<const Grammar> grammar_;
   GrammarLimits limits_;
@@ -162,6 +182,7 @@ class Automaton {
   std::unordered_multimap<uint64_t, FrameId> groups_by_hash_;
   std::unordered_map<ConfigId, CachedMask> masks_;
   size_t masks_bytes_ = 0;
+  std::vector<Successor> successors_;  // by config, as far as they were asked for
   bool given_up_ = false;
 
   // Scratch.
@@ -175,6 +196,7 @@ class Automaton {
   PlainRun closing_plain_;
   std::vector<std::pair<ConfigId, const int32_t*>> path_;
   std::vector<int32_t> found_;
+  std::vector<const MaskWords*> whole_;  // slices all of whose tokens can follow
 };
 
 }  // namespace warpweave::grammar

@@ -431,7 +431,7 @@ std::vector<PlainRun> CharDfa::plain_runs() const {
     if (!atoms_[a].intersect(plain).empty()) plain_atoms.push_back(a);
   }
   const int states = num_states();
-  std::vector<PlainRun> runs(states, PlainRun{PlainRun::kUnbounded, 0});
+  std::vector<PlainRun> runs(states, PlainRun{PlainRun::kUnbounded, 0, false});
   std::vector<std::vector<int>> back(states);
   std::vector<int> ways(states, 0);
   std::deque<int> broken;

@@ -35,9 +35,11 @@ struct CallEdge {
 
 // Plain characters are those a JSON string holds as they are (see vocabulary.h). From a state with
 // a run of [least, most], every text of up to `least` of them goes on, and none of more than `most`.
+// Alike: texts of as many characters lead to the same place.
 struct PlainRun {
   uint16_t least = 0;
   uint16_t most = kUnbounded;
+  bool alike = false;
   static constexpr uint16_t kUnbounded = 0xFFFF;
 };
 

@@ -215,7 +215,9 @@ void GrammarBuilder::lay_out(Grammar* out) const {
     Grammar::State& state = out->states_[s];
     const Grammar::State& next = out->states_[s + 1];
     state.plain = plain_[s];
-    if (!reads_plain(out->bytes_, state.bytes_begin, next.bytes_begin)) state.plain.most = 0;
+    // A state that says nothing of plain characters leaves it to those it calls or leads to.
+    const bool reads = reads_plain(out->bytes_, state.bytes_begin, next.bytes_begin);
+    if (state.plain.least == 0 && !reads) state.plain = {0, 0, true};
     state.unique = unique_[s];
     state.accepting = accepting_[s];
     state.only_accepting = accepting_[s] && state.bytes_begin == next.bytes_begin &&

@@ -3,7 +3,8 @@
 //   grammar_probe VOCABULARY END_ID...    VOCABULARY: for each token a 32-bit length and its bytes
 //   {"compile": "json_schema" | "regex" | "ebnf" | "choice" | "json_object" | "structural_tag", "source": "...", "compact": bool}
 //   {"mask": true}   {"accept": id}   {"rollback": n}
-// Each line is answered by one: {"ok", "us", "error", "mask" (hexadecimal words), "end"}.
+// Each line is answered by one: {"ok", "us", "error"}; of a mask also {"end", "bytes"}, and behind the line
+// that many bytes: one bit per token.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -46,28 +47,32 @@ class Probe {
   Json answer(const Json& ask) {
     if (ask.contains("compile")) return compile(ask);
     if (!matcher_) return {{"ok", false}, {"error", "nothing is compiled"}};
-    const auto begun = Clock::now();
     if (ask.contains("accept")) {
-      const bool ok = matcher_->accept_token(ask["accept"].get<int32_t>());
-      return {{"ok", ok}, {"us", us_since(begun)}};
+      const auto id = ask["accept"].get<int32_t>();
+      return timed([&] { return matcher_->accept_token(id); });
     }
     if (ask.contains("rollback")) {
-      const bool ok = matcher_->rollback(ask["rollback"].get<size_t>());
-      return {{"ok", ok}, {"us", us_since(begun)}};
+      const auto tokens = ask["rollback"].get<size_t>();
+      return timed([&] { return matcher_->rollback(tokens); });
     }
-    MaskWords mask(mask_words(vocabulary_->size()));
-    const auto started = Clock::now();
-    const bool ok = matcher_->fill_mask(mask);
-    const double us = us_since(started);
-    std::string hex(mask.size() * 8, '0');
-    for (size_t i = 0; i < hex.size(); ++i) {
-      const uint32_t byte = mask[i / 8] >> (i % 8 / 2 * 8) & 0xFF;
-      hex[i] = "0123456789abcdef"[i % 2 ? byte & 15 : byte >> 4];
-    }
-    return {{"ok", ok}, {"us", us}, {"mask", hex}, {"end", matcher_->can_end()}};
+    mask_.resize(mask_words(vocabulary_->size()));
+    Json answer = timed([&] { return matcher_->fill_mask(mask_); });
+    answer["end"] = matcher_->can_end();
+    answer["bytes"] = mask_.size() * sizeof(uint32_t);
+    return answer;
   }
+  // Of the last answer, where it named its bytes.
+  std::string_view mask_bytes() const { return {reinterpret_cast<const char*>(mask_.data()), mask_.size() * sizeof(uint32_t)}; }
 
  private:
+  template <typename Call>
+  static Json timed(const Call& call) {
+    const auto begun = Clock::now();
+    const bool ok = call();
+    const double us = us_since(begun);
+    return {{"ok", ok}, {"us", us}};
+  }
+
   Json compile(const Json& ask) {
     const GrammarSpec spec{kind_of(ask["compile"]), ask.value("source", ""), {.any_whitespace = !ask.value("compact", true)}};
     matcher_.reset();
@@ -83,6 +88,7 @@ class Probe {
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::optional<GrammarMatcher> matcher_;
+  MaskWords mask_;
 };
 
 }  // namespace
@@ -95,7 +101,9 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(std::cin, line);) {
     const Json ask = Json::parse(line, nullptr, false);
     const Json answer = ask.is_object() ? probe.answer(ask) : Json{{"ok", false}, {"error", "no JSON object"}};
-    std::cout << answer.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+    std::cout << answer.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    if (answer.contains("bytes")) std::cout << probe.mask_bytes();
+    std::cout.flush();
   }
   return 0;
 }

@@ -12,8 +12,8 @@ namespace {
 using Kind = GrammarSpec::Kind;
 
 // Walks at random along the mask; at each step every token's bit must be what accepting it says.
-void check_masks(const GrammarSpec& spec, int walks, int length) {
-  const auto grammar = compile(spec);
+void check_masks(const GrammarSpec& spec, int walks, int length, std::shared_ptr<const Vocabulary> over) {
+  const auto grammar = compile(spec, {}, std::move(over));
   ASSERT_NE(grammar, nullptr) << spec.source << ": " << failure(spec);
   const Vocabulary& vocabulary = grammar->vocabulary();
   std::mt19937 random(7);
@@ -57,7 +57,43 @@ const GrammarSpec kSpecs[] = {
 };
 
 TEST(Masks, EqualTryingEveryToken) {
-  for (const GrammarSpec& spec : kSpecs) check_masks(spec, 4, 24);
+  for (const GrammarSpec& spec : kSpecs) check_masks(spec, 4, 24, small_vocabulary());
+}
+
+// Ready sets and runs, which a small vocabulary does not reach: alike or not, counted or endless, by kind.
+TEST(Masks, OfSlicesEqualTryingEveryToken) {
+  const GrammarSpec specs[] = {
+      {Kind::json_object, "", {}},
+      compact_schema(R"({"type":"string","minLength":3,"maxLength":20})"),
+      compact_schema(R"({"type":"string","maxLength":80})"),
+      compact_schema(R"({"type":"string","minLength":2,"maxLength":3000})"),
+      compact_schema(R"({"type":"string","pattern":"^[^@ ]+@[a-z]+\\.com$"})"),
+      compact_schema(R"({"type":"string","pattern":"end"})"),
+      compact_schema(R"({"anyOf":[{"type":"string","maxLength":7},{"type":"string","pattern":"^[a-z]*$"},{"const":"aa bb"}]})"),
+      compact_schema(R"({"type":"object","patternProperties":{"^x":{"type":"integer"},"y$":{"type":"integer","minimum":5}},"additionalProperties":false})"),
+      {Kind::regex, "[a-z]+", {}},
+      {Kind::regex, "[a-z]{2,5}[0-9]|[A-Z ]+", {}},
+      {Kind::regex, "[A-Z][a-z ]*\n", {}},
+      {Kind::regex, "[^\n]{5,20}", {}},
+      {Kind::regex, "[^a]{1,4}|[^é]{2,}", {}},
+      {Kind::regex, "(\\w+ ){2,4}\\w+\\.", {}},
+      {Kind::regex, ".*end", {}},
+      {Kind::regex, "\"[^\"]*\"", {}},
+      {Kind::regex, "([a-z][A-Z ])*", {}},
+      {Kind::regex, "[ \n]{3,}|=+", {}},
+      {Kind::regex, "[^\\x00-\\x7f]{1,3}a*", {}},
+      {Kind::regex, "[\\u0080-\\u07ff]+|日[\\u0800-\\uffff]*", {}},
+      {Kind::regex, "[a-z]{3}(n|y)[a-z]*", {}},
+      {Kind::ebnf, "start: line+\nline: /[A-Z][a-z ]*/ \".\\n\" | \"<\" line \">\"", {}},
+  };
+  const auto vocabulary = word_vocabulary();
+  for (const GrammarSpec& spec : specs) check_masks(spec, 16, 12, vocabulary);
+}
+
+// Tokens with the same bytes are allowed together.
+TEST(Masks, OfEqualTokens) {
+  const auto vocabulary = std::make_shared<Vocabulary>(std::vector<std::string>{"ab", "a", "ab", "a\"", "a\"", "\"", "b", ""}, std::vector<int32_t>{7});
+  for (const char* pattern : {"ab", "[a-z]+", "a\"", "\"?.*"}) check_masks({Kind::regex, pattern, {}}, 2, 3, vocabulary);
 }
 
 TEST(Masks, StayRightWhenTheAutomatonIsReplaced) {

@@ -30,9 +30,9 @@ const CharSet& special_chars() {
 // Runs are counted in 16 bits; what is longer than any token is as good as unbounded.
 PlainRun exact_run(int64_t chars) {
   const auto count = static_cast<uint16_t>(std::min<int64_t>(chars, PlainRun::kUnbounded));
-  return {count, count};
+  return {count, count, true};
 }
-constexpr PlainRun kEndlessRun{PlainRun::kUnbounded, PlainRun::kUnbounded};
+constexpr PlainRun kEndlessRun{PlainRun::kUnbounded, PlainRun::kUnbounded, true};
 
 }  // namespace
 
@@ -92,7 +92,7 @@ RuleId JsonStrings::char_rule(bool one_spelling) {
   builder_.emit_chars_to(start, Vocabulary::plain_chars(), end);
   emit_escapes(start, {CharSet::any(), 0}, end, one_spelling);
   // Its callers say how runs go on; alone it says nothing.
-  builder_.set_plain_run(start, {0, 1});
+  builder_.set_plain_run(start, {0, 1, true});
   builder_.end_rule(end);
   return *rule;
 }
@@ -134,7 +134,7 @@ StateId JsonStrings::emit_long(StateId from, int64_t max, bool one_spelling) {
     chunk = builder_.add_rule();
     StateId at = builder_.start(*chunk);
     for (int64_t i = 0; i < kChunk; ++i) {
-      builder_.set_plain_run(at, {static_cast<uint16_t>(kChunk), PlainRun::kUnbounded});
+      builder_.set_plain_run(at, {static_cast<uint16_t>(kChunk), PlainRun::kUnbounded, true});
       at = builder_.emit_call(at, char_rule(one_spelling));
     }
     builder_.end_rule(at);
@@ -155,7 +155,7 @@ StateId JsonStrings::emit_length(StateId from, int64_t min, int64_t max, bool on
   StateId inside = builder_.emit_text(from, "\"");
   if (max < 0 || max <= kLongestChain) return emit_chain(inside, min, max, one_spelling);
   for (int64_t i = 0; i < min && builder_.within_limits(); ++i) {
-    builder_.set_plain_run(inside, {static_cast<uint16_t>(std::min<int64_t>(max - i, PlainRun::kUnbounded - 1)), PlainRun::kUnbounded});
+    builder_.set_plain_run(inside, {static_cast<uint16_t>(std::min<int64_t>(max - i, PlainRun::kUnbounded - 1)), PlainRun::kUnbounded, true});
     inside = builder_.emit_call(inside, char_rule(one_spelling));
   }
   if (max - min <= kLongestChain) return emit_chain(inside, 0, max - min, one_spelling);

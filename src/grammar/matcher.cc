@@ -18,20 +18,18 @@ std::vector<int32_t> find_tokens_over_commas(const Grammar& grammar, const Vocab
   return ids;
 }
 
-// Clears the bits of every token that begins with `prefix`.
-void clear_beginning_with(std::string_view prefix, const Vocabulary& vocabulary, std::span<uint32_t> mask) {
-  const std::span<const TrieNode> trie = vocabulary.trie();
-  uint32_t begin = 0, end = static_cast<uint32_t>(trie.size());
+// Clears the bits of every token of `trie` that begins with `prefix`.
+void clear_beginning_with(std::string_view prefix, const TokenTrie& trie, std::span<uint32_t> mask) {
+  const TrieNode* nodes = trie.nodes();
+  uint32_t begin = 0, end = trie.size();
   uint32_t found = 0;
   for (const char c : prefix) {
-    for (found = begin; found < end && trie[found].byte != static_cast<uint8_t>(c);) found = trie[found].subtree_end;
+    for (found = begin; found < end && nodes[found].byte != static_cast<uint8_t>(c);) found = nodes[found].subtree_end;
     if (found >= end) return;
     begin = found + 1;
-    end = trie[found].subtree_end;
+    end = nodes[found].subtree_end;
   }
-  for (uint32_t i = found; i < end; ++i) {
-    for (int32_t id = trie[i].token; id >= 0; id = vocabulary.same_bytes(id)) mask[id >> 5] &= ~(1u << (id & 31));
-  }
+  for (const int32_t id : trie.tokens(found, end)) mask[id >> 5] &= ~(1u << (id & 31));
 }
 
 }  // namespace
@@ -178,7 +176,9 @@ std::string GrammarMatcher::jump_forward(size_t max_bytes) {
 
 void GrammarMatcher::forbid_repeats(std::span<uint32_t> mask) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
-  for (const std::string& text : watch_.forbidden()) clear_beginning_with(text, vocabulary, mask);
+  for (const std::string& text : watch_.forbidden()) {
+    for (const TokenSlice& slice : vocabulary.slices()) clear_beginning_with(text, slice.trie, mask);
+  }
   for (const int32_t id : grammar_->tokens_over_commas_) {
     if ((mask[id >> 5] >> (id & 31) & 1) == 0) continue;
     UniqueWatch watch = watch_;

@@ -20,7 +20,7 @@ StateId emit_repeat(GrammarBuilder* b, StateId from, const Regex& repeat) {
     const StateId head = b->add_state();
     b->add_empty(from, head);
     if (runs_on_plain(part)) {
-      b->set_plain_run(head, {PlainRun::kUnbounded, PlainRun::kUnbounded});
+      b->set_plain_run(head, {PlainRun::kUnbounded, PlainRun::kUnbounded, true});
       b->emit_chars_to(head, part.chars, head);
     } else {
       b->add_empty(emit_regex(b, head, part), head);

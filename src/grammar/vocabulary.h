@@ -1,18 +1,24 @@
-// The bytes of every token, as a trie, and the sets of tokens that are shared by many masks.
+// The bytes of every token, sorted so that masks are quick to make.
+//
+// Most of a vocabulary is words: letters, perhaps behind a space. Tokens are cut into slices by what
+// they are made of; where a grammar lets the characters of a slice go on whatever they are, the
+// slice's ready set is the answer and its trie is not walked (the idea: llguidance's design notes).
 //
 // Plain characters are those that stand for themselves in a JSON string: all but the quote, the
-// backslash, control characters and U+007F. Most tokens of a vocabulary are plain text, so inside a
-// string a mask is a ready set of them plus a short walk over the rest (the idea of slices:
-// llguidance's design notes). Immutable; shared by all grammars of a model. Thread-safe.
+// backslash, control characters and U+007F. Inside a string a mask is the ready set of plain tokens
+// and the others, which are told apart only by what stands behind their plain beginning.
+// Immutable; shared by all grammars of a model. Thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grammar/char_set.h"
+#include "grammar/token_trie.h"
 
 namespace warpweave::grammar {
 
@@ -20,17 +26,18 @@ namespace warpweave::grammar {
 using MaskWords = std::vector<uint32_t>;
 inline size_t mask_words(size_t vocab_size) { return (vocab_size + 31) / 32; }
 
-// In depth-first order: a node's subtree stands right behind it.
-struct TrieNode {
-  uint32_t subtree_end;
-  int32_t token;        // -1: none ends here
-  uint16_t depth;       // 1 for the first byte
-  uint8_t byte;
+// Tokens made of the same kinds of characters.
+struct TokenSlice {
+  TokenTrie trie;
+  KindSet kinds = 0;
+  int longest_chars = 0;
+  std::vector<MaskWords> up_to;  // [n - 1]: tokens of at most n characters; the last: all
 };
 
 class Vocabulary {
  public:
-  static constexpr int kMaxPlainRun = 48;  // longer plain tokens count as ones of this length
+  static constexpr int kMaxPlainRun = 40;  // longer plain tokens are few, and listed
+  static constexpr int kAllPlain = kMaxPlainRun + 1;
 
   // `tokens[id]`: the bytes of each token; empty ones (special tokens, unknown ids) are never
   // allowed by a mask, except `end_ids` where the text may end.
@@ -41,25 +48,40 @@ class Vocabulary {
   std::span<const int32_t> end_ids() const { return end_ids_; }
   bool is_end(int32_t id) const;
 
-  std::span<const TrieNode> trie() const { return trie_; }
-  // Only the tokens that are not wholly plain.
-  std::span<const TrieNode> trie_of_rest() const { return rest_; }
-  // Further tokens with the same bytes as `id`, or -1.
-  int32_t same_bytes(int32_t id) const { return same_bytes_[id]; }
-  // Tokens of at most `chars` plain characters, 1 to kMaxPlainRun; the last set is of all plain tokens.
+  // Every token is in one of them; those that are not wholly plain in the last, and only they, but
+  // for plain ones of more than kMaxPlainRun characters.
+  std::span<const TokenSlice> slices() const { return slices_; }
+
+  // Tokens of at most `chars` plain characters, 1 to kMaxPlainRun; or kAllPlain: all plain tokens.
   const MaskWords& plain_tokens(int chars) const { return plain_[chars - 1]; }
+  // (characters, token) of the plain tokens of more than kMaxPlainRun characters.
+  std::span<const std::pair<int, int32_t>> long_plain_tokens() const { return long_plain_; }
+  // Of plain tokens, and of the plain beginnings of others.
   int longest_plain_chars() const { return longest_plain_; }
+
+  // What stands behind the plain beginning of the tokens that are not wholly plain: of all, and of
+  // those whose beginning has `chars` characters, 0 to longest_plain_chars().
+  const TokenTrie& behind_plain() const { return behind_plain_; }
+  const TokenTrie& behind_plain(int chars) const { return behind_plain_of_[chars]; }
+
   int longest_token_bytes() const { return longest_bytes_; }
   size_t memory_bytes() const;
 
   static const CharSet& plain_chars();
+  static KindSet plain_kinds();
 
  private:
+  void add_plain(int32_t id, int chars);
+  void fill_slices(const std::vector<int>& slice_of);
+  void fill_behind_plain();
+
   std::vector<std::string> tokens_;
   std::vector<int32_t> end_ids_;
-  std::vector<TrieNode> trie_, rest_;
-  std::vector<int32_t> same_bytes_;
+  std::vector<TokenSlice> slices_;
   std::vector<MaskWords> plain_;  // [n - 1]
+  std::vector<std::pair<int, int32_t>> long_plain_;
+  TokenTrie behind_plain_;
+  std::vector<TokenTrie> behind_plain_of_;
   int longest_bytes_ = 0;
   int longest_plain_ = 0;
 };

@@ -23,14 +23,51 @@ inline std::shared_ptr<const Vocabulary> small_vocabulary() {
   return std::make_shared<Vocabulary>(std::move(tokens), std::vector<int32_t>{end});
 }
 
+// As a real one is built: words with and without a space, capitals, digits, scripts, long runs; enough of
+// each that masks are made of slices and runs.
+inline std::shared_ptr<const Vocabulary> word_vocabulary() {
+  std::vector<std::string> tokens;
+  for (int b = 0; b < 256; ++b) tokens.emplace_back(1, static_cast<char>(b));
+  const std::string_view letters = "aeindxyz";
+  for (const char a : letters) {
+    for (const char b : letters) {
+      for (const char* form : {"?", " ?", "?_", "?1", "?\"", "?,\"", " ?.", "?é", "?日", "\n?", "?\xE6\x97", "?@", "?end", "? ?"}) {
+        std::string token;
+        for (const char* c = form; *c != 0; ++c) {
+          if (*c == '?') {
+            (token += a) += b;
+          } else {
+            token += *c;
+          }
+        }
+        tokens.push_back(token);
+      }
+      tokens.push_back({static_cast<char>(a - 32), b});
+      tokens.push_back({' ', static_cast<char>(a - 32), b, a});
+      tokens.emplace_back();
+      append_utf8(b < 'i' ? 0x4E00 + a : 0x3B1, &tokens.back());
+      append_utf8(0x430 + b - 'a', &tokens.back());
+    }
+  }
+  for (const int chars : {5, 12, 25, 39, 40, 41, 60, 90}) {
+    for (const char c : {' ', 'a', '=', '\n'}) tokens.emplace_back(chars, c);
+    tokens.push_back(std::string(chars, 'a') + "\"");
+  }
+  for (const char* text : {"\":", "\",", "\"}", "\",\"", "{\"", "[\"", "],", "\\n", "\\\"", "a\",\"b", "日本語\",", ".com", "true"}) tokens.emplace_back(text);
+  tokens.emplace_back("<end>");
+  const auto end = static_cast<int32_t>(tokens.size()) - 1;
+  return std::make_shared<Vocabulary>(std::move(tokens), std::vector<int32_t>{end});
+}
+
 inline GrammarSpec compact_schema(std::string_view schema) {
   return {GrammarSpec::Kind::json_schema, std::string(schema), {.any_whitespace = false}};
 }
 
-inline std::shared_ptr<const CompiledGrammar> compile(const GrammarSpec& spec, const GrammarLimits& limits = {}) {
+inline std::shared_ptr<const CompiledGrammar> compile(const GrammarSpec& spec, const GrammarLimits& limits = {},
+                                                      std::shared_ptr<const Vocabulary> vocabulary = small_vocabulary()) {
   Result<std::shared_ptr<const Grammar>> grammar = compile_grammar(spec, limits);
   if (!grammar.ok()) return nullptr;
-  return std::make_shared<const CompiledGrammar>(*grammar, small_vocabulary(), limits);
+  return std::make_shared<const CompiledGrammar>(*grammar, std::move(vocabulary), limits);
 }
 
 // The failure's message; empty when it compiles.
