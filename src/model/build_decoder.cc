@@ -18,6 +18,7 @@ class HostTarget {
   using Weights = DecoderWeights;
   static constexpr bool kOneFormat = false;
   static constexpr bool kStackedHeads = false;
+  static constexpr bool kSharedAmongExperts = false;
   static constexpr bool takes_fp8() { return false; }
 
   HostTarget(DType dtype, ThreadTeam& team) : dtype_(dtype), team_(team) {}

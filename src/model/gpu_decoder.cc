@@ -43,6 +43,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
   int64_t glu_cols = 0, fp8_depth = 0;
   bool experts_in_8_bits = false;
+  int routed_and_shared = config_.num_experts;  // that a layer multiplies together, at most
   for (const GpuLayerWeights& layer : weights_.layers) {
     layer.each_part([&](const auto& part) { residual.branch_norms |= !part.norms.out.empty(); });
     layer.each_linear([&](const gpu::GpuLinear& linear) {
@@ -60,6 +61,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
     } else if (const auto* mixture = std::get_if<GpuExpertsWeights>(&layer.feed_forward)) {
       glu_cols = std::max(glu_cols, mixture->shared_down.in_features);
       experts_in_8_bits |= mixture->experts.gate_up.dtype == DType::fp8_e4m3;
+      routed_and_shared = std::max(routed_and_shared, mixture->experts.gate_up.experts);
     }
   }
   x_.reserve(residual, workspace_);
@@ -73,9 +75,10 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
   WW_RETURN_IF_ERROR(workspace_.status());
   if (config_.num_experts == 0) return {};
-  const GpuExperts::Options options = {.spec = spec_, .dtype = dtype_, .max_rows = tokens, .ffn = config_.moe_intermediate_size,
+  GpuExperts::Options options = {.spec = spec_, .dtype = dtype_, .max_rows = tokens, .ffn = config_.moe_intermediate_size,
                                        .in_8_bits = experts_in_8_bits, .batch_invariant = limits.batch_invariant,
                                        .dice = limits.routing_dice};
+  options.spec.router.shared = routed_and_shared - config_.num_experts;
   WW_ASSIGN_OR_RETURN(experts_, GpuExperts::create(options, workspace_));
   return {};
 }

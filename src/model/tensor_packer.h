@@ -7,6 +7,7 @@
 //   type Weights                        of the whole model
 //   bool kOneFormat                     all parts of a product end in one format
 //   bool kStackedHeads                  the heads' matrices of latent attention stand in one (Device::LatentHeads)
+//   bool kSharedAmongExperts            shared experts are multiplied with the routed ones (RouterRule::shared)
 //   Result<Vector> vector(view)         a list of floats
 //   Result<Linear> pack(parts, glu, exact)  one product; parts may go away afterwards (LinearPart::stays: when
 //                                       they are released). exact: it multiplies in f32 (a router, which
@@ -146,9 +147,14 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
       part.stays = true;
       part.scales = &(scales[parts.size()] = std::move(matrix.scales));
     } else {
-      WW_ASSIGN_OR_RETURN(part, matrix(name.weight, shape, exact || !whole));
+      WW_ASSIGN_OR_RETURN(part, matrix(name.weight, shape, exact));
     }
-    part.first_row = name.first_row;
+    if (part.random) {
+      part.random = part.random->piece(name.first_row, 0, in_features, in_features);
+      part.weight.shape = {name.rows, in_features};
+    } else {
+      part.first_row = name.first_row;
+    }
     part.rows = name.rows;
     const bool known = !used.empty() && used.back().data == part.weight.data;  // the rows before these
     if (!part.random && !known) used.push_back(part.weight);

@@ -15,6 +15,16 @@ namespace warpweave {
 struct RandomMatrix {
   uint64_t base = 0;
   float scale = 0;
+  int64_t cols = 0, row_step = 0;  // of some columns of a matrix (cols a multiple of 8, rows row_step apart); 0: of all
+
+  // The rule of [.., cols] from (first_row, first_col) of a matrix with of_cols columns, whose rule this is.
+  constexpr RandomMatrix piece(int64_t first_row, int64_t first_col, int64_t piece_cols, int64_t of_cols) const {
+    RandomMatrix out = {base + static_cast<uint64_t>(first_row * of_cols + first_col), scale};
+    if (piece_cols != of_cols) out.cols = piece_cols, out.row_step = of_cols;
+    return out;
+  }
+  // Of element i of the piece in the whole, from where the piece begins.
+  WW_HOST_DEVICE constexpr int64_t index(int64_t i) const { return cols == 0 ? i : i / cols * row_step + i % cols; }
 };
 
 WW_HOST_DEVICE inline uint64_t mixed_bits(uint64_t z) {

@@ -22,7 +22,12 @@ class ExpertsBuilder {
  private:
   using Experts = std::vector<typename Device::Expert>;
   Status router();
-  Status shared_experts();
+  int shared_among_experts() const;
+  std::string shared_prefix() const { return names_.prefix + pack_.traits.expert_names.shared; }
+  std::string expert_prefix(int expert) const { return names_.prefix + "experts." + std::to_string(expert) + "."; }
+  Status shared_experts(int among);
+  Status add_shared(int among, Experts& experts);
+  Result<typename Device::Linear> down_columns(int first, int among);
   Status single_experts(Experts& experts);
   Status fused_experts(Experts& experts);
   Status stacked_experts(Experts& experts);
@@ -42,10 +47,11 @@ template <typename Target>
 auto ExpertsBuilder<Target>::build() -> Result<ExpertsWeightsOf<Device>> {
   WW_ASSIGN_OR_RETURN(out_.norms, pack_.norms(names_));
   WW_RETURN_IF_ERROR(router());
-  WW_RETURN_IF_ERROR(shared_experts());
+  const int among = shared_among_experts();
+  WW_RETURN_IF_ERROR(shared_experts(among));
   Experts experts;
-  pack_.target.begin_experts(pack_.config.num_experts);
-  const std::string first = names_.prefix + "experts.0." + pack_.traits.expert_names.gate + ".weight";
+  pack_.target.begin_experts(pack_.config.num_experts + among);
+  const std::string first = expert_prefix(0) + pack_.traits.expert_names.gate + ".weight";
   if (pack_.traits.fused_experts) {
     WW_RETURN_IF_ERROR(fused_experts(experts));
   } else if (pack_.traits.stacked_experts && !pack_.source->has(first)) {
@@ -53,8 +59,24 @@ auto ExpertsBuilder<Target>::build() -> Result<ExpertsWeightsOf<Device>> {
   } else {
     WW_RETURN_IF_ERROR(single_experts(experts));
   }
+  WW_RETURN_IF_ERROR(add_shared(among, experts));
   WW_ASSIGN_OR_RETURN(out_.experts, pack_.target.experts(std::move(experts)));
   return std::move(out_);
+}
+
+// How many of the routed experts' width the shared ones are, where the target multiplies them together; 0: apart. Their
+// down products are cut by columns, which formats of blocks do not allow.
+template <typename Target>
+int ExpertsBuilder<Target>::shared_among_experts() const {
+  const int64_t ffn = pack_.config.moe_intermediate_size, all = pack_.config.shared_expert_intermediate_size;
+  if (!Target::kSharedAmongExperts || all == 0 || all % ffn != 0) return 0;
+  const int64_t count = all / ffn;
+  if (count > kMaxGpuSharedExperts || pack_.config.experts_per_token + count > kMaxGpuExpertsPerToken) return 0;
+  const std::string down = shared_prefix() + ".down_proj.weight";
+  const bool fp8 = pack_.source->has_fp8(down);
+  if (fp8 != pack_.source->has_fp8(expert_prefix(0) + pack_.traits.expert_names.down + ".weight")) return 0;
+  const bool plain = !fp8 && !is_quantized(pack_.source->dtype(down));
+  return count == 1 || plain ? static_cast<int>(count) : 0;
 }
 
 template <typename Target>
@@ -68,14 +90,16 @@ Status ExpertsBuilder<Target>::router() {
 }
 
 template <typename Target>
-Status ExpertsBuilder<Target>::shared_experts() {
+Status ExpertsBuilder<Target>::shared_experts(int among) {
   const int64_t ffn = pack_.config.shared_expert_intermediate_size;
   if (ffn == 0) return {};
-  const std::string shared = names_.prefix + pack_.traits.expert_names.shared;
-  WW_ASSIGN_OR_RETURN(out_.shared_gate_up, pack_.linear({{shared + ".gate_proj.weight", ffn, ""},
-                                                         {shared + ".up_proj.weight", ffn, ""}},
-                                                        hidden_, pack_.traits.activation));
-  WW_ASSIGN_OR_RETURN(out_.shared_down, pack_.linear({{shared + ".down_proj.weight", hidden_, ""}}, ffn));
+  const std::string shared = shared_prefix();
+  if (among == 0) {
+    WW_ASSIGN_OR_RETURN(out_.shared_gate_up, pack_.linear({{shared + ".gate_proj.weight", ffn, ""},
+                                                           {shared + ".up_proj.weight", ffn, ""}},
+                                                          hidden_, pack_.traits.activation));
+    WW_ASSIGN_OR_RETURN(out_.shared_down, pack_.linear({{shared + ".down_proj.weight", hidden_, ""}}, ffn));
+  }
   if (!pack_.traits.shared_expert_gate) return {};
   const int64_t shape[] = {1, hidden_};
   WW_ASSIGN_OR_RETURN(TensorView gate, pack_.source->find(shared + "_gate.weight", shape));
@@ -85,12 +109,54 @@ Status ExpertsBuilder<Target>::shared_experts() {
   return {};
 }
 
+// The shared experts after the routed ones, each with its rows of gate and up and its columns of down.
+template <typename Target>
+Status ExpertsBuilder<Target>::add_shared(int among, Experts& experts) {
+  const int64_t ffn = pack_.config.moe_intermediate_size, all = among * ffn;
+  const std::string shared = shared_prefix();
+  for (int e = 0; e < among; ++e) {
+    auto& out = experts.emplace_back();
+    WW_ASSIGN_OR_RETURN(out.gate_up, pack_.linear({{shared + ".gate_proj.weight", ffn, "", e * ffn, all},
+                                                   {shared + ".up_proj.weight", ffn, "", e * ffn, all}},
+                                                  hidden_, pack_.traits.activation));
+    if (among == 1) {
+      WW_ASSIGN_OR_RETURN(out.down, pack_.linear({{shared + ".down_proj.weight", hidden_, ""}}, ffn));
+    } else {
+      WW_ASSIGN_OR_RETURN(out.down, down_columns(e, among));
+    }
+  }
+  return {};
+}
+
+// Columns [first * ffn, (first + 1) * ffn) of the shared experts' down product.
+template <typename Target>
+auto ExpertsBuilder<Target>::down_columns(int first, int among) -> Result<typename Device::Linear> {
+  const int64_t ffn = pack_.config.moe_intermediate_size, all = among * ffn, shape[] = {hidden_, all};
+  WW_ASSIGN_OR_RETURN(LinearPart whole, pack_.matrix(shared_prefix() + ".down_proj.weight", shape, false));
+  LinearPart part = {.weight = whole.weight, .bias = {}};
+  part.weight.shape[1] = ffn;
+  if (whole.random) {
+    part.random = whole.random->piece(0, first * ffn, ffn, all);
+    return pack_.target.pack({part}, GluActivation::none, false);
+  }
+  const int64_t element_bytes = dtype_info(whole.weight.dtype).block_bytes;
+  std::vector<std::byte> columns(hidden_ * ffn * element_bytes);
+  for (int64_t row = 0; row < hidden_; ++row) {
+    const auto* const from = static_cast<const std::byte*>(whole.weight.data) + (row * all + first * ffn) * element_bytes;
+    std::copy_n(from, ffn * element_bytes, columns.data() + row * ffn * element_bytes);
+  }
+  part.weight.data = columns.data();
+  auto packed = pack_.target.pack({part}, GluActivation::none, false);
+  if (first == among - 1) pack_.source->release(whole.weight);
+  return packed;
+}
+
 template <typename Target>
 Status ExpertsBuilder<Target>::single_experts(Experts& experts) {
   const ExpertNames& names = pack_.traits.expert_names;
   const int64_t ffn = pack_.config.moe_intermediate_size;
   for (int e = 0; e < pack_.config.num_experts; ++e) {
-    const std::string expert = names_.prefix + "experts." + std::to_string(e) + ".";
+    const std::string expert = expert_prefix(e);
     auto& out = experts.emplace_back();
     WW_ASSIGN_OR_RETURN(out.gate_up, pack_.linear({{expert + names.gate + ".weight", ffn, ""},
                                                    {expert + names.up + ".weight", ffn, ""}},

@@ -14,7 +14,14 @@ bool in_8_bits(const GpuExpertLayer& experts) { return experts.gate_up.dtype == 
 
 // Of a step whose rows share places: kSharedRows for every expert that can be active.
 int64_t shared_places(const RouterRule& rule, int64_t rows) {
-  return gpu::kSharedRows * std::min<int64_t>(rows * rule.k, rule.num_experts);
+  return gpu::kSharedRows * (std::min<int64_t>(rows * rule.k, rule.num_experts) + rule.shared);
+}
+
+// The model's rule for a layer, whose shared experts may stand with the routed ones.
+RouterRule rule_of(const RouterRule& rule, const GpuExpertLayer& experts) {
+  RouterRule out = rule;
+  out.shared = experts.gate_up.experts - rule.num_experts;
+  return out;
 }
 
 bool by_wgmma(const GpuExpertLayer& experts) { return gpu::expert_gemm_takes(experts.gate_up) && gpu::expert_gemm_takes(experts.down); }
@@ -27,7 +34,7 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t element_bytes) {
     workspace.get(pointer, count, element_bytes, "activations of experts; lower --chunked-prefill-size");
   };
-  const int64_t rows = options.max_rows, pairs = rows * rule.k, hidden = options.spec.hidden_size;
+  const int64_t rows = options.max_rows, pairs = rows * rule.of_row(), hidden = options.spec.hidden_size;
   const size_t element = dtype_info(options.dtype).block_bytes;
   const int64_t places = std::max(pairs, shared_places(rule, gpu::kSharedRows));
   gpu::ExpertPlan& plan = out->plan_;
@@ -36,13 +43,13 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   get(out->act_, places * options.ffn, element);
   get(plan.chosen, pairs, sizeof(int32_t));
   get(plan.weights, pairs, sizeof(float));
-  get(plan.offsets, rule.num_experts + 1, sizeof(int32_t));
+  get(plan.offsets, rule.all_experts() + 1, sizeof(int32_t));
   get(plan.pair_of, pairs, sizeof(int32_t));
   get(plan.place_of, pairs, sizeof(int32_t));
-  get(plan.tiles, gpu::most_expert_tiles(pairs, rule.num_experts, gpu::kPortableTilePlaces), sizeof(gpu::ExpertTile));
+  get(plan.tiles, gpu::most_expert_tiles(pairs, rule.all_experts(), gpu::kPortableTilePlaces), sizeof(gpu::ExpertTile));
   get(plan.num_tiles, 1, sizeof(int32_t));
-  get(plan.counts, gpu::expert_plan_blocks(rows) * rule.num_experts, sizeof(int32_t));
-  get(plan.histogram, rule.num_experts, sizeof(int32_t));
+  get(plan.counts, gpu::expert_plan_blocks(rows) * rule.all_experts(), sizeof(int32_t));
+  get(plan.histogram, rule.all_experts(), sizeof(int32_t));
   get(plan.arrived, 1, sizeof(int32_t));
   if (options.in_8_bits) {
     const int64_t widest = std::max(hidden, options.ffn);
@@ -51,7 +58,7 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   }
   WW_RETURN_IF_ERROR(workspace.status());
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.arrived, 0, sizeof(int32_t)), "the experts' counters");
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.histogram, 0, rule.num_experts * sizeof(int32_t)), "the experts' counters");
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.histogram, 0, rule.all_experts() * sizeof(int32_t)), "the experts' counters");
   return out;
 }
 
@@ -86,7 +93,8 @@ gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
   call.router = weights.router.weight;
   call.router_dtype = weights.router.dtype;
   call.router_bias = weights.router.bias;
-  call.rule = options_.spec.router;
+  call.rule = rule_of(options_.spec.router, weights.experts);
+  call.shared_gate = weights.shared_gate.data;
   call.correction = weights.router_correction.data;
   call.h = step.h;
   call.dtype = options_.dtype;
@@ -107,19 +115,20 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
                                .rows = step.product_rows, .y = logits_, .y_dtype = DType::f32,
                                .y_stride = options_.spec.router.num_experts},
                               step.stream));
-  gpu::plan_experts({.logits = logits_, .rows = step.rows, .rule = options_.spec.router, .correction = weights.router_correction.data,
-                     .tile_places = tile_places, .plan = plan_, .dice = dice(step)},
+  gpu::plan_experts({.logits = logits_, .rows = step.rows, .rule = rule_of(options_.spec.router, weights.experts),
+                     .correction = weights.router_correction.data, .tile_places = tile_places, .plan = plan_, .dice = dice(step),
+                     .shared_gate = {step.h, options_.dtype, options_.spec.hidden_size, weights.shared_gate.data}},
                     step.stream);
   return {};
 }
 
 void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
   const GpuExpertLayer& experts = step.weights->experts;
-  const RouterRule& rule = options_.spec.router;
+  const RouterRule rule = rule_of(options_.spec.router, experts);
   const int64_t hidden = options_.spec.hidden_size;
   const bool wgmma = by_wgmma(experts), codes = wgmma && in_8_bits(experts);
   gpu::ExpertProductCall call;
-  call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.k;
+  call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.of_row();
   call.plan = plan_;
   call.tile_places = tile_places;
   call.y_dtype = options_.dtype;
@@ -132,34 +141,34 @@ void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
   };
   const auto round = [&](const void* x, int64_t cols, int64_t rows, const int32_t* pair_of) {
     gpu::quantize_rows({.x = x, .dtype = options_.dtype, .rows = rows, .cols = cols, .scaling = gpu::Fp8Scaling::block,
-                        .pair_of = pair_of, .pairs_per_row = rule.k, .codes = codes_, .scales = code_scales_}, step.stream);
+                        .pair_of = pair_of, .pairs_per_row = rule.of_row(), .codes = codes_, .scales = code_scales_}, step.stream);
   };
   call.shared_rows = shared_rows;
   const bool gathered = !shared_rows && !codes;
   if (codes) round(step.h, hidden, shared_rows ? gpu::kSharedRows : call.places, shared_rows ? nullptr : plan_.pair_of);
   if (gathered) {
     const int64_t row_bytes = hidden * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes);
-    gpu::gather_places(step.h, plan_, rule.k, call.places, row_bytes, rows_, step.stream);
+    gpu::gather_places(step.h, plan_, rule.of_row(), call.places, row_bytes, rows_, step.stream);
   }
   multiply(experts.gate_up, gathered ? rows_ : step.h, act_);
   call.shared_rows = false;
   if (codes) round(act_, experts.down.cols, call.places, nullptr);
   call.plan_settled = !codes;  // the kernel between does not hold this one back
   multiply(experts.down, act_, rows_);
-  gpu::combine_experts({.results = rows_, .dtype = options_.dtype, .plan = plan_, .rows = step.rows, .k = rule.k, .hidden = hidden,
+  gpu::combine_experts({.results = rows_, .dtype = options_.dtype, .plan = plan_, .rows = step.rows, .k = rule.of_row(), .hidden = hidden,
                         .y = step.x},
                        step.stream);
 }
 
 Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
-  const RouterRule& rule = options_.spec.router;
+  const RouterRule rule = rule_of(options_.spec.router, step.weights->experts);
   if (!step.normed) {
     gpu::norm_route(norm_route_call(step), step.stream);
-    products(step, gpu::expert_gemm_tile_places(0, rule.num_experts, step.weights->experts.gate_up.dtype), true);
+    products(step, gpu::expert_gemm_tile_places(0, rule.all_experts(), step.weights->experts.gate_up.dtype), true);
     return {};
   }
   const int tile_places = by_wgmma(step.weights->experts)
-                              ? gpu::expert_gemm_tile_places(step.rows * rule.k, rule.num_experts, step.weights->experts.gate_up.dtype)
+                              ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts(), step.weights->experts.gate_up.dtype)
                               : gpu::kPortableTilePlaces;
   WW_RETURN_IF_ERROR(plan(step, tile_places, gemm));
   products(step, tile_places, false);

@@ -21,7 +21,7 @@ namespace warpweave {
 class GpuExperts {
  public:
   struct Options {
-    DecoderSpec spec;
+    DecoderSpec spec;             // its router's `shared`: the most that a layer has with the routed experts
     DType dtype = DType::bf16;
     int64_t max_rows = 0;
     int64_t ffn = 0;              // of an expert

@@ -179,7 +179,7 @@ __device__ __forceinline__ int diced(const RoutingDice& dice, int64_t row, const
   }
 }
 
-// Lane j < k has choice j.
+// Lane j has choice j of its row.
 struct Choice {
   int expert;
   float weight;
@@ -190,6 +190,14 @@ __device__ __forceinline__ Choice choose_row(const RouterRule& rule, const float
                                              const RoutingDice& dice, int64_t row) {
   const RowChoice<kEach> choice(rule, logits, correction);
   return {dice.positions != nullptr ? diced(dice, row, rule) : choice.chosen, choice.weight};
+}
+
+// Lanes k .. of_row - 1 have the shared experts; `of_gate` is x . gate where the rule's model has one.
+__device__ __forceinline__ void add_shared(const RouterRule& rule, bool gated, float of_gate, Choice& choice) {
+  const int lane = threadIdx.x % 32;
+  if (lane < rule.k || lane >= rule.of_row()) return;
+  choice.expert = rule.num_experts + lane - rule.k;
+  choice.weight = gated ? __fdividef(1.0f, 1 + __expf(-of_gate)) : 1.0f;
 }
 
 // Whether this CTA is the last of its grid; what the others wrote can be read then. `arrived` is zero before and after.

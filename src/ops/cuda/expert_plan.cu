@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kFewRows = 256, kFewThreads = 256;  // that the last CTA places; a warp a row
 constexpr int kMostBlocks = 128, kBlockThreads = 512;
+constexpr int kMostExperts = kMaxGpuExperts + kMaxGpuSharedExperts;
 
 __host__ __device__ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
@@ -42,7 +43,7 @@ __device__ void exclusive_scan(int32_t* values, int n) {
 
 // From the experts' counts: offsets, tiles and the load. All threads of one CTA. `counts` becomes the offsets.
 __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
-  const int experts = call.rule.num_experts;
+  const int experts = call.rule.all_experts();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     const int count = counts[e], places = places_a_tile(count, call.tile_places);
     first_tile[e] = (count + places - 1) / places;
@@ -77,11 +78,34 @@ __device__ void place(const ExpertPlan& plan, int begin, int end, int32_t* curso
   }
 }
 
+// x . gate of a warp's row.
+template <typename T>
+__device__ float gate_product(const SharedGate& shared, int64_t row) {
+  const T* const x = static_cast<const T*>(shared.x) + row * shared.hidden;
+  float sum = 0;
+#pragma unroll 2
+  for (int64_t i = threadIdx.x % 32 * 8; i < shared.hidden; i += 32 * 8) {
+    float of_row[8], of_gate[8];
+    load_f32(x + i, of_row);
+    load_f32(shared.gate + i, of_gate);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) sum += of_row[c] * of_gate[c];
+  }
+  return warp_sum(sum);
+}
+__device__ float gate_product(const SharedGate& shared, int64_t row) {
+  if (shared.gate == nullptr) return 0;
+  if (shared.dtype == DType::bf16) return gate_product<__nv_bfloat16>(shared, row);
+  return shared.dtype == DType::f16 ? gate_product<__half>(shared, row) : gate_product<float>(shared, row);
+}
+
 // A warp's row; `counts` gets its experts.
 template <int kEach>
 __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
-  const int experts = call.rule.num_experts, k = call.rule.k, lane = threadIdx.x % 32;
-  const Choice choice = choose_row<kEach>(call.rule, call.logits + int64_t{row} * experts, call.correction, call.dice, row);
+  const int k = call.rule.of_row(), lane = threadIdx.x % 32;
+  const float* const logits = call.logits + int64_t{row} * call.rule.num_experts;
+  Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, row);
+  if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, row), choice);
   if (lane >= k) return;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
   call.plan.weights[int64_t{row} * k + lane] = choice.weight;
@@ -90,8 +114,8 @@ __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
 
 template <int kEach>
 __global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant__ ExpertPlanCall call) {
-  __shared__ int32_t counts[kMaxGpuExperts + 1], first_tile[kMaxGpuExperts + 1];
-  const int experts = call.rule.num_experts, rows = static_cast<int>(call.rows);
+  __shared__ int32_t counts[kMostExperts + 1], first_tile[kMostExperts + 1];
+  const int experts = call.rule.all_experts(), rows = static_cast<int>(call.rows);
   const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
   start_successor();
   wait_for_predecessor();
@@ -103,13 +127,13 @@ __global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant
   }
   write_tiles(call, counts, first_tile);
   __syncthreads();
-  place(call.plan, 0, rows * call.rule.k, counts);
+  place(call.plan, 0, rows * call.rule.of_row(), counts);
 }
 
 template <int kEach>
 __global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
-  __shared__ int32_t counts[kMaxGpuExperts];
-  const int experts = call.rule.num_experts, begin = static_cast<int>(blockIdx.x) * block_rows;
+  __shared__ int32_t counts[kMostExperts];
+  const int experts = call.rule.all_experts(), begin = static_cast<int>(blockIdx.x) * block_rows;
   const int end = min(begin + block_rows, static_cast<int>(call.rows));
   for (int e = threadIdx.x; e < experts; e += kBlockThreads) counts[e] = 0;
   start_successor();
@@ -121,8 +145,8 @@ __global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_cons
 }
 
 __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
-  __shared__ int32_t totals[kMaxGpuExperts + 1], before[kMaxGpuExperts], first_tile[kMaxGpuExperts + 1];
-  const int experts = call.rule.num_experts, k = call.rule.k;
+  __shared__ int32_t totals[kMostExperts + 1], before[kMostExperts], first_tile[kMostExperts + 1];
+  const int experts = call.rule.all_experts(), k = call.rule.of_row();
   start_successor();
   wait_for_predecessor();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {

@@ -129,10 +129,24 @@ struct Router {
   }
 };
 
+// x . gate of a warp's row.
+__device__ float gate_product(const NormRouteCall& call, const float* kept, const float* scales, int row) {
+  if (call.shared_gate == nullptr) return 0;
+  const int hidden = static_cast<int>(call.hidden);
+  float sum = 0;
+#pragma unroll 2
+  for (int i = threadIdx.x % 32 * 4; i < hidden; i += 32 * 4) {
+    const float4 x = *reinterpret_cast<const float4*>(kept + row * hidden + i);
+    const float4 gate = *reinterpret_cast<const float4*>(call.shared_gate + i);
+    sum += x.x * gate.x + x.y * gate.y + x.z * gate.z + x.w * gate.w;
+  }
+  return warp_sum(sum) * scales[row];
+}
+
 // A tile for every expert that rows chose, in ascending order.
 __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
-  __shared__ int32_t place[kMaxGpuExperts];
-  const int experts = call.rule.num_experts, k = call.rule.k, row = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ int32_t place[kMaxGpuExperts + kMaxGpuSharedExperts];
+  const int experts = call.rule.all_experts(), k = call.rule.of_row(), row = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool real = row < call.rows && lane < k;
   for (int e = threadIdx.x; e < experts; e += kThreads) place[e] = 0;
   __syncthreads();
@@ -177,6 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
   Choice choice = {};
   if (row < call.rows) {
     choice = choose_row<kEach>(call.rule, call.logits + int64_t{row} * call.rule.num_experts, call.correction, call.dice, row);
+    if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, scales, row), choice);
   }
   write_tiles(call, choice);
 }

@@ -1,6 +1,9 @@
 // A mixture of experts on the GPU: rows to experts (expert_route.cu for a few rows, expert_plan.cu), their products
 // (expert_gemm.cu on Hopper, expert_tiles.cu for every GPU and dtype), and the weighted sum.
 //
+// Where shared experts are multiplied with the routed ones (RouterRule::shared), "experts" are all of them, and k what a row
+// has of them.
+//
 // A row's (row, choice) pair j is number row * k + j. Pairs are sorted by expert into places; expert e has the places
 // [offsets[e], offsets[e + 1]). Up to kSharedRows rows may do without sorting: every active expert has kSharedRows places, one
 // for each row, chosen by it or not, as such a step waits for weights alone. Everything stays in GPU memory, so that a graph
@@ -68,6 +71,14 @@ struct ExpertPlan {
   int32_t* load = nullptr;        // [experts] rows an expert had so far, for /metrics; or null
 };
 
+// A row's weight for its shared experts: sigmoid(x[row] . gate).
+struct SharedGate {
+  const void* x = nullptr;        // [rows, hidden] the normed rows
+  DType dtype = DType::bf16;
+  int64_t hidden = 0;             // a multiple of 8
+  const float* gate = nullptr;    // [hidden]; null: the weight is 1
+};
+
 // Draws experts by dice in place of the router's, whose work is done all the same: for benchmarks.
 struct RoutingDice {
   const int32_t* positions = nullptr;  // [rows] a row's position, which changes the draw; null: no dice
@@ -76,13 +87,14 @@ struct RoutingDice {
 
 // logits -> chosen and weights, and, unless `rows` is 0, the plan for tiles of at most tile_places places.
 struct ExpertPlanCall {
-  const float* logits = nullptr;  // [rows, experts]
+  const float* logits = nullptr;  // [rows, rule.num_experts]
   int64_t rows = 0;
   RouterRule rule;
   const float* correction = nullptr;  // [experts] of the rule, or null
   int tile_places = 64;
   ExpertPlan plan;
   RoutingDice dice;
+  SharedGate shared_gate;
 };
 void plan_experts(const ExpertPlanCall& call, Stream stream);
 int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
@@ -104,9 +116,10 @@ struct NormRouteCall {
   const float* correction = nullptr;
   void* h = nullptr;              // [rows, hidden] the normed rows in `dtype`
   DType dtype = DType::bf16;      // f16 or bf16
-  float* logits = nullptr;        // [rows, experts] scratch
+  float* logits = nullptr;        // [rows, rule.num_experts] scratch
   ExpertPlan plan;
   RoutingDice dice;
+  const float* shared_gate = nullptr;  // [hidden] of SharedGate, or null
 };
 bool norm_route_takes(const NormRouteCall& call);
 void norm_route(const NormRouteCall& call, Stream stream);

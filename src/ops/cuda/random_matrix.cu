@@ -28,8 +28,9 @@ __global__ void fill_random_kernel(RandomMatrix rule, int64_t count, Turns turns
   const int64_t step = int64_t{gridDim.x} * kThreads * kEach;
   for (int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach; i < count; i += step) {
     float value[kEach];
+    const int64_t first = rule.index(i);  // the others follow in its row
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) value[j] = rule.scale * random_unit(rule.base, i + j);
+    for (int j = 0; j < kEach; ++j) value[j] = rule.scale * random_unit(rule.base, first + j);
     if (i + kEach <= count) {
       store_f32(out + turns(i), value);
     } else {
