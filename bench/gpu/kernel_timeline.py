@@ -1,6 +1,6 @@
 """A decode step's kernels from what kernel_trace.cc wrote: python3 kernel_timeline.py TRACE [STEP]
 
-Steps end at gaps of the embedding kernel. Prints, for a long one of the steps that are graphs (or the STEPth), one line a kernel name and
+Steps end at gaps of the embedding kernel. Prints, for a long one of the largest batch's steps that are graphs (or the STEPth), one line a kernel name and
 place in a layer: how often, its mean length, the mean time from the latest end before it to its start (negative: it began
 under its predecessor), and what both are of the whole step."""
 import re
@@ -24,6 +24,8 @@ steps = [kernels[a:b] for a, b in zip(begins, begins[1:])]
 steps = [s for s in steps if all(k[8] for k in s[2:-4])]  # those of graphs
 if not steps:
     sys.exit("no step ran as a graph")
+rows = max(s[0][2] for s in steps)  # blocks of the embedding kernel: the largest batch
+steps = [s for s in steps if s[0][2] == rows]
 usual = statistics.mode(len(s) for s in steps)
 steps = [s for s in steps if len(s) == usual]
 by_length = sorted(steps, key=lambda s: s[-1][1] - s[0][0])

@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr size_t kBufferBytes = size_t{8} << 20, kKeptKernels = 24000;
+constexpr size_t kBufferBytes = size_t{8} << 20, kKeptKernels = 400000;
 
 struct Kernel {
   uint64_t start, end;
