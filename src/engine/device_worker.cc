@@ -132,25 +132,17 @@ void DeviceWorker::run(DeviceStep& step) {
 
 // The draft model's guesses in place of the room that was kept for them.
 Status DeviceWorker::draft(DeviceStep& step) {
-  parts_.drafter->copy_pages(step.copies);
+  WW_RETURN_IF_ERROR(parts_.drafter->model().copy_pages(step.copies));
   if (step.proposals.empty()) return {};
-  WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, *parts_.model, step.proposals, *parts_.team));
+  WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, step.proposals));
   step.builder.replace_proposals(step.proposals);
   return {};
 }
 
 // Shows the draft model what became of the step's rows.
 Status DeviceWorker::observe(const DeviceStep& step) {
-  observed_.assign(step.draft_rows.size(), {});
-  const std::span<const int32_t> ids = step.sampled_ids;
-  for (size_t row = 0; row < step.draft_rows.size(); ++row) {
-    const int slot = step.sample_slots[row];
-    if (slot < 0) continue;
-    const std::vector<int>& begin = step.sampled_begin;
-    observed_[row].sampled = begin.empty() ? ids.subspan(slot, 1) : ids.subspan(begin[slot], begin[slot + 1] - begin[slot]);
-    if (!begin.empty()) observed_[row].nodes = walk_.nodes(slot);
-  }
-  return parts_.drafter->observe(step.builder, step.draft_rows, observed_, *parts_.model, *parts_.team);
+  observed_rows(step, walk_, observed_);
+  return parts_.drafter->observe(step.builder, step.draft_rows, observed_);
 }
 
 void DeviceWorker::take_states(DeviceStep& step) {

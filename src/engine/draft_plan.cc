@@ -7,17 +7,20 @@
 #include "engine/serve_plan.h"
 #include "model/build_decoder.h"
 #include "spec/drafter.h"
+#include "spec/host_draft_model.h"
 
 namespace warpweave {
 namespace {
 
 constexpr const char* kPathFlag = "--speculative-draft-model-path";
+constexpr uint64_t kDummySeed = 1;  // other weights than the target's
 constexpr std::string_view kEagleHead = "LlamaForCausalLMEagle";
 
 Status refused(const std::string& why) { return Status::unsupported(fmt::format("{}: {}", kPathFlag, why), kPathFlag); }
 
 // The configuration and the weights of an EAGLE head.
-Status open_eagle(const std::string& path, DraftPlan& plan) {
+Status open_eagle(const ServerArgs& args, DraftPlan& plan) {
+  const std::string& path = args.speculative_draft_model_path;
   if (!path_exists(path + "/config.json")) return Status::not_found(fmt::format("{} '{}': no config.json", kPathFlag, path), kPathFlag);
   WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(path + "/config.json"));
   WW_ASSIGN_OR_RETURN(plan.config, parse_config_json(text));
@@ -29,13 +32,18 @@ Status open_eagle(const std::string& path, DraftPlan& plan) {
     return refused(fmt::format("the head has {} layers; heads of one layer are served", plan.config.num_layers));
   }
   if (!plan.config.quant_method.empty()) return refused("the head's weights are quantized; use one in bfloat16");
-  WW_ASSIGN_OR_RETURN(plan.weights, open_safetensors(path));
+  if (args.load_format == "dummy") {
+    plan.weights = make_dummy_weights(plan.config.dtype, kDummySeed);
+  } else {
+    WW_ASSIGN_OR_RETURN(plan.weights, open_safetensors(path));
+  }
   return {};
 }
 
 Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
   ModelBundleOptions options = weight_options(args);
-  options.load_format = "auto";
+  if (args.load_format != "dummy") options.load_format = "auto";
+  options.dummy_seed = kDummySeed;
   options.quantization.clear();
   options.skip_tokenizer = true;
   auto bundle = open_model_bundle(args.speculative_draft_model_path, options);
@@ -61,6 +69,14 @@ Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
                                target.config.hidden_size));
   }
   return {};
+}
+
+// An EAGLE head's layer is Llama's.
+Status check_gpu_draft(const DraftPlan& plan) {
+  ModelConfig config = plan.config;
+  if (plan.options.eagle) config.architecture = "LlamaForCausalLM";
+  const Status fits = check_gpu_model(config);
+  return fits.ok() ? fits : refused(fits.message());
 }
 
 // Every token's page must stay for as long as the request runs.
@@ -90,7 +106,26 @@ AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target) {
   return flags;
 }
 
-KvCacheShape cache_shape(const DraftPlan& plan, int num_pages) {
+}  // namespace
+
+Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftTarget& target) {
+  const Speculation& speculation = target.attention.speculation;
+  if (speculation.algorithm.empty() || speculation.algorithm == "NGRAM") return std::optional<DraftPlan>();
+  DraftPlan plan;
+  plan.options = {speculation.algorithm == "EAGLE", speculation.num_steps, speculation.topk, speculation.num_draft_tokens};
+  WW_RETURN_IF_ERROR(plan.options.eagle ? open_eagle(args, plan)
+                                        : open_standalone(args, plan));
+  WW_RETURN_IF_ERROR(check_fit(plan, target));
+  WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
+  if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
+  WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
+  if (plan.options.eagle) plan.dtype = target.dtype;  // it goes on from the target's rows
+  WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
+                                                       draft_flags(args, target)));
+  return std::optional<DraftPlan>(std::move(plan));
+}
+
+KvCacheShape draft_cache_shape(const DraftPlan& plan, int num_pages) {
   KvCacheShape shape;
   shape.num_layers = plan.config.num_kv_layers();
   shape.num_pages = num_pages;
@@ -103,57 +138,26 @@ KvCacheShape cache_shape(const DraftPlan& plan, int num_pages) {
   return shape;
 }
 
-Result<PackedLinear> pack_fc(const DraftPlan& plan, ThreadTeam& team) {
-  const int64_t hidden = plan.config.hidden_size;
-  const int64_t shape[] = {hidden, 2 * hidden}, bias_shape[] = {hidden};
-  LinearPart part;
-  WW_ASSIGN_OR_RETURN(part.weight, plan.weights->find("fc.weight", shape));
-  if (plan.weights->has("fc.bias")) {
-    WW_ASSIGN_OR_RETURN(part.bias, plan.weights->find("fc.bias", bias_shape));
-  }
-  const ComputeMode compute = plan.dtype == DType::bf16 ? ComputeMode::bf16 : ComputeMode::f32;
-  return PackedLinear::pack({&part, 1}, {.compute = compute}, team);
-}
+size_t draft_page_bytes(const DraftPlan& plan) { return KvCache::page_bytes(draft_cache_shape(plan, 1)); }
 
-}  // namespace
-
-Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftTarget& target) {
-  const Speculation& speculation = target.attention.speculation;
-  if (speculation.algorithm.empty() || speculation.algorithm == "NGRAM") return std::optional<DraftPlan>();
-  if (is_gpu_target(target.hardware.arch)) {
-    return Status::unsupported(fmt::format("--speculative-algorithm {}: draft models run on CPUs only so far; use NGRAM, or "
-                                           "--device cpu", speculation.algorithm), "--speculative-algorithm");
-  }
-  DraftPlan plan;
-  plan.options = {speculation.algorithm == "EAGLE", speculation.num_steps, speculation.topk, speculation.num_draft_tokens};
-  WW_RETURN_IF_ERROR(plan.options.eagle ? open_eagle(args.speculative_draft_model_path, plan)
-                                        : open_standalone(args, plan));
-  WW_RETURN_IF_ERROR(check_fit(plan, target));
-  WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
-  WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
-  WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
-                                                       draft_flags(args, target)));
-  return std::optional<DraftPlan>(std::move(plan));
-}
-
-size_t draft_page_bytes(const DraftPlan& plan) { return KvCache::page_bytes(cache_shape(plan, 1)); }
-
-Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, int num_pages, int context_len, ThreadTeam& team) {
-  DrafterParts parts;
-  const BuildOptions build = {.dtype = plan.dtype, .max_positions = context_len, .progress = {}};
+Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const DraftLimits& limits, DecoderModel& target,
+                                               ThreadTeam& team) {
+  HostDraftParts parts;
+  const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len, .progress = {}};
   if (plan.options.eagle) {
     WW_ASSIGN_OR_RETURN(parts.model, build_eagle_layers(plan.config, plan.weights, build, team));
-    WW_ASSIGN_OR_RETURN(parts.fc, pack_fc(plan, team));
   } else {
     WW_ASSIGN_OR_RETURN(parts.model, build_decoder(plan.config, plan.weights, build, team));
   }
   WW_ASSIGN_OR_RETURN(parts.attention, create_resolved_backend(plan.attention, {.team = &team,
-                                                                                .max_context_len = context_len,
+                                                                                .max_context_len = limits.context_len,
                                                                                 .page_size = plan.attention.page_size}));
-  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(cache_shape(plan, num_pages), {}));
+  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(draft_cache_shape(plan, limits.num_pages), {}));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   parts.cache_group = plan.cache_group;
-  return std::make_unique<Drafter>(std::move(parts), plan.options);
+  auto model = std::make_unique<HostDraftModel>(std::move(parts), plan.options.eagle, target, team);
+  return std::make_unique<Drafter>(std::move(model), plan.options, kDraftSlotsPerRequest * limits.max_requests,
+                                   plan.cache_group);
 }
 
 }  // namespace warpweave

@@ -8,13 +8,18 @@
 #include "attention/select.h"
 #include "flags/server_args.h"
 #include "kv/cache_layout.h"
+#include "kv/kv_cache.h"
 #include "model/model_bundle.h"
 #include "spec/draft_options.h"
 
 namespace warpweave {
 
+class DecoderModel;
 class Drafter;
 class ThreadTeam;
+
+// Requests whose first level of drafts is kept, of each that may run: those that wait keep theirs, too.
+inline constexpr int kDraftSlotsPerRequest = 2;
 
 struct DraftPlan {
   ModelConfig config;
@@ -32,6 +37,7 @@ struct DraftTarget {
   const CacheLayout& cache_layout;
   const HardwareFacts& hardware;
   int context_len = 0;
+  DType dtype = DType::bf16;
 };
 
 // nullopt: the algorithm needs no draft model. Reads the draft model's configuration. Errors name the flag.
@@ -40,6 +46,15 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
 // Bytes that the draft model's K/V take beside a page of the target's.
 size_t draft_page_bytes(const DraftPlan& plan);
 
-Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, int num_pages, int context_len, ThreadTeam& team);
+KvCacheShape draft_cache_shape(const DraftPlan& plan, int num_pages);
+
+struct DraftLimits {
+  int num_pages = 0;
+  int context_len = 0;
+  int max_requests = 0;         // that run at a time
+};
+// On the CPU. `target` and `team` outlive the drafter.
+Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const DraftLimits& limits, DecoderModel& target,
+                                               ThreadTeam& team);
 
 }  // namespace warpweave

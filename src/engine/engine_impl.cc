@@ -216,10 +216,13 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
   if (draft) {
-    WW_ASSIGN_OR_RETURN(parts.drafter, start_drafter(*draft, setup.scheduler.num_pages, setup.plan.context_len, *parts.team));
+    WW_ASSIGN_OR_RETURN(parts.drafter, start_drafter(*draft, {.num_pages = setup.scheduler.num_pages,
+                                                                .context_len = setup.plan.context_len,
+                                                                .max_requests = setup.scheduler.max_running_requests},
+                                                       *parts.model, *parts.team));
     parts.model->keep_hidden(draft->options.eagle);
-    out.weight_bytes += parts.drafter->weight_bytes();
-    out.kv_cache_bytes += parts.drafter->cache_bytes();
+    out.weight_bytes += parts.drafter->model().weight_bytes();
+    out.kv_cache_bytes += parts.drafter->model().cache_bytes();
   }
   if (args.enable_kv_canary) parts.canary = std::make_unique<KvCanary>(*parts.cache);
   out.runner = std::make_unique<DeviceWorker>(std::move(parts));

@@ -3,6 +3,10 @@
 // this needs no GPU; what a real one does after a failed kernel is its driver's matter.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "base/log.h"
 #include "device/cuda/testing/fake_cuda.h"
 #include "engine/testing/asking.h"
@@ -14,9 +18,11 @@ struct Setting {
   const char* family;
   const char* kv_cache_dtype;
   bool graphs, overlap;
+  const char* algorithm = "";  // of speculation
+  int topk = 1;
 };
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << s.family << " " << s.kv_cache_dtype << (s.graphs ? " graphs" : "") << (s.overlap ? " overlap" : "");
+  *out << s.family << " " << s.algorithm << " " << s.kv_cache_dtype << (s.graphs ? " graphs" : "") << (s.overlap ? " overlap" : "");
 }
 
 class GpuFailure : public testing::TestWithParam<Setting> {
@@ -36,7 +42,28 @@ class GpuFailure : public testing::TestWithParam<Setting> {
     args.disable_overlap_schedule = !GetParam().overlap;
     args.disable_cuda_graph = !GetParam().graphs;
     args.cuda_graph_bs = GetParam().graphs ? "1,4" : "";
+    if (*GetParam().algorithm != '\0') {
+      args.speculative_algorithm = GetParam().algorithm;
+      args.speculative_eagle_topk = GetParam().topk;
+      if (args.speculative_algorithm != "NGRAM") {
+        args.speculative_num_steps = 3;
+        args.load_format = "dummy";
+        args.speculative_draft_model_path = args.speculative_algorithm == "EAGLE" ? eagle_head(path) : path;
+      }
+    }
     return create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+  }
+
+  // An EAGLE head for the model of a folder: its configuration with one layer.
+  static std::string eagle_head(const std::string& of) {
+    std::ifstream in(of + "/config.json");
+    auto config = nlohmann::json::parse(in);
+    config["architectures"] = {"LlamaForCausalLMEagle"};
+    config["num_hidden_layers"] = 1;
+    const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "eagle_head";
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "config.json") << config;
+    return folder;
   }
 
   // Prompts cut into chunks, a shared beginning that ends within a page (copied before it is written), logits that the
@@ -122,6 +149,12 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuFailureWalk,
                                          Setting{"qwen3-moe", "auto", false, true},
                                          Setting{"qwen3-next", "auto", true, true},
                                          Setting{"deepseek-v2-moe", "auto", true, true}));
+
+INSTANTIATE_TEST_SUITE_P(Speculation, GpuFailureWalk,
+                         testing::Values(Setting{"llama", "auto", true, true, "NGRAM", 4},
+                                         Setting{"llama", "auto", true, true, "EAGLE", 1},
+                                         Setting{"llama", "auto", false, true, "EAGLE", 3},
+                                         Setting{"llama", "auto", true, false, "STANDALONE", 1}));
 
 }  // namespace
 }  // namespace warpweave

@@ -82,6 +82,10 @@ Status GpuRunner::reserve() {
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(page_table_.as<void>(), 0, page_table_.size_bytes()), "clearing page tables");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(sampled_.as<void>(), 0, sampled_.size_bytes()), "clearing sampled tokens");
   table_rows_.resize(requests);
+  if (parts_.draft_model != nullptr) {
+    parts_.draft_model->set_page_table(page_table_.as<int32_t>() +
+                                       parts_.draft_group * requests * options_.max_pages_per_request);
+  }
   for (Flight& flight : flights_) {
     WW_ASSIGN_OR_RETURN(flight.staging, PinnedBuffer::allocate(largest.size_bytes(), "a step's arrays"));
     WW_ASSIGN_OR_RETURN(flight.sampled, PinnedBuffer::allocate(samples * sizeof(int32_t), "sampled tokens"));
@@ -121,8 +125,9 @@ void GpuRunner::wait(DeviceStep* step) {
 }
 
 Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
-  // Counts must include every token before they are used or replaced.
-  if (wants_host(step) || !step.resumed.empty()) {
+  // Counts must include every token before they are used or replaced. The draft model is shown the step before while the
+  // page tables are still that step's.
+  if (wants_host(step) || !step.resumed.empty() || parts_.drafter != nullptr) {
     for (Flight& other : flights_) {
       if (&other != &flight) finish(other);
     }
@@ -137,16 +142,14 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   }
   if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_loads, stream()));
 
+  if (parts_.drafter != nullptr) WW_RETURN_IF_ERROR(draft(step, flight));
   const ForwardBatch& built = step.builder.batch();
   const int graph_size = graph_size_for(step);
   cudaGraphExec_t graph = nullptr;
   if (graph_size > 0) {
     WW_ASSIGN_OR_RETURN(graph, graph_for(graph_size, flight));
   }
-  StepShape shape = shape_of(built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
-                             static_cast<int>(step.sample_rows.size()));
-  shape.mask_words = built.tree_mask_words;
-  if (!step.proposals.empty()) shape.samples = shape.logits_rows;
+  StepShape shape = shape_of_step(step);
   if (graph != nullptr) shape = shape_of(graph_size, graph_size, graph_size, graph_size);
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
   ForwardBatch batch;
@@ -173,6 +176,27 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
                           "reading sampled tokens");
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.end.get(), stream()), "a step");
   return on_host ? sample_on_host(step, flight, logits) : Status();
+}
+
+StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
+  const ForwardBatch& built = step.builder.batch();
+  StepShape shape = shape_of(built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
+                             static_cast<int>(step.sample_rows.size()));
+  shape.mask_words = built.tree_mask_words;
+  if (!step.proposals.empty()) shape.samples = shape.logits_rows;
+  return shape;
+}
+
+// The draft model's guesses in place of the room that was kept for them.
+Status GpuRunner::draft(DeviceStep& step, Flight& flight) {
+  WW_RETURN_IF_ERROR(parts_.draft_model->copy_pages(step.copies));
+  if (step.proposals.empty()) return {};
+  ForwardBatch batch;
+  WW_RETURN_IF_ERROR(upload(&step, shape_of_step(step), flight, batch));  // its passes read the page tables
+  WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, step.proposals));
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a draft on the GPU");  // the staging is filled anew
+  step.builder.replace_proposals(step.proposals);
+  return {};
 }
 
 Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits) {

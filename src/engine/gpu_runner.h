@@ -4,7 +4,8 @@
 //
 // Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
 // kv_slots -1 and kv_lens 0, so they write nothing and see nothing. A step that needs logits on the
-// host (penalties, biases, logprobs) is sampled there and waited for in launch().
+// host (penalties, biases, logprobs) is sampled there and waited for in launch(). With a draft model launch() waits for the
+// drafts, too, and for the step before, whose rows the draft model is shown when it is done.
 // One thread calls everything.
 #pragma once
 
@@ -24,6 +25,8 @@
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
 #include "sample/sampler.h"
+#include "spec/drafter.h"
+#include "spec/gpu_draft_model.h"
 
 namespace warpweave {
 
@@ -33,6 +36,9 @@ struct GpuParts {
   std::unique_ptr<GpuKvCache> cache;
   std::unique_ptr<GpuStateCache> states;  // of recurrent layers; null: the model has none
   std::unique_ptr<ThreadTeam> team;  // host sampling
+  std::unique_ptr<Drafter> drafter;  // null: no draft model
+  GpuDraftModel* draft_model = nullptr;  // the drafter's
+  int draft_group = 0;               // of the cache: whose pages the draft model's K/V follow
   CudaStream stream;
 };
 
@@ -80,6 +86,9 @@ class GpuRunner : public DeviceRunner {
   GpuRunner(GpuParts parts, const GpuRunnerOptions& options);
   Status reserve();
   Status launch_step(DeviceStep& step, Flight& flight);
+  Status draft(DeviceStep& step, Flight& flight);
+  Status observe(const DeviceStep& step);
+  StepShape shape_of_step(const DeviceStep& step) const;
   bool wants_host(const DeviceStep& step) const;
   StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;
   void fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const;
@@ -110,6 +119,7 @@ class GpuRunner : public DeviceRunner {
   GpuRunnerOptions options_;
   Sampler sampler_;
   VerifyWalk walk_;
+  std::vector<ObservedRow> observed_;
   std::array<Flight, 2> flights_;
   int next_flight_ = 0;
   CudaEvent last_end_;                // of the step before, for the gap

@@ -38,6 +38,7 @@ void GpuRunner::finish(Flight& flight) {
       step->sample_rows[i].state->add_output(step->sampled_ids[i]);
     }
   }
+  if (step->status.ok()) step->status = observe(*step);
   const auto gap_ms = flight.follows ? elapsed_ms(last_end_, flight.begin) : std::nullopt;
   const auto run_ms = elapsed_ms(flight.begin, flight.end);
   if (gap_ms) step->overhead_us = *gap_ms * 1000.0;
@@ -50,6 +51,13 @@ void GpuRunner::finish(Flight& flight) {
   }
   std::swap(last_end_, flight.end);  // this flight's is recorded anew at its next launch
   step->done = true;
+}
+
+// Shows the draft model what became of the step's rows.
+Status GpuRunner::observe(const DeviceStep& step) {
+  if (parts_.drafter == nullptr) return {};
+  observed_rows(step, walk_, observed_);
+  return parts_.drafter->observe(step.builder, step.draft_rows, observed_);
 }
 
 // With proposals every row of logits has its token: each request takes its own as far as they agree.
@@ -100,7 +108,7 @@ Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* 
   if (!step.proposals.empty()) {
     WW_RETURN_IF_ERROR(verify_on_host(step, logits));
     step.done = true;
-    return {};
+    return observe(step);
   }
   std::vector<SampleRow> rows;
   std::vector<size_t> slots;
@@ -132,7 +140,7 @@ Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* 
                                           step.sampled_ids.size() * sizeof(int32_t), cudaMemcpyHostToDevice, stream()),
                           "writing sampled tokens");
   step.done = true;
-  return {};
+  return observe(step);
 }
 
 // Every request of a step with proposals, where one of them wants its logits on the host.

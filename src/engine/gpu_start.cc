@@ -7,8 +7,10 @@
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
 #include "device/cuda/cuda_check.h"
+#include "engine/gpu_draft.h"
 #include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
+#include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
 #include "model/gpu_weights.h"
@@ -45,6 +47,12 @@ void lower_requests(GpuRunnerOptions& options, int max_requests) {
   if (cut && (sizes.empty() || sizes.back() < max_requests)) sizes.push_back(max_requests);
 }
 
+GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& parts) {
+  return {.max_requests = options.max_requests, .max_tokens = options.max_tokens,
+          .max_step_proposals = max_step_proposals(/*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
+          .context_len = options.context_len, .stream = parts.stream.get(), .team = parts.team.get()};
+}
+
 }  // namespace
 
 Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) {
@@ -52,6 +60,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   const ModelConfig& config = setup.bundle.config;
   const int page_size = setup.plan.attention.page_size;
   forget_cuda_failure();
+  const std::optional<DraftPlan>& draft = setup.plan.draft;
   GpuParts parts;
   parts.team = std::make_unique<ThreadTeam>(args.threads.value_or(cpu_info().cpus));
   WW_ASSIGN_OR_RETURN(parts.stream, create_stream());
@@ -85,6 +94,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                       {.max_tokens = options.max_tokens,
                                                        .max_logits_rows = options.max_tokens,
                                                        .batch_invariant = setup.plan.attention.deterministic,
+                                                       .keep_hidden = draft && draft->options.eagle,
                                                        .routing_dice = args.routing_dice,
                                                        .max_requests = options.max_requests,
                                                        .linear = linear_attn_names(setup.plan),
@@ -96,6 +106,11 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                          .team = parts.team.get()};
     WW_ASSIGN_OR_RETURN(const KvSelfCheck check, check_gpu_kv_format(*parts.model, kv_format, check_setup));
     LOG_WARN("{}", kv_self_check_text(check, kv_format));
+  }
+  GpuDraftSetup draft_setup = draft_setup_of(options, parts);
+  GpuDraftParts draft_parts;
+  if (draft) {
+    WW_ASSIGN_OR_RETURN(draft_parts, load_gpu_draft(*draft, draft_setup));
   }
   StartedDevice out;
   out.description = "cuda: " + gpu.info.name + ", " + std::to_string(gpu.info.total_bytes >> 30) + " GiB, driver for CUDA " +
@@ -110,11 +125,21 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
     parts.states = std::make_unique<GpuStateCache>(std::move(states));
     lower_requests(options, setup.scheduler.max_running_requests);
   }
-  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages,
-                      pool_pages(args, setup.scheduler, bytes, GpuKvCache::page_bytes(kv_cache_shape(setup))));
+  const size_t page_bytes = GpuKvCache::page_bytes(kv_cache_shape(setup)) +
+                            (draft ? GpuKvCache::page_bytes(draft_cache_shape(*draft, 1)) : 0);
+  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages, pool_pages(args, setup.scheduler, bytes, page_bytes));
   WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(kv_cache_shape(setup), kv_scales));
   parts.cache = std::make_unique<GpuKvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
+  if (draft) {
+    WW_ASSIGN_OR_RETURN(GpuDrafter started, start_gpu_drafter(*draft, std::move(draft_parts), setup.scheduler.num_pages,
+                                                              draft_setup, *parts.model));
+    parts.drafter = std::move(started.drafter);
+    parts.draft_model = started.model;
+    parts.draft_group = draft->cache_group;
+    out.weight_bytes += parts.draft_model->weight_bytes();
+    out.kv_cache_bytes += parts.draft_model->cache_bytes();
+  }
   WW_ASSIGN_OR_RETURN(out.runner, GpuRunner::create(std::move(parts), options));
   return out;
 }

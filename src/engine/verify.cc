@@ -51,6 +51,18 @@ void VerifyWalk::finish(DeviceStep& step) const {
   }
 }
 
+void observed_rows(const DeviceStep& step, const VerifyWalk& walk, std::vector<ObservedRow>& out) {
+  out.assign(step.draft_rows.size(), {});
+  const std::span<const int32_t> ids = step.sampled_ids;
+  const std::vector<int>& begin = step.sampled_begin;
+  for (size_t row = 0; row < step.draft_rows.size(); ++row) {
+    const int slot = step.sample_slots[row];
+    if (slot < 0) continue;
+    out[row].sampled = begin.empty() ? ids.subspan(slot, 1) : ids.subspan(begin[slot], begin[slot + 1] - begin[slot]);
+    if (!begin.empty()) out[row].nodes = walk.nodes(slot);
+  }
+}
+
 void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk) {
   std::vector<SampleRow> rows;
   std::vector<SampledRow> sampled;

@@ -10,6 +10,7 @@
 
 #include "engine/device_runner.h"
 #include "sample/sampler.h"
+#include "spec/drafter.h"
 
 namespace warpweave {
 
@@ -62,6 +63,9 @@ class VerifyWalk {
   std::vector<Path> paths_;          // by sample slot
   std::vector<int> active_;
 };
+
+// What became of each row of a step that is done, for the draft model. `out` points into both.
+void observed_rows(const DeviceStep& step, const VerifyWalk& walk, std::vector<ObservedRow>& out);
 
 // Samples on the host from logits that hold all rows of the step.
 void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk);

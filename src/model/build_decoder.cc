@@ -179,6 +179,9 @@ class WithoutModelPrefix : public WeightSource {
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     return inner_->find(own(name), shape);
   }
+  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
+    return inner_->random(own(name), shape);
+  }
   void release(const TensorView& view) const override { inner_->release(view); }
   Status intact() const override { return inner_->intact(); }
   Status seal() const override { return inner_->seal(); }
@@ -219,11 +222,20 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
 
 Result<std::unique_ptr<DecoderModel>> build_eagle_layers(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                                          const BuildOptions& options, ThreadTeam& team) {
+  const FamilyTraits traits = eagle_traits(config, *source);
+  return build_with(config, traits, eagle_weight_names(std::move(source)), options, team);
+}
+
+FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source) {
   FamilyTraits traits = llama_traits(config);
   traits.layers = transformer_layers(config);
   traits.layers_only = true;
-  if (!source->has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
-  return build_with(config, traits, std::make_shared<WithoutModelPrefix>(std::move(source)), options, team);
+  if (!source.has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
+  return traits;
+}
+
+std::shared_ptr<WeightSource> eagle_weight_names(std::shared_ptr<WeightSource> source) {
+  return std::make_shared<WithoutModelPrefix>(std::move(source));
 }
 
 }  // namespace warpweave

@@ -12,7 +12,7 @@
 namespace warpweave {
 
 size_t DecoderWeights::size_bytes() const {
-  size_t bytes = lm_head.size_bytes() + (embedding.data ? embedding.size_bytes() : 0);
+  size_t bytes = lm_head.size_bytes() + fc.size_bytes() + (embedding.data ? embedding.size_bytes() : 0);
   for (const LayerWeights& layer : layers) {
     layer.each_linear([&](const PackedLinear& linear) { bytes += linear.size_bytes(); });
     const auto* const mixture = std::get_if<ExpertsWeights>(&layer.feed_forward);

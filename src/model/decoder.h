@@ -31,6 +31,7 @@ struct DecoderWeights {
   TensorView embedding;             // [vocab, hidden]; data == nullptr: rows of lm_head (tied)
   std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
   PackedLinear lm_head;             // empty: the model has no vocabulary to choose from (ModelHead)
+  PackedLinear fc;                  // of an EAGLE head, which has no embedding, head and final norm: [hidden, 2 * hidden]
   RowNorm final_norm;
   std::vector<RopeTable> ropes;
   std::vector<LayerWeights> layers;
@@ -51,6 +52,7 @@ class DecoderModel {
   const ModelConfig& config() const { return config_; }
   const DecoderSpec& spec() const { return spec_; }
   size_t weight_bytes() const { return weights_.size_bytes(); }
+  const PackedLinear& fc() const { return weights_.fc; }
   const ExpertLoad* expert_load() const { return expert_load_.get(); }  // null: no experts; read by any thread
 
   // Writes K/V of all rows to `cache` and keeps what the logits of batch.logits_rows are made of.

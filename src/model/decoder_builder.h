@@ -120,7 +120,11 @@ template <typename Target>
 auto DecoderBuilder<Target>::build() -> Result<Weights> {
   Weights out;
   std::vector<std::future<RopeTable>> tables = rope_tables();
-  if (!traits_.layers_only) WW_RETURN_IF_ERROR(head(out));
+  if (traits_.layers_only) {
+    WW_ASSIGN_OR_RETURN(out.fc, pack_.linear({{"fc.weight", config_.hidden_size, "fc.bias"}}, 2 * config_.hidden_size));
+  } else {
+    WW_RETURN_IF_ERROR(head(out));
+  }
   const int num_layers = static_cast<int>(traits_.layers.size());
   for (int i = 0; i < num_layers; ++i) {
     WW_RETURN_IF_ERROR(layer(i, out.layers.emplace_back()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 #include <type_traits>
 
 #include "device/cuda/cuda_check.h"
@@ -16,6 +17,12 @@ Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config
                                                        GpuDecoderWeights weights, const GpuDecoderLimits& limits) {
   WW_RETURN_IF_ERROR(check_gpu_model(config));
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
+  return create(config, traits, options, std::move(weights), limits);
+}
+
+Result<std::unique_ptr<GpuDecoder>> GpuDecoder::create(const ModelConfig& config, const FamilyTraits& traits,
+                                                       const BuildOptions& options, GpuDecoderWeights weights,
+                                                       const GpuDecoderLimits& limits) {
   DecoderSpec spec = decoder_spec(config, traits);
   spec.attention.dual_chunk = dual_chunk_in_use(config, options.max_positions);
   WW_ASSIGN_OR_RETURN(std::unique_ptr<gpu::GpuGemm> gemm, gpu::GpuGemm::create());
@@ -39,7 +46,7 @@ GpuDecoder::GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype,
 Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
   GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_product = spec_.hidden_size,
-                                  .exact_copies = config_.num_experts > 0};
+                                  .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty()};
   for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
   int64_t glu_cols = 0, fp8_depth = 0;
   bool experts_in_8_bits = false;
@@ -73,6 +80,11 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   glu_workspace_.reserve(dtype_, tokens, glu_cols, workspace_);
   WW_RETURN_IF_ERROR(reserve_recurrent(limits));
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
+  if (limits.keep_hidden) {
+    workspace_.get(hidden_, tokens * spec_.hidden_size, dtype_info(dtype_).block_bytes);
+    all_rows_.resize(tokens);
+    std::iota(all_rows_.begin(), all_rows_.end(), 0);
+  }
   WW_RETURN_IF_ERROR(workspace_.status());
   if (config_.num_experts == 0) return {};
   GpuExperts::Options options = {.spec = spec_, .dtype = dtype_, .max_rows = tokens, .ffn = config_.moe_intermediate_size,
@@ -140,20 +152,38 @@ Status GpuDecoder::write_logits(float* logits) {
   return {};
 }
 
+Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream) {
+  WW_RETURN_IF_ERROR(gemm_->run({.linear = &weights_.lm_head, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
+                                 .y_stride = spec_.vocab_size}, stream));
+  if (spec_.final_softcap > 0) gpu::softcap(out, spec_.final_softcap, count * spec_.vocab_size, stream);
+  return {};
+}
+
+Status GpuDecoder::write_hidden() {
+  x_.normed(weights_.final_norm, {});
+  return cuda_status(cudaMemcpyAsync(hidden_, x_.h(), x_.rows() * spec_.hidden_size * dtype_info(dtype_).block_bytes,
+                                     cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(x_.stream())), "keeping hidden states");
+}
+
 Status GpuDecoder::forward(const GpuForward& forward) {
-  const ForwardBatch& batch = forward.batch;
-  if (batch.num_tokens == 0) return {};
+  if (forward.batch.num_tokens == 0) return {};
+  ForwardBatch batch = forward.batch;
+  if (hidden_ != nullptr) batch.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
   x_.start(batch);
   if (spec_.latent.num_heads > 0) WW_RETURN_IF_ERROR(latent_workspace_.prefill->start(batch, forward.attention));
   if (gdn_layers_ > 0) {
     assert(forward.states != nullptr && batch.device.state_slots != nullptr);
     WW_RETURN_IF_ERROR(gdn_workspace_.start(batch));
   }
-  embed(batch, forward.futures);
+  if (!forward.from_rows) embed(batch, forward.futures);
   const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,
                           .recurrent = forward.states};
   WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [](int, std::string_view) {}));
-  if (!batch.logits_rows.empty()) WW_RETURN_IF_ERROR(write_logits(forward.logits));
+  if (hidden_ != nullptr) {
+    WW_RETURN_IF_ERROR(write_hidden());
+    if (!forward.batch.logits_rows.empty()) x_.keep(forward.batch);
+  }
+  if (!forward.batch.logits_rows.empty() && forward.logits != nullptr) WW_RETURN_IF_ERROR(write_logits(forward.logits));
   return cuda_status(cudaPeekAtLastError(), "a forward step");
 }
 

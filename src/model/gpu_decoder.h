@@ -34,6 +34,7 @@ struct GpuDecoderLimits {
   int max_tokens = 0;       // rows of one forward
   int max_logits_rows = 0;
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
+  bool keep_hidden = false;      // hidden() is wanted
   bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
   // Of recurrent layers.
   int max_requests = 1;          // of one forward
@@ -47,12 +48,17 @@ struct GpuForward {
   GpuKvCache& cache;             // gets K/V of all rows
   AttentionBackend& attention;   // has had init_forward_metadata(batch)
   GpuFutureTokens futures = {};
-  float* logits = nullptr;       // [logits_rows, vocab] raw, of batch.logits_rows
+  float* logits = nullptr;       // [logits_rows, vocab] raw, of batch.logits_rows; null: last_rows() is all that is wanted
+  bool from_rows = false;        // first_rows() stand there in place of the embeddings of input_ids
   GpuStateCache* states = nullptr;  // of recurrent layers; null where there are none
 };
 
 class GpuDecoder {
  public:
+  // `traits`: the family's settings of `config`.
+  static Result<std::unique_ptr<GpuDecoder>> create(const ModelConfig& config, const FamilyTraits& traits,
+                                                    const BuildOptions& options, GpuDecoderWeights weights,
+                                                    const GpuDecoderLimits& limits);
   static Result<std::unique_ptr<GpuDecoder>> create(const ModelConfig& config, const BuildOptions& options,
                                                     GpuDecoderWeights weights, const GpuDecoderLimits& limits);
 
@@ -61,6 +67,20 @@ class GpuDecoder {
   gpu::GpuGemm& gemm() { return *gemm_; }
 
   Status forward(const GpuForward& forward);
+
+  // Of a head without embedding (EAGLE): where its rows are written to before forward(), [num_tokens, hidden], and those
+  // behind the logits afterwards, [logits_rows, hidden] in the order of batch.logits_rows.
+  float* first_rows() { return x_.first_rows(); }
+  float* last_rows() { return x_.data(); }
+  // With keep_hidden, of every row of the last forward what its logits would be made of: [num_tokens, hidden] of the
+  // serving dtype, after the final norm. The last layer then works for all rows.
+  const void* hidden() const { return hidden_; }
+  // What a draft model shares.
+  DType dtype() const { return dtype_; }
+  const GpuDecoderWeights& weights() const { return weights_; }
+  float embedding_scale() const { return spec_.embedding_scale; }
+  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of.
+  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream);
 
  private:
   GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,
@@ -75,6 +95,7 @@ class GpuDecoder {
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
   Status write_logits(float* logits);
+  Status write_hidden();
 
   ModelConfig config_;
   DecoderSpec spec_;
@@ -92,6 +113,9 @@ class GpuDecoder {
   std::unique_ptr<GpuExperts> experts_;  // of mixtures
   GpuResidual x_;
   std::vector<GpuLayer> layers_;
+
+  void* hidden_ = nullptr;          // [max_tokens, hidden], or null
+  std::vector<int32_t> all_rows_;   // 0, 1, 2, ...
 };
 
 }  // namespace warpweave

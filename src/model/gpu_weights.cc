@@ -361,9 +361,8 @@ class GpuTarget {
 
 }  // namespace
 
-Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
-                                           const BuildOptions& options, ThreadTeam& team) {
-  WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
+static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTraits& traits,
+                                      std::shared_ptr<WeightSource> source, const BuildOptions& options, ThreadTeam& team) {
   auto arena = std::make_unique<DeviceArena>(kSlabBytes);
   WW_ASSIGN_OR_RETURN(const std::unique_ptr<Uploader> uploader, Uploader::create(team.size()));
   const bool stored_fp8 = source->has_fp8("model.layers.0.self_attn.q_proj.weight");
@@ -393,6 +392,18 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
   WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "making random weights");
   weights.arena = std::move(arena);
   return weights;
+}
+
+Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
+                                           const BuildOptions& options, ThreadTeam& team) {
+  WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
+  return load(config, traits, std::move(source), options, team);
+}
+
+Result<GpuDecoderWeights> load_gpu_eagle(const ModelConfig& config, std::shared_ptr<WeightSource> source,
+                                         const BuildOptions& options, ThreadTeam& team) {
+  const FamilyTraits traits = eagle_traits(config, *source);
+  return load(config, traits, eagle_weight_names(std::move(source)), options, team);
 }
 
 }  // namespace warpweave

@@ -18,6 +18,7 @@ namespace warpweave {
 struct GpuDecoderWeights {
   const void* embedding = nullptr;   // [vocab, hidden] of the serving dtype
   gpu::GpuLinear lm_head;
+  gpu::GpuLinear fc;                 // of an EAGLE head, which has no embedding, head and final norm: [hidden, 2 * hidden]
   GpuRowNorm final_norm;
   std::vector<GpuRope> ropes;
   std::vector<GpuLayerWeights> layers;
@@ -26,5 +27,8 @@ struct GpuDecoderWeights {
 
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                            const BuildOptions& options, ThreadTeam& team);
+// Of an EAGLE head (build_eagle_layers()).
+Result<GpuDecoderWeights> load_gpu_eagle(const ModelConfig& config, std::shared_ptr<WeightSource> source,
+                                         const BuildOptions& options, ThreadTeam& team);
 
 }  // namespace warpweave

@@ -33,8 +33,8 @@ struct DraftOptions {
 // What is known of a request's draft. Belongs to the request; used on the device's thread only.
 struct DraftState {
   int kv_len = 0;                    // leading positions whose K/V are in the draft model's cache
-  std::vector<DraftChoice> first;    // EAGLE: the first level of the next draft; empty: there is none
-  std::vector<float> feature;        // EAGLE: predicted hidden state of the last known token
+  int slot = -1;                     // EAGLE: of the Drafter's, where its next draft begins; -1: nowhere yet
+  uint64_t stamp = 0;                // the slot is its own if it says the same
 };
 
 // A row of the target's step.

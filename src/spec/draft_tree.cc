@@ -8,9 +8,7 @@
 namespace warpweave {
 namespace {
 
-constexpr float kImpossible = -1e30f;  // finite, so that sums of it keep an order
-
-float number_or_impossible(float x) { return std::isfinite(x) ? std::max(x, kImpossible) : kImpossible; }
+float number_or_impossible(float x) { return std::isfinite(x) ? std::max(x, kImpossibleChoice) : kImpossibleChoice; }
 
 }  // namespace
 
@@ -19,7 +17,7 @@ void top_choices(std::span<const float> logits, int count, std::vector<DraftChoi
   const size_t wanted = std::min<size_t>(count, logits.size());
   const auto better = [](const DraftChoice& a, const DraftChoice& b) { return a.logprob > b.logprob; };
   float least = std::numeric_limits<float>::lowest();
-  float best = kImpossible;
+  float best = kImpossibleChoice;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float value = number_or_impossible(logits[i]);
     best = std::max(best, value);

@@ -18,6 +18,7 @@ struct DraftChoice {
   int32_t token = 0;
   float logprob = 0;
 };
+inline constexpr float kImpossibleChoice = -1e30f;  // a log-probability; finite, so that sums of it keep an order
 
 // The likeliest `count` of a row of logits, best first; less where the vocabulary is smaller. Logits that are no
 // numbers count as impossible: an all-NaN row gives choices all the same.

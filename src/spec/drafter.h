@@ -1,13 +1,14 @@
-// A draft model on the CPU: STANDALONE, a small model of its own, or EAGLE, a layer that goes on from the target's
-// hidden states (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty").
+// Drafts of a draft model, on any device: STANDALONE, a small model of its own, or EAGLE, a layer that goes on from the
+// target's hidden states (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty").
 //
 // The draft model's K/V stand in a cache of their own, in the slots that the target's have in theirs: whatever happens
 // to a page - sharing, copying, retraction - happens to both. EAGLE's row of a position reads the target's hidden state
 // there and the embedding of the next token, so it is computed when the target's step is done (observe()); its last row
 // gives the first level of the next draft. A standalone model reads tokens only: prompts are observed with their step,
-// what was accepted is caught up with when the next draft begins.
+// what was accepted is caught up with when the next draft begins. Chains are drafted without a look at the choices in
+// between; a tree's next level depends on all of the one before.
 //
-// draft() and observe() are called on the device's thread, beside nothing else that uses `team`.
+// draft() and observe() are called on the device's thread, beside nothing else that uses the model.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,8 @@
 #include <span>
 #include <vector>
 
-#include "attention/backend.h"
-#include "base/threads.h"
 #include "batch/batch_builder.h"
-#include "kv/kv_cache.h"
-#include "model/decoder.h"
-#include "ops/linear.h"
+#include "spec/draft_model.h"
 #include "spec/draft_options.h"
 #include "spec/draft_tree.h"
 
@@ -32,72 +29,69 @@ struct ObservedRow {
   std::span<const int32_t> sampled;  // the tokens found; empty: none was asked for
 };
 
-struct DrafterParts {
-  std::unique_ptr<DecoderModel> model;
-  std::unique_ptr<AttentionBackend> attention;
-  std::unique_ptr<KvCache> cache;
-  PackedLinear fc;                   // EAGLE: [hidden, embedding | hidden state]
-  int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
-};
-
 class Drafter {
  public:
-  Drafter(DrafterParts parts, const DraftOptions& options) : parts_(std::move(parts)), options_(options) {}
+  // `num_slots`: how many requests' first levels are kept (EAGLE); the one not seen for longest gives way.
+  // `cache_group`: of the target's, whose pages the draft model's K/V follow.
+  Drafter(std::unique_ptr<DraftModel> model, const DraftOptions& options, int num_slots, int cache_group);
 
-  size_t weight_bytes() const { return parts_.model->weight_bytes() + parts_.fc.size_bytes(); }
-  size_t cache_bytes() const { return parts_.cache->size_bytes(); }
+  // Rows of hidden states that drafts of up to `rows` nodes a level keep besides those of the slots.
+  static int kept_rows(const DraftOptions& options, int rows) { return rows * options.num_steps; }
+
+  DraftModel& model() { return *model_; }
   const DraftOptions& options() const { return options_; }
 
-  void copy_pages(std::span<const PageCopy> copies);
   // Replaces the placeholders in `proposals` (by row of the step; trees where they are no chains).
-  Status draft(const BatchBuilder& builder, std::span<const DraftRow> rows, DecoderModel& target,
-               std::vector<Proposal>& proposals, ThreadTeam& team);
-  // After the target's forward, whose hidden() is still there, and its verification.
-  Status observe(const BatchBuilder& builder, std::span<const DraftRow> rows, std::span<const ObservedRow> observed,
-                 DecoderModel& target, ThreadTeam& team);
+  Status draft(const BatchBuilder& step, std::span<const DraftRow> rows, std::vector<Proposal>& proposals);
+  // After the target's forward, whose hidden states are still there, and its verification.
+  Status observe(const BatchBuilder& step, std::span<const DraftRow> rows, std::span<const ObservedRow> observed);
 
  private:
-  // The batch of a pass of the draft model.
-  struct Pass {
-    std::vector<int32_t> input_ids, positions, kv_slots, q_indptr, kv_lens, logits_rows;
-    std::vector<int32_t> page_table;
-    std::vector<uint32_t> mask;
-    std::vector<float> features;     // EAGLE: [rows, hidden]
-    std::vector<int> target_rows;    // EAGLE, observing: whose hidden states they are, in the target's batch
-    void clear();
-    int rows() const { return static_cast<int>(input_ids.size()); }
+  struct Slot {
+    uint64_t stamp = 0;                // of its last use
+    std::vector<DraftChoice> first;    // the first level of the request's next draft; empty: there is none
   };
   struct Growing {
     int row = 0;
-    int nodes = 0;                   // wanted
+    int nodes = 0;                     // wanted
     int topk = 1;
-    DraftTree tree;
-    std::vector<std::vector<float>> features;  // EAGLE: by tree node, of its parent's row
+    int slot = -1;                     // EAGLE: whose hidden state the first level reads; -1: there is none
+    DraftTree tree;                    // with topk of the options above 1
+    std::vector<int> features;         // EAGLE: by tree node, of its parent's row among the kept
+    std::vector<int> choices;          // of a chain: by level, among those of the draft
   };
 
-  void add_page_row(const BatchBuilder& builder, int row);
-  int32_t slot(const BatchBuilder& builder, int row, int position) const;
-  void add_row(const BatchBuilder& builder, int row, int position, int32_t token);
-  void add_feature(const float* feature);
-  void end_request(int kv_len);
-  Status run(const BatchBuilder& builder, DecoderModel& target, ThreadTeam& team);
-  void embed_with_features(DecoderModel& target, ThreadTeam& team);
-  void choose(int row, int count, std::vector<DraftChoice>& out) const;
-  Status start_standalone(const BatchBuilder& builder, std::span<const DraftRow> rows, DecoderModel& target,
-                          ThreadTeam& team);
-  void start_eagle(std::span<const DraftRow> rows);
-  bool add_level(const BatchBuilder& builder, std::span<const DraftRow> rows);
+  int32_t slot(const BatchBuilder& step, int row, int position) const;
+  void add_row(const BatchBuilder& step, int row, int position, int32_t token);
+  void end_request(int row, int kv_len);
+  Status run(const BatchBuilder& step);
+  Status start_standalone(const BatchBuilder& step, std::span<const DraftRow> rows);
+  Status grow_chains(const BatchBuilder& step, std::span<const DraftRow> rows);
+  Status grow_trees(const BatchBuilder& step, std::span<const DraftRow> rows);
+  bool add_chain_level(const BatchBuilder& step, std::span<const DraftRow> rows, int level);
+  Status start_trees();
+  bool add_tree_level(const BatchBuilder& step, std::span<const DraftRow> rows);
   void build_mask();
-  void take_level();
-  void observe_row(const BatchBuilder& builder, const DraftRow& row, const ObservedRow& observed, int index);
+  Status take_level();
+  void observe_row(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index);
+  Status take_first_levels();
+  Result<std::span<const DraftChoice>> take_choices();
+  std::span<const DraftChoice> first_level(const Growing& one) const;
+  Slot* slot_of(const DraftState& state);
+  int use_slot(DraftState& state);
 
-  DrafterParts parts_;
+  std::unique_ptr<DraftModel> model_;
   const DraftOptions options_;
-  Pass pass_;
+  const int cache_group_;
+  std::vector<Slot> slots_;
+  uint64_t clock_ = 0;
+  std::vector<DraftState> observed_;   // whose first level is among the choices that are not taken yet
+
+  DraftPass pass_;
   std::vector<Growing> growing_;
-  std::vector<int> in_pass_;          // of growing_, by request of the pass
-  std::vector<float> x_, embedded_, logits_;
-  std::vector<DraftChoice> choices_;
+  std::vector<int> in_pass_;           // of growing_, by request of the pass
+  int next_kept_ = 0;
+  int num_choices_ = 0;                // rows of choices that are not taken yet
 };
 
 }  // namespace warpweave

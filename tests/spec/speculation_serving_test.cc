@@ -87,6 +87,18 @@ TEST_P(SpeculationServing, SaysTheSameFromAPoolThatIsTooSmall) {
 INSTANTIATE_TEST_SUITE_P(Ngram, SpeculationServing,
                          testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24},
                                          Setting{"NGRAM", 64, "auto", 1}, Setting{"NGRAM", 16, "auto", 10, 0, false}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Standalone, SpeculationServing,
+    testing::Values(Setting{"STANDALONE", 1, "auto", 1, 0, true, 4}, Setting{"STANDALONE", 16, "auto", 4, 8, true, 5},
+                    Setting{"STANDALONE", 64, "auto", 1, 0, false, 7}, Setting{"STANDALONE", 64, "auto", 3, 16, true, 4}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Eagle, SpeculationServing,
+    testing::Values(Setting{"EAGLE", 1, "auto", 1, 0, true, 4}, Setting{"EAGLE", 16, "auto", 4, 8, true, 5},
+                    Setting{"EAGLE", 64, "auto", 1, 0, false, 7}, Setting{"EAGLE", 64, "auto", 3, 16, true, 4},
+                    Setting{"EAGLE", 1, "auto", 8, 40, true, 3}, Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"},
+                    Setting{"EAGLE", 16, "auto", 1, 0, true, 1}));
 #else
 INSTANTIATE_TEST_SUITE_P(
     Ngram, SpeculationServing,
@@ -106,6 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"EAGLE", 64, "fp8_e4m3", 3, 16, true, 4}, Setting{"EAGLE", 1, "fp4_e2m1", 2, 4},
                     Setting{"EAGLE", 16, "bf16", 1, 0, false, 1}, Setting{"EAGLE", 64, "fp8_e5m2", 1, 0, true, 7},
                     Setting{"EAGLE", 1, "bf16", 8, 40, true, 3}, Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"}));
+#endif  // WW_TEST_ON_GPU
 
 // Drafts that are wrong on purpose: copies of the head whose numbers are none, or any.
 enum class Damage { nan, noise };
@@ -128,6 +141,7 @@ std::string damaged_head(Damage damage) {
 }
 
 TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
   ServerArgs args;
   args.threads = 1;
   args.max_total_tokens = 4096;
@@ -149,8 +163,6 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
     }
   }
 }
-
-#endif  // WW_TEST_ON_GPU
 
 }  // namespace
 }  // namespace warpweave::speculation

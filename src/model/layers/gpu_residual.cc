@@ -22,6 +22,7 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   workspace.get(x_[1], limits.kept_rows * hidden_size_, sizeof(float));
   workspace.get(h_, size, dtype_info(dtype_).block_bytes);
   workspace.get(partials_, gpu::kMostPartialRows * gpu::kMostPartials * limits.widest_product, sizeof(float));
+  whole_rows_ = limits.whole_rows;
   parallel_ = limits.parallel;
   if (parallel_) {
     workspace.get(held_[0], size, sizeof(float));
@@ -106,7 +107,9 @@ Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const G
   const bool direct = out_norm.empty();
   gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(), .y = direct ? x_[current_] : branch_,
                         .y_dtype = DType::f32, .y_stride = cols};
-  if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm && !parallel_) pending_ = leave_partials(call);
+  if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm && !parallel_ && !whole_rows_) {
+    pending_ = leave_partials(call);
+  }
   call.accumulate = direct && pending_.data == nullptr;
   WW_RETURN_IF_ERROR(gemm_.run(call, stream_));
   if (direct) return {};

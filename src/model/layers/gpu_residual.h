@@ -32,6 +32,7 @@ class GpuResidual {
     bool branch_norms = false;      // add() may have an out_norm
     bool exact_copies = false;      // normed() may have an exact copy
     bool parallel = false;          // fork() may be called
+    bool whole_rows = false;        // who reads the rows behind the last layer adds up no partial sums
     bool fp8_blocks = false;        // some weights are in 8 bits with scales of blocks
   };
   void reserve(const Limits& limits, GpuWorkspace& workspace);
@@ -45,6 +46,7 @@ class GpuResidual {
   int64_t hidden_size() const { return hidden_size_; }
   const NormSpec& norm_spec() const { return norm_; }
   DType dtype() const { return dtype_; }        // of activations other than the stream
+  float* first_rows() { return x_[0]; }         // where start() begins: [tokens, hidden]
   float* data() { return x_[current_]; }        // [rows, hidden]; without the partial sums that are outstanding
   bool has_partials() const { return pending_.data != nullptr; }
   void* h() { return h_; }                      // [rows, hidden] of the last normed()
@@ -87,6 +89,7 @@ class GpuResidual {
   gpu::PartialSums pending_;        // of x, which the next norm adds
   bool fp8_blocks_ = false;
   bool parallel_ = false;
+  bool whole_rows_ = false;
   bool forked_ = false;
 
   int64_t rows_ = 0;

@@ -1,0 +1,51 @@
+// What a draft model's passes do on a GPU besides the model: the likeliest tokens of rows of logits, the rows that an EAGLE
+// head begins with, and the hidden states that it keeps. Everything enqueues on `stream` (a cudaStream_t), allocates
+// nothing, and leaves launch errors with the runtime. A row's bits do not depend on the other rows.
+#pragma once
+
+#include <cstdint>
+
+#include "spec/draft_tree.h"
+#include "warpweave/tensor.h"
+
+namespace warpweave::gpu {
+
+// top_choices() (spec/draft_tree.h) of every row; entries past a smaller vocabulary are token 0, impossible.
+struct TopChoicesCall {
+  const float* logits = nullptr;          // [rows, vocab_size]
+  int rows = 0;
+  int vocab_size = 0;
+  int topk = 1;
+  DraftChoice* out = nullptr;             // [rows, topk]
+};
+void top_choices(const TopChoicesCall& call, void* stream);
+
+// out[i] = [scale * table[id(i)] | features[feature_rows[i]]]; id(i) is ids[i], or the token of choices[-1 - ids[i]] where
+// that is negative.
+struct DraftInputsCall {
+  const void* table = nullptr;            // [vocab, cols] of `dtype`
+  float scale = 1;
+  DType dtype = DType::bf16;
+  const int32_t* ids = nullptr;           // [rows]
+  const DraftChoice* choices = nullptr;
+  const void* features = nullptr;         // [.., cols] of `dtype`
+  const int32_t* feature_rows = nullptr;  // [rows]
+  int64_t rows = 0;
+  int64_t cols = 0;                       // a multiple of 8
+  void* out = nullptr;                    // [rows, 2 * cols] of `dtype`
+};
+void draft_inputs(const DraftInputsCall& call, void* stream);
+
+// out[i] = kept[keep[i]] = x[i], in another type.
+struct KeepRowsCall {
+  const float* x = nullptr;               // [rows, cols]
+  int64_t rows = 0;
+  int64_t cols = 0;                       // a multiple of 8
+  DType dtype = DType::bf16;
+  void* out = nullptr;                    // [rows, cols] of `dtype`
+  void* kept = nullptr;                   // [.., cols] of `dtype`
+  const int32_t* keep = nullptr;          // [rows]
+};
+void keep_rows(const KeepRowsCall& call, void* stream);
+
+}  // namespace warpweave::gpu

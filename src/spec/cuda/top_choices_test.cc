@@ -1,0 +1,67 @@
+// The GPU's choice of the likeliest tokens, run on the host, against top_choices() on the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "device/cuda/testing/host_cta.h"
+
+#include "spec/cuda/top_choices.cuh"
+
+namespace warpweave::gpu {
+namespace {
+
+using host_cta::Order;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+
+void expect_as_on_the_cpu(const std::vector<float>& logits, int topk, Order order) {
+  const int vocab_size = static_cast<int>(logits.size());
+  std::vector<float> matrix(vocab_size, 1e9f);  // another row, before it
+  matrix.insert(matrix.end(), logits.begin(), logits.end());
+  std::vector<DraftChoice> got(3 * topk, DraftChoice{-7, 7});
+  host_cta::run(kTopThreads, order, [&] { top_choices_kernel(matrix.data(), vocab_size, topk, got.data()); }, {1, 0});
+  std::vector<DraftChoice> expected;
+  warpweave::top_choices(logits, topk, expected);
+  expected.resize(topk, {0, kImpossibleChoice});
+  for (int k = 0; k < topk; ++k) {
+    EXPECT_EQ(got[topk + k].token, expected[k].token) << "choice " << k << " of " << vocab_size;
+    EXPECT_NEAR(got[topk + k].logprob, expected[k].logprob, 1e-4f * std::max(1.0f, std::abs(expected[k].logprob)));
+    EXPECT_EQ(got[k].token, -7) << "of another row";
+    EXPECT_EQ(got[2 * topk + k].token, -7) << "of another row";
+  }
+}
+
+TEST(TopChoices, AreThoseOfTheCpu) {
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal(0, 4);
+  for (const int vocab_size : {1, 5, 31, 1024, 3000}) {
+    std::vector<float> logits(vocab_size);
+    for (float& x : logits) x = normal(rng);
+    for (const int topk : {1, 4, 8}) {
+      for (const Order order : {Order::ascending, Order::descending, Order::random}) expect_as_on_the_cpu(logits, topk, order);
+    }
+  }
+}
+
+TEST(TopChoices, OfEqualLogitsTheLowerIdIsFirst) {
+  std::vector<float> logits(2000, -1.5f);
+  logits[700] = logits[1900] = 2;
+  expect_as_on_the_cpu(logits, 5, Order::random);
+  expect_as_on_the_cpu(std::vector<float>(1500, 0.0f), 3, Order::descending);
+}
+
+TEST(TopChoices, WhatIsNoNumberIsImpossible) {
+  std::vector<float> logits(1200, -3.0f);
+  logits[0] = logits[1100] = kNan;
+  logits[5] = kInf;
+  logits[6] = -kInf;
+  logits[900] = 1;
+  expect_as_on_the_cpu(logits, 4, Order::ascending);
+  expect_as_on_the_cpu(std::vector<float>(1200, kNan), 2, Order::ascending);
+}
+
+}  // namespace
+}  // namespace warpweave::gpu

@@ -1,0 +1,20 @@
+#include "spec/draft_model.h"
+
+#include <algorithm>
+
+namespace warpweave {
+
+int DraftPass::max_q_len() const {
+  int longest = 0;
+  for (size_t r = 1; r < q_indptr.size(); ++r) longest = std::max(longest, q_indptr[r] - q_indptr[r - 1]);
+  return longest;
+}
+
+void DraftPass::clear() {
+  for (auto* list : {&input_ids, &positions, &kv_slots, &kv_lens, &requests, &logits_rows, &features, &keep}) list->clear();
+  q_indptr.assign(1, 0);
+  mask.clear();
+  reads_target = false;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,52 @@
+// What runs a draft model's passes for Drafter: on the host (host_draft_model.h), or on a GPU (gpu_draft_model.h).
+//
+// run() may only enqueue; take_choices() waits. Between the two, a later pass may read what an earlier one chose: a chain of
+// drafts needs the host once. One thread calls everything.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "batch/batch_builder.h"
+#include "model/config.h"
+#include "spec/draft_tree.h"
+
+namespace warpweave {
+
+// Rows of the draft model and what is wanted of them. Requests stand in order, each with one row at least.
+struct DraftPass {
+  std::vector<int32_t> input_ids;    // [rows]; negative: the token of choice -1 - id among those that are not taken yet
+  std::vector<int32_t> positions, kv_slots;      // [rows]
+  std::vector<int32_t> q_indptr, kv_lens;        // [requests + 1], [requests]
+  std::vector<int32_t> requests;                 // [requests] their rows in the target's step
+  std::vector<int32_t> logits_rows;              // rows that `topk` choices are made for, ascending
+  std::vector<uint32_t> mask;                    // [rows, words of the longest request], or empty
+  int topk = 1;
+  // EAGLE: the hidden state that each row reads: row of the target's step, or else of the kept ones.
+  bool reads_target = false;
+  std::vector<int32_t> features;                 // [rows]
+  std::vector<int32_t> keep;                     // [logits_rows] where the row's own hidden state is kept
+
+  int rows() const { return static_cast<int>(input_ids.size()); }
+  int num_requests() const { return static_cast<int>(kv_lens.size()); }
+  int max_q_len() const;
+  int mask_words() const { return mask.empty() ? 0 : (max_q_len() + 31) / 32; }
+  void clear();
+};
+
+class DraftModel {
+ public:
+  virtual ~DraftModel() = default;
+  virtual int page_size() const = 0;
+  virtual int max_rows() const = 0;              // of a pass
+  virtual size_t weight_bytes() const = 0;
+  virtual size_t cache_bytes() const = 0;
+  virtual Status copy_pages(std::span<const PageCopy> copies) = 0;
+  // `pass` has rows; `step` is the target's, whose page tables say where its requests' K/V stand.
+  virtual Status run(const DraftPass& pass, const BatchBuilder& step) = 0;
+  // The choices of all passes since the last call: by pass, by logits row, the likeliest first. Valid until the next run().
+  virtual Result<std::span<const DraftChoice>> take_choices() = 0;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,185 @@
+#include "spec/gpu_draft_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ops/cuda/gpu_ops.h"
+#include "spec/cuda/draft_kernels.h"
+
+namespace warpweave {
+namespace {
+
+constexpr size_t kArrayAlign = 16;
+constexpr int kWordsOfChoice = sizeof(DraftChoice) / sizeof(int32_t);
+
+size_t aligned(size_t size_bytes) { return (size_bytes + kArrayAlign - 1) / kArrayAlign * kArrayAlign; }
+
+// All that a pass may bring: seven arrays by row, four by request, and the mask.
+size_t arrays_bytes(const GpuDraftLimits& limits) {
+  const size_t rows = limits.max_tokens, requests = limits.max_requests + 1;
+  const size_t tree_rows = std::max(1, limits.options.topk * std::max(1, limits.options.num_steps - 1));
+  const size_t mask_words = limits.options.topk > 1 ? (tree_rows + 31) / 32 : 0;
+  return 7 * aligned(rows * sizeof(int32_t)) + 4 * aligned(requests * sizeof(int32_t)) +
+         aligned(rows * mask_words * sizeof(uint32_t));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GpuDraftModel>> GpuDraftModel::create(GpuDraftParts parts, const GpuDraftLimits& limits,
+                                                             GpuDecoder& target, cudaStream_t stream) {
+  std::unique_ptr<GpuDraftModel> out(new GpuDraftModel(std::move(parts), limits, target, stream));
+  WW_RETURN_IF_ERROR(out->reserve());
+  return out;
+}
+
+Status GpuDraftModel::reserve() {
+  constexpr std::string_view kWhat = "drafts; lower --max-running-requests or --speculative-eagle-topk";
+  const size_t element = dtype_info(target_.dtype()).block_bytes;
+  const size_t hidden = parts_.model->config().hidden_size, vocab = target_.config().vocab_size;
+  const size_t level_rows = limits_.max_level_rows;
+  max_choices_ = limits_.max_level_rows * limits_.options.topk * (limits_.options.num_steps + 1);
+  WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(arrays_bytes(limits_), kWhat));
+  WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(sizeof(int32_t) * limits_.max_requests *
+                                                          limits_.max_pages_per_request, kWhat));
+  WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * vocab * sizeof(float), kWhat));
+  WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
+  WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
+  if (limits_.options.eagle) {
+    WW_ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(limits_.max_tokens * 2 * hidden * element, kWhat));
+    WW_ASSIGN_OR_RETURN(last_rows_, DeviceBuffer::allocate(level_rows * hidden * element, kWhat));
+    WW_ASSIGN_OR_RETURN(kept_, DeviceBuffer::allocate(limits_.max_kept_rows * hidden * element, kWhat));
+  }
+  for (Staging& staging : staging_) {
+    WW_ASSIGN_OR_RETURN(staging.memory, PinnedBuffer::allocate(arrays_bytes(limits_), kWhat));
+    WW_ASSIGN_OR_RETURN(staging.read, create_event());
+  }
+  WW_ASSIGN_OR_RETURN(chosen_, create_event());
+  return {};
+}
+
+Status GpuDraftModel::copy_pages(std::span<const PageCopy> copies) {
+  const int64_t page_size = parts_.cache->shape().page_size;
+  for (const PageCopy& copy : copies) {
+    WW_RETURN_IF_ERROR(parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size, copy.num_tokens, stream_));
+  }
+  return {};
+}
+
+// Stages an array; where it will stand on the GPU.
+template <typename T>
+const T* GpuDraftModel::put(std::span<const T> values) {
+  const size_t at = filled_bytes_;
+  filled_bytes_ += aligned(values.size_bytes());
+  if (!values.empty()) std::memcpy(filled_->memory.as<std::byte>() + at, values.data(), values.size_bytes());
+  return reinterpret_cast<const T*>(arrays_.as<std::byte>() + at);
+}
+
+// Brings the pass to the GPU and describes it.
+Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays) {
+  filled_ = &staging_[next_staging_];
+  next_staging_ = (next_staging_ + 1) % static_cast<int>(staging_.size());
+  filled_bytes_ = 0;
+  WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(filled_->read.get()), "an earlier pass of the draft model");
+  choice_slots_.resize(pass.rows());
+  std::transform(pass.input_ids.begin(), pass.input_ids.end(), choice_slots_.begin(),
+                 [](int32_t id) { return id < 0 ? (-1 - id) * kWordsOfChoice : -1; });
+  const auto ints = [&](const std::vector<int32_t>& values) { return put(std::span<const int32_t>(values)); };
+  arrays = {.input_ids = ints(pass.input_ids), .choice_slots = ints(choice_slots_), .requests = ints(pass.requests),
+            .features = ints(pass.features), .keep = ints(pass.keep)};
+  batch.input_ids = pass.input_ids;
+  batch.positions = pass.positions;
+  batch.kv_slots = pass.kv_slots;
+  batch.q_indptr = pass.q_indptr;
+  batch.kv_lens = pass.kv_lens;
+  batch.logits_rows = pass.logits_rows;
+  batch.tree_mask = pass.mask;
+  batch.tree_mask_words = pass.mask_words();
+  batch.device.stream = stream_;
+  batch.device.input_ids = arrays.input_ids;
+  batch.device.positions = ints(pass.positions);
+  batch.device.kv_slots = ints(pass.kv_slots);
+  batch.device.q_indptr = ints(pass.q_indptr);
+  batch.device.kv_lens = ints(pass.kv_lens);
+  batch.device.logits_rows = ints(pass.logits_rows);
+  if (!pass.mask.empty()) batch.device.tree_mask = put(std::span<const uint32_t>(pass.mask));
+  gpu::StepUpload up;
+  up.host_arrays = filled_->memory.as<void>();
+  up.arrays = arrays_.as<void>();
+  up.size_bytes = static_cast<int64_t>(filled_bytes_);
+  gpu::upload_step(up, stream_);
+  WW_CUDA_RETURN_IF_ERROR(cudaPeekAtLastError(), "uploading a pass of the draft model");
+  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(filled_->read.get(), stream_), "a pass of the draft model");
+
+  batch.num_reqs = pass.num_requests();
+  batch.num_tokens = pass.rows();
+  batch.max_q_len = pass.max_q_len();
+  batch.max_kv_len = *std::max_element(pass.kv_lens.begin(), pass.kv_lens.end());
+  batch.mode = batch.max_q_len == 1 ? ForwardMode::decode : ForwardMode::draft_extend;
+  batch.page_size = page_size();
+  batch.page_table_stride = limits_.max_pages_per_request;
+  batch.device.page_table = target_table_;
+  const bool in_place = pass.requests.back() == pass.num_requests() - 1;  // they ascend
+  if (!in_place) {
+    gpu::gather_rows(target_table_, arrays.requests, pass.num_requests(), limits_.max_pages_per_request * sizeof(int32_t),
+                     page_table_.as<void>(), stream_);
+    batch.device.page_table = page_table_.as<int32_t>();
+  }
+  return {};
+}
+
+Status GpuDraftModel::forward_eagle(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays) {
+  const int64_t hidden = parts_.model->config().hidden_size, rows = pass.rows();
+  const DType dtype = target_.dtype();
+  const GpuDecoderWeights& own = parts_.model->weights();
+  gpu::draft_inputs({.table = target_.weights().embedding, .scale = target_.embedding_scale(), .dtype = dtype,
+                     .ids = arrays.input_ids, .choices = choices_.as<DraftChoice>(),
+                     .features = pass.reads_target ? target_.hidden() : kept_.as<void>(), .feature_rows = arrays.features,
+                     .rows = rows, .cols = hidden, .out = inputs_.as<void>()}, stream_);
+  WW_RETURN_IF_ERROR(parts_.model->gemm().run({.linear = &own.fc, .x = inputs_.as<void>(), .rows = rows,
+                                               .y = parts_.model->first_rows(), .y_dtype = DType::f32, .y_stride = hidden},
+                                              stream_));
+  WW_RETURN_IF_ERROR(parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention,
+                                            .from_rows = true}));
+  const auto wanted = static_cast<int64_t>(pass.logits_rows.size());
+  if (wanted == 0) return {};
+  gpu::keep_rows({.x = parts_.model->last_rows(), .rows = wanted, .cols = hidden, .dtype = dtype, .out = last_rows_.as<void>(),
+                  .kept = kept_.as<void>(), .keep = arrays.keep}, stream_);
+  return target_.head_logits(last_rows_.as<void>(), wanted, logits_.as<float>(), stream_);
+}
+
+Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays& arrays) {
+  const GpuFutureTokens chosen = {arrays.choice_slots, reinterpret_cast<const int32_t*>(choices_.as<std::byte>())};
+  return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = chosen,
+                                .logits = logits_.as<float>()});
+}
+
+Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
+  const int wanted = static_cast<int>(pass.logits_rows.size()), choices = wanted * pass.topk;
+  if (pass.rows() > limits_.max_tokens || pass.num_requests() > limits_.max_requests || wanted > limits_.max_level_rows ||
+      num_choices_ + choices > max_choices_) {
+    return Status::internal("a pass of the draft model is larger than the memory for it");
+  }
+  ForwardBatch batch;
+  Arrays arrays;
+  WW_RETURN_IF_ERROR(upload(pass, batch, arrays));
+  WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
+  WW_RETURN_IF_ERROR(limits_.options.eagle ? forward_eagle(pass, batch, arrays) : forward_standalone(batch, arrays));
+  gpu::top_choices({.logits = logits_.as<float>(), .rows = wanted, .vocab_size = target_.config().vocab_size,
+                    .topk = pass.topk, .out = choices_.as<DraftChoice>() + num_choices_}, stream_);
+  num_choices_ += choices;
+  return cuda_status(cudaPeekAtLastError(), "a pass of the draft model");
+}
+
+Result<std::span<const DraftChoice>> GpuDraftModel::take_choices() {
+  const int count = std::exchange(num_choices_, 0);
+  if (count > 0) {
+    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host_choices_.as<void>(), choices_.as<void>(), count * sizeof(DraftChoice),
+                                            cudaMemcpyDeviceToHost, stream_), "reading drafts");
+    WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(chosen_.get(), stream_), "reading drafts");
+    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(chosen_.get()), "a draft on the GPU");
+  }
+  return std::span<const DraftChoice>(host_choices_.as<DraftChoice>(), static_cast<size_t>(count));
+}
+
+}  // namespace warpweave

@@ -1,0 +1,99 @@
+// A draft model on a GPU: passes only enqueue, on the target's stream and behind its work; what they choose, the next pass
+// reads from the GPU's memory, and the host in take_choices(). Only for builds with GPU kernels.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "attention/backend.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
+#include "model/gpu_decoder.h"
+#include "model/gpu_kv_cache.h"
+#include "spec/draft_model.h"
+#include "spec/draft_options.h"
+
+namespace warpweave {
+
+struct GpuDraftParts {
+  std::unique_ptr<GpuDecoder> model;
+  std::unique_ptr<AttentionBackend> attention;
+  std::unique_ptr<GpuKvCache> cache;
+};
+
+struct GpuDraftLimits {
+  DraftOptions options;
+  int max_requests = 0;         // of a step
+  int max_tokens = 0;           // of a step, and rows of a pass
+  int max_level_rows = 0;       // rows of a pass that choices are made for
+  int max_kept_rows = 0;
+  int max_pages_per_request = 0;
+};
+
+class GpuDraftModel : public DraftModel {
+ public:
+  // `target`, whose embedding, head and hidden states EAGLE reads, outlives this. Errors: `resource_exhausted`.
+  static Result<std::unique_ptr<GpuDraftModel>> create(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target,
+                                                       cudaStream_t stream);
+
+  // Where the rows of the target's page tables stand on the GPU, [rows, max_pages_per_request], of the group whose pages
+  // the draft model's K/V follow. Before the first pass; they are read in the stream's order.
+  void set_page_table(const int32_t* table) { target_table_ = table; }
+
+  int page_size() const override { return parts_.cache->shape().page_size; }
+  int max_rows() const override { return limits_.max_tokens; }
+  size_t weight_bytes() const override { return parts_.model->weight_bytes(); }
+  size_t cache_bytes() const override { return parts_.cache->size_bytes(); }
+  Status copy_pages(std::span<const PageCopy> copies) override;
+  Status run(const DraftPass& pass, const BatchBuilder& step) override;
+  Result<std::span<const DraftChoice>> take_choices() override;
+
+ private:
+  // Arrays on their way to the GPU; its memory is the host's again when `read` has passed.
+  struct Staging {
+    PinnedBuffer memory;
+    CudaEvent read;
+  };
+  // Where they stand there.
+  struct Arrays {
+    const int32_t* input_ids = nullptr;
+    const int32_t* choice_slots = nullptr;   // of input_ids, as EmbeddingCall reads choices
+    const int32_t* requests = nullptr;
+    const int32_t* features = nullptr;
+    const int32_t* keep = nullptr;
+  };
+
+  GpuDraftModel(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target, cudaStream_t stream)
+      : parts_(std::move(parts)), limits_(limits), target_(target), stream_(stream) {}
+  Status reserve();
+  template <typename T>
+  const T* put(std::span<const T> values);
+  Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
+  Status forward_eagle(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays);
+  Status forward_standalone(const ForwardBatch& batch, const Arrays& arrays);
+
+  GpuDraftParts parts_;
+  const GpuDraftLimits limits_;
+  GpuDecoder& target_;
+  const cudaStream_t stream_;
+  const int32_t* target_table_ = nullptr;
+
+  std::array<Staging, 4> staging_;
+  int next_staging_ = 0;
+  Staging* filled_ = nullptr;
+  size_t filled_bytes_ = 0;
+  std::vector<int32_t> choice_slots_;
+  DeviceBuffer arrays_;               // of a pass
+  DeviceBuffer page_table_;           // of a pass whose requests are not the step's first ones
+  DeviceBuffer inputs_;               // EAGLE: [max_tokens, 2 * hidden], what fc multiplies
+  DeviceBuffer last_rows_;            // EAGLE: [max_level_rows, hidden]
+  DeviceBuffer kept_;                 // EAGLE: [max_kept_rows, hidden]
+  DeviceBuffer logits_;               // [max_level_rows, vocab]
+  DeviceBuffer choices_;              // [max_choices]
+  PinnedBuffer host_choices_;
+  CudaEvent chosen_;
+  int max_choices_ = 0;
+  int num_choices_ = 0;               // that are not taken yet
+};
+
+}  // namespace warpweave

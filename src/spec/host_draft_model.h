@@ -1,0 +1,55 @@
+// A draft model on the CPU. run() has computed everything when it returns.
+#pragma once
+
+#include <memory>
+
+#include "attention/backend.h"
+#include "base/threads.h"
+#include "kv/kv_cache.h"
+#include "model/decoder.h"
+#include "spec/draft_model.h"
+
+namespace warpweave {
+
+struct HostDraftParts {
+  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<AttentionBackend> attention;
+  std::unique_ptr<KvCache> cache;
+  int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
+};
+
+class HostDraftModel : public DraftModel {
+ public:
+  // `target`, whose embedding, head and hidden states EAGLE reads, and `team` outlive this.
+  HostDraftModel(HostDraftParts parts, bool eagle, DecoderModel& target, ThreadTeam& team)
+      : parts_(std::move(parts)), eagle_(eagle), target_(target), team_(team) {}
+
+  int page_size() const override { return parts_.cache->shape().page_size; }
+  int max_rows() const override { return INT32_MAX; }
+  size_t weight_bytes() const override { return parts_.model->weight_bytes(); }
+  size_t cache_bytes() const override { return parts_.cache->size_bytes(); }
+  Status copy_pages(std::span<const PageCopy> copies) override;
+  Status run(const DraftPass& pass, const BatchBuilder& step) override;
+  Result<std::span<const DraftChoice>> take_choices() override;
+
+  // A kept hidden state.
+  std::span<const float> kept(int row) const { return {kept_.data() + row * hidden_size(), static_cast<size_t>(hidden_size())}; }
+
+ private:
+  int64_t hidden_size() const { return parts_.model->config().hidden_size; }
+  void fill_batch(const DraftPass& pass, const BatchBuilder& step, ForwardBatch& batch);
+  void embed_with_features(const DraftPass& pass);
+  void keep_rows(const DraftPass& pass);
+
+  HostDraftParts parts_;
+  const bool eagle_;
+  DecoderModel& target_;
+  ThreadTeam& team_;
+  std::vector<int32_t> input_ids_, page_table_;
+  std::vector<float> kept_;            // [.., hidden]
+  std::vector<float> x_, embedded_, logits_;
+  std::vector<DraftChoice> choices_, row_choices_;
+  bool taken_ = false;                 // choices_ were, and go with the next run()
+};
+
+}  // namespace warpweave
