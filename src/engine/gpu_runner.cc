@@ -56,7 +56,9 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
 }
 
 GpuRunner::GpuRunner(GpuParts parts, const GpuRunnerOptions& options)
-    : parts_(std::move(parts)), options_(options), sampler_(*parts_.team) {}
+    : parts_(std::move(parts)), options_(options), sampler_(*parts_.team) {
+  if (options_.acceptance_dice) walk_.use_dice(*options_.acceptance_dice);
+}
 
 GpuRunner::~GpuRunner() { cudaStreamSynchronize(stream()); }
 

@@ -50,6 +50,7 @@ struct GpuRunnerOptions {
   int max_proposals = 0;               // of one request in a step
   int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
   std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
+  std::optional<double> acceptance_dice;  // for benchmarks: see VerifyWalk::use_dice()
   double graph_budget_s = 2;           // at start; the batch sizes left are captured when first met
 };
 

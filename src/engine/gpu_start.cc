@@ -83,6 +83,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   options.max_tokens = max_step_tokens(setup.scheduler);
   options.context_len = setup.plan.context_len;
   options.max_proposals = setup.scheduler.max_proposals;
+  options.acceptance_dice = args.acceptance_dice;
   if (!setup.plan.attention.deterministic) {
     options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, setup.plan.context_len);
   }

@@ -29,13 +29,24 @@ void VerifyWalk::advance(std::span<SampledRow> sampled) {
     path.tokens.push_back(std::move(sampled[i]));
     const std::span<const int32_t> ends = path.state->end_ids();
     if (token < 0 || std::find(ends.begin(), ends.end(), token) != ends.end()) continue;
-    const int next = path.proposal->child(path.node, token);
+    const int next = dice_ ? thrown(path) : path.proposal->child(path.node, token);
     if (next < 0) continue;
     path.node = next;
     path.nodes.push_back(next);
     active_[staying++] = active_[i];
   }
   active_.resize(staying);
+}
+
+// The first child of the path's node, or -1.
+int VerifyWalk::thrown(Path& path) {
+  if (std::uniform_real_distribution<double>(0, 1)(random_) >= *dice_) return -1;
+  for (int next = path.node + 1; next <= path.proposal->size(); ++next) {
+    if (path.proposal->parent(next) != path.node) continue;
+    path.tokens.back().token_id = path.proposal->token(next);
+    return next;
+  }
+  return -1;
 }
 
 void VerifyWalk::finish(DeviceStep& step) const {

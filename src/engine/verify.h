@@ -5,6 +5,8 @@
 // not change. Not thread-safe.
 #pragma once
 
+#include <optional>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -30,6 +32,10 @@ class VerifyWalk {
 
   // The choice at each slot of slots(), in their order. Those whose proposals go on with it stay.
   void advance(std::span<SampledRow> sampled);
+
+  // For benchmarks, where weights are made up: from now on a node's first guess is right with this probability, and is what
+  // was sampled then.
+  void use_dice(double right) { dice_ = right; }
 
   // Fills in the step's tokens when all are through.
   void finish(DeviceStep& step) const;
@@ -60,8 +66,12 @@ class VerifyWalk {
     std::vector<int> nodes;          // accepted, node 0 first
     std::vector<SampledRow> tokens;
   };
+  int thrown(Path& path);
+
   std::vector<Path> paths_;          // by sample slot
   std::vector<int> active_;
+  std::optional<double> dice_;
+  std::mt19937 random_{1};
 };
 
 // What became of each row of a step that is done, for the draft model. `out` points into both.

@@ -25,6 +25,7 @@ struct Answer {
   Ids ids;
   std::string text;
   std::vector<float> logprobs;
+  std::vector<float> gaps;      // between the two likeliest tokens, where they were asked for
   FinishReason finish;
   SpeculationCounts counts;
 };
@@ -54,7 +55,10 @@ inline std::vector<Answer> ask(ServedModel& served, const std::vector<GenerateRe
       Answer& answer = shared->answers[i];
       answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
       answer.text += delta.text;
-      for (const PositionLogprobs& p : delta.output_logprobs) answer.logprobs.push_back(p.chosen.logprob);
+      for (const PositionLogprobs& p : delta.output_logprobs) {
+        answer.logprobs.push_back(p.chosen.logprob);
+        if (p.top.size() >= 2) answer.gaps.push_back(p.top[0].logprob - p.top[1].logprob);
+      }
       if (delta.speculation) answer.counts = *delta.speculation;
       if (delta.finish) {
         answer.finish = *delta.finish;

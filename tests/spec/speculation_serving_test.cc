@@ -120,6 +120,83 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"EAGLE", 1, "bf16", 8, 40, true, 3}, Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"}));
 #endif  // WW_TEST_ON_GPU
 
+#ifdef WW_TEST_ON_GPU
+struct Bf16Setting {
+  const char* algorithm;
+  int page_size, topk;
+};
+class Bfloat16 : public testing::TestWithParam<Bf16Setting> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+  static ServerArgs args() {
+    ServerArgs args;
+    args.threads = 1;
+    args.dtype = "bfloat16";
+    args.page_size = GetParam().page_size;
+    args.max_total_tokens = 4096;
+    return args;
+  }
+  static ServerArgs speculating(ServerArgs args) {
+    const std::string algorithm = args.speculative_algorithm = GetParam().algorithm;
+    args.speculative_eagle_topk = GetParam().topk;
+    if (algorithm == "NGRAM") return args;
+    args.speculative_num_steps = 4;
+    args.speculative_draft_model_path = algorithm == "EAGLE" ? "models/tale-eagle" : "models/tale-draft";
+    return args;
+  }
+  static std::vector<GenerateRequest> greedy(int top_logprobs) {
+    std::vector<GenerateRequest> out;
+    for (const Ids& prompt : golden_prompts()) {
+      GenerateRequest& request = out.emplace_back();
+      request.rid = std::to_string(out.size());
+      request.input_ids = prompt;
+      request.sampling.temperature = 0;
+      request.sampling.max_new_tokens = 96;
+      request.return_logprob = top_logprobs > 0;
+      request.top_logprobs_num = top_logprobs;
+    }
+    return out;
+  }
+};
+
+TEST_P(Bfloat16, TextsPartOnlyWhereTwoLogitsAreEqualToRounding) {
+  ServedModel plain = serve(args());
+  const auto expected = ask(plain, greedy(2));
+  ServedModel served = serve(speculating(args()));
+  const auto got = ask(served, greedy(0));
+  size_t agreed = 0, all = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE("request " + std::to_string(i));
+    ASSERT_TRUE(got[i].finish.error.ok()) << got[i].finish.error.message();
+    const auto same = static_cast<size_t>(
+        std::mismatch(got[i].ids.begin(), got[i].ids.end(), expected[i].ids.begin(), expected[i].ids.end()).first -
+        got[i].ids.begin());
+    agreed += same;
+    all += expected[i].ids.size();
+    if (same < expected[i].ids.size()) EXPECT_LT(expected[i].gaps.at(same), 0.1f) << "token " << same;
+  }
+  EXPECT_GT(agreed, all / 3);
+  EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 10u);
+}
+
+TEST_P(Bfloat16, TextsAreTheSameInDeterministicMode) {
+  ServerArgs deterministic = args();
+  deterministic.enable_deterministic_inference = true;
+  ServedModel plain = serve(deterministic);
+  const auto expected = ask(plain, greedy(0));
+  ServedModel served = serve(speculating(deterministic));
+  const auto got = ask(served, greedy(0));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].ids, expected[i].ids) << "request " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, Bfloat16,
+                         testing::Values(Bf16Setting{"NGRAM", 16, 4}, Bf16Setting{"STANDALONE", 1, 1},
+                                         Bf16Setting{"EAGLE", 1, 4}, Bf16Setting{"EAGLE", 16, 1},
+                                         Bf16Setting{"EAGLE", 64, 4}));
+#endif  // WW_TEST_ON_GPU
+
 // Drafts that are wrong on purpose: copies of the head whose numbers are none, or any.
 enum class Damage { nan, noise };
 std::string damaged_head(Damage damage) {
@@ -161,6 +238,35 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
       EXPECT_GT(counts.draft_tokens, 500u);
       EXPECT_LT(counts.accept_length(), 1.2) << "such drafts are right by chance only";
     }
+  }
+}
+
+// A draft model that is the model itself is always right: every guess for a greedy text is kept.
+TEST(RightDrafts, AreAllKept) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  ServerArgs args;
+  args.threads = 1;
+  args.max_total_tokens = 4096;
+  args.page_size = 16;
+  ServedModel plain = serve(args);
+  std::vector<GenerateRequest> asked;
+  for (GenerateRequest& request : questions(plain)) {
+    const SamplingParams& sampling = request.sampling;
+    const bool edited = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || !sampling.logit_bias.empty() ||
+                        sampling.grammar != nullptr || sampling.min_new_tokens > 0;
+    if (sampling.temperature == 0 && !edited) asked.push_back(request);
+  }
+  const auto expected = ask(plain, asked);
+  args.speculative_algorithm = "STANDALONE";
+  args.speculative_draft_model_path = "models/tale-llama";
+  args.speculative_num_steps = 4;
+  for (const int topk : {1, 3}) {
+    args.speculative_eagle_topk = topk;
+    if (topk > 1) args.speculative_num_draft_tokens = 13;
+    ServedModel served = serve(args);
+    expect_same(ask(served, asked), expected, asked);
+    const SpeculationCounts counts = *served.engine->stats().speculation;
+    EXPECT_GT(counts.accept_length(), 4.0) << "of 5, less where requests end";
   }
 }
 

@@ -1,0 +1,253 @@
+// Speculative decoding on a GPU beside none, in one process, with weights that are made up.
+//
+//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|draft|verify|all] [flags of `serve`]
+//
+// Guesses are right by dice, whatever the model says, so that 3 tokens come of a step on average: every pass of the
+// draft model and of the target is run as it is, only which guesses are kept is drawn. One line of JSON a row:
+//   none      tokens a second without speculation, by batch
+//   EAGLE     the same with chains of a head of one layer, and the ratio
+//   free      the same with guesses that cost nothing, as NGRAM's almost do
+//   draft     what a pass of the head takes: steps with long chains less those with short ones
+//   verify    64 nodes of a tree at 8192 tokens of context, beside a decode step there
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/engine_impl.h"
+
+using namespace warpweave;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr double kAccepted = 3.0;  // tokens a step
+constexpr int kSteps = 4;
+constexpr int kPrompt = 1024, kNewTokens = 384;
+constexpr int kVerifyNodes = 64, kVerifyContext = 8192;
+
+struct Setup {
+  ServerArgs args;
+  Proposer* proposer = nullptr;
+  int max_proposals = 0;
+};
+
+// Between the first token of the last request to start and the end of the first to end.
+struct Measured {
+  double tokens_per_s = 0, step_ms = 0, tokens_a_step = 0;
+  double gpu_ms = 0;  // of the target's forward
+};
+
+// What a window begins and ends with.
+struct Mark {
+  Clock::time_point at;
+  int64_t tokens = 0;
+  StepTotals steps;
+};
+
+StepTotals all_steps(const EngineStats& stats) {
+  StepTotals out = stats.decode_steps;
+  out.steps += stats.mixed_steps.steps;
+  out.device_ms += stats.mixed_steps.device_ms;
+  return out;
+}
+
+class Load {
+ public:
+  Load(Engine& engine, int batch, int prompt_tokens) : engine_(engine), batch_(batch) {
+    std::mt19937 random(7);
+    for (int i = 0; i < batch; ++i) {
+      GenerateRequest request;
+      request.rid = "r" + std::to_string(i);
+      for (int k = 0; k < prompt_tokens; ++k) {
+        request.input_ids.push_back(static_cast<int32_t>(random() % (engine.info().vocab_size - 16) + 8));
+      }
+      request.sampling.temperature = 0;
+      request.sampling.max_new_tokens = kNewTokens;
+      request.sampling.ignore_eos = true;
+      request.stream = true;
+      const Status status = engine.submit(std::move(request), [this, first = true](const OutputDelta& delta) mutable {
+        const std::lock_guard lock(mutex_);
+        started_ += std::exchange(first, false);
+        tokens_ += static_cast<int64_t>(delta.token_ids.size());
+        finished_ += delta.finish.has_value();
+        changed_.notify_all();
+      });
+      if (!status.ok()) fail(status);
+    }
+  }
+
+  Measured run() {
+    const Mark begin = mark([&] { return started_ == batch_; });
+    const Mark end = mark([&] { return finished_ > 0; });
+    mark([&] { return finished_ == batch_; });
+    const double s = std::chrono::duration<double>(end.at - begin.at).count();
+    const auto steps = static_cast<double>(end.steps.steps - begin.steps.steps);
+    const auto tokens = static_cast<double>(end.tokens - begin.tokens);
+    return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (end.steps.device_ms - begin.steps.device_ms) / steps};
+  }
+
+  static void fail(const Status& status) {
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::exit(1);
+  }
+
+ private:
+  template <typename When>
+  Mark mark(When&& when) {
+    Mark out;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, when);
+      out.at = Clock::now();
+      out.tokens = tokens_;
+    }
+    out.steps = all_steps(engine_.stats());
+    return out;
+  }
+
+  Engine& engine_;
+  const int batch_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int started_ = 0, finished_ = 0;
+  int64_t tokens_ = 0;
+};
+
+// By batch, each the better of two.
+std::map<int, Measured> measure(const Setup& setup, const std::vector<int>& batches, int prompt_tokens = kPrompt) {
+  auto served = create_engine({.args = setup.args, .model_path = setup.args.model_path, .on_weights_progress = {},
+                               .proposer = setup.proposer, .max_proposals = setup.max_proposals});
+  if (!served.ok()) Load::fail(served.status());
+  Load(*served->engine, 1, prompt_tokens).run();
+  std::map<int, Measured> out;
+  for (const int batch : batches) {
+    for (int i = 0; i < 2; ++i) {
+      const Measured measured = Load(*served->engine, batch, prompt_tokens).run();
+      if (measured.tokens_per_s > out[batch].tokens_per_s) out[batch] = measured;
+    }
+  }
+  return out;
+}
+
+// The share of right guesses at which chains of so many bring `accepted` tokens a step.
+double share_for(double accepted, int steps) {
+  double low = 0, high = 1;
+  for (int i = 0; i < 50; ++i) {
+    const double middle = (low + high) / 2;
+    double tokens = 0;
+    for (int k = 0; k <= steps; ++k) tokens += std::pow(middle, k);
+    (tokens < accepted ? low : high) = middle;
+  }
+  return low;
+}
+
+// The same guesses always: a chain, or a tree in which every node has two children.
+class SameGuesses : public Proposer {
+ public:
+  explicit SameGuesses(bool tree) : tree_(tree) {}
+  void propose(const ProposalCall& call, Proposal& out) override {
+    for (int node = 1; node <= call.max_tokens; ++node) {
+      out.tokens.push_back(100 + node);
+      if (tree_) out.parents.push_back((node - 1) / 2);
+    }
+  }
+
+ private:
+  const bool tree_;
+};
+
+void print(const std::string& row, int batch, const Measured& of, double ratio) {
+  fmt::print("{{\"row\": \"{}, batch {}\", \"tokens_per_s\": {:.1f}, \"ratio\": {:.2f}, \"tokens_a_step\": {:.2f}, "
+             "\"step_ms\": {:.3f}, \"target_gpu_ms\": {:.3f}}}\n",
+             row, batch, of.tokens_per_s, ratio, of.tokens_a_step, of.step_ms, of.gpu_ms);
+  std::fflush(stdout);
+}
+
+Setup eagle(const Setup& plain, const std::string& head, int steps, double accepted) {
+  Setup out = plain;
+  out.args.speculative_algorithm = "EAGLE";
+  out.args.speculative_draft_model_path = head;
+  out.args.speculative_eagle_topk = 1;
+  out.args.speculative_num_steps = steps;
+  out.args.acceptance_dice = share_for(accepted, steps);
+  return out;
+}
+
+void serving(const Setup& plain, const std::string& head, const std::vector<int>& batches) {
+  const std::map<int, Measured> none = measure(plain, batches);
+  for (const auto& [batch, of] : none) print("none", batch, of, 1);
+  for (const auto& [batch, of] : measure(eagle(plain, head, kSteps, kAccepted), batches)) {
+    print(fmt::format("EAGLE, {} steps", kSteps), batch, of, of.tokens_per_s / none.at(batch).tokens_per_s);
+  }
+  SameGuesses chain(false);
+  Setup free = plain;
+  free.proposer = &chain;
+  free.max_proposals = kSteps;
+  free.args.acceptance_dice = share_for(kAccepted, kSteps);
+  for (const auto& [batch, of] : measure(free, batches)) {
+    print(fmt::format("free, {} guesses", kSteps), batch, of, of.tokens_per_s / none.at(batch).tokens_per_s);
+  }
+}
+
+void draft_pass(const Setup& plain, const std::string& head) {
+  constexpr int kShort = 2, kLong = 10;
+  const std::vector<int> batches = {1, 64};
+  const auto brief = measure(eagle(plain, head, kShort, 1), batches), longer = measure(eagle(plain, head, kLong, 1), batches);
+  for (const int batch : batches) {
+    const Measured &a = brief.at(batch), &b = longer.at(batch);
+    const double ms = (b.step_ms - a.step_ms - (b.gpu_ms - a.gpu_ms)) / (kLong - kShort);
+    fmt::print("{{\"row\": \"draft pass, batch {}\", \"ms\": {:.3f}, \"step_ms\": [{:.3f}, {:.3f}], \"target_gpu_ms\": [{:.3f}, {:.3f}]}}\n",
+               batch, ms, a.step_ms, b.step_ms, a.gpu_ms, b.gpu_ms);
+    std::fflush(stdout);
+  }
+}
+
+void verify(const Setup& plain) {
+  const Measured decode = measure(plain, {1}, kVerifyContext).at(1);
+  SameGuesses tree(true);
+  Setup setup = plain;
+  setup.proposer = &tree;
+  setup.max_proposals = kVerifyNodes - 1;
+  setup.args.acceptance_dice = 0;
+  const Measured of = measure(setup, {1}, kVerifyContext).at(1);
+  fmt::print("{{\"row\": \"verify of {} nodes at {} tokens, batch 1\", \"gpu_ms\": {:.3f}, \"decode_gpu_ms\": {:.3f}, "
+             "\"ratio\": {:.3f}, \"step_ms\": {:.3f}, \"decode_step_ms\": {:.3f}}}\n",
+             kVerifyNodes, kVerifyContext, of.gpu_ms, decode.gpu_ms, of.gpu_ms / decode.gpu_ms, of.step_ms, decode.step_ms);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|draft|verify|all] [flags of `serve`]\n");
+    return 2;
+  }
+  const std::string what = argc > 3 ? argv[3] : "all";
+  auto flags = parse_flags(Command::serve, {argv + std::min(argc, 4), argv + argc});
+  if (!flags.ok() || !init_log("warning").ok()) {
+    std::fprintf(stderr, "%s\n", flags.status().message().c_str());
+    return 2;
+  }
+  Setup plain;
+  plain.args = flags->args;
+  plain.args.model_path = argv[1];
+  plain.args.load_format = "dummy";
+  plain.args.skip_tokenizer_init = true;
+  plain.args.device = "cuda";
+  plain.args.disable_radix_cache = true;
+  if (!plain.args.context_length) plain.args.context_length = 2 * kVerifyContext;
+  if (what == "serving" || what == "all") serving(plain, argv[2], {1, 32, 128});
+  if (what == "draft" || what == "all") draft_pass(plain, argv[2]);
+  if (what == "verify" || what == "all") verify(plain);
+  return 0;
+}
