@@ -11,6 +11,7 @@
 //   verify    64 nodes of a tree at 8192 tokens of context, beside a decode step there
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -233,7 +234,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string what = argc > 3 ? argv[3] : "all";
-  auto flags = parse_flags(Command::serve, {argv + std::min(argc, 4), argv + argc});
+  const std::vector<std::string> words(argv + std::min(argc, 4), argv + argc);
+  auto flags = parse_flags(Command::serve, words);
   if (!flags.ok() || !init_log("warning").ok()) {
     std::fprintf(stderr, "%s\n", flags.status().message().c_str());
     return 2;
