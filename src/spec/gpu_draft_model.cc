@@ -46,7 +46,7 @@ Status GpuDraftModel::reserve() {
   WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
   WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
   if (limits_.options.eagle) {
-    WW_ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(limits_.max_tokens * 2 * hidden * element, kWhat));
+    WW_ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(round_up_rows(limits_.max_tokens) * 2 * hidden * element, kWhat));
     WW_ASSIGN_OR_RETURN(last_rows_, DeviceBuffer::allocate(level_rows * hidden * element, kWhat));
     WW_ASSIGN_OR_RETURN(kept_, DeviceBuffer::allocate(limits_.max_kept_rows * hidden * element, kWhat));
   }
@@ -136,7 +136,8 @@ Status GpuDraftModel::forward_eagle(const DraftPass& pass, const ForwardBatch& b
                      .ids = arrays.input_ids, .choices = choices_.as<DraftChoice>(),
                      .features = pass.reads_target ? target_.hidden() : kept_.as<void>(), .feature_rows = arrays.features,
                      .rows = rows, .cols = hidden, .out = inputs_.as<void>()}, stream_);
-  WW_RETURN_IF_ERROR(parts_.model->gemm().run({.linear = &own.fc, .x = inputs_.as<void>(), .rows = rows,
+  const int64_t product_rows = rows < kProductRows ? rows : round_up_rows(rows);  // few shapes, for each costs a search
+  WW_RETURN_IF_ERROR(parts_.model->gemm().run({.linear = &own.fc, .x = inputs_.as<void>(), .rows = product_rows,
                                                .y = parts_.model->first_rows(), .y_dtype = DType::f32, .y_stride = hidden},
                                               stream_));
   WW_RETURN_IF_ERROR(parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention,
