@@ -1,7 +1,12 @@
 """What the engines are compared on. Kinds: (kind, name, source)."""
 import glob
+import importlib.util
+import itertools
 import json
 import os
+import pickletools
+import sqlite3
+import urllib.parse
 
 OBJECT = {"type": "object", "additionalProperties": False}
 
@@ -73,22 +78,83 @@ def own_schemas():
 
 
 def schemastore_schemas():
-    """(name, schema) of the packages schemastore and check-jsonschema, where installed."""
-    import importlib.util
-    found = {}
-    for package in ("schemastore", "check_jsonschema"):
-        spec = importlib.util.find_spec(package)
-        if spec is None:
+    """(name, schema) of the packages schemastore and check-jsonschema, where installed; each once."""
+    found, seen, documents = [], set(), meta_schemas()
+    for name, text in itertools.chain(stored_responses(), vendored_files()):
+        try:
+            schema = json.loads(text)
+        except ValueError:
             continue
-        for folder in spec.submodule_search_locations:
-            for path in sorted(glob.glob(os.path.join(folder, "**", "*.json"), recursive=True)):
-                try:
-                    schema = json.load(open(path, encoding="utf-8"))
-                except ValueError:
-                    continue
-                if isinstance(schema, dict) and ("$schema" in schema or "properties" in schema or "type" in schema):
-                    found[package + "/" + os.path.relpath(path, folder)] = schema
-    return list(found.items())
+        content = json.dumps(schema, sort_keys=True)
+        if is_schema(schema) and content not in seen:
+            seen.add(content)
+            own = schema.get("$id") or schema.get("id") or ""
+            found.append((name, schema))
+            documents.update({url.rstrip("#"): schema for url in (own, name) if "://" in url})
+    return [(name, with_documents(name, schema, documents)) for name, schema in found]
+
+
+def meta_schemas():
+    """The schemas of schemas, by name, where jsonschema is installed."""
+    import jsonschema_specifications
+    return {resource.id().rstrip("#"): resource.contents for resource in jsonschema_specifications.REGISTRY.values() if isinstance(resource.contents, dict)}
+
+
+def with_documents(name, schema, documents):
+    """The other documents that a schema refers to, as parts of it (a compound document of draft 2020-12), where known."""
+    added = {}
+    waiting = [(name, schema)]
+    while waiting:
+        own, document = waiting.pop()
+        for ref in references(document):
+            url = urllib.parse.urljoin(document.get("$id") or document.get("id") or own, ref).split("#")[0]
+            other = documents.get(url) or documents.get(url + ".json")
+            if not ref.startswith("#") and other is not None and other is not schema and url not in added:
+                added[url] = other
+                waiting.append((url, other))
+    if not added:
+        return schema
+    parts = {f"document {i}": {**document, "$id": url} for i, (url, document) in enumerate(added.items())}
+    return {**schema, "$defs": {**schema.get("$defs", {}), **parts}}
+
+
+def references(node):
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def is_schema(value):
+    return isinstance(value, dict) and not isinstance(value.get("schemas"), list) and any(
+        key in value for key in ("$schema", "properties", "type", "$ref", "anyOf", "oneOf", "allOf", "definitions"))
+
+
+def stored_responses():
+    """The package schemastore keeps its schemas as pickled responses; their texts are read without running them."""
+    for folder in package_folders("schemastore"):
+        for path in glob.glob(os.path.join(folder, "*.sqlite")):
+            for key, value in sqlite3.connect(f"file:{path}?mode=ro", uri=True).execute("select key, value from responses order by key"):
+                parts = [arg for _, arg, _ in pickletools.genops(value) if isinstance(arg, (bytes, str))]
+                urls = [part for part in parts if isinstance(part, str) and part.startswith("http") and "://" in part]
+                texts = [part for part in parts if isinstance(part, bytes) and part.lstrip()[:1] == b"{"]
+                yield from (((urls or [key])[-1], text) for text in texts[:1])
+
+
+def vendored_files():
+    for folder in package_folders("check_jsonschema"):
+        for path in sorted(glob.glob(os.path.join(folder, "**", "*.json"), recursive=True)):
+            with open(path, "rb") as file:
+                yield os.path.basename(path), file.read()
+
+
+def package_folders(package):
+    spec = importlib.util.find_spec(package)
+    return spec.submodule_search_locations if spec else []
 
 
 REGEXES = ["[a-z]+", "[0-9]{3}-[0-9]{4}", "(yes|no|maybe)( please)?", "[A-Za-z0-9._%+-]+@[a-z]+\\.[a-z]{2,4}", "\\d{4}-\\d{2}-\\d{2}", "(ab|cd)*ef", "[^\\n]{5,20}",

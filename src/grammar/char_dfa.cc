@@ -413,6 +413,18 @@ std::vector<std::string> CharDfa::texts(size_t max_texts) const {
   return out;
 }
 
+std::string CharDfa::content() const {
+  std::string out;
+  const auto put = [&](int64_t value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  for (const CharSet& atom : atoms_) {
+    put(static_cast<int64_t>(atom.ranges().size()));
+    for (const CharRange& r : atom.ranges()) put(r.first), put(r.last);
+  }
+  for (const int to : next_) put(to);
+  for (const bool accepting : accepting_) out += accepting ? '1' : '0';
+  return out;
+}
+
 std::vector<CharDfa::Move> CharDfa::moves(int state) const {
   std::map<int, CharSet> by_target;
   for (size_t a = 0; a < atoms_.size(); ++a) {

@@ -30,6 +30,9 @@ class CharDfa {
   // The texts, shortest state paths first, when there are at most `max_texts`; else nothing.
   std::vector<std::string> texts(size_t max_texts) const;
 
+  // All of it as bytes: equal for equal automata.
+  std::string content() const;
+
   int num_states() const { return static_cast<int>(accepting_.size()); }
   int start() const { return 0; }
   bool accepting(int state) const { return accepting_[state]; }

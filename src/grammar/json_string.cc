@@ -152,6 +152,15 @@ StateId JsonStrings::emit_long(StateId from, int64_t max, bool one_spelling) {
 StateId JsonStrings::emit_length(StateId from, int64_t min, int64_t max, bool one_spelling) {
   if (max > kNoTextIsLonger) max = -1;
   if (min <= 0 && max < 0) return emit_any(from, one_spelling);
+  const auto [at, fresh] = length_rules_.try_emplace({min, max, one_spelling}, 0);
+  if (fresh) {
+    const RuleId rule = at->second = builder_.add_rule();
+    builder_.end_rule(emit_bounded(builder_.start(rule), min, max, one_spelling));
+  }
+  return builder_.emit_call(from, at->second);
+}
+
+StateId JsonStrings::emit_bounded(StateId from, int64_t min, int64_t max, bool one_spelling) {
   StateId inside = builder_.emit_text(from, "\"");
   if (max < 0 || max <= kLongestChain) return emit_chain(inside, min, max, one_spelling);
   for (int64_t i = 0; i < min && builder_.within_limits(); ++i) {
@@ -163,6 +172,15 @@ StateId JsonStrings::emit_length(StateId from, int64_t min, int64_t max, bool on
 }
 
 StateId JsonStrings::emit_dfa(StateId from, const CharDfa& dfa, bool one_spelling) {
+  const auto [at, fresh] = dfa_rules_.try_emplace((one_spelling ? "1" : "0") + dfa.content(), 0);
+  if (fresh) {
+    const RuleId rule = at->second = builder_.add_rule();
+    builder_.end_rule(emit_states(builder_.start(rule), dfa, one_spelling));
+  }
+  return builder_.emit_call(from, at->second);
+}
+
+StateId JsonStrings::emit_states(StateId from, const CharDfa& dfa, bool one_spelling) {
   const StateId end = builder_.add_state();
   std::vector<StateId> states(dfa.num_states());
   for (StateId& state : states) state = builder_.add_state();

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "grammar/char_dfa.h"
 #include "grammar/grammar.h"
@@ -33,12 +34,17 @@ class JsonStrings {
   void emit_escapes(StateId from, const CharDfa::Move& move, StateId to, bool one_spelling);
   StateId escapes_to(const CharSet& chars, StateId to, bool one_spelling);
   StateId emit_long(StateId from, int64_t max, bool one_spelling);
+  StateId emit_bounded(StateId from, int64_t min, int64_t max, bool one_spelling);
+  StateId emit_states(StateId from, const CharDfa& dfa, bool one_spelling);
   StateId emit_chain(StateId from, int64_t min, int64_t max, bool one_spelling);
 
   GrammarBuilder& builder_;
   std::optional<RuleId> char_rules_[2];
   std::optional<RuleId> any_rules_[2];
   std::optional<RuleId> chunk_rules_[2];
+  // Strings asked for again are rules, so that a schema may bound each of its members.
+  std::map<std::tuple<int64_t, int64_t, bool>, RuleId> length_rules_;
+  std::map<std::string, RuleId> dfa_rules_;
   std::map<std::pair<StateId, std::string>, StateId> escapes_;  // by target and characters
 };
 

@@ -63,7 +63,33 @@ class Parser {
     return regex;
   }
 
+  Result<PatternSyntax> parse_pattern() {
+    PatternSyntax out;
+    if (text_.starts_with("^(?=") || text_.starts_with("^(?!")) at_ = 1;
+    while (at_ > 0) {
+      const size_t begin = at_;
+      const bool negated = take("(?!");
+      if (!negated && !take("(?=")) break;
+      WW_ASSIGN_OR_RETURN(Regex inside, parse_choice());
+      if (!take(")")) return fail_at(begin, "'(' without ')'");
+      out.look_aheads.push_back({behind_begin(std::move(inside)), negated});
+    }
+    const bool looks_ahead = !out.look_aheads.empty();
+    WW_ASSIGN_OR_RETURN(out.regex, parse());
+    if (!looks_ahead) return out;
+    if (out.regex.kind == Regex::Kind::choice) return fail_at(1, "look-ahead before one of several alternatives is not supported; put the alternatives in a group");
+    out.regex = behind_begin(std::move(out.regex));
+    return out;
+  }
+
  private:
+  static Regex behind_begin(Regex regex) {
+    Regex sequence;
+    sequence.parts.push_back({.kind = Regex::Kind::begin});
+    sequence.parts.push_back(std::move(regex));
+    return sequence;
+  }
+
   bool peek(char c) const { return at_ < text_.size() && text_[at_] == c; }
   bool take(std::string_view word) {
     if (text_.substr(at_, word.size()) != word) return false;
@@ -334,6 +360,11 @@ Result<uint32_t> parse_char_escape(std::string_view text, size_t* at) {
 Result<Regex> parse_regex(std::string_view pattern, const GrammarLimits& limits) {
   if (pattern.size() > limits.max_source_bytes) return fail_at(0, "the expression is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
   return Parser(pattern, limits).parse();
+}
+
+Result<PatternSyntax> parse_pattern(std::string_view pattern, const GrammarLimits& limits) {
+  if (pattern.size() > limits.max_source_bytes) return fail_at(0, "the expression is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
+  return Parser(pattern, limits).parse_pattern();
 }
 
 }  // namespace warpweave::grammar

@@ -1,5 +1,5 @@
 // Regular expressions as trees. The dialect is what ECMAScript, Python and Rust agree on; whatever
-// needs backtracking (back-references, look-around, \b) is refused by name.
+// needs backtracking (back-references, look-around but for parse_pattern()'s, \b) is refused by name.
 #pragma once
 
 #include <string_view>
@@ -24,6 +24,18 @@ struct Regex {
 
 // Fails with invalid_argument that names the offset and the construct.
 Result<Regex> parse_regex(std::string_view pattern, const GrammarLimits& limits);
+
+// A schema's pattern: like parse_regex(), and look-ahead right behind a leading ^ counts, where the
+// expression has no other alternatives.
+struct PatternSyntax {
+  struct LookAhead {
+    Regex regex;  // with the leading ^
+    bool negated;
+  };
+  Regex regex;
+  std::vector<LookAhead> look_aheads;  // all must hold
+};
+Result<PatternSyntax> parse_pattern(std::string_view pattern, const GrammarLimits& limits);
 
 // The escapes \d \w \s \p{..} and so on, for other grammars' character classes. `at` stands behind
 // the backslash; false where no class stands.

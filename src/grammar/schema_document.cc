@@ -80,12 +80,17 @@ const Json* follow_pointer(const Json* node, std::string_view pointer) {
 }  // namespace
 
 SchemaDocument::SchemaDocument(const Json& root, const GrammarLimits& limits) : root_(root), limits_(limits) {
-  index(root_, 0);
+  index(root_, &root_, 0);
 }
 
-void SchemaDocument::index(const Json& node, int depth) {
+void SchemaDocument::index(const Json& node, const Json* resource, int depth) {
   if (depth > limits_.max_nesting) return;
   if (node.is_object()) {
+    for (const char* key : {"$id", "id"}) {
+      const Json* id = find(node, key);
+      if (id != nullptr && id->is_string() && !id->get<std::string>().starts_with("#")) resource = &node;
+    }
+    if (resource != &root_ && is_reference(node)) resource_of_.emplace(&node, resource);
     for (const char* key : {"$id", "id", "$anchor", "$dynamicAnchor"}) {
       const Json* id = find(node, key);
       if (id == nullptr || !id->is_string()) continue;
@@ -96,7 +101,7 @@ void SchemaDocument::index(const Json& node, int depth) {
     }
   }
   if (!node.is_structured()) return;
-  for (const Json& child : node) index(child, depth + 1);
+  for (const Json& child : node) index(child, resource, depth + 1);
 }
 
 bool SchemaDocument::is_reference(const Json& node) const {
@@ -110,6 +115,12 @@ Result<const Json*> SchemaDocument::resolve(const Json& node) {
   const std::string text = ref->is_string() ? ref->get<std::string>() : "";
   const size_t hash = std::min(text.find('#'), text.size());
   const std::string base = text.substr(0, hash), fragment = text.substr(std::min(hash + 1, text.size()));
+  // A reference without a document's name means the document it stands in, which may be a part of this one.
+  const auto own = resource_of_.find(&node);
+  if (base.empty() && !fragment.empty() && fragment[0] == '/' && own != resource_of_.end()) {
+    if (const Json* named = follow_pointer(own->second, fragment)) return named;
+  }
+  if (text == "#" && own != resource_of_.end()) return own->second;
   const Json* from = &root_;
   if (!base.empty()) {
     auto at = by_id_.find(base);
@@ -216,9 +227,15 @@ bool SchemaDocument::has_type(const Json& node, std::string_view type) {
 Result<const CharDfa*> SchemaDocument::pattern(const std::string& text) {
   if (const auto at = patterns_.find(text); at != patterns_.end()) return &at->second;
   const auto context = [&](const Status& status) { return status.with_context("pattern \"" + text.substr(0, 200) + "\""); };
-  Result<Regex> regex = parse_regex(text, limits_);
-  if (!regex.ok()) return context(regex.status());
-  Result<CharDfa> dfa = CharDfa::from_regex(*regex, true, limits_);
+  const Result<PatternSyntax> syntax = parse_pattern(text, limits_);
+  if (!syntax.ok()) return context(syntax.status());
+  Result<CharDfa> dfa = CharDfa::from_regex(syntax->regex, true, limits_);
+  for (const PatternSyntax::LookAhead& ahead : syntax->look_aheads) {
+    if (!dfa.ok()) break;
+    const Result<CharDfa> seen = CharDfa::from_regex(ahead.regex, true, limits_);
+    if (!seen.ok()) return context(seen.status());
+    dfa = dfa->intersect(ahead.negated ? seen->complement() : *seen, limits_);
+  }
   if (!dfa.ok()) return context(dfa.status());
   return &patterns_.emplace(text, std::move(*dfa)).first->second;
 }

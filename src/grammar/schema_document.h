@@ -61,7 +61,7 @@ class SchemaDocument {
 
  private:
   Status check_node(const Json& node, const std::string& path, int depth);
-  void index(const Json& node, int depth);
+  void index(const Json& node, const Json* resource, int depth);
   bool valid_number(const Json& node, const Json& value, bool unknown);
   bool valid_string(const Json& node, const std::string& value, bool unknown);
   bool valid_array(const Json& node, const Json& value, bool unknown, int depth);
@@ -73,6 +73,7 @@ class SchemaDocument {
   std::deque<Json> made_;
   std::unordered_set<const Json*> made_set_;
   std::unordered_map<std::string, const Json*> by_id_;
+  std::unordered_map<const Json*, const Json*> resource_of_;  // of references in parts with an $id: the part
   std::map<std::string, CharDfa> patterns_;
   std::map<std::string, std::optional<CharDfa>> formats_;
 };

@@ -50,6 +50,11 @@ constexpr Format kFormats[] = {
     {"json-pointer", "(?:/(?:[^~/]|~[01])*)*"},
     {"relative-json-pointer", "(?:0|[1-9]\\d{0,8})(?:#|(?:/(?:[^~/]|~[01])*)*)"},
     {"regex", "[A-Za-z0-9 _,:;=<>@#%&/!~-]*"},
+    // Of drafts 3 and 4, and the usual short name of uri.
+    {"url", WW_URI},
+    {"ip-address", WW_IPV4},
+    {"host-name", WW_HOST},
+    {"color", "#(?:[0-9a-fA-F]{3}){1,2}"},
     // Of OpenAPI: they name how a value is stored, not which texts are valid.
     {"byte", ""}, {"binary", ""}, {"password", ""}, {"int32", ""}, {"int64", ""}, {"float", ""}, {"double", ""},
 };

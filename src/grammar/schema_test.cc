@@ -91,6 +91,11 @@ const Case kCases[] = {
     {R"({"type":"object","properties":{"c":{"type":"array","items":{"$ref":"#"}}},"additionalProperties":false})", {R"({"c":[{"c":[]},{}]})"}, {R"({"c":[1]})"}},
     {R"({"type":"object","properties":{"a":{}},"unevaluatedProperties":false,"allOf":[{"properties":{"b":{}}}]})", {R"({"a":1,"b":2})"}, {R"({"c":1})"}},
     {R"({"anyOf":[false,{"const":1}]})", {"1"}, {"2"}},
+    // A part with an $id is a document of its own: what its references name is in it.
+    {R"({"$ref":"https://a.example/b.json","definitions":{"x":{"const":1}},"$defs":{"b":{"$id":"https://a.example/b.json","type":"array","items":{"$ref":"#/definitions/x"},"definitions":{"x":{"const":2}}}}})", {"[2]", "[]"}, {"[1]"}},
+    {R"({"type":"string","pattern":"^(?!-)(?!.*--)[a-z-]+$"})", {R"("a-b")", R"("a-")"}, {R"("-a")", R"("a--b")", R"("")"}},
+    {R"({"type":"string","pattern":"^(?=.*\\d)(?!bad$).*$"})", {R"("x1")", R"("bad1")"}, {R"("bad")", R"("x")"}},
+    {R"s({"type":"string","pattern":"^(?!a)","maxLength":2})s", {R"("ba")", R"("")"}, {R"("ab")"}},
     {R"({"type":"object","properties":{"bad":false,"ok":{"const":1}},"additionalProperties":false})", {R"({"ok":1})"}, {R"({"bad":1})"}},
 };
 INSTANTIATE_TEST_SUITE_P(Keywords, SchemaTexts, ::testing::ValuesIn(kCases));
@@ -113,6 +118,8 @@ TEST(Schema, WhatCannotBeObeyedIsRefusedByName) {
       {R"({"$ref":"https://example.com/other.json"})", "$ref"},
       {R"({"type":"strng"})", "type"},
       {R"({"type":"string","pattern":"(?=a)b"})", "look-ahead"},
+      {R"({"type":"string","pattern":"^(?=a)b|c"})", "look-ahead"},
+      {R"({"type":"string","pattern":"^(?!a"})", "'(' without ')'"},
       {R"({"type":"string","pattern":"(a)\\1"})", "back-references"},
       {R"({"type":"integer","minimum":5,"maximum":4})", "no text can satisfy"},
       {R"({"$ref":"#"})", "$ref"},
