@@ -97,6 +97,14 @@ RowsParams rows_of(const LinearAttnCall& call, const LinearParams& p) {
   return rows;
 }
 
+// Whether conv_step.cuh can make the rows of a decode step.
+bool conv_step_takes(const RowsParams& rows) {
+  const LinearAttnConv& conv = rows.conv;
+  const auto state = reinterpret_cast<uintptr_t>(conv.state), weight = reinterpret_cast<uintptr_t>(conv.weight);
+  return conv.width == kConvStepWidth && rows.channels % 4 == 0 && aligned(conv.x, 4) && weight % 16 == 0 &&
+         state % (4 * bytes_of(conv.state_dtype)) == 0 && conv.slot_stride % 4 == 0;
+}
+
 // q, k and v are the rows that make_rows leaves.
 void use_packed(LinearParams& p, const RowsParams& rows) {
   const int of_q = p.k_heads * p.k_dim;
@@ -151,6 +159,7 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mo
     rows.packed = cut(call.workspace, call.shape, limits_of(call)).packed;
     rows.packed_dtype = DType::f32;
     rows.writes_conv_state = true;
+    rows.conv_step = mode == RecurrentMode::decode && conv_step_takes(rows);
     device_->make_rows(rows, call.stream);
     use_packed(p, rows);
   }

@@ -17,6 +17,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 }  // namespace warpweave
 
 #include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/conv_step.cuh"
 #include "linear/cuda/decode.cuh"
 #include "linear/cuda/rows.cuh"
 
@@ -53,6 +54,11 @@ class HostDevice : public LinearDevice {
     recurrent_grid<RecurrentMode::extend>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
   }
   void make_rows(const RowsParams& p, void*) override {
+    if (p.conv_step) {
+      constexpr int kChannels = ConvStep::kChannels * kRowsThreads;
+      return run((p.channels + kChannels - 1) / kChannels, p.linear.batch.num_requests, kRowsThreads, 0,
+                 [&] { linear::conv_step(p, [] {}); });
+    }
     run((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks, kRowsThreads, 0, [&] { linear::make_rows(p); });
   }
   void norm_rows(const RowsParams& p, void*) override {

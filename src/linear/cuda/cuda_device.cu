@@ -4,6 +4,7 @@
 
 #include "device/cuda/compute_capability.h"
 #include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/conv_step.cuh"
 #include "linear/cuda/rows.cuh"
 
 namespace warpweave::linear {
@@ -16,6 +17,12 @@ __global__ void __launch_bounds__(kRowsThreads) rows_kernel(const __grid_constan
   ptx::grid_dependency_wait();
   ptx::launch_dependents();
   make_rows(p);
+}
+__global__ void __launch_bounds__(kRowsThreads) conv_step_kernel(const __grid_constant__ RowsParams p) {
+  conv_step(p, [] {
+    ptx::grid_dependency_wait();
+    ptx::launch_dependents();
+  });
 }
 __global__ void __launch_bounds__(kRowsThreads) norm_kernel(const __grid_constant__ RowsParams p) {
   ptx::launch_dependents();
@@ -42,6 +49,11 @@ class CudaLinearDevice : public LinearDevice {
     launch_extend_exactly(p, static_cast<cudaStream_t>(stream));
   }
   void make_rows(const RowsParams& p, void* stream) override {
+    if (p.conv_step) {
+      constexpr int kChannels = ConvStep::kChannels * kRowsThreads;
+      const dim3 grid((p.channels + kChannels - 1) / kChannels, p.linear.batch.num_requests);
+      return gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, conv_step_kernel, p);
+    }
     const dim3 grid((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks);
     gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, rows_kernel, p);
   }

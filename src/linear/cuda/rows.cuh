@@ -9,8 +9,6 @@
 
 namespace warpweave::linear {
 
-inline constexpr int kRowsThreads = 256;
-
 // The tokens of block `index`: blocks are numbered as chunks without checkpoints (chunk_list.cuh), and a request without
 // tokens has a block, too.
 WW_DEVICE bool find_rows(const LinearParams& p, int index, Chunk& rows) {

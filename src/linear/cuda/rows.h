@@ -5,6 +5,9 @@
 
 namespace warpweave::linear {
 
+inline constexpr int kRowsThreads = 256;
+inline constexpr int kConvStepWidth = 4;  // of the convolution, that conv_step.cuh has
+
 struct RowsParams {
   LinearParams linear;                // q, k, v: where they come from, without a convolution
   bool has_conv = false;
@@ -18,6 +21,7 @@ struct RowsParams {
   DType norm_from_dtype = DType::f32;
   int64_t norm_from_stride = 0;
   int blocks = 0;                     // of up to 64 tokens of one request
+  bool conv_step = false;             // one token a request, and all of conv_step.cuh's loads are aligned
 };
 
 }  // namespace warpweave::linear
