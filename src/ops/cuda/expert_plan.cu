@@ -23,21 +23,23 @@ __device__ __forceinline__ int places_a_tile(int count, int most) {
   return max(8, round_up((count + tiles - 1) / tiles, 8));
 }
 
-// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp.
+// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp, each lane a run of neighbours.
 __device__ void exclusive_scan(int32_t* values, int n) {
-  const int lane = threadIdx.x % 32;
-  int carried = 0;
-  for (int base = 0; base <= n; base += 32) {
-    const int i = base + lane;
-    const int own = i < n ? values[i] : 0;
-    int sum = own;
+  const int lane = threadIdx.x % 32, each = n / 32 + 1, begin = lane * each, end = min(begin + each, n + 1);
+  int own = 0;
+#pragma unroll 4
+  for (int i = begin; i < end; ++i) own += i < n ? values[i] : 0;
+  int sum = own;
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += before;
-    }
-    if (i <= n) values[i] = carried + sum - own;
-    carried += __shfl_sync(~0u, sum, 31);
+  for (int step = 1; step < 32; step *= 2) {
+    const int before = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += before;
+  }
+  sum -= own;
+  for (int i = begin; i < end; ++i) {
+    const int value = i < n ? values[i] : 0;
+    values[i] = sum;
+    sum += value;
   }
 }
 
@@ -62,19 +64,25 @@ __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t
   if (threadIdx.x == 0) *call.plan.num_tiles = first_tile[experts];
 }
 
-// Pairs [begin, end) to the places that their experts' cursors say.
-__device__ void place(const ExpertPlan& plan, int begin, int end, int32_t* cursors) {
-  for (int base = begin; base < end; base += blockDim.x) {
-    const int pair = base + threadIdx.x, lane = threadIdx.x % 32;
-    const int expert = pair < end ? __ldcg(plan.chosen + pair) : -1;
-    const unsigned same = __match_any_sync(~0u, expert);
-    int first = 0;
-    if (expert >= 0 && __ffs(same) - 1 == lane) first = atomicAdd(&cursors[expert], __popc(same));
-    first = __shfl_sync(~0u, first, __ffs(same) - 1);
-    if (expert < 0) continue;
-    const int at = first + __popc(same & ((1u << lane) - 1));
-    plan.pair_of[at] = pair;
-    plan.place_of[pair] = at;
+// Pairs [begin, end) to their places: each behind those of its expert that came before it, of which choose() left the number
+// where the place will stand.
+__device__ void place(const ExpertPlan& plan, int begin, int end, const int32_t* firsts) {
+  constexpr int kTogether = 4;  // loads under way
+  for (int base = begin + threadIdx.x; base < end; base += kTogether * blockDim.x) {
+    int expert[kTogether], rank[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int pair = min(base + i * static_cast<int>(blockDim.x), end - 1);
+      expert[i] = __ldcg(plan.chosen + pair);
+      rank[i] = __ldcg(plan.place_of + pair);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int pair = base + i * static_cast<int>(blockDim.x), at = firsts[expert[i]] + rank[i];
+      if (pair >= end) break;
+      plan.pair_of[at] = pair;
+      plan.place_of[pair] = at;
+    }
   }
 }
 
@@ -83,7 +91,7 @@ template <typename T>
 __device__ float gate_product(const SharedGate& shared, int64_t row) {
   const T* const x = static_cast<const T*>(shared.x) + row * shared.hidden;
   float sum = 0;
-#pragma unroll 2
+#pragma unroll 8
   for (int64_t i = threadIdx.x % 32 * 8; i < shared.hidden; i += 32 * 8) {
     float of_row[8], of_gate[8];
     load_f32(x + i, of_row);
@@ -99,7 +107,7 @@ __device__ float gate_product(const SharedGate& shared, int64_t row) {
   return shared.dtype == DType::f16 ? gate_product<__half>(shared, row) : gate_product<float>(shared, row);
 }
 
-// A warp's row; `counts` gets its experts.
+// A warp's row; `counts` gets its experts, and place_of how many pairs of an expert came before.
 template <int kEach>
 __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
   const int k = call.rule.of_row(), lane = threadIdx.x % 32;
@@ -109,7 +117,7 @@ __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
   if (lane >= k) return;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
   call.plan.weights[int64_t{row} * k + lane] = choice.weight;
-  atomicAdd(&counts[choice.expert], 1);
+  call.plan.place_of[int64_t{row} * k + lane] = atomicAdd(&counts[choice.expert], 1);
 }
 
 template <int kEach>
@@ -121,6 +129,7 @@ __global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant
   wait_for_predecessor();
   if (row < rows) choose<kEach>(call, row, call.plan.histogram);
   if (!arrives_last(call.plan.arrived)) return;
+#pragma unroll 4
   for (int e = threadIdx.x; e < experts; e += kFewThreads) {
     counts[e] = __ldcg(call.plan.histogram + e);
     call.plan.histogram[e] = 0;
