@@ -84,15 +84,14 @@ Status HybridAttnBackend::init_forward_metadata_replay_cuda_graph(const ForwardB
 }
 
 Result<std::unique_ptr<AttentionBackend>> create_resolved_backend(const Resolved& resolved,
-                                                                  const BackendContext& wanted,
-                                                                  bool verify_with_decode) {
+                                                                  const BackendContext& wanted) {
   BackendContext context = wanted;
   context.deterministic = resolved.deterministic;
   WW_ASSIGN_OR_RETURN(auto prefill, create_backend(*resolved.prefill_caps, context));
   if (resolved.decode_caps == resolved.prefill_caps) return prefill;
   WW_ASSIGN_OR_RETURN(auto decode, create_backend(*resolved.decode_caps, context));
   return std::unique_ptr<AttentionBackend>(std::make_unique<HybridAttnBackend>(
-      std::move(prefill), std::move(decode), verify_with_decode));
+      std::move(prefill), std::move(decode), resolved.target_verify == resolved.decode));
 }
 
 }  // namespace warpweave

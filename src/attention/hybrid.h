@@ -14,6 +14,7 @@ class HybridAttnBackend : public AttentionBackend {
   // `verify_with_decode`: --speculative-attention-mode decode.
   HybridAttnBackend(std::unique_ptr<AttentionBackend> prefill,
                     std::unique_ptr<AttentionBackend> decode, bool verify_with_decode = false);
+  bool verifies_with_decode() const { return verify_with_decode_; }
 
   const Caps& caps() const override { return caps_; }  // what both children can do
   Status init_forward_metadata(const ForwardBatch& batch) override;
@@ -34,9 +35,8 @@ class HybridAttnBackend : public AttentionBackend {
 };
 
 struct Resolved;
-// The backend(s) a selection names: one, or a hybrid pair.
+// The backend(s) a selection names: one, or a hybrid pair, of which the one that the selection names verifies.
 Result<std::unique_ptr<AttentionBackend>> create_resolved_backend(const Resolved& resolved,
-                                                                  const BackendContext& context,
-                                                                  bool verify_with_decode = false);
+                                                                  const BackendContext& context);
 
 }  // namespace warpweave

@@ -96,6 +96,24 @@ TEST(Registry, ResolvedPairBecomesAHybrid) {
   EXPECT_EQ((*create_resolved_backend(resolved, {&team, 0, 1}))->caps().name, "hybrid");
 }
 
+TEST(Registry, TheBackendThatTheSelectionNamesVerifies) {
+  ThreadTeam team(1);
+  for (const char* mode : {"prefill", "decode"}) {
+    AttentionFlags flags;
+    flags.prefill_attention_backend = "torch_native";
+    flags.decode_attention_backend = "intel_amx";
+    flags.speculative_algorithm = "NGRAM";
+    flags.speculative_attention_mode = mode;
+    const auto resolved = select_attention(
+        cpu_hardware_facts(), {.architecture = "LlamaForCausalLM", .num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64}, flags);
+    ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+    const auto backend = create_resolved_backend(*resolved, {&team, 0, 1});
+    const auto* const hybrid = dynamic_cast<const HybridAttnBackend*>(backend->get());
+    ASSERT_NE(hybrid, nullptr);
+    EXPECT_EQ(hybrid->verifies_with_decode(), std::string(mode) == "decode");
+  }
+}
+
 constexpr Caps kAddedCaps = {.name = "added_in_test",
                              .kinds = {AttentionKind::mha},
                              .archs = {DeviceArch::cpu_x86_64}};
