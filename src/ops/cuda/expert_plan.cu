@@ -91,7 +91,7 @@ template <typename T>
 __device__ float gate_product(const SharedGate& shared, int64_t row) {
   const T* const x = static_cast<const T*>(shared.x) + row * shared.hidden;
   float sum = 0;
-#pragma unroll 8
+#pragma unroll 2
   for (int64_t i = threadIdx.x % 32 * 8; i < shared.hidden; i += 32 * 8) {
     float of_row[8], of_gate[8];
     load_f32(x + i, of_row);
