@@ -44,6 +44,12 @@ class Drawing {
     for (size_t i = 0; i < pages_.size(); ++i) pages_[i] = static_cast<int32_t>(i);
   }
 
+  // Of one step whose guesses are right by dice.
+  std::vector<int32_t> draw_by_dice(const Plan& plan, double right, uint64_t seed) {
+    walk_.use_dice(right);
+    return step(plan, seed, 0, 1);
+  }
+
   Counts draw(const Plan& plan) {
     Counts counts{};
     for (uint64_t seed = 0; seed < kDraws; ++seed) {
@@ -136,6 +142,18 @@ TEST(Verify, TokensAreThoseWithoutProposals) {
   // The same seeds at the same positions: not only the distribution, each draw is the same.
   EXPECT_EQ(Drawing().draw({chain(), {}}), Drawing().draw({{}, {}}));
   EXPECT_EQ(Drawing().draw({tree(), {}}), Drawing().draw({{}, {}}));
+}
+
+TEST(Verify, ByDiceAsManyGuessesAreRightAsTheBenchmarkAsksFor) {
+  Drawing drawing;
+  const Plan chain = {.proposal = {.tokens = {3, 1, 4}, .parents = {}}, .shown = {}};
+  const std::vector<int32_t> all = drawing.draw_by_dice(chain, 1, 5);
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(std::vector<int32_t>(all.begin(), all.begin() + 3), chain.proposal.tokens);
+  EXPECT_EQ(drawing.draw_by_dice(chain, 0, 5).size(), 1u);
+  double tokens = 0;
+  for (uint64_t seed = 0; seed < 4000; ++seed) tokens += static_cast<double>(drawing.draw_by_dice(chain, 0.5, seed).size());
+  EXPECT_NEAR(tokens / 4000, 1.875, 0.06) << "1 + 1/2 + 1/4 + 1/8";
 }
 
 }  // namespace

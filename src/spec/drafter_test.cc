@@ -1,0 +1,190 @@
+// What a drafter asks of a draft model, whatever device runs it: a model that writes down its passes stands in for one.
+#include "spec/drafter.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace warpweave {
+namespace {
+
+constexpr int kPageSize = 4, kPagesOfRequest = 64;
+
+// Chooses 100, 101, 102, ... in the order of its logits rows, `topk` apart.
+class Recorder : public DraftModel {
+ public:
+  explicit Recorder(int max_rows = 1000) : max_rows_(max_rows) {}
+  int page_size() const override { return kPageSize; }
+  int max_rows() const override { return max_rows_; }
+  size_t weight_bytes() const override { return 0; }
+  size_t cache_bytes() const override { return 0; }
+  Status copy_pages(std::span<const PageCopy>) override { return {}; }
+  Status run(const DraftPass& pass, const BatchBuilder&) override {
+    if (fails) return Status::internal("told to fail");
+    passes.push_back(pass);
+    for (size_t i = 0; i < pass.logits_rows.size() * pass.topk; ++i) {
+      waiting_.push_back({next_token_++, -0.1f * static_cast<float>(i % pass.topk + 1)});
+    }
+    return {};
+  }
+  Result<std::span<const DraftChoice>> take_choices() override {
+    ++takes;
+    taken_ = std::exchange(waiting_, {});
+    return std::span<const DraftChoice>(taken_);
+  }
+
+  std::vector<DraftPass> passes;
+  int takes = 0;
+  bool fails = false;
+
+ private:
+  const int max_rows_;
+  int32_t next_token_ = 100;
+  std::vector<DraftChoice> waiting_, taken_;
+};
+
+// Requests of 10 tokens each that decode: row i has request i's last token.
+class Requests {
+ public:
+  Requests(int count, const DraftOptions& options, int num_slots, int max_rows = 1000) : states(count), prompts_(count), pages_(count) {
+    auto model = std::make_unique<Recorder>(max_rows);
+    recorder = model.get();
+    drafter = std::make_unique<Drafter>(std::move(model), options, num_slots, /*cache_group=*/0);
+    for (int i = 0; i < count; ++i) {
+      prompts_[i].assign(10, i);
+      pages_[i].resize(kPagesOfRequest);
+      std::iota(pages_[i].begin(), pages_[i].end(), 1 + i * kPagesOfRequest);
+    }
+  }
+
+  // Shows that the last token of these was followed by token 7.
+  void observe(const std::vector<int>& requests) {
+    const std::vector<DraftRow> rows = prepare(requests, 0);
+    const int32_t next = 7;
+    std::vector<ObservedRow> observed(requests.size());
+    for (ObservedRow& row : observed) row.sampled = {&next, 1};
+    ASSERT_TRUE(drafter->observe(builder_, rows, observed).ok());
+  }
+
+  std::vector<Proposal> draft(const std::vector<int>& requests, int nodes, bool tree = false) {
+    const std::vector<DraftRow> rows = prepare(requests, nodes);
+    std::vector<Proposal> out(requests.size());
+    for (Proposal& proposal : out) {
+      proposal.tokens.assign(nodes, 0);
+      if (tree) proposal.parents.assign(nodes, 0);
+    }
+    drafted = drafter->draft(builder_, rows, out);
+    return out;
+  }
+
+  std::vector<DraftState> states;
+  std::unique_ptr<Drafter> drafter;
+  Recorder* recorder = nullptr;
+  Status drafted;
+
+ private:
+  std::vector<DraftRow> prepare(const std::vector<int>& requests, int proposals) {
+    step_ = {};
+    std::vector<DraftRow> rows;
+    for (const int i : requests) {
+      StepRow& row = step_.rows.emplace_back();
+      row.id = i + 1;
+      row.start = 9;
+      row.num_tokens = row.num_logits = 1;
+      row.max_proposals = proposals;
+      row.sample_slot = static_cast<int>(rows.size());
+      row.input_ids = &prompts_[i].back();
+      row.pages = pages_[i].data();
+      row.num_pages = kPagesOfRequest;
+      row.pages_version = 1;
+      rows.push_back({.state = &states[i], .start = 9, .num_tokens = 1, .prefill = false, .prompt = prompts_[i], .output = {}});
+    }
+    step_.num_tokens = step_.num_samples = static_cast<int>(requests.size());
+    builder_.build(step_);
+    return rows;
+  }
+
+  Step step_;
+  BatchBuilder builder_{BatchCache{kPageSize, 1, -1}};
+  std::vector<std::vector<int32_t>> prompts_, pages_;
+};
+
+constexpr DraftOptions kEagleChain = {.eagle = true, .num_steps = 4, .topk = 1, .num_draft_tokens = 5};
+constexpr DraftOptions kStandaloneChain = {.eagle = false, .num_steps = 4, .topk = 1, .num_draft_tokens = 5};
+
+TEST(Drafter, TakesAChainsChoicesOnce) {
+  Requests requests(2, kStandaloneChain, 0);
+  const std::vector<Proposal> drafts = requests.draft({0, 1}, 4);
+  EXPECT_EQ(drafts[0].tokens, (std::vector<int32_t>{100, 102, 104, 106}));
+  EXPECT_EQ(drafts[1].tokens, (std::vector<int32_t>{101, 103, 105, 107}));
+  EXPECT_TRUE(drafts[0].is_chain());
+  ASSERT_EQ(requests.recorder->passes.size(), 4u);
+  EXPECT_EQ(requests.recorder->takes, 1);
+  EXPECT_EQ(requests.recorder->passes[0].rows(), 20) << "all that was not read yet";
+  EXPECT_EQ(requests.recorder->passes[1].input_ids, (std::vector<int32_t>{-1, -2})) << "what the pass before chose";
+  EXPECT_EQ(requests.recorder->passes[3].input_ids, (std::vector<int32_t>{-5, -6}));
+  EXPECT_EQ(requests.recorder->passes[3].positions, (std::vector<int32_t>{12, 12}));
+  EXPECT_EQ(requests.states[0].kv_len, 13);
+}
+
+TEST(Drafter, EagleGoesOnFromWhatItKept) {
+  Requests requests(2, kEagleChain, 4);
+  requests.observe({0, 1});
+  const std::vector<Proposal> drafts = requests.draft({1}, 4);
+  EXPECT_EQ(drafts[0].tokens, (std::vector<int32_t>{101, 102, 103, 104})) << "request 1's own first level";
+  ASSERT_EQ(requests.recorder->passes.size(), 4u);
+  const DraftPass& first = requests.recorder->passes[1];
+  EXPECT_EQ(first.input_ids, std::vector<int32_t>{101});
+  EXPECT_EQ(first.features, std::vector<int32_t>{requests.states[1].slot});
+  for (int pass = 2; pass < 4; ++pass) {
+    EXPECT_EQ(requests.recorder->passes[pass].features, requests.recorder->passes[pass - 1].keep);
+  }
+}
+
+TEST(Drafter, WhoWasNotSeenForLongestGivesItsSlotUp) {
+  Requests requests(3, kEagleChain, 2);
+  requests.observe({0});
+  requests.observe({1});
+  requests.observe({0});
+  requests.observe({2});  // in the slot that was request 1's
+  EXPECT_EQ(requests.states[2].slot, requests.states[1].slot);
+  EXPECT_EQ(requests.draft({1}, 4)[0].tokens, (std::vector<int32_t>{0, 0, 0, 0})) << "nothing is known of it";
+  EXPECT_EQ(requests.draft({0}, 1)[0].tokens, std::vector<int32_t>{102});
+  EXPECT_EQ(requests.draft({2}, 1)[0].tokens, std::vector<int32_t>{103});
+}
+
+TEST(Drafter, ReadsALongBacklogInPassesOfTheModelsSize) {
+  Requests requests(2, kStandaloneChain, 0, /*max_rows=*/8);
+  EXPECT_EQ(requests.draft({0, 1}, 1)[1].tokens, std::vector<int32_t>{101});
+  std::vector<int32_t> read;
+  for (const DraftPass& pass : requests.recorder->passes) {
+    EXPECT_LE(pass.rows(), 8);
+    read.insert(read.end(), pass.positions.begin(), pass.positions.end());
+  }
+  std::vector<int32_t> expected(20);
+  for (int i = 0; i < 20; ++i) expected[i] = i % 10;
+  EXPECT_EQ(read, expected);
+}
+
+TEST(Drafter, AFailedPassLeavesNoChoicesToTheNextDraft) {
+  Requests requests(2, kEagleChain, 4);
+  requests.observe({0, 1});
+  requests.recorder->fails = true;
+  requests.draft({0}, 4);
+  EXPECT_FALSE(requests.drafted.ok());
+  requests.recorder->fails = false;
+  requests.observe({0});
+  EXPECT_EQ(requests.draft({0}, 1)[0].tokens, std::vector<int32_t>{102});
+}
+
+TEST(Drafter, ATreeIsTakenLevelByLevel) {
+  Requests requests(1, {.eagle = true, .num_steps = 3, .topk = 2, .num_draft_tokens = 6}, 2);
+  requests.observe({0});
+  const Proposal tree = requests.draft({0}, 5, true)[0];
+  EXPECT_EQ(tree.size(), 5);
+  EXPECT_EQ(requests.recorder->takes, 3) << "the first level, and two more";
+  for (size_t i = 1; i < requests.recorder->passes.size(); ++i) EXPECT_FALSE(requests.recorder->passes[i].mask.empty());
+}
+
+}  // namespace
+}  // namespace warpweave
