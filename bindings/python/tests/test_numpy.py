@@ -179,7 +179,7 @@ def test_refusals_name_the_argument(rng):
     cases = [
         (NotImplementedError, "alibi_slopes", lambda: warpweave.flash_attn_func(q, q, q, alibi_slopes=[1])),
         (NotImplementedError, "dropout_p", lambda: warpweave.flash_attn_func(q, q, q, dropout_p=0.1)),
-        (NotImplementedError, "window_size", lambda: warpweave.flash_attn_func(q, q, q, window_size=(3, 3))),
+        (NotImplementedError, "window_size", lambda: warpweave.flash_attn_with_kvcache(q, q, q, window_size=(3, 3))),
         (NotImplementedError, "rotary_cos", lambda: warpweave.flash_attn_with_kvcache(q, q, q, rotary_cos=q)),
         (ValueError, "dtype is int32", lambda: warpweave.flash_attn_func(q.astype(np.int32), q, q)),
         (ValueError, "num_q_heads", lambda: warpweave.flash_attn_func(q[:, :, :3], q[:, :, :2], q[:, :, :2])),

@@ -39,9 +39,26 @@ def test_transposed_and_sliced_tensors():
     torch.testing.assert_close(warpweave.flash_attn_func(q, k, v).double(), sdpa(q, k, v), atol=2e-5, rtol=0)
 
 
-def test_grad_is_not_followed():
+def test_backward_raises():
     q = torch.randn(1, 5, 2, 32, requires_grad=True)
-    assert not warpweave.flash_attn_func(q, q, q).requires_grad
+    out = warpweave.flash_attn_func(q, q, q)
+    torch.testing.assert_close(out.double(), sdpa(q, q, q), atol=2e-5, rtol=0)
+    with pytest.raises(NotImplementedError, match="no gradients"):
+        out.sum().backward()
+    with pytest.raises(NotImplementedError, match="no gradients"):
+        warpweave.flash_attn_func(q, q, q, return_attn_probs=True)
+    with torch.no_grad():
+        assert not warpweave.flash_attn_func(q, q, q).requires_grad
+
+
+@pytest.mark.parametrize("window", [(2, 3), (0, 4), (-1, 1), (3, 100)])
+def test_windows_with_a_bound_on_the_right(window):
+    q, k, v = torch.randn(2, 9, 4, 32), torch.randn(2, 14, 2, 32), torch.randn(2, 14, 2, 32)
+    left, right = window
+    rows, tokens = torch.arange(5, 14)[:, None], torch.arange(14)[None]
+    sees = (tokens <= rows + right) & ((tokens >= rows - left) | torch.tensor(left < 0))
+    out = warpweave.flash_attn_func(q, k, v, window_size=window)
+    torch.testing.assert_close(out.double(), sdpa(q, k, v, attn_mask=sees), atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -73,6 +73,30 @@ def test_bidirectional_encoder_with_padding():
     torch.testing.assert_close(a[mask.bool()], b[mask.bool()], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("local", [4, 16, 200])
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_modernbert_windows(local, side):
+    """Layers that see local // 2 tokens on both sides, between layers that see all."""
+    config = transformers.ModernBertConfig(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+                                           num_attention_heads=4, local_attention=local, pad_token_id=0, cls_token_id=1,
+                                           sep_token_id=2, bos_token_id=1, eos_token_id=2)
+    ours, theirs = models(config, transformers.AutoModel)
+    tokens, mask = ids(2, 40), torch.ones(2, 40, dtype=torch.long)
+    if side != "none":
+        mask[1, slice(0, 11) if side == "left" else slice(29, 40)] = 0
+    with torch.no_grad():
+        a, b = (model(tokens, attention_mask=mask).last_hidden_state for model in (ours, theirs))
+    torch.testing.assert_close(a[mask.bool()], b[mask.bool()], atol=1e-4, rtol=1e-4)
+
+
+def test_training_raises():
+    ours, _ = models(transformers.LlamaConfig(**SIZES))
+    prompt = ids(1, 6)
+    loss = ours(prompt, labels=prompt).loss
+    with pytest.raises(NotImplementedError, match="no gradients"):
+        loss.backward()
+
+
 def test_packed_sequences():
     ours, _ = models(transformers.LlamaConfig(**SIZES))
     first, second = ids(1, 9, 1), ids(1, 14, 2)

@@ -3,6 +3,7 @@
 torch is never imported here: a torch tensor brings its module along.
 """
 
+import functools
 import sys
 
 import numpy as np
@@ -30,6 +31,35 @@ def readable(array):
         array = array.view(torch.uint8)
     # A capsule made like this waits for no stream: the caller's stream orders the work.
     return torch.utils.dlpack.to_dlpack(array) if array.is_cuda else array
+
+
+def wants_gradients(arrays):
+    """Whether torch would follow gradients through a function of `arrays`."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_grad_enabled() and any(
+        isinstance(array, torch.Tensor) and array.requires_grad for array in arrays)
+
+
+@functools.cache
+def _refusing_function():
+    torch = sys.modules["torch"]
+
+    class NoGradients(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, out, *inputs):
+            return out.view_as(out)
+
+        @staticmethod
+        def backward(ctx, *grads):
+            raise NotImplementedError("warpweave: attention has no gradients here; train with another one "
+                                      "(attn_implementation=\"sdpa\"), or run under torch.no_grad()")
+
+    return NoGradients
+
+
+def refusing_backward(out, inputs):
+    """`out`, a result of `inputs`: its backward raises, so that no gradient is lost in silence."""
+    return _refusing_function().apply(out, *inputs)
 
 
 def device_of(array):

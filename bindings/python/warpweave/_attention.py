@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import _core
-from ._arrays import dense_rows, device_of, empty, is_capturing, kv_format, q_dtype, readable, stream_of
+from ._arrays import (dense_rows, device_of, empty, is_capturing, kv_format, q_dtype, readable, refusing_backward, stream_of,
+                      wants_gradients)
 from ._runtime import plan
 
 
@@ -68,14 +69,30 @@ class Batch:
 
 
 def window_rules(causal, window_size):
-    """causal and window_left of a (left, right) window; refuses what no backend runs."""
+    """causal and window_left of a (left, right) window; refuses a bound to the right of a row."""
     left, right = (-1 if x is None else int(x) for x in window_size)
     if right == 0:
         causal = True
     elif right > 0 and not causal:
-        raise NotImplementedError(f"window_size: a bound of {right} tokens to the right does not run here; use causal "
-                                  "attention (right = 0) or none (-1)")
+        raise NotImplementedError(f"window_size: a bound of {right} tokens to the right does not run in this function; use "
+                                  "flash_attn_func, causal attention (right = 0) or none (-1)")
     return causal, left if left >= 0 else -1
+
+
+def windowed_batch(positions, begins, ends, first_pages, window):
+    """A window that ends behind its row: each row is a request of its own over pages of one token.
+
+    Of each row: its position, the tokens [begin, end) that its sequence has, and the page of that sequence's token 0.
+    `window`: how many tokens it sees on its left and on its right, -1 for all. A row outside [begin, end) sees nothing."""
+    left, right = (np.iinfo(np.int32).max if side < 0 else side for side in window)
+    inside = (positions >= begins) & (positions < ends)
+    first = np.where(inside, np.maximum(positions - left, begins), 0)
+    last = np.where(inside, np.minimum(positions + right, ends - 1), -1)
+    lens = last - first + 1
+    steps = np.arange(max(1, lens.max(initial=1)))
+    table = first_pages[:, None] + np.minimum(first[:, None] + steps, np.maximum(last, 0)[:, None])
+    rows = np.arange(len(positions) + 1, dtype=np.int32)
+    return Batch(rows, lens.astype(np.int32), table.astype(np.int32), page_size=1)
 
 
 def options_of(q, cache, rules, v_head_dim, page_size=0, tree=False):
@@ -107,9 +124,13 @@ def attend(q, cache, batch, rules, out=None, want_lse=False, lse=None):
 
 
 def run(chosen, q, cache, v_dim, sinks=None, out=None, want_lse=False, lse=None):
+    inputs = (q, cache.k, cache.v, sinks)
+    follows = wants_gradients(inputs)
+    if follows and (out is not None or want_lse):
+        raise NotImplementedError("out, lse: attention has no gradients here; call under torch.no_grad()")
     if out is None:
         out = empty(q, (*q.shape[:-1], v_dim))
     if want_lse and lse is None:
         lse = empty(q, q.shape[:-1], "float32")
     chosen.run(readable(dense_rows(q)), cache.core(), readable(out), readable(lse), readable(sinks), stream_of(q))
-    return out, lse
+    return (refusing_backward(out, inputs) if follows else out), lse

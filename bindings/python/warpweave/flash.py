@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import alike, dense_rows, host_ints, readable, stream_of, torch_of
-from ._attention import Batch, Cache, Rules, attend, window_rules
+from ._attention import Batch, Cache, Rules, attend, window_rules, windowed_batch
 from ._runtime import context
 
 
@@ -33,6 +33,15 @@ def _equal_lengths(batch, q_len, kv_len):
     return Batch(_steps(batch, q_len), np.full(batch, kv_len, np.int32), pages, page_size=max(1, kv_len))
 
 
+@functools.lru_cache(maxsize=16)
+def _two_sided(batch, q_len, kv_len, window):
+    rows = batch * q_len
+    positions = np.tile(np.arange(q_len) + kv_len - q_len, batch)
+    pages = np.repeat(np.arange(batch) * kv_len, q_len)
+    left, right = (-1 if side is None else int(side) for side in window)
+    return windowed_batch(positions, np.zeros(rows, np.int64), np.full(rows, kv_len), pages, (left, right))
+
+
 def _steps(count, step=1):
     return np.arange(count + 1, dtype=np.int32) * np.int32(step)
 
@@ -46,8 +55,14 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, out=None):
     """Attention of a batch of equal lengths. With return_attn_probs: (out, softmax_lse, None)."""
     _refuse(dropout_p=dropout_p or None, alibi_slopes=alibi_slopes)
-    arrays = _equal_lengths(q.shape[0], q.shape[1], k.shape[1])
-    rules = _rules(causal, window_size, softmax_scale, softcap, deterministic)
+    if not causal and window_size[1] is not None and window_size[1] > 0:
+        # A bound on the right: K and V as pages of one token, which every row has a list of.
+        k, v = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
+        arrays = _two_sided(q.shape[0], q.shape[1], k.shape[0] // q.shape[0], tuple(window_size))
+        rules = Rules(causal=True, scale=softmax_scale, softcap=softcap, deterministic=deterministic)
+    else:
+        arrays = _equal_lengths(q.shape[0], q.shape[1], k.shape[1])
+        rules = _rules(causal, window_size, softmax_scale, softcap, deterministic)
     out, lse = attend(q, Cache(*alike(k, v)), arrays, rules, out, want_lse=return_attn_probs)
     return (out, _lse_heads_first(lse), None) if return_attn_probs else out
 

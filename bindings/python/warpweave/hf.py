@@ -5,10 +5,12 @@
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="warpweave")
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ._arrays import alike, host_ints
-from ._attention import Batch, Cache, Rules, attend
+from ._attention import Batch, Cache, Rules, attend, windowed_batch
 
 NAME = "warpweave"
 
@@ -62,6 +64,8 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         cache = Cache(*alike(key[0], value[0]), hnd=True)
         out, _ = attend(query[0].transpose(0, 1), cache, rows, rules)
         return out[None], None
+    if sliding_window and not causal and sliding_window <= kv_len:
+        return _both_sides(query, key, value, attention_mask, rules, sliding_window - 1), None
     if attention_mask is None:
         arrays = _batch(batch, q_len, kv_len)
     else:
@@ -72,6 +76,25 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         arrays = _padded_batch(attention_mask, q_len, kv_len, k_step, causal)
     out, _ = attend(query.transpose(1, 2), cache, arrays, rules)
     return out, None
+
+
+def _both_sides(query, key, value, mask, rules, side):
+    """An encoder's window: a row sees `side` tokens before its own and `side` after it."""
+    batch, _, q_len, _ = query.shape
+    kv_len = key.shape[2]
+    if q_len != kv_len:
+        raise NotImplementedError(f"sliding_window: without causality it needs as many rows ({q_len}) as tokens ({kv_len})")
+    begins, counts = np.zeros(batch, np.int64), np.full(batch, kv_len)
+    if mask is not None:
+        begins, counts = _padding_of(mask.cpu().numpy())
+    (k, k_step), (v, v_step) = _token_pages(key), _token_pages(value)
+    if k_step != v_step:
+        (k, k_step), (v, _) = _token_pages(key.contiguous()), _token_pages(value.contiguous())
+    of_rows = lambda values: np.repeat(values, q_len)  # noqa: E731
+    arrays = windowed_batch(np.tile(np.arange(q_len), batch), of_rows(begins), of_rows(begins + counts),
+                            of_rows(np.arange(batch) * k_step), (side, side))
+    out, _ = attend(query.transpose(1, 2), Cache(k, v, hnd=True), arrays, replace(rules, causal=True, window_left=-1))
+    return out
 
 
 def _packed_starts(position_ids, attention_mask, batch, q_len, kv_len):
@@ -94,12 +117,7 @@ def _batch(batch, q_len, kv_len):
 def _padded_batch(mask, q_len, kv_len, page_step, causal):
     """Pages of one token, those of sequence b from b * page_step on. Rows that stand in the padding become
     requests that see nothing."""
-    mask = mask.cpu().numpy()
-    lens = mask.sum(axis=1)
-    first = np.where(lens > 0, mask.argmax(axis=1), 0)
-    index = np.arange(mask.shape[1])
-    if not (((index >= first[:, None]) & (index < (first + lens)[:, None])) == mask).all():
-        raise NotImplementedError("attention_mask: padding inside a sequence does not run here, only on its left or right")
+    first, lens = _padding_of(mask.cpu().numpy())
     q_indptr, kv_lens, tables = [0], [], []
 
     def add(rows, sequence, kv):
@@ -119,6 +137,16 @@ def _padded_batch(mask, q_len, kv_len, page_step, causal):
         add(seeing, sequence, count)
         add(q_len - blind - seeing, sequence, 0)
     return Batch(np.asarray(q_indptr, np.int32), np.asarray(kv_lens, np.int32), np.asarray(tables, np.int32), page_size=1)
+
+
+def _padding_of(mask):
+    """Where each sequence begins, and how many tokens it has."""
+    lens = mask.sum(axis=1)
+    first = np.where(lens > 0, mask.argmax(axis=1), 0)
+    index = np.arange(mask.shape[1])
+    if not (((index >= first[:, None]) & (index < (first + lens)[:, None])) == mask).all():
+        raise NotImplementedError("attention_mask: padding inside a sequence does not run here, only on its left or right")
+    return first, lens
 
 
 def _token_pages(tensor):
