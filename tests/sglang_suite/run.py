@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Runs the server tests of an SGLang checkout against this server; prints what passed, failed and was skipped.
 
-    WARPWEAVE_PROGRAM=build/warpweave python3 tests/sglang_suite/run.py --checkout DIR [-k EXPRESSION] [--json FILE]
+    WARPWEAVE_PROGRAM=build/warpweave python3 tests/sglang_suite/run.py --checkout DIR [FILE ...]
+        [-k EXPRESSION] [--json FILE]
+
+With FILEs (as named below, or the end of such a name) only those run; --json adds their results to those in the file.
 """
 
 import argparse
@@ -47,16 +50,19 @@ class Results:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--checkout", type=pathlib.Path, required=True)
+    parser.add_argument("files", nargs="*")
     parser.add_argument("-k", dest="expression")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     shims.install(args.checkout.resolve())
     folders = [args.checkout / "test" / name for name in ("srt", "registered")]
-    files = [str(folder / name) for folder in folders for name in FILES if (folder / name).exists()]
+    wanted = [name for name in FILES if not args.files or name.endswith(tuple(args.files))]
+    files = [str(folder / name) for folder in folders for name in wanted if (folder / name).exists()]
     if not files:
         sys.exit(f"{args.checkout}: no test/srt or test/registered with server tests")
     results = Results()
-    flags = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--import-mode=importlib"]
+    flags = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "--continue-on-collection-errors",
+             "--import-mode=importlib"]
     if args.expression:
         flags += ["-k", args.expression]
     pytest.main([*flags, *files], plugins=[results])
@@ -66,7 +72,18 @@ def main():
     for flag, reason in shims.DROPPED.items():
         print("REFUSED", flag, reason)
     if args.json:
-        args.json.write_text(json.dumps({"outcome": results.outcome, "reason": results.reason}, indent=1))
+        add_to(args.json, results)
+
+
+def add_to(path, results):
+    """Results of earlier pieces stay, those of tests that ran again are replaced."""
+    known = json.loads(path.read_text()) if path.exists() else {"outcome": {}, "reason": {}}
+    for name, outcome in results.outcome.items():
+        known["outcome"][name] = outcome
+        known["reason"].pop(name, None)
+    known["reason"].update(results.reason)
+    path.write_text(json.dumps(known, indent=1))
+    print("all pieces:", dict(collections.Counter(known["outcome"].values())))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Stands in for the modules of sglang that its server tests import."""
 
 import ast
-import functools
 import json
 import os
 import pathlib
-import shutil
 import signal
-import struct
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +15,9 @@ import unittest
 
 import requests
 
+from stand_ins import TALE, model_folder, tale_tensors
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TALE = ROOT / "models" / "tale-llama"
 URL = "http://127.0.0.1:21000"
 HELPERS = ("run_logprob_check", "send_generate_requests", "send_concurrent_generate_requests", "get_similarities")
 START_SECONDS = 60
@@ -40,6 +39,7 @@ class Tokenizer:
         special = json.loads((TALE / "special_tokens_map.json").read_text())
         end = special["eos_token"]
         self.eos_token = end["content"] if isinstance(end, dict) else end
+        self.bos_token_id = None  # none is put before a prompt
         self.eos_token_id = self.inner.token_to_id(self.eos_token)
 
     def encode(self, text, add_special_tokens=True):
@@ -49,37 +49,21 @@ class Tokenizer:
         return self.inner.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def __call__(self, text, return_tensors=None):
-        return {"input_ids": [self.encode(text)] if return_tensors else self.encode(text)}
+        import numpy
+
+        return {"input_ids": numpy.array([self.encode(text)]) if return_tensors else self.encode(text)}
 
 
-def made_folder(name, changes, tensors=None):
-    """tale-llama with changes of its configuration and further tensors: a folder in the temporary directory."""
-    folder = pathlib.Path(tempfile.gettempdir()) / f"warpweave-sglang-suite-{name}"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(TALE, folder)
-    config = {**json.loads((TALE / "config.json").read_text()), **changes}
-    (folder / "config.json").write_text(json.dumps(config))
-    data = (TALE / "model.safetensors").read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header, body = json.loads(data[8:8 + size]), data[8 + size:]
-    for tensor, (shape, values) in (tensors or {}).items():
-        packed = struct.pack(f"<{len(values)}f", *values)
-        header[tensor] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + len(packed)]}
-        body += packed
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
-    return folder
+class ReferenceModel:
+    """The one thing that the tests ask of transformers' models: the embeddings of tokens."""
 
+    def get_input_embeddings(self):
+        import numpy
 
-@functools.cache
-def model_folder(name):
-    """What stands for a model of the tests: a longer context than tale-llama's own, and a label for a cross-encoder."""
-    if "cross-encoder" not in name and "reranker" not in name.lower():
-        return made_folder("llama", {"max_position_embeddings": 32768})
-    hidden = json.loads((TALE / "config.json").read_text())["hidden_size"]
-    return made_folder("cross-encoder", {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "relevant"}},
-                       {"score.weight": ([1, hidden], [0.01 * (i % 7 - 3) for i in range(hidden)])})
+        _, shape, data = tale_tensors()["model.embed_tokens.weight"]
+        bits = numpy.frombuffer(data, dtype="<u2").astype("<u4") << 16  # bfloat16 to float
+        rows = bits.view("<f4").reshape(shape)
+        return lambda ids: rows[ids]
 
 
 def is_flag(word):
@@ -107,14 +91,17 @@ def refused_flag(text, flags):
     return None, text[-500:]
 
 
-def try_start(model, port, flags, api_key):
+def try_start(model, folder, port, flags, api_key):
     program = os.environ.get("WARPWEAVE_PROGRAM", str(ROOT / "build" / "warpweave"))
-    command = [program, "serve", "--model-path", str(model_folder(model)), "--served-model-name", model, "--any-model-name",
-               "--port", port, "--device", "cpu", "--constrained-json-disable-any-whitespace", *flags]
+    command = [program, "serve", "--model-path", str(folder), "--served-model-name", model, "--any-model-name",
+               "--port", port, "--device", "cpu", "--threads", "1", "--constrained-json-disable-any-whitespace", *flags]
     if api_key:
         command += ["--api-key", api_key]
     if port in RUNNING:  # a class that failed in its start left it
         kill_process_tree(RUNNING.pop(port).pid)
+    with socket.socket() as taken:
+        if taken.connect_ex(("127.0.0.1", int(port))) == 0:
+            raise RuntimeError(f"another server answers on port {port}; stop it first")
     log = tempfile.TemporaryFile(mode="w+")
     process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + START_SECONDS
@@ -135,8 +122,12 @@ def try_start(model, port, flags, api_key):
 
 def popen_launch_server(model, base_url, timeout=0, api_key=None, other_args=(), env=None, **_):
     flags = [str(word) for word in other_args]
+    test = sys._getframe(1).f_globals["__name__"]  # the test file that starts the server
+    folder = model_folder(model, test)
+    if test.endswith("test_start_profile"):  # run as a program it says so by an environment variable
+        flags += ["--profile-dir", str(pathlib.Path.cwd() / "profiler_dir")]
     while True:
-        process, text = try_start(model, base_url.rsplit(":", 1)[1].split("/")[0], flags, api_key)
+        process, text = try_start(model, folder, base_url.rsplit(":", 1)[1].split("/")[0], flags, api_key)
         if process is not None:
             return process
         name, reason = refused_flag(text, flags)
@@ -159,10 +150,19 @@ def constants_and_helpers(checkout):
     source = (checkout / "python/sglang/test/test_utils.py").read_text()
     kept = []
     for node in ast.parse(source).body:
-        text_constant = isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.Name)) and node.targets[0].id.isupper()
+        names_text = isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.Name))
+        text_constant = names_text and node.targets[0].id.isupper()
         if text_constant or (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in HELPERS):
             kept.append(node)
     return ast.Module(body=kept, type_ignores=[])
+
+
+def rerank_documents(checkout):
+    """The queries and documents of the checkout's runners."""
+    for node in ast.parse((checkout / "python/sglang/test/runners.py").read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "TEST_RERANK_QUERY_DOCS":
+            return ast.literal_eval(node.value)
+    raise RuntimeError("no TEST_RERANK_QUERY_DOCS in the checkout's runners.py")
 
 
 def module(name, **members):
@@ -205,21 +205,20 @@ class Anything(types.ModuleType):
 
 def install(checkout):
     import asyncio
+    import aiohttp
     from typing import Tuple, List, Optional
     import numpy
 
-    utils = module("sglang.test.test_utils", unittest=unittest, requests=requests, asyncio=asyncio, np=numpy, Tuple=Tuple,
-                   List=List, Optional=Optional, os=os, time=time)
+    utils = module("sglang.test.test_utils", unittest=unittest, requests=requests, asyncio=asyncio, aiohttp=aiohttp,
+                   np=numpy, Tuple=Tuple, List=List, Optional=Optional, os=os, time=time)
     exec(compile(constants_and_helpers(checkout), "test_utils.py", "exec"), utils.__dict__)
     utils.__dict__.update(
         DEFAULT_URL_FOR_TEST=URL, DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH=START_SECONDS, CustomTestCase=CustomTestCase,
         popen_launch_server=popen_launch_server, run_and_check_memory_leak=run_and_check_memory_leak,
         is_in_ci=lambda: True, is_in_amd_ci=lambda: False)
-    documents = [{"query": "How many people live in Berlin?",
-                  "documents": ["Berlin had 3,520,031 people in 2015.", "Berlin is known for its museums."]}]
     module("sglang")
     module("sglang.test")
-    module("sglang.test.runners", TEST_RERANK_QUERY_DOCS=documents)
+    module("sglang.test.runners", TEST_RERANK_QUERY_DOCS=rerank_documents(checkout))
     module("sglang.test.ci")
     module("sglang.test.ci.ci_register", register_cuda_ci=lambda *a, **k: None, register_amd_ci=lambda *a, **k: None,
            register_cpu_ci=lambda *a, **k: None)
@@ -229,6 +228,10 @@ def install(checkout):
         module(name, get_tokenizer=lambda *_, **__: Tokenizer())
     module("sglang.srt.sampling")
     sys.modules["sglang.srt.sampling.custom_logit_processor"] = Anything("sglang.srt.sampling.custom_logit_processor")
+    module("sglang.lang")
+    sys.modules["sglang.lang.chat_template"] = Anything("sglang.lang.chat_template")
+    for name in ("PIL", "torch"):
+        sys.modules.setdefault(name, Anything(name))
     tokenizers = types.SimpleNamespace(from_pretrained=lambda *_, **__: Tokenizer())
-    module("transformers", AutoTokenizer=tokenizers, AutoProcessor=None, AutoModelForCausalLM=None)
-    sys.modules.setdefault("torch", Anything("torch"))
+    models = types.SimpleNamespace(from_pretrained=lambda *_, **__: ReferenceModel())
+    module("transformers", AutoTokenizer=tokenizers, AutoProcessor=None, AutoModelForCausalLM=models)
