@@ -116,6 +116,11 @@ std::string linear_names_that_run(const SelectionInput& input, AttentionPhase ph
   return text.empty() ? "none" : text;
 }
 
+// The field's default, but for prompts on Hopper: there WGMMA takes them faster (docs/gpu.md).
+std::string_view default_linear_backend(DeviceArch arch, AttentionPhase phase) {
+  return arch == A::sm_90 && phase == AttentionPhase::prefill ? "cutedsl" : "triton";
+}
+
 Result<std::string> resolve_linear(const SelectionInput& input, const AttentionFlags& flags,
                                    AttentionPhase phase, std::vector<std::string>& reasons) {
   const bool prefill = phase == AttentionPhase::prefill;
@@ -125,7 +130,7 @@ Result<std::string> resolve_linear(const SelectionInput& input, const AttentionF
   const std::string& asked = inherited ? flags.linear_attn_backend : own;
   const std::string flag = inherited ? "--linear-attn-backend"
                                      : fmt::format("--linear-attn-{}-backend", phase_name(phase));
-  const std::string name = asked.empty() ? "triton" : asked;
+  const std::string name = asked.empty() ? std::string(default_linear_backend(input.hardware->arch, phase)) : asked;
   if (!knows(kLinearNames, name)) return unknown_name(flag, name, kLinearNames);
   const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
   if (caps == nullptr || !caps->phases.has(phase)) {

@@ -50,8 +50,8 @@ TEST(SparseLayers, Refusals) {
   expect_refused("h200", llama(), backend_flag("nsa"), "--attention-backend", "no MHA kernels");
 }
 
-TEST(LinearLayers, DefaultIsTritonAndPhasesInherit) {
-  for (const char* hardware : {"h200", "mi300x", "ascend", "cpu"}) {
+TEST(LinearLayers, DefaultIsTritonButForPromptsOnHopperAndPhasesInherit) {
+  for (const char* hardware : {"a100", "mi300x", "ascend", "cpu"}) {
     const auto resolved = select(hardware, qwen_next());
     ASSERT_TRUE(resolved.ok()) << hardware << ": " << resolved.status().message();
     EXPECT_EQ(resolved->linear.prefill, "triton") << hardware;
@@ -61,8 +61,9 @@ TEST(LinearLayers, DefaultIsTritonAndPhasesInherit) {
   flags.linear_attn_decode_backend = "cutedsl";
   const auto resolved = select("h200", qwen_next(), flags);
   ASSERT_TRUE(resolved.ok()) << resolved.status().message();
-  EXPECT_EQ(resolved->linear.prefill, "triton");
+  EXPECT_EQ(resolved->linear.prefill, "cutedsl");
   EXPECT_EQ(resolved->linear.decode, "cutedsl");
+  EXPECT_EQ(select("h200", qwen_next())->linear.decode, "triton");
   EXPECT_TRUE(select("h200", llama())->linear.prefill.empty());
 }
 
@@ -97,7 +98,8 @@ TEST(LinearLayers, EachOfTheThreeIsChosenApart) {
            {"xeon", "triton", "cpu", "", 0, "cpu", "triton", "", "decode: --linear-attn-backend -> triton"},
            {"h200", "flashinfer", "", "", 0, "flashinfer", "flashinfer", "", "prefill: --linear-attn-backend"},
            {"h200", "cutedsl", "", "", 0, "cutedsl", "cutedsl", "", "prefill: --linear-attn-backend -> cutedsl, as asked; its kernels: linear_wgmma"},
-           {"h200", "", "", "", 0, "triton", "triton", "", "prefill: unset -> triton, the default; its kernels: linear_tile"},
+           {"h200", "", "", "", 0, "cutedsl", "triton", "", "prefill: unset -> cutedsl, the default; its kernels: linear_wgmma"},
+           {"a100", "", "", "", 0, "triton", "triton", "", "prefill: unset -> triton, the default; its kernels: linear_tile"},
            {"h200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "cutedsl", "target verify: cutedsl, as decode"},
            {"b200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "triton",
             "because cutedsl has no verify kernel for chains"},
