@@ -67,14 +67,11 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   x_.use(team);
   const LinearInput last = x_.normed(weights_.final_norm, weights_.lm_head, first_row, rows);
   // What follows rounds near-equal logits to equal ones, so the best of a row is known only after it.
-  const bool capped = spec_.final_softcap > 0, changed = capped || spec_.logit_scale != 1;
+  const bool changed = spec_.final_softcap > 0 || spec_.logit_scale != 1;
   weights_.lm_head.forward(
       last, {.data = out.values, .row_stride = vocab, .best = changed ? nullptr : out.best}, team);
   if (!changed) return;
-  team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
-    scale_inplace(out.values + begin * vocab, spec_.logit_scale, (end - begin) * vocab);
-  });
-  if (capped) softcap_inplace(out.values, spec_.final_softcap, rows * vocab, team);
+  scale_and_cap(out.values, rows, team);
   if (out.best == nullptr) return;
   team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -82,6 +79,16 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
       out.best[r] = {out.values[r * vocab + column], static_cast<int32_t>(column)};
     }
   });
+}
+
+void DecoderModel::scale_and_cap(float* logits, int64_t rows, ThreadTeam& team) const {
+  const int64_t vocab = spec_.vocab_size;
+  if (spec_.logit_scale != 1) {
+    team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+      scale_inplace(logits + begin * vocab, spec_.logit_scale, (end - begin) * vocab);
+    });
+  }
+  if (spec_.final_softcap > 0) softcap_inplace(logits, spec_.final_softcap, rows * vocab, team);
 }
 
 void DecoderModel::states(int64_t first_row, int64_t rows, float* out, ThreadTeam& team) {
@@ -100,7 +107,7 @@ void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTea
 void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team) const {
   weights_.lm_head.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size},
                            {.data = out, .row_stride = spec_.vocab_size}, team);
-  if (spec_.final_softcap > 0) softcap_inplace(out, spec_.final_softcap, count * spec_.vocab_size, team);
+  scale_and_cap(out, count, team);
 }
 
 void DecoderModel::look_for_nan(int layer, std::string_view part) {

@@ -96,6 +96,8 @@ class DecoderModel {
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
+  // What follows the product with the head, on its result [rows, vocab].
+  void scale_and_cap(float* logits, int64_t rows, ThreadTeam& team) const;
   void look_for_nan(int layer, std::string_view part);
 
   ModelConfig config_;

@@ -116,6 +116,20 @@ TEST_P(FamilyTest, LogitsOfTheLastRowsAreThoseOfAllRows) {
   }
 }
 
+// A draft model shares the head; its logits are the target's own where the rows are.
+TEST_P(FamilyTest, TheHeadAloneGivesTheSameLogits) {
+  const Golden golden = read_golden(GetParam());
+  auto run = open_or_fail(model_path(GetParam()));
+  ASSERT_NE(run, nullptr);
+  run->model().keep_hidden(true);
+  const auto all = run->feed(golden.prompt);
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  std::vector<float> from_head(all->size());
+  run->model().head_logits(run->model().hidden(), static_cast<int64_t>(golden.prompt.size()), from_head.data(),
+                           run->team());
+  EXPECT_LE(max_difference(from_head, *all), kTolerance);
+}
+
 // Selection refuses these pairs; here backends are created directly.
 bool lacks_a_feature(const Caps& caps, const ModelConfig& config) {
   const auto& sliding = config.sliding_layers;
