@@ -15,7 +15,6 @@
 #include "model/build_decoder.h"
 #include "model/gguf.h"
 #include "model/model_bundle.h"
-#include "model/rope_frequencies.h"
 #include "model/testing/paged_run.h"
 #include "ops/elementwise.h"
 
@@ -527,93 +526,6 @@ TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
                      {"bad.gguf", field.key, "must be from"});
     }
   }
-}
-
-json tiny_config() {
-  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", 96},
-          {"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 4},
-          {"num_attention_heads", 4}, {"max_position_embeddings", 128}};
-}
-
-// Every number of a configuration at every hostile value: refused with its name, or of use to a decoder.
-TEST(Config, NumbersAreRefusedByNameOrOfUse) {
-  json base = tiny_config();
-  base["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {"rope_theta", 1e4},
-                             {"original_max_position_embeddings", 64}, {"beta_fast", 32.0}, {"beta_slow", 1.0},
-                             {"attention_factor", 1.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
-                             {"partial_rotary_factor", 1.0}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
-  base.update({{"num_key_value_heads", 4}, {"head_dim", 8}, {"rms_norm_eps", 1e-6}, {"attn_logit_softcapping", 50.0},
-               {"final_logit_softcapping", 30.0}, {"query_pre_attn_scalar", 16}, {"sliding_window", 16},
-               {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16},
-               {"decoder_sparse_step", 1}, {"rope_local_base_freq", 1e4}, {"eos_token_id", 3}, {"bos_token_id", 2}});
-  ASSERT_TRUE(parse_config_json(base.dump()).ok()) << parse_config_json(base.dump()).status().message();
-  const char* const kHostile[] = {"0", "-0.0", "-1", "-2147483648", "2147483648", "9223372036854775807", "1e308",
-                                  "-1e308", "5e-324", "1.5", "1e-40", "true", "\"1\"", "[]", "{}"};
-  const auto check = [&](const json& config, const std::string& key, const char* value) {
-    const auto parsed = parse_config_json(config.dump());
-    if (!parsed.ok()) {
-      EXPECT_NE(parsed.status().message().find(key), std::string::npos) << key << "=" << value << ": " << parsed.status().message();
-      return;
-    }
-    EXPECT_TRUE(parsed->norm_eps > 1e-20 && parsed->norm_eps <= 1) << key << "=" << value;
-    for (double cap : {parsed->attention_softcap, parsed->final_softcap}) EXPECT_TRUE(cap >= 1e-3 && cap < 1e10) << key << "=" << value;
-    EXPECT_GE(parsed->experts_per_token, parsed->num_experts > 0 ? 1 : 0);
-    const RopeFrequencies f = rope_frequencies(parsed->rope, parsed->head_dim, parsed->max_position_embeddings, 4096);
-    EXPECT_FALSE(f.inv_freq.empty()) << key << "=" << value;
-    for (double frequency : f.inv_freq) EXPECT_TRUE(frequency > 0 && std::isfinite(frequency)) << key << "=" << value;
-    EXPECT_TRUE(f.attention_factor > 0 && std::isfinite(f.attention_factor)) << key << "=" << value;
-  };
-  for (const auto& [key, unused] : base.items()) {
-    if (!base[key].is_number()) continue;
-    for (const char* value : kHostile) {
-      json config = base;
-      config[key] = json::parse(value);
-      check(config, key, value);
-    }
-  }
-  for (const auto& [key, unused] : base["rope_parameters"].items()) {
-    if (!base["rope_parameters"][key].is_number()) continue;
-    for (const char* type : {"yarn", "llama3", "linear"}) {
-      for (const char* value : kHostile) {
-        json config = base;
-        config["rope_parameters"]["rope_type"] = type;
-        config["rope_parameters"][key] = json::parse(value);
-        check(config, key, value);
-      }
-    }
-  }
-}
-
-TEST(Config, OlderRopeSpellingsMeanTheSame) {
-  json config = tiny_config();
-  config["rope_theta"] = 500000.0;
-  config["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
-  const auto parsed = parse_config_json(config.dump());
-  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-  EXPECT_EQ(parsed->rope.type, RopeConfig::Type::linear);
-  EXPECT_EQ(parsed->rope.theta, 500000.0);
-  EXPECT_EQ(parsed->rope.factor, 4.0);
-  EXPECT_EQ(parsed->num_kv_heads, 4);
-  EXPECT_EQ(parsed->head_dim, 8);
-}
-
-TEST(Config, WindowsWithoutLayerTypes) {
-  json config = tiny_config();
-  config["sliding_window"] = 16;
-  const auto slides = [&](const char* type, json more) {
-    config["model_type"] = type;
-    json merged = config;
-    merged.update(more);
-    const auto parsed = parse_config_json(merged.dump());
-    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
-    return parsed->sliding_layers;
-  };
-  EXPECT_EQ(slides("mistral", json::object()), (std::vector<bool>{1, 1, 1, 1}));
-  EXPECT_EQ(slides("gemma2", json::object()), (std::vector<bool>{1, 0, 1, 0}));
-  EXPECT_EQ(slides("gemma3_text", {{"sliding_window_pattern", 3}}), (std::vector<bool>{1, 1, 0, 1}));
-  EXPECT_EQ(slides("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 3}}),
-            (std::vector<bool>{0, 0, 0, 1}));
-  EXPECT_EQ(slides("qwen2", {{"use_sliding_window", false}}), (std::vector<bool>{0, 0, 0, 0}));
 }
 
 }  // namespace
