@@ -379,9 +379,6 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   read_quantization(parsed.contains("quantization_config") ? parsed : object, config, out);
   read_moe(config, out);
   read_ropes(config, out);
-  if (out.rope_head_dim() * out.rope.partial_rotary_factor < 2) {
-    config.fail("partial_rotary_factor", "leaves no dimension of a head to rotate");
-  }
   read_linear_attention(config, out);
   if (config.status().ok()) read_window(config, out);
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");

@@ -18,10 +18,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
        config->sliding_layers.size() != static_cast<size_t>(config->num_layers))) {
     std::abort();
   }
-  for (double f : warpweave::rope_frequencies(config->rope, config->head_dim,
-                                              config->max_position_embeddings,
-                                              config->max_position_embeddings).inv_freq) {
-    if (!std::isfinite(f)) std::abort();
+  for (const warpweave::RopeConfig& rope : {config->rope, config->local_rope.value_or(config->rope)}) {
+    for (const double f : warpweave::rope_frequencies(rope, config->rope_head_dim(), config->max_position_embeddings,
+                                                      config->max_position_embeddings).inv_freq) {
+      if (!std::isfinite(f)) std::abort();
+    }
   }
   if (const auto family = warpweave::find_family(config->architecture); family.ok()) {
     (void)family->traits(*config);

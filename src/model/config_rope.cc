@@ -83,30 +83,47 @@ RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   return rope;
 }
 
-void check_longrope(ConfigReader& config, ModelConfig& out) {
-  if (out.rope.original_max_positions == 0) {
-    out.rope.original_max_positions = config.integer("original_max_position_embeddings", 0, 0, 1 << 28);
+void check_longrope(ConfigReader& config, int head_dim, RopeConfig& rope) {
+  if (rope.original_max_positions == 0) {
+    rope.original_max_positions = config.integer("original_max_position_embeddings", 0, 0, 1 << 28);
   }
-  const size_t frequencies = static_cast<size_t>(out.rope_head_dim() * out.rope.partial_rotary_factor) / 2;
-  if (out.rope.short_factors.size() != frequencies) {
+  const size_t frequencies = static_cast<size_t>(head_dim * rope.partial_rotary_factor) / 2;
+  if (rope.short_factors.size() != frequencies) {
     config.fail("rope_scaling", "short_factor and long_factor must hold " + std::to_string(frequencies) + " values");
   }
-  if (out.rope.original_max_positions < 2) {
+  if (rope.original_max_positions < 2) {
     config.fail("original_max_position_embeddings", "must be at least 2 for longrope");
   }
 }
 
-// Trained with max_position_embeddings, stretched by the factor. With alpha (HunYuan) that is the stretched length, and
-// the frequencies are the same for every length.
-void extend_dynamic(ConfigReader& config, ModelConfig& out) {
-  RopeConfig& rope = out.rope;
-  if (out.rope_head_dim() * rope.partial_rotary_factor < 4) {
-    return config.fail("rope_scaling", "of type dynamic needs at least 4 rotated dimensions of a head");
+// Whether the factor stretches the context that the file gives. With alpha (HunYuan) the file gives the stretched
+// length, and the frequencies are the same for every length.
+bool stretches_context(const RopeConfig& rope) {
+  return rope.type == RopeConfig::Type::dynamic && rope.alpha == 0 && rope.original_max_positions == 0;
+}
+
+void check_rope(ConfigReader& config, const ModelConfig& model, RopeConfig& rope) {
+  const int head_dim = model.rope_head_dim();
+  if (head_dim * rope.partial_rotary_factor < 2) {
+    config.fail("partial_rotary_factor", "leaves no dimension of a head to rotate");
   }
-  if (rope.alpha > 0 || rope.original_max_positions > 0) return;
-  const double longest = std::min(out.max_position_embeddings * rope.factor, static_cast<double>(1 << 28));
-  rope.original_max_positions = out.max_position_embeddings;
-  out.max_position_embeddings = static_cast<int>(longest);
+  if (rope.type == RopeConfig::Type::longrope) check_longrope(config, head_dim, rope);
+  if (rope.type == RopeConfig::Type::dynamic && head_dim * rope.partial_rotary_factor < 4) {
+    config.fail("rope_scaling", "of type dynamic needs at least 4 rotated dimensions of a head");
+  }
+  if (stretches_context(rope)) rope.original_max_positions = model.max_position_embeddings;
+}
+
+// Of layers with a sliding window, where it is another than that of full attention.
+std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* parameters, double theta, const ModelConfig& model) {
+  if (parameters != nullptr) {
+    if (!parameters->contains("sliding_attention")) return std::nullopt;
+    return read_rope(config, &(*parameters)["sliding_attention"], theta);
+  }
+  RopeConfig local;
+  local.theta = config.number("rope_local_base_freq", model.model_type == "olmo3" ? model.rope.theta : 1e4, kRopeThetaRange);
+  // The windows of OLMo 3 are not stretched.
+  return config.has("rope_local_base_freq") || model.model_type == "olmo3" ? std::optional(local) : std::nullopt;
 }
 
 }  // namespace
@@ -115,23 +132,16 @@ void extend_dynamic(ConfigReader& config, ModelConfig& out) {
 void read_ropes(ConfigReader& config, ModelConfig& out) {
   const double theta = config.number("rope_theta", out.model_type == "smollm3" ? 2e6 : 1e4, kRopeThetaRange);
   const json* parameters = config.find("rope_parameters");
-  if (parameters != nullptr && parameters->is_object() && parameters->contains("full_attention")) {
-    out.rope = read_rope(config, &(*parameters)["full_attention"], theta);
-    if (parameters->contains("sliding_attention")) {
-      out.local_rope = read_rope(config, &(*parameters)["sliding_attention"], theta);
-    }
-    return;
-  }
-  out.rope = read_rope(config, parameters != nullptr ? parameters : config.find("rope_scaling"), theta);
-  if (out.rope.type == RopeConfig::Type::longrope) check_longrope(config, out);
-  if (out.rope.type == RopeConfig::Type::dynamic) extend_dynamic(config, out);
-  if (config.has("rope_local_base_freq")) {
-    out.local_rope = RopeConfig{};
-    out.local_rope->theta = config.number("rope_local_base_freq", 10000.0, kRopeThetaRange);
-  } else if (out.model_type == "olmo3") {  // whose windows are not stretched
-    out.local_rope = RopeConfig{};
-    out.local_rope->theta = out.rope.theta;
-  }
+  const bool by_layer_type = parameters != nullptr && parameters->is_object() && parameters->contains("full_attention");
+  const json* section = parameters != nullptr ? parameters : config.find("rope_scaling");
+  out.rope = read_rope(config, by_layer_type ? &(*parameters)["full_attention"] : section, theta);
+  out.local_rope = read_local_rope(config, by_layer_type ? parameters : nullptr, theta, out);
+  const bool stretched = stretches_context(out.rope);
+  check_rope(config, out, out.rope);
+  if (out.local_rope) check_rope(config, out, *out.local_rope);
+  if (!stretched) return;
+  const double longest = std::min(out.max_position_embeddings * out.rope.factor, static_cast<double>(1 << 28));
+  out.max_position_embeddings = static_cast<int>(longest);
 }
 
 void read_nope_layers(ConfigReader& config, ModelConfig& out) {

@@ -81,6 +81,46 @@ TEST(Config, OlderRopeSpellingsMeanTheSame) {
   EXPECT_EQ(parsed->head_dim, 8);
 }
 
+// A rope for each kind of layer is held to the same rules as one for all.
+TEST(Config, RopesOfLayerTypesAreChecked) {
+  const auto parse = [](const json& full, const json& sliding) {
+    json config = tiny_config();
+    config["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", sliding}};
+    return parse_config_json(config.dump());
+  };
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 1e4}};
+  const json dynamic = {{"rope_type", "dynamic"}, {"rope_theta", 1e4}, {"factor", 4.0}};
+  const json longrope = {{"rope_type", "longrope"}, {"rope_theta", 1e4}, {"short_factor", {1.0, 1.0}},
+                         {"long_factor", {2.0, 2.0}}, {"original_max_position_embeddings", 64}};
+
+  const auto stretched = parse(dynamic, plain);
+  ASSERT_TRUE(stretched.ok()) << stretched.status().message();
+  EXPECT_EQ(stretched->max_position_embeddings, 4 * 128);
+  EXPECT_EQ(stretched->rope.original_max_positions, 128);
+  for (const double f : rope_frequencies(stretched->rope, 8, 512, 512).inv_freq) EXPECT_GT(f, 0);
+
+  const auto local = parse(plain, dynamic);
+  ASSERT_TRUE(local.ok()) << local.status().message();
+  EXPECT_EQ(local->max_position_embeddings, 128) << "layers with full attention are not stretched";
+  EXPECT_EQ(local->local_rope->original_max_positions, 128);
+
+  json whole = longrope;
+  whole["short_factor"] = whole["long_factor"] = {1.0, 1.0, 1.0, 1.0};
+  EXPECT_TRUE(parse(whole, plain).ok());
+  json unknown = whole;
+  unknown.erase("original_max_position_embeddings");
+  json thin = plain;
+  thin["partial_rotary_factor"] = 0.01;
+  for (const auto& [full, sliding, rule] : {std::tuple{longrope, plain, "must hold 4 values"},
+                                            std::tuple{plain, longrope, "must hold 4 values"},
+                                            std::tuple{unknown, plain, "must be at least 2 for longrope"},
+                                            std::tuple{plain, thin, "no dimension of a head to rotate"}}) {
+    const auto refused = parse(full, sliding);
+    ASSERT_FALSE(refused.ok()) << rule;
+    EXPECT_NE(refused.status().message().find(rule), std::string::npos) << refused.status().message();
+  }
+}
+
 TEST(Config, WindowsWithoutLayerTypes) {
   json config = tiny_config();
   config["sliding_window"] = 16;
