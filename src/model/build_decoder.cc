@@ -123,7 +123,7 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
 Result<FamilyTraits> family_traits(const ModelConfig& config) {
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
   FamilyTraits traits = family.traits(config);
-  traits.layers = family.layers(config);
+  traits.layers = transformer_layers(config);
   if (config.num_experts > 0) WW_RETURN_IF_ERROR(check_router_rule(traits.router));
   const bool silu = config.hidden_act == "silu", gelu = config.hidden_act.starts_with("gelu");
   if ((traits.activation == GluActivation::silu && !silu) || (traits.activation == GluActivation::gelu_tanh && !gelu)) {
@@ -143,9 +143,9 @@ static Status check_gpu_latent(const LatentConfig& latent) {
 
 Status check_gpu_model(const ModelConfig& config) {
   const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
-  WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
+  WW_RETURN_IF_ERROR(find_family(config.architecture).status());
   if (config.latent) WW_RETURN_IF_ERROR(check_gpu_latent(*config.latent));
-  const std::vector<LayerPlan> layers = family.layers(config);
+  const std::vector<LayerPlan> layers = transformer_layers(config);
   const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
     return layer.feed_forward == FeedForwardKind::dense;
   });

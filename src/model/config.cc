@@ -241,7 +241,8 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   read_biases(config, out);
   out.lm_head_bias = config.boolean("lm_head_bias", false);
   out.use_qk_norm = config.boolean("use_qk_norm", false);
-  out.parallel_residual = config.boolean("use_parallel_residual", false);
+  out.parallel_residual = out.model_type == "cohere2" ||
+                          (out.model_type == "stablelm" && config.boolean("use_parallel_residual", false));
   if (config.boolean("qk_layernorm", false)) {
     config.fail("qk_layernorm", "is not supported: q and k get no layer norms here; only models with false run");
   }

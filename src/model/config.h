@@ -116,7 +116,7 @@ struct ModelConfig {
   bool lm_head_bias = false;
   bool attention_out_bias = false;        // Seed-OSS: on o, which attention_bias leaves out
   bool use_qk_norm = false;               // GLM-4 MoE
-  bool parallel_residual = false;         // StableLM: attention and MLP read the same rows
+  bool parallel_residual = false;         // Cohere 2, some StableLM: attention and MLP read the same rows
   DType dtype = DType::bf16;              // of the checkpoint, as declared
 
   RopeConfig rope;                        // of full-attention layers

@@ -81,6 +81,21 @@ TEST(Config, OlderRopeSpellingsMeanTheSame) {
   EXPECT_EQ(parsed->head_dim, 8);
 }
 
+TEST(Config, OnlyFamiliesThatHaveItKeepBranchesParallel) {
+  const auto parallel = [](const char* type, bool asked) {
+    json config = tiny_config();
+    config["model_type"] = type;
+    config["use_parallel_residual"] = asked;
+    const auto parsed = parse_config_json(config.dump());
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    return parsed->parallel_residual;
+  };
+  EXPECT_TRUE(parallel("stablelm", true));
+  EXPECT_FALSE(parallel("stablelm", false));
+  EXPECT_TRUE(parallel("cohere2", false));
+  EXPECT_FALSE(parallel("llama", true)) << "transformers has no such key for Llama";
+}
+
 // A rope for each kind of layer is held to the same rules as one for all.
 TEST(Config, RopesOfLayerTypesAreChecked) {
   const auto parse = [](const json& full, const json& sliding) {

@@ -153,7 +153,8 @@ void read_from_tensors(const GgufContents& file, ModelConfig& out) {
   out.attention_out_bias = has("blk.0.attn_output.bias");
   out.mlp_bias = has("blk.0.ffn_up.bias");
   out.use_qk_norm = has("blk.0.attn_q_norm.weight");
-  out.parallel_residual = out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight");
+  out.parallel_residual =
+      out.model_type == "cohere2" || (out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight"));
   out.tie_word_embeddings = !has("output.weight");
   for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight"}) {
     if (has(name)) out.dtype = file.tensors.find(name)->second.dtype;

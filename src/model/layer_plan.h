@@ -1,6 +1,6 @@
 // What the layers of a model are made of: for each a mixer, in which rows meet the rows before them, and a
-// feed-forward, which takes every row alone. A family's function makes the list from the configuration
-// (families/family.h); host and GPU are built from it, and nothing else asks a family what a layer is.
+// feed-forward, which takes every row alone. The list follows from the configuration; host and GPU are built from it,
+// and nothing else asks what a layer is.
 #pragma once
 
 #include <cstdint>

@@ -30,10 +30,9 @@ int64_t experts_elements(const ModelConfig& config) {
 }  // namespace
 
 int64_t weight_bytes(const ModelConfig& config, DType dtype) {
-  const Result<Family> family = find_family(config.architecture);
-  if (!family.ok() || is_quantized(config.dtype)) return 0;
+  if (!find_family(config.architecture).ok() || is_quantized(config.dtype)) return 0;
   int64_t projections = 0, routers = 0;
-  for (const LayerPlan& layer : family->layers(config)) {
+  for (const LayerPlan& layer : transformer_layers(config)) {
     projections += layer.mixer == MixerKind::gated_delta_net ? linear_elements(config) : attention_elements(config);
     switch (layer.feed_forward) {
       case FeedForwardKind::none: break;

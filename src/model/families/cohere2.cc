@@ -13,10 +13,4 @@ FamilyTraits cohere2_traits(const ModelConfig& config) {
   return traits;
 }
 
-std::vector<LayerPlan> cohere2_layers(const ModelConfig& config) {
-  std::vector<LayerPlan> layers = transformer_layers(config);
-  for (LayerPlan& layer : layers) layer.parallel = true;
-  return layers;
-}
-
 }  // namespace warpweave

@@ -1,6 +1,6 @@
 // What one model family adds to the common decoder, as data. A family is one file here with one
-// function ModelConfig -> FamilyTraits, and one line in registry.cc. A family whose layers are not all of one kind
-// has a second function, ModelConfig -> what each layer is made of.
+// function ModelConfig -> FamilyTraits, and one line in registry.cc. What each layer is made of follows from the
+// configuration alone (layer_plan.h).
 #pragma once
 
 #include <span>
@@ -75,13 +75,12 @@ struct FamilyTraits {
   float attention_scale = 0;          // 0: 1/sqrt(head_dim)
   GluActivation activation = GluActivation::silu;
   RouterRule router;                  // of router_rule(), for families with experts
-  std::vector<LayerPlan> layers;      // of Family::layers(), which family_traits() asks
+  std::vector<LayerPlan> layers;      // of transformer_layers(), which family_traits() asks
 };
 
 struct Family {
   std::string_view architecture;      // as in config.json
   FamilyTraits (*traits)(const ModelConfig& config);
-  std::vector<LayerPlan> (*layers)(const ModelConfig& config) = transformer_layers;
 };
 
 // Norms of what the branches add alone, called as OLMo 2's are.
@@ -113,7 +112,6 @@ FamilyTraits phi3_traits(const ModelConfig& config);
 FamilyTraits olmo2_traits(const ModelConfig& config);
 FamilyTraits granite_traits(const ModelConfig& config);
 FamilyTraits cohere2_traits(const ModelConfig& config);
-std::vector<LayerPlan> cohere2_layers(const ModelConfig& config);
 FamilyTraits gemma_traits(const ModelConfig& config);
 FamilyTraits glm4_traits(const ModelConfig& config);
 FamilyTraits stablelm_traits(const ModelConfig& config);

@@ -18,7 +18,7 @@ constexpr Family kFamilies[] = {
     {"PhimoeForCausalLM", phimoe_traits},     {"PhiMoEForCausalLM", phimoe_traits},
     {"Phi3ForCausalLM", phi3_traits},         {"Olmo2ForCausalLM", olmo2_traits},
     {"Olmo3ForCausalLM", olmo2_traits},       {"GraniteForCausalLM", granite_traits},
-    {"Cohere2ForCausalLM", cohere2_traits, cohere2_layers}, {"GemmaForCausalLM", gemma_traits},
+    {"Cohere2ForCausalLM", cohere2_traits}, {"GemmaForCausalLM", gemma_traits},
     {"Glm4ForCausalLM", glm4_traits},         {"SmolLM3ForCausalLM", llama_traits},
     {"StableLmForCausalLM", stablelm_traits}, {"Starcoder2ForCausalLM", starcoder2_traits},
     {"Exaone4ForCausalLM", exaone4_traits},   {"Ernie4_5ForCausalLM", ernie4_5_traits},
