@@ -128,7 +128,7 @@ Status check_layers(const Resolved& attention, const ServeTarget& target) {
 // page table, take part.
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
   const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
-  if (args.disable_hybrid_swa_memory || config.sliding_layers.empty() || one_table) {
+  if (args.disable_hybrid_swa_memory || !config.has_windows() || one_table) {
     return single_cache_group(config.num_layers, config.linear_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);
@@ -155,8 +155,7 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
     facts.kind = AttentionKind::mla;
     facts.v_head_dim = config.latent->kv_rank;
   }
-  facts.sliding_window = std::find(config.sliding_layers.begin(), config.sliding_layers.end(), true) !=
-                         config.sliding_layers.end();
+  facts.sliding_window = config.has_windows();
   facts.softcap = config.attention_softcap > 0;
   facts.sinks = config.model_type == "gpt_oss";
   facts.dual_chunk = config.dual_chunk.has_value();

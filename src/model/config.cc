@@ -99,9 +99,7 @@ void read_window(ConfigReader& config, ModelConfig& out) {
   }
   read_layer_types(config, out);
   read_nope_layers(config, out);
-  // A window that holds the whole context hides nothing.
-  if (out.sliding_window >= out.max_position_embeddings) out.sliding_window = 0;
-  if (out.sliding_window == 0) out.sliding_layers.clear();
+  drop_idle_window(out);
 }
 
 // The experts that every token passes: one of a width of its own (Qwen2-MoE), or some as wide as the others.
@@ -344,6 +342,11 @@ DeclaredModel declared_model(std::string_view architecture) {
   if (architecture.ends_with(kLabels)) return {decoder(kLabels), ModelHead::labels};
   if (architecture.ends_with(kNone)) return {decoder(kNone), ModelHead::none};
   return {std::string(architecture), ModelHead::vocabulary};
+}
+
+void drop_idle_window(ModelConfig& config) {
+  if (config.sliding_window >= config.max_position_embeddings) config.sliding_window = 0;
+  if (config.sliding_window == 0 && !config.local_rope) config.sliding_layers.clear();
 }
 
 Result<ModelConfig> parse_config_json(std::string_view text) {

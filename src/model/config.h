@@ -123,7 +123,7 @@ struct ModelConfig {
   std::optional<RopeConfig> local_rope;   // of sliding-window layers, where it differs (Gemma-3)
 
   int sliding_window = 0;                 // tokens, the row's own among them; 0: none
-  std::vector<bool> sliding_layers;       // [num_layers]; empty: none
+  std::vector<bool> sliding_layers;       // [num_layers], also those whose window hides nothing, for local_rope; empty: none
 
   std::vector<bool> nope_layers;          // [num_layers] whose q and k are not rotated; empty: none
 
@@ -163,6 +163,7 @@ struct ModelConfig {
   int rope_head_dim() const { return latent ? latent->rope_dim : head_dim; }
   int cached_v_dim() const { return latent ? 0 : head_dim; }  // latent attention reads V out of K
   int num_linear_layers() const { return static_cast<int>(std::count(linear_layers.begin(), linear_layers.end(), true)); }
+  bool has_windows() const { return sliding_window > 0 && std::count(sliding_layers.begin(), sliding_layers.end(), true) > 0; }
   int num_kv_layers() const { return num_layers - num_linear_layers(); }
 };
 
@@ -177,6 +178,9 @@ inline constexpr NumberRange kSoftcapRange{1e-3, 1e9};
 inline constexpr NumberRange kMultiplierRange{1e-6, 1e6};
 inline constexpr NumberRange kRopeThetaRange{1.001, 1e12};
 inline constexpr NumberRange kRopeFactorRange{1e-6, 1e6};  // and every other factor of a rope
+
+// Takes away a window that holds the whole context, which hides nothing; its layers keep a rope of their own.
+void drop_idle_window(ModelConfig& config);
 
 Result<ModelConfig> parse_config_json(std::string_view json);
 

@@ -11,7 +11,7 @@ namespace warpweave {
 // rope is held to the rules of its type: it gives finite frequencies at every length.
 void read_ropes(ConfigReader& config, ModelConfig& out);
 
-// Fills nope_layers. After sliding_layers, before a window that hides nothing is left out.
+// Fills nope_layers. After sliding_layers, before drop_idle_window().
 void read_nope_layers(ConfigReader& config, ModelConfig& out);
 
 // Of families whose layers with full attention take no positions where the others have a window; else empty.

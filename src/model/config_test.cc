@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "model/layer_plan.h"
 #include "model/rope_frequencies.h"
 
 namespace warpweave {
@@ -79,6 +80,27 @@ TEST(Config, OlderRopeSpellingsMeanTheSame) {
   EXPECT_EQ(parsed->rope.factor, 4.0);
   EXPECT_EQ(parsed->num_kv_heads, 4);
   EXPECT_EQ(parsed->head_dim, 8);
+}
+
+TEST(Config, WindowsAsWideAsTheContextHideNothing) {
+  json config = tiny_config();
+  config["model_type"] = "mistral";
+  config["sliding_window"] = 128;
+  const auto mistral = parse_config_json(config.dump());
+  ASSERT_TRUE(mistral.ok()) << mistral.status().message();
+  EXPECT_FALSE(mistral->has_windows());
+  EXPECT_EQ(transformer_layers(*mistral)[0].window_left, -1);
+
+  config["model_type"] = "gemma3_text";
+  config["rope_local_base_freq"] = 1e4;
+  config["num_hidden_layers"] = 6;
+  const auto gemma = parse_config_json(config.dump());
+  ASSERT_TRUE(gemma.ok()) << gemma.status().message();
+  EXPECT_FALSE(gemma->has_windows());
+  const std::vector<LayerPlan> layers = transformer_layers(*gemma);
+  EXPECT_EQ(layers[0].window_left, -1);
+  EXPECT_EQ(layers[0].rope_index, 1) << "the layer's own rope stays";
+  EXPECT_EQ(layers[5].rope_index, 0);
 }
 
 TEST(Config, OnlyFamiliesThatHaveItKeepBranchesParallel) {

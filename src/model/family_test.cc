@@ -132,9 +132,7 @@ TEST_P(FamilyTest, TheHeadAloneGivesTheSameLogits) {
 
 // Selection refuses these pairs; here backends are created directly.
 bool lacks_a_feature(const Caps& caps, const ModelConfig& config) {
-  const auto& sliding = config.sliding_layers;
-  const bool windows = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
-  return (windows && !caps.sliding_window) || (config.attention_softcap > 0 && !caps.softcap) ||
+  return (config.has_windows() && !caps.sliding_window) || (config.attention_softcap > 0 && !caps.softcap) ||
          (config.model_type == "gpt_oss" && !caps.sinks) || (config.latent && !caps.kinds.has(AttentionKind::mla));
 }
 

@@ -223,6 +223,7 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   read_gguf_rope(meta, out);
   read_gguf_window(meta, arch, out);
   read_gguf_nope(arch, out);
+  drop_idle_window(out);
   read_gguf_multipliers(meta, out);
   WW_RETURN_IF_ERROR(read_longrope(file, meta, out));
   if (!meta.status().ok()) return meta.status();

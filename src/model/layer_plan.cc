@@ -21,7 +21,7 @@ std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
     if (has_experts(config, i)) layers[i].feed_forward = FeedForwardKind::experts;
     layers[i].parallel = config.parallel_residual;
     if (!config.sliding_layers.empty() && config.sliding_layers[i]) {
-      layers[i].window_left = config.sliding_window - 1;
+      if (config.sliding_window > 0) layers[i].window_left = config.sliding_window - 1;
       layers[i].rope_index = config.local_rope ? 1 : 0;
     }
     if (!config.nope_layers.empty() && config.nope_layers[i]) layers[i].rope_index = -1;

@@ -508,6 +508,25 @@ std::string with_float(std::string file, const std::string& key, float value) {
   return file;
 }
 
+TEST(Gguf, WindowsAsWideAsTheContextHideNothing) {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "model.gguf";
+  const auto window_of = [&](uint32_t window) {
+    std::string bytes = read_file("tests/golden/families/gguf-cohere2/model.gguf");
+    const std::string key = "cohere2.attention.sliding_window";
+    const size_t value = bytes.find(key) + key.size() + sizeof(uint32_t);  // after its type
+    std::memcpy(bytes.data() + value, &window, sizeof window);
+    write_file(file, bytes);
+    const auto bundle = open_model_bundle(file, {.skip_tokenizer = true});
+    EXPECT_TRUE(bundle.ok()) << bundle.status().message();
+    EXPECT_EQ(std::count(bundle->config.nope_layers.begin(), bundle->config.nope_layers.end(), true), 1)
+        << "the layer with full attention takes no positions all the same";
+    return transformer_layers(bundle->config)[0].window_left;
+  };
+  EXPECT_EQ(window_of(127), 126);
+  EXPECT_EQ(window_of(128), -1);
+}
+
 TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
   const TemporaryFolder folder;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
