@@ -7,7 +7,7 @@ namespace {
 
 // What the requests of more than one new token bring.
 struct Prompts {
-  int64_t tokens = 0, kv_tokens = 0;
+  int64_t tokens = 0;
   double pairs = 0;             // of a new token and one that it sees
   int prefixed = 0;             // with a prefix
   int longest_prefix = 0, longest = 0;
@@ -15,12 +15,27 @@ struct Prompts {
 
 int64_t pages_of(int64_t tokens, const LatentPrefillShape& shape) { return (tokens + shape.page_tokens - 1) / shape.page_tokens; }
 
-bool expanding_is_cheaper(const LatentPrefillShape& shape, const Prompts& prompts) {
+// Prefixes in chunks of equal length, as many as the longest needs. False: not even a page of each fits.
+bool cut_prefixes(const LatentPrefillShape& shape, const Prompts& prompts, LatentPrefillPlan& plan) {
+  plan.max_chunk_tokens = prompts.longest;
+  if (prompts.prefixed == 0) return true;
+  const int64_t pages = shape.capacity_rows / shape.page_tokens / prompts.prefixed;
+  if (pages == 0) return false;
+  const int64_t wanted = pages_of(prompts.longest_prefix, shape);
+  plan.num_chunks = static_cast<int>((wanted + pages - 1) / pages);
+  plan.chunk_tokens = static_cast<int>((wanted + plan.num_chunks - 1) / plan.num_chunks) * shape.page_tokens;
+  plan.chunk_rows = int64_t{plan.chunk_tokens} * prompts.prefixed;
+  plan.max_chunk_tokens = std::max(plan.max_chunk_tokens, plan.chunk_tokens);
+  return true;
+}
+
+// Every row of a chunk is expanded, also those that a request with a shorter prefix leaves empty.
+bool expanding_is_cheaper(const LatentPrefillShape& shape, const Prompts& prompts, const LatentPrefillPlan& plan) {
   const double expanded_dim = shape.nope_dim + shape.rope_dim + shape.v_dim;
   const double absorbed = prompts.pairs * (2 * shape.rank + shape.rope_dim) +
                           static_cast<double>(prompts.tokens) * shape.rank * (shape.nope_dim + shape.v_dim);
-  const double expanded = prompts.pairs * expanded_dim + static_cast<double>(prompts.kv_tokens) * shape.rank * expanded_dim;
-  return expanded < absorbed;
+  const auto rows = static_cast<double>(plan.fresh_rows + plan.num_chunks * plan.chunk_rows);
+  return prompts.pairs * expanded_dim + rows * shape.rank * expanded_dim < absorbed;
 }
 
 }  // namespace
@@ -39,25 +54,14 @@ LatentPrefillPlan plan_latent_prefill(const LatentPrefillShape& shape, std::span
     }
     if (q_len <= 1 || prefix < 0) continue;
     prompts.tokens += q_len;
-    prompts.kv_tokens += kv_lens[r];
     prompts.pairs += static_cast<double>(q_len) * (prefix + 0.5 * q_len);
     prompts.prefixed += prefix > 0;
     prompts.longest_prefix = std::max(prompts.longest_prefix, prefix);
     prompts.longest = std::max(prompts.longest, q_len);
     plan.fresh_rows += pages_of(q_len, shape) * shape.page_tokens;
   }
-  if (prompts.tokens == 0 || plan.fresh_rows > shape.capacity_rows || !expanding_is_cheaper(shape, prompts)) return plan;
-  plan.max_chunk_tokens = prompts.longest;
-  if (prompts.prefixed > 0) {
-    const int64_t pages = shape.capacity_rows / shape.page_tokens / prompts.prefixed;
-    if (pages == 0) return plan;
-    const int64_t wanted = pages_of(prompts.longest_prefix, shape);
-    plan.num_chunks = static_cast<int>((wanted + pages - 1) / pages);
-    plan.chunk_tokens = static_cast<int>((wanted + plan.num_chunks - 1) / plan.num_chunks) * shape.page_tokens;
-    plan.chunk_rows = int64_t{plan.chunk_tokens} * prompts.prefixed;
-    plan.max_chunk_tokens = std::max(plan.max_chunk_tokens, plan.chunk_tokens);
-  }
-  plan.expands = true;
+  if (prompts.tokens == 0 || plan.fresh_rows > shape.capacity_rows) return plan;
+  plan.expands = cut_prefixes(shape, prompts, plan) && expanding_is_cheaper(shape, prompts, plan);
   return plan;
 }
 

@@ -32,6 +32,14 @@ TEST(LatentPrefillPlan, LongPromptsExpandAndShortExtendsDoNot) {
   EXPECT_FALSE(plan_of({{3, 0}}).expands) << "rows that see nothing";
 }
 
+// A chunk of a prefix has as many rows for every request as for the one with the longest.
+TEST(LatentPrefillPlan, CountsTheRowsThatShortPrefixesLeaveEmpty) {
+  std::vector<Request> requests(16, {512, 512 + 30000});
+  EXPECT_TRUE(plan_of(requests).expands);
+  for (size_t i = 1; i < requests.size(); ++i) requests[i].kv_len = 512 + 128;
+  EXPECT_FALSE(plan_of(requests).expands);
+}
+
 TEST(LatentPrefillPlan, RowsAreWholePages) {
   const LatentPrefillPlan plan = plan_of({{1000, 1000}, {1, 50}, {129, 129}});
   EXPECT_TRUE(plan.expands);
