@@ -266,11 +266,21 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
   }
 }
 
+// A step that checks proposals is one of decode, unless prompts are in it.
+StepTotals& EngineCore::totals_of(const DeviceStep& device_step) {
+  switch (device_step.builder.batch().mode) {
+    case ForwardMode::decode: return decode_steps_;
+    case ForwardMode::extend: return prefill_steps_;
+    default: break;
+  }
+  const std::vector<StepRow>& rows = device_step.step->rows;
+  const bool prompts = std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; });
+  return prompts ? mixed_steps_ : decode_steps_;
+}
+
 void EngineCore::count_step(const DeviceStep& device_step) {
   const ForwardBatch& batch = device_step.builder.batch();
-  StepTotals& totals = batch.mode == ForwardMode::decode   ? decode_steps_
-                       : batch.mode == ForwardMode::extend ? prefill_steps_
-                                                           : mixed_steps_;
+  StepTotals& totals = totals_of(device_step);
   ++totals.steps;
   totals.requests += static_cast<uint64_t>(batch.num_reqs);
   totals.tokens += static_cast<uint64_t>(batch.num_tokens);
@@ -279,7 +289,7 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   trace_.record({.launched = device_step.launched_at, .finished = SteadyClock::now(), .host_us = device_step.host_us,
                  .device_us = device_step.device_us, .mode = mode_name(batch.mode), .requests = batch.num_reqs,
                  .tokens = batch.num_tokens});
-  if (batch.mode == ForwardMode::decode) last_decode_us_ = device_step.device_us;
+  if (&totals == &decode_steps_) last_decode_us_ = device_step.device_us;
 }
 
 void EngineCore::publish(DeviceStep& device_step) {

@@ -91,6 +91,7 @@ class EngineCore : public Engine {
   void keep_prompt_rows(DeviceStep& device_step);
   bool states_are_finite(const LiveRequest& request) const;
   void hand_over_states(LiveRequest& request);
+  StepTotals& totals_of(const DeviceStep& device_step);
   void count_step(const DeviceStep& device_step);
   void count_proposals(const DeviceStep& device_step);
   void publish(DeviceStep& device_step);

@@ -115,6 +115,9 @@ TEST_P(ProposalServing, SaysWhatItSaysWithoutProposalsInFewerSteps) {
     EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
     const EngineStats with = served.engine->stats(), without = plain.engine->stats();
     EXPECT_EQ(with.generation_tokens_total, without.generation_tokens_total);
+    // A step that checks proposals is one of decode, unless prompts are in it.
+    if (!served.engine->info().enable_mixed_chunk) EXPECT_EQ(with.mixed_steps.steps, 0u);
+    EXPECT_GT(with.decode_steps.tokens, with.decode_steps.requests);
     if (percent == 100 && !GetParam().overlap && !GetParam().trees) EXPECT_LT(with.steps_total, without.steps_total);
   }
 }
