@@ -88,7 +88,7 @@ std::vector<Candidate> candidates(const Bench& bench) {
 Status run_round(std::span<const Ids> prompts, const Bench& bench, int max_tokens, Candidate& one) {
   std::mutex mutex;
   std::condition_variable changed;
-  size_t running = 0, finished = 0;
+  size_t running = 0, submitted = 0, finished = 0;
   Status failure;
   one.answers.assign(prompts.size(), {});
   const double cpu_begin = cpu_seconds();
@@ -107,7 +107,7 @@ Status run_round(std::span<const Ids> prompts, const Bench& bench, int max_token
     request.sampling.max_new_tokens = max_tokens;
     request.sampling.ignore_eos = true;
     request.stream = false;
-    WW_RETURN_IF_ERROR(one.served.engine->submit(std::move(request), [&, i](const OutputDelta& delta) {
+    const Status taken = one.served.engine->submit(std::move(request), [&, i](const OutputDelta& delta) {
       std::lock_guard lock(mutex);
       one.answers[i].insert(one.answers[i].end(), delta.token_ids.begin(), delta.token_ids.end());
       if (!delta.finish) return;
@@ -115,10 +115,16 @@ Status run_round(std::span<const Ids> prompts, const Bench& bench, int max_token
       --running;
       ++finished;
       changed.notify_all();
-    }));
+    });
+    if (!taken.ok()) {  // those before it still answer into this frame
+      std::lock_guard lock(mutex);
+      failure = taken;
+      break;
+    }
+    ++submitted;
   }
   std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return finished == prompts.size(); });
+  changed.wait(lock, [&] { return finished == submitted; });
   if (max_tokens == 1) return failure;
   one.wall_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   one.cpu_s += cpu_seconds() - cpu_begin;
