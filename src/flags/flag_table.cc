@@ -343,7 +343,7 @@ std::vector<FlagSpec> attention_flags() {
        .help = "NGRAM: last tokens that are compared at most", .default_text = "12, within the trie depth", .min = 1, .max = 31},
       {.names = {"--speculative-ngram-max-trie-depth", "--speculative-ngram-branch-length"}, .group = G::speculative,
        .target = &A::speculative_ngram_max_trie_depth, .value_name = "N",
-       .help = "NGRAM: longest sequence kept: what is compared, and the token behind it", .default_text = "18", .min = 2, .max = 64},
+       .help = "NGRAM: windows must be smaller than this, for a token stands behind each", .default_text = "18", .min = 2, .max = 64},
       {.names = {"--speculative-ngram-min-bfs-breadth"}, .group = G::speculative,
        .target = &A::speculative_ngram_min_bfs_breadth, .value_name = "N",
        .help = "NGRAM, BFS: branches where the longest window agreed", .default_text = "1", .min = 1, .max = 64},
