@@ -9,6 +9,7 @@
 
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
+#include "server/api/openai_common.h"
 #include "server/api/pooled.h"
 
 namespace warpweave::server {
@@ -116,16 +117,11 @@ class ClassifyBuilder final : public PooledBuilder {
   const std::vector<std::string> labels_;
 };
 
-Status refuse_unknown(const Api& api, FieldReader* reader) {
-  if (!api.context().args.allow_unknown_fields) reader->refuse_unknown(kOpenAiFieldsWithoutEffect);
-  return reader->status();
-}
-
 // text or input_ids
 Result<PooledInputs> read_native_inputs(const Api& api, FieldReader* reader, const PooledOptions& options) {
   const bool text = reader->find("text") != nullptr, ids = reader->find("input_ids") != nullptr;
   refuse_unsupported(reader);
-  WW_RETURN_IF_ERROR(refuse_unknown(api, reader));
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, reader));
   if (text == ids) {
     return Status::invalid_argument(text ? "text and input_ids are both given; send one of them."
                                          : "The prompt is missing; send text or input_ids.", "text");
@@ -151,7 +147,7 @@ Result<GenerationJob> parse_embeddings(const Api& api, std::string_view body) {
   WW_RETURN_IF_ERROR(require_embeddings(api));
   reader.get("dimensions", IntRange{1, api.info().pooled_size, "this model's embeddings have no more"}, &format.dimensions);
   reader.find("input");
-  WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_pooled_inputs(api, reader, "input", options));
   auto builder = std::make_unique<EmbeddingsBuilder>(api, inputs.ids.size(), format);
   return make_pooled_job(options, std::move(inputs.ids), std::move(builder));
@@ -181,7 +177,7 @@ Result<GenerationJob> parse_classify(const Api& api, std::string_view body) {
     auto builder = std::make_unique<NativeBuilder>(inputs.ids.size(), inputs.is_batch);
     return make_pooled_job(options, std::move(inputs.ids), std::move(builder));
   }
-  WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_pooled_inputs(api, reader, "input", options));
   auto builder = std::make_unique<ClassifyBuilder>(api, options, inputs.ids.size());
   return make_pooled_job(options, std::move(inputs.ids), std::move(builder));

@@ -97,12 +97,10 @@ void append_json_double(double value, std::string* out) {
 }
 
 void append_json_floats(std::span<const float> values, std::string* out) {
-  char digits[32];
   *out += '[';
   for (size_t i = 0; i < values.size(); ++i) {
     if (i > 0) *out += ',';
-    const auto end = std::to_chars(digits, digits + sizeof(digits), values[i]).ptr;
-    out->append(digits, end);
+    append_number(values[i], out);
   }
   *out += ']';
 }

@@ -14,18 +14,6 @@
 namespace warpweave::server {
 namespace {
 
-std::string frame_text(const OpenAiOptions& options, const OpenAiBuilder::Frame& frame) {
-  std::string out = "\"id\":";
-  append_json_string(options.rid, &out);
-  out += ",\"object\":";
-  append_json_string(options.stream ? frame.chunk_object : frame.object, &out);
-  out += ",\"created\":";
-  append_json_int(std::time(nullptr), &out);
-  out += ",\"model\":";
-  append_json_string(frame.model, &out);
-  return out;
-}
-
 void read_stream_options(const Api& api, FieldReader* reader, OpenAiOptions* out) {
   const Json* options = reader->find("stream_options");
   if (!options) return;
@@ -83,6 +71,18 @@ Status read_openai_options(const Api& api, FieldReader* reader, std::string_view
   return reader->status();
 }
 
+std::string answer_frame(std::string_view id, std::string_view object, std::string_view model) {
+  std::string out = "\"id\":";
+  append_json_string(id, &out);
+  out += ",\"object\":";
+  append_json_string(object, &out);
+  out += ",\"created\":";
+  append_json_int(std::time(nullptr), &out);
+  out += ",\"model\":";
+  append_json_string(model, &out);
+  return out;
+}
+
 Status refuse_unknown_fields(const Api& api, FieldReader* reader) {
   if (!api.context().args.allow_unknown_fields) reader->refuse_unknown(kOpenAiFieldsWithoutEffect);
   return reader->status();
@@ -121,7 +121,7 @@ void append_finish(const FinishReason* finish, std::string* out, std::string_vie
 }
 
 OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, Frame frame)
-    : frame_(frame_text(options, frame)),
+    : frame_(answer_frame(options.rid, options.stream ? frame.chunk_object : frame.object, frame.model)),
       include_usage_(options.include_usage),
       continuous_usage_stats_(options.continuous_usage_stats),
       return_token_ids_(options.return_token_ids),

@@ -29,6 +29,9 @@ struct OpenAiOptions {
 Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
                            OpenAiOptions* out);
 
+// "id":...,"object":...,"created":...,"model":...
+std::string answer_frame(std::string_view id, std::string_view object, std::string_view model);
+
 // Call when every field was asked for: unknown ones are a failure, unless they are allowed.
 Status refuse_unknown_fields(const Api& api, FieldReader* reader);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <limits>
 #include <utility>
 
@@ -137,16 +136,6 @@ void append_meta_info(const OutputDelta& delta, std::string* out) {
   *out += fmt::format(",\"finish_reason\":{{\"type\":\"length\",\"length\":0}},\"prompt_tokens\":{},\"cached_tokens\":{},"
                       "\"weight_version\":\"default\",\"e2e_latency\":{}}}",
                       delta.prompt_tokens, delta.cached_tokens, delta.e2e_latency_s);
-}
-
-std::string answer_frame(std::string_view id, std::string_view object, std::string_view model) {
-  std::string out = "\"id\":";
-  append_json_string(id, &out);
-  out += ",\"object\":";
-  append_json_string(object, &out);
-  out += fmt::format(",\"created\":{},\"model\":", std::time(nullptr));
-  append_json_string(model, &out);
-  return out;
 }
 
 std::vector<float> label_probabilities(std::span<const float> logits) {

@@ -60,8 +60,6 @@ class PooledBuilder : public ResponseBuilder {
 
 // "meta_info":{...} as SGLang's native endpoints have it
 void append_meta_info(const OutputDelta& delta, std::string* out);
-// "id":...,"object":...,"created":...,"model":...
-std::string answer_frame(std::string_view id, std::string_view object, std::string_view model);
 
 // What a classifier's logits say: softmax, or the sigmoid of a single one.
 std::vector<float> label_probabilities(std::span<const float> logits);

@@ -13,6 +13,7 @@
 
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
+#include "server/api/openai_common.h"
 #include "server/api/pooled.h"
 
 namespace warpweave::server {
@@ -155,11 +156,6 @@ class TokenScoreBuilder final : public PooledBuilder {
   const bool softmax_;
 };
 
-Status refuse_unknown(const Api& api, FieldReader* reader) {
-  if (!api.context().args.allow_unknown_fields) reader->refuse_unknown(kOpenAiFieldsWithoutEffect);
-  return reader->status();
-}
-
 // The texts of a field that holds one or a list.
 struct FieldTexts {
   std::string name;
@@ -212,7 +208,7 @@ Result<GenerationJob> parse_text_score(const Api& api, FieldReader& reader, Pool
   refuse_unsupported(&reader);
   reader.find("text_1");
   reader.find("text_2");
-  WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   WW_ASSIGN_OR_RETURN(const FieldTexts left, field_texts(reader, "text_1"));
   WW_ASSIGN_OR_RETURN(const FieldTexts right, field_texts(reader, "text_2"));
   if (left.size() != 1 && left.size() != right.size()) {
@@ -275,7 +271,7 @@ Result<GenerationJob> parse_token_score(const Api& api, FieldReader& reader, con
   const bool listed = reader.get_token_ids("label_token_ids", api.info().vocab_size, kMaxTokenIdsLogprob, &labels);
   reader.find("query");
   reader.find("items");
-  WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   if (!listed || labels.empty()) {
     return Status::invalid_argument("label_token_ids is missing or empty; list the tokens whose probability is wanted.",
                                     "label_token_ids");
@@ -312,7 +308,7 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   std::string query;
   const bool has_query = reader.get("query", TextLimit{kMaxTextBytes}, &query);
   reader.find("documents");
-  WW_RETURN_IF_ERROR(refuse_unknown(api, &reader));
+  WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   if (!has_query) return Status::invalid_argument("query is missing; send a text.", "query");
   WW_ASSIGN_OR_RETURN(FieldTexts documents, field_texts(reader, "documents"));
   WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, {.name = "query", .texts = {query}}, documents));
