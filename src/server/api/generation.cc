@@ -1,5 +1,6 @@
 #include "server/api/generation.h"
 
+#include <deque>
 #include <exception>
 #include <iterator>
 #include <mutex>
@@ -174,19 +175,18 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Behind what this sequence has still to say.
   void keep(size_t index, OutputDelta delta) {
     std::optional<OutputDelta>& kept = sequences_[index].kept;
-    if (kept) {
-      join(*kept, std::move(delta));
-    } else {
-      kept = std::move(delta);
-    }
+    if (kept) return join(*kept, std::move(delta));
+    waiting_.push_back(index);
+    kept = std::move(delta);
   }
 
   // As much as there is room for; the rest when there is more.
   void write_kept() {
-    for (size_t i = 0; i < sequences_.size() && !closed_; ++i) {
-      if (!sequences_[i].kept) continue;
+    while (!waiting_.empty() && !closed_) {
       if (!writer_->has_room() && writer_->call_when_room([self = shared_from_this()] { self->on_room(); })) return;
-      write_events(i);
+      const size_t index = waiting_.front();
+      waiting_.pop_front();
+      write_events(index);
     }
   }
 
@@ -234,9 +234,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::string events;
     if (stream_begun_) {
       keep(index, std::move(delta));
-      for (size_t i = 0; i < sequences_.size(); ++i) {
-        if (sequences_[i].kept) builder_->add(i, *sequences_[i].kept, &events);
-      }
+      for (const size_t i : waiting_) builder_->add(i, *sequences_[i].kept, &events);
     }
     fail(error, std::move(events));
   }
@@ -286,6 +284,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     double last_delta_s = 0;
   };
   std::vector<Sequence> sequences_;
+  std::deque<size_t> waiting_;          // sequences with something kept, in the order in which it came
   size_t remaining_;                    // sequences whose last delta was not written yet
 };
 
