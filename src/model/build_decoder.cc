@@ -6,6 +6,7 @@
 
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
+#include "model/renamed_weights.h"
 #include "ops/router.h"
 
 namespace warpweave {
@@ -170,30 +171,6 @@ Status check_gpu_model(const ModelConfig& config) {
 
 namespace {
 
-// "model.layers.0.x" is "layers.0.x" in the checkpoint of a head.
-class WithoutModelPrefix : public WeightSource {
- public:
-  explicit WithoutModelPrefix(std::shared_ptr<WeightSource> inner) : inner_(std::move(inner)) {}
-  bool has(std::string_view name) const override { return inner_->has(own(name)); }
-  DType dtype(std::string_view name) const override { return inner_->dtype(own(name)); }
-  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
-    return inner_->find(own(name), shape);
-  }
-  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
-    return inner_->random(own(name), shape);
-  }
-  void release(const TensorView& view) const override { inner_->release(view); }
-  Status intact() const override { return inner_->intact(); }
-  Status seal() const override { return inner_->seal(); }
-
- private:
-  static std::string_view own(std::string_view name) {
-    constexpr std::string_view kPrefix = "model.";
-    return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-  }
-  std::shared_ptr<WeightSource> inner_;
-};
-
 Result<std::unique_ptr<DecoderModel>> build_with(const ModelConfig& config, const FamilyTraits& traits,
                                                  const std::shared_ptr<WeightSource>& source,
                                                  const BuildOptions& options, ThreadTeam& team) {
@@ -232,10 +209,6 @@ FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source)
   traits.layers_only = true;
   if (!source.has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
   return traits;
-}
-
-std::shared_ptr<WeightSource> eagle_weight_names(std::shared_ptr<WeightSource> source) {
-  return std::make_shared<WithoutModelPrefix>(std::move(source));
 }
 
 }  // namespace warpweave

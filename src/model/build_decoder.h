@@ -24,10 +24,9 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits);
 // The sizes that the GPU's decoder takes: `unsupported` with --device as its field for others.
 Status check_gpu_model(const ModelConfig& config);
 
-// The settings of an EAGLE head (LlamaForCausalLMEagle: no norm before the first mixer where the checkpoint has none), and
-// its weights by the names that a builder asks for: they begin "layers.0.".
+// The settings of an EAGLE head (LlamaForCausalLMEagle: no norm before the first mixer where the checkpoint has none). Its
+// weights have names of their own: eagle_weight_names() (model/renamed_weights.h).
 FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source);
-std::shared_ptr<WeightSource> eagle_weight_names(std::shared_ptr<WeightSource> source);
 // An EAGLE head: its layers, and fc, which makes their rows of a target's embeddings and hidden states; forward_from()
 // runs them.
 Result<std::unique_ptr<DecoderModel>> build_eagle_layers(const ModelConfig& config, std::shared_ptr<WeightSource> source,

@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_check.h"
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
+#include "model/renamed_weights.h"
 #include "model/uploader.h"
 #include "ops/cuda/fp8.h"
 

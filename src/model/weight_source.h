@@ -45,9 +45,6 @@ class WeightSource {
 // them does. That thread goes on when the source is destroyed, and then lets go of `inner`.
 std::shared_ptr<WeightSource> release_in_background(std::shared_ptr<WeightSource> inner);
 
-// A model saved without its head has names without "model." before them: `inner` under the names of the whole model.
-std::shared_ptr<WeightSource> with_model_prefix(std::shared_ptr<WeightSource> inner);
-
 // The check that every source of files makes: `data_loss` names both shapes.
 Status check_shape(std::string_view name, const TensorView& view, std::span<const int64_t> shape);
 
