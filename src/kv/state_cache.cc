@@ -18,7 +18,9 @@ constexpr size_t kHugeLayerBytes = size_t{4} << 20;
 size_t align_up(size_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
 size_t bytes_of(int64_t elements, DType dtype) { return static_cast<size_t>(elements) * dtype_info(dtype).block_bytes; }
 
-Status check_shape(const StateCacheShape& shape) {
+}  // namespace
+
+Status check_state_shape(const StateCacheShape& shape) {
   const auto is_state = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
   if (shape.num_layers < 1 || shape.num_slots < 1 || shape.recurrent_elements < 0 || shape.conv_elements < 0 ||
       shape.recurrent_elements + shape.conv_elements == 0) {
@@ -39,15 +41,13 @@ Status check_shape(const StateCacheShape& shape) {
   return {};
 }
 
-}  // namespace
-
 size_t StateCache::bytes_per_slot(const StateCacheShape& shape) {
   return (bytes_of(shape.recurrent_elements, shape.recurrent_dtype) + bytes_of(shape.conv_elements, shape.conv_dtype)) *
          shape.num_layers;
 }
 
 Result<StateCache> StateCache::create(const StateCacheShape& shape) {
-  WW_RETURN_IF_ERROR(check_shape(shape));
+  WW_RETURN_IF_ERROR(check_state_shape(shape));
   StateCache cache(shape);
   void* base = mmap(nullptr, cache.size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {

@@ -25,6 +25,9 @@ struct StateCacheShape {
   DType conv_dtype = DType::f32;
 };
 
+// Refuses what create() does, but for reservations that fail.
+Status check_state_shape(const StateCacheShape& shape);
+
 // One layer's part of every slot; `slot_stride` in elements.
 struct StateLayerView {
   void* data = nullptr;

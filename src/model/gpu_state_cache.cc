@@ -22,8 +22,7 @@ GpuStateCache::GpuStateCache(const StateCacheShape& shape)
       layer_bytes_(recurrent_bytes_ + part_bytes(shape.conv_elements, shape.conv_dtype)) {}
 
 Result<GpuStateCache> GpuStateCache::create(const StateCacheShape& shape) {
-  // The checks of the host's cache, which reserves address space and no memory.
-  WW_RETURN_IF_ERROR(StateCache::create(shape).status());
+  WW_RETURN_IF_ERROR(check_state_shape(shape));
   GpuStateCache out(shape);
   WW_ASSIGN_OR_RETURN(out.buffer_, DeviceBuffer::allocate(out.layer_bytes_ * shape.num_layers * shape.num_slots,
                                                           "states of recurrent layers; lower --max-mamba-cache-size"));

@@ -13,7 +13,7 @@ namespace warpweave {
 
 class GpuStateCache {
  public:
-  // Errors: those of StateCache::create(), and `resource_exhausted` when the memory is not there.
+  // Errors: those of check_state_shape(), and `resource_exhausted` when the memory is not there.
   static Result<GpuStateCache> create(const StateCacheShape& shape);
 
   const StateCacheShape& shape() const { return shape_; }
