@@ -36,17 +36,6 @@ Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, 
   return parts;
 }
 
-Result<std::vector<LinearPart>> gdn_split_input(const LinearAttnShape& shape, const std::array<TensorView, 4>& qkv_z_b_a) {
-  const int64_t rows[] = {shape.conv_channels(), int64_t{shape.v_heads} * shape.v_dim, shape.v_heads, shape.v_heads};
-  constexpr std::string_view kNames[] = {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"};
-  std::vector<LinearPart> parts;
-  for (size_t i = 0; i < 4; ++i) {
-    WW_RETURN_IF_ERROR(check_rows(kNames[i], qkv_z_b_a[i], rows[i]));
-    parts.push_back({.weight = qkv_z_b_a[i], .bias = {}});
-  }
-  return parts;
-}
-
 Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team) {
   const LinearAttnShape& shape = weights.shape;

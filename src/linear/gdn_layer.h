@@ -5,7 +5,6 @@
 // the gates read their part of it in place. Weights are read only; one call at a time per dispatcher.
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "linear/dispatch.h"
@@ -34,8 +33,6 @@ using GdnLayerWeights = GdnLayerWeightsOf<PackedLinear, std::vector<float>>;
 // What `in` is packed from where a checkpoint keeps q, k, v and z of a k head side by side (in_proj_qkvz), then b and a
 // (in_proj_ba), as Qwen3-Next's do. Both have rank 2 and hidden columns; `invalid_argument` for other numbers of rows.
 Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz, const TensorView& ba);
-// The same where they are in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, as Qwen3.5's.
-Result<std::vector<LinearPart>> gdn_split_input(const LinearAttnShape& shape, const std::array<TensorView, 4>& qkv_z_b_a);
 
 struct GdnLayerCall {
   LinearAttnPhase phase = LinearAttnPhase::extend;

@@ -189,7 +189,6 @@ TEST(GdnLayer, WeightsOfOtherHeadsAreRefused) {
   vector.rank = 1;
   EXPECT_FALSE(gdn_grouped_input(golden.shape, vector, golden.ba()).ok());
   EXPECT_EQ(gdn_grouped_input(golden.shape, golden.qkvz(), golden.qkvz()).status().field(), "in_proj_ba");
-  EXPECT_EQ(gdn_split_input(golden.shape, {golden.qkvz(), golden.ba(), golden.ba(), golden.ba()}).status().field(), "in_proj_qkv");
 }
 
 }  // namespace
