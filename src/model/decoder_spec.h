@@ -38,6 +38,9 @@ struct AttentionSpec {
 
 // Latent attention; each head's scores are those of its own query and the one cached row of a token.
 struct LatentSpec {
+  // Of the norms inside: their models leave it at this value whatever rms_norm_eps says.
+  static constexpr float kInnerNormEps = 1e-6f;
+
   LatentConfig dims;
   int num_heads = 0;
   float scale = 0;                  // on q.k

@@ -7,9 +7,6 @@
 namespace warpweave {
 namespace {
 
-// Of the norms inside: their models leave it at this value whatever rms_norm_eps says.
-constexpr float kInnerNormEps = 1e-6f;
-
 int64_t element_bytes(DType dtype) { return static_cast<int64_t>(dtype_info(dtype).block_bytes); }
 
 void* elements_on(void* data, int64_t elements, DType dtype) { return static_cast<std::byte*>(data) + elements * element_bytes(dtype); }
@@ -45,7 +42,7 @@ Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const
                                                       .y_dtype = x.dtype(), .y_stride = spec.in_dim()}));
   if (spec.dims.q_rank == 0) return GpuLatentQueries{w_.in, spec.in_dim()};
   gpu::norm_rows({.x = w_.in, .x_stride = spec.in_dim(), .dtype = x.dtype(), .rows = x.rows(), .cols = spec.dims.q_rank,
-                  .weight = weights_.q_norm.data, .eps = kInnerNormEps, .out = w_.q_normed},
+                  .weight = weights_.q_norm.data, .eps = LatentSpec::kInnerNormEps, .out = w_.q_normed},
                  x.stream());
   WW_RETURN_IF_ERROR(x.gemm().run({.linear = &weights_.q_up, .x = w_.q_normed, .rows = x.product_rows(), .y = w_.q,
                                    .y_dtype = x.dtype(), .y_stride = spec.q_dim()},
@@ -74,7 +71,7 @@ void GpuLatentMixer::write_token(const GpuLayerCall& call, const GpuLatentQuerie
   rows.token = elements_on(w_.in, spec.in_dim() - dims.token_dim(), dtype);
   rows.token_stride = spec.in_dim();
   rows.latent_norm = weights_.latent_norm.data;
-  rows.norm_eps = kInnerNormEps;
+  rows.norm_eps = LatentSpec::kInnerNormEps;
   rows.cos = rope_.cos;
   rows.sin = rope_.sin;
   rows.interleaved = rope_.interleaved;
@@ -101,19 +98,10 @@ void GpuLatentMixer::absorb(const GpuLayerCall& call, const GpuLatentQueries& qu
 
 Status GpuLatentMixer::attend_latent(const GpuLayerCall& call, const ForwardBatch& batch) const {
   const LatentSpec& spec = w_.spec;
-  AttentionCall attention;
-  attention.layer = call.layer;
-  attention.num_q_heads = spec.num_heads;
-  attention.num_kv_heads = 1;
-  attention.head_dim = spec.dims.token_dim();
-  attention.v_head_dim = spec.dims.kv_rank;
-  attention.scale = spec.scale;
+  AttentionCall attention = latent_attention_call(spec, call.cache, call.layer);
   attention.q = w_.latent_q;
   attention.q_dtype = attention.out_dtype = call.x.dtype();
-  attention.q_token_stride = spec.latent_q_dim();
-  attention.k = attention.v = call.cache.k(call.layer);
   attention.out = w_.latent_out[0];
-  attention.out_token_stride = spec.latent_out_dim();
   attention.earlier_kv_settled = true;
   return attend(call.attention, batch, attention);
 }

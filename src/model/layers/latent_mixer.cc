@@ -11,9 +11,6 @@
 namespace warpweave {
 namespace {
 
-// Of the norms inside: their models leave it at this value whatever rms_norm_eps says.
-constexpr float kInnerNormEps = 1e-6f;
-
 void grow(std::vector<float>& values, int64_t size) {
   if (values.size() < static_cast<size_t>(size)) values.resize(size);
 }
@@ -40,7 +37,7 @@ float* LatentMixer::queries(const LayerCall& call) {
   if (spec.dims.q_rank == 0) return w_.in_.data();
   const int64_t rank = spec.dims.q_rank, rows = call.x.rows();
   rms_norm({.x = w_.in_.data(), .rows = rows, .cols = rank, .x_stride = spec.in_dim(), .weight = weights_.q_norm.data(),
-            .eps = kInnerNormEps, .out = w_.in_.data(), .out_stride = spec.in_dim()},
+            .eps = LatentSpec::kInnerNormEps, .out = w_.in_.data(), .out_stride = spec.in_dim()},
            call.x.team());
   weights_.q_up.forward({.data = w_.in_.data(), .dtype = DType::f32, .rows = rows, .row_stride = spec.in_dim()},
                         {.data = w_.q_.data(), .row_stride = spec.q_dim()}, call.x.team());
@@ -60,7 +57,7 @@ void LatentMixer::write_token(const LayerCall& call, float* queries) {
   rows.token = w_.in_.data() + spec.in_dim() - spec.dims.token_dim();
   rows.token_stride = spec.in_dim();
   rows.latent_norm = weights_.latent_norm.data();
-  rows.norm_eps = kInnerNormEps;
+  rows.norm_eps = LatentSpec::kInnerNormEps;
   rows.rope = &rope_;
   rows.positions = call.batch.positions.data();
   rows.kv_slots = call.batch.kv_slots.data();
@@ -96,19 +93,9 @@ void LatentMixer::multiply_heads(std::span<const PackedLinear> heads, const Head
 }
 
 AttentionCall LatentMixer::attention_call(const LayerCall& call) const {
-  const LatentSpec& spec = w_.spec_;
-  AttentionCall attention;
-  attention.layer = call.layer;
-  attention.num_q_heads = spec.num_heads;
-  attention.num_kv_heads = 1;
-  attention.head_dim = spec.dims.token_dim();
-  attention.v_head_dim = spec.dims.kv_rank;
-  attention.scale = spec.scale;
+  AttentionCall attention = latent_attention_call(w_.spec_, call.cache, call.layer);
   attention.q = w_.latent_q_.data();
-  attention.q_token_stride = spec.latent_q_dim();
-  attention.k = attention.v = call.cache.k(call.layer);
   attention.out = w_.latent_out_.data();
-  attention.out_token_stride = spec.latent_out_dim();
   return attention;
 }
 
