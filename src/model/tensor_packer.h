@@ -141,7 +141,11 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
     LinearPart part;
     const bool whole = name.of_rows < 0;
     const int64_t all_rows = whole ? name.rows : name.of_rows, shape[] = {all_rows, in_features};
-    if (!exact && target.takes_fp8() && source->has_fp8(name.weight)) {
+    const bool known = !parts.empty() && !parts.back().random && names[parts.size() - 1].weight == name.weight;
+    if (known) {  // more rows of the tensor before
+      part = parts.back();
+      part.bias = {};
+    } else if (!exact && target.takes_fp8() && source->has_fp8(name.weight)) {
       WW_ASSIGN_OR_RETURN(Fp8Matrix matrix, source->find_fp8(name.weight, shape));
       part.weight = matrix.codes;
       part.stays = true;
@@ -156,7 +160,6 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
       part.first_row = name.first_row;
     }
     part.rows = name.rows;
-    const bool known = !used.empty() && used.back().data == part.weight.data;  // the rows before these
     if (!part.random && !known) used.push_back(part.weight);
     if (!name.bias.empty() && source->has(name.bias)) {
       const int64_t bias_shape[] = {all_rows};
