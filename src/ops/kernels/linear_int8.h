@@ -104,47 +104,52 @@ WW_INLINE void nibble_words(const PanelWord* codes, IVec* out) {
   }
 }
 
-// What a format does with group `g` of its block: words() once, add() for every row. `at` counts groups of the row.
-struct Int8Q8_0 {
+// What a format does with group `g` of its block: words() once, first_sum() and add() for every row. `at` counts groups
+// of the row.
+//
+// Of weights that are scale * (code - a constant).
+struct Int8Scaled {
+  Vec scale;
+  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
+    return vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+  }
+};
+// Of weights that are scale * code + offset.
+struct Int8Offset {
+  Vec scale, offset;
+  WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
+  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
+    acc = vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+    return vfma(offset, vset1(x.scaled_sums[at]), acc);
+  }
+};
+
+struct Int8Q8_0 : Int8Scaled {
   using Panel = PanelQ8_0;
   static constexpr bool kWide = true;
-  Vec scale;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) out[j] = iload(block.codes[j]);
   }
   WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -128 * x.sum_of_group(at); }
-  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
-    return vfma(scale, vmul(products, vset1(x.scales[at])), acc);
-  }
 };
-struct Int8Q4_0 {
+struct Int8Q4_0 : Int8Scaled {
   using Panel = PanelQ4_0;
   static constexpr bool kWide = false;
-  Vec scale;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
     nibble_words(block.codes, out);
   }
   WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -8 * x.sum_of_group(at); }
-  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
-    return vfma(scale, vmul(products, vset1(x.scales[at])), acc);
-  }
 };
-struct Int8Q4_1 {
+struct Int8Q4_1 : Int8Offset {
   using Panel = PanelQ4_1;
   static constexpr bool kWide = false;
-  Vec scale, offset;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
     offset = vload_half(block.m);
     nibble_words(block.codes, out);
-  }
-  WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
-  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
-    acc = vfma(scale, vmul(products, vset1(x.scales[at])), acc);
-    return vfma(offset, vset1(x.scaled_sums[at]), acc);
   }
 };
 // The fifth bits of word `at` and those after it.
@@ -158,20 +163,14 @@ WW_INLINE void add_fifth_bits(IVec high, IVec* out) {
 }
 
 template <class KPanel, bool kFifthBit>
-struct Int8ScaleMin {
+struct Int8ScaleMin : Int8Offset {
   using Panel = KPanel;
   static constexpr bool kWide = false;
-  Vec scale, offset;
   WW_MEMBER void words(const Panel& block, int g, IVec* out) {
     scale = vmul(vload_half(block.d), vto_float(iload_u8(block.scales[g])));
     offset = vsub(vzero(), vmul(vload_half(block.dmin), vto_float(iload_u8(block.mins[g]))));
     nibble_words(block.codes + 4 * g, out);
     if constexpr (kFifthBit) add_fifth_bits<0>(iload(block.high[g]), out);
-  }
-  WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
-  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
-    acc = vfma(scale, vmul(products, vset1(x.scales[at])), acc);
-    return vfma(offset, vset1(x.scaled_sums[at]), acc);
   }
 };
 
