@@ -31,7 +31,10 @@ const LinearKernels& kernels_of(CpuTier tier) {
   switch (tier) {
     case CpuTier::amx_bf16: return kLinearAmxBf16;
     case CpuTier::avx512_bf16: return kLinearAvx512Bf16;
-    case CpuTier::avx512: return kLinearAvx512;
+    case CpuTier::avx512: {  // a better CPU that was asked for this tier shows what one without VNNI does
+      const bool own_tier = cpu_info().tier == CpuTier::avx512;
+      return own_tier && cpu_info().avx512_vnni ? kLinearAvx512Vnni : kLinearAvx512;
+    }
     case CpuTier::avx2: return kLinearAvx2;
     case CpuTier::scalar: break;
   }

@@ -100,6 +100,7 @@ extern const LinearKernels kLinearScalar;
 extern const Int8Kernels kInt8Avx2, kInt8Avx512, kInt8Vnni;
 extern const LinearKernels kLinearAvx2;
 extern const LinearKernels kLinearAvx512;
+extern const LinearKernels kLinearAvx512Vnni;  // of CPUs with VNNI and no bf16 unit
 extern const LinearKernels kLinearAvx512Bf16;
 extern const LinearKernels kLinearAmxBf16;
 
