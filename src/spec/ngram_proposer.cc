@@ -22,8 +22,12 @@ void NgramProposer::propose(const ProposalCall& call, Proposal& out) {
   if (text.learned < call.input_ids.size() + call.output_ids.size() || call.max_tokens < 1) return;
   contexts_.assign(1, text.context);
   candidates_.clear();
-  if (options_.match_type == NgramMatchType::prob) {
-    grow_best_first(call.max_tokens, std::min(1.0, text.kept / text.promised), out);
+  const bool best_first = options_.match_type == NgramMatchType::prob;
+  const double trust = best_first ? std::min(1.0, text.kept / text.promised) : 1;
+  expand(0, trust, contexts_[0]);
+  if (!guesses_.empty()) text.likeliest = guesses_[0];
+  if (best_first) {
+    grow_best_first(call.max_tokens, trust, out);
   } else {
     grow_by_levels(call.max_tokens, out);
   }
@@ -40,14 +44,18 @@ void NgramProposer::learn(const ProposalCall& call, Text& text) {
     const int32_t token = output ? call.output_ids[text.learned - prompt] : call.input_ids[text.learned];
     if (output) judge(token, text);
     history_.learn(call.cache_salt, token, text.context);
+    text.likeliest.reset();
   }
 }
 
 void NgramProposer::judge(int32_t token, Text& text) {
-  history_.guess(text.context, 1, guesses_);
-  if (guesses_.empty()) return;
-  text.promised += kForgetRate * (guesses_[0].probability - text.promised);
-  text.kept += kForgetRate * ((guesses_[0].token == token ? 1 : 0) - text.kept);
+  if (!text.likeliest) {
+    history_.guess(text.context, 1, guesses_);
+    if (guesses_.empty()) return;
+    text.likeliest = guesses_[0];
+  }
+  text.promised += kForgetRate * (text.likeliest->probability - text.promised);
+  text.kept += kForgetRate * ((text.likeliest->token == token ? 1 : 0) - text.kept);
 }
 
 int NgramProposer::breadth(const NgramHistory::Context& context) const {
@@ -74,7 +82,6 @@ void NgramProposer::add_node(const Candidate& candidate, Proposal& out) {
 
 void NgramProposer::grow_best_first(int max_tokens, double trust, Proposal& out) {
   const auto worse = [](const Candidate& a, const Candidate& b) { return a.probability < b.probability; };
-  expand(0, trust, contexts_[0]);
   std::make_heap(candidates_.begin(), candidates_.end(), worse);
   while (!candidates_.empty() && out.size() < max_tokens) {
     std::pop_heap(candidates_.begin(), candidates_.end(), worse);
@@ -91,7 +98,6 @@ void NgramProposer::grow_best_first(int max_tokens, double trust, Proposal& out)
 }
 
 void NgramProposer::grow_by_levels(int max_tokens, Proposal& out) {
-  expand(0, 1, contexts_[0]);
   for (size_t next = 0; next < candidates_.size() && out.size() < max_tokens; ++next) {
     const Candidate candidate = candidates_[next];
     add_node(candidate, out);

@@ -5,6 +5,7 @@
 // worth is measured for each request: they count in proportion to how often the likeliest guess came true.
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 
 #include "spec/ngram_history.h"
@@ -33,6 +34,8 @@ class NgramProposer : public Proposer {
   struct Text {
     NgramHistory::Context context;
     size_t learned = 0;       // tokens of prompt and output
+    // The likeliest guess of what follows the last token learned, where it was made for a proposal.
+    std::optional<NgramGuess> likeliest;
     // Of the likeliest guesses so far, a running mean: what they promised, and what came of them.
     double promised = 1, kept = 1;
   };
@@ -46,6 +49,7 @@ class NgramProposer : public Proposer {
   void judge(int32_t token, Text& text);
   int breadth(const NgramHistory::Context& context) const;
   void expand(int node, double probability, const NgramHistory::Context& context);
+  // From the candidates that follow the text.
   void grow_best_first(int max_tokens, double trust, Proposal& out);
   void grow_by_levels(int max_tokens, Proposal& out);
   void add_node(const Candidate& candidate, Proposal& out);
