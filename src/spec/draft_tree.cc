@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "ops/elementwise.h"
+
 namespace warpweave {
 namespace {
 
@@ -27,9 +29,8 @@ void top_choices(std::span<const float> logits, int count, std::vector<DraftChoi
     if (out.size() > wanted) out.pop_back();
     least = out.back().logprob;
   }
-  double sum = 0;
-  for (const float value : logits) sum += std::exp(std::max(number_or_impossible(value) - best, -100.0f));
-  const float shift = best + static_cast<float>(std::log(sum));
+  float shift = log_sum_exp(logits.data(), static_cast<int64_t>(logits.size()));
+  if (!std::isfinite(shift)) shift = best;  // some are no numbers: the others keep their distances
   for (DraftChoice& choice : out) choice.logprob -= shift;
 }
 
