@@ -126,14 +126,8 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
 }
 
 KvCacheShape draft_cache_shape(const DraftPlan& plan, int num_pages) {
-  KvCacheShape shape;
-  shape.num_layers = plan.config.num_kv_layers();
+  KvCacheShape shape = kv_shape_of(plan.config, plan.attention);
   shape.num_pages = num_pages;
-  shape.page_size = plan.attention.page_size;
-  shape.num_kv_heads = plan.config.num_kv_heads;
-  shape.k_head_dim = plan.config.head_dim;
-  shape.v_head_dim = plan.config.cached_v_dim();
-  shape.format = plan.attention.kv_format;
   shape.layout = single_cache_group(plan.config.num_layers);
   return shape;
 }

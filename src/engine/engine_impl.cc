@@ -136,15 +136,8 @@ Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler,
 }
 
 KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
-  const ModelConfig& config = setup.bundle.config;
-  KvCacheShape shape;
-  shape.num_layers = config.num_kv_layers();
+  KvCacheShape shape = kv_shape_of(setup.bundle.config, setup.plan.attention);
   shape.num_pages = setup.scheduler.num_pages;
-  shape.page_size = setup.plan.attention.page_size;
-  shape.num_kv_heads = config.num_kv_heads;
-  shape.k_head_dim = config.head_dim;
-  shape.v_head_dim = config.cached_v_dim();
-  shape.format = setup.plan.attention.kv_format;
   shape.layout = setup.plan.cache_layout;
   return shape;
 }

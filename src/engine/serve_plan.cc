@@ -140,6 +140,17 @@ CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, cons
 
 }  // namespace
 
+KvCacheShape kv_shape_of(const ModelConfig& config, const Resolved& attention) {
+  KvCacheShape shape;
+  shape.num_layers = config.num_kv_layers();
+  shape.page_size = attention.page_size;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.k_head_dim = config.head_dim;
+  shape.v_head_dim = config.cached_v_dim();
+  shape.format = attention.kv_format;
+  return shape;
+}
+
 bool resolve_mixed_chunk(const ServerArgs& args, bool gpu) {
   return args.enable_mixed_chunk || (gpu && !args.disable_mixed_chunk);
 }

@@ -1,6 +1,7 @@
 // From flags, a model's configuration and a device to what would be served: every rule that can refuse
 // before weights are read. serve starts from the plan, explain prints it, so that both give one answer.
-// Pure but for the probes of attention backends on this machine, and for a draft model's configuration, which is read. Errors name the flag or the file.
+// Pure but for the probes of attention backends on this machine, and for a draft model's configuration, which is read.
+// Errors name the flag or the file.
 #pragma once
 
 #include <optional>
@@ -11,6 +12,7 @@
 #include "attention/select.h"
 #include "engine/draft_plan.h"
 #include "flags/server_args.h"
+#include "kv/kv_cache.h"
 #include "model/model_bundle.h"
 #include "sched/scheduler.h"
 
@@ -62,6 +64,9 @@ ModelBundleOptions weight_options(const ServerArgs& args);
 
 // --dtype for this checkpoint: f32, bf16 or f16.
 Result<DType> resolve_dtype(const std::string& flag, DType checkpoint);
+
+// Of a model's layers under a choice of attention; pages and their layout are left to the caller.
+KvCacheShape kv_shape_of(const ModelConfig& config, const Resolved& attention);
 
 // Whether decodes ride along with prefill chunks; by default where that measures faster, on a GPU.
 bool resolve_mixed_chunk(const ServerArgs& args, bool gpu);
