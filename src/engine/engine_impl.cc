@@ -240,6 +240,45 @@ Result<PoolingConfig> resolve_pooling(const ServerArgs& args, const ModelBundle&
   return out;
 }
 
+// A test's, or what --speculative-algorithm asks for.
+void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, EngineCoreOptions& core) {
+  if (options.proposer != nullptr) {
+    core.proposer = options.proposer;
+    plan.scheduler.max_proposals = options.max_proposals;
+    return;
+  }
+  core.owned_proposer = make_proposer(options.args, plan);
+  core.drafts = plan.draft.has_value();
+  core.proposer = core.owned_proposer.get();
+  core.max_step_proposals = max_step_proposals(gpu);
+}
+
+void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool gpu, EngineCoreOptions& core) {
+  EngineInfo& info = core.info;
+  info.gives_states = !gpu;
+  info.pools = info.gives_states && (pooling.stored || args.is_embedding || !info.generates);
+  info.pooled_size = core.pooler.size();
+  info.pooling = fmt::format("{}{}", pooling_method_name(core.pooler.method()),
+                             core.pooler.normalizes() ? ", normalized" : "");
+}
+
+// Once the device has sized the pool.
+void describe_capacity(const DeviceSetup& setup, EngineCoreOptions& core) {
+  const int page_size = setup.plan.attention.page_size, context_len = setup.plan.context_len;
+  const KvCacheShape cache = kv_cache_shape(setup);
+  core.batch_cache = {page_size, cache.num_groups(), cache.blank_page()};
+  EngineInfo& info = core.info;
+  info.context_len = context_len;
+  info.num_pages = core.scheduler.num_pages;
+  info.max_total_tokens = int64_t{cache.num_pages} * page_size / cache.num_groups();
+  const int64_t whole_requests = cache.num_pages / peak_request_pages(core.scheduler, context_len, /*prefilling=*/false);
+  info.max_tokens_at_context = std::max(info.max_total_tokens, whole_requests * context_len);
+  info.max_running_requests = core.scheduler.max_running_requests;
+  info.max_queued_requests = core.scheduler.max_queued_requests;
+  info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
+  info.enable_mixed_chunk = core.scheduler.enable_mixed_chunk;
+}
+
 Result<ServedModel> build_engine(const EngineOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   const ServerArgs& args = options.args;
@@ -259,40 +298,17 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   EngineCoreOptions core;
   WW_ASSIGN_OR_RETURN(const PoolingConfig pooling, resolve_pooling(args, bundle));
   WW_ASSIGN_OR_RETURN(core.pooler, Pooler::create(bundle.config, pooling, *bundle.weights));
-  if (options.proposer != nullptr) {
-    core.proposer = options.proposer;
-    plan.scheduler.max_proposals = options.max_proposals;
-  } else {
-    core.owned_proposer = make_proposer(args, plan);
-    core.drafts = plan.draft.has_value();
-    core.proposer = core.owned_proposer.get();
-    core.max_step_proposals = max_step_proposals(gpu.has_value());
-  }
+  set_proposer(options, gpu.has_value(), plan, core);
   core.scheduler = plan.scheduler;
   const DeviceSetup setup = {options, bundle, plan, core.scheduler};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
 
   core.info = describe(options, bundle, plan.attention, plan.dtype);
   core.info.device = std::move(device.description);
-  core.info.gives_states = !gpu;
-  core.info.pools = core.info.gives_states && (pooling.stored || args.is_embedding || !core.info.generates);
-  core.info.pooled_size = core.pooler.size();
-  core.info.pooling = fmt::format("{}{}", pooling_method_name(core.pooler.method()),
-                                  core.pooler.normalizes() ? ", normalized" : "");
-  core.info.context_len = plan.context_len;
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;
-  core.info.num_pages = core.scheduler.num_pages;
-  const KvCacheShape cache = kv_cache_shape(setup);
-  core.batch_cache = {plan.attention.page_size, cache.num_groups(), cache.blank_page()};
-  core.info.max_total_tokens = int64_t{cache.num_pages} * plan.attention.page_size / cache.num_groups();
-  const int64_t whole_requests =
-      cache.num_pages / peak_request_pages(core.scheduler, plan.context_len, /*prefilling=*/false);
-  core.info.max_tokens_at_context = std::max(core.info.max_total_tokens, whole_requests * plan.context_len);
-  core.info.max_running_requests = core.scheduler.max_running_requests;
-  core.info.max_queued_requests = core.scheduler.max_queued_requests;
-  core.info.chunked_prefill_size = core.scheduler.chunked_prefill_size;
-  core.info.enable_mixed_chunk = core.scheduler.enable_mixed_chunk;
+  describe_pooling(pooling, args, gpu.has_value(), core);
+  describe_capacity(setup, core);
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   core.tokenizer = bundle.tokenizer.get();
   core.stream_interval_tokens = args.stream_interval;
