@@ -1,5 +1,7 @@
 // Starting the GPU: weights and activations first, then what memory is left is measured and the KV
 // pool takes its share of it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -53,73 +55,51 @@ GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& pa
           .context_len = options.context_len, .stream = parts.stream.get(), .team = parts.team.get()};
 }
 
-}  // namespace
-
-Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) {
-  const ServerArgs& args = setup.options.args;
-  const ModelConfig& config = setup.bundle.config;
-  const int page_size = setup.plan.attention.page_size;
-  forget_cuda_failure();
-  const std::optional<DraftPlan>& draft = setup.plan.draft;
-  GpuParts parts;
-  parts.team = std::make_unique<ThreadTeam>(args.threads.value_or(cpu_info().cpus));
-  WW_ASSIGN_OR_RETURN(parts.stream, create_stream());
-  WW_ASSIGN_OR_RETURN(parts.attention,
-                      create_resolved_backend(setup.plan.attention, {.team = parts.team.get(),
-                                                                .max_context_len = setup.plan.context_len,
-                                                                .page_size = page_size,
-                                                                .modifiers = &setup.plan.modifiers}));
-  WW_ASSIGN_OR_RETURN(const KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
-  const BuildOptions build = {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,
-                              .progress = setup.options.on_weights_progress};
-  const auto load_started = SteadyClock::now();
+Result<GpuDecoderWeights> load_weights(const DeviceSetup& setup, const BuildOptions& build, ThreadTeam& team) {
+  const auto started = SteadyClock::now();
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights,
-                      load_gpu_weights(config, std::move(setup.bundle.weights), build, *parts.team));
-  const double load_s = std::chrono::duration<double>(SteadyClock::now() - load_started).count();
+                      load_gpu_weights(setup.bundle.config, std::move(setup.bundle.weights), build, team));
+  const double load_s = std::chrono::duration<double>(SteadyClock::now() - started).count();
   const double loaded_gb = static_cast<double>(weights.arena->used_bytes()) / 1e9;
   LOG_INFO("weights: {:.2f} GB on the GPU in {:.2f} s, {:.1f} GB/s", loaded_gb, load_s, loaded_gb / load_s);
+  return weights;
+}
+
+GpuRunnerOptions runner_options(const DeviceSetup& setup) {
+  const ServePlan& plan = setup.plan;
+  const int page_size = plan.attention.page_size;
   GpuRunnerOptions options;
   options.max_requests = setup.scheduler.max_running_requests;
   options.max_tokens = max_step_tokens(setup.scheduler);
-  options.context_len = setup.plan.context_len;
+  options.context_len = plan.context_len;
   options.max_proposals = setup.scheduler.max_proposals;
-  options.acceptance_dice = args.acceptance_dice;
-  if (!setup.plan.attention.deterministic) {
-    options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, setup.plan.context_len);
+  options.acceptance_dice = setup.options.args.acceptance_dice;
+  if (!plan.attention.deterministic) {
+    options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, plan.context_len);
   }
-  options.max_pages_per_request = (setup.plan.context_len + page_size - 1) / page_size;
-  if (setup.plan.attention.decode_graphs) {
-    options.graph_batch_sizes = setup.plan.graph_batch_sizes;
-  }
-  WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
-                                                      {.max_tokens = options.max_tokens,
-                                                       .max_logits_rows = options.max_tokens,
-                                                       .batch_invariant = setup.plan.attention.deterministic,
-                                                       .keep_hidden = draft && draft->options.eagle,
-                                                       .routing_dice = args.routing_dice,
-                                                       .max_requests = options.max_requests,
-                                                       .linear = linear_attn_names(setup.plan),
-                                                       .state_dtype = state_dtype(args)}));
-  const KvFormat kv_format = setup.plan.attention.kv_format;
-  if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {
-    const GpuKvCheckSetup check_setup = {.arch = gpu.facts.arch, .dtype = setup.plan.dtype,
-                                         .state_dtype = state_dtype(args), .max_tokens = setup.plan.context_len, .stream = parts.stream.get(),
-                                         .team = parts.team.get()};
-    WW_ASSIGN_OR_RETURN(const KvSelfCheck check, check_gpu_kv_format(*parts.model, kv_format, check_setup));
-    LOG_WARN("{}", kv_self_check_text(check, kv_format));
-  }
-  GpuDraftSetup draft_setup = draft_setup_of(options, parts);
-  GpuDraftParts draft_parts;
-  if (draft) {
-    WW_ASSIGN_OR_RETURN(draft_parts, load_gpu_draft(*draft, draft_setup));
-  }
-  StartedDevice out;
-  out.description = "cuda: " + gpu.info.name + ", " + std::to_string(gpu.info.total_bytes >> 30) + " GiB, driver for CUDA " +
-                    std::to_string(gpu.info.driver_version / 1000) + "." +
-                    std::to_string(gpu.info.driver_version % 1000 / 10);
-  out.weight_bytes = parts.model->weight_bytes();
+  options.max_pages_per_request = (plan.context_len + page_size - 1) / page_size;
+  if (plan.attention.decode_graphs) options.graph_batch_sizes = plan.graph_batch_sizes;
+  return options;
+}
+
+// How K and V fit a format whose scales the checkpoint does not have, as a warning.
+Status check_kv_format(const DeviceSetup& setup, const GpuChoice& gpu, const GpuParts& parts) {
+  const KvFormat format = setup.plan.attention.kv_format;
+  const GpuKvCheckSetup check_setup = {.arch = gpu.facts.arch, .dtype = setup.plan.dtype,
+                                       .state_dtype = state_dtype(setup.options.args),
+                                       .max_tokens = setup.plan.context_len, .stream = parts.stream.get(),
+                                       .team = parts.team.get()};
+  WW_ASSIGN_OR_RETURN(const KvSelfCheck check, check_gpu_kv_format(*parts.model, format, check_setup));
+  LOG_WARN("{}", kv_self_check_text(check, format));
+  return {};
+}
+
+// The states of recurrent layers and the KV pool, of the memory that is left.
+Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, GpuRunnerOptions& options, GpuParts& parts) {
+  const ServerArgs& args = setup.options.args;
+  const std::optional<DraftPlan>& draft = setup.plan.draft;
   WW_ASSIGN_OR_RETURN(double bytes, pool_bytes(args));
-  if (config.linear) {
+  if (setup.bundle.config.linear) {
     WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, bytes));
     WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(shape));
     bytes -= static_cast<double>(states.size_bytes());
@@ -131,6 +111,55 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages, pool_pages(args, setup.scheduler, bytes, page_bytes));
   WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(kv_cache_shape(setup), kv_scales));
   parts.cache = std::make_unique<GpuKvCache>(std::move(cache));
+  return {};
+}
+
+std::string description(const CudaDeviceInfo& gpu) {
+  return fmt::format("cuda: {}, {} GiB, driver for CUDA {}.{}", gpu.name, gpu.total_bytes >> 30,
+                     gpu.driver_version / 1000, gpu.driver_version % 1000 / 10);
+}
+
+}  // namespace
+
+Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) {
+  const ServerArgs& args = setup.options.args;
+  const ModelConfig& config = setup.bundle.config;
+  const ServePlan& plan = setup.plan;
+  forget_cuda_failure();
+  const std::optional<DraftPlan>& draft = plan.draft;
+  GpuParts parts;
+  parts.team = std::make_unique<ThreadTeam>(args.threads.value_or(cpu_info().cpus));
+  WW_ASSIGN_OR_RETURN(parts.stream, create_stream());
+  WW_ASSIGN_OR_RETURN(parts.attention, create_resolved_backend(plan.attention, {.team = parts.team.get(),
+                                                                                .max_context_len = plan.context_len,
+                                                                                .page_size = plan.attention.page_size,
+                                                                                .modifiers = &plan.modifiers}));
+  WW_ASSIGN_OR_RETURN(const KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
+  const BuildOptions build = {.dtype = plan.dtype, .max_positions = plan.context_len,
+                              .progress = setup.options.on_weights_progress};
+  WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_weights(setup, build, *parts.team));
+  GpuRunnerOptions options = runner_options(setup);
+  WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
+                                                      {.max_tokens = options.max_tokens,
+                                                       .max_logits_rows = options.max_tokens,
+                                                       .batch_invariant = plan.attention.deterministic,
+                                                       .keep_hidden = draft && draft->options.eagle,
+                                                       .routing_dice = args.routing_dice,
+                                                       .max_requests = options.max_requests,
+                                                       .linear = linear_attn_names(plan),
+                                                       .state_dtype = state_dtype(args)}));
+  if (kv_format_is_scaled(plan.attention.kv_format) && kv_scales.k.empty()) {
+    WW_RETURN_IF_ERROR(check_kv_format(setup, gpu, parts));
+  }
+  const GpuDraftSetup draft_setup = draft_setup_of(options, parts);
+  GpuDraftParts draft_parts;
+  if (draft) {
+    WW_ASSIGN_OR_RETURN(draft_parts, load_gpu_draft(*draft, draft_setup));
+  }
+  StartedDevice out;
+  out.description = description(gpu.info);
+  out.weight_bytes = parts.model->weight_bytes();
+  WW_RETURN_IF_ERROR(reserve_caches(setup, kv_scales, options, parts));
   out.kv_cache_bytes = parts.cache->size_bytes();
   if (draft) {
     WW_ASSIGN_OR_RETURN(GpuDrafter started, start_gpu_drafter(*draft, std::move(draft_parts), setup.scheduler.num_pages,
