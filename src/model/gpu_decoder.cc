@@ -73,7 +73,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   }
   x_.reserve(residual, workspace_);
   if (spec_.latent.num_heads > 0) {
-    latent_workspace_.reserve(spec_.latent, dtype_, tokens, kept_rows, workspace_);
+    WW_RETURN_IF_ERROR(latent_workspace_.reserve(spec_.latent, dtype_, tokens, kept_rows, workspace_));
   } else {
     attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);
   }

@@ -14,4 +14,11 @@ inline int current_compute_capability() {
   return known ? 10 * major + minor : 0;
 }
 
+// Sets `count` where it succeeds.
+inline cudaError_t read_multiprocessor_count(int& count) {
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+}
+
 }  // namespace warpweave

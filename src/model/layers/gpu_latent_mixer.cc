@@ -16,8 +16,8 @@ const void* elements_on(const void* data, int64_t elements, DType dtype) {
 
 }  // namespace
 
-void GpuLatentWorkspace::reserve(const LatentSpec& latent, DType dtype, int64_t tokens, int64_t kept_rows,
-                                 GpuWorkspace& workspace) {
+Status GpuLatentWorkspace::reserve(const LatentSpec& latent, DType dtype, int64_t tokens, int64_t kept_rows,
+                                   GpuWorkspace& workspace) {
   spec = latent;
   const auto get = [&](void*& pointer, int64_t count) { workspace.get(pointer, count, dtype_info(dtype).block_bytes); };
   get(in, tokens * spec.in_dim());
@@ -31,7 +31,7 @@ void GpuLatentWorkspace::reserve(const LatentSpec& latent, DType dtype, int64_t 
   get(values, tokens * spec.value_dim());
   get(kept_values, kept_rows * spec.value_dim());
   prefill = std::make_unique<GpuLatentPrefill>();
-  prefill->reserve(spec, dtype, tokens, workspace);
+  return prefill->reserve(spec, dtype, tokens, workspace);
 }
 
 // The first products.

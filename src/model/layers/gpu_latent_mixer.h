@@ -23,7 +23,7 @@ struct GpuLatentWorkspace {
   void* kept_values = nullptr;    // of those rows that are kept
   std::unique_ptr<GpuLatentPrefill> prefill;
 
-  void reserve(const LatentSpec& latent, DType dtype, int64_t tokens, int64_t kept_rows, GpuWorkspace& workspace);
+  Status reserve(const LatentSpec& latent, DType dtype, int64_t tokens, int64_t kept_rows, GpuWorkspace& workspace);
 };
 
 class GpuLatentMixer final : public GpuMixer {

@@ -65,15 +65,11 @@ cuda::MlaChunk chunk_at(int32_t* ints, int requests, int page_stride) {
 
 }  // namespace
 
-void GpuLatentPrefill::reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace) {
+Status GpuLatentPrefill::reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace) {
   spec_ = spec;
   dtype_ = dtype;
-  if (!has_kernels(spec.dims, dtype)) return;
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    return;
-  }
+  if (!has_kernels(spec.dims, dtype)) return {};
+  WW_CUDA_RETURN_IF_ERROR(read_multiprocessor_count(num_sms_), "prompts of latent attention");
   constexpr int64_t kPage = cuda::kExpandedPageTokens;
   const int64_t rows = (tokens + kPage - 1) / kPage * kPage + kSpareRows;
   const size_t element = dtype_info(dtype).block_bytes;
@@ -83,6 +79,7 @@ void GpuLatentPrefill::reserve(const LatentSpec& spec, DType dtype, int64_t toke
   workspace.get(other_, tokens * spec.value_dim(), element);
   for (float*& lse : lse_) workspace.get(lse, tokens * spec.num_heads, sizeof(float));
   capacity_rows_ = rows;
+  return workspace.status();
 }
 
 Status GpuLatentPrefill::start(const ForwardBatch& batch, const AttentionBackend& attention) {

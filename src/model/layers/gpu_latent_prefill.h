@@ -22,7 +22,7 @@ class GpuLatentPrefill {
  public:
   // Memory for forwards of up to `tokens` rows; none where no kernels are there for the dims, the type or the GPU: then
   // nothing expands.
-  void reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace);
+  Status reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace);
 
   // Once for each forward, before its first layer.
   Status start(const ForwardBatch& batch, const AttentionBackend& attention);

@@ -29,9 +29,8 @@ inline bool has_dependent_launch() {
 
 inline int num_sms() {
   static const int value = [] {
-    int device = 0, sms = 1;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    int sms = 1;
+    read_multiprocessor_count(sms);
     return sms;
   }();
   return value;
