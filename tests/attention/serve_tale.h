@@ -3,12 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "attention/registry.h"
 #include "base/threads.h"
 #include "engine/engine_impl.h"
+#include "engine/testing/collect_answers.h"
 
 namespace warpweave::tale {
 
@@ -38,43 +37,27 @@ inline ServedModel serve(ServerArgs args) {
 // Submits all prompts at once and waits for their greedy answers.
 inline std::vector<Answer> ask(Engine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                int new_tokens) {
-  struct Shared {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<Answer> answers;
-    size_t finished = 0;
-  };
   static int round = 0;
-  const auto shared = std::make_shared<Shared>();
-  shared->answers.resize(prompts.size());
   ++round;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    GenerateRequest request;
-    request.rid = std::to_string(round) + "/" + std::to_string(i);
-    request.input_ids = prompts[i];
+  std::vector<GenerateRequest> requests;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    GenerateRequest& request = requests.emplace_back();
+    request.rid = std::to_string(round) + "/" + std::to_string(requests.size());
+    request.input_ids = prompt;
     request.sampling.temperature = 0;
     request.sampling.max_new_tokens = new_tokens;
     request.sampling.ignore_eos = true;
     request.return_logprob = true;
     request.top_logprobs_num = 5;
-    const Status status = engine.submit(request, [shared, i](OutputDelta delta) {
-      std::lock_guard lock(shared->mutex);
-      Answer& answer = shared->answers[i];
-      answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-      for (const PositionLogprobs& p : delta.output_logprobs) {
-        answer.logprobs.push_back(p.chosen.logprob);
-        for (const TokenLogprob& t : p.top) answer.logprobs.push_back(t.logprob);
-      }
-      answer.cached_tokens = delta.cached_tokens;
-      if (delta.finish) ++shared->finished;
-      shared->changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
   }
-  std::unique_lock lock(shared->mutex);
-  EXPECT_TRUE(shared->changed.wait_for(lock, std::chrono::seconds(120),
-                                       [&] { return shared->finished == prompts.size(); }));
-  return shared->answers;
+  return collect_answers<Answer>(engine, requests, [](Answer& answer, const OutputDelta& delta) {
+    answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    for (const PositionLogprobs& p : delta.output_logprobs) {
+      answer.logprobs.push_back(p.chosen.logprob);
+      for (const TokenLogprob& t : p.top) answer.logprobs.push_back(t.logprob);
+    }
+    answer.cached_tokens = delta.cached_tokens;
+  });
 }
 
 struct Goldens {

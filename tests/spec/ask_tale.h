@@ -4,15 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/testing/collect_answers.h"
 #include "engine/testing/serving_device.h"
 #include "grammar/compiler.h"
 #include "grammar/vocabulary.h"
@@ -41,37 +40,16 @@ inline ServedModel serve(ServerArgs args) {
 
 // Submits all at once and waits for the answers.
 inline std::vector<Answer> ask(ServedModel& served, const std::vector<GenerateRequest>& requests) {
-  struct Shared {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<Answer> answers;
-    size_t finished = 0;
-  };
-  const auto shared = std::make_shared<Shared>();
-  shared->answers.resize(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const Status status = served.engine->submit(requests[i], [shared, i](OutputDelta delta) {
-      std::lock_guard lock(shared->mutex);
-      Answer& answer = shared->answers[i];
-      answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-      answer.text += delta.text;
-      for (const PositionLogprobs& p : delta.output_logprobs) {
-        answer.logprobs.push_back(p.chosen.logprob);
-        if (p.top.size() >= 2) answer.gaps.push_back(p.top[0].logprob - p.top[1].logprob);
-      }
-      if (delta.speculation) answer.counts = *delta.speculation;
-      if (delta.finish) {
-        answer.finish = *delta.finish;
-        ++shared->finished;
-      }
-      shared->changed.notify_all();
-    });
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  std::unique_lock lock(shared->mutex);
-  EXPECT_TRUE(shared->changed.wait_for(lock, std::chrono::seconds(300),
-                                       [&] { return shared->finished == requests.size(); }));
-  return shared->answers;
+  return collect_answers<Answer>(*served.engine, requests, [](Answer& answer, const OutputDelta& delta) {
+    answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    answer.text += delta.text;
+    for (const PositionLogprobs& p : delta.output_logprobs) {
+      answer.logprobs.push_back(p.chosen.logprob);
+      if (p.top.size() >= 2) answer.gaps.push_back(p.top[0].logprob - p.top[1].logprob);
+    }
+    if (delta.speculation) answer.counts = *delta.speculation;
+    if (delta.finish) answer.finish = *delta.finish;
+  });
 }
 
 inline std::vector<Ids> golden_prompts() {
