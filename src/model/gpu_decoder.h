@@ -95,6 +95,8 @@ class GpuDecoder {
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
   Status write_logits(float* logits);
+  // What follows the product with the head, on its result [rows, vocab].
+  void scale_and_cap(float* logits, int64_t rows, gpu::Stream stream);
   Status write_hidden();
 
   ModelConfig config_;
