@@ -5,8 +5,8 @@
 // any size. A stream whose handler does not ask and whose reader falls behind ends: what was not taken yet is dropped
 // and a last event says why. A stream whose handler gives up ends the same way.
 //
-// Where memory ends, send() and write() throw and have changed nothing, so that a shorter answer may be tried; what
-// cannot be said at all closes the connection.
+// Where memory ends, send(), begin_stream() and write() throw and have changed nothing, so that a shorter answer may be
+// tried; what cannot be said at all closes the connection.
 //
 // Writer methods: any thread, never block. take(), written() and disconnect(): the I/O thread only.
 // Hooks are called from any thread; they must not block, throw or call back into the exchange.
@@ -55,7 +55,7 @@ class Exchange {
   bool call_when_room(std::function<void()> callback);
   void end();
   void abandon() noexcept;
-  // Runs `callback` at once when the client has already gone: on the calling thread.
+  // As ResponseWriter::on_disconnect; callbacks of disconnect() and of Output::disconnected run on the I/O thread.
   void on_disconnect(std::function<void()> callback);
 
   struct Output {

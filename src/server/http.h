@@ -1,8 +1,12 @@
 // HTTP as the API handlers see it: a request whose body has arrived, and a writer for the answer.
 //
-// Threads: a handler runs on a thread of the API worker pool, never on the I/O thread, so it may
-// tokenize a long prompt; those of routes that run at once are the exception. A ResponseWriter may be used from any thread, also after the handler
-// returned (streams are fed from the engine's threads); its calls never block.
+// Threads: a handler runs on a thread of the API worker pool, never on the I/O thread, so it may tokenize a long prompt;
+// those of routes that run at once are the exception. A ResponseWriter may be used from any thread, also after the
+// handler returned (streams are fed from the engine's threads); its calls never block.
+//
+// Errors: where memory ends, send(), begin_stream() and write() throw and have changed nothing, so that a shorter answer
+// may be tried. After the client has gone, and after the end, calls do nothing. A writer that is dropped without an
+// answer answers 500, or cuts its stream.
 #pragma once
 
 #include <functional>
@@ -33,7 +37,7 @@ class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
 
-  // A whole answer. Exactly one of send() or begin_stream() is called, once.
+  // A whole answer. One of send() and begin_stream() is called, once; later calls of either do nothing.
   virtual void send(int status, std::string_view content_type, std::string body,
                     std::vector<std::pair<std::string, std::string>> headers = {}) = 0;
 
@@ -48,8 +52,9 @@ class ResponseWriter {
   // still waits is dropped. With room: false, and `callback` is dropped.
   virtual bool call_when_room(std::function<void()> callback) { return false; }
 
-  // `callback` runs once, on the I/O thread, when the client goes away before end() / send()
-  // (at once if it already has). Used to abort the request in the engine.
+  // `callback` runs once when the client goes away before end() or send(), or a stream ends because its reader is too
+  // slow: on the I/O thread, or, where the client has gone already, on the calling thread and within this call. Else it
+  // never runs. Used to abort the request in the engine.
   virtual void on_disconnect(std::function<void()> callback) = 0;
 };
 
