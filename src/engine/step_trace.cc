@@ -37,7 +37,7 @@ Status StepTrace::start(const ProfileRequest& request) {
   if (error) return Status::internal("the folder of --profile-dir cannot be made: " + error.message());
   request_ = request;
   steps_.clear();
-  written_.clear();
+  written_.reset();
   begun_ = std::chrono::steady_clock::now();
   active_ = true;
   return {};
@@ -51,15 +51,14 @@ void StepTrace::record(const Step& step) {
   steps_.push_back(step);
   if (static_cast<int>(steps_.size()) < most) return;
   active_ = false;
-  Result<std::string> path = write();
-  if (!path.ok()) return LOG_ERROR("the profile is lost: {}", path.status().message());
-  written_ = std::move(path).value();
+  written_ = write();
+  if (!written_->ok()) LOG_ERROR("the profile is lost: {}", written_->status().message());
 }
 
 Result<std::string> StepTrace::stop() {
   std::lock_guard lock(mutex_);
   if (!active_) {
-    if (!written_.empty()) return std::exchange(written_, {});
+    if (written_) return *std::exchange(written_, std::nullopt);
     return Status::invalid_argument("no profile is being recorded; send /start_profile first");
   }
   active_ = false;
@@ -83,8 +82,10 @@ Result<std::string> StepTrace::write() {
   file << "]}\n";
   file.close();
   steps_ = {};
-  if (!file) return Status::internal(path + " could not be written");
-  return path;
+  if (file) return path;
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);  // a part of a trace is none
+  return Status::internal(path + " could not be written; --profile-dir needs a folder with room that this user may write to");
 }
 
 }  // namespace warpweave

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,8 @@ class StepTrace {
   // invalid_argument while a recording runs.
   Status start(const ProfileRequest& request);
   void record(const Step& step);
-  // Writes the file and returns its path; invalid_argument when nothing is recorded.
+  // Writes the file and returns its path, also that of a recording that ended by itself; invalid_argument when nothing
+  // is recorded, internal when the file could not be written.
   Result<std::string> stop();
 
  private:
@@ -47,7 +49,7 @@ class StepTrace {
   ProfileRequest request_;
   std::chrono::steady_clock::time_point begun_;
   std::vector<Step> steps_;
-  std::string written_;  // by record(), when as many steps as asked for were there
+  std::optional<Result<std::string>> written_;  // by record(), when as many steps as asked for were there
 };
 
 }  // namespace warpweave

@@ -1,151 +1,31 @@
 #include "grammar/char_dfa.h"
 
-
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
+
+#include <fmt/format.h>
 
 #include "grammar/vocabulary.h"
 
 namespace warpweave::grammar {
 namespace {
 
+constexpr size_t kMaxLengthWork = size_t{1} << 24;  // steps of within_lengths()
 constexpr int kPlainStateLimit = 0xFFFE;  // of a run that is counted
-
-struct Nfa {
-  struct Edge {
-    int set;  // index into sets; -1: reads nothing, -2: the begin, -3: the end of the text
-    int to;
-  };
-  static constexpr int kEmpty = -1, kBegin = -2, kEnd = -3;
-  std::vector<std::vector<Edge>> edges;
-  std::vector<CharSet> sets;
-
-  int add() {
-    edges.emplace_back();
-    return static_cast<int>(edges.size()) - 1;
-  }
-  void link(int from, int set, int to) { edges[from].push_back({set, to}); }
-};
-
-Status too_large(const GrammarLimits& limits) {
-  return Status::invalid_argument("the pattern needs more than " + std::to_string(limits.max_dfa_states) +
-                                  " states; make it simpler, with smaller repetitions");
-}
-
-// Appends `regex` behind `from`; the state it ends in, or -1 when it grows too large.
-int append(const Regex& regex, int from, size_t max_states, Nfa* nfa) {
-  if (from < 0 || nfa->edges.size() > max_states) return -1;
-  switch (regex.kind) {
-    case Regex::Kind::begin:
-    case Regex::Kind::end: {
-      const int to = nfa->add();
-      nfa->link(from, regex.kind == Regex::Kind::begin ? Nfa::kBegin : Nfa::kEnd, to);
-      return to;
-    }
-    case Regex::Kind::chars: {
-      const int to = nfa->add();
-      nfa->sets.push_back(regex.chars);
-      nfa->link(from, static_cast<int>(nfa->sets.size()) - 1, to);
-      return to;
-    }
-    case Regex::Kind::sequence:
-      for (const Regex& part : regex.parts) from = append(part, from, max_states, nfa);
-      return from;
-    case Regex::Kind::choice: {
-      const int to = nfa->add();
-      for (const Regex& part : regex.parts) {
-        const int begin = nfa->add();
-        nfa->link(from, Nfa::kEmpty, begin);
-        const int end = append(part, begin, max_states, nfa);
-        if (end < 0) return -1;
-        nfa->link(end, Nfa::kEmpty, to);
-      }
-      return to;
-    }
-    case Regex::Kind::repeat: break;
-  }
-  const Regex& part = regex.parts[0];
-  for (int i = 0; i < regex.min; ++i) from = append(part, from, max_states, nfa);
-  if (from < 0) return -1;
-  const int to = nfa->add();
-  if (regex.max == Regex::kNoLimit) {
-    const int head = nfa->add();
-    nfa->link(from, Nfa::kEmpty, head);
-    const int end = append(part, head, max_states, nfa);
-    if (end < 0) return -1;
-    nfa->link(end, Nfa::kEmpty, head);
-    nfa->link(head, Nfa::kEmpty, to);
-    return to;
-  }
-  for (int i = regex.min; i < regex.max; ++i) {
-    nfa->link(from, Nfa::kEmpty, to);
-    from = append(part, from, max_states, nfa);
-    if (from < 0) return -1;
-  }
-  nfa->link(from, Nfa::kEmpty, to);
-  return to;
-}
-
-using StateSet = std::vector<int>;
-
-StateSet closure(const Nfa& nfa, StateSet states) {
-  std::vector<bool> seen(nfa.edges.size(), false);
-  StateSet out;
-  while (!states.empty()) {
-    const int s = states.back();
-    states.pop_back();
-    if (seen[s]) continue;
-    seen[s] = true;
-    out.push_back(s);
-    for (const Nfa::Edge& e : nfa.edges[s]) {
-      if (e.set == Nfa::kEmpty) states.push_back(e.to);
-    }
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-StateSet targets(const Nfa& nfa, const StateSet& from, int set) {
-  StateSet to;
-  for (const int s : from) {
-    for (const Nfa::Edge& e : nfa.edges[s]) {
-      if (e.set == set) to.push_back(e.to);
-    }
-  }
-  return to;
-}
 
 }  // namespace
 
-std::vector<CharSet> partition_chars(const std::vector<CharSet>& sets) {
-  std::vector<CharSet> distinct = sets;
-  std::sort(distinct.begin(), distinct.end(), [](const CharSet& a, const CharSet& b) {
-    return std::lexicographical_compare(a.ranges().begin(), a.ranges().end(), b.ranges().begin(), b.ranges().end(),
-                                        [](CharRange x, CharRange y) { return std::pair(x.first, x.last) < std::pair(y.first, y.last); });
-  });
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  // Sweep over all range borders; characters in the same sets go together.
-  std::map<uint32_t, std::vector<int>> changes{{0, {}}};
-  for (size_t i = 0; i < distinct.size(); ++i) {
-    for (const CharRange& r : distinct[i].ranges()) {
-      changes[r.first].push_back(static_cast<int>(i));
-      changes[r.last + 1].push_back(static_cast<int>(i));
-    }
-  }
-  std::map<std::vector<bool>, CharSet> groups;
-  std::vector<bool> inside(distinct.size(), false);
-  for (auto at = changes.begin(); at != changes.end(); ++at) {
-    for (const int set : at->second) inside[set] = !inside[set];
-    const auto next = std::next(at);
-    const uint32_t last = next == changes.end() ? kMaxChar : next->first - 1;
-    if (at->first <= kMaxChar) groups[inside].add(at->first, std::min(last, kMaxChar));
-  }
-  std::vector<CharSet> atoms;
-  for (auto& [key, set] : groups) {
-    if (!set.empty()) atoms.push_back(std::move(set));
-  }
-  return atoms;
+Status CharDfa::too_large(const GrammarLimits& limits) {
+  return Status::invalid_argument(fmt::format("the pattern needs more than {} states, or more than {} cells in its table (states times classes "
+                                              "of characters); make it simpler, with fewer different characters or smaller repetitions",
+                                              limits.max_dfa_states, limits.max_dfa_cells));
+}
+
+Status CharDfa::too_much_work() {
+  return Status::invalid_argument("the patterns take too many steps to compile; make them simpler, with fewer different characters or smaller "
+                                  "repetitions");
 }
 
 CharDfa CharDfa::any_text() {
@@ -168,7 +48,8 @@ CharDfa CharDfa::length_between(int64_t min, int64_t max) {
   return dfa;
 }
 
-CharDfa CharDfa::literals(const std::vector<std::string>& texts) {
+Result<CharDfa> CharDfa::literals(const std::vector<std::string>& texts, const GrammarLimits& limits,
+                                  WorkBudget* budget) {
   std::vector<std::map<uint32_t, int>> trie(1);
   std::vector<bool> accepting(1, false);
   std::vector<CharSet> sets;
@@ -186,8 +67,13 @@ CharDfa CharDfa::literals(const std::vector<std::string>& texts) {
     }
     accepting[state] = true;
   }
+  std::optional<CharPartition> partition = partition_chars(sets, budget);
+  if (!partition) return too_much_work();
+  const size_t cells = trie.size() * partition->atoms.size();
+  if (cells > limits.max_dfa_cells) return too_large(limits);
+  if (!budget->spend(cells)) return too_much_work();
   CharDfa dfa;
-  dfa.atoms_ = partition_chars(sets);
+  dfa.atoms_ = std::move(partition->atoms);
   dfa.accepting_ = std::move(accepting);
   dfa.next_.assign(trie.size() * dfa.atoms_.size(), kDeadState);
   std::map<uint32_t, size_t> atom_of;
@@ -197,73 +83,6 @@ CharDfa CharDfa::literals(const std::vector<std::string>& texts) {
   for (size_t s = 0; s < trie.size(); ++s) {
     for (const auto& [c, to] : trie[s]) dfa.next_[s * dfa.atoms_.size() + atom_of.at(c)] = to;
   }
-  return dfa;
-}
-
-Result<CharDfa> CharDfa::from_regex(const Regex& regex, bool search, const GrammarLimits& limits) {
-  // Over texts with a mark at each end, so that anchors are ordinary symbols: an expression that
-  // does not read a mark itself has it, and anything next to it, read around it.
-  Nfa nfa;
-  const int begin = nfa.add(), inside_begin = nfa.add();
-  const size_t max_nfa = limits.max_dfa_states * 4;
-  nfa.sets.push_back(CharSet::any());
-  nfa.link(begin, Nfa::kEmpty, inside_begin);  // the expression reads the begin mark
-  const int skipped = nfa.add();
-  nfa.link(begin, Nfa::kBegin, skipped);
-  if (search) nfa.link(skipped, 0, skipped);
-  nfa.link(skipped, Nfa::kEmpty, inside_begin);
-  const int inside_end = append(regex, inside_begin, max_nfa, &nfa);
-  if (inside_end < 0) return too_large(limits);
-  const int rest = nfa.add(), end = nfa.add();
-  nfa.link(inside_end, Nfa::kEmpty, end);      // it read the end mark
-  nfa.link(inside_end, Nfa::kEmpty, rest);
-  if (search) nfa.link(rest, 0, rest);
-  nfa.link(rest, Nfa::kEnd, end);
-
-  CharDfa dfa;
-  dfa.atoms_ = partition_chars(nfa.sets);
-  std::vector<std::vector<size_t>> atoms_of_set(nfa.sets.size());
-  for (size_t set = 0; set < nfa.sets.size(); ++set) {
-    for (size_t a = 0; a < dfa.atoms_.size(); ++a) {
-      if (nfa.sets[set].contains(dfa.atoms_[a].ranges()[0].first)) atoms_of_set[set].push_back(a);
-    }
-  }
-  Deadline deadline(limits.max_compile_time);
-  std::map<StateSet, int> ids;
-  std::vector<StateSet> sets;
-  const auto id_of = [&](StateSet states) {
-    states = closure(nfa, std::move(states));
-    // Once the rest of the text does not matter, nothing else does.
-    if (search && std::binary_search(states.begin(), states.end(), rest)) states = closure(nfa, {rest});
-    const auto [at, fresh] = ids.try_emplace(std::move(states), static_cast<int>(sets.size()));
-    if (fresh) sets.push_back(at->first);
-    return at->second;
-  };
-  id_of(targets(nfa, closure(nfa, {begin}), Nfa::kBegin));
-  for (size_t s = 0; s < sets.size(); ++s) {
-    if (sets.size() > limits.max_dfa_states || deadline.passed()) return too_large(limits);
-    const StateSet states = sets[s];
-    const StateSet ended = closure(nfa, targets(nfa, states, Nfa::kEnd));
-    dfa.accepting_.push_back(std::binary_search(ended.begin(), ended.end(), end));
-    std::vector<StateSet> to(dfa.atoms_.size());
-    for (const int state : states) {
-      for (const Nfa::Edge& e : nfa.edges[state]) {
-        if (e.set < 0) continue;
-        for (const size_t a : atoms_of_set[e.set]) to[a].push_back(e.to);
-      }
-    }
-    std::map<StateSet, int> same;  // atoms often lead to the same place
-    for (StateSet& target : to) {
-      if (target.empty()) {
-        dfa.next_.push_back(kDeadState);
-        continue;
-      }
-      const auto [at, fresh] = same.try_emplace(target, 0);
-      if (fresh) at->second = id_of(std::move(target));
-      dfa.next_.push_back(at->second);
-    }
-  }
-  dfa.trim();
   return dfa;
 }
 
@@ -305,7 +124,8 @@ void CharDfa::trim() {
   *this = std::move(kept);
 }
 
-Result<CharDfa> CharDfa::intersect(const CharDfa& other, const GrammarLimits& limits) const {
+Result<CharDfa> CharDfa::intersect(const CharDfa& other, const GrammarLimits& limits, WorkBudget* budget) const {
+  if (!budget->spend(4 * atoms_.size() * other.atoms_.size())) return too_much_work();
   CharDfa dfa;
   std::vector<std::pair<size_t, size_t>> pairs;
   for (size_t a = 0; a < atoms_.size(); ++a) {
@@ -319,7 +139,8 @@ Result<CharDfa> CharDfa::intersect(const CharDfa& other, const GrammarLimits& li
   std::map<std::pair<int, int>, int> ids{{{0, 0}, 0}};
   std::vector<std::pair<int, int>> states{{0, 0}};
   for (size_t s = 0; s < states.size(); ++s) {
-    if (states.size() > limits.max_dfa_states) return too_large(limits);
+    if (states.size() > limits.max_dfa_states || states.size() * pairs.size() > limits.max_dfa_cells) return too_large(limits);
+    if (!budget->spend(8 * pairs.size())) return too_much_work();
     const auto [x, y] = states[s];
     dfa.accepting_.push_back(accepting_[x] && other.accepting_[y]);
     for (const auto& [a, b] : pairs) {
@@ -369,6 +190,7 @@ bool CharDfa::matches(std::string_view text) const {
 }
 
 bool CharDfa::within_lengths(int64_t min, int64_t max) const {
+  WorkBudget budget(kMaxLengthWork);
   // All states reached by texts of n characters, n after n; more steps than states mean a cycle.
   std::vector<bool> now(accepting_.size(), false);
   now[0] = true;
@@ -378,6 +200,7 @@ bool CharDfa::within_lengths(int64_t min, int64_t max) const {
     for (int s = 0; s < num_states(); ++s) {
       if (!now[s]) continue;
       if (accepting_[s] && (n < min || (max >= 0 && n > max))) return false;
+      if (!budget.spend(atoms_.size())) return false;
       for (size_t a = 0; a < atoms_.size(); ++a) {
         if (const int to = next(s, a); to >= 0) any = then[to] = true;
       }

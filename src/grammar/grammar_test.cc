@@ -1,9 +1,12 @@
 // The core: masks against trying every token, rollback, forks, notations, limits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <set>
 #include <thread>
 
+#include "grammar/char_partition.h"
 #include "grammar/testing/grammar_texts.h"
 
 namespace warpweave::grammar::testing {
@@ -269,6 +272,61 @@ TEST(Limits, DepthIsBoundedWhileMatching) {
   EXPECT_GT(open, 100);
   EXPECT_LT(open, 600);
   EXPECT_TRUE(matcher.accept_bytes("]"));
+}
+
+// `count` different characters, from U+4E00 on.
+std::string characters(int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) append_utf8(0x4E00 + static_cast<uint32_t>(i), &out);
+  return out;
+}
+
+std::string repeated(std::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+// By the bounds on an automaton's table and on the steps to it: the first took 18 seconds, the second more than 8 GB.
+TEST(Limits, AutomataOfManyCharactersAreRefused) {
+  const auto pattern = [](const std::string& text) { return Json{{"type", "string"}, {"pattern", text}}; };
+  Json names = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 3000; ++i) {
+    names["properties"][characters(20'000).substr(static_cast<size_t>(i) * 18, 60) + std::to_string(i)] = true;
+  }
+  const std::pair<const char*, Json> cases[] = {{"classes of characters", pattern("^" + characters(20'000))},
+                                                {"classes of characters", names},
+                                                {"steps", pattern("(?:" + characters(300) + "|.{3000})" + repeated("[^a][^b][^c]", 600))}};
+  for (const auto& [bound, schema] : cases) {
+    const std::string message = failure(compact_schema(schema.dump()));
+    EXPECT_NE(message.find(bound), std::string::npos) << schema.dump().substr(0, 100) << ": " << message;
+  }
+}
+
+// Wide sets, overlapping ones, equal ones, and none.
+TEST(CharPartition, IsTheCoarsestThatTellsTheSetsApart) {
+  std::vector<CharSet> sets = {CharSet::any(), CharSet::of('a', 'z'), CharSet::of('f', 'm'), CharSet::of('f', 'm'), {},
+                               CharSet::of('x', 0x2000).complement(), CharSet::of(0xD000, 0xE001)};
+  WorkBudget budget(1'000'000);
+  const std::optional<CharPartition> out = partition_chars(sets, &budget);
+  ASSERT_TRUE(out);
+  CharSet all;
+  std::set<std::vector<bool>> kinds;
+  for (size_t atom = 0; atom < out->atoms.size(); ++atom) {
+    EXPECT_TRUE(all.intersect(out->atoms[atom]).empty());
+    all.add(out->atoms[atom]);
+    std::vector<bool> inside;
+    for (size_t set = 0; set < sets.size(); ++set) {
+      inside.push_back(sets[set].contains(out->atoms[atom]));
+      EXPECT_EQ(inside.back(), !sets[set].intersect(out->atoms[atom]).empty());
+      const auto& own = out->atoms_of_set[set];
+      EXPECT_EQ(inside.back(), std::find(own.begin(), own.end(), static_cast<int>(atom)) != own.end());
+    }
+    EXPECT_TRUE(kinds.insert(inside).second) << "two classes that no set tells apart";
+  }
+  EXPECT_EQ(all, CharSet::any());
+  WorkBudget none(3);
+  EXPECT_FALSE(partition_chars(sets, &none));
 }
 
 TEST(Compiler, CachesByBytesAndCompilesOnce) {

@@ -15,11 +15,28 @@ struct GrammarLimits {
   size_t max_edges = size_t{1} << 22;
   size_t max_rules = size_t{1} << 16;
   size_t max_dfa_states = 20'000;                // of one pattern after intersection with others
+  size_t max_dfa_cells = size_t{1} << 24;        // of one pattern's table: states x classes of characters
+  size_t max_dfa_work = size_t{1} << 27;         // steps to make all patterns' automata, see WorkBudget
   int max_nesting = 256;                         // of parentheses, schemas inside schemas
   int max_depth = 512;                           // of open rules while text is matched
   size_t max_ambiguity = 4096;                   // parses of one text that are kept side by side
   size_t max_automaton_bytes = size_t{48} << 20; // of the states met while matching, per grammar
   std::chrono::milliseconds max_compile_time{2000};  // of the compiling thread on a processor
+};
+
+// Steps of a few nanoseconds that some work may still take: a bound that, unlike time, is hit by the same input on
+// every machine.
+class WorkBudget {
+ public:
+  explicit WorkBudget(size_t steps) : left_(steps) {}
+  // False once more was asked for than there was.
+  bool spend(size_t steps) {
+    left_ = steps > left_ ? 0 : left_ - steps;
+    return left_ > 0;
+  }
+
+ private:
+  size_t left_;
 };
 
 // Throws nothing and asks the clock rarely: for the loops of compilers. It counts what the thread

@@ -187,7 +187,7 @@ std::optional<SchemaCompiler::StringFacts> SchemaCompiler::string_facts(const Sc
       facts.dfa = dfa;
       return;
     }
-    Result<CharDfa> next = facts.dfa->intersect(dfa, builder_.limits());
+    Result<CharDfa> next = facts.dfa->intersect(dfa, builder_.limits(), document_.dfa_work());
     if (next.ok()) {
       facts.dfa = std::move(*next);
     } else {
@@ -209,7 +209,14 @@ std::optional<SchemaCompiler::StringFacts> SchemaCompiler::string_facts(const Sc
       }
       if (*dfa != nullptr) both(keyword[0] == '\x01' ? (*dfa)->complement() : **dfa);
     }
-    if (const Json* texts = find(*node, kNotStrings)) both(CharDfa::literals(texts->get<std::vector<std::string>>()).complement());
+    if (const Json* texts = find(*node, kNotStrings)) {
+      const Result<CharDfa> dfa = CharDfa::literals(texts->get<std::vector<std::string>>(), builder_.limits(), document_.dfa_work());
+      if (!dfa.ok()) {
+        fail(dfa.status());
+        return std::nullopt;
+      }
+      both(dfa->complement());
+    }
   }
   if (!status.ok()) {
     fail(status);
@@ -228,7 +235,7 @@ std::optional<CharDfa> SchemaCompiler::whole_dfa(const StringFacts& facts) {
     return std::nullopt;
   }
   if (facts.max >= 0 && facts.min > facts.max) return std::nullopt;
-  Result<CharDfa> both = dfa.intersect(CharDfa::length_between(facts.min, facts.max), builder_.limits());
+  Result<CharDfa> both = dfa.intersect(CharDfa::length_between(facts.min, facts.max), builder_.limits(), document_.dfa_work());
   if (both.ok()) return std::move(*both);
   fail(both.status());
   return std::nullopt;

@@ -79,7 +79,8 @@ const Json* follow_pointer(const Json* node, std::string_view pointer) {
 
 }  // namespace
 
-SchemaDocument::SchemaDocument(const Json& root, const GrammarLimits& limits) : root_(root), limits_(limits) {
+SchemaDocument::SchemaDocument(const Json& root, const GrammarLimits& limits)
+    : root_(root), limits_(limits), dfa_work_(limits.max_dfa_work) {
   index(root_, &root_, 0);
 }
 
@@ -229,12 +230,12 @@ Result<const CharDfa*> SchemaDocument::pattern(const std::string& text) {
   const auto context = [&](const Status& status) { return status.with_context("pattern \"" + text.substr(0, 200) + "\""); };
   const Result<PatternSyntax> syntax = parse_pattern(text, limits_);
   if (!syntax.ok()) return context(syntax.status());
-  Result<CharDfa> dfa = CharDfa::from_regex(syntax->regex, true, limits_);
+  Result<CharDfa> dfa = CharDfa::from_regex(syntax->regex, true, limits_, &dfa_work_);
   for (const PatternSyntax::LookAhead& ahead : syntax->look_aheads) {
     if (!dfa.ok()) break;
-    const Result<CharDfa> seen = CharDfa::from_regex(ahead.regex, true, limits_);
+    const Result<CharDfa> seen = CharDfa::from_regex(ahead.regex, true, limits_, &dfa_work_);
     if (!seen.ok()) return context(seen.status());
-    dfa = dfa->intersect(ahead.negated ? seen->complement() : *seen, limits_);
+    dfa = dfa->intersect(ahead.negated ? seen->complement() : *seen, limits_, &dfa_work_);
   }
   if (!dfa.ok()) return context(dfa.status());
   return &patterns_.emplace(text, std::move(*dfa)).first->second;

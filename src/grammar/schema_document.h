@@ -49,6 +49,7 @@ class SchemaDocument {
 
   Result<const CharDfa*> pattern(const std::string& pattern);  // searched for in the text
   Result<const CharDfa*> format(const std::string& name);      // null: an annotation
+  WorkBudget* dfa_work() { return &dfa_work_; }                // of all automata of this schema
 
   static const Json* find(const Json& node, const char* key) {
     if (!node.is_object()) return nullptr;
@@ -74,6 +75,7 @@ class SchemaDocument {
   std::unordered_set<const Json*> made_set_;
   std::unordered_map<std::string, const Json*> by_id_;
   std::unordered_map<const Json*, const Json*> resource_of_;  // of references in parts with an $id: the part
+  WorkBudget dfa_work_;
   std::map<std::string, CharDfa> patterns_;
   std::map<std::string, std::optional<CharDfa>> formats_;
 };

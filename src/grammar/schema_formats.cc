@@ -71,7 +71,7 @@ Result<const CharDfa*> SchemaDocument::format(const std::string& name) {
     std::optional<CharDfa> dfa;
     if (!known->pattern.empty()) {
       WW_ASSIGN_OR_RETURN(const Regex regex, parse_regex(known->pattern, limits_));
-      WW_ASSIGN_OR_RETURN(dfa, CharDfa::from_regex(regex, false, limits_));
+      WW_ASSIGN_OR_RETURN(dfa, CharDfa::from_regex(regex, false, limits_, &dfa_work_));
     }
     at = formats_.emplace(name, std::move(dfa)).first;
   }

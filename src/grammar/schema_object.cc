@@ -17,6 +17,7 @@ std::vector<std::string> patterns_of(const SchemaLeaf& leaf) {
     if (patterns == nullptr) continue;
     for (const auto& [text, schema] : patterns->items()) {
       if (std::find(out.begin(), out.end(), text) == out.end()) out.push_back(text);
+      if (out.size() > kMaxPatterns) return out;  // refused by name_classes()
     }
   }
   return out;
@@ -105,13 +106,18 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
       for (const std::string& text : *literals) {
         if (const Result<Json> value = parse_json(text); value.ok() && value->is_string()) texts.push_back(value->get<std::string>());
       }
-      allowed = CharDfa::literals(texts);
+      Result<CharDfa> dfa = CharDfa::literals(texts, builder_.limits(), document_.dfa_work());
+      if (!dfa.ok()) {
+        fail(dfa.status());
+        return none;
+      }
+      allowed = std::move(*dfa);
     } else if (std::all_of(alternative.begin(), alternative.end(), [](const Json* n) { return SchemaDocument::has_type(*n, "string"); })) {
       const std::optional<StringFacts> facts = string_facts(alternative);
       const std::optional<CharDfa> dfa = facts ? whole_dfa(*facts) : std::nullopt;
       if (dfa) allowed = *dfa;
     }
-    Result<CharDfa> rest = excluded.intersect(allowed.complement(), builder_.limits());
+    Result<CharDfa> rest = excluded.intersect(allowed.complement(), builder_.limits(), document_.dfa_work());
     if (!rest.ok()) {
       fail(rest.status());
       return none;
@@ -156,7 +162,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(const Schema
         next.names = dfa;
         return;
       }
-      Result<CharDfa> result = next.names->intersect(dfa, builder_.limits());
+      Result<CharDfa> result = next.names->intersect(dfa, builder_.limits(), document_.dfa_work());
       if (result.ok()) {
         next.names = std::move(*result);
       } else {
@@ -171,7 +177,14 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(const Schema
         both(subset >> i & 1 ? **dfa : (*dfa)->complement());
       }
     }
-    if (status.ok() && !declared.empty()) both(CharDfa::literals(declared).complement());
+    if (status.ok() && !declared.empty()) {
+      const Result<CharDfa> names = CharDfa::literals(declared, builder_.limits(), document_.dfa_work());
+      if (names.ok()) {
+        both(names->complement());
+      } else {
+        status = names.status();
+      }
+    }
     if (const std::optional<CharDfa> names = names_dfa(leaf); names && status.ok()) both(*names);
     if (!status.ok()) {
       fail(status.with_context("the names of members"));

@@ -63,7 +63,7 @@ void NgramHistory::renew(std::string_view salt, Context& context) {
 }
 
 void NgramHistory::learn(std::string_view salt, int32_t token, Context& context) {
-  if (static_cast<int64_t>(young_.num_nodes()) > options_.capacity_nodes / 2) {
+  if (static_cast<int64_t>(young_.num_nodes_with_salts()) > options_.capacity_nodes / 2) {
     old_ = std::exchange(young_, NgramTrie());
     ++generation_;
   }

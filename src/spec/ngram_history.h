@@ -22,7 +22,7 @@ inline constexpr int kMaxNgramContext = 31;  // tokens
 struct NgramHistoryOptions {
   int min_context = 1;                  // tokens that must agree before anything is guessed
   int max_context = 12;                 // tokens of which more are not looked at; at most kMaxNgramContext
-  int64_t capacity_nodes = 10'000'000;  // of both tries
+  int64_t capacity_nodes = 10'000'000;  // of both tries; salts count by their bytes
 };
 
 struct NgramGuess {
@@ -53,6 +53,7 @@ class NgramHistory {
   int matched_tokens(const Context& context) const;
 
   size_t num_nodes() const { return young_.num_nodes() + old_.num_nodes(); }
+  size_t num_salts() const { return young_.num_salts() + old_.num_salts(); }
 
  private:
   void renew(std::string_view salt, Context& context);

@@ -128,6 +128,18 @@ TEST(NgramHistory, DropsTheOlderHalfWhenItIsFull) {
   EXPECT_EQ(history.matched_tokens(gone), 0);
 }
 
+// A salt is up to two kilobytes that a client chose, with a node or two behind it.
+TEST(NgramHistory, SaltsCountByTheirBytes) {
+  NgramHistory history({.max_context = 3, .capacity_nodes = 4000});
+  for (int i = 0; i < 2000; ++i) {
+    const std::string salt = std::to_string(i) + std::string(1000, 's');
+    auto context = history.begin(salt);
+    history.learn(salt, 5, context);
+    ASSERT_LE(history.num_salts() * 1000, 4000 * sizeof(NgramTrie::Node) + 2 * 1100) << i;
+  }
+  EXPECT_GT(history.num_salts(), 50u);
+}
+
 TEST(NgramHistory, GivesProbabilities) {
   NgramHistory history({});
   auto context = history.begin("");

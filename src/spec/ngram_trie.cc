@@ -7,6 +7,7 @@ NgramTrie::NodeId NgramTrie::root(std::string_view salt) {
   const auto id = static_cast<NodeId>(nodes_.size());
   nodes_.emplace_back();
   roots_.emplace(salt, id);
+  salt_bytes_ += salt.size() + kRootBytes;
   return id;
 }
 

@@ -39,9 +39,13 @@ class NgramTrie {
 
   const Node& node(NodeId id) const { return nodes_[id]; }
   size_t num_nodes() const { return nodes_.size(); }
+  size_t num_salts() const { return roots_.size(); }
+  // The nodes, and as many as the salts' texts have room for: what a bound on memory counts.
+  size_t num_nodes_with_salts() const { return nodes_.size() + salt_bytes_ / sizeof(Node); }
 
  private:
   static constexpr size_t kFirstSlots = 1024;  // a power of two
+  static constexpr size_t kRootBytes = 64;     // of an entry of roots_ beside its text
 
   size_t slot_of(NodeId parent, int32_t token) const;
   void grow();
@@ -50,7 +54,8 @@ class NgramTrie {
   std::vector<Node> nodes_;
   std::vector<NodeId> slots_;  // open addressing by (parent, token), at most half full
   size_t num_edges_ = 0;
-  std::unordered_map<std::string, NodeId> roots_;
+  std::unordered_map<std::string, NodeId> roots_;  // by salt
+  size_t salt_bytes_ = 0;      // of roots_
 };
 
 }  // namespace warpweave

@@ -147,6 +147,7 @@ Result<GenerationJob> parse_embeddings(const Api& api, std::string_view body) {
   WW_RETURN_IF_ERROR(require_embeddings(api));
   reader.get("dimensions", IntRange{1, api.info().pooled_size, "this model's embeddings have no more"}, &format.dimensions);
   reader.find("input");
+  refuse_unsupported(&reader);
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_pooled_inputs(api, reader, "input", options));
   auto builder = std::make_unique<EmbeddingsBuilder>(api, inputs.ids.size(), format);
@@ -177,6 +178,7 @@ Result<GenerationJob> parse_classify(const Api& api, std::string_view body) {
     auto builder = std::make_unique<NativeBuilder>(inputs.ids.size(), inputs.is_batch);
     return make_pooled_job(options, std::move(inputs.ids), std::move(builder));
   }
+  refuse_unsupported(&reader);
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_pooled_inputs(api, reader, "input", options));
   auto builder = std::make_unique<ClassifyBuilder>(api, options, inputs.ids.size());

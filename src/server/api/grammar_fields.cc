@@ -48,7 +48,8 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_spec(const Gramm
   if (context.compiler == nullptr) {
     return Status::unsupported(fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init.", field), field);
   }
-  Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled = context.compiler->compile(spec);
+  Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled =
+      context.budget != nullptr ? context.budget->compile(context.compiler, spec) : context.compiler->compile(spec);
   if (!compiled.ok()) return Status(compiled.status().code(), fmt::format("{}: {}.", field, compiled.status().message()), field);
   return compiled;
 }

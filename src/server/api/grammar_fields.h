@@ -20,6 +20,7 @@ std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer*
 struct GrammarContext {
   grammar::GrammarCompiler* compiler = nullptr;  // null: the server has no tokenizer
   const ServerArgs& args;
+  SamplingBudget* budget = nullptr;              // of the body; null: one grammar is compiled for it
 };
 
 // Reads the fields of `dialect` and sets params->grammar. Failures are in reader->status().

@@ -12,7 +12,10 @@ class NativeBuilder final : public ResponseBuilder {
  public:
   NativeBuilder(const Api& api, const NativeReplyOptions& options,
                 std::span<const GenerateRequest> requests)
-      : tokenizer_(api.tokenizer()), options_(options), sequences_(requests.size()) {
+      : tokenizer_(api.tokenizer()),
+        options_(options),
+        hidden_size_(static_cast<size_t>(std::max(api.info().hidden_size, 1))),
+        sequences_(requests.size()) {
     for (size_t i = 0; i < requests.size(); ++i) {
       sequences_[i].return_logprob = requests[i].return_logprob;
       sequences_[i].top = requests[i].top_logprobs_num > 0;
@@ -168,17 +171,22 @@ class NativeBuilder final : public ResponseBuilder {
   }
 
   // The prompt's rows as one list, then a row for each new token but the last.
-  static void append_states(const OutputDelta& delta, std::string* out) {
-    const int rows = delta.prompt_tokens + delta.completion_tokens - 1;
+  void append_states(const OutputDelta& delta, std::string* out) const {
     const std::span<const float> states(delta.states);
-    const size_t hidden = states.size() / static_cast<size_t>(std::max(rows, 1));
+    const size_t rows = states.size() / hidden_size_;
+    const size_t prompt_rows = std::min(rows, static_cast<size_t>(delta.prompt_tokens));
+    const auto append_row = [&](size_t row) { append_json_floats(states.subspan(row * hidden_size_, hidden_size_), out); };
     *out += ",\"hidden_states\":[[";
-    for (int row = 0; row < rows; ++row) {
-      if (row == delta.prompt_tokens) *out += ']';
+    for (size_t row = 0; row < prompt_rows; ++row) {
       if (row > 0) *out += ',';
-      append_json_floats(states.subspan(row * hidden, hidden), out);
+      append_row(row);
     }
-    *out += rows == delta.prompt_tokens ? "]]" : "]";
+    *out += ']';
+    for (size_t row = prompt_rows; row < rows; ++row) {
+      *out += ',';
+      append_row(row);
+    }
+    *out += ']';
   }
 
   void append_reply(size_t index, const OutputDelta& delta, std::string* out) const {
@@ -217,6 +225,7 @@ class NativeBuilder final : public ResponseBuilder {
 
   const Tokenizer* tokenizer_;
   const NativeReplyOptions options_;
+  const size_t hidden_size_;
   std::vector<Sequence> sequences_;
 };
 

@@ -152,6 +152,8 @@ class NativeParser {
     const PerPrompt params(&reader_, "sampling_params", count);
     WW_RETURN_IF_ERROR(reader_.status());
     sampling_.resize(count);
+    GrammarContext grammars = api_.grammar_context();
+    grammars.budget = &budget_;
     for (size_t i = 0; i < count; ++i) {
       const Json* object = params.at(i);
       if (!object) continue;
@@ -161,10 +163,13 @@ class NativeParser {
       }
       if (!object->is_object()) return wrong_type(params.path(i), "an object", *object);
       FieldReader reader(*object, params.path(i) + ".");
-      read_sampling(&reader, Dialect::native, api_.limits(), &sampling_[i]);
-      read_grammar(api_.grammar_context(), &reader, Dialect::native, &sampling_[i].params);
+      read_sampling(&reader, Dialect::native, api_.limits(), &budget_, &sampling_[i]);
+      read_grammar(grammars, &reader, Dialect::native, &sampling_[i].params);
       if (!api_.context().args.allow_unknown_fields) reader.refuse_unknown();
       WW_RETURN_IF_ERROR(reader.status());
+      const bool for_all = i + 1 < count && object == params.at(i + 1);
+      const size_t sequences = static_cast<size_t>(sampling_[i].n) * (for_all ? count : 1);
+      WW_RETURN_IF_ERROR(budget_.copy(sampling_[i].params, sequences, params.path(i)));
     }
     return {};
   }
@@ -284,6 +289,7 @@ class NativeParser {
 
   const Api& api_;
   FieldReader reader_;
+  SamplingBudget budget_;
   std::vector<SamplingFields> sampling_;  // of each prompt
   std::vector<GenerateRequest> requests_; // of each prompt
   NativeReplyOptions reply_;

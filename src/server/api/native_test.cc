@@ -115,6 +115,23 @@ TEST(Generate, LogprobsAreTriples) {
   EXPECT_EQ(with_text["meta_info"]["input_token_logprobs"], Json::array());
 }
 
+// The prompt's as one list, then one for each new token but the last; also where no token is new.
+TEST(Generate, HiddenStatesByPosition) {
+  TestApiOptions options;
+  options.engine.info.hidden_size = 2;
+  options.engine.info.gives_states = true;
+  TestApi api(std::move(options));
+  const char* const kStates[] = {"[[[0.0, 0.0], [1.0, 1.0]]]", "[[[0.0, 0.0], [1.0, 1.0]]]",
+                                 "[[[0.0, 0.0], [1.0, 1.0]], [2.0, 2.0], [3.0, 3.0]]"};
+  int new_tokens = 0;
+  for (const int tokens : {0, 1, 3}) {
+    const Reply reply = api.post("/generate", R"({"input_ids": [7, 8], "return_hidden_states": true, "sampling_params": {"max_new_tokens": )" +
+                                                  std::to_string(tokens) + "}}");
+    ASSERT_TRUE(Json::accept(reply.body)) << reply.body;
+    EXPECT_EQ(reply.json()["meta_info"]["hidden_states"], Json::parse(kStates[new_tokens++])) << reply.body;
+  }
+}
+
 TEST(Generate, BatchesAreLists) {
   TestApi api;
   const Json json = api.post("/generate", R"({"input_ids": [[1], [2, 3]],

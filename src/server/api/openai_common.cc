@@ -51,7 +51,8 @@ Status read_openai_options(const Api& api, FieldReader* reader, std::string_view
                            OpenAiOptions* out) {
   WW_RETURN_IF_ERROR(api.check_model(reader));
   out->sampling.params = api.context().default_sampling;
-  read_sampling(reader, Dialect::openai, api.limits(), &out->sampling);
+  SamplingBudget budget;
+  read_sampling(reader, Dialect::openai, api.limits(), &budget, &out->sampling);
   reader->get("stream", &out->stream);
   read_stream_options(api, reader, out);
   read_grammar(api.grammar_context(), reader, Dialect::openai, &out->sampling.params);

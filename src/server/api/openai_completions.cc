@@ -119,7 +119,9 @@ Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& read
   }
   const bool is_batch = value->is_array() && !value->empty() &&
                         (value->front().is_string() || value->front().is_array());
-  WW_RETURN_IF_ERROR(check_sequences(api, is_batch ? value->size() : 1, options.sampling.n, "n"));
+  const size_t count = is_batch ? value->size() : 1;
+  WW_RETURN_IF_ERROR(check_sequences(api, count, options.sampling.n, "n"));
+  WW_RETURN_IF_ERROR(SamplingBudget().copy(options.sampling.params, count * static_cast<size_t>(options.sampling.n), "n"));
   PromptEncoder encoder(api, options.sampling.n, options.truncate_prompt_tokens);
   const auto read_ids = [&](const Json& item, const std::string& field,
                             std::vector<int32_t>* ids) -> Status {

@@ -25,13 +25,13 @@ Status read_pooled_options(const Api& api, FieldReader* reader, std::string_view
   out->cache_salt = join_salts(cache_salt, extra_key);
   reader->get("add_special_tokens", &out->add_special_tokens);
   int tokens = 0;
-  const int most = api.info().context_len;
+  const int most = out->max_tokens = api.info().context_len;
   if (reader->get("truncate_prompt_tokens", IntRange{-1, most, "-1 keeps what the context holds"}, &tokens)) {
     if (tokens == 0) {
       reader->fail(Status::invalid_argument("truncate_prompt_tokens is 0, which leaves nothing; ask for at least 1, or -1.",
                                             "truncate_prompt_tokens"));
     }
-    out->truncate_prompt_tokens = tokens == -1 ? most : tokens;
+    out->truncate_prompt_tokens = tokens;
   }
   return reader->status();
 }
@@ -48,6 +48,29 @@ Status require_embeddings(const Api& api) {
                              "model");
 }
 
+PooledEncoder::PooledEncoder(const Api& api, const PooledOptions& options)
+    : encode_{.add_special_tokens = options.add_special_tokens},
+      max_tokens_(static_cast<size_t>(options.max_tokens)),
+      encoder_(api, 1, options.truncate_prompt_tokens == -1 ? options.max_tokens : options.truncate_prompt_tokens) {}
+
+Result<std::vector<int32_t>> PooledEncoder::encode(std::string_view text, const std::string& field) {
+  WW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, encoder_.encode(text, field, encode_));
+  WW_RETURN_IF_ERROR(check_length(ids.size(), field));
+  return ids;
+}
+
+Status PooledEncoder::accept(std::vector<int32_t>* ids, const std::string& field) {
+  WW_RETURN_IF_ERROR(encoder_.accept(ids, field));
+  return check_length(ids->size(), field);
+}
+
+Status PooledEncoder::check_length(size_t tokens, const std::string& field) const {
+  if (tokens == 0) return Status::invalid_argument(fmt::format("{} has no tokens; it needs at least one.", field), field);
+  if (tokens <= max_tokens_) return {};
+  return Status::invalid_argument(fmt::format("{} has {} tokens, but at most {} fit the model's context; shorten it, or send "
+                                              "truncate_prompt_tokens.", field, tokens, max_tokens_), field);
+}
+
 Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reader, std::string_view name,
                                         const PooledOptions& options) {
   const std::string whole(name);
@@ -62,12 +85,11 @@ Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reade
   PooledInputs out;
   out.is_batch = value->is_array() && !value->front().is_number();
   WW_RETURN_IF_ERROR(check_sequences(api, out.is_batch ? value->size() : 1, 1, name));
-  PromptEncoder encoder(api, 1, options.truncate_prompt_tokens);
+  PooledEncoder encoder(api, options);
   const auto read_one = [&](const Json& item, const std::string& field) -> Status {
     std::vector<int32_t>& ids = out.ids.emplace_back();
     if (item.is_string()) {
-      WW_ASSIGN_OR_RETURN(ids, encoder.encode(item.get_ref<const std::string&>(), field,
-                                              {.add_special_tokens = options.add_special_tokens}));
+      WW_ASSIGN_OR_RETURN(ids, encoder.encode(item.get_ref<const std::string&>(), field));
       return {};
     }
     if (!item.is_array()) return wrong_type(field, "a string or a list of token ids", item);

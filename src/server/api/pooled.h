@@ -21,12 +21,28 @@ struct PooledOptions {
   int priority = 0;
   std::string cache_salt;
   bool add_special_tokens = true;
-  std::optional<int> truncate_prompt_tokens;
+  std::optional<int> truncate_prompt_tokens;  // -1: max_tokens
+  int max_tokens = 0;                         // of one prompt: the context, and one less where a token is generated
 };
 Status read_pooled_options(const Api& api, FieldReader* reader, std::string_view id_prefix, PooledOptions* out);
 
 // `unsupported`, naming the endpoint that works, unless the server gives embeddings.
 Status require_embeddings(const Api& api);
+
+// The prompts of one body to token ids. Failures name the field whose prompt does not fit.
+class PooledEncoder {
+ public:
+  PooledEncoder(const Api& api, const PooledOptions& options);
+  Result<std::vector<int32_t>> encode(std::string_view text, const std::string& field);
+  Status accept(std::vector<int32_t>* ids, const std::string& field);  // that the client sent
+
+ private:
+  Status check_length(size_t tokens, const std::string& field) const;
+
+  const EncodeOptions encode_;
+  const size_t max_tokens_;
+  PromptEncoder encoder_;
+};
 
 // One text, a list of them, a list of token ids, or a list of such lists.
 struct PooledInputs {

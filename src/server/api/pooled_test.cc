@@ -2,8 +2,10 @@
 // follow from the ids: value i is ids[i % tokens] % 7 + i.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "server/api/testing.h"
 
@@ -99,6 +101,66 @@ TEST(Embeddings, BadFieldsAreNamed) {
     EXPECT_EQ(reply.json()["error"]["param"], field) << body << reply.body;
   }
   EXPECT_TRUE(api.engine().submitted().empty());
+}
+
+std::string list_of(int tokens) {
+  std::string out = "[1";
+  for (int i = 1; i < tokens; ++i) out += ",1";
+  return out + "]";
+}
+
+struct LongPrompt {
+  const char* path;
+  std::string body;
+  const char* field;
+  size_t most;  // tokens
+};
+
+// The fake context holds 1,024 tokens; a score of tokens generates one.
+TEST(PooledLengths, PromptsThatDoNotFitAreNamed) {
+  const std::string fits = list_of(1024), over = list_of(1025), long_text = "\"" + std::string(9000, 'x') + "\"";
+  TestApi embeddings(embedding_options()), labels(label_options({"one"})), generating;
+  const std::pair<TestApi*, LongPrompt> cases[] = {
+      {&embeddings, {"/v1/embeddings", "\"input\": [" + fits + "," + over + "]", "input[1]", 1024}},
+      {&embeddings, {"/v1/embeddings", "\"input\": [[1], []]", "input[1]", 0}},
+      {&embeddings, {"/v1/embeddings", "\"input\": [\"a\", " + long_text + "]", "input[1]", 1024}},
+      {&embeddings, {"/encode", "\"input_ids\": " + over, "input_ids", 1024}},
+      {&embeddings, {"/v1/score", "\"text_1\": \"a\", \"text_2\": [\"b\", " + long_text + "]", "text_2[1]", 1024}},
+      {&labels, {"/classify", "\"input\": " + over, "input", 1024}},
+      {&labels, {"/rerank", "\"query\": " + long_text + ", \"documents\": [\"b\"]", "documents[0]", 1024}},
+      {&generating, {"/v1/score", "\"query\": " + fits + ", \"items\": [[]], \"label_token_ids\": [5]", "items[0]", 1023}},
+  };
+  for (const auto& [api, wrong] : cases) {
+    const Reply reply = api->post(wrong.path, "{" + wrong.body + "}");
+    ASSERT_EQ(reply.status, 400) << wrong.path << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], wrong.field) << reply.body;
+    if (wrong.most == 0) continue;
+    EXPECT_TRUE(api->engine().submitted().empty()) << "refused before anything was queued";
+    const Reply cut = api->post(wrong.path, "{" + wrong.body + ", \"truncate_prompt_tokens\": -1}");
+    ASSERT_EQ(cut.status, 200) << wrong.path << cut.body;
+    size_t longest = 0;
+    for (const GenerateRequest& request : api->engine().submitted()) longest = std::max(longest, request.input_ids.size());
+    EXPECT_EQ(longest, wrong.most) << wrong.path;
+    api->engine().forget_submitted();
+  }
+}
+
+// Also where unknown fields pass: they would be ignored.
+TEST(PooledFields, ThoseOfOthersAreRefusedByName) {
+  TestApiOptions embedding = embedding_options(), classifying = label_options({"one"}), generating;
+  for (TestApiOptions* options : {&embedding, &classifying, &generating}) options->args.allow_unknown_fields = true;
+  TestApi embeddings(embedding), labels(classifying), tokens(generating);
+  const std::tuple<TestApi*, const char*, const char*> cases[] = {
+      {&embeddings, "/v1/embeddings", R"("input": "a")"}, {&embeddings, "/encode", R"("text": "a")"},
+      {&embeddings, "/v1/score", R"("text_1": "a", "text_2": "b")"}, {&labels, "/classify", R"("input": "a")"},
+      {&labels, "/rerank", R"("query": "a", "documents": ["b"])"}, {&labels, "/v1/rerank", R"("query": "a", "documents": ["b"])"},
+      {&tokens, "/v1/score", R"("query": "a", "items": ["b"], "label_token_ids": [5])"}};
+  for (const auto& [api, path, body] : cases) {
+    const Reply reply = api->post(path, std::string("{") + body + R"(, "image_data": "x"})");
+    EXPECT_EQ(reply.status, 400) << path << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], "image_data") << path << reply.body;
+    EXPECT_EQ(api->post(path, std::string("{") + body + R"(, "image_data": null})").status, 200) << path;
+  }
 }
 
 TEST(Embeddings, NeedAServerThatGivesThem) {

@@ -25,7 +25,7 @@ Status too_long(const EncodedUpTo& beginning, std::string_view text, int context
   const double share = static_cast<double>(text.size()) / static_cast<double>(beginning.bytes);
   return Status::invalid_argument(
       fmt::format("{} has about {:.0f} tokens (the first {} of its {} bytes make {}), but the model's "
-                  "context holds {}, one of them for the answer; shorten the prompt.",
+                  "context holds {}; shorten the prompt.",
                   field, static_cast<double>(beginning.ids.size()) * share, beginning.bytes,
                   text.size(), beginning.ids.size(), context_len),
       field);

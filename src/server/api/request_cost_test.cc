@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
+#include "grammar/testing/grammar_texts.h"
+#include "server/api/sampling_budget.h"
 #include "server/api/testing.h"
 
 namespace warpweave::server::testing {
@@ -111,6 +114,73 @@ TEST(RequestCost, ManyPromptsShareOneObjectOfParameters) {
   const Reply reply = api.post("/generate", "{\"text\": [" + prompts + "], \"sampling_params\": {" +
                                                 params + "\"top_k\": 1}}");
   EXPECT_EQ(reply.status, 400);
+}
+
+// {"text": ["a", ...], "sampling_params": [{PARAMS of 0}, ...]}
+std::string batch_body(int prompts, const std::function<std::string(int)>& params) {
+  std::string texts, all;
+  for (int i = 0; i < prompts; ++i) {
+    texts += i > 0 ? ",\"a\"" : "\"a\"";
+    all += (i > 0 ? ",{" : "{") + params(i) + "}";
+  }
+  return "{\"text\": [" + texts + "], \"sampling_params\": [" + all + "]}";
+}
+
+// One pattern is bounded; each prompt of a batch may bring sixteen.
+TEST(RequestCost, StopExpressionsOfOneBodyAreBoundedTogether) {
+  TestApi api;
+  const auto tables = [](int i) { return "\"stop_regex\": \"" + std::to_string(i) + "[a-z]{0,60}[A-Z]{300}[0-9]{300}\""; };
+  const Reply refused = api.post("/generate", batch_body(400, tables));
+  EXPECT_NE(field_of(refused).find("].stop_regex"), std::string::npos) << field_of(refused);
+  EXPECT_NE(message_of(refused).find("262144 cells"), std::string::npos) << message_of(refused);
+  // Long state sets make few states dear.
+  const auto steps = [](int i) { return "\"stop_regex\": \"aa{0,900}b" + std::to_string(i) + "\""; };
+  const Reply slow = api.post("/generate", batch_body(400, steps));
+  EXPECT_NE(field_of(slow).find("stop_regex"), std::string::npos) << field_of(slow);
+  EXPECT_NE(message_of(slow).find("too many steps"), std::string::npos) << message_of(slow);
+  EXPECT_TRUE(api.engine().submitted().empty());
+  // One and the same is one automaton, however many prompts it is for.
+  const auto same = [](int) { return std::string("\"max_new_tokens\": 1, \"stop_regex\": [\"[A-Z]{300}[0-9]{300}\", \"b+\"]"); };
+  ASSERT_EQ(api.post("/generate", batch_body(1000, same)).status, 200);
+  const auto submitted = api.engine().submitted();
+  ASSERT_EQ(submitted.size(), 1000u);
+  EXPECT_EQ(submitted[0].sampling.stop_regex[0].found, submitted[999].sampling.stop_regex[0].found);
+}
+
+TEST(RequestCost, GrammarsOfOneBodyAreBoundedTogether) {
+  TestApi api;
+  const auto quick = [](int i) { return "\"max_new_tokens\": 1, \"regex\": \"a{" + std::to_string(i + 1) + "}\""; };
+  ASSERT_EQ(api.post("/generate", batch_body(50, quick)).status, 200);
+
+  grammar::GrammarCompiler compiler({.make_vocabulary = grammar::testing::small_vocabulary});
+  SamplingBudget budget(std::chrono::milliseconds(1));
+  const auto large = [](char name) {
+    std::string text = "root ::= ";
+    for (int i = 0; i < 20'000; ++i) text += "[ab] ";
+    return grammar::GrammarSpec{grammar::GrammarSpec::Kind::ebnf, text + '"' + name + '"'};
+  };
+  ASSERT_TRUE(budget.compile(&compiler, large('a')).ok());
+  const auto next = budget.compile(&compiler, large('b'));
+  ASSERT_FALSE(next.ok());
+  EXPECT_NE(next.status().message().find("more than 1 ms"), std::string::npos) << next.status().message();
+}
+
+// The lists of one object go to every sequence.
+TEST(RequestCost, ListsCopiedForEverySequenceAreBounded) {
+  TestApi api;
+  std::string ids;
+  for (int i = 0; i < 4096; ++i) ids += (i > 0 ? "," : "") + std::to_string(i);
+  std::string texts = "\"a\"";
+  for (int i = 1; i < 2040; ++i) texts += ",\"a\"";
+  const std::string allowed = "\"allowed_token_ids\": [" + ids + "]";
+  for (const Reply& reply :
+       {api.post("/generate", "{\"text\": [" + texts + "], \"sampling_params\": {\"n\": 2, " + allowed + "}}"),
+        api.post("/v1/completions", "{\"prompt\": [" + texts + "], \"n\": 2, " + allowed + ", \"stop\": \"" + std::string(1000, 's') + "\"}")}) {
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_NE(message_of(reply).find("67108864"), std::string::npos) << message_of(reply);
+  }
+  EXPECT_TRUE(api.engine().submitted().empty());
+  EXPECT_EQ(api.post("/generate", "{\"text\": [" + texts + "], \"sampling_params\": {\"max_new_tokens\": 1}}").status, 200);
 }
 
 TEST(CacheSalt, NoTwoPairsAreEqual) {

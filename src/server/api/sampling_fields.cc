@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "grammar/char_dfa.h"
-#include "grammar/limits.h"
 #include "server/api/limits.h"
 
 namespace warpweave::server {
@@ -122,18 +120,7 @@ void read_seed(FieldReader* reader, Dialect dialect, SamplingParams* params) {
   if (reader->get(name, range, &seed)) params->seed = static_cast<uint64_t>(seed);
 }
 
-Result<StopRegex> compile_stop_regex(const std::string& pattern) {
-  grammar::GrammarLimits limits;
-  limits.max_dfa_states = kMaxStopRegexStates;
-  WW_ASSIGN_OR_RETURN(const grammar::Regex regex, grammar::parse_regex(pattern, limits));
-  WW_ASSIGN_OR_RETURN(grammar::CharDfa found, grammar::CharDfa::from_regex(regex, /*search=*/true, limits));
-  if (found.num_states() > 0 && found.accepting(found.start())) {
-    return Status::invalid_argument("it matches the empty text, which would end every answer before it begins");
-  }
-  return StopRegex{pattern, std::make_shared<const grammar::CharDfa>(std::move(found))};
-}
-
-void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
+void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingBudget* budget, SamplingParams* params) {
   std::vector<std::string> patterns;
   if (!reader->get("stop_regex", TextLimit{kMaxStopBytes, kMaxStopRegexes}, &patterns)) return;
   const std::string field = reader->path("stop_regex");
@@ -143,7 +130,7 @@ void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingPar
       return reader->fail(Status::unsupported(
           field + " needs the tokenizer, and the server runs with --skip-tokenizer-init; use stop_token_ids.", field));
     }
-    Result<StopRegex> regex = compile_stop_regex(pattern);
+    Result<StopRegex> regex = budget->compile(pattern);
     if (!regex.ok()) {
       return reader->fail(Status::invalid_argument(
           fmt::format("{} cannot be used: {}.", field, regex.status().message()), field));
@@ -152,7 +139,7 @@ void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingPar
   }
 }
 
-void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
+void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingBudget* budget, SamplingParams* params) {
   reader->get("stop", TextLimit{kMaxStopBytes, kMaxStopStrings}, &params->stop);
   std::erase(params->stop, std::string());  // an empty one stops nothing
   if (!params->stop.empty() && limits.tokenizer == nullptr) {
@@ -161,7 +148,7 @@ void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingParams* 
         "stop_token_ids.",
         reader->path("stop")));
   }
-  read_stop_regex(reader, limits, params);
+  read_stop_regex(reader, limits, budget, params);
   reader->get_token_ids("stop_token_ids", limits.vocab_size, kMaxStopTokenIds,
                         &params->stop_token_ids);
 }
@@ -249,7 +236,7 @@ void read_logit_bias(FieldReader* reader, const ModelLimits& limits, SamplingPar
 
 }  // namespace
 
-void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limits,
+void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limits, SamplingBudget* budget,
                    SamplingFields* out) {
   for (const auto& field : kNumberFields) {
     reader->get(field.name, field.range, &(out->params.*field.member));
@@ -258,7 +245,7 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
   read_token_limits(reader, dialect, out);
   read_top_k(reader, &out->params);
   read_seed(reader, dialect, &out->params);
-  read_stops(reader, limits, &out->params);
+  read_stops(reader, limits, budget, &out->params);
   read_logit_bias(reader, limits, &out->params);
   read_allowed_ids(reader, limits, &out->params);
   read_bad_words(reader, limits, &out->params);
@@ -266,8 +253,9 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
   refuse_unsupported(reader);
 }
 
-void refuse_unsupported(FieldReader* reader) {
+void refuse_unsupported(FieldReader* reader, std::string_view own) {
   for (const auto& field : kUnsupportedFields) {
+    if (field.name == own) continue;
     const Json* value = reader->find(field.name);
     if (!value || asks_nothing(*value)) continue;
     const std::string path = reader->path(field.name);

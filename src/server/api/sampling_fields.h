@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "server/api/field_reader.h"
+#include "server/api/sampling_budget.h"
 #include "text/tokenizer.h"
 #include "warpweave/engine.h"
 
@@ -29,8 +30,8 @@ struct ModelLimits {
   const Tokenizer* tokenizer = nullptr;  // stop strings and bad words need it
 };
 
-// Reads into `out`, which holds the defaults. Failures are in reader->status().
-void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limits,
+// Reads into `out`, which holds the defaults. Failures are in reader->status(). `budget`: of the body.
+void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limits, SamplingBudget* budget,
                    SamplingFields* out);
 
 // Fields that by their meaning change no answer: bookkeeping of clients and of other servers. They
@@ -41,8 +42,8 @@ inline constexpr std::string_view kOpenAiFieldsWithoutEffect[] = {
 inline constexpr std::string_view kNativeFieldsWithoutEffect[] = {"log_metrics", "metadata",
                                                                   "no_logs", "user"};
 
-// Refuses fields that mean something elsewhere and would be ignored here.
-void refuse_unsupported(FieldReader* reader);
+// Refuses fields that mean something elsewhere and would be ignored here. `own`: one that this endpoint has.
+void refuse_unsupported(FieldReader* reader, std::string_view own = {});
 
 // Sets max_new_tokens in fields.params for a prompt: what was asked, or the default, cut to the
 // room the context leaves. A request that cannot fit is refused with both numbers.

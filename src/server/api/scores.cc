@@ -183,23 +183,22 @@ Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const Fie
   if (!together) WW_RETURN_IF_ERROR(require_embeddings(api));
   WW_RETURN_IF_ERROR(check_sequences(api, left.size() + right.size(), 1, right.name));
   WW_RETURN_IF_ERROR(api.require_tokenizer(right.name));
-  PromptEncoder encoder(api, 1, options.truncate_prompt_tokens);
+  PooledEncoder encoder(api, options);
   Pairs out;
-  const EncodeOptions whole{.add_special_tokens = options.add_special_tokens};
   const auto side = [&](size_t i) -> const std::string& { return left.texts[left.size() == 1 ? 0 : i]; };
   for (size_t i = 0; i < left.size() && !together; ++i) {
-    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(left.texts[i], left.field(i), whole));
+    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(left.texts[i], left.field(i)));
   }
   for (size_t i = 0; i < right.size(); ++i) {
     const std::string field = right.field(i);
     if (!together) {
       out.sides.emplace_back(left.size() == 1 ? 0 : i, out.ids.size());
-      WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(right.texts[i], field, whole));
+      WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(right.texts[i], field));
       continue;
     }
     // As transformers' tokenizers of decoders write a pair: one text behind the other.
     out.sides.emplace_back(out.ids.size(), out.ids.size());
-    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(side(i) + right.texts[i], field, whole));
+    WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(side(i) + right.texts[i], field));
   }
   return out;
 }
@@ -240,7 +239,7 @@ Result<std::vector<std::vector<int32_t>>> item_prompts(const Api& api, const Fie
   }
   const size_t count = items->is_array() ? items->size() : 1;
   WW_RETURN_IF_ERROR(check_sequences(api, count, 1, "items"));
-  PromptEncoder encoder(api, 1, options.truncate_prompt_tokens);
+  PooledEncoder encoder(api, options);
   std::vector<std::vector<int32_t>> out;
   for (size_t i = 0; i < count; ++i) {
     const Json& item = items->is_array() ? (*items)[i] : *items;
@@ -258,12 +257,13 @@ Result<std::vector<std::vector<int32_t>>> item_prompts(const Api& api, const Fie
     std::string text;
     WW_RETURN_IF_ERROR(read_string(item, field, kMaxTextBytes, &text));
     text = item_first ? text + query->get<std::string>() : query->get<std::string>() + text;
-    WW_ASSIGN_OR_RETURN(prompt, encoder.encode(text, field, {.add_special_tokens = options.add_special_tokens}));
+    WW_ASSIGN_OR_RETURN(prompt, encoder.encode(text, field));
   }
   return out;
 }
 
-Result<GenerationJob> parse_token_score(const Api& api, FieldReader& reader, const PooledOptions& options) {
+Result<GenerationJob> parse_token_score(const Api& api, FieldReader& reader, PooledOptions options) {
+  options.max_tokens = api.info().context_len - 1;  // one token is generated
   bool softmax = false, item_first = false;
   reader.get("apply_softmax", &softmax);
   reader.get("item_first", &item_first);
@@ -271,6 +271,7 @@ Result<GenerationJob> parse_token_score(const Api& api, FieldReader& reader, con
   const bool listed = reader.get_token_ids("label_token_ids", api.info().vocab_size, kMaxTokenIdsLogprob, &labels);
   reader.find("query");
   reader.find("items");
+  refuse_unsupported(&reader);
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   if (!listed || labels.empty()) {
     return Status::invalid_argument("label_token_ids is missing or empty; list the tokens whose probability is wanted.",
@@ -308,6 +309,7 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   std::string query;
   const bool has_query = reader.get("query", TextLimit{kMaxTextBytes}, &query);
   reader.find("documents");
+  refuse_unsupported(&reader, "documents");
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   if (!has_query) return Status::invalid_argument("query is missing; send a text.", "query");
   WW_ASSIGN_OR_RETURN(FieldTexts documents, field_texts(reader, "documents"));

@@ -3,6 +3,7 @@
 // counted so that tests can wait for them.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <limits>
@@ -71,7 +72,8 @@ class FakeEngine : public Engine {
     if (request.input_ids.empty()) {
       return Status::invalid_argument("input_ids must hold at least one token", "input_ids");
     }
-    if (static_cast<int>(request.input_ids.size()) >= options_.info.context_len) {
+    const int room = options_.info.context_len + (request.states == StateWish::pooled ? 1 : 0);
+    if (static_cast<int>(request.input_ids.size()) >= room) {
       return Status::invalid_argument("the prompt has " + std::to_string(request.input_ids.size()) +
                                           " tokens; the model's context holds " +
                                           std::to_string(options_.info.context_len) +
@@ -124,6 +126,10 @@ class FakeEngine : public Engine {
   }
 
   // For tests: every request submitted so far, and waiting for aborts.
+  void forget_submitted() {
+    std::lock_guard lock(mutex_);
+    submitted_.clear();
+  }
   std::vector<GenerateRequest> submitted() const {
     std::lock_guard lock(mutex_);
     return submitted_;
@@ -193,6 +199,11 @@ class FakeEngine : public Engine {
       delta.finish = FinishReason{FinishReason::Type::length, -1, {}, {}};
       return delta;
     }
+    if (live.request.sampling.max_new_tokens == 0) {
+      add_states(live, &delta);
+      delta.finish = FinishReason{FinishReason::Type::length, -1, {}, {}};
+      return delta;
+    }
     const bool echo = options_.script.empty();
     const int length =
         echo ? delta.prompt_tokens : static_cast<int>(options_.script.size());
@@ -218,7 +229,15 @@ class FakeEngine : public Engine {
     } else if (live.produced >= length && !options_.never_finish) {
       delta.finish = FinishReason{FinishReason::Type::stop, 2, {}, {}};
     }
+    if (delta.finish) add_states(live, &delta);
     return delta;
+  }
+
+  // The state of position i: i, over and over.
+  void add_states(const Live& live, OutputDelta* delta) const {
+    if (live.request.states != StateWish::each) return;
+    const int positions = delta->prompt_tokens + std::max(delta->completion_tokens - 1, 0);
+    for (int i = 0; i < positions; ++i) delta->states.insert(delta->states.end(), options_.info.hidden_size, static_cast<float>(i));
   }
 
   static PositionLogprobs logprobs_of(const GenerateRequest& request, int32_t token) {
