@@ -5,9 +5,11 @@ very deep and very wide ones. The same bytes on every machine.
     make_fuzz_seeds.py FOLDER     writes FOLDER/TARGET/* for every fuzz target
 """
 
+import ast
 import json
 import pathlib
 import random
+import re
 import struct
 import sys
 
@@ -15,7 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests/golden"
 MAX_BYTES = 200_000  # of one seed: scripts/fuzz lets inputs grow to a little more
 DEPTH, WIDTH = 60_000, 10_000
-DAMAGED = 6  # of each real file
+DAMAGED = 6  # of each real file, as long as there are not too many
+MAX_DAMAGED = 1500
 
 
 def damaged(data, rng):
@@ -99,6 +102,82 @@ def files(pattern):
     return [path.read_bytes() for path in sorted(ROOT.glob(pattern)) if path.is_file()]
 
 
+def strings_of(*sources):
+    """The texts that a test's tables are made of: string literals of C++, plain and raw."""
+    out = []
+    for source in sources:
+        text = (ROOT / source).read_text()
+        for raw, plain in re.findall(r'R"\((.*?)\)"|"((?:[^"\\\n]|\\.)*)"', text, re.DOTALL):
+            try:
+                out.append((raw or ast.literal_eval(f'"{plain}"')).encode())
+            except (SyntaxError, UnicodeEncodeError):
+                pass
+    return [data for data in dict.fromkeys(out) if len(data) > 4 and not data.endswith(b".h")]
+
+
+def with_kinds(inputs, kinds, bytes_before=1):
+    """Inputs behind the bytes that pick what they are read as."""
+    rng = random.Random(7)
+    return [bytes([kind, *(rng.randrange(256) for _ in range(bytes_before - 1))]) + data for data in inputs for kind in kinds]
+
+
+def answers():
+    """Texts of the formats, any with any; long, deep and wide ones of each."""
+    texts = strings_of("src/output/answer_parser_test.cc")
+    marks = ["<tool_call>", "<think>", "[TOOL_CALLS]", "<function=f>", "<parameter=a>", '{"name": "f", "arguments": ', "[f(a=", "<|channel|>"]
+    shapes = [(mark * (20_000 // len(mark))).encode() for mark in marks]
+    shapes += [('<tool_call>{"name": "f", "arguments": ' + text).encode() for text in ("[" * 20_000, '{"a":' * 4000, "1" * 20_000)]
+    shapes += [("[" + "f(a=1)," * 3000 + "]").encode(), ("<tool_call>f\n" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 400).encode()]
+    rng = random.Random(9)
+    pick = lambda data: bytes(rng.randrange(256) for _ in range(3)) + data  # noqa: E731
+    return [pick(data) for data in shapes for _ in range(6)], [pick(data) for data in texts if len(data) > 12 for _ in range(2)]
+
+
+def kinds_of(text):
+    """What a text of the grammar tests may be meant as: the numbers of GrammarSpec::Kind."""
+    if text.startswith(b"{"):
+        return (1, 5) if b"structur" in text or b"tag" in text else (1,)
+    return (4,) if text.startswith(b"[\"") else (3,) if b"::=" in text or b": " in text else (2,)
+
+
+def grammars():
+    """Schemas, expressions, grammars and tags of the tests; deep and wide ones as every kind."""
+    texts = strings_of("src/grammar/grammar_test.cc", "src/grammar/schema_test.cc", "src/grammar/testing/grammar_texts.h")
+    letters = "".join(chr(0x4E00 + i) for i in range(6000))
+    schema = {"type": "object", "properties": {}}
+    for _ in range(100):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    shapes = ["(" * 20_000 + ")" * 20_000, "(a+)+b" * 500, "a{1000}{1000}", letters, "[" + letters + "]", "(?:" + "a|" * 5000 + "b)",
+              "root ::= " + "(" * 5000, "root ::= " + '"a" | ' * 5000 + '"b"', "root ::= root root | \"a\"", json.dumps(schema),
+              json.dumps({"$ref": "#"}), json.dumps({"allOf": [{"$ref": "#"}]}), json.dumps({"enum": list(range(5000))}),
+              json.dumps({"type": "object", "properties": {letters[i:i + 20]: True for i in range(0, 5000, 5)}}),
+              json.dumps({"anyOf": [{"pattern": f"x{i}[ab]*a[ab]{{8}}"} for i in range(60)]}),
+              json.dumps([f"choice {i}" for i in range(5000)]), json.dumps({"patternProperties": {f"^a{i}": {} for i in range(8)}})]
+    return (with_kinds([text.encode() for text in shapes], range(6)) + with_kinds([text.encode() for text in deep_json()[:3]], (1, 5)),
+            [bytes([kind]) + text for text in texts for kind in kinds_of(text)])
+
+
+def http_requests():
+    """Requests of the tests, several on one connection, with every kind of server; long, wide and deep ones."""
+    texts = [data for data in files("tests/golden/http/*")]
+    texts += [data for data in strings_of("src/server/http_parser_test.cc", "src/server/http_hostile_test.cc", "src/server/http_server_test.cc")
+              if b"HTTP/1" in data]
+    get, host = b"GET /%b HTTP/1.1\r\n", b"Host: a\r\n"
+    key = b"Authorization: Bearer k\r\n"
+    made = [get % path + host + more + b"\r\n" for path in (b"", b"open", b"stream/x", b"a%20b?c=d", b"%2e%00", b"admin")
+            for more in (b"", key, b"Connection: close\r\n", b"Origin: http://a\r\n", b"x-api-key: k\r\n")]
+    post = b"POST /%b HTTP/1.1\r\n" + host
+    made += [post % path + more + b"Content-Length: 4\r\n\r\nbody" for path in (b"admin", b"x", b"open")
+             for more in (b"", key, b"Content-Type: application/json\r\nOrigin: http://a\r\n", b"Expect: 100-continue\r\n")]
+    made += [post % b"x" + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;a=\"b\"\r\nx\r\n" * 20 + b"0\r\nT: u\r\n\r\n",
+             b"OPTIONS /admin HTTP/1.1\r\n" + host + b"Origin: http://a\r\nAccess-Control-Request-Headers: x-a, content-type\r\n\r\n",
+             b"HEAD /open HTTP/1.1\r\n" + host + b"\r\n", b"GET http://a/open HTTP/1.1\r\n" + host + b"\r\n", b"DELETE /open HTTP/1.1\r\n" + host + b"\r\n",
+             b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", (get % b"") + host + b"A: b\r\n" * 200 + b"\r\n",
+             b"\r\n" * 5000 + (get % b"") + host + b"\r\n", (get % (b"a" * 5000)) + host + b"\r\n", (get % b"open" + host + b"\r\n") * 300]
+    pipelined = [made[i] + made[(i * 7 + 3) % len(made)] + made[(i * 5 + 1) % len(made)] for i in range(len(made))]
+    return with_kinds(made + pipelined, range(4)), with_kinds(texts, (0, 3))
+
+
 def seeds():
     """target -> (inputs made up, real inputs, which are damaged too)"""
     deep, wide = deep_json(), wide_json()
@@ -108,9 +187,13 @@ def seeds():
     headers.append(safetensors(json.dumps({f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]}
                                            for i in range(2000)}), bytes(2000)))
     index = [b'{"weight_map": {"a": "s", "b": "s"}}', b'{"weight_map": {"a": "../s"}}', b'{"weight_map": {"a": "none"}}']
+    mods = strings_of(*sorted(str(path.relative_to(ROOT)) for path in (ROOT / "src/attention/mods").glob("*_test.cc")))
     recordings = files("tests/golden/recording/*")
     head = recordings[0]
     requests = [bytes([i]) + text.encode() for i, text in enumerate(deep + wide)]
+    bodies = [data for data in strings_of(*sorted(str(path.relative_to(ROOT)) for path in (ROOT / "src/server/api").glob("*_test.cc")))
+              if data.startswith(b"{") and data.endswith(b"}")]
+    real_requests = files("tests/golden/request/*") + [bytes([i % 15 + 128 * (i % 2)]) + body for i, body in enumerate(bodies * 3)]
     return {
         "json_fuzz": (deep + wide, configs),
         "config_fuzz": (deep + wide, configs),
@@ -120,9 +203,12 @@ def seeds():
         "gguf_fuzz": (ggufs(), files("tests/golden/families/*/model.gguf")),
         "recording_fuzz": ([head[:12] + struct.pack("<I", len(text)) + text.encode() for text in deep + wide],
                            recordings),
-        "program_cache_fuzz": ([b"WWPROG01" + b"\xff" * 24, b"WWPROG01" + bytes(24) + b"x" * 50_000], []),
-        "mods_fuzz": (["(" * 50_000, "score" + " + score" * 10_000, "-" * 50_000 + "1"], []),
-        "request_fuzz": (requests, files("tests/golden/request/*")),
+        "program_cache_fuzz": ([b"WWPROG01" + b"\xff" * 24, b"WWPROG01" + bytes(24) + b"x" * 50_000], files("tests/fuzz/program_cache_fuzz/*")),
+        "mods_fuzz": (["(" * 50_000, "score" + " + score" * 10_000, "-" * 50_000 + "1"], mods + files("tests/fuzz/mods_fuzz/*")),
+        "request_fuzz": (requests, real_requests),
+        "answer_fuzz": answers(),
+        "grammar_fuzz": grammars(),
+        "http_fuzz": http_requests(),
     }
 
 
@@ -134,7 +220,8 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         made = [text.encode() if isinstance(text, str) else text for text in made]
         real = [data for data in real if len(data) <= MAX_BYTES]
-        bad = [damaged(data, rng) for data in real for _ in range(DAMAGED)]
+        copies = max(1, min(DAMAGED, MAX_DAMAGED // max(1, len(real))))
+        bad = [damaged(data, rng) for data in real for _ in range(copies)]
         for kind, inputs in {"made": made, "real": real, "damaged": bad}.items():
             for i, data in enumerate(inputs):
                 (folder / f"{kind}-{i:03}").write_bytes(data[:MAX_BYTES])

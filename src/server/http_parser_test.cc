@@ -50,6 +50,16 @@ TEST(RequestParser, ReadsTheSameWhateverThePieces) {
   }
 }
 
+TEST(ParseTarget, TakesTheOriginAndTheAbsoluteFormAndNothingElse) {
+  EXPECT_EQ(parse_target("/a%20b?c=%zz")->path, "/a b");
+  EXPECT_EQ(parse_target("/a%20b?c=%zz")->query, "c=%zz");
+  EXPECT_EQ(parse_target("HTTP://h:1/a")->authority, "h:1");
+  EXPECT_EQ(parse_target("http://h")->path, "/");
+  for (const char* target : {"", "*", "a", "h:80", "http", "https", "http:", "http:/a", "ftp://h/a", "http://h?a", "http://h /a", "/%", "/%0", "/%0a", "/%zz"}) {
+    EXPECT_FALSE(parse_target(target)) << target;
+  }
+}
+
 TEST(RequestParser, SaysWhetherTheConnectionStays) {
   const auto keeps = [](const std::string& version, const std::string& fields) {
     RequestParser parser;

@@ -95,6 +95,7 @@ std::optional<Target> parse_target(std::string_view target) {
   if (!target.starts_with('/')) {
     const size_t scheme = target.find("://");
     const std::string_view name = target.substr(0, scheme);
+    if (scheme == std::string_view::npos) return std::nullopt;
     if (!equal_ignoring_case(name, "http") && !equal_ignoring_case(name, "https")) return std::nullopt;
     target.remove_prefix(scheme + 3);
     const size_t slash = std::min(target.find('/'), target.size());

@@ -194,7 +194,27 @@ class Reader {
   std::string_view rest() const { return bytes_; }
 };
 
+#define HOST R"((?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%\-]*)(?::[0-9]*)?)"
+
 }  // namespace
+
+std::optional<Target> read_target(const std::string& target) {
+  static const std::regex kTarget("(?:[Hh][Tt][Tt][Pp][Ss]?://(" HOST ")(?=/|$))?(?:(/[^?]*)(?:[?]([^]*))?)?");
+  static const std::regex kPath("(?:[^%]|%[0-9A-Fa-f]{2})*");
+  std::smatch part;
+  if (target.empty() || !std::regex_match(target, part, kTarget)) return std::nullopt;
+  const std::string path = part[2].matched ? part[2].str() : "/";
+  if (!std::regex_match(path, kPath)) return std::nullopt;
+  Target out{.path = {}, .query = part[3], .authority = part[1]};
+  for (size_t i = 0; i < path.size(); ++i) {
+    const bool escaped = path[i] == '%';
+    const int c = escaped ? std::stoi(path.substr(i + 1, 2), nullptr, 16) : static_cast<unsigned char>(path[i]);
+    if (c < 32 || c == 127) return std::nullopt;
+    out.path += static_cast<char>(c);
+    if (escaped) i += 2;
+  }
+  return out;
+}
 
 ReferenceResult read_requests(std::string_view bytes, const ParserLimits& limits) {
   ReferenceResult result;

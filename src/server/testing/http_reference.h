@@ -2,6 +2,7 @@
 // and written apart from http_parser.cc, which the fuzz target holds against it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,5 +24,8 @@ struct ReferenceResult {
 };
 
 ReferenceResult read_requests(std::string_view bytes, const ParserLimits& limits);
+
+// The same for a request's target; nullopt: malformed.
+std::optional<Target> read_target(const std::string& target);
 
 }  // namespace warpweave::server::testing
