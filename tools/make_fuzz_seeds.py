@@ -121,8 +121,27 @@ def with_kinds(inputs, kinds, bytes_before=1):
     return [bytes([kind, *(rng.randrange(256) for _ in range(bytes_before - 1))]) + data for data in inputs for kind in kinds]
 
 
+def formats_of_answers():
+    """The bytes by which answer_fuzz picks formats: {name: byte} of reasoning and of calls."""
+    tables = (ROOT / "src/output/formats.cc").read_text().split("call_formats() {")
+    names = [re.findall(r'^ +\{"([\w-]+)", ', table, re.MULTILINE) for table in tables]
+    return {name: i + 1 for i, name in enumerate(names[0])} | {"": 0}, {name: i for i, name in enumerate(names[1])}
+
+
+def answers_in_their_formats():
+    """Rows of the test's table: {what, reasoning, calls, text, ...}."""
+    reasoning, calls = formats_of_answers()
+    out = []
+    for how, what, raw, plain in re.findall(r'\{"[^"\n]*", "([\w-]*)", "([\w-]*)", (?:R"\((.*?)\)"|"((?:[^"\\\n]|\\.)*)")',
+                                           (ROOT / "src/output/answer_parser_test.cc").read_text(), re.DOTALL):
+        if how in reasoning and what in calls:
+            out.append(bytes([reasoning[how], calls[what], 3]) + (raw or ast.literal_eval(f'"{plain}"')).encode())
+    return out
+
+
 def answers():
-    """Texts of the formats, any with any; long, deep and wide ones of each."""
+    """Texts of the formats, in their own and in any; long, deep and wide ones of each."""
+    own = answers_in_their_formats()
     texts = strings_of("src/output/answer_parser_test.cc")
     marks = ["<tool_call>", "<think>", "[TOOL_CALLS]", "<function=f>", "<parameter=a>", '{"name": "f", "arguments": ', "[f(a=", "<|channel|>"]
     shapes = [(mark * (20_000 // len(mark))).encode() for mark in marks]
@@ -130,7 +149,7 @@ def answers():
     shapes += [("[" + "f(a=1)," * 3000 + "]").encode(), ("<tool_call>f\n" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 400).encode()]
     rng = random.Random(9)
     pick = lambda data: bytes(rng.randrange(256) for _ in range(3)) + data  # noqa: E731
-    return [pick(data) for data in shapes for _ in range(6)], [pick(data) for data in texts if len(data) > 12 for _ in range(2)]
+    return [pick(data) for data in shapes for _ in range(6)], own + [pick(data) for data in texts if len(data) > 12]
 
 
 def kinds_of(text):

@@ -33,7 +33,11 @@ std::string joined(const AnswerFormat& format, std::string_view text, size_t pie
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto tools = std::make_shared<const ToolSet>(*warpweave::parse_json(
-      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "n": {"type": "number"}}}}}])"));
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "n": {"type": "number"}}}}},
+          {"type": "function", "function": {"name": "get_weather", "parameters": {"properties": {"city": {"type": "string"},
+           "days": {"type": "integer"}, "exact": {"type": "boolean"}, "data": {"type": "array"}, "o": {"type": "object"},
+           "unit": {"enum": ["celsius", 1]}, "any": {"type": ["null", "number"]}}}}},
+          {"type": "function", "function": {"name": "search"}}, {"type": "function", "function": {"name": "noop"}}])"));
   static const std::vector<std::string_view> reasoning = reasoning_format_names();
   static const std::vector<std::string_view> calls = call_format_names();
   if (size < 3) return 0;

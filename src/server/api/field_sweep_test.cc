@@ -88,7 +88,8 @@ const char* const kOptions[] = {
     R"("n": 3)", R"("logprobs": 2)", R"("echo": true)", R"("stream": true)", R"("allowed_token_ids": [5, 6])",
     R"("bad_words": ["cat"])", R"("include_stop_str_in_output": true)", R"("return_token_ids": true)",
     R"("skip_special_tokens": false)", R"("no_stop_trim": true)", R"("truncate_prompt_tokens": 1)",
-    R"("cache_salt": "s")", R"("stream_options": {"include_usage": true})"};
+    R"("stop_regex": ["[0-9]{3}", "x+y"])", R"("regex": "[a-z ]+")",
+    R"("return_hidden_states": true)", R"("priority": -2147483648)", R"("cache_salt": "s")", R"("stream_options": {"include_usage": true})"};
 
 TEST(FieldSweep, EveryPairOfOptions) {
   TestApi api;
