@@ -39,6 +39,13 @@ class WorkBudget {
   size_t left_;
 };
 
+// What the calling thread has run so far, without its waits.
+inline std::chrono::nanoseconds thread_time() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
 // Throws nothing and asks the clock rarely: for the loops of compilers. It counts what the thread
 // runs, so that a busy machine refuses no grammar that an idle one takes. For one thread.
 class Deadline {
@@ -51,12 +58,6 @@ class Deadline {
   }
 
  private:
-  static std::chrono::nanoseconds thread_time() {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-  }
-
   std::chrono::nanoseconds end_;
   unsigned calls_ = 0;
   bool passed_ = false;

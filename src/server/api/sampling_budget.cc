@@ -1,6 +1,5 @@
 #include "server/api/sampling_budget.h"
 
-#include <ctime>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,13 +8,6 @@
 
 namespace warpweave::server {
 namespace {
-
-// Of this thread alone, so that waiting for other requests' grammars does not count.
-std::chrono::nanoseconds thread_time() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
 
 size_t heap_bytes(const SamplingParams& params) {
   size_t bytes = sizeof(params);
@@ -52,9 +44,9 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> SamplingBudget::compile(
     return Status::invalid_argument(fmt::format("the grammars of this request before it took more than {} ms to compile; use fewer or simpler "
                                                 "ones, or send several requests", most_grammar_time_.count()));
   }
-  const std::chrono::nanoseconds begin = thread_time();
+  const std::chrono::nanoseconds begin = grammar::thread_time();
   Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled = compiler->compile(spec);
-  grammar_time_ -= thread_time() - begin;
+  grammar_time_ -= grammar::thread_time() - begin;
   return compiled;
 }
 
