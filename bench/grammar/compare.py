@@ -22,10 +22,6 @@ def id_array(mask, count):
     return ids[ids < count]
 
 
-def set_ids(mask, count):
-    return id_array(mask, count).tolist()
-
-
 def ll_grammar(kind, source):
     """As Lark, so that masks are of all tokens that may follow and not of the one that is forced."""
     import llguidance

@@ -9,6 +9,7 @@ the rest is their doing.
 """
 import argparse
 import json
+import os
 import random
 import time
 
@@ -112,7 +113,7 @@ class Xgrammar:
         return now_us() - begun
 
 
-def one_walk(engine, case, walk, tokens, end, args):
+def one_walk(engine, case, walk, has_text, args):
     """Times of each step by what was done, or None when the engine refuses the case."""
     kind, name, source = case
     taken = engine.compile(kind, source)
@@ -123,8 +124,9 @@ def one_walk(engine, case, walk, tokens, end, args):
     for _ in range(args.steps):
         taken, mask = engine.mask()
         times["mask"].append(taken)
-        ids = [i for i in compare.set_ids(mask, len(tokens)) if i != end and len(tokens[i]) > 0]
-        taken = engine.accept(draw.choice(ids)) if ids else None
+        ids = compare.id_array(mask, len(has_text))
+        ids = ids[has_text[ids]]
+        taken = engine.accept(int(ids[draw.randrange(len(ids))])) if len(ids) > 0 else None
         if taken is None:
             break
         times["accept"].append(taken)
@@ -136,9 +138,10 @@ def one_walk(engine, case, walk, tokens, end, args):
 def measure(engine, cases, tokens, end, args):
     times = {"compile": [], "mask": [], "accept": [], "rollback": []}
     refused = 0
+    has_text = numpy.array([i != end and len(token) > 0 for i, token in enumerate(tokens)])
     for case in cases:
         for walk in range(args.walks):
-            repeats = [one_walk(engine, case, walk, tokens, end, args) for _ in range(args.repeats)]
+            repeats = [one_walk(engine, case, walk, has_text, args) for _ in range(args.repeats)]
             if None in repeats:
                 refused += 1
                 break
@@ -163,7 +166,7 @@ def main():
     parser.add_argument("--only", help="the name of one engine")
     args = parser.parse_args()
     name, tokens, end = vocabulary.load()
-    print(f"vocabulary: {name}, {len(tokens)} tokens; microseconds")
+    print(f"vocabulary: {name}, {len(tokens)} tokens; microseconds; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
     languages = schemas.languages()
     groups = {"schemas": schemas.made_up_schemas(), "regexes": [c for c in languages if c[0] == "regex"],
               "grammars": [c for c in languages if c[0] == "ebnf"]}

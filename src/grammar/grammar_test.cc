@@ -202,6 +202,12 @@ TEST(Notations, Regex) {
   EXPECT_EQ(takes(regex("\\p{Lu}\\w*"), "Éa"), "yes");
   EXPECT_EQ(takes(regex("[^a]"), "日"), "yes");
   EXPECT_EQ(takes(regex("a.c"), "a\nc"), "no");
+  // Dialects differ in what \d, \w and \s hold: a negated class leaves out whatever one of them holds.
+  for (const char* space : {" ", "\u00a0", "\u0085", "\u2003"}) EXPECT_EQ(takes(regex("[^\\sx]"), space), "no");
+  EXPECT_EQ(takes(regex("[^\\w]"), "é"), "no");
+  EXPECT_EQ(takes(regex("[^\\d]"), "\u0663"), "no");
+  EXPECT_EQ(takes(regex("[^\\D]"), "7"), "yes");
+  EXPECT_EQ(takes(regex("[^\\S]"), "\n"), "yes");
   EXPECT_EQ(takes(regex("(?:ab|c)+?"), "abcab"), "yes");
   EXPECT_EQ(takes(regex("x{2,}y{0}z"), "xxxz"), "yes");
   EXPECT_EQ(takes(regex("\\x41\\u0042\\."), "AB."), "yes");

@@ -181,13 +181,13 @@ class Parser {
         return fail_at(at_, "POSIX names and set operations in a class are not supported");
       }
       std::optional<uint32_t> first;
-      WW_RETURN_IF_ERROR(parse_class_member(&set, &first));
+      WW_RETURN_IF_ERROR(parse_class_member(negated, &set, &first));
       if (!first) continue;
       uint32_t last = *first;
       if (peek('-') && text_.substr(at_, 2) != "-]") {
         const size_t dash = at_++;
         std::optional<uint32_t> end;
-        WW_RETURN_IF_ERROR(parse_class_member(&set, &end));
+        WW_RETURN_IF_ERROR(parse_class_member(negated, &set, &end));
         if (!end) {  // [a-\d]: the dash stands for itself
           set.add('-', '-');
         } else if (*end < *first) {
@@ -201,14 +201,22 @@ class Parser {
     return chars(negated ? set.complement() : std::move(set));
   }
 
-  // A single character into `c`, or a class like \d into `set`.
-  Status parse_class_member(CharSet* set, std::optional<uint32_t>* c) {
+  // A single character into `c`, or a class like \d into `set`. What a negated class leaves out is
+  // all that any common dialect takes for one: the complement of the opposite class.
+  Status parse_class_member(bool negated, CharSet* set, std::optional<uint32_t>* c) {
     if (take("\\")) {
       if (take("b")) {
         *c = 8;
         return {};
       }
       CharSet inner;
+      if (negated && at_ < text_.size() && std::string_view("dwsDWS").find(text_[at_]) != std::string_view::npos) {
+        const char opposite = static_cast<char>(text_[at_++] ^ ('a' ^ 'A'));
+        size_t at = 0;
+        WW_RETURN_IF_ERROR(parse_class_escape({&opposite, 1}, &at, &inner).status());
+        set->add(inner.complement());
+        return {};
+      }
       WW_ASSIGN_OR_RETURN(const bool is_class, parse_class_escape(text_, &at_, &inner));
       if (is_class) {
         set->add(inner);
