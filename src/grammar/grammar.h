@@ -74,12 +74,12 @@ class Grammar {
   uint32_t group_end(uint32_t order) const { return group_end_[order]; }
   const std::vector<UniqueElements>& uniques() const { return uniques_; }
 
-  const ByteEdge* bytes_begin(StateId s) const { return &bytes_[states_[s].bytes_begin]; }
-  const ByteEdge* bytes_end(StateId s) const { return &bytes_[states_[s + 1].bytes_begin]; }
-  const StateId* empties_begin(StateId s) const { return &empties_[states_[s].empties_begin]; }
-  const StateId* empties_end(StateId s) const { return &empties_[states_[s + 1].empties_begin]; }
-  const CallEdge* calls_begin(StateId s) const { return &calls_[states_[s].calls_begin]; }
-  const CallEdge* calls_end(StateId s) const { return &calls_[states_[s + 1].calls_begin]; }
+  const ByteEdge* bytes_begin(StateId s) const { return bytes_.data() + states_[s].bytes_begin; }
+  const ByteEdge* bytes_end(StateId s) const { return bytes_.data() + states_[s + 1].bytes_begin; }
+  const StateId* empties_begin(StateId s) const { return empties_.data() + states_[s].empties_begin; }
+  const StateId* empties_end(StateId s) const { return empties_.data() + states_[s + 1].empties_begin; }
+  const CallEdge* calls_begin(StateId s) const { return calls_.data() + states_[s].calls_begin; }
+  const CallEdge* calls_end(StateId s) const { return calls_.data() + states_[s + 1].calls_begin; }
 
   // Bytes that no edge tells apart share a class.
   const uint8_t* byte_classes() const { return byte_classes_; }
