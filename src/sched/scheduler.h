@@ -306,6 +306,7 @@ class Scheduler {
   // decode.cc: decode rows and retraction
   void add_decode_rows(Step& step);
   bool can_decode(const Request& request) const;
+  bool decodes_in_flight() const;
   bool needs_page(const Request& request) const;
   int covered_tokens(const Request& request) const;
   void make_room_for_proposals(Request& request, int& spare_pages, StepRow& row);

@@ -307,6 +307,29 @@ TEST(Scheduler, OverlapMarksFutureTokensAndIgnoresTheWastedRow) {
   run_to_idle(scheduler);
 }
 
+// Else two halves would decode by turns, each in steps that read all weights.
+TEST(Scheduler, WithProposalsAllRequestsDecodeTogether) {
+  SchedulerConfig config = make_config();
+  config.overlap_depth = 1;
+  config.max_proposals = 2;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 9, 20)).ok());
+  const Step& first_prompt = scheduler.schedule();
+  ASSERT_TRUE(scheduler.add(make_spec(2, 9, 20)).ok());
+  const Step& second_prompt = scheduler.schedule();
+  ASSERT_EQ(ids_of(second_prompt), std::vector<RequestId>{2});
+  commit(scheduler, first_prompt);
+  const Step& alone = scheduler.schedule();
+  EXPECT_EQ(ids_of(alone), std::vector<RequestId>{1});
+  commit(scheduler, second_prompt);
+  EXPECT_TRUE(scheduler.schedule().empty()) << "request 2 waits for request 1's step";
+  commit(scheduler, alone);
+  const Step& both = scheduler.schedule();
+  EXPECT_EQ(ids_of(both), (std::vector<RequestId>{1, 2}));
+  commit(scheduler, both);
+  run_to_idle(scheduler);
+}
+
 TEST(Scheduler, OverlapDoesNotWasteARowOnAKnownLength) {
   SchedulerConfig config = make_config();
   config.overlap_depth = 1;
