@@ -81,7 +81,10 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
        static_cast<double>(info.weight_bytes) / kGiB},
       {"startup_time_seconds", "Time to load the model", gauge, info.load_seconds},
   };
-  if (!stats.speculation) return metrics;
+  if (!stats.speculation) {  // dashboards ask for it of every server
+    metrics.push_back({"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge, 0});
+    return metrics;
+  }
   const SpeculationCounts& spec = *stats.speculation;
   metrics.insert(metrics.end(), {
       {"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge,

@@ -62,6 +62,24 @@ TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
   }
 }
 
+// What SGLang's own dashboard draws, of an engine without speculation.
+TEST(ServerMetrics, SglangsDashboardFindsItsNames) {
+  testing::FakeEngine engine;
+  ServerMetrics metrics({.model_name = "tale", .compat = "sglang"});
+  metrics.observe_first_token(0.02);
+  metrics.observe_inter_token(0.03, 3);
+  metrics.observe_request_end(0.5, 0.001, 4);
+  const std::string page = metrics.render(&engine);
+  for (const char* name :
+       {"num_running_reqs", "num_used_tokens", "token_usage", "gen_throughput", "num_queue_reqs", 
+        "cache_hit_rate", "spec_accept_length", "prompt_tokens_total", "generation_tokens_total", "cached_tokens_total",
+        "num_requests_total", "time_to_first_token_seconds_bucket", "time_to_first_token_seconds_sum",
+        "time_to_first_token_seconds_count", "inter_token_latency_seconds_bucket", "e2e_request_latency_seconds_bucket",
+        "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"}) {
+    EXPECT_NE(page.find("\nsglang:" + std::string(name) + "{model_name=\"tale\""), std::string::npos) << name;
+  }
+}
+
 // Cardinality is that of the layers, not of the experts.
 TEST(ServerMetrics, ExpertsAreOneSeriesALayer) {
   testing::FakeEngineOptions options;

@@ -39,7 +39,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.refused():
             return None
         if path == "/v1/models":
-            card = {"id": self.server.model, "root": "/models/" + self.server.model, "max_model_len": 2048}
+            card = {"id": self.server.model, "root": self.server.model, "max_model_len": 2048}
             return self.answer(200, json.dumps({"data": [card]}))
         if path == "/get_server_info":
             return self.answer(200, json.dumps(self.server.info()))
@@ -108,7 +108,7 @@ class PageApi(http.server.ThreadingHTTPServer):
 
     def info(self):
         return {
-            "max_total_num_tokens": 65536, "context_length": 2048, "api_key": bool(self.key),
+            "model_path": "/models/" + self.model, "max_total_num_tokens": 65536, "context_length": 2048, "api_key": bool(self.key),
             "attention": {"prefill": "intel_amx", "decode": "torch_native",
                           "reasons": ["prefill: unset -> intel_amx, because the CPU has avx512_bf16",
                                       "decode: torch_native, because it was asked for"]},

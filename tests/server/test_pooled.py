@@ -84,7 +84,7 @@ def test_hidden_states_are_those_embeddings_are_made_of(pooled):
 def test_hidden_states_of_chats(openai_client, stream):
     reply = openai_client.chat.completions.create(model="tale", messages=[{"role": "user", "content": "Hi"}], max_tokens=4, n=2,
                                                   stream=stream, extra_body={"return_hidden_states": True})
-    choices = [choice for event in reply for choice in event.choices] if stream else reply.choices
+    choices = [choice.delta for event in reply for choice in event.choices] if stream else reply.choices
     states = [choice.hidden_states for choice in choices if hasattr(choice, "hidden_states")]
     assert len(states) == 2 and all(isinstance(value, float) for value in states[0])
 

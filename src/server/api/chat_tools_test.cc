@@ -149,7 +149,7 @@ TEST(ChatReasoning, ComesApart) {
     for (const std::string& event : api.post("/v1/chat/completions", body).events()) {
       if (event == "[DONE]") break;
       const Json delta = Json::parse(event)["choices"][0]["delta"];
-      if (delta.contains("reasoning_content")) reasoning += delta["reasoning_content"].get<std::string>(), ++pieces;
+      if (delta.contains("reasoning_content") && !delta["reasoning_content"].is_null()) reasoning += delta["reasoning_content"].get<std::string>(), ++pieces;
       if (delta.contains("content")) content += delta["content"].get<std::string>();
     }
     EXPECT_EQ(reasoning, "I think so.");

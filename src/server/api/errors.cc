@@ -36,6 +36,25 @@ ErrorKind error_kind(StatusCode code) {
   return {500, "server_error", "internal"};
 }
 
+// What SGLang calls the errors of an HTTP status.
+std::string_view sglang_type(int http_status) {
+  switch (http_status) {
+    case 400: return "BadRequestError";
+    case 404: return "NotFoundError";
+    case 429: return "RateLimitError";
+    case 503: return "ServiceUnavailableError";
+    default: return "InternalServerError";
+  }
+}
+
+void append_or_null(std::string_view text, std::string* out) {
+  if (text.empty()) {
+    *out += "null";
+  } else {
+    append_json_string(text, out);
+  }
+}
+
 std::string_view anthropic_type(int http_status) {
   switch (http_status) {
     case 400: return "invalid_request_error";
@@ -60,23 +79,23 @@ std::string_view error_code(const Status& status) {
 std::string error_json(const Status& status, ErrorShape shape) {
   const ErrorKind kind = error_kind(status.code());
   const bool anthropic = shape == ErrorShape::anthropic;
+  const std::string message = log_safe(status.message(), kMaxMessageBytes);  // it may quote the client
   std::string out = anthropic ? "{\"type\":\"error\",\"error\":{\"message\":" : "{\"error\":{\"message\":";
-  append_json_string(log_safe(status.message(), kMaxMessageBytes), &out);  // it may quote the client
+  append_json_string(message, &out);
   out += ",\"type\":";
   append_json_string(anthropic ? anthropic_type(kind.http_status) : kind.type, &out);
   if (anthropic) return out + "}}";
-  const auto append_or_null = [&out](std::string_view text) {
-    if (text.empty()) {
-      out += "null";
-    } else {
-      append_json_string(text, &out);
-    }
-  };
   out += ",\"param\":";
-  append_or_null(status.field());
+  append_or_null(status.field(), &out);
   out += ",\"code\":";
-  append_or_null(error_code(status));
-  return out + "}}";
+  append_or_null(error_code(status), &out);
+  out += "},\"object\":\"error\",\"message\":";
+  append_json_string(message, &out);
+  out += ",\"type\":";
+  append_json_string(sglang_type(kind.http_status), &out);
+  out += ",\"param\":";
+  append_or_null(status.field(), &out);
+  return out + ",\"code\":" + std::to_string(kind.http_status) + "}";
 }
 
 Status failure_status(const std::exception& error) {

@@ -125,7 +125,6 @@ Status read_token_ids(const Json& value, std::string_view field, int vocab_size,
                     max_items),
         std::string(field));
   }
-  const IntRange range{0, vocab_size - 1, "token ids are those of the model's tokenizer"};
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (const Json& item : value.get_ref<const Json::array_t&>()) {
@@ -137,7 +136,8 @@ Status read_token_ids(const Json& value, std::string_view field, int vocab_size,
       }
     }
     int64_t id = 0;
-    WW_RETURN_IF_ERROR(read_int(item, fmt::format("{}[{}]", field, ids.size()), range, &id));
+    const std::string hint = fmt::format("Token ID {} is out of vocabulary", item.is_number() ? item.dump() : "");
+    WW_RETURN_IF_ERROR(read_int(item, fmt::format("{}[{}]", field, ids.size()), {0, vocab_size - 1, hint}, &id));
     ids.push_back(static_cast<int32_t>(id));
   }
   *out = std::move(ids);

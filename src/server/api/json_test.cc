@@ -149,10 +149,17 @@ TEST(FieldReader, TokenIdsAreInTheVocabulary) {
   EXPECT_NE(read("7").find("list of token ids"), std::string::npos);
 }
 
-TEST(Errors, OpenAiShape) {
+TEST(Errors, OpenAiShapeWithSglangsMembersBesideIt) {
   const Json json = Json::parse(error_json(Status::not_found("no \"x\"", "model")));
-  EXPECT_EQ(json.dump(), R"({"error":{"message":"no \"x\"","type":"invalid_request_error",)"
-                         R"("param":"model","code":"model_not_found"}})");
+  EXPECT_EQ(json["error"].dump(), R"({"message":"no \"x\"","type":"invalid_request_error",)"
+                                  R"("param":"model","code":"model_not_found"})");
+  EXPECT_EQ(json["object"], "error");
+  EXPECT_EQ(json["message"], "no \"x\"");
+  EXPECT_EQ(json["type"], "NotFoundError");
+  EXPECT_EQ(json["param"], "model");
+  EXPECT_EQ(json["code"], 404);
+  EXPECT_EQ(error_json(Status::not_found("x"), ErrorShape::anthropic),
+            R"({"type":"error","error":{"message":"x","type":"not_found_error"}})");
   EXPECT_EQ(http_status(StatusCode::invalid_argument), 400);
   EXPECT_EQ(http_status(StatusCode::unsupported), 400);
   EXPECT_EQ(http_status(StatusCode::resource_exhausted), 429);

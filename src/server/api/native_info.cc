@@ -23,7 +23,7 @@ Json model_card(const EngineInfo& info) {
           {"object", "model"},
           {"created", started},
           {"owned_by", "warpweave"},
-          {"root", info.model_path},
+          {"root", info.served_model_name},  // as SGLang says it; the path is in /get_model_info
           {"parent", nullptr},
           {"max_model_len", info.context_len}};
 }

@@ -54,7 +54,7 @@ class ChatBuilder final : public OpenAiBuilder {
     if (!choice.opened) {
       choice.opened = true;
       begin_chunk(index, events);
-      *events += "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null";
+      *events += "\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":null},\"logprobs\":null";
       if (return_token_ids()) append_ids("prompt_token_ids", prompt_ids(index), events);
       end_chunk(nullptr, events);
     }
@@ -65,8 +65,9 @@ class ChatBuilder final : public OpenAiBuilder {
     for (const AnswerEvent& part : parts) append_part(index, part, events);
     if (!choice.finish) return;
     begin_chunk(index, events);
-    *events += "\"delta\":{},\"logprobs\":null";
+    *events += "\"delta\":{\"reasoning_content\":null";
     append_states(index, events);
+    *events += "},\"logprobs\":null";
     end_chunk(&*choice.finish, events, stop_name(choice));
   }
 
@@ -84,9 +85,13 @@ class ChatBuilder final : public OpenAiBuilder {
     choice.has_logprobs = false;
   }
 
+  // SGLang's clients read reasoning_content of every delta, also where there is none.
   static void append_delta(const AnswerEvent& part, std::string* out) {
-    if (part.kind == AnswerEvent::Kind::content || part.kind == AnswerEvent::Kind::reasoning) {
-      *out += part.kind == AnswerEvent::Kind::content ? "\"content\":" : "\"reasoning_content\":";
+    *out += "\"reasoning_content\":";
+    if (part.kind == AnswerEvent::Kind::reasoning) return append_json_string(part.text, out);
+    *out += "null,";
+    if (part.kind == AnswerEvent::Kind::content) {
+      *out += "\"content\":";
       return append_json_string(part.text, out);
     }
     *out += "\"tool_calls\":[{\"index\":";

@@ -24,8 +24,8 @@ Status too_long(const EncodedUpTo& beginning, std::string_view text, int context
                 const std::string& field) {
   const double share = static_cast<double>(text.size()) / static_cast<double>(beginning.bytes);
   return Status::invalid_argument(
-      fmt::format("{} has about {:.0f} tokens (the first {} of its {} bytes make {}), but the model's "
-                  "context holds {}; shorten the prompt.",
+      fmt::format("{} of about {:.0f} tokens (the first {} of its {} bytes make {}) is longer than the model's context "
+                  "length: the model's context holds {}; shorten the prompt.",
                   field, static_cast<double>(beginning.ids.size()) * share, beginning.bytes,
                   text.size(), beginning.ids.size(), context_len),
       field);

@@ -272,17 +272,17 @@ Result<SamplingParams> fit_to_context(const SamplingFields& fields, size_t promp
   }
   if (prompt_tokens >= static_cast<size_t>(context_len)) {
     return Status::invalid_argument(
-        fmt::format("The prompt has {} tokens, but the model's context holds {}, one of them for "
-                    "the answer; shorten the prompt.",
+        fmt::format("The prompt of {} tokens is longer than the model's context length: the model's context holds {}, "
+                    "one of them for the answer; shorten the prompt.",
                     prompt_tokens, context_len),
         "prompt");
   }
   const int room = context_len - static_cast<int>(prompt_tokens);
   if (fields.max_new_tokens && *fields.max_new_tokens > room) {
     return Status::invalid_argument(
-        fmt::format("The prompt's {} tokens and {} new ones make {}, but the model's context holds "
+        fmt::format("{} is too large: the prompt's {} tokens and {} new ones make {}, but the model's context holds "
                     "{}; ask for at most {} new tokens or shorten the prompt.",
-                    prompt_tokens, *fields.max_new_tokens,
+                    native ? "max_new_tokens" : "max_tokens or max_completion_tokens", prompt_tokens, *fields.max_new_tokens,
                     static_cast<int64_t>(prompt_tokens) + *fields.max_new_tokens, context_len,
                     room),
         native ? "max_new_tokens" : "max_tokens");

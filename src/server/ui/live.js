@@ -105,12 +105,12 @@ export async function refresh() {
   try {
     if (!served.model) {
       const card = (await getJson("v1/models")).data[0];
-      learn({model: card.id, contextTokens: card.max_model_len ?? 0, modelPath: card.root ?? ""});
+      learn({model: card.id, contextTokens: card.max_model_len ?? 0});
     }
     const info = await getJson("get_server_info");
     show("model", served.model);
     byId("model").title = served.model;
-    learn({contextTokens: info.context_length});
+    learn({contextTokens: info.context_length, modelPath: info.model_path ?? ""});
     showInfo(info);
     showKeyState(null, info.api_key === true);
     setState(true, "Connected");
