@@ -30,7 +30,11 @@ void top_choices(std::span<const float> logits, int count, std::vector<DraftChoi
     least = out.back().logprob;
   }
   float shift = log_sum_exp(logits.data(), static_cast<int64_t>(logits.size()));
-  if (!std::isfinite(shift)) shift = best;  // some are no numbers: the others keep their distances
+  if (!std::isfinite(shift)) {  // some are no numbers: the sum is over the others
+    double sum = 0;
+    for (const float value : logits) sum += std::exp(static_cast<double>(number_or_impossible(value)) - best);
+    shift = best + static_cast<float>(std::log(sum));
+  }
   for (DraftChoice& choice : out) choice.logprob -= shift;
 }
 
