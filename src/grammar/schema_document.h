@@ -63,6 +63,7 @@ class SchemaDocument {
  private:
   Status check_node(const Json& node, const std::string& path, int depth);
   void index(const Json& node, const Json* resource, int depth);
+  bool is_one_of(const Json& list, const Json& value);  // `list`: of an enum
   bool valid_number(const Json& node, const Json& value, bool unknown);
   bool valid_string(const Json& node, const std::string& value, bool unknown);
   bool valid_array(const Json& node, const Json& value, bool unknown, int depth);
@@ -76,6 +77,7 @@ class SchemaDocument {
   std::unordered_map<std::string, const Json*> by_id_;
   std::unordered_map<const Json*, const Json*> resource_of_;  // of references in parts with an $id: the part
   WorkBudget dfa_work_;
+  std::unordered_map<const Json*, std::unordered_set<std::string>> keys_of_lists_;  // see is_one_of()
   std::map<std::string, CharDfa> patterns_;
   std::map<std::string, std::optional<CharDfa>> formats_;
 };

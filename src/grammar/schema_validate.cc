@@ -1,5 +1,6 @@
 // Whether a value given in a schema (enum, const) is valid against other parts of it.
 #include <algorithm>
+#include <map>
 
 #include "grammar/schema_document.h"
 
@@ -8,23 +9,53 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 
-bool same(const Json& a, const Json& b) {
-  if (a.is_number() && b.is_number()) return compare(decimal_of_json(a), decimal_of_json(b)) == 0;
-  if (a.is_array() && b.is_array()) return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), same);
-  if (a.is_object() && b.is_object()) {
-    if (a.size() != b.size()) return false;
-    for (const auto& [key, value] : a.items()) {
-      const auto at = b.find(key);
-      if (at == b.end() || !same(value, *at)) return false;
+// A text that equal values have in common and no others: numbers by their value, members in the order of their names.
+void append_key(const Json& value, std::string* out) {
+  if (value.is_number()) {
+    const Decimal number = decimal_of_json(value);
+    *out += number.negative && !number.is_zero() ? "#-" : "#";
+    *out += number.whole + "." + number.fraction;
+  } else if (value.is_array()) {
+    *out += '[';
+    for (const Json& item : value) {
+      append_key(item, out);
+      *out += ',';
     }
-    return true;
+    *out += ']';
+  } else if (value.is_object()) {
+    std::map<std::string, const Json*> members;
+    for (const auto& [name, member] : value.items()) members.emplace(name, &member);
+    *out += '{';
+    for (const auto& [name, member] : members) {
+      append_key(Json(name), out);
+      *out += ':';
+      append_key(*member, out);
+      *out += ',';
+    }
+    *out += '}';
+  } else {
+    *out += value.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
-  return a == b;
+}
+
+std::string key_of(const Json& value) {
+  std::string out;
+  append_key(value, &out);
+  return out;
 }
 
 int64_t whole(const Json* value, int64_t otherwise) { return value == nullptr ? otherwise : static_cast<int64_t>(value->get<double>()); }
 
 }  // namespace
+
+// Looked up, not compared one by one: each value of a list of thousands is asked for in that list.
+bool SchemaDocument::is_one_of(const Json& list, const Json& value) {
+  const auto [keys, fresh] = keys_of_lists_.try_emplace(&list);
+  if (fresh) {
+    for (const Json& item : list) keys->second.insert(key_of(item));
+  }
+  return keys->second.contains(key_of(value));
+}
 
 bool SchemaDocument::valid_number(const Json& node, const Json& value, bool unknown) {
   return number_fits(decimal_of_json(value), number_bounds(node));
@@ -37,7 +68,7 @@ bool SchemaDocument::valid_string(const Json& node, const std::string& value, bo
     const Result<const CharDfa*> dfa = pattern(text->get<std::string>());
     if (!dfa.ok() ? !unknown : !(*dfa)->matches(value)) return false;
   }
-  if (const Json* texts = find(node, kNotStrings); texts != nullptr && std::find(texts->begin(), texts->end(), value) != texts->end()) {
+  if (const Json* texts = find(node, kNotStrings); texts != nullptr && is_one_of(*texts, value)) {
     return false;
   }
   if (const Json* text = find(node, kNotPattern)) {
@@ -67,10 +98,9 @@ bool SchemaDocument::valid_array(const Json& node, const Json& value, bool unkno
   }
   if (contains != nullptr && (contained < whole(find(node, "minContains"), 1) || contained > whole(find(node, "maxContains"), INT64_MAX))) return false;
   if (const Json* unique = find(node, "uniqueItems"); unique != nullptr && unique->get<bool>()) {
-    for (size_t i = 0; i < value.size(); ++i) {
-      for (size_t k = 0; k < i; ++k) {
-        if (same(value[i], value[k])) return false;
-      }
+    std::unordered_set<std::string> keys;
+    for (const Json& item : value) {
+      if (!keys.insert(key_of(item)).second) return false;
     }
   }
   return find(node, "unevaluatedItems") == nullptr || unknown;
@@ -157,10 +187,8 @@ bool SchemaDocument::valid(const Json& node, const Json& value, bool unknown, in
   }
   const std::string_view type = type_of(value);
   if (!has_type(node, type)) return false;
-  if (const Json* constant = find(node, "const"); constant != nullptr && !same(*constant, value)) return false;
-  if (const Json* values = find(node, "enum")) {
-    if (std::none_of(values->begin(), values->end(), [&](const Json& v) { return same(v, value); })) return false;
-  }
+  if (const Json* constant = find(node, "const"); constant != nullptr && key_of(*constant) != key_of(value)) return false;
+  if (const Json* values = find(node, "enum"); values != nullptr && !is_one_of(*values, value)) return false;
   if (value.is_number() && !valid_number(node, value, unknown)) return false;
   if (value.is_string() && !valid_string(node, value.get<std::string>(), unknown)) return false;
   if (value.is_array() && !valid_array(node, value, unknown, depth)) return false;
