@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/errors.h"
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
 
@@ -67,8 +68,8 @@ Status PooledEncoder::accept(std::vector<int32_t>* ids, const std::string& field
 Status PooledEncoder::check_length(size_t tokens, const std::string& field) const {
   if (tokens == 0) return Status::invalid_argument(fmt::format("{} has no tokens; it needs at least one.", field), field);
   if (tokens <= max_tokens_) return {};
-  return Status::invalid_argument(fmt::format("{} has {} tokens, but at most {} fit the model's context; shorten it, or send "
-                                              "truncate_prompt_tokens.", field, tokens, max_tokens_), field);
+  return Status::invalid_argument(fmt::format("{} has {} tokens, but {} {}; shorten it, or send truncate_prompt_tokens.", field,
+                                              tokens, kContextPhrase, max_tokens_), field);
 }
 
 Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reader, std::string_view name,
