@@ -142,7 +142,8 @@ class GrammarReader {
       refuse_whitespace_pattern(&fields, "whitespace_pattern");
       for (const Spelling& spelling : kStructuredOutputs) read_field(&fields, spelling);
       for (const auto& [key, value] : object->items()) {
-        const bool known = std::any_of(std::begin(kStructuredOutputs), std::end(kStructuredOutputs), [&](const Spelling& s) { return s.name == key; });
+        const bool known = std::any_of(std::begin(kStructuredOutputs), std::end(kStructuredOutputs),
+                                       [name = std::string_view(key)](const Spelling& s) { return s.name == name; });
         if (known || value.is_null() || key == "disable_any_whitespace" || key == "disable_fallback" || key == "disable_additional_properties" ||
             key == "whitespace_pattern" || (key.starts_with('_') && value.is_string())) continue;
         fields.fail(Status::invalid_argument(fmt::format("{}.{} is not known; give json, regex, choice, grammar, json_object or structural_tag.", name, key.substr(0, 60)), fields.path(key.substr(0, 60))));
