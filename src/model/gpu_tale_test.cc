@@ -27,6 +27,28 @@ void expect_tale_golden(const std::string& folder, const GpuRunOptions& options,
   }
 }
 
+// The golden's prompts one behind the other, over and over until there are `at_least` ids.
+std::vector<int32_t> all_prompts(const std::string& folder, size_t at_least = 1) {
+  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
+  std::vector<int32_t> ids;
+  while (ids.size() < at_least) {
+    for (const json& prompt : golden.at("prompts")) {
+      for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
+// The logits of all ids, fed one by one.
+Result<std::vector<float>> feed_in_steps(GpuRun& run, std::span<const int32_t> ids) {
+  std::vector<float> out;
+  for (const int32_t& id : ids) {
+    WW_ASSIGN_OR_RETURN(const std::vector<float> one, run.feed(std::span(&id, 1)));
+    out.insert(out.end(), one.begin(), one.end());
+  }
+  return out;
+}
+
 TEST(GpuTale, GreedyIsTheGoldenInF32) {
   WW_NEED_GPU(arch);
   expect_tale_golden("models/tale-llama", {.page_size = 16}, *arch);
@@ -72,13 +94,9 @@ TEST(GpuTale, SixteenBitPrefillAndDecodeStayClose) {
     ASSERT_TRUE(whole.ok()) << whole.status().message();
     EXPECT_LT(relative_error(*whole, *exact), dtype == DType::bf16 ? 0.03 : 0.005);
     (*run)->restart();
-    std::vector<float> steps;
-    for (int32_t id : ids) {
-      const auto one = (*run)->feed(std::span(&id, 1));
-      ASSERT_TRUE(one.ok()) << one.status().message();
-      steps.insert(steps.end(), one->begin(), one->end());
-    }
-    EXPECT_LT(relative_error(steps, *exact), dtype == DType::bf16 ? 0.03 : 0.005);
+    const auto steps = feed_in_steps(**run, ids);
+    ASSERT_TRUE(steps.ok()) << steps.status().message();
+    EXPECT_LT(relative_error(*steps, *exact), dtype == DType::bf16 ? 0.03 : 0.005);
   }
 }
 
@@ -87,11 +105,7 @@ TEST(GpuTale, SixteenBitPrefillAndDecodeStayClose) {
 // weights are widened.
 TEST(GpuTale, EightBitWeightsAreThoseOfTheCpu) {
   WW_NEED_GPU(arch);
-  const json golden = json::parse(std::ifstream("models/tale-llama/golden.json"));
-  std::vector<int32_t> ids;
-  for (const json& prompt : golden.at("prompts")) {
-    for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
-  }
+  std::vector<int32_t> ids = all_prompts("models/tale-llama");
   ids.resize(std::min<size_t>(ids.size(), 48));  // more than one step's rows, a multiple of 4
   ASSERT_EQ(ids.size(), 48u);
   for (const Fp8Config& fp8 : {Fp8Config{}, Fp8Config{128, 128}}) {
@@ -104,13 +118,9 @@ TEST(GpuTale, EightBitWeightsAreThoseOfTheCpu) {
                                                     .fp8 = fp8}, *arch);
       ASSERT_TRUE(run.ok()) << run.status().message();
       const double close = dtype == DType::bf16 ? 0.03 : 0.01;
-      std::vector<float> steps;
-      for (int32_t id : ids) {
-        const auto one = (*run)->feed(std::span(&id, 1));
-        ASSERT_TRUE(one.ok()) << one.status().message();
-        steps.insert(steps.end(), one->begin(), one->end());
-      }
-      EXPECT_LT(relative_error(steps, *exact), close) << fp8.block_rows << " " << dtype_info(dtype).name;
+      const auto steps = feed_in_steps(**run, ids);
+      ASSERT_TRUE(steps.ok()) << steps.status().message();
+      EXPECT_LT(relative_error(*steps, *exact), close) << fp8.block_rows << " " << dtype_info(dtype).name;
       for (const auto& [path, bound] : {std::pair{gpu::Fp8Path::automatic, 0.08}, {gpu::Fp8Path::widen, close}}) {
         (*run)->restart();
         (*run)->gemm().set_fp8_path(path);
@@ -168,13 +178,7 @@ TEST(GpuTale, LatentAttentionUnderEveryName) {
   const std::string folder = shared_model("tale-mla");
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
   if (*arch != DeviceArch::sm_90) GTEST_SKIP() << "kernels for sm_90";
-  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
-  std::vector<int32_t> ids;
-  while (ids.size() < 200) {
-    for (const json& prompt : golden.at("prompts")) {
-      for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
-    }
-  }
+  const std::vector<int32_t> ids = all_prompts(folder, 200);
   auto exact_run = GpuRun::open(folder, {}, *arch);
   ASSERT_TRUE(exact_run.ok()) << exact_run.status().message();
   const auto exact = (*exact_run)->feed(ids);
@@ -220,11 +224,7 @@ TEST(GpuTale, GatedDeltaNetsOfTheSharedModel) {
   const std::string folder = shared_model("tale-gdn");
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
   expect_tale_golden(folder, {.page_size = 16}, *arch);
-  const json golden = json::parse(std::ifstream(folder + "/golden.json"));
-  std::vector<int32_t> ids;
-  for (const json& prompt : golden.at("prompts")) {
-    for (int32_t id : prompt.at("input_ids").get<std::vector<int32_t>>()) ids.push_back(id);
-  }
+  const std::vector<int32_t> ids = all_prompts(folder);
   auto exact_run = GpuRun::open(folder, {}, *arch);
   ASSERT_TRUE(exact_run.ok()) << exact_run.status().message();
   const auto exact = (*exact_run)->feed(ids);
@@ -240,13 +240,9 @@ TEST(GpuTale, GatedDeltaNetsOfTheSharedModel) {
       ASSERT_TRUE(whole.ok()) << whole.status().message();
       EXPECT_LT(relative_error(*whole, *exact), 0.05);
       (*run)->restart();
-      std::vector<float> steps;
-      for (int32_t id : ids) {
-        const auto one = (*run)->feed(std::span(&id, 1));
-        ASSERT_TRUE(one.ok()) << one.status().message();
-        steps.insert(steps.end(), one->begin(), one->end());
-      }
-      EXPECT_LT(relative_error(steps, *exact), 0.05);
+      const auto steps = feed_in_steps(**run, ids);
+      ASSERT_TRUE(steps.ok()) << steps.status().message();
+      EXPECT_LT(relative_error(*steps, *exact), 0.05);
     }
   }
   const size_t half = ids.size() / 2;

@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +21,7 @@
 #include "model/gpu_decoder.h"
 #include "model/model_bundle.h"
 #include "model/recurrent.h"
-#include "ops/elementwise.h"
+#include "model/testing/sequence_step.h"
 
 namespace warpweave {
 
@@ -40,7 +38,6 @@ struct GpuRunOptions {
   DType state_dtype = DType::f32;
 };
 
-// One sequence on the GPU, pages in a shuffled order: PagedRun's twin.
 class GpuRun {
  public:
   static Result<std::unique_ptr<GpuRun>> open(const std::string& path, const GpuRunOptions& options, DeviceArch arch) {
@@ -82,9 +79,7 @@ class GpuRun {
                                                                                        options.state_dtype)));
       run->states_ = std::make_unique<GpuStateCache>(std::move(states));
     }
-    run->pages_.resize(run->num_pages_ + 3);
-    std::iota(run->pages_.begin(), run->pages_.end(), 0);
-    std::shuffle(run->pages_.begin(), run->pages_.end(), std::mt19937(5));
+    run->pages_ = shuffled_pages(run->num_pages_ + 3);
     WW_ASSIGN_OR_RETURN(run->stream_, create_stream());
     WW_ASSIGN_OR_RETURN(run->arrays_, DeviceBuffer::allocate(size_t{1} << 20, "arrays"));
     WW_ASSIGN_OR_RETURN(run->logits_, DeviceBuffer::allocate(sizeof(float) * options.max_tokens * run->config_.vocab_size,
@@ -93,45 +88,25 @@ class GpuRun {
   }
 
   Result<std::vector<float>> feed(std::span<const int32_t> ids, int wanted_rows = -1) {
-    const int count = static_cast<int>(ids.size()), wanted = wanted_rows < 0 ? count : wanted_rows;
-    std::vector<int32_t> positions(count), slots(count), rows(wanted), q_indptr = {0, count};
-    for (int i = 0; i < count; ++i) {
-      positions[i] = length_ + i;
-      slots[i] = pages_[positions[i] / options_.page_size] * options_.page_size + positions[i] % options_.page_size;
-    }
-    std::iota(rows.begin(), rows.end(), count - wanted);
-    length_ += count;
-    const std::vector<int32_t> kv_lens = {length_}, input(ids.begin(), ids.end());
-    ForwardBatch batch;
-    batch.mode = count == 1 ? ForwardMode::decode : ForwardMode::extend;
-    batch.num_reqs = 1;
-    batch.num_tokens = batch.max_q_len = count;
-    batch.max_kv_len = length_;
-    batch.page_size = options_.page_size;
-    batch.input_ids = input;
-    batch.positions = positions;
-    batch.kv_slots = slots;
-    batch.q_indptr = q_indptr;
-    batch.kv_lens = kv_lens;
-    batch.page_table = pages_;
-    batch.page_table_stride = static_cast<int>(pages_.size());
-    batch.logits_rows = rows;
+    const SequenceStep step(ids, wanted_rows, length_, options_.page_size, pages_);
+    const bool begins = length_ == 0;
+    length_ += static_cast<int>(ids.size());
+    ForwardBatch batch = step.batch();
     batch.device.stream = stream_.get();
     used_ = 0;
-    batch.device.input_ids = put(input);
-    batch.device.positions = put(positions);
-    batch.device.kv_slots = put(slots);
-    batch.device.q_indptr = put(q_indptr);
-    batch.device.kv_lens = put(kv_lens);
+    batch.device.input_ids = put(step.input_ids);
+    batch.device.positions = put(step.positions);
+    batch.device.kv_slots = put(step.kv_slots);
+    batch.device.q_indptr = put(step.q_indptr);
+    batch.device.kv_lens = put(step.kv_lens);
     batch.device.page_table = put(pages_);
-    batch.device.logits_rows = put(rows);
-    const std::vector<int32_t> slot = {kRunStateSlot}, initial = {positions[0] == 0 ? kNoStateSlot : kRunStateSlot};
-    batch.device.state_slots = put(slot);
-    batch.device.initial_state_slots = put(initial);
+    batch.device.logits_rows = put(step.logits_rows);
+    batch.device.state_slots = put({kRunStateSlot});
+    batch.device.initial_state_slots = put({begins ? kNoStateSlot : kRunStateSlot});
     WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
     WW_RETURN_IF_ERROR(model_->forward({.batch = batch, .cache = *cache_, .attention = *attention_,
                                         .logits = logits_.as<float>(), .states = states_.get()}));
-    std::vector<float> logits(static_cast<size_t>(wanted) * config_.vocab_size);
+    std::vector<float> logits(step.logits_rows.size() * config_.vocab_size);
     WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a forward");
     WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(logits.data(), logits_.as<void>(), logits.size() * sizeof(float),
                                        cudaMemcpyDeviceToHost), "reading logits");
@@ -139,13 +114,7 @@ class GpuRun {
   }
 
   Result<std::vector<int32_t>> greedy(std::span<const int32_t> prompt, int count) {
-    std::vector<int32_t> out;
-    WW_ASSIGN_OR_RETURN(std::vector<float> logits, feed(prompt, 1));
-    while (static_cast<int>(out.size()) < count) {
-      out.push_back(static_cast<int32_t>(argmax(logits.data(), logits.size())));
-      WW_ASSIGN_OR_RETURN(logits, feed(std::span(&out.back(), 1)));
-    }
-    return out;
+    return greedy_ids(*this, prompt, count);
   }
 
   void restart() { length_ = 0; }

@@ -1,14 +1,11 @@
 #include "model/testing/paged_run.h"
 
-#include <algorithm>
-#include <numeric>
-#include <random>
-
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "model/build_decoder.h"
 #include "model/fp8_weights.h"
 #include "model/kv_scales.h"
+#include "model/testing/sequence_step.h"
 
 namespace warpweave {
 
@@ -49,40 +46,17 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
                                                                {"triton", "triton", "", false}, run->team_));
     for (int slot = 0; slot < 3; ++slot) run->recurrent_->states.fill(slot, std::byte{0xff});  // NaN
   }
-  run->pages_.resize(pages + 3);
-  std::iota(run->pages_.begin(), run->pages_.end(), 0);
-  std::shuffle(run->pages_.begin(), run->pages_.end(), std::mt19937(5));
+  run->pages_ = shuffled_pages(pages + 3);
   return run;
 }
 
 Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int wanted_rows) {
-  const int count = static_cast<int>(ids.size());
-  const int wanted = wanted_rows < 0 ? count : wanted_rows;
-  std::vector<int32_t> positions(count), slots(count), rows(wanted);
-  for (int i = 0; i < count; ++i) {
-    positions[i] = length_ + i;
-    slots[i] = pages_[positions[i] / options_.page_size] * options_.page_size +
-               positions[i] % options_.page_size;
-  }
-  std::iota(rows.begin(), rows.end(), count - wanted);
-  length_ += count;
-  const int32_t q_indptr[] = {0, count}, kv_lens[] = {length_}, state_slots[] = {1};
-  ForwardBatch batch;
-  batch.mode = count == 1 ? ForwardMode::decode : ForwardMode::extend;
-  batch.num_reqs = 1;
-  batch.num_tokens = batch.max_q_len = count;
-  batch.max_kv_len = length_;
-  batch.page_size = options_.page_size;
-  batch.input_ids = ids;
-  batch.positions = positions;
-  batch.kv_slots = slots;
-  batch.q_indptr = q_indptr;
-  batch.kv_lens = kv_lens;
-  batch.page_table = pages_;
-  batch.page_table_stride = static_cast<int>(pages_.size());
+  const SequenceStep step(ids, wanted_rows, length_, options_.page_size, pages_);
+  length_ += static_cast<int>(ids.size());
+  ForwardBatch batch = step.batch();
+  const int32_t state_slots[] = {1};
   if (recurrent_ != nullptr) batch.state_slots = state_slots;
-  batch.logits_rows = rows;
-  std::vector<float> logits(static_cast<size_t>(wanted) * vocab_size(), -12345.0f);
+  std::vector<float> logits(batch.logits_rows.size() * vocab_size(), -12345.0f);
   WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
   WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_, recurrent_.get()));
   model_->logits(0, static_cast<int64_t>(batch.logits_rows.size()), {.values = logits.data()}, team_);
@@ -90,13 +64,7 @@ Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int want
 }
 
 Result<std::vector<int32_t>> PagedRun::greedy(std::span<const int32_t> prompt, int count) {
-  std::vector<int32_t> out;
-  WW_ASSIGN_OR_RETURN(std::vector<float> logits, feed(prompt, 1));
-  while (static_cast<int>(out.size()) < count) {
-    out.push_back(static_cast<int32_t>(argmax(logits.data(), logits.size())));
-    WW_ASSIGN_OR_RETURN(logits, feed(std::span(&out.back(), 1)));
-  }
-  return out;
+  return greedy_ids(*this, prompt, count);
 }
 
 }  // namespace warpweave
