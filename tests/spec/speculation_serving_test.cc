@@ -9,6 +9,30 @@
 namespace warpweave::speculation {
 namespace {
 
+// Skipped where the device of these tests is not.
+template <typename S>
+class OnTestDevice : public testing::TestWithParam<S> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+ServerArgs small_args(int page_size) {
+  ServerArgs args;
+  args.threads = 1;
+  args.page_size = page_size;
+  args.max_total_tokens = 4096;
+  return args;
+}
+
+void set_algorithm(const std::string& algorithm, int topk, ServerArgs& args) {
+  args.speculative_algorithm = algorithm;
+  args.speculative_eagle_topk = topk;
+  if (algorithm == "EAGLE") args.speculative_draft_model_path = "models/tale-eagle";
+  if (algorithm == "STANDALONE") args.speculative_draft_model_path = "models/tale-draft";
+}
+
 struct Setting {
   const char* algorithm;
   int page_size;
@@ -24,30 +48,20 @@ void PrintTo(const Setting& s, std::ostream* out) {
        << " steps " << s.steps << (s.overlap ? "" : " without overlap");
 }
 
-class SpeculationServing : public testing::TestWithParam<Setting> {
+class SpeculationServing : public OnTestDevice<Setting> {
  protected:
-  void SetUp() override {
-    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
-  }
   static ServerArgs plain_args() {
-    ServerArgs args;
-    args.threads = 1;
-    args.page_size = GetParam().page_size;
+    ServerArgs args = small_args(GetParam().page_size);
     args.kv_cache_dtype = GetParam().kv_format;
     args.disable_overlap_schedule = !GetParam().overlap;
     args.chunked_prefill_size = 32;
-    args.max_total_tokens = 4096;
     args.attention_backend = GetParam().backend;
     return args;
   }
   static Rounding rounding() { return {.of_kv = std::string(GetParam().kv_format) != "auto"}; }
   static ServerArgs speculating_args() {
     ServerArgs args = plain_args();
-    args.speculative_algorithm = GetParam().algorithm;
-    args.speculative_eagle_topk = GetParam().topk;
-    const std::string algorithm = args.speculative_algorithm;
-    if (algorithm == "EAGLE") args.speculative_draft_model_path = "models/tale-eagle";
-    if (algorithm == "STANDALONE") args.speculative_draft_model_path = "models/tale-draft";
+    set_algorithm(GetParam().algorithm, GetParam().topk, args);
     if (GetParam().steps > 0) args.speculative_num_steps = GetParam().steps;
     if (GetParam().draft_tokens > 0) args.speculative_num_draft_tokens = GetParam().draft_tokens;
     return args;
@@ -130,29 +144,20 @@ void PrintTo(const Bf16Setting& s, std::ostream* out) {
   *out << s.algorithm << " page " << s.page_size << " topk " << s.topk << " " << s.prefill << " " << s.decode << " by "
        << s.mode << " drafts " << s.draft;
 }
-class Bfloat16 : public testing::TestWithParam<Bf16Setting> {
+class Bfloat16 : public OnTestDevice<Bf16Setting> {
  protected:
-  void SetUp() override {
-    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
-  }
   static ServerArgs args() {
-    ServerArgs args;
-    args.threads = 1;
+    ServerArgs args = small_args(GetParam().page_size);
     args.dtype = "bfloat16";
-    args.page_size = GetParam().page_size;
-    args.max_total_tokens = 4096;
     args.prefill_attention_backend = GetParam().prefill;
     args.decode_attention_backend = GetParam().decode;
     return args;
   }
   static ServerArgs speculating(ServerArgs args) {
-    const std::string algorithm = args.speculative_algorithm = GetParam().algorithm;
-    args.speculative_eagle_topk = GetParam().topk;
+    set_algorithm(GetParam().algorithm, GetParam().topk, args);
     args.speculative_attention_mode = GetParam().mode;
     args.speculative_draft_attention_backend = GetParam().draft;
-    if (algorithm == "NGRAM") return args;
-    args.speculative_num_steps = 4;
-    args.speculative_draft_model_path = algorithm == "EAGLE" ? "models/tale-eagle" : "models/tale-draft";
+    if (args.speculative_algorithm != "NGRAM") args.speculative_num_steps = 4;
     return args;
   }
   static std::vector<GenerateRequest> greedy(int top_logprobs) {
@@ -237,10 +242,7 @@ std::string damaged_head(Damage damage) {
 
 TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
-  ServerArgs args;
-  args.threads = 1;
-  args.max_total_tokens = 4096;
-  args.page_size = 16;
+  ServerArgs args = small_args(16);
   ServedModel plain = serve(args);
   const auto asked = questions(plain);
   const auto expected = ask(plain, asked);
@@ -262,10 +264,7 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
 // A draft model that is the model itself is always right: every guess for a greedy text is kept.
 TEST(RightDrafts, AreAllKept) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
-  ServerArgs args;
-  args.threads = 1;
-  args.max_total_tokens = 4096;
-  args.page_size = 16;
+  ServerArgs args = small_args(16);
   ServedModel plain = serve(args);
   std::vector<GenerateRequest> asked;
   for (GenerateRequest& request : questions(plain)) {
