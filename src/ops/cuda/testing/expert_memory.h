@@ -167,4 +167,17 @@ class ExpertMemory {
   std::vector<DeviceBuffer> memory_;
 };
 
+template <typename T>
+std::vector<T> from_device(const T* data, size_t count) {
+  std::vector<T> out(count);
+  must(cudaDeviceSynchronize());
+  must(cudaMemcpy(out.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
+  return out;
+}
+
+template <typename T>
+void to_device(const std::vector<T>& data, void* to) {
+  must(cudaMemcpy(to, data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice));
+}
+
 }  // namespace warpweave::gpu
