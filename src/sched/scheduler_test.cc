@@ -1,53 +1,11 @@
-#include "sched/scheduler.h"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
 
+#include "sched/testing/scheduler_steps.h"
+
 namespace warpweave {
 namespace {
-
-using Tokens = std::vector<int32_t>;
-
-SchedulerConfig make_config() {
-  SchedulerConfig config;
-  config.page_size = 4;
-  config.num_pages = 64;
-  config.context_len = 200;
-  return config;
-}
-
-ScheduledRequestSpec make_spec(RequestId id, int prompt, int max_new, int first_token = -1) {
-  ScheduledRequestSpec spec;
-  spec.id = id;
-  spec.input_ids.resize(prompt);
-  std::iota(spec.input_ids.begin(), spec.input_ids.end(),
-            first_token < 0 ? static_cast<int>(id) * 1000 : first_token);
-  spec.max_new_tokens = max_new;
-  return spec;
-}
-
-// Commits a step in which every sampled token is `token`.
-std::vector<StepEvent> commit(Scheduler& scheduler, const Step& step, int32_t token = 7) {
-  return scheduler.commit(step, Tokens(step.num_samples, token));
-}
-
-std::vector<RequestId> ids_of(const Step& step) {
-  std::vector<RequestId> ids;
-  for (const StepRow& row : step.rows) ids.push_back(row.id);
-  return ids;
-}
-
-void run_to_idle(Scheduler& scheduler) {
-  for (int i = 0; i < 10000 && !scheduler.idle(); ++i) {
-    const Step& step = scheduler.schedule();
-    if (!step.empty()) commit(scheduler, step);
-  }
-  EXPECT_TRUE(scheduler.idle());
-  EXPECT_TRUE(scheduler.audit().ok());
-}
 
 // A negative token: the device found none for one of the requests.
 TEST(Scheduler, ARequestWithoutATokenEndsAloneAndIsNotCached) {
@@ -161,122 +119,6 @@ TEST(Scheduler, CutsPromptsIntoChunksAndFreesThemOnAbort) {
   EXPECT_TRUE(scheduler.idle());
   EXPECT_EQ(scheduler.stats().used_tokens, 0);
   EXPECT_TRUE(scheduler.audit().ok());
-}
-
-TEST(Scheduler, DecodeRowsRideAlongOnlyWithMixedChunk) {
-  for (const bool mixed : {false, true}) {
-    SchedulerConfig config = make_config();
-    config.chunked_prefill_size = 16;
-    config.enable_mixed_chunk = mixed;
-    Scheduler scheduler(config);
-    ASSERT_TRUE(scheduler.add(make_spec(1, 4, 20)).ok());
-    commit(scheduler, scheduler.schedule());
-    ASSERT_TRUE(scheduler.add(make_spec(2, 30, 4)).ok());
-    const Step& step = scheduler.schedule();
-    EXPECT_EQ(ids_of(step), mixed ? (std::vector<RequestId>{2, 1}) : (std::vector<RequestId>{2}));
-    EXPECT_LE(step.num_tokens, 16);
-    commit(scheduler, step);
-    run_to_idle(scheduler);
-  }
-}
-
-// A scheduler with `decoding` requests that decode, which takes prompts in pieces that fill steps to `rows` rows.
-struct MixedChunks {
-  MixedChunks(int rows, int decoding, int chunk = 4096) : scheduler(config(rows, chunk)) {
-    for (int i = 0; i < decoding; ++i) EXPECT_TRUE(scheduler.add(make_spec(next_id++, 1, 1000)).ok());
-    while (scheduler.stats().queued_reqs > 0) commit(scheduler, scheduler.schedule());
-    EXPECT_EQ(scheduler.stats().running_reqs, decoding);
-  }
-  static SchedulerConfig config(int rows, int chunk) {
-    SchedulerConfig out;
-    out.page_size = 16;
-    out.num_pages = 65536;
-    out.context_len = 32768;
-    out.max_running_requests = 600;
-    out.chunked_prefill_size = chunk;
-    out.max_prefill_tokens = 16384;
-    out.enable_mixed_chunk = true;
-    out.mixed_chunk_rows = rows;
-    out.disable_radix_cache = true;
-    return out;
-  }
-  void add_prompt(int tokens) { EXPECT_TRUE(scheduler.add(make_spec(next_id++, tokens, 1000)).ok()); }
-  int next_step_tokens() {
-    const Step& step = scheduler.schedule();
-    const int tokens = step.num_tokens;
-    commit(scheduler, step);
-    return tokens;
-  }
-
-  Scheduler scheduler;
-  RequestId next_id = 1;
-};
-
-TEST(Scheduler, WithoutMixedChunkRowsAStepTakesTheWholePrompt) {
-  MixedChunks chunks(0, 64);
-  chunks.add_prompt(1000);
-  EXPECT_EQ(chunks.next_step_tokens(), 1064);
-}
-
-TEST(Scheduler, MixedChunkRowsSpreadAPromptOverStepsThatDecode) {
-  MixedChunks chunks(256, 64);
-  chunks.add_prompt(1024);
-  EXPECT_EQ(chunks.next_step_tokens(), 384);  // 64 + 1024 / 4, in tiles of 128
-  EXPECT_EQ(chunks.next_step_tokens(), 256);  // 64 + 704 / 4
-  EXPECT_EQ(chunks.next_step_tokens(), 256);
-  EXPECT_EQ(chunks.next_step_tokens(), 256);
-  EXPECT_EQ(chunks.next_step_tokens(), 64 + 1024 - 320 - 3 * 192);
-  EXPECT_EQ(chunks.next_step_tokens(), 65);
-}
-
-TEST(Scheduler, MixedChunkRowsFillAPieceWithTheNextPrompt) {
-  MixedChunks chunks(256, 10);
-  chunks.add_prompt(100);
-  chunks.add_prompt(600);
-  const Step& step = chunks.scheduler.schedule();
-  EXPECT_EQ(step.num_tokens, 256);
-  EXPECT_EQ(step.rows[0].num_tokens, 100);
-  EXPECT_EQ(step.rows[1].num_tokens, 146);  // no multiple of a page: the step's rows are
-  commit(chunks.scheduler, step);
-}
-
-TEST(Scheduler, MixedChunkRowsLeaveStepsOfManyDecodeRowsAndLongQueuesWhole) {
-  MixedChunks many(256, 256);
-  many.add_prompt(1000);
-  EXPECT_EQ(many.next_step_tokens(), 1256);
-  MixedChunks queue(256, 8);
-  for (int i = 0; i < 40; ++i) queue.add_prompt(1000);
-  EXPECT_EQ(queue.next_step_tokens(), 2048);  // what waits is spread over at most 4 steps
-  MixedChunks alone(256, 0);
-  alone.add_prompt(1000);
-  EXPECT_EQ(alone.next_step_tokens(), 1000);  // nobody decodes
-}
-
-TEST(Scheduler, MixedChunkRowsMakeLongerPiecesBehindALongPrefix) {
-  MixedChunks chunks(256, 64);
-  chunks.add_prompt(20000);
-  int left = 20000;
-  while (left > 600) left -= chunks.next_step_tokens() - 64;
-  ASSERT_GT(left, 256);
-  EXPECT_EQ(chunks.next_step_tokens(), 64 + left);  // at once: more than 19400 / 32
-}
-
-TEST(Scheduler, MixedChunkRowsStayBelowTheChunkSize) {
-  MixedChunks chunks(256, 64, /*chunk=*/128);
-  chunks.add_prompt(1000);
-  EXPECT_EQ(chunks.next_step_tokens(), 128);
-}
-
-TEST(Scheduler, MixedChunkRowsCountOnlyWhatMayRun) {
-  SchedulerConfig config = MixedChunks::config(256, 4096);
-  config.max_running_requests = 65;
-  Scheduler scheduler(config);
-  for (RequestId id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.add(make_spec(id, 1, 1000)).ok());
-  commit(scheduler, scheduler.schedule());
-  for (RequestId id = 65; id < 165; ++id) ASSERT_TRUE(scheduler.add(make_spec(id, 1024, 10)).ok());
-  const Step& step = scheduler.schedule();
-  EXPECT_EQ(step.num_tokens, 384);  // as if the first alone waited
-  commit(scheduler, step);
 }
 
 TEST(Scheduler, OverlapMarksFutureTokensAndIgnoresTheWastedRow) {
