@@ -10,8 +10,6 @@
 namespace warpweave::linear {
 namespace {
 
-using gpu::LaunchShape;
-
 // What follows may read ahead of its own wait what the kernels before this one wrote: it starts behind this one's.
 __global__ void __launch_bounds__(kRowsThreads) rows_kernel(const __grid_constant__ RowsParams p) {
   ptx::grid_dependency_wait();
