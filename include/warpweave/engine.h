@@ -142,7 +142,7 @@ struct EngineStats {
   int64_t used_tokens = 0;        // pool tokens owned by running requests
   int64_t evictable_tokens = 0;   // cached, owned by nobody
   int64_t max_total_tokens = 0;
-  double gen_throughput_tokens_per_s = 0;   // over the last interval
+  double gen_throughput_tokens_per_s = 0;   // over the last ten seconds; falls to 0 when idle
   uint64_t prompt_tokens_total = 0;
   uint64_t cached_tokens_total = 0;
   uint64_t generation_tokens_total = 0;

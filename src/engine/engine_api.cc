@@ -6,7 +6,9 @@ namespace warpweave {
 
 EngineStats EngineCore::stats() const {
   std::lock_guard lock(mutex_);
-  return stats_;
+  EngineStats now = stats_;
+  now.gen_throughput_tokens_per_s = generation_rate_.per_second(seconds_since_start());
+  return now;
 }
 
 Status EngineCore::check(const GenerateRequest& request) const {

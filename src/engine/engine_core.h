@@ -21,6 +21,7 @@
 #include "engine/device_runner.h"
 #include "engine/live_request.h"
 #include "engine/step_trace.h"
+#include "engine/token_rate.h"
 #include "model/pooling.h"
 #include "sched/scheduler.h"
 #include "spec/proposer.h"
@@ -106,12 +107,13 @@ class EngineCore : public Engine {
   void drop_released();
   void update_stats();
   void log_progress();
+  double seconds_since_start() const;
   Status check(const GenerateRequest& request) const;
   Status check_states(const GenerateRequest& request) const;
 
   const EngineCoreOptions options_;
 
-  mutable std::mutex mutex_;  // guards inbox_, live_rids_, draining_, stopping_, stats_
+  mutable std::mutex mutex_;  // guards inbox_, live_rids_, draining_, stopping_, stats_, generation_rate_
   std::condition_variable inbox_changed_;
   std::condition_variable idle_changed_;
   Inbox inbox_;
@@ -119,6 +121,8 @@ class EngineCore : public Engine {
   bool draining_ = false;
   bool stopping_ = false;
   EngineStats stats_;
+  TokenRate generation_rate_;
+  const SteadyClock::time_point started_ = SteadyClock::now();
   std::atomic<uint64_t> next_seed_;
   GrammarMaskThread grammar_masks_;
   StepTrace trace_;
@@ -146,7 +150,6 @@ class EngineCore : public Engine {
   StepTotals decode_steps_, prefill_steps_, mixed_steps_;
   SteadyClock::time_point last_log_ = SteadyClock::now();
   uint64_t generated_at_last_log_ = 0;
-  double throughput_ = 0;
 
   std::unique_ptr<DeviceRunner> runner_;
   std::thread thread_;  // last: it starts when everything above is there

@@ -5,11 +5,6 @@
 #include "engine/engine_core.h"
 
 namespace warpweave {
-namespace {
-
-constexpr double kThroughputSeconds = 10;  // over which throughput is measured when nothing is logged
-
-}  // namespace
 
 // A step that checks proposals is one of decode, unless prompts are in it.
 StepTotals& EngineCore::totals_of(const DeviceStep& device_step) {
@@ -46,7 +41,6 @@ void EngineCore::update_stats() {
   now.used_tokens = scheduled.used_tokens;
   now.evictable_tokens = scheduled.evictable_tokens;
   now.max_total_tokens = options_.info.max_total_tokens;
-  now.gen_throughput_tokens_per_s = throughput_;
   now.prompt_tokens_total = scheduled.prompt_tokens_total;
   now.cached_tokens_total = scheduled.cached_tokens_total;
   now.generation_tokens_total = generated_tokens_;
@@ -61,24 +55,29 @@ void EngineCore::update_stats() {
   now.prefill_steps = prefill_steps_;
   now.mixed_steps = mixed_steps_;
   std::lock_guard lock(mutex_);
+  generation_rate_.add(seconds_since_start(), now.generation_tokens_total - stats_.generation_tokens_total);
   stats_ = now;
 }
 
+double EngineCore::seconds_since_start() const {
+  return std::chrono::duration<double>(SteadyClock::now() - started_).count();
+}
+
 void EngineCore::log_progress() {
+  if (options_.log_interval_s <= 0) return;
   const auto now = SteadyClock::now();
   const double elapsed = std::chrono::duration<double>(now - last_log_).count();
-  if (elapsed < (options_.log_interval_s > 0 ? options_.log_interval_s : kThroughputSeconds)) return;
+  if (elapsed < options_.log_interval_s) return;
   const uint64_t fresh = generated_tokens_ - generated_at_last_log_;
-  throughput_ = static_cast<double>(fresh) / elapsed;
   last_log_ = now;
   generated_at_last_log_ = generated_tokens_;
-  if (fresh == 0 || options_.log_interval_s <= 0) return;
+  if (fresh == 0) return;
   const SchedulerStats s = scheduler_->stats();
   LOG_INFO("running {}, queued {}, token usage {:.2f}, cache hit rate {:.2f}, {:.1f} tok/s",
            s.running_reqs, s.queued_reqs,
            static_cast<double>(s.used_tokens) / static_cast<double>(options_.info.max_total_tokens),
            s.prompt_tokens_total ? static_cast<double>(s.cached_tokens_total) / s.prompt_tokens_total : 0.0,
-           throughput_);
+           static_cast<double>(fresh) / elapsed);
 }
 
 }  // namespace warpweave

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -37,7 +38,7 @@ struct EngineMetric {
   double value;
 };
 
-std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineInfo& info) {
+std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineInfo& info, int compiling_grammars) {
   const double total = static_cast<double>(stats.max_total_tokens);
   const double used = static_cast<double>(stats.used_tokens);
   const double evictable = static_cast<double>(stats.evictable_tokens);
@@ -50,6 +51,8 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
       {"num_running_reqs", "Requests being decoded or prefilled", gauge,
        static_cast<double>(stats.running_reqs)},
       {"num_queue_reqs", "Requests waiting", gauge, static_cast<double>(stats.queued_reqs)},
+      {"num_grammar_queue_reqs", "Requests whose grammar is being compiled", gauge,
+       static_cast<double>(compiling_grammars)},
       {"num_used_tokens", "KV pool tokens owned by running requests", gauge, used},
       {"kv_used_tokens", "KV pool tokens owned by running requests", gauge, used},
       {"kv_evictable_tokens", "KV pool tokens cached and owned by nobody", gauge, evictable},
@@ -57,7 +60,7 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
       {"max_total_num_tokens", "KV pool size in tokens", gauge, total},
       {"token_usage", "Share of the KV pool owned by running requests", gauge,
        total > 0 ? used / total : 0},
-      {"gen_throughput", "Generated tokens per second, last interval", gauge,
+      {"gen_throughput", "Generated tokens per second over the last ten seconds", gauge,
        stats.gen_throughput_tokens_per_s},
       {"cache_hit_rate", "Share of all prompt tokens found in the prefix cache", gauge,
        prompts > 0 ? cached / prompts : 0},
@@ -198,6 +201,7 @@ struct ServerMetrics::Impl {
     return *routes.emplace(route).first;
   }
 
+  std::atomic<int> compiling_grammars{0};
   std::mutex mutex;
   std::set<std::string, std::less<>> routes;
   const MetricsOptions options;
@@ -236,12 +240,16 @@ void ServerMetrics::count_http(std::string_view route, int status) {
   impl_->responses.Add({{"endpoint", path}, {"status_code", std::to_string(status)}}).Increment();
 }
 
+void ServerMetrics::grammar_begins() { impl_->compiling_grammars.fetch_add(1); }
+
+void ServerMetrics::grammar_ends() { impl_->compiling_grammars.fetch_sub(1); }
+
 std::string ServerMetrics::render(const Engine* engine) const {
   std::vector<MetricFamily> families = impl_->registry.Collect();
   if (engine != nullptr) {
     std::vector<ClientMetric::Label> labels;
     for (const auto& [key, value] : impl_->labels) labels.push_back({key, value});
-    for (const EngineMetric& metric : engine_metrics(engine->stats(), engine->info())) {
+    for (const EngineMetric& metric : engine_metrics(engine->stats(), engine->info(), impl_->compiling_grammars.load())) {
       ClientMetric value;
       value.label = labels;
       value.gauge.value = metric.value;

@@ -17,7 +17,7 @@ namespace warpweave::server {
 
 struct MetricsOptions {
   std::string model_name;          // the label `model_name`
-  std::string compat = "none";     // --metrics-compat: "sglang", "vllm" (those it has an equal of), "none"
+  std::string compat = "none";     // --metrics-compat: "sglang" (its dashboards fill), "vllm" (those it has an equal of), "none"
 };
 
 class ServerMetrics {
@@ -36,6 +36,10 @@ class ServerMetrics {
   // http_requests_total and http_responses_total; called by the transport for every request.
   // `route` is a path of the route table, or "unmatched".
   void count_http(std::string_view route, int status);
+
+  // num_grammar_queue_reqs: requests whose grammar is being compiled, or waits to be.
+  void grammar_begins();
+  void grammar_ends();
 
   // The whole page. `engine` may be null while the model loads.
   std::string render(const Engine* engine) const;

@@ -71,13 +71,22 @@ TEST(ServerMetrics, SglangsDashboardFindsItsNames) {
   metrics.observe_request_end(0.5, 0.001, 4);
   const std::string page = metrics.render(&engine);
   for (const char* name :
-       {"num_running_reqs", "num_used_tokens", "token_usage", "gen_throughput", "num_queue_reqs", 
+       {"num_running_reqs", "num_used_tokens", "token_usage", "gen_throughput", "num_queue_reqs", "num_grammar_queue_reqs",
         "cache_hit_rate", "spec_accept_length", "prompt_tokens_total", "generation_tokens_total", "cached_tokens_total",
         "num_requests_total", "time_to_first_token_seconds_bucket", "time_to_first_token_seconds_sum",
         "time_to_first_token_seconds_count", "inter_token_latency_seconds_bucket", "e2e_request_latency_seconds_bucket",
         "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"}) {
     EXPECT_NE(page.find("\nsglang:" + std::string(name) + "{model_name=\"tale\""), std::string::npos) << name;
   }
+}
+
+TEST(ServerMetrics, CountsRequestsWhoseGrammarIsCompiled) {
+  testing::FakeEngine engine;
+  ServerMetrics metrics({.model_name = "tale"});
+  metrics.grammar_begins();
+  EXPECT_TRUE(has_line(metrics.render(&engine), "warpweave:num_grammar_queue_reqs{model_name=\"tale\"} 1"));
+  metrics.grammar_ends();
+  EXPECT_TRUE(has_line(metrics.render(&engine), "warpweave:num_grammar_queue_reqs{model_name=\"tale\"} 0"));
 }
 
 // Cardinality is that of the layers, not of the experts.

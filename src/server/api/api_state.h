@@ -37,7 +37,7 @@ class Api {
 
   ResponseStore& responses() { return responses_; }
 
-  GrammarContext grammar_context() const { return {grammars_.get(), context_.args}; }
+  GrammarContext grammar_context() const { return {grammars_.get(), context_.args, context_.metrics}; }
 
   // `unsupported` for `field` when the server runs without a tokenizer.
   Status require_tokenizer(std::string_view field) const;

@@ -41,6 +41,22 @@ grammar::JsonStyle json_style(const ServerArgs& args) {
   return style;
 }
 
+// A request waits for its grammar while this lives.
+class Compiling {
+ public:
+  explicit Compiling(ServerMetrics* metrics) : metrics_(metrics) {
+    if (metrics_ != nullptr) metrics_->grammar_begins();
+  }
+  ~Compiling() {
+    if (metrics_ != nullptr) metrics_->grammar_ends();
+  }
+  Compiling(const Compiling&) = delete;
+  Compiling& operator=(const Compiling&) = delete;
+
+ private:
+  ServerMetrics* const metrics_;
+};
+
 Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_spec(const GrammarContext& context, const std::string& field, const GrammarSpec& spec) {
   if (context.args.grammar_backend == "none") {
     return Status::unsupported(fmt::format("{} needs structured output, which --grammar-backend none turned off.", field), field);
@@ -48,6 +64,7 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_spec(const Gramm
   if (context.compiler == nullptr) {
     return Status::unsupported(fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init.", field), field);
   }
+  const Compiling compiling(context.metrics);
   Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled =
       context.budget != nullptr ? context.budget->compile(context.compiler, spec) : context.compiler->compile(spec);
   if (!compiled.ok()) return Status(compiled.status().code(), fmt::format("{}: {}.", field, compiled.status().message()), field);

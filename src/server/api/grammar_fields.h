@@ -10,6 +10,7 @@
 #include "flags/server_args.h"
 #include "grammar/compiler.h"
 #include "server/api/sampling_fields.h"
+#include "server/metrics.h"
 #include "text/tokenizer.h"
 
 namespace warpweave::server {
@@ -20,6 +21,7 @@ std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer*
 struct GrammarContext {
   grammar::GrammarCompiler* compiler = nullptr;  // null: the server has no tokenizer
   const ServerArgs& args;
+  ServerMetrics* metrics = nullptr;  // told of each compilation; null: nobody is
   SamplingBudget* budget = nullptr;              // of the body; null: one grammar is compiled for it
 };
 
