@@ -68,6 +68,9 @@ struct GenerateRequest {
   std::vector<int32_t> token_ids_logprob;
   bool stream = true;                 // false: one delta, at the end
   StateWish states = StateWish::none;
+  // [input_ids, EngineInfo::hidden_size] in place of the embeddings of input_ids, which then only hold their places; or
+  // null. The caller sees to it that cache_salt is no other prompt's.
+  std::shared_ptr<const std::vector<float>> input_embeds;
   std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty
 };
 
@@ -183,6 +186,7 @@ struct EngineInfo {
   int hidden_size = 0;
   bool generates = true;              // false: the model has no vocabulary to choose from
   bool gives_states = false;          // this device copies states back
+  bool takes_embeds = false;          // requests may bring input_embeds
   bool pools = false;                 // requests for pooled states are taken
   int pooled_size = 0;                // values of a pooled result
   std::string pooling;                // "last, normalized"

@@ -10,6 +10,7 @@
 
 #include "batch/batch_builder.h"
 #include "engine/live_request.h"
+#include "model/input_rows.h"
 #include "sample/sampler.h"
 #include "spec/draft_options.h"
 
@@ -43,6 +44,7 @@ struct DeviceStep {
   std::vector<Proposal> proposals;     // by row of the step, or empty; the device drafts in place of those it is to
   std::vector<DraftRow> draft_rows;    // by row of the step, for a device that drafts
   BatchBuilder builder;
+  std::vector<InputRows> inputs;       // of requests with input_embeds
   std::vector<int32_t> page_events;
   std::vector<PageCopy> copies;
   std::vector<StateCopy> state_loads, state_saves;  // before and after the forward

@@ -110,6 +110,7 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   step.status = intact.ok() ? parts_.attention->init_forward_metadata(batch) : intact;
   if (step.status.ok()) {
+    parts_.model->bring_inputs(step.inputs);
     step.status = parts_.model->forward(batch, *parts_.cache, *parts_.attention, *parts_.team,
                                            parts_.recurrent.get());
     if (step.status.ok() && parts_.recurrent != nullptr) parts_.recurrent->states.copy(step.state_saves);

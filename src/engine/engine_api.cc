@@ -24,12 +24,26 @@ Status EngineCore::check(const GenerateRequest& request) const {
               "; ids of this model are 0 to " + std::to_string(info.vocab_size - 1), "input_ids");
     }
   }
+  WW_RETURN_IF_ERROR(check_embeds(request));
   const bool generates = request.states != StateWish::pooled;
   if (prompt_tokens >= info.context_len + (generates ? 0 : 1)) {
     return Status::invalid_argument(
         "the prompt has " + std::to_string(prompt_tokens) + " tokens, but the model's context holds " +
             std::to_string(info.context_len) + "; shorten the prompt to at most " +
             std::to_string(info.context_len - generates) + " tokens", "input_ids");
+  }
+  return {};
+}
+
+Status EngineCore::check_embeds(const GenerateRequest& request) const {
+  if (request.input_embeds == nullptr) return {};
+  const EngineInfo& info = options_.info;
+  if (!info.takes_embeds) {
+    return Status::unsupported("input_embeds are not taken by this device yet; start with --device cpu", "input_embeds");
+  }
+  if (request.input_embeds->size() != request.input_ids.size() * static_cast<size_t>(info.hidden_size)) {
+    return Status::invalid_argument("input_embeds must have " + std::to_string(info.hidden_size) +
+                                        " numbers for each of the prompt's tokens", "input_embeds");
   }
   return {};
 }

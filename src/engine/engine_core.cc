@@ -224,6 +224,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.resumed.clear();
   out.input_logprobs.clear();
   out.states.clear();
+  out.inputs.clear();
   out.sample_slots.clear();
   out.draft_rows.clear();
   propose(step, out);
@@ -235,6 +236,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
     prepare_row(row, out);
     want_input_logprobs(row, logits_row, out);
     want_states(row, logits_row, out);
+    bring_embeds(row, out.builder.batch().q_indptr[i], out);
     logits_row += row.num_logits + proposal_of(out.proposals, i).size();
   }
   return &out;

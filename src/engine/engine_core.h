@@ -88,6 +88,7 @@ class EngineCore : public Engine {
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   int states_from(const GenerateRequest& request) const;
+  static void bring_embeds(const StepRow& row, int first_token_row, DeviceStep& device_step);
   void want_states(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void keep_prompt_rows(DeviceStep& device_step);
   bool states_are_finite(const LiveRequest& request) const;
@@ -110,6 +111,7 @@ class EngineCore : public Engine {
   double seconds_since_start() const;
   Status check(const GenerateRequest& request) const;
   Status check_states(const GenerateRequest& request) const;
+  Status check_embeds(const GenerateRequest& request) const;
 
   const EngineCoreOptions options_;
 

@@ -1,7 +1,8 @@
-// What a request gets of its prompt's rows beside new tokens: log-probabilities, and states.
+// What a request brings for its prompt's rows (input_embeds) and gets of them beside new tokens: log-probabilities, states.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <span>
 
 #include "engine/engine_core.h"
 
@@ -42,6 +43,17 @@ void EngineCore::want_states(const StepRow& row, int first_logits_row, DeviceSte
   device_step.states.push_back({.request = &request, .logits_row = first_logits_row + begin - first,
                                 .rows = end - begin, .position = begin,
                                 .add_up = pooled && options_.pooler.method() == PoolingMethod::mean, .values = {}});
+}
+
+// The part of input_embeds that this row of the step reads; tokens behind the prompt are embedded as ever.
+void EngineCore::bring_embeds(const StepRow& row, int first_token_row, DeviceStep& device_step) {
+  const GenerateRequest& asked = static_cast<LiveRequest*>(row.user)->request;
+  const int prompt_tokens = static_cast<int>(asked.input_ids.size());
+  if (asked.input_embeds == nullptr || row.start >= prompt_tokens) return;
+  const std::span<const float> embeds(*asked.input_embeds);
+  const size_t hidden = embeds.size() / asked.input_ids.size();
+  const int end = std::min(row.start + row.num_tokens, prompt_tokens);
+  device_step.inputs.push_back({first_token_row, embeds.subspan(row.start * hidden, (end - row.start) * hidden)});
 }
 
 // Each position counts once: those behind the last one known. After a retraction some come again.

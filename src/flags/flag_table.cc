@@ -249,6 +249,8 @@ std::vector<FlagSpec> memory_flags() {
        .help = "Prepare each step only after the one before has ended"},
       {.names = {"--stream-interval"}, .group = G::memory, .target = &A::stream_interval,
        .value_name = "TOKENS", .help = "Tokens per streamed piece", .min = 1, .max = 4096},
+      {.names = {"--stream-output", "--incremental-streaming-output"}, .group = G::memory, .target = &A::stream_output,
+       .help = "Events of streams of /generate hold only what is new"},
   };
 }
 

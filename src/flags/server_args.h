@@ -88,6 +88,7 @@ struct ServerArgs {
   std::optional<double> mamba_full_memory_ratio;
   bool disable_overlap_schedule = false;
   int stream_interval = 1;                   // tokens per streamed delta
+  bool stream_output = false;                // streams of /generate hold what is new, not all so far
 
   // Attention
   std::string attention_backend;

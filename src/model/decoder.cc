@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "model/layers/dense_feed_forward.h"
 #include "model/layers/experts_feed_forward.h"
@@ -140,6 +141,14 @@ Status DecoderModel::forward_from(const float* rows, const ForwardBatch& batch, 
   return run(rows, batch, {.batch = batch, .cache = cache, .attention = attention, .x = x_}, team);
 }
 
+// The scale is applied to what is brought too, as transformers does with inputs_embeds.
+void DecoderModel::place_inputs() {
+  for (const InputRows& rows : std::exchange(inputs_, {})) {
+    float* out = x_.data() + int64_t{rows.row} * spec_.hidden_size;
+    std::transform(rows.values.begin(), rows.values.end(), out, [this](float x) { return x * spec_.embedding_scale; });
+  }
+}
+
 // From `rows`, or null: from the embeddings.
 Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
   if (batch.num_tokens == 0) return {};
@@ -157,6 +166,7 @@ Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const Lay
     std::memcpy(x_.data(), rows, sizeof(float) * batch.num_tokens * spec_.hidden_size);
   } else {
     embed_ids(batch.input_ids.first(batch.num_tokens), x_.data(), team);
+    place_inputs();
   }
   first_nan_.clear();
   look_for_nan(-1, "");

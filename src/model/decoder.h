@@ -19,6 +19,7 @@
 #include "model/config.h"
 #include "model/decoder_spec.h"
 #include "model/expert_load.h"
+#include "model/input_rows.h"
 #include "model/layers/attention_mixer.h"
 #include "model/layers/gdn_mixer.h"
 #include "model/layers/latent_mixer.h"
@@ -60,6 +61,8 @@ class DecoderModel {
   // batch's state_slots; null where there are none.
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                  HostRecurrent* recurrent = nullptr);
+  // For the next forward: what stands in place of the embeddings of some rows. `rows` outlives it.
+  void bring_inputs(std::span<const InputRows> rows) { inputs_ = rows; }
   // The same from rows [num_tokens, hidden] in place of the embeddings of input_ids.
   Status forward_from(const float* rows, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
                       ThreadTeam& team);
@@ -98,6 +101,7 @@ class DecoderModel {
   Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
   // What follows the product with the head, on its result [rows, vocab].
   void scale_and_cap(float* logits, int64_t rows, ThreadTeam& team) const;
+  void place_inputs();
   void look_for_nan(int layer, std::string_view part);
 
   ModelConfig config_;
@@ -114,6 +118,7 @@ class DecoderModel {
   ResidualStream x_;
   std::vector<Layer> layers_;
 
+  std::span<const InputRows> inputs_;
   bool keeps_hidden_ = false;
   std::vector<float> hidden_;
   std::vector<int32_t> all_rows_;   // 0, 1, 2, ...

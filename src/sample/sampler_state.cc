@@ -13,7 +13,7 @@ SamplerState::SamplerState(const GenerateRequest& request, std::vector<int32_t> 
   for (const std::vector<int32_t>& word : params_.bad_words) {
     tail_tokens_ = std::max(tail_tokens_, word.size() - 1);
   }
-  if (params_.repetition_penalty != 1.0f) {
+  if (params_.repetition_penalty != 1.0f && request.input_embeds == nullptr) {  // those have no tokens
     prompt_ids_ = request.input_ids;
     std::sort(prompt_ids_.begin(), prompt_ids_.end());
     prompt_ids_.erase(std::unique(prompt_ids_.begin(), prompt_ids_.end()), prompt_ids_.end());

@@ -31,6 +31,7 @@ inline constexpr size_t kMaxSaltBytes = 1024;
 inline constexpr int kMaxChatTopLogprobs = 20;        // OpenAI's bound
 inline constexpr int kMaxTopLogprobs = 128;           // /generate and /v1/completions
 inline constexpr int64_t kMaxStateValues = int64_t{1} << 23;  // of hidden states, some 90 MB of text
+inline constexpr double kMaxEmbedsValue = 1e6;        // of a number of input_embeds; none is near it
 inline constexpr size_t kMaxTokenIdsLogprob = 1024;
 inline constexpr size_t kMaxTextBytes = size_t{1} << 30;  // texts are bounded by the body's limit
 

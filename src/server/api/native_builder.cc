@@ -41,6 +41,7 @@ class NativeBuilder final : public ResponseBuilder {
     *events += "data: ";
     append_reply(index, delta, events);
     *events += "\n\n";
+    if (options_.only_new) sequence.forget();
   }
 
   std::string body() override {
@@ -68,6 +69,12 @@ class NativeBuilder final : public ResponseBuilder {
     bool top = false;
     bool token_ids = false;
     std::string reply;
+
+    void forget() {
+      text.clear();
+      ids.clear();
+      input = output = {};
+    }
   };
 
   // [logprob, id, text or null]

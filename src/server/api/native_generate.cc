@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -46,10 +48,19 @@ class PerPrompt {
   bool is_list_ = false;
 };
 
+using Embeds = std::shared_ptr<const std::vector<float>>;
+
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;
+  std::vector<Embeds> embeds;  // of input_embeds: one for each of `ids`, which only holds places; else empty
   bool is_batch = false;
 };
+
+// Of input_embeds: a list of prompts, each a list of rows.
+bool holds_prompts(const Json& embeds) {
+  return embeds.is_array() && !embeds.empty() && embeds.front().is_array() && !embeds.front().empty() &&
+         embeds.front().front().is_array();
+}
 
 Result<Prompts> read_texts(PromptEncoder& encoder, const Json& value) {
   constexpr EncodeOptions kWithSpecial{.add_special_tokens = true};
@@ -90,6 +101,46 @@ Result<Prompts> read_input_ids(const Api& api, PromptEncoder& encoder, const Jso
   return prompts;
 }
 
+Status read_embeds_row(const Json& row, const std::string& field, size_t hidden, std::vector<float>* out) {
+  if (!row.is_array()) return wrong_type(field, "a list of numbers", row);
+  if (row.size() != hidden) {
+    return Status::invalid_argument(
+        fmt::format("{} has {} numbers, but the model's hidden size is {}.", field, row.size(), hidden), field);
+  }
+  for (const Json& item : row.get_ref<const Json::array_t&>()) {
+    const double value = item.is_number() ? item.get<double>() : std::numeric_limits<double>::infinity();
+    if (!(std::abs(value) <= kMaxEmbedsValue)) {
+      return Status::invalid_argument(
+          fmt::format("{} holds something else than numbers between -{:g} and {:g}.", field, kMaxEmbedsValue, kMaxEmbedsValue), field);
+    }
+    out->push_back(static_cast<float>(value));
+  }
+  return {};
+}
+
+Result<Prompts> read_input_embeds(const Api& api, PromptEncoder& encoder, const Json& value) {
+  Prompts prompts;
+  const auto hidden = static_cast<size_t>(api.info().hidden_size);
+  const auto read_one = [&](const Json& rows, const std::string& field) -> Status {
+    if (!rows.is_array()) return wrong_type(field, "a list of rows", rows);
+    std::vector<int32_t>& ids = prompts.ids.emplace_back(rows.size(), 0);
+    WW_RETURN_IF_ERROR(encoder.accept(&ids, field));
+    std::vector<float> values;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      WW_RETURN_IF_ERROR(read_embeds_row(rows[i], fmt::format("{}[{}]", field, i), hidden, &values));
+    }
+    prompts.embeds.push_back(std::make_shared<const std::vector<float>>(std::move(values)));
+    return {};
+  };
+  prompts.is_batch = holds_prompts(value);
+  if (!prompts.is_batch) {
+    WW_RETURN_IF_ERROR(read_one(value, "input_embeds"));
+    return prompts;
+  }
+  for (size_t i = 0; i < value.size(); ++i) WW_RETURN_IF_ERROR(read_one(value[i], fmt::format("input_embeds[{}]", i)));
+  return prompts;
+}
+
 // The field that holds the prompts and how many there are; they are read when the rest is known to
 // be in order.
 struct PromptField {
@@ -99,22 +150,27 @@ struct PromptField {
 };
 
 Result<PromptField> find_prompts(FieldReader* reader) {
-  const Json* text = reader->find("text");
-  const Json* ids = reader->find("input_ids");
-  if (!text == !ids) {
-    return Status::invalid_argument(
-        text ? "text and input_ids are both given; send one of them."
-             : "The prompt is missing; send text or input_ids.",
-        "text");
+  PromptField field;
+  for (const std::string_view name : {"text", "input_ids", "input_embeds"}) {
+    const Json* value = reader->find(name);
+    if (!value) continue;
+    if (field.value) {
+      return Status::invalid_argument(fmt::format("{} and {} are both given; send one of them.", field.name, name),
+                                      std::string(field.name));
+    }
+    field = {name, value};
   }
-  PromptField field{text ? "text" : "input_ids", text ? text : ids};
+  if (!field.value) {
+    return Status::invalid_argument("The prompt is missing; send text, input_ids or input_embeds.", "text");
+  }
   if (!field.value->is_array()) return field;
   if (field.value->empty()) {
     return Status::invalid_argument(
         fmt::format("{} is empty; it needs at least one item.", field.name),
         std::string(field.name));
   }
-  if (!field.value->front().is_number()) field.count = field.value->size();
+  const bool is_batch = field.name == "input_embeds" ? holds_prompts(*field.value) : !field.value->front().is_number();
+  if (is_batch) field.count = field.value->size();
   return field;
 }
 
@@ -140,14 +196,33 @@ class NativeParser {
     WW_RETURN_IF_ERROR(check_sequences(api_, field.count, n_, "sampling_params.n"));
     WW_RETURN_IF_ERROR(read_remaining_fields());
     PromptEncoder encoder(api_, n_);
-    WW_ASSIGN_OR_RETURN(Prompts prompts, field.name == "text"
-                                             ? read_texts(encoder, *field.value)
-                                             : read_input_ids(api_, encoder, *field.value));
+    WW_ASSIGN_OR_RETURN(Prompts prompts, read_prompts(encoder, field));
     WW_RETURN_IF_ERROR(read_request_fields(std::move(prompts.ids)));
+    if (!prompts.embeds.empty()) WW_RETURN_IF_ERROR(bring_embeds(prompts.embeds));
     return finish(prompts.is_batch);
   }
 
  private:
+  Result<Prompts> read_prompts(PromptEncoder& encoder, const PromptField& field) const {
+    if (field.name == "text") return read_texts(encoder, *field.value);
+    if (field.name == "input_ids") return read_input_ids(api_, encoder, *field.value);
+    return read_input_embeds(api_, encoder, *field.value);
+  }
+
+  // Their cached K/V are of no tokens, so no other request may find them.
+  Status bring_embeds(const std::vector<Embeds>& embeds) {
+    for (size_t i = 0; i < embeds.size(); ++i) {
+      GenerateRequest& request = requests_[i];
+      if (request.return_logprob && request.logprob_start_len >= 0) {
+        return Status::invalid_argument("logprob_start_len asks for log-probabilities of the prompt, and input_embeds has no "
+                                        "tokens; leave it out.", "logprob_start_len");
+      }
+      request.input_embeds = embeds[i];
+      request.cache_salt = random_id("input_embeds-");
+    }
+    return {};
+  }
+
   Status read_sampling_params(size_t count) {
     const PerPrompt params(&reader_, "sampling_params", count);
     WW_RETURN_IF_ERROR(reader_.status());
@@ -253,6 +328,7 @@ class NativeParser {
 
   // Fields that are read once the prompts are there, so that unknown ones are refused before.
   Status read_remaining_fields() {
+    reply_.only_new = api_.context().args.stream_output;
     reader_.get("return_text_in_logprobs", &reply_.return_text_in_logprobs);
     reader_.get("stream", &stream_);
     for (const std::string_view name :

@@ -53,7 +53,6 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"lora_path", kNoLora},
     {"lora_id", kNoLora},
     {"session_params", "sessions are not available; equal prefixes are cached by themselves"},
-    {"input_embeds", "send text or input_ids"},
     {"image_data", kTextOnly},
     {"video_data", kTextOnly},
     {"audio_data", kTextOnly},
