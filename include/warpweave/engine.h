@@ -189,7 +189,8 @@ struct EngineInfo {
   bool takes_embeds = false;          // requests may bring input_embeds
   bool pools = false;                 // requests for pooled states are taken
   int pooled_size = 0;                // values of a pooled result
-  std::string pooling;                // "last, normalized"
+  std::string pooling;                // for people: "last, normalized"
+  bool normalizes_pooled = false;     // pooled states have length 1
   std::vector<std::string> labels;    // of a classifier; empty: pooled results are embeddings
   int page_size = 1;
   int num_pages = 0;

@@ -259,8 +259,9 @@ void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool
   info.takes_embeds = !gpu;
   info.pools = info.gives_states && (pooling.stored || args.is_embedding || !info.generates);
   info.pooled_size = core.pooler.size();
+  info.normalizes_pooled = core.pooler.normalizes();
   info.pooling = fmt::format("{}{}", pooling_method_name(core.pooler.method()),
-                             core.pooler.normalizes() ? ", normalized" : "");
+                             info.normalizes_pooled ? ", normalized" : "");
 }
 
 // Once the device has sized the pool.

@@ -44,7 +44,7 @@ class EmbeddingsBuilder final : public PooledBuilder {
  public:
   EmbeddingsBuilder(const Api& api, size_t sequences, EmbeddingFormat format)
       : PooledBuilder(sequences), model_(api.info().served_model_name),
-        normalized_(api.info().pooling.ends_with("normalized")), format_(format) {}
+        normalized_(api.info().normalizes_pooled), format_(format) {}
 
   std::string body() override {
     std::string out = "{\"object\":\"list\",\"data\":[";

@@ -79,6 +79,7 @@ TEST(Embeddings, DimensionsKeepTheLengthOfNormalizedOnes) {
   EXPECT_EQ(plain.post("/v1/embeddings", R"({"input": [5, 6], "dimensions": 2})").json()["data"][0]["embedding"].get<std::vector<float>>(),
             (std::vector<float>{5, 7}));
   options.engine.info.pooling = "last, normalized";
+  options.engine.info.normalizes_pooled = true;
   TestApi normalized(options);
   const auto values = normalized.post("/v1/embeddings", R"({"input": [5, 6], "dimensions": 2})").json()["data"][0]["embedding"].get<std::vector<float>>();
   ASSERT_EQ(values.size(), 2u);
