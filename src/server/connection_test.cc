@@ -46,11 +46,20 @@ class LineSocket : public Socket {
 class ConnectionTest : public ::testing::Test {
  protected:
   static constexpr size_t kAnswerBytes = 10 << 20;
+  const size_t kStreamBufferBytes = ServerOptions{}.max_write_buffer_bytes;
 
   ConnectionTest() {
     Router router;
     router.add({"GET", "/long", AuthLevel::open,
                 [](auto, auto writer) { writer->send(200, "text/plain", std::string(kAnswerBytes, 'x')); }, true});
+    // A handler that its reader does not keep up with: it keeps its writer for when there is room.
+    router.add({"GET", "/waits", AuthLevel::open,
+                [this](auto, auto writer) {
+                  writer->begin_stream(200, "text/event-stream");
+                  writer->write(std::string(kStreamBufferBytes, 'x'));
+                  EXPECT_TRUE(writer->call_when_room([writer] {}));
+                  waits_ = writer;
+                }, true});
     transport_ = std::make_unique<Transport>(
         ServerOptions{.read_timeout_s = 60, .write_timeout_s = 60}, router,
         TransportHooks{.now = [this] { return now_; },
@@ -80,6 +89,7 @@ class ConnectionTest : public ::testing::Test {
   Clock::time_point now_{1h};
   bool woken_ = false;
   Line line_;
+  std::weak_ptr<ResponseWriter> waits_;  // what the handler of /waits left behind
   std::unique_ptr<Transport> transport_;
 };
 
@@ -123,6 +133,32 @@ TEST_F(ConnectionTest, ASenderThatTricklesIsAnsweredInTime) {
   EXPECT_TRUE(line_.to_client.starts_with("HTTP/1.1 408"));
   pass(2s);
   EXPECT_TRUE(line_.closed);
+}
+
+// What waits for room holds its writer, and that the stream: a circle that each end of the stream has to open.
+TEST_F(ConnectionTest, AStreamThatEndsForgetsWhoWaitsForRoom) {
+  send("GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_FALSE(waits_.expired());
+  waits_.lock()->end();  // as a server that stops does, while the reader is behind
+  EXPECT_TRUE(waits_.expired());
+}
+
+TEST_F(ConnectionTest, AStreamThatIsCutForgetsWhoWaitsForRoom) {
+  send("GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_FALSE(waits_.expired());
+  pass(61s);
+  EXPECT_TRUE(line_.closed);
+  EXPECT_TRUE(waits_.expired());
+}
+
+TEST_F(ConnectionTest, AStreamThatNobodyReadsForgetsWhoWaitsForRoom) {
+  send("GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_FALSE(waits_.expired());
+  for (int i = 0; i < 3; ++i) waits_.lock()->write(std::string(kStreamBufferBytes, 'x'));  // without asking
+  flush();
+  for (int i = 0; i < 3; ++i) take(2 * kStreamBufferBytes);
+  EXPECT_NE(line_.to_client.find("reader_too_slow"), std::string::npos);
+  EXPECT_TRUE(waits_.expired());
 }
 
 // Time that stands still or leaps ends nothing that is not late.

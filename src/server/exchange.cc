@@ -163,6 +163,7 @@ void Exchange::end_early(std::string_view code, std::string_view why) noexcept {
 
 void Exchange::end() {
   std::vector<std::function<void()>> finished;
+  std::function<void()> when_room;  // dropped outside the lock: it may hold the writer
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
@@ -171,6 +172,7 @@ void Exchange::end() {
     ended_ = true;
     count_memory();
     finished.swap(callbacks_);
+    when_room.swap(when_room_);
     wake = !std::exchange(wake_pending_, true);
   }
   if (wake) hooks_.wake();

@@ -49,7 +49,7 @@ class ResponseWriter {
   // before each write is never cut for a slow reader; one write that did not ask passes, too.
   virtual bool has_room() const { return true; }
   // Without room: `callback` runs when there is some, once, on a worker and never within this call; an earlier one that
-  // still waits is dropped. With room: false, and `callback` is dropped.
+  // still waits is dropped, and so is it when the stream ends. With room: false, and `callback` is dropped.
   virtual bool call_when_room(std::function<void()> callback) { return false; }
 
   // `callback` runs once when the client goes away before end() or send(), or a stream ends because its reader is too

@@ -126,7 +126,7 @@ TEST_P(StreamFlow, AShutdownWhileTheReaderIsBehindSaysAllThatCame) {
   TestApiOptions options = slow_engine();
   options.engine.never_finish = true;
   TestApi api(std::move(options));
-  const auto writer = api.begin("POST", GetParam().path, GetParam().body);
+  auto writer = api.begin("POST", GetParam().path, GetParam().body);
   ASSERT_TRUE(writer->wait_first_write());
   writer->set_room(false);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -135,6 +135,13 @@ TEST_P(StreamFlow, AShutdownWhileTheReaderIsBehindSaysAllThatCame) {
   ASSERT_GE(events.size(), 2U);
   EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_TRUE(Json::parse(events[events.size() - 2]).contains("error"));
+
+  // And nobody holds the answer any more.
+  const std::weak_ptr<RecordingWriter> held = writer;
+  writer.reset();
+  wait_for_end(api);
+  for (int i = 0; i < 1000 && !held.expired(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(held.expired());
 }
 
 TEST_P(StreamFlow, AClientThatLeavesWhileItIsBehindEndsItsRequest) {

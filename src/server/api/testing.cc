@@ -53,7 +53,9 @@ void RecordingWriter::write(std::string chunk) {
 }
 
 void RecordingWriter::end() {
+  std::function<void()> dropped;  // outside the lock: it may hold this writer
   std::lock_guard lock(mutex_);
+  dropped.swap(when_room_);
   finish();
 }
 
