@@ -58,19 +58,27 @@ Automaton::Automaton(std::shared_ptr<const Grammar> grammar, const GrammarLimits
       classes_(grammar_->byte_classes()),
       num_classes_(grammar_->num_byte_classes()),
       callers_(grammar_->num_rules()) {
-  frames_.push_back({0, 0, 0});
+  frames_.push_back({0, 0, 0, 0});
   kernel_ = {{grammar_->rule(grammar_->root()).start, kRootFrame}};
   start_ = intern_kernel();
 }
 
-int Automaton::depth_of(std::span<const Item> returns) const {
-  int depth = 0;
-  for (const Item& item : returns) depth = std::max(depth, frames_[item.frame].depth);
-  return depth + 1;
+// As deep as the deepest of those it returns to; the returns themselves are yet to be stored.
+Automaton::Frame Automaton::open_frame(std::span<const Item> returns) const {
+  Frame frame{0, 0, 0, 0};
+  for (const Item& item : returns) {
+    const Frame& outer = frames_[item.frame];
+    frame.depth = std::max(frame.depth, outer.depth + 1);
+    frame.level = std::max(frame.level, outer.level + (grammar_->state(item.state).inside ? 1 : 0));
+  }
+  return frame;
 }
 
 Automaton::FrameId Automaton::store_frame(std::span<const Item> returns) {
-  frames_.push_back({static_cast<uint32_t>(returns_.size()), static_cast<uint32_t>(returns.size()), depth_of(returns)});
+  Frame frame = open_frame(returns);
+  frame.returns_begin = static_cast<uint32_t>(returns_.size());
+  frame.returns_count = static_cast<uint32_t>(returns.size());
+  frames_.push_back(frame);
   returns_.insert(returns_.end(), returns.begin(), returns.end());
   return static_cast<FrameId>(frames_.size() - 1);
 }
@@ -128,7 +136,9 @@ ConfigId Automaton::expand(ConfigId config, uint8_t byte) {
   seen_.clear();
   for (uint32_t i = 0; i < from.scans_count; ++i) {
     const Scan& scan = scans_[from.scans_begin + i];
-    if (byte >= scan.first && byte <= scan.last) add_kernel({scan.to, scan.frame});
+    if (byte < scan.first || byte > scan.last) continue;
+    if (frames_[scan.frame].level < grammar_->state(scan.to).min_level) continue;
+    add_kernel({scan.to, scan.frame});
   }
   std::sort(kernel_.begin(), kernel_.end());
   kernel_.erase(std::unique(kernel_.begin(), kernel_.end()), kernel_.end());
@@ -204,7 +214,7 @@ void Automaton::call_in_group(uint32_t order, const Item& returned) {
   if (at == group_.members.size()) {
     group_.members.push_back(order);
     group_.returns.emplace_back();
-    frames_.push_back({0, 0, depth_of({&returned, 1})});
+    frames_.push_back(open_frame({&returned, 1}));
     if (frames_.back().depth <= limits_.max_depth) {
       work_.push_back({grammar_->rule(grammar_->rule_at(order)).start, static_cast<FrameId>(frames_.size() - 1)});
     }
@@ -339,7 +349,7 @@ Automaton::FrameId Automaton::adopt_frame(const Automaton& other, FrameId frame,
   if (const auto at = memo->find(frame); at != memo->end()) return at->second;
   // Frames of a left-recursive group refer to each other: their place is taken before they are read.
   const auto mine = static_cast<FrameId>(frames_.size());
-  frames_.push_back({0, 0, other.frames_[frame].depth});
+  frames_.push_back({0, 0, other.frames_[frame].depth, other.frames_[frame].level});
   memo->emplace(frame, mine);
   std::vector<Item> returns;
   for (const Item& item : other.returns_of(frame)) {

@@ -80,7 +80,8 @@ class Automaton {
   };
   struct Frame {
     uint32_t returns_begin, returns_count;
-    int depth;
+    int depth;  // of open rules
+    int level;  // of open brackets
   };
   struct Scan {  // a byte edge of some parse
     uint8_t first, last;
@@ -151,7 +152,7 @@ class Automaton {
   FrameId intern_frame(std::vector<Item>* returns);
   FrameId store_frame(std::span<const Item> returns);
   FrameId adopt_frame(const Automaton& other, FrameId frame, FrameMemo* memo);
-  int depth_of(std::span<const Item> returns) const;
+  Frame open_frame(std::span<const Item> returns) const;
   std::span<const Item> returns_of(FrameId frame) const {
     return {returns_.data() + frames_[frame].returns_begin, frames_[frame].returns_count};
   }

@@ -56,6 +56,8 @@ class Grammar {
     int32_t unique = -1;         // index of the unique array that opened right before this state
     bool accepting = false;
     bool only_accepting = false; // accepting and nothing leads on
+    bool inside = false;         // a call that returns here is made inside one more pair of brackets
+    uint16_t min_level = 0;      // a byte leads here only inside so many pairs of brackets
   };
   struct Rule {
     StateId start;
@@ -117,6 +119,8 @@ class GrammarBuilder {
   void set_accepting(StateId state);
   void set_plain_run(StateId state, PlainRun run) { plain_[state] = run; }
   void set_unique(StateId state, UniqueElements elements);
+  void set_inside(StateId state) { inside_[state] = true; }
+  void set_min_level(StateId state, uint16_t level) { min_level_[state] = level; }
 
   StateId emit_text(StateId from, std::string_view bytes);
   StateId emit_chars(StateId from, const CharSet& set);
@@ -156,6 +160,8 @@ class GrammarBuilder {
   std::vector<bool> accepting_;
   std::vector<PlainRun> plain_;
   std::vector<int32_t> unique_;
+  std::vector<bool> inside_;
+  std::vector<uint16_t> min_level_;
   std::vector<UniqueElements> uniques_;
   std::vector<BuildByte> bytes_;
   std::vector<BuildEmpty> empties_;

@@ -57,6 +57,8 @@ StateId GrammarBuilder::add_state() {
   accepting_.push_back(false);
   plain_.push_back({});
   unique_.push_back(-1);
+  inside_.push_back(false);
+  min_level_.push_back(0);
   return static_cast<StateId>(accepting_.size() - 1);
 }
 
@@ -134,14 +136,18 @@ void GrammarBuilder::skip_single_empties() {
   for (const auto& e : calls_) count(e.from, 2);
   for (const auto& e : empties_) count(e.from, 1);
   for (const auto& e : empties_) {
-    if (ways[e.from] == 1 && !accepting_[e.from] && unique_[e.from] < 0) next[e.from] = e.to;
+    if (ways[e.from] == 1 && !accepting_[e.from] && unique_[e.from] < 0 && min_level_[e.from] == 0) next[e.from] = e.to;
   }
   const auto target = [&](StateId s) {
     for (int hops = 0; next[s] != s && hops < 64; ++hops) s = next[s];
     return s;
   };
   for (auto& e : bytes_) e.edge.to = target(e.edge.to);
-  for (auto& e : calls_) e.edge.to = target(e.edge.to);
+  for (auto& e : calls_) {
+    const StateId to = target(e.edge.to);
+    if (inside_[e.edge.to]) inside_[to] = true;
+    e.edge.to = to;
+  }
   for (auto& e : empties_) e.to = target(e.to);
 }
 
@@ -219,6 +225,8 @@ void GrammarBuilder::lay_out(Grammar* out) const {
     const bool reads = reads_plain(out->bytes_, state.bytes_begin, next.bytes_begin);
     if (state.plain.least == 0 && !reads) state.plain = {0, 0, true};
     state.unique = unique_[s];
+    state.inside = inside_[s];
+    state.min_level = min_level_[s];
     state.accepting = accepting_[s];
     state.only_accepting = accepting_[s] && state.bytes_begin == next.bytes_begin &&
                            state.empties_begin == next.empties_begin && state.calls_begin == next.calls_begin;

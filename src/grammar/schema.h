@@ -18,8 +18,8 @@ namespace warpweave::grammar {
 
 
 struct JsonStyle {
-  // A space, or a line break and indentation, where writers put them: inside brackets and behind ','
-  // and ':'. Else none. Never around the whole text.
+  // A space, or a line break and indentation by nesting, where writers put them: inside brackets and
+  // behind ',' and ':'. Else none. Never around the whole text.
   bool any_whitespace = true;
   // With no whitespace: what stands after ':' and ','.
   std::string separator = "";

@@ -142,19 +142,19 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
         steps.emplace_back(at, std::move(both), 1);
       }
     }
-    for (auto& [at, set, found] : steps) builder_.add_call(at, rule_for(set, inner), target(found));
+    for (auto& [at, set, found] : steps) emit_inner(at, set, target(found), inner);
     if (last) {
       // From here on every element is like this one.
       for (const int found : {0, 1}) {
         if (!next.made[found]) continue;
         const StateId again = emit_comma(next.state[found], inner);
         const SchemaSet more = item_set(leaf, origin, static_cast<size_t>(count) + 1);
-        builder_.add_call(again, rule_for(more, inner), next.state[found]);
+        emit_inner(again, more, next.state[found], inner);
         if (found == 1) builder_.add_empty(builder_.emit_text(emit_spaces(next.state[1], inner), "]"), end);
         if (found == 0) {
           SchemaSet both = more;
           both.push_back({contains});
-          builder_.add_call(again, rule_for(std::move(both), inner), target(1));
+          emit_inner(again, both, target(1), inner);
         }
       }
       return;

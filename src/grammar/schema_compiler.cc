@@ -5,7 +5,14 @@
 namespace warpweave::grammar {
 namespace {
 
-constexpr int kMaxIndentation = 64;  // characters behind a line break
+// Indentation behind a line break, in columns: by the brackets that are open, and at most.
+constexpr int kColumnsPerLevel = 8, kFurtherColumns = 4, kTabColumns = 4;
+constexpr int kMaxIndentation = 64;
+
+// The open brackets that an indentation of `columns` needs.
+uint16_t level_for(int columns) {
+  return static_cast<uint16_t>(std::max(0, (columns - kFurtherColumns + kColumnsPerLevel - 1) / kColumnsPerLevel));
+}
 
 const Json* find(const Json& node, const char* key) { return SchemaDocument::find(node, key); }
 
@@ -252,28 +259,38 @@ void SchemaCompiler::emit_string_leaf(StateId from, StateId end, const SchemaLea
   if (dfa && !dfa->empty()) builder_.add_empty(strings_.emit_dfa(from, *dfa, mode.one_spelling), end);
 }
 
-// Nothing, a space, or a line break and its indentation: what writers of JSON put there. Whitespace
-// without end would let a model write nothing else.
+// Nothing, a space, or a line break and an indentation.
+RuleId SchemaCompiler::make_spaces_rule() {
+  const RuleId rule = builder_.add_rule();
+  const StateId begin = builder_.start(rule), end = builder_.add_state();
+  builder_.add_empty(begin, end);
+  builder_.add_byte(begin, ' ', ' ', end);
+  std::vector<StateId> at{builder_.emit_text(begin, "\n")};  // by columns so far
+  builder_.add_byte(builder_.emit_text(begin, "\r"), '\n', '\n', at[0]);
+  for (int column = 1; column <= kMaxIndentation; ++column) {
+    at.push_back(builder_.add_state());
+    builder_.set_min_level(at[column], level_for(column));
+    builder_.add_byte(at[column - 1], ' ', ' ', at[column]);
+    if (column >= kTabColumns) builder_.add_byte(at[column - kTabColumns], '\t', '\t', at[column]);
+  }
+  for (const StateId state : at) builder_.add_empty(state, end);
+  builder_.end_rule(end);
+  return rule;
+}
+
+// What writers of JSON put between brackets. Whitespace without end would let a model write nothing else.
 StateId SchemaCompiler::emit_spaces(StateId from, Mode mode) {
   if (!style_.any_whitespace || mode.one_spelling) return from;
-  if (!spaces_rule_) {
-    spaces_rule_ = builder_.add_rule();
-    const StateId begin = builder_.start(*spaces_rule_), end = builder_.add_state();
-    builder_.add_empty(begin, end);
-    builder_.add_byte(begin, ' ', ' ', end);
-    StateId at = builder_.emit_text(begin, "\n");
-    builder_.add_byte(builder_.emit_text(begin, "\r"), '\n', '\n', at);
-    for (int i = 0; i < kMaxIndentation; ++i) {
-      builder_.add_empty(at, end);
-      const StateId next = builder_.add_state();
-      builder_.add_byte(at, ' ', ' ', next);
-      builder_.add_byte(at, '\t', '\t', next);
-      at = next;
-    }
-    builder_.add_empty(at, end);
-    builder_.end_rule(end);
-  }
-  return builder_.emit_call(from, *spaces_rule_);
+  if (!spaces_rule_) spaces_rule_ = make_spaces_rule();
+  const StateId to = builder_.emit_call(from, *spaces_rule_);
+  builder_.set_inside(to);
+  return to;
+}
+
+// A member's value or an array's element.
+void SchemaCompiler::emit_inner(StateId from, const SchemaSet& values, StateId to, Mode mode) {
+  builder_.add_call(from, rule_for(values, mode), to);
+  builder_.set_inside(to);
 }
 
 StateId SchemaCompiler::emit_open(StateId from, char bracket, Mode mode) {

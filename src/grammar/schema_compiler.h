@@ -70,6 +70,8 @@ class SchemaCompiler {
   StateId emit_open(StateId from, char bracket, Mode mode);
   StateId emit_comma(StateId from, Mode mode);
   StateId emit_spaces(StateId from, Mode mode);
+  RuleId make_spaces_rule();
+  void emit_inner(StateId from, const SchemaSet& values, StateId to, Mode mode);
 
   SchemaDocument document_;
   SchemaExpander expander_;

@@ -199,7 +199,7 @@ void SchemaCompiler::emit_pair(StateId key_end, const SchemaSet& values, StateId
   StateId colon = builder_.emit_text(key_end, ":");
   if (!style_.any_whitespace && !mode.one_spelling) colon = builder_.emit_text(colon, style_.separator);
   colon = emit_spaces(colon, mode);
-  builder_.add_call(colon, rule_for(values, mode), to);
+  emit_inner(colon, values, to, mode);
 }
 
 void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode) {

@@ -111,6 +111,40 @@ TEST(Schema, WhitespaceIsWhatWritersUseOrAsTheStyleSays) {
   EXPECT_EQ(takes(spec, R"({"a":[1,2]})"), "no");
 }
 
+std::string indented_by(const std::string& blanks) { return "{\n" + blanks + "\"a\": 1}"; }
+
+// Blanks are JSON, too: a model that likes them must not go on with them until its answer is cut.
+TEST(Schema, IndentationIsBoundedByNesting) {
+  const GrammarSpec any{GrammarSpec::Kind::json_object, "", {}};
+  EXPECT_EQ(takes(any, indented_by(std::string(12, ' '))), "yes");
+  EXPECT_EQ(takes(any, indented_by(std::string(13, ' '))), "no");
+  EXPECT_EQ(takes(any, indented_by("\t\t\t")), "yes");
+  EXPECT_EQ(takes(any, indented_by("\t\t\t ")), "no");  // a tab is four columns
+  EXPECT_EQ(takes(any, "{\"a\":\n" + std::string(12, ' ') + "1}"), "yes");
+  EXPECT_EQ(takes(any, "{\"a\": 1\n" + std::string(13, ' ') + "}"), "no");
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"b\":", "}")}) {
+    std::string begin, end;
+    for (int level = 2; level <= 9; ++level) {
+      begin += open;
+      end += close;
+      const auto nested = [&](int columns) { return "{\"a\":" + begin + indented_by(std::string(columns, ' ')) + end + "}"; };
+      const int most = std::min(64, 8 * (level + 1) + 4);  // indented_by() opens one more
+      EXPECT_EQ(takes(any, nested(most)), "yes") << level;
+      EXPECT_EQ(takes(any, nested(most + 1)), "no") << level;
+    }
+  }
+}
+
+// Brackets count, not rules: alternatives, references and tags around them give no further columns.
+TEST(Schema, IndentationCountsBracketsAlone) {
+  GrammarSpec spec{GrammarSpec::Kind::json_schema, R"({"anyOf":[{"type":"null"},{"$ref":"#/$defs/a"}],
+      "$defs":{"a":{"oneOf":[{"type":"object","properties":{"a":{"type":["integer","string"]}}},{"type":"array","items":{"$ref":"#"}}]}}})", {}};
+  EXPECT_EQ(takes(spec, indented_by(std::string(12, ' '))), "yes");
+  EXPECT_EQ(takes(spec, indented_by(std::string(13, ' '))), "no");
+  EXPECT_EQ(takes(spec, "[" + indented_by(std::string(20, ' ')) + "]"), "yes");
+  EXPECT_EQ(takes(spec, "[" + indented_by(std::string(21, ' ')) + "]"), "no");
+}
+
 TEST(Schema, WhatCannotBeObeyedIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"type":"array","contains":{},"maxContains":2})", "maxContains"},
