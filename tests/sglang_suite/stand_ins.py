@@ -11,11 +11,13 @@ TALE = pathlib.Path(__file__).resolve().parents[2] / "models" / "tale-llama"
 NARROW = {"max_position_embeddings": 8192}  # an answer that never ends is cut early
 LONG = {"max_position_embeddings": 32768}
 LONG_TESTS = ("test_abort",)  # files whose requests name the length of answers that they abort
+BRIEF = {"max_position_embeddings": 4096}
+BRIEF_TESTS = ("test_openai_function_calling",)  # files whose requests name no length, to a model that never ends
 # Test files whose token ids and prompts need Llama 3.2's vocabulary and context, or a model that closes what JSON
-# opens: tale-llama goes on with its story within the first string.
+# opens (tale-llama goes on with its story within the first string), or one that is still at 100 tokens after 0.1 s.
 WIDE_TESTS = ("test_srt_endpoint", "test_openai_embedding", "test_cache_report", "test_json_constrained",
               "test_json_mode", "test_regex_constrained", "test_ebnf_constrained", "test_openai_server_ebnf",
-              "test_openai_function_calling", "test_skip_tokenizer_init")
+              "test_skip_tokenizer_init", "test_abort_request")
 CLOSERS = {'"': 6, ":": 5, "}": 4, "]": 4, ",": 1}  # what the wide model likes to say, and how much
 NEW_WORD = 2  # how much it likes tokens that begin with a space
 # Test files that need a model which thinks before it answers: whatever it is asked, it says THOUGHT and then ends.
@@ -82,7 +84,7 @@ def packed(arrays):
     return {name: ("F32", list(array.shape), array.astype("<f4").tobytes()) for name, array in arrays.items()}
 
 
-def wide_folder():
+def wide_folder(name, changes):
     """Random weights; ids that the tokenizer lacks are never drawn."""
     import numpy
 
@@ -95,7 +97,7 @@ def wide_folder():
     for text, token in tale_vocabulary().items():
         head[token, 0] = CLOSERS.get(text, NEW_WORD if text.startswith("\u0120") and len(text) > 1 else 0)
     arrays.update({"model.embed_tokens.weight": embedding, "lm_head.weight": head})
-    return made_folder("wide", WIDE, packed(arrays))
+    return made_folder(name, {**WIDE, **changes}, packed(arrays))
 
 
 def thinking_folder():
@@ -136,8 +138,10 @@ def cross_encoder_folder():
 @functools.cache
 def model_folder(name, test):
     """What stands for the model `name` in the test file `test`."""
+    if test.endswith(BRIEF_TESTS):
+        return wide_folder("brief", BRIEF)
     if test.endswith(WIDE_TESTS):
-        return wide_folder()
+        return wide_folder("wide", {})
     if test.endswith(THINKING_TESTS):
         return thinking_folder()
     if "cross-encoder" in name or "reranker" in name.lower():
