@@ -11,8 +11,10 @@ __device__ int decode_tiles(const PlanInput& in, int request) {
   const int q_len = in.q_indptr[request + 1] - in.q_indptr[request];
   if (q_len > in.decode_q_len) return 0;
   const int kv_len = in.kv_lens[request];
-  const int visible = kv_len - first_visible(kv_len, q_len, in.window_left);
-  return max(1, (visible + kDecodeTileTokens - 1) / kDecodeTileTokens);
+  int first = first_visible(kv_len, q_len, in.window_left);
+  if (in.whole_tiles) first = first / in.tile_tokens * in.tile_tokens;
+  const int visible = kv_len - first;
+  return max(1, (visible + in.tile_tokens - 1) / in.tile_tokens);
 }
 
 // Into how many runs to cut `total` tiles. More than a few tiles a piece, or merging costs more than the

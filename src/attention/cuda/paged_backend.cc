@@ -139,6 +139,12 @@ Status PagedCudaBackend::prepare() {
   for (DecodePlan& plan : decode_plans_) {
     WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
   }
+  if (kernels_.short_layout != nullptr && !deterministic_) {
+    WW_ASSIGN_OR_RETURN(short_workspace_, DeviceBuffer::allocate(kernels_.short_workspace_bytes(sms), "attention partials"));
+    for (ShortPlan& plan : short_plans_) {
+      WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
+    }
+  }
   WW_ASSIGN_OR_RETURN(q_ready_, DeviceBuffer::allocate(sizeof(int32_t), "attention counters"));
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(counters_.as<void>(), 0, counters * 4), "attention counters");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(q_ready_.as<void>(), 0, sizeof(int32_t)), "attention counters");
@@ -149,6 +155,7 @@ Status PagedCudaBackend::prepare() {
 void PagedCudaBackend::forget_plans() {
   for (DecodePlan& plan : decode_plans_) plan.made = false;
   for (ExtendPlan& plan : extend_plans_) plan.made = false;
+  for (ShortPlan& plan : short_plans_) plan.made = false;
   for (FixedPlan& plan : fixed_decode_plans_) plan.made = false;
   for (FixedPlan& plan : fixed_extend_plans_) plan.made = false;
 }
@@ -200,7 +207,13 @@ Status PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attenti
   if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
     return forward_mixed(batch, shape, p);
   }
-  // Short requests split their KV range over the GPU; a tile of 64 rows or more would idle there.
+  if (kernels_.short_layout != nullptr) {
+    AttentionParams all = p;
+    all.decode_q_len = batch.max_q_len;
+    const ShortLayout layout = kernels_.short_layout(shape, all, num_sms_);
+    if (layout.tile_rows > 0) return run_short(batch, shape, all, layout);
+  }
+  // Their KV range is split over the GPU; a tile of 64 rows or more would idle there.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
     WW_ASSIGN_OR_RETURN(const PlannedDecode planned, plan_decode(batch, shape, p, batch.max_q_len, num_sms_));
     return launch_decode(batch, planned);
@@ -282,6 +295,32 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
 
 Status PagedCudaBackend::launch_decode(const ForwardBatch& batch, const PlannedDecode& planned) {
   return cuda_status(kernels_.decode(planned.shape, planned.params, planned.launch, stream_of(batch)), "decode attention");
+}
+
+Status PagedCudaBackend::run_short(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                                   const ShortLayout& layout) {
+  const int row_tiles = (p.decode_q_len * p.group + layout.tile_rows - 1) / layout.tile_rows;
+  const ShortKey key = {p.window_left, p.num_kv_heads * row_tiles, layout.tile_rows, p.decode_q_len};
+  const int num_workers = num_sms_ * layout.ctas_per_sm;
+  ShortPlan& plan = place_of(short_plans_, key);
+  const bool plan_is_older = plan.made && plan.key == key;
+  SplitWork work = split_work_of(short_workspace_.as<void>(), num_workers, layout.tile_rows);
+  work.workers = plan.workers.as<DecodeWorker>();
+  work.units = key.units;
+  work.abreast = heads_abreast(key.units, num_workers);
+  work.plan_is_older = plan_is_older;
+  if (!plan_is_older) {
+    plan.made = true;
+    plan.key = key;
+    PlanInput input = plan_input(p, shape);
+    input.num_kv_heads = key.units;
+    input.cut_long_pairs = true;
+    input.whole_tiles = true;
+    input.tile_tokens = layout.tile_tokens;
+    WW_CUDA_RETURN_IF_ERROR(
+        launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
+  }
+  return cuda_status(kernels_.short_extend(shape, p, work, stream_of(batch)), "extend attention");
 }
 
 Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {

@@ -6,7 +6,7 @@
 // replay plans for itself and costs the host nothing. Memory is allocated at creation and, outside
 // graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
 // Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
-// kernel; batches of short requests (drafts) to the decode kernel of several rows.
+// kernel; batches of short requests (drafts) to the decode kernel of several rows, or to a family's own kernel for them.
 //
 // K and V on small pages are copied for prefill where the copies are read often enough (ExtendCopies), into
 // memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
@@ -26,6 +26,7 @@
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/mixed_order.h"
 #include "attention/cuda/plan.h"
+#include "attention/cuda/split_work.h"
 #include "device/cuda/memory.h"
 
 namespace warpweave::cuda {
@@ -77,6 +78,13 @@ struct ExtendLaunch {
   int num_sms = 0;         // that it takes
 };
 
+// How a launch for short requests cuts rows; tile_rows 0: not run.
+struct ShortLayout {
+  int tile_rows = 0;
+  int ctas_per_sm = 0;  // workers = this * SMs
+  int tile_tokens = 64;  // of K and V
+};
+
 // The kernels of one backend. Layout functions are pure.
 struct KernelFamily {
   DecodeLayout (*decode_layout)(const KernelShape& shape, int rows, bool multi_row);
@@ -85,6 +93,11 @@ struct KernelFamily {
   ExtendLayout (*extend_layout)(const KernelShape& shape, const AttentionParams& p, int max_q_len);
   cudaError_t (*extend)(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
                         cudaStream_t stream);
+  // Requests of up to p.decode_q_len query tokens, split over KV (split_work.h); null: the family has no such kernel.
+  ShortLayout (*short_layout)(const KernelShape& shape, const AttentionParams& p, int num_sms) = nullptr;
+  cudaError_t (*short_extend)(const KernelShape& shape, const AttentionParams& p, const SplitWork& work,
+                              cudaStream_t stream) = nullptr;
+  size_t (*short_workspace_bytes)(int num_sms) = nullptr;  // of any layout
 };
 
 class PagedCudaBackend : public AttentionBackend {
@@ -124,6 +137,15 @@ class PagedCudaBackend : public AttentionBackend {
     DeviceBuffer items;  // behind their header
     DeviceBuffer copy_lists;
   };
+  struct ShortKey {
+    int window_left = 0, units = 0, tile_rows = 0, q_len = 0;
+    bool operator==(const ShortKey&) const = default;
+  };
+  struct ShortPlan {
+    bool made = false;
+    ShortKey key;
+    DeviceBuffer workers;
+  };
   struct FixedKey {
     int window_left = 0, num_kv_heads = 0, num_workers = 0, tokens_per_piece = 0, max_cut_units = 0;
     bool operator==(const FixedKey&) const = default;
@@ -154,6 +176,7 @@ class PagedCudaBackend : public AttentionBackend {
   Result<int> copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                           const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
+  Status run_short(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p, const ShortLayout& layout);
   Status reserve_fixed(FixedPlan& plan, int pieces);
   Status run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
   // Whether there is no error.
@@ -164,10 +187,12 @@ class PagedCudaBackend : public AttentionBackend {
   int num_sms_ = 0;
   bool dependent_launch_ = false;
   DeviceBuffer partial_out_, partial_max_sum_, counters_;
+  DeviceBuffer short_workspace_;  // SplitWork, without its workers
   DeviceBuffer q_ready_;  // DecodeWorkspace::q_ready
   int32_t q_epoch_ = 0;
   std::array<DecodePlan, kMaxPlans> decode_plans_;
   std::array<ExtendPlan, kMaxPlans> extend_plans_;
+  std::array<ShortPlan, kMaxPlans> short_plans_;
   DeviceBuffer copies_;  // of K and V, of the layer at work
   bool capturing_ = false;
   // Apart for decode steps, whose memory graphs may hold.

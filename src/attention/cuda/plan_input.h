@@ -18,6 +18,8 @@ struct PlanInput {
   int head_token_bytes = 512;  // K and V of one token and head
   bool causal = true;
   bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that all workers have one
+  int tile_tokens = kDecodeTileTokens;  // decode
+  bool whole_tiles = false;  // decode: tiles stand at multiples of tile_tokens, also where a window begins within one
   bool tiles_in_turn = false;  // CTAs take every so-manieth tile, rather than the next when they are done
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
 };

@@ -9,7 +9,9 @@ namespace warpweave::fa4 {
 namespace {
 
 constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_decode,
-                                         cuda::sm90_extend_layout, cuda::sm90_extend};
+                                         cuda::sm90_extend_layout, cuda::sm90_extend,
+                                         cuda::sm90_short_layout, cuda::sm90_short_extend,
+                                         cuda::sm90_short_workspace_bytes};
 
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
   return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);

@@ -15,28 +15,9 @@ constexpr int kMaxPageTokensOfBox = 64;
 
 constexpr int kWgmmaTileRows = 64;
 
-constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-size_t workspace_bytes(int num_workers, int tile_rows) {
-  const size_t rows = size_t{2} * num_workers * tile_rows;  // of partial results
-  return aligned(num_workers * sizeof(DecodeWorker)) + aligned(num_workers * sizeof(MlaCut)) +
-         aligned(rows * 2 * sizeof(float)) + rows * kMlaLatentDim * sizeof(float);
-}
-
-MlaWork work_of(const MlaLayout& layout, void* workspace) {
-  char* at = static_cast<char*>(workspace);
-  const size_t slots = size_t{2} * layout.num_workers;
-  MlaWork work;
-  work.workers = reinterpret_cast<const DecodeWorker*>(at);
-  at += aligned(layout.num_workers * sizeof(DecodeWorker));
-  work.cuts = reinterpret_cast<MlaCut*>(at);
-  at += aligned(layout.num_workers * sizeof(MlaCut));
-  work.partial_max_sum = reinterpret_cast<float*>(at);
-  at += aligned(slots * layout.tile_rows * 2 * sizeof(float));
-  work.partial_out = reinterpret_cast<float*>(at);
-  work.num_workers = layout.num_workers;
-  work.tile_rows = layout.tile_rows;
-  work.row_tiles = layout.row_tiles;
+SplitWork work_of(const MlaLayout& layout, void* workspace) {
+  SplitWork work = split_work_of(workspace, layout.num_workers, layout.tile_rows);
+  work.units = layout.row_tiles;
   work.abreast = layout.abreast;
   return work;
 }
@@ -71,14 +52,14 @@ MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
   out.num_workers = num_sms * (shape.family == MlaFamily::mma ? sm80_mla_ctas_per_sm(rows) : 1);
   if (kernel_of(shape, out, p) == nullptr) return {};
   out.abreast = heads_abreast(out.row_tiles, out.num_workers);
-  out.workspace_bytes = workspace_bytes(out.num_workers, out.tile_rows);
+  out.workspace_bytes = split_workspace_bytes(out.num_workers, out.tile_rows, kMlaLatentDim);
   return out;
 }
 
 size_t most_mla_workspace_bytes(int num_sms) {
-  size_t most = workspace_bytes(num_sms, kWgmmaTileRows);
+  size_t most = split_workspace_bytes(num_sms, kWgmmaTileRows, kMlaLatentDim);
   for (const int rows : {1, kWgmmaTileRows}) {
-    most = std::max(most, workspace_bytes(num_sms * sm80_mla_ctas_per_sm(rows), sm80_mla_tile_rows(rows)));
+    most = std::max(most, split_workspace_bytes(num_sms * sm80_mla_ctas_per_sm(rows), sm80_mla_tile_rows(rows), kMlaLatentDim));
   }
   return most;
 }
@@ -99,7 +80,7 @@ cudaError_t launch_mla_decode(const MlaShape& shape, const MlaLayout& layout, co
                               bool plan_is_older, cudaStream_t stream) {
   const MlaKernel kernel = kernel_of(shape, layout, p);
   if (kernel == nullptr || layout.tile_rows == 0) return cudaErrorNotSupported;
-  MlaWork work = work_of(layout, workspace);
+  SplitWork work = work_of(layout, workspace);
   work.plan_is_older = plan_is_older;
   const cudaError_t error = kernel(p, work, stream);
   return error == cudaSuccess ? launch_mla_combine(shape.element, p, work, stream) : error;

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(32 * kWarps) mla_gather(const __grid_constant_
   }
   const int index = row - gather.indptr[low];
   if (gather.counts != nullptr && index >= gather.counts[low]) return;
-  const char* token = mla_token(p, mla_page_row(p, low), gather.begins[low] + index);
+  const char* token = mla_token(p, split_page_row(p, low), gather.begins[low] + index);
   constexpr int kLatentPieces = kMlaLatentDim / 16;
   const bool apart = gather.rope != nullptr;
   uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(gather.rows) + static_cast<int64_t>(row) * (apart ? kMlaLatentDim : kMlaDim) * 2);

@@ -59,26 +59,7 @@ struct MlaParams {
   const float* kv_scale = nullptr;  // of the tensor, for e4m3; null: 1, as for all other formats
 };
 
-// Rows of a request are (query token, head), head fastest; a CTA works on some number of them at a time.
-
-// Split-KV as attention_params.h has it for decode, a tile of rows in the place of a kv head; a kernel behind the
-// attention kernel merges the pieces (mla_combine.cuh). A piece is [16 rows][8 columns][lane] of what a lane holds of the
-// mma accumulators of 16 x 8: four numbers, of rows lane / 4 (two) and lane / 4 + 8.
-struct MlaCut {
-  int32_t q_begin = 0, q_len = 0, row_tile = 0;
-  int32_t pieces = 0;  // 0: no cut pair begins at the worker
-};
-
-struct MlaWork {
-  const DecodeWorker* workers = nullptr;
-  MlaCut* cuts = nullptr;            // [workers], written by the attention kernel
-  float* partial_out = nullptr;      // [2 * workers, tile_rows * 512] unnormalised
-  float* partial_max_sum = nullptr;  // [2 * workers, tile_rows, 2] maximum (log2 units), sum
-  int num_workers = 0;
-  int tile_rows = 64;                // of a request, at a time
-  int row_tiles = 1;                 // of a request
-  int abreast = 1;                   // neighbouring row tiles that as many neighbouring workers take side by side
-  bool plan_is_older = false;        // than the kernel before this one, and so are the lengths and the page table
-};
+// Rows of a request are (query token, head), head fastest; a CTA works on some number of them at a time: the units of
+// split_work.h.
 
 }  // namespace warpweave::cuda

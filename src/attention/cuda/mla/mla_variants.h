@@ -4,10 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/cuda/mla/mla_decode.h"
+#include "attention/cuda/split_work.h"
 
 namespace warpweave::cuda {
 
-using MlaKernel = cudaError_t (*)(const MlaParams&, const MlaWork&, cudaStream_t);
+using MlaKernel = cudaError_t (*)(const MlaParams&, const SplitWork&, cudaStream_t);
 
 // `boxes`: by the copy engine; `paired`: clusters of two CTAs.
 MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired);
@@ -21,6 +22,6 @@ constexpr int sm80_mla_ctas_per_sm(int rows) { return rows <= 16 ? 2 : 1; }
 
 
 // Behind the attention kernel.
-cudaError_t launch_mla_combine(MlaElement element, const MlaParams& p, const MlaWork& work, cudaStream_t stream);
+cudaError_t launch_mla_combine(MlaElement element, const MlaParams& p, const SplitWork& work, cudaStream_t stream);
 
 }  // namespace warpweave::cuda

@@ -34,7 +34,7 @@ class Sm80MlaSoftmax {
   }
   static WW_DEVICE int row() { return static_cast<int>(threadIdx.x) / kThreadsOfRow; }
 
-  WW_DEVICE void begin(const MlaSegment& s) {
+  WW_DEVICE void begin(const SplitSegment& s) {
     maximum_ = kNone;
     sum_ = 0;
     plain_end_ = s.kv_len - s.q_len;
@@ -57,8 +57,8 @@ class Sm80MlaSoftmax {
       }
     }
     if (first + C::kTokens > plain_end_) {
-      const MlaSegment& segment = shared.cursor->segment;
-      const int query = (segment.row_tile * C::kRows + row()) / p_.num_heads;
+      const SplitSegment& segment = shared.cursor->segment;
+      const int query = (segment.unit * C::kRows + row()) / p_.num_heads;
       const MlaSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
@@ -112,12 +112,12 @@ class Sm80Mla {
  public:
   using E = typename C::Element;
 
-  WW_DEVICE Sm80Mla(const MlaParams& p, const MlaWork& work, const Sm80MlaShared<C>& shared)
+  WW_DEVICE Sm80Mla(const MlaParams& p, const SplitWork& work, const Sm80MlaShared<C>& shared)
       : p_(p), work_(work), shared_(shared), loader_(p, shared), softmax_(p) {}
 
   WW_DEVICE void run() {
     MlaCursor& cursor = *shared_.cursor;
-    const MlaSegment& s = cursor.segment;
+    const SplitSegment& s = cursor.segment;
     if (threadIdx.x == 0) cursor.run.begin(work_, blockIdx.x);
     if (threadIdx.x == 0 && cursor.run.left <= 0) {
       ptx::grid_dependency_wait();
@@ -150,12 +150,12 @@ class Sm80Mla {
   }
 
  private:
-  WW_DEVICE void finish(const MlaSegment& s) {
-    const int row = Sm80MlaSoftmax<C>::row(), count = min(C::kRows, s.q_len * p_.num_heads - s.row_tile * C::kRows);
+  WW_DEVICE void finish(const SplitSegment& s) {
+    const int row = Sm80MlaSoftmax<C>::row(), count = min(C::kRows, s.q_len * p_.num_heads - s.unit * C::kRows);
     const float2 total = softmax_.max_sum();
     const bool empty = total.x == -INFINITY, leads = threadIdx.x % Sm80MlaSoftmax<C>::kThreadsOfRow == 0;
     __syncthreads();  // the last factors have been read
-    if (threadIdx.x == 0) mla_note_cut(work_, blockIdx.x, s);
+    if (threadIdx.x == 0) note_cut(work_, blockIdx.x, s);
     if (leads) {
       shared_.factors[row] = empty ? 0.0f : __fdividef(softmax_.kv_scale() * kOutFactor, total.y);
       if (row < count && !s.whole()) {
@@ -163,7 +163,7 @@ class Sm80Mla {
         __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, total);
       } else if (row < count && p_.lse != nullptr) {
         constexpr float kLn2 = 0.6931471805599453f;
-        const int global = s.row_tile * C::kRows + row, query = global / p_.num_heads;
+        const int global = s.unit * C::kRows + row, query = global / p_.num_heads;
         p_.lse[(static_cast<int64_t>(s.q_begin) + query) * p_.num_heads + global - query * p_.num_heads] =
             empty ? -INFINITY : (total.x + ptx::log2_approx(total.y)) * kLn2;
       }
@@ -172,7 +172,7 @@ class Sm80Mla {
     if (s.whole()) write(s, count); else write_piece(s, count);
   }
 
-  WW_DEVICE void write(const MlaSegment& s, int count) const {
+  WW_DEVICE void write(const SplitSegment& s, int count) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
@@ -181,7 +181,7 @@ class Sm80Mla {
         const int local = m * 16 + lane / 4 + i * 8;
         if (local >= count) continue;
         const float factor = shared_.factors[local];
-        const int row = s.row_tile * C::kRows + local, query = row / p_.num_heads;
+        const int row = s.unit * C::kRows + local, query = row / p_.num_heads;
         char* out = static_cast<char*>(p_.out) +
                     ((static_cast<int64_t>(s.q_begin) + query) * p_.out_token_stride +
                      (row - query * p_.num_heads) * p_.out_head_stride + warp * 64) * 2;
@@ -196,7 +196,7 @@ class Sm80Mla {
     }
   }
 
-  WW_DEVICE void write_piece(const MlaSegment& s, int count) const {
+  WW_DEVICE void write_piece(const SplitSegment& s, int count) const {
     const int warp = threadIdx.x / 32;
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
@@ -205,7 +205,7 @@ class Sm80Mla {
       for (int pair = 0; pair < Sm80MlaProducts<C>::kOutTiles; ++pair) {
         const auto place = products_.place(pair);
         const float4 x = products_.numbers(m, pair);
-        __stcg(mla_piece(work_, s.slot(blockIdx.x), m, warp * 8 + place.tile) + place.lane,
+        __stcg(split_piece<kMlaLatentDim>(work_, s.slot(blockIdx.x), m, warp * 8 + place.tile) + place.lane,
                make_float4(x.x * kOutFactor, x.y * kOutFactor, x.z * kOutFactor, x.w * kOutFactor));
       }
     }
@@ -213,7 +213,7 @@ class Sm80Mla {
 
   static constexpr float kOutFactor = mla_power_of_two(C::kOutLog2);
   const MlaParams& p_;
-  const MlaWork& work_;
+  const SplitWork& work_;
   const Sm80MlaShared<C>& shared_;
   Sm80MlaLoader<C> loader_;
   Sm80MlaSoftmax<C> softmax_;
@@ -222,7 +222,7 @@ class Sm80Mla {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
-    sm80_mla(const __grid_constant__ MlaParams p, const __grid_constant__ MlaWork work) {
+    sm80_mla(const __grid_constant__ MlaParams p, const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) char smem80[];
   ptx::launch_dependents();
   if (!work.plan_is_older) ptx::grid_dependency_wait();  // else before what the kernel before this one writes is read
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
 }
 
 template <class C>
-cudaError_t launch_sm80_mla(const MlaParams& p, const MlaWork& work, cudaStream_t stream) {
+cudaError_t launch_sm80_mla(const MlaParams& p, const SplitWork& work, cudaStream_t stream) {
   static SharedMemoryLimit limit;
   if (const cudaError_t error = limit.raise(sm80_mla<C>, C::kSmemBytes); error != cudaSuccess) {
     return error;

@@ -12,7 +12,7 @@ class Sm80MlaLoader {
   WW_DEVICE Sm80MlaLoader(const MlaParams& p, const Sm80MlaShared<C>& shared) : p_(p), shared_(shared) {}
 
   // All threads; nothing of an earlier segment is being read.
-  WW_DEVICE void begin(const MlaSegment& s, int first_step, int end_step) {
+  WW_DEVICE void begin(const SplitSegment& s, int first_step, int end_step) {
     page_row_ = s.page_row;
     kv_len_ = s.kv_len;
     next_ = first_step;

@@ -22,13 +22,13 @@ class Sm80MlaProducts {
   static WW_DEVICE int half() { return warp() / 4; }        // of the tokens, for S
 
   // Of the rows that there are; others are zeros.
-  WW_DEVICE void load_queries(const MlaParams& p, const MlaSegment& s) {
+  WW_DEVICE void load_queries(const MlaParams& p, const SplitSegment& s) {
     const int count = s.q_len * p.num_heads, j = lane() % 4;
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = s.row_tile * C::kRows + m * 16 + lane() / 4 + i * 8, query = row / p.num_heads;
+        const int row = s.unit * C::kRows + m * 16 + lane() / 4 + i * 8, query = row / p.num_heads;
         const char* from = static_cast<const char*>(p.q) +
                            ((static_cast<int64_t>(s.q_begin) + query) * p.q_token_stride +
                             (row - query * p.num_heads) * p.q_head_stride) * 2;

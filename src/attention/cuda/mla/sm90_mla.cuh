@@ -27,7 +27,7 @@
 namespace warpweave::cuda {
 
 template <class C>
-WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, const MlaWork& work,
+WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, const SplitWork& work,
                                 const Sm90MlaShared<C>& shared, int box_tokens) {
   if constexpr (C::kFormat != MlaFormat::same16) {
     Sm90MlaFp8Producer<C>(p, shared).run(work);
@@ -42,7 +42,7 @@ WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, cons
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
     sm90_mla(const __grid_constant__ MlaParams p, const __grid_constant__ CUtensorMap map,
-             const __grid_constant__ MlaWork work, int box_tokens) {
+             const __grid_constant__ SplitWork work, int box_tokens) {
   extern __shared__ char unaligned[];
   const Sm90MlaShared<C> shared(unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023));
   if (threadIdx.x == 0) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 template <class C>
-cudaError_t launch_sm90_mla(const MlaParams& p, const MlaWork& work, cudaStream_t stream) {
+cudaError_t launch_sm90_mla(const MlaParams& p, const SplitWork& work, cudaStream_t stream) {
   static SharedMemoryLimit limit;
   if (const cudaError_t error = limit.raise(sm90_mla<C>, C::kSmemBytes); error != cudaSuccess) {
     return error;

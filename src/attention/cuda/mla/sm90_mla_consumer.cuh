@@ -22,7 +22,7 @@ class Sm90MlaHalf {
   static constexpr int kProbabilityReady = 1, kProbabilityRead = 2, kOwn = 3;
 
   // `half`: 0 left, 1 right.
-  WW_DEVICE Sm90MlaHalf(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared, int half)
+  WW_DEVICE Sm90MlaHalf(const MlaParams& p, const SplitWork& work, const Sm90MlaShared<C>& shared, int half)
       : p_(p), work_(work), shared_(shared), cursor_(shared.cursors[half]), half_(half) {
     if (thread() == 0) cursor_.run.begin(work, blockIdx.x);
   }
@@ -44,8 +44,8 @@ class Sm90MlaHalf {
   }
   // Of the segment: how many it has, at most kRows.
   WW_DEVICE int rows() const {
-    const MlaSegment& s = cursor_.segment;
-    return min(C::kRows, s.q_len * p_.num_heads - s.row_tile * C::kRows);
+    const SplitSegment& s = cursor_.segment;
+    return min(C::kRows, s.q_len * p_.num_heads - s.unit * C::kRows);
   }
 
   static WW_DEVICE int thread() { return static_cast<int>(threadIdx.x) % 128; }
@@ -100,13 +100,13 @@ class Sm90MlaHalf {
 
   // `scale`: of this thread's rows; of pieces, none.
   WW_DEVICE void write(const float (&scale)[2]) const {
-    const MlaSegment segment = cursor_.segment;
+    const SplitSegment segment = cursor_.segment;
     const int count = rows();
     if (warp_row() >= count) return;
     if (segment.whole()) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = segment.row_tile * C::kRows + row_of(i), query = row / p_.num_heads;
+        const int row = segment.unit * C::kRows + row_of(i), query = row / p_.num_heads;
         char* out = static_cast<char*>(p_.out) +
                     ((static_cast<int64_t>(segment.q_begin) + query) * p_.out_token_stride +
                      (row - query * p_.num_heads) * p_.out_head_stride + half_ * (kMlaLatentDim / 2)) * 2;
@@ -114,7 +114,7 @@ class Sm90MlaHalf {
       }
       return;
     }
-    float4* piece = mla_piece(work_, segment.slot(blockIdx.x), warp_row() / 16, half_ * (kOut / 4)) + threadIdx.x % 32;
+    float4* piece = split_piece<kMlaLatentDim>(work_, segment.slot(blockIdx.x), warp_row() / 16, half_ * (kOut / 4)) + threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kOut / 4; ++i) {
       __stcg(piece + i * 32, make_float4(out_[i * 4], out_[i * 4 + 1], out_[i * 4 + 2], out_[i * 4 + 3]));
@@ -122,7 +122,7 @@ class Sm90MlaHalf {
   }
 
   const MlaParams& p_;
-  const MlaWork& work_;
+  const SplitWork& work_;
   const Sm90MlaShared<C>& shared_;
   MlaCursor& cursor_;
   const int half_;
@@ -135,7 +135,7 @@ class Sm90MlaHalf {
 template <class C>
 class Sm90MlaLeader : Sm90MlaHalf<C> {
  public:
-  WW_DEVICE Sm90MlaLeader(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared)
+  WW_DEVICE Sm90MlaLeader(const MlaParams& p, const SplitWork& work, const Sm90MlaShared<C>& shared)
       : Base(p, work, shared, 0), scale_log2_(p.scale * mla_kv_scale<C::kFormat>(p) * Base::kLog2e),
         threshold_(C::kRescaleThreshold / scale_log2_) {}
 
@@ -184,11 +184,11 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   // Eight threads take 128 bytes of a row; rows that the request does not have are zeros.
   WW_DEVICE void load_queries() {
     ptx::grid_dependency_wait();
-    const MlaSegment segment = cursor_.segment;
+    const SplitSegment segment = cursor_.segment;
     const int piece = thread() % 8, count = rows();
 #pragma unroll
     for (int i = 0; i < C::kRows / 16; ++i) {
-      const int local = i * 16 + thread() / 8, row = segment.row_tile * C::kRows + local, query = row / p_.num_heads;
+      const int local = i * 16 + thread() / 8, row = segment.unit * C::kRows + local, query = row / p_.num_heads;
       const bool has = local < count;
       const char* from = static_cast<const char*>(p_.q);
       if (has) {
@@ -252,12 +252,12 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   WW_DEVICE void mask(int tile, float (&s)[kScores]) const {
     const int begin = tile * C::kTokens;
     if (begin + C::kTokens <= cursor_.segment.kv_len - cursor_.segment.q_len) return;
-    const MlaSegment segment = cursor_.segment;
+    const SplitSegment segment = cursor_.segment;
     const int column = begin + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       // Rows that the request does not have see what its last one does.
-      const int query = (segment.row_tile * C::kRows + row_of(row)) / p_.num_heads;
+      const int query = (segment.unit * C::kRows + row_of(row)) / p_.num_heads;
       const MlaSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
 #pragma unroll
       for (int i = 0; i < kScores / 2; ++i) {
@@ -325,9 +325,9 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
 
   // The sums, to the other warpgroup and where they belong; writes.
   WW_DEVICE void finish_rows() {
-    const MlaSegment segment = cursor_.segment;
+    const SplitSegment segment = cursor_.segment;
     const int count = rows();
-    if (thread() == 0) mla_note_cut(work_, blockIdx.x, segment);
+    if (thread() == 0) note_cut(work_, blockIdx.x, segment);
     float scale[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -342,7 +342,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
         const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kRows + row_of(row);
         __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, make_float2(top, empty ? 0.0f : sum));
       } else if (p_.lse != nullptr) {
-        const int global = segment.row_tile * C::kRows + row_of(row), query = global / p_.num_heads;
+        const int global = segment.unit * C::kRows + row_of(row), query = global / p_.num_heads;
         p_.lse[(static_cast<int64_t>(segment.q_begin) + query) * p_.num_heads + global - query * p_.num_heads] =
             empty ? -INFINITY : (top + ptx::log2_approx(sum)) * Base::kLn2;
       }
@@ -363,7 +363,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
 template <class C>
 class Sm90MlaFollower : Sm90MlaHalf<C> {
  public:
-  WW_DEVICE Sm90MlaFollower(const MlaParams& p, const MlaWork& work, const Sm90MlaShared<C>& shared)
+  WW_DEVICE Sm90MlaFollower(const MlaParams& p, const SplitWork& work, const Sm90MlaShared<C>& shared)
       : Base(p, work, shared, 1) {}
 
   WW_DEVICE void run() {

@@ -16,7 +16,7 @@ class Sm90MlaFp8Producer {
   WW_DEVICE Sm90MlaFp8Producer(const MlaParams& p, const Sm90MlaShared<C>& shared) : p_(p), shared_(shared) {}
 
   // Loads run two quarters of the latent columns ahead of the stores.
-  WW_DEVICE void run(const MlaWork& work) {
+  WW_DEVICE void run(const SplitWork& work) {
     MlaCursor& cursor = shared_.cursors[2];
     if (threadIdx.x == 0) cursor.run.begin(work, blockIdx.x);
     Quarter a, b;
@@ -68,7 +68,7 @@ class Sm90MlaFp8Producer {
   static WW_DEVICE int row(int quarter, int i) { return quarter * 32 + i * 8 + static_cast<int>(threadIdx.x) / 16; }
   static WW_DEVICE int rope_row(int i) { return i * 32 + static_cast<int>(threadIdx.x) / 4; }
 
-  WW_DEVICE bool next_segment(MlaCursor& cursor, const MlaWork& work) {
+  WW_DEVICE bool next_segment(MlaCursor& cursor, const SplitWork& work) {
     ptx::named_barrier_sync(kOwnBarrier, 128);
     if (threadIdx.x == 0 && !cursor.run.next(p_, work, cursor.segment)) cursor.segment.tile_end = -1;
     ptx::named_barrier_sync(kOwnBarrier, 128);

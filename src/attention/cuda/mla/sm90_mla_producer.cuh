@@ -12,11 +12,11 @@ class Sm90MlaBoxProducer {
   WW_DEVICE Sm90MlaBoxProducer(const MlaParams& p, const CUtensorMap& map, const Sm90MlaShared<C>& shared, int box_tokens)
       : p_(p), map_(map), shared_(shared), box_tokens_(box_tokens), policy_(ptx::evict_first_policy()) {}
 
-  WW_DEVICE void run(const MlaWork& work) {
+  WW_DEVICE void run(const SplitWork& work) {
     if (threadIdx.x >= 32) return;
     MlaRunState run;
     run.begin(work, blockIdx.x);
-    MlaSegment s;
+    SplitSegment s;
     while (run.next(p_, work, s)) {
       Box next = find(s, s.tile_begin);
       ptx::grid_dependency_wait();  // the newest tokens
@@ -43,7 +43,7 @@ class Sm90MlaBoxProducer {
   WW_DEVICE bool has_box() const { return static_cast<int>(threadIdx.x) * box_tokens_ < kOwnTokens; }
 
   // Past the last token: page -1, which the engine fills with zeros.
-  WW_DEVICE Box find(const MlaSegment& s, int tile) const {
+  WW_DEVICE Box find(const SplitSegment& s, int tile) const {
     const int token = tile * C::kTokens + row();
     if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
     const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
@@ -84,10 +84,10 @@ class Sm90MlaGatherProducer {
  public:
   WW_DEVICE Sm90MlaGatherProducer(const MlaParams& p, const Sm90MlaShared<C>& shared) : p_(p), shared_(shared) {}
 
-  WW_DEVICE void run(const MlaWork& work) {
+  WW_DEVICE void run(const SplitWork& work) {
     MlaRunState run;
     run.begin(work, blockIdx.x);
-    MlaSegment s;
+    SplitSegment s;
     while (run.next(p_, work, s)) {
       find_tokens(s, s.tile_begin);
       ptx::grid_dependency_wait();
@@ -108,7 +108,7 @@ class Sm90MlaGatherProducer {
   static constexpr int kPasses = C::kTokens / 16;
   static WW_DEVICE int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) / 8; }
 
-  WW_DEVICE void find_tokens(const MlaSegment& s, int tile) {
+  WW_DEVICE void find_tokens(const SplitSegment& s, int tile) {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int token = tile * C::kTokens + row(i);

@@ -84,6 +84,7 @@ inline int __reduce_add_sync(unsigned, int value) {
   const auto all = host_cta::lanes(value);
   return std::accumulate(all.begin(), all.end(), 0);
 }
+inline int __popc(unsigned word) { return __builtin_popcount(word); }
 inline unsigned __ballot_sync(unsigned, bool vote) {
   const auto all = host_cta::lanes(vote);
   unsigned bits = 0;

@@ -61,7 +61,48 @@ Sm90Tiling tiling_of(const KernelShape& shape, const AttentionParams& p, int max
   return max_q_len <= kPairTokens ? Sm90Tiling::pairs : Sm90Tiling::usual;
 }
 
+constexpr int kShortTallRows = 128;
+
+Sm90ShortKernel short_kernel(const KernelShape& shape, int tile_rows, const AttentionParams& p) {
+  return (shape.element == ElementType::bf16 ? sm90_short_bf16 : sm90_short_f16)(shape.head_dim, tile_rows, !gathers(p));
+}
+
+// Rows of a request and kv head that the decode kernel takes as fast (8), or a little faster where its units fill the GPU.
+constexpr int kDecodeRows = 8, kManyDecodeRows = 16;
+
+bool favours_decode(const AttentionParams& p, int rows, int num_sms) {
+  return rows <= kDecodeRows || (rows <= kManyDecodeRows && p.num_requests * p.num_kv_heads >= 2 * num_sms);
+}
+
+// Whether the kernel for short requests has the fewer tiles of 128 rows (counted in halves), each of about the same time;
+// or the one for prompts, which does not split K and V, too few to fill half of the GPU.
+bool favours_short(const AttentionParams& p, int rows, int num_sms) {
+  if (p.tree_mask != nullptr) return true;
+  const int tall_tiles = (rows + kShortTallRows - 1) / kShortTallRows, prompt_tiles = (p.decode_q_len + 127) / 128;
+  const int halves = p.num_requests * p.num_kv_heads * (rows <= 64 ? 1 : 2 * tall_tiles);
+  const bool pairs = p.decode_q_len <= 64 && p.group % 2 == 0;
+  const int prompt_halves = p.num_requests * p.num_q_heads * (pairs ? 1 : 2 * prompt_tiles);
+  return prompt_halves < num_sms || 10 * halves <= 8 * prompt_halves;
+}
+
 }  // namespace
+
+ShortLayout sm90_short_layout(const KernelShape& shape, const AttentionParams& p, int num_sms) {
+  if (shape.kv != KvType::same16) return {};
+  const int rows = p.decode_q_len * p.group;
+  if (favours_decode(p, rows, num_sms) || !favours_short(p, rows, num_sms)) return {};
+  const bool low = rows <= 64 && shape.head_dim != 256;
+  const int consumers = low ? 1 : 2;
+  const ShortLayout layout = {64 * consumers, low ? 2 : 1, short_tile_tokens(shape.head_dim, consumers, !gathers(p))};
+  return short_kernel(shape, layout.tile_rows, p) != nullptr ? layout : ShortLayout{};
+}
+
+cudaError_t sm90_short_extend(const KernelShape& shape, const AttentionParams& p, const SplitWork& work, cudaStream_t stream) {
+  const Sm90ShortKernel kernel = short_kernel(shape, work.tile_rows, p);
+  return kernel != nullptr ? kernel(p, work, stream) : cudaErrorNotSupported;
+}
+
+size_t sm90_short_workspace_bytes(int num_sms) { return split_workspace_bytes(2 * num_sms, kShortTallRows / 2, 256); }
 
 ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
   if (multiplies_fp8(shape, p, max_q_len)) {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/cuda/attention_params.h"
+#include "attention/cuda/split_work.h"
 
 namespace warpweave::cuda {
 
@@ -32,5 +33,15 @@ Sm90Variant sm90_latent_f16();
 // e4m3 products, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
 Sm90Variant sm90_fp8_bf16(int head_dim, bool tall);
 Sm90Variant sm90_fp8_f16(int head_dim, bool tall);
+
+// Short requests, by tiles of 64 or 128 rows; null: not for that. `boxes`: by the copy engine.
+using Sm90ShortKernel = cudaError_t (*)(const AttentionParams&, const SplitWork&, cudaStream_t);
+Sm90ShortKernel sm90_short_bf16(int head_dim, int tile_rows, bool boxes);
+Sm90ShortKernel sm90_short_f16(int head_dim, int tile_rows, bool boxes);
+// Tokens of a tile of K and V. With one multiplying warpgroup runs are short, and two CTAs stand on an SM; who gathers has
+// few registers.
+constexpr int short_tile_tokens(int head_dim, int consumers, bool boxes) {
+  return consumers == 2 && head_dim <= 128 && boxes ? 128 : 64;
+}
 
 }  // namespace warpweave::cuda

@@ -1,0 +1,387 @@
+// A multiplying warpgroup of the Hopper kernel for short requests (sm90_short.cuh).
+#pragma once
+
+#include "attention/backends/fa3/kernels/sm90_short_shared.cuh"
+#include "attention/cuda/wgmma.h"
+#include "attention/cuda/wgmma_registers.cuh"
+
+namespace warpweave::cuda {
+
+// What a row of a request sees: tokens from `begin` to `end`, and of the new tokens, where there is a tree mask, those it names.
+struct ShortSight {
+  int begin = 0, end = 0;
+  int tree_begin = 1 << 30;
+  const uint32_t* tree = nullptr;
+
+  WW_DEVICE ShortSight(const AttentionParams& p, const SplitSegment& s, int query) {
+    const int64_t token = static_cast<int64_t>(s.q_begin) + query;
+    int position = s.kv_len - s.q_len + query;
+    end = p.causal && p.tree_mask == nullptr ? position + 1 : s.kv_len;
+    if (p.tree_mask != nullptr) {
+      tree_begin = s.kv_len - s.q_len;
+      tree = p.tree_mask + token * p.tree_mask_words;
+      if (p.window_left >= 0) position = p.positions[token];
+    }
+    begin = p.window_left < 0 ? 0 : max(0, position - p.window_left);
+  }
+  WW_DEVICE bool sees(int token) const {
+    if (token >= end) return false;
+    const int node = token - tree_begin;
+    if (node >= 0) return (__ldg(tree + node / 32) >> (node % 32) & 1) != 0;
+    return token >= begin;
+  }
+};
+
+// 64 rows. A thread holds rows lane / 4 and lane / 4 + 8 of its warp's 16.
+template <class C>
+class Sm90ShortConsumer {
+ public:
+  WW_DEVICE Sm90ShortConsumer(const AttentionParams& p, const SplitWork& work, const Sm90ShortShared<C>& shared, int group)
+      : p_(p), work_(work), shared_(shared), cursor_(shared.cursors[group]), group_(group),
+        scale_log2_(p.softcap > 0 ? kLog2e : p.scale * kLog2e), threshold_(C::kRescaleThreshold / scale_log2_) {
+    if (thread() == 0) cursor_.run.begin(work, blockIdx.x);
+  }
+
+  WW_DEVICE void run() {
+    if (group_ == 0 && thread() == 0 && cursor_.run.left <= 0) {
+      ptx::grid_dependency_wait();
+      work_.cuts[blockIdx.x] = {};
+    }
+    while (next_segment()) {
+      const ShortUnit<C> unit(p_, work_, cursor_.segment.unit, cursor_.segment.q_len);
+      ptx::grid_dependency_wait();
+      if (group_ == 0 && thread() == 0) note(unit);
+      const int rows = min(64, unit.rows - group_ * 64);
+      if (rows > 0) {
+        attend(unit);
+      } else {
+        advance();
+        if (unit.rows > 0) pass();
+      }
+    }
+  }
+
+ private:
+  using E = typename C::Element;
+  using Qk = ptx::Wgmma<E, C::kTokens>;
+  using Pv = ptx::Wgmma<E, C::kDim>;
+  static constexpr int kOut = C::kDim / 2;        // registers of O
+  static constexpr int kScores = C::kTokens / 2;  // of S
+  static constexpr float kLog2e = 1.4426950408889634f;
+  static constexpr float kLn2 = 0.6931471805599453f;
+  static constexpr float kNone = -1e30f;  // the maximum of no scores; differences with it are finite
+  using Ring = Sm90ShortRing<C>;
+
+  static WW_DEVICE int thread() { return static_cast<int>(threadIdx.x) % 128; }
+  WW_DEVICE void meet() const { ptx::named_barrier_sync(1 + group_, 128); }
+  // Of the unit.
+  WW_DEVICE int row_of(int i) const { return group_ * 64 + thread() / 32 * 16 + thread() % 32 / 4 + i * 8; }
+
+  // The next segment, into the cursor; false: there is no more.
+  WW_DEVICE bool next_segment() {
+    meet();  // all are done with the last one
+    if (thread() == 0 && !cursor_.run.current(p_, cursor_.segment)) cursor_.segment.tile_end = -1;
+    meet();
+    tile_ = cursor_.segment.tile_begin;
+    tile_end_ = cursor_.segment.tile_end;
+    first_token_ = split_first_token(p_, cursor_.segment.kv_len, cursor_.segment.q_len, C::kTokens);
+    return tile_end_ >= 0;
+  }
+  // After next_segment, and before the next one.
+  WW_DEVICE void advance() {
+    if (thread() == 0) cursor_.run.advance(p_, work_);
+  }
+  WW_DEVICE void note(const ShortUnit<C>& unit) const {
+    SplitSegment s = cursor_.segment;
+    if (unit.rows <= 0) s.tile_begin = 0, s.tile_end = s.num_tiles;  // nothing to merge
+    note_cut(work_, blockIdx.x, s);
+  }
+
+  WW_DEVICE void wait_full(const Ring& ring, int part) const {
+    ptx::mbarrier_wait(shared_.full(ring.stage, part), ring.phase);
+    if constexpr (!C::kBoxes) ptx::fence_proxy_async();  // else the tensor cores do not see what threads have copied
+  }
+  WW_DEVICE void release(const Ring& ring, int part) const {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared_.empty(ring.stage, part));
+  }
+
+  // A segment of which this warpgroup has no rows.
+  WW_DEVICE void pass() {
+    for (; tile_ < tile_end_; ++tile_) {
+      ptx::mbarrier_wait(shared_.full(ring_.stage, kShortKeys), ring_.phase);
+      release(ring_, kShortKeys);
+      ptx::mbarrier_wait(shared_.full(ring_.stage, kShortValues), ring_.phase);
+      release(ring_, kShortValues);
+      ring_.advance();
+    }
+  }
+
+  // S of the next tile is multiplied before O of this one, so that its softmax runs under O's products.
+  WW_DEVICE void attend(const ShortUnit<C>& unit) {
+    float s[kScores];
+    ptx::u32 probability[C::kTokens / 16][4];
+    load_queries(unit);
+    begin_rows();
+    multiply_qk(s, ring_);
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
+    release(ring_, kShortKeys);
+    find_probabilities(unit, tile_, s);
+    pack(s, probability);
+    while (tile_ < tile_end_ - 1) {
+      multiply_qk(s, ring_.next());
+      start_out(probability);
+      ptx::wgmma_wait<1>();
+      fence_registers(s);
+      release(ring_.next(), kShortKeys);
+      find_probabilities(unit, tile_ + 1, s);
+      finish_out();
+      pack(s, probability);
+    }
+    start_out(probability);
+    finish_out();
+    finish_rows(unit);
+  }
+
+  // Eight threads take 128 bytes of a row; rows that the unit does not have are zeros.
+  WW_DEVICE void load_queries(const ShortUnit<C>& unit) {
+    const SplitSegment& segment = cursor_.segment;
+    const int piece = thread() % 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int local = i * 16 + thread() / 8, in_unit = group_ * 64 + local, row = unit.first_row + in_unit;
+      const int query = row / p_.group;
+      const bool has = in_unit < unit.rows;
+      const char* from = static_cast<const char*>(p_.q);
+      if (has) {
+        from += ((static_cast<int64_t>(segment.q_begin) + query) * p_.q_token_stride +
+                 static_cast<int64_t>(unit.kv_head * p_.group + row - query * p_.group) * C::kDim) * 2 + piece * 16;
+      }
+      const ptx::u32 target = shared_.query(group_) + local * 128 + (piece ^ local % 8) * 16;
+#pragma unroll
+      for (int c = 0; c < C::kColumnBlocks; ++c) {
+        ptx::cp_async_16(target + c * C::kQueryColumnBytes, has ? from + c * 128 : from, has ? 16 : 0);
+      }
+    }
+    ptx::cp_async_commit();
+    advance();
+    ptx::cp_async_wait<0>();
+    ptx::fence_proxy_async();
+    meet();
+  }
+
+  WW_DEVICE void begin_rows() {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      maximum_[i] = kNone;
+      sum_[i] = 0;
+    }
+  }
+
+  WW_DEVICE void multiply_qk(float (&s)[kScores], const Ring& ring) const {
+    wait_full(ring, kShortKeys);
+    const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.query(group_), 16));
+    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.tile(ring.stage, kShortKeys), 16));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < C::kDim / 16; ++step) {
+      const int column = step / 4, within = step % 4 * 32;
+      Qk::qk(s, ptx::wgmma_advance(q, column * C::kQueryColumnBytes + within),
+             ptx::wgmma_advance(k, column * C::kColumnBytes + within), step > 0);
+    }
+    ptx::wgmma_commit();
+  }
+
+  // O of the tile.
+  WW_DEVICE void start_out(const ptx::u32 (&probability)[C::kTokens / 16][4]) {
+    wait_full(ring_, kShortValues);
+    if (moved_) rescale();
+    clear_tail();
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.tile(ring_.stage, kShortValues), C::kColumnBytes));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < C::kTokens / 16; ++step) {
+      Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
+    }
+    ptx::wgmma_commit();
+  }
+  WW_DEVICE void finish_out() {
+    ptx::wgmma_wait<0>();
+    fence_registers(out_);
+    release(ring_, kShortValues);
+    ring_.advance();
+    ++tile_;
+  }
+  WW_DEVICE void rescale() {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out_[i] *= factor_[i / 2 % 2];
+  }
+
+  // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups write the same
+  // zeros, each before its own product.
+  WW_DEVICE void clear_tail() const {
+    if constexpr (!C::kBoxes) return;  // zeros were copied
+    if (tile_ < tile_end_ - 1) return;
+    const int first = cursor_.segment.kv_len - first_token_ - tile_ * C::kTokens;
+    if (first >= C::kTokens) return;
+    const ptx::u32 v = shared_.tile(ring_.stage, kShortValues);
+    for (int i = max(first, 0) * 8 + thread(); i < C::kTokens * 8; i += 128) {
+#pragma unroll
+      for (int c = 0; c < C::kColumnBlocks; ++c) ptx::clear_shared_16(v + c * C::kColumnBytes + i * 16);
+    }
+    ptx::fence_proxy_async();
+    meet();
+  }
+
+  // Most tiles are seen whole by all 64 rows.
+  WW_DEVICE bool seen_whole(const ShortUnit<C>& unit, int begin) const {
+    const SplitSegment& s = cursor_.segment;
+    const int first_query = (unit.first_row + group_ * 64) / p_.group;
+    const int first = s.kv_len - s.q_len + (p_.tree_mask != nullptr ? -1 : first_query);  // position of what sees least
+    const int end = p_.causal || p_.tree_mask != nullptr ? first + 1 : s.kv_len;
+    const int last = p_.tree_mask != nullptr ? s.kv_len : min(s.kv_len - s.q_len + (unit.first_row + group_ * 64 + 63) / p_.group, s.kv_len - 1);
+    return begin + C::kTokens <= end && (p_.window_left < 0 || begin >= last - p_.window_left);
+  }
+
+  WW_DEVICE void mask(const ShortUnit<C>& unit, int tile, float (&s)[kScores]) const {
+    if (p_.softcap > 0) {
+      const float inner = p_.scale / p_.softcap;
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = p_.softcap * ptx::tanh_approx(s[i] * inner);
+    }
+    const SplitSegment& segment = cursor_.segment;
+    const int begin = first_token_ + tile * C::kTokens;
+    if (seen_whole(unit, begin)) return;
+    const int column = begin + static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      // Rows that the request does not have see what its last one does.
+      const int query = (unit.first_row + row_of(row)) / p_.group;
+      const ShortSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i) {
+        if (!sight.sees(column + i / 2 * 8 + i % 2)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+      }
+    }
+  }
+
+  // S to P, with maxima that move, and O's factor with them, only when a row's has grown by more than the threshold:
+  // P then reaches 2^threshold, and the sums use the same maximum.
+  WW_DEVICE void find_probabilities(const ShortUnit<C>& unit, int tile, float (&s)[kScores]) {
+    mask(unit, tile, s);
+    float tops[2];
+    find_row_maxima(s, tops);
+    moved_ = __any_sync(~0u, tops[0] > maximum_[0] + threshold_ || tops[1] > maximum_[1] + threshold_);
+    if (moved_) move_maxima(tops);
+    const float shift[2] = {-maximum_[0] * scale_log2_, -maximum_[1] * scale_log2_};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
+    sum_[0] += sum[0] + sum[1];
+    sum_[1] += sum[2] + sum[3];
+  }
+
+  static WW_DEVICE void find_row_maxima(const float (&s)[kScores], float (&tops)[2]) {
+    float top[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) top[i] = s[i];
+#pragma unroll
+    for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
+    tops[0] = fmaxf(top[0], top[1]);
+    tops[1] = fmaxf(top[2], top[3]);
+  }
+
+  WW_DEVICE void move_maxima(const float (&tops)[2]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float m = tops[row];
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+      if (!(m > maximum_[row] + threshold_)) m = maximum_[row];
+      factor_[row] = ptx::exp2_approx((maximum_[row] - m) * scale_log2_);
+      maximum_[row] = m;
+      sum_[row] *= factor_[row];
+    }
+  }
+
+  static WW_DEVICE void pack(const float (&s)[kScores], ptx::u32 (&probability)[C::kTokens / 16][4]) {
+#pragma unroll
+    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
+  }
+
+  WW_DEVICE void finish_rows(const ShortUnit<C>& unit) {
+    const SplitSegment segment = cursor_.segment;
+    float scale[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float sum = sum_[i];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const bool empty = maximum_[i] == kNone;
+      float top = empty ? -INFINITY : maximum_[i] * scale_log2_;
+      const int row = unit.first_row + row_of(i), query = row / p_.group, head = unit.kv_head * p_.group + row - query * p_.group;
+      const bool has = row_of(i) < unit.rows;
+      if (!segment.whole()) {
+        const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kTileRows + row_of(i);
+        if (threadIdx.x % 4 == 0) {
+          __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, make_float2(top, empty ? 0.0f : sum));
+        }
+        continue;
+      }
+      scale[i] = empty ? 0.0f : 1.0f;
+      if (p_.sinks != nullptr && !empty && has) {
+        const float sink = p_.sinks[head] * kLog2e, higher = fmaxf(top, sink);
+        scale[i] = ptx::exp2_approx(top - higher);
+        sum = sum * scale[i] + ptx::exp2_approx(sink - higher);
+        top = higher;
+      }
+      if (!empty) scale[i] = __fdividef(scale[i], sum);
+      if (p_.lse != nullptr && threadIdx.x % 4 == 0 && has) {
+        p_.lse[(static_cast<int64_t>(segment.q_begin) + query) * p_.num_q_heads + head] =
+            empty ? -INFINITY : (top + ptx::log2_approx(sum)) * kLn2;
+      }
+    }
+    if (segment.whole()) write(segment, unit, scale);
+    else write_piece(segment, unit);
+  }
+
+  WW_DEVICE void write(const SplitSegment& segment, const ShortUnit<C>& unit, const float (&scale)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = unit.first_row + row_of(i), query = row / p_.group, head = unit.kv_head * p_.group + row - query * p_.group;
+      char* out = static_cast<char*>(p_.out) + ((static_cast<int64_t>(segment.q_begin) + query) * p_.out_token_stride +
+                                                static_cast<int64_t>(head) * C::kDim) * 2;
+      store_row<E>(out_, i, scale[i], out, row_of(i) < unit.rows);
+    }
+  }
+
+  WW_DEVICE void write_piece(const SplitSegment& segment, const ShortUnit<C>& unit) const {
+    const int row_block = group_ * 4 + thread() / 32;
+    if (row_block * 16 >= unit.rows) return;
+    float4* piece = split_piece<C::kDim>(work_, segment.slot(blockIdx.x), row_block, 0) + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kOut / 4; ++i) {
+      __stcg(piece + i * 32, make_float4(out_[i * 4], out_[i * 4 + 1], out_[i * 4 + 2], out_[i * 4 + 3]));
+    }
+  }
+
+  const AttentionParams& p_;
+  const SplitWork& work_;
+  const Sm90ShortShared<C>& shared_;
+  SplitCursor<C::kTokens>& cursor_;
+  const int group_;
+  const float scale_log2_;
+  const float threshold_;        // in units of S
+  int tile_ = 0, tile_end_ = 0;  // of the segment
+  int first_token_ = 0;          // of its tile 0
+  Ring ring_;                    // where tile_ stands
+  float out_[kOut];
+  float maximum_[2], sum_[2], factor_[2];
+  bool moved_ = false;
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,153 @@
+// The copying warpgroup of the Hopper kernel for short requests (sm90_short.cuh).
+#pragma once
+
+#include "attention/backends/fa3/kernels/sm90_short_shared.cuh"
+#include "attention/cuda/page_lookup.cuh"
+
+namespace warpweave::cuda {
+
+struct Sm90ShortMaps {
+  CUtensorMap k, v;
+};
+
+// Walks the segments that have rows; Producer::begin(segment, kv head) and Producer::copy(segment, tile) do the rest.
+template <class C, class Producer>
+WW_DEVICE void walk_segments(const AttentionParams& p, const SplitWork& work, Producer& producer) {
+  SplitRunState<C::kTokens> run;
+  run.begin(work, blockIdx.x);
+  SplitSegment s;
+  while (run.next(p, work, s)) {
+    const ShortUnit<C> unit(p, work, s.unit, s.q_len);
+    if (unit.rows <= 0) continue;
+    producer.begin(s, unit.kv_head);
+    ptx::grid_dependency_wait();  // the newest tokens
+    for (int tile = s.tile_begin; tile < s.tile_end; ++tile) producer.copy(s, tile);
+  }
+}
+
+// One warp; a lane finds the page of a box and has the copy engine take it, 64 columns at a time.
+template <class C>
+class Sm90ShortBoxProducer {
+ public:
+  WW_DEVICE Sm90ShortBoxProducer(const AttentionParams& p, const Sm90ShortMaps& maps, const Sm90ShortShared<C>& shared,
+                                 int box_tokens)
+      : p_(p), maps_(maps), shared_(shared), box_tokens_(box_tokens) {}
+
+  WW_DEVICE void begin(const SplitSegment& s, int kv_head) {
+    kv_head_ = kv_head;
+    first_token_ = split_first_token(p_, s.kv_len, s.q_len, C::kTokens);
+    next_ = find(s, s.tile_begin);
+  }
+
+  WW_DEVICE void copy(const SplitSegment& s, int tile) {
+    const Box box = next_;
+    next_ = find(s, tile + 1);
+    copy_part<kShortKeys>(maps_.k, box);
+    copy_part<kShortValues>(maps_.v, box);
+    ring_.advance();
+  }
+
+ private:
+  struct Box {
+    int page, in_page;
+  };
+
+  WW_DEVICE int row() const { return static_cast<int>(threadIdx.x) * box_tokens_; }
+
+  // Past the last token: page -1, which the engine fills with zeros.
+  WW_DEVICE Box find(const SplitSegment& s, int tile) const {
+    const int token = first_token_ + tile * C::kTokens + row();
+    if (row() >= C::kTokens || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
+    Box box;
+    box.page = page_of_token(p_, s.page_row, token, box.in_page);
+    return box;
+  }
+
+  template <int kPart>
+  WW_DEVICE void copy_part(const CUtensorMap& map, const Box& box) const {
+    const ptx::u32 full = shared_.full(ring_.stage, kPart);
+    ptx::mbarrier_wait(shared_.empty(ring_.stage, kPart), ring_.phase ^ 1);
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(full, C::kTileBytes);
+    __syncwarp();
+    if (row() >= C::kTokens) return;
+    const ptx::u32 target = shared_.tile(ring_.stage, kPart) + row() * 128;
+#pragma unroll
+    for (int column = 0; column < C::kColumnBlocks; ++column) {
+      ptx::tma_load_4d(target + column * C::kColumnBytes, &map, full, column * 64, box.in_page, kv_head_, box.page);
+    }
+  }
+
+  const AttentionParams& p_;
+  const Sm90ShortMaps& maps_;
+  const Sm90ShortShared<C>& shared_;
+  const int box_tokens_;
+  Sm90ShortRing<C> ring_;
+  int kv_head_ = 0;
+  int first_token_ = 0;  // of the segment's tile 0
+  Box next_ = {-1, 0};
+};
+
+// All 128 threads, 16 bytes at a time: pages of a few tokens. Eight threads take 128 bytes of a token.
+template <class C>
+class Sm90ShortGatherProducer {
+ public:
+  WW_DEVICE Sm90ShortGatherProducer(const AttentionParams& p, const Sm90ShortShared<C>& shared) : p_(p), shared_(shared) {}
+
+  WW_DEVICE void begin(const SplitSegment& s, int kv_head) {
+    kv_head_ = kv_head;
+    first_token_ = split_first_token(p_, s.kv_len, s.q_len, C::kTokens);
+    find_tokens(s, s.tile_begin);
+  }
+
+  WW_DEVICE void copy(const SplitSegment& s, int tile) {
+    int64_t from[kPasses];
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) from[i] = from_[i];
+    if (tile + 1 < s.tile_end) find_tokens(s, tile + 1);
+    copy_part<kShortKeys>(p_.k, from);
+    copy_part<kShortValues>(p_.v, from);
+    ring_.advance();
+  }
+
+ private:
+  static constexpr int kPasses = C::kTokens / 16;
+  static WW_DEVICE int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) / 8; }
+
+  // Elements of the pools where the tokens stand; -1: past the last.
+  WW_DEVICE void find_tokens(const SplitSegment& s, int tile) {
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int token = first_token_ + tile * C::kTokens + row(i);
+      from_[i] = -1;
+      if (token >= s.kv_len) continue;
+      int in_page;
+      const int64_t page = page_of_token(p_, s.page_row, token, in_page);
+      from_[i] = page * p_.page_stride + in_page * p_.token_stride + kv_head_ * p_.head_stride;
+    }
+  }
+
+  template <int kPart>
+  WW_DEVICE void copy_part(const void* pool, const int64_t (&from)[kPasses]) const {
+    const int piece = threadIdx.x % 8;
+    ptx::mbarrier_wait(shared_.empty(ring_.stage, kPart), ring_.phase ^ 1);
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const ptx::u32 target = shared_.tile(ring_.stage, kPart) + row(i) * 128 + (piece ^ row(i) % 8) * 16;
+      const char* source = static_cast<const char*>(pool) + max(from[i], int64_t{0}) * 2 + piece * 16;
+#pragma unroll
+      for (int column = 0; column < C::kColumnBlocks; ++column) {
+        ptx::cp_async_16(target + column * C::kColumnBytes, source + column * 128, from[i] >= 0 ? 16 : 0);
+      }
+    }
+    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_.stage, kPart));
+  }
+
+  const AttentionParams& p_;
+  const Sm90ShortShared<C>& shared_;
+  Sm90ShortRing<C> ring_;
+  int kv_head_ = 0;
+  int first_token_ = 0;  // of the segment's tile 0
+  int64_t from_[kPasses];
+};
+
+}  // namespace warpweave::cuda

@@ -1,0 +1,107 @@
+// Shared memory, barriers and rows of the Hopper kernel for short requests (sm90_short.cuh).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+
+#include "attention/backends/fa3/kernels/sm90_variants.h"
+#include "attention/cuda/ptx.h"
+#include "attention/cuda/split_run.cuh"
+
+namespace warpweave::cuda {
+
+WW_DEVICE int split_max_q_len(const AttentionParams& p) { return p.decode_q_len; }
+WW_DEVICE int split_page_row(const AttentionParams&, int request) { return request; }
+// Tiles stand at multiples of their size, so that no box crosses a page.
+WW_DEVICE int split_first_token(const AttentionParams& p, int kv_len, int q_len, int tile_tokens) {
+  return first_visible(kv_len, q_len, p.window_left) / tile_tokens * tile_tokens;
+}
+
+template <class Element_, int kDim_, int kConsumers_, bool kBoxes_>
+struct Sm90ShortConfig {
+  using Element = Element_;
+  static constexpr int kDim = kDim_;
+  static constexpr int kConsumers = kConsumers_;  // warpgroups of 64 rows
+  static constexpr bool kBoxes = kBoxes_;         // the copy engine takes boxes of the pools; else threads gather
+  static constexpr int kTileRows = 64 * kConsumers;
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  static constexpr int kCtasPerSm = kConsumers == 1 ? 2 : 1;
+  // Their sum is what the launch allocates (168 a thread, of two CTAs 128), or setmaxnreg never returns.
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = kConsumers == 1 ? 200 : 224;
+  static constexpr int kTokens = short_tile_tokens(kDim, kConsumers, kBoxes);
+  static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes, in the 128-byte swizzle
+  static constexpr int kColumnBytes = kTokens * 128;  // of a tile of K or V
+  static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
+  static constexpr int kQueryColumnBytes = 64 * 128;  // of a warpgroup's rows
+  static constexpr int kQueryBytes = kConsumers * kColumnBlocks * kQueryColumnBytes;
+  static constexpr int kStages = kDim == 256 ? 2 : kDim == 128 ? 3 : 4;  // of K and V each
+  static constexpr int kRingBytes = kQueryBytes + kStages * 2 * kTileBytes;
+  static constexpr int kSmemBytes = kRingBytes + 512;
+  static_assert(kCtasPerSm * (kSmemBytes + 1024) <= 228 * 1024);
+  static constexpr float kRescaleThreshold = 8;
+};
+
+enum ShortPart { kShortKeys = 0, kShortValues = 1, kShortParts = 2 };
+
+template <class C>
+struct Sm90ShortShared {
+  ptx::u32 q, kv, barriers;
+  SplitCursor<C::kTokens>* cursors;  // [kConsumers]
+
+  // `base` at a multiple of 1024.
+  WW_DEVICE explicit Sm90ShortShared(char* base) {
+    q = ptx::smem_address(base);
+    kv = q + C::kQueryBytes;
+    barriers = q + C::kRingBytes;
+    cursors = reinterpret_cast<SplitCursor<C::kTokens>*>(base + C::kRingBytes + 256);
+    static_assert(2 * C::kStages * kShortParts * 8 <= 256 && C::kConsumers * sizeof(SplitCursor<C::kTokens>) <= 256);
+  }
+  WW_DEVICE ptx::u32 full(int stage, int part) const { return barriers + (stage * kShortParts + part) * 8; }
+  WW_DEVICE ptx::u32 empty(int stage, int part) const { return barriers + ((C::kStages + stage) * kShortParts + part) * 8; }
+  WW_DEVICE ptx::u32 tile(int stage, int part) const { return kv + (stage * kShortParts + part) * C::kTileBytes; }
+  WW_DEVICE ptx::u32 query(int consumer) const { return q + consumer * C::kColumnBlocks * C::kQueryColumnBytes; }
+
+  WW_DEVICE void init_barriers() const {
+    for (int stage = 0; stage < C::kStages; ++stage) {
+      for (int part = 0; part < kShortParts; ++part) {
+        ptx::mbarrier_init(full(stage, part), C::kBoxes ? 1 : 128);
+        ptx::mbarrier_init(empty(stage, part), 4 * C::kConsumers);  // warps
+      }
+    }
+    ptx::mbarrier_init_fence();
+  }
+};
+
+// Where the n-th KV tile of a CTA stands.
+template <class C>
+struct Sm90ShortRing {
+  int stage = 0, phase = 0;
+  WW_DEVICE void advance() {
+    if (++stage == C::kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  WW_DEVICE Sm90ShortRing next() const {
+    Sm90ShortRing after = *this;
+    after.advance();
+    return after;
+  }
+};
+
+// A unit is so many rows (query token, q head of the group) of one kv head; the row tiles of a kv head are neighbours.
+template <class C>
+struct ShortUnit {
+  int kv_head, first_row, rows;  // first_row: of the request and kv head; rows: that it has, none or fewer if the request is shorter
+
+  WW_DEVICE ShortUnit(const AttentionParams& p, const SplitWork& work, int unit, int q_len) {
+    const int row_tiles = work.units / p.num_kv_heads;
+    kv_head = unit / row_tiles;
+    first_row = (unit - kv_head * row_tiles) * C::kTileRows;
+    rows = min(C::kTileRows, q_len * p.group - first_row);
+  }
+};
+
+}  // namespace warpweave::cuda
