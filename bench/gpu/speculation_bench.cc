@@ -37,6 +37,7 @@ constexpr int kVerifyNodes[] = {16, 64}, kVerifyContext = 8192;
 
 struct Setup {
   ServerArgs args;
+  std::string token_map;  // --speculative-token-map, for EAGLE
   Proposer* proposer = nullptr;
   int max_proposals = 0;
 };
@@ -179,6 +180,7 @@ Setup eagle(const Setup& plain, const std::string& head, int steps, double accep
   out.args.speculative_draft_model_path = head;
   out.args.speculative_eagle_topk = 1;
   out.args.speculative_num_steps = steps;
+  out.args.speculative_token_map = plain.token_map;
   out.args.acceptance_dice = share_for(accepted, steps);
   return out;
 }
@@ -244,6 +246,7 @@ int main(int argc, char** argv) {
   }
   Setup plain;
   plain.args = flags->args;
+  plain.token_map = std::exchange(plain.args.speculative_token_map, {});
   plain.args.model_path = argv[1];
   plain.args.load_format = "dummy";
   plain.args.skip_tokenizer_init = true;

@@ -8,11 +8,14 @@
 #include "model/build_decoder.h"
 #include "spec/drafter.h"
 #include "spec/host_draft_model.h"
+#include "spec/token_map.h"
 
 namespace warpweave {
 namespace {
 
 constexpr const char* kPathFlag = "--speculative-draft-model-path";
+constexpr const char* kTokenMapFlag = "--speculative-token-map";
+constexpr size_t kMostTokenMapBytes = size_t{16} << 20;
 constexpr uint64_t kDummySeed = 1;  // other weights than the target's
 constexpr std::string_view kEagleHead = "LlamaForCausalLMEagle";
 
@@ -71,6 +74,19 @@ Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
   return {};
 }
 
+Status read_token_map(const ServerArgs& args, const DraftTarget& target, DraftPlan& plan) {
+  const std::string& path = args.speculative_token_map;
+  if (path.empty()) return {};
+  if (!plan.options.eagle) {
+    return Status::unsupported(fmt::format("{}: EAGLE's head shares the model's vocabulary, of which a map takes a part; a "
+                                           "STANDALONE model has a head of its own; leave it out", kTokenMapFlag), kTokenMapFlag);
+  }
+  auto bytes = read_text_file(path, kMostTokenMapBytes);
+  if (!bytes.ok()) return Status(bytes.status().code(), fmt::format("{}: {}", kTokenMapFlag, bytes.status().message()), kTokenMapFlag);
+  WW_ASSIGN_OR_RETURN(plan.tokens, parse_token_map(*bytes, target.config.vocab_size));
+  return {};
+}
+
 // An EAGLE head's layer is Llama's.
 Status check_gpu_draft(const DraftPlan& plan) {
   ModelConfig config = plan.config;
@@ -116,6 +132,7 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
   WW_RETURN_IF_ERROR(plan.options.eagle ? open_eagle(args, plan)
                                         : open_standalone(args, plan));
   WW_RETURN_IF_ERROR(check_fit(plan, target));
+  WW_RETURN_IF_ERROR(read_token_map(args, target, plan));
   WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
   if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
@@ -149,6 +166,10 @@ Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const Draf
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(draft_cache_shape(plan, limits.num_pages), {}));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   parts.cache_group = plan.cache_group;
+  parts.tokens = plan.tokens;
+  if (!plan.tokens.empty()) {
+    WW_ASSIGN_OR_RETURN(parts.head, target.head_of(plan.tokens, team));
+  }
   auto model = std::make_unique<HostDraftModel>(std::move(parts), plan.options.eagle, target, team);
   return std::make_unique<Drafter>(std::move(model), plan.options, kDraftSlotsPerRequest * limits.max_requests,
                                    plan.cache_group);

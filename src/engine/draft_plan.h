@@ -27,6 +27,7 @@ struct DraftPlan {
   DType dtype = DType::bf16;
   Resolved attention;           // of the draft model's own passes
   DraftOptions options;
+  std::vector<int32_t> tokens;  // EAGLE: what it may guess, ascending; empty: every token
   int cache_group = 0;          // of the target's: the one whose pages all tokens stay in
 };
 

@@ -40,6 +40,7 @@ Result<GpuDrafter> start_gpu_drafter(const DraftPlan& plan, GpuDraftParts parts,
                                      GpuDecoder& target) {
   WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(draft_cache_shape(plan, num_pages)));
   parts.cache = std::make_unique<GpuKvCache>(std::move(cache));
+  parts.tokens = plan.tokens;
   const int num_slots = kDraftSlotsPerRequest * setup.max_requests, level_rows = max_level_rows(plan.options, setup);
   const GpuDraftLimits limits = {.options = plan.options, .max_requests = setup.max_requests, .max_tokens = setup.max_tokens,
                                  .max_level_rows = level_rows,

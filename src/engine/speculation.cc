@@ -37,6 +37,7 @@ Status check_ngram_flags_unset(const ServerArgs& args) {
 Status check_draft_flags_unset(const ServerArgs& args) {
   const char* flag = !args.speculative_draft_model_path.empty()          ? "--speculative-draft-model-path"
                      : !args.speculative_draft_attention_backend.empty() ? "--speculative-draft-attention-backend"
+                     : !args.speculative_token_map.empty()               ? "--speculative-token-map"
                                                                          : nullptr;
   if (flag == nullptr) return {};
   return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm EAGLE or STANDALONE", flag), flag);

@@ -277,7 +277,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--speculative-draft-window-size", "NGRAM, STANDALONE and EAGLE are served without it; leave it out", "", false},
     {"--speculative-moe-a2a-backend", "NGRAM, STANDALONE and EAGLE are served without it; leave it out", "", false},
     {"--speculative-moe-runner-backend", "NGRAM, STANDALONE and EAGLE are served without it; leave it out", "", false},
-    {"--speculative-token-map", "NGRAM, STANDALONE and EAGLE are served without it; leave it out", "", false},
     {"--ssl-ca-certs", "put a TLS proxy in front", "", false},
     {"--ssl-certfile", "put a TLS proxy in front", "", false},
     {"--ssl-keyfile", "put a TLS proxy in front", "", false},

@@ -121,6 +121,7 @@ struct ServerArgs {
   std::string speculative_attention_mode = "prefill";
   std::string speculative_draft_model_path;
   std::string speculative_draft_attention_backend;
+  std::string speculative_token_map;
   std::optional<int> speculative_ngram_min_match_window_size;
   std::optional<int> speculative_ngram_max_match_window_size;
   std::optional<int> speculative_ngram_max_trie_depth;

@@ -72,7 +72,7 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   weights_.lm_head.forward(
       last, {.data = out.values, .row_stride = vocab, .best = changed ? nullptr : out.best}, team);
   if (!changed) return;
-  scale_and_cap(out.values, rows, team);
+  scale_and_cap(out.values, rows, vocab, team);
   if (out.best == nullptr) return;
   team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -82,14 +82,13 @@ void DecoderModel::logits(int64_t first_row, int64_t rows, const LogitsOut& out,
   });
 }
 
-void DecoderModel::scale_and_cap(float* logits, int64_t rows, ThreadTeam& team) const {
-  const int64_t vocab = spec_.vocab_size;
+void DecoderModel::scale_and_cap(float* logits, int64_t rows, int64_t columns, ThreadTeam& team) const {
   if (spec_.logit_scale != 1) {
     team.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
-      scale_inplace(logits + begin * vocab, spec_.logit_scale, (end - begin) * vocab);
+      scale_inplace(logits + begin * columns, spec_.logit_scale, (end - begin) * columns);
     });
   }
-  if (spec_.final_softcap > 0) softcap_inplace(logits, spec_.final_softcap, rows * vocab, team);
+  if (spec_.final_softcap > 0) softcap_inplace(logits, spec_.final_softcap, rows * columns, team);
 }
 
 void DecoderModel::states(int64_t first_row, int64_t rows, float* out, ThreadTeam& team) {
@@ -105,10 +104,25 @@ void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTea
   gather(weights_.lm_head);
 }
 
-void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team) const {
-  weights_.lm_head.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size},
-                           {.data = out, .row_stride = spec_.vocab_size}, team);
-  scale_and_cap(out, count, team);
+void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team, const PackedLinear* head) const {
+  const PackedLinear& product = head != nullptr ? *head : weights_.lm_head;
+  const int64_t columns = product.out_features();
+  product.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size}, {.data = out, .row_stride = columns}, team);
+  scale_and_cap(out, count, columns, team);
+}
+
+Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, ThreadTeam& team) const {
+  if (config_.lm_head_bias) return Status::unsupported("the model's output head has a bias, of which no part can be taken");
+  const int64_t count = static_cast<int64_t>(tokens.size()), cols = spec_.hidden_size;
+  std::vector<float> rows(count * cols);
+  embedding_gather(weights_.lm_head, tokens.data(), count, 1, rows.data(), team);
+  const bool narrow = weights_.lm_head.preferred_input() == DType::bf16;
+  std::vector<uint16_t> narrowed(narrow ? rows.size() : 0);
+  if (narrow) f32_to_bf16_row(rows.data(), static_cast<int64_t>(rows.size()), narrowed.data());
+  const void* const values = narrow ? static_cast<const void*>(narrowed.data()) : rows.data();
+  const TensorView weight = {.data = values, .dtype = narrow ? DType::bf16 : DType::f32, .rank = 2, .shape = {count, cols}};
+  const LinearPart part = {.weight = weight, .bias = {}};
+  return PackedLinear::pack({&part, 1}, {.compute = narrow ? ComputeMode::bf16 : ComputeMode::f32}, team);
 }
 
 void DecoderModel::look_for_nan(int layer, std::string_view part) {

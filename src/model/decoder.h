@@ -83,7 +83,10 @@ class DecoderModel {
   // Embedding and head for a draft model that shares them: [ids, hidden], and [rows, vocab] from rows that no norm
   // is wanted of.
   void embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const;
-  void head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team) const;
+  // `head`: what head_of() gave, whose tokens are then the columns; null: the model's own.
+  void head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team, const PackedLinear* head = nullptr) const;
+  // A copy of the head's rows of these tokens. Errors: `unsupported`, of a head with a bias.
+  Result<PackedLinear> head_of(std::span<const int32_t> tokens, ThreadTeam& team) const;
 
   // Looks after every part of every layer for values that are no finite numbers; costs a pass over
   // the residual stream each.
@@ -99,8 +102,8 @@ class DecoderModel {
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
-  // What follows the product with the head, on its result [rows, vocab].
-  void scale_and_cap(float* logits, int64_t rows, ThreadTeam& team) const;
+  // What follows the product with a head, on its result [rows, columns].
+  void scale_and_cap(float* logits, int64_t rows, int64_t columns, ThreadTeam& team) const;
   void place_inputs();
   void look_for_nan(int layer, std::string_view part);
 

@@ -147,20 +147,20 @@ void GpuDecoder::embed(const ForwardBatch& batch, const GpuFutureTokens& futures
 Status GpuDecoder::write_logits(float* logits) {
   WW_RETURN_IF_ERROR(x_.run_normed(weights_.final_norm, {.linear = &weights_.lm_head, .rows = x_.rows(), .y = logits,
                                                          .y_dtype = DType::f32, .y_stride = spec_.vocab_size}));
-  scale_and_cap(logits, x_.rows(), x_.stream());
+  scale_and_cap(logits, x_.rows() * spec_.vocab_size, x_.stream());
   return {};
 }
 
-void GpuDecoder::scale_and_cap(float* logits, int64_t rows, gpu::Stream stream) {
-  const int64_t count = rows * spec_.vocab_size;
+void GpuDecoder::scale_and_cap(float* logits, int64_t count, gpu::Stream stream) {
   if (spec_.logit_scale != 1) gpu::scale(logits, spec_.logit_scale, count, stream);
   if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, count, stream);
 }
 
-Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream) {
-  WW_RETURN_IF_ERROR(gemm_->run({.linear = &weights_.lm_head, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
-                                 .y_stride = spec_.vocab_size}, stream));
-  scale_and_cap(out, count, stream);
+Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream, const gpu::GpuLinear* head) {
+  const gpu::GpuLinear& product = head != nullptr ? *head : weights_.lm_head;
+  WW_RETURN_IF_ERROR(gemm_->run({.linear = &product, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
+                                 .y_stride = product.out_features}, stream));
+  scale_and_cap(out, count * product.out_features, stream);
   return {};
 }
 

@@ -79,8 +79,9 @@ class GpuDecoder {
   DType dtype() const { return dtype_; }
   const GpuDecoderWeights& weights() const { return weights_; }
   float embedding_scale() const { return spec_.embedding_scale; }
-  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of.
-  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream);
+  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. `head`: some of the head's
+  // rows, which are then the columns; null: all.
+  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream, const gpu::GpuLinear* head = nullptr);
 
  private:
   GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,
@@ -95,8 +96,8 @@ class GpuDecoder {
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
   Status write_logits(float* logits);
-  // What follows the product with the head, on its result [rows, vocab].
-  void scale_and_cap(float* logits, int64_t rows, gpu::Stream stream);
+  // What follows the product with a head, on so many of its values.
+  void scale_and_cap(float* logits, int64_t count, gpu::Stream stream);
   Status write_hidden();
 
   ModelConfig config_;

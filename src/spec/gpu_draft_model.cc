@@ -36,13 +36,14 @@ Result<std::unique_ptr<GpuDraftModel>> GpuDraftModel::create(GpuDraftParts parts
 Status GpuDraftModel::reserve() {
   constexpr std::string_view kWhat = "drafts; lower --max-running-requests or --speculative-eagle-topk";
   const size_t element = dtype_info(target_.dtype()).block_bytes;
-  const size_t hidden = parts_.model->config().hidden_size, vocab = target_.config().vocab_size;
+  const size_t hidden = parts_.model->config().hidden_size;
+  if (!parts_.tokens.empty()) WW_RETURN_IF_ERROR(reserve_head());
   const size_t level_rows = limits_.max_level_rows;
   max_choices_ = limits_.max_level_rows * limits_.options.topk * (limits_.options.num_steps + 1);
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(arrays_bytes(limits_), kWhat));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(sizeof(int32_t) * limits_.max_requests *
                                                           limits_.max_pages_per_request, kWhat));
-  WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * vocab * sizeof(float), kWhat));
+  WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * head_columns() * sizeof(float), kWhat));
   WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
   WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
   if (limits_.options.eagle) {
@@ -55,6 +56,26 @@ Status GpuDraftModel::reserve() {
     WW_ASSIGN_OR_RETURN(staging.read, create_event());
   }
   WW_ASSIGN_OR_RETURN(chosen_, create_event());
+  return {};
+}
+
+Status GpuDraftModel::reserve_head() {
+  const gpu::GpuLinear& whole = target_.weights().lm_head;
+  if (whole.scales != nullptr || whole.bias != nullptr) {
+    return Status::unsupported("--speculative-token-map: the model's output head is quantized or has a bias; leave the map out",
+                               "--speculative-token-map");
+  }
+  const auto count = static_cast<int64_t>(parts_.tokens.size());
+  const int64_t row_bytes = whole.in_features * dtype_info(whole.dtype).block_bytes;
+  WW_ASSIGN_OR_RETURN(tokens_, DeviceBuffer::allocate(count * sizeof(int32_t), "--speculative-token-map"));
+  WW_ASSIGN_OR_RETURN(head_rows_, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, "--speculative-token-map"));
+  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(tokens_.as<void>(), parts_.tokens.data(), count * sizeof(int32_t),
+                                          cudaMemcpyHostToDevice, stream_), "--speculative-token-map");
+  gpu::gather_rows(whole.weight, tokens_.as<int32_t>(), count, row_bytes, head_rows_.as<void>(), stream_);
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_), "--speculative-token-map");
+  head_ = whole;
+  head_.weight = head_rows_.as<void>();
+  head_.out_features = count;
   return {};
 }
 
@@ -146,7 +167,7 @@ Status GpuDraftModel::forward_eagle(const DraftPass& pass, const ForwardBatch& b
   if (wanted == 0) return {};
   gpu::keep_rows({.x = parts_.model->last_rows(), .rows = wanted, .cols = hidden, .dtype = dtype, .out = last_rows_.as<void>(),
                   .kept = kept_.as<void>(), .keep = arrays.keep}, stream_);
-  return target_.head_logits(last_rows_.as<void>(), wanted, logits_.as<float>(), stream_);
+  return target_.head_logits(last_rows_.as<void>(), wanted, logits_.as<float>(), stream_, head_.empty() ? nullptr : &head_);
 }
 
 Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays& arrays) {
@@ -166,8 +187,8 @@ Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
   WW_RETURN_IF_ERROR(upload(pass, batch, arrays));
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
   WW_RETURN_IF_ERROR(limits_.options.eagle ? forward_eagle(pass, batch, arrays) : forward_standalone(batch, arrays));
-  gpu::top_choices({.logits = logits_.as<float>(), .rows = wanted, .vocab_size = target_.config().vocab_size,
-                    .topk = pass.topk, .out = choices_.as<DraftChoice>() + num_choices_}, stream_);
+  gpu::top_choices({.logits = logits_.as<float>(), .rows = wanted, .vocab_size = static_cast<int>(head_columns()),
+                    .tokens = head_.empty() ? nullptr : tokens_.as<int32_t>(), .topk = pass.topk, .out = choices_.as<DraftChoice>() + num_choices_}, stream_);
   num_choices_ += choices;
   return cuda_status(cudaPeekAtLastError(), "a pass of the draft model");
 }

@@ -19,6 +19,7 @@ struct GpuDraftParts {
   std::unique_ptr<GpuDecoder> model;
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<GpuKvCache> cache;
+  std::vector<int32_t> tokens;        // EAGLE: what it may guess, ascending; empty: every token
 };
 
 struct GpuDraftLimits {
@@ -66,6 +67,8 @@ class GpuDraftModel : public DraftModel {
   GpuDraftModel(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target, cudaStream_t stream)
       : parts_(std::move(parts)), limits_(limits), target_(target), stream_(stream) {}
   Status reserve();
+  Status reserve_head();
+  int64_t head_columns() const { return head_.empty() ? target_.config().vocab_size : head_.out_features; }
   template <typename T>
   const T* put(std::span<const T> values);
   Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
@@ -88,7 +91,9 @@ class GpuDraftModel : public DraftModel {
   DeviceBuffer inputs_;               // EAGLE: [max_tokens, 2 * hidden], what fc multiplies
   DeviceBuffer last_rows_;            // EAGLE: [max_level_rows, hidden]
   DeviceBuffer kept_;                 // EAGLE: [max_kept_rows, hidden]
-  DeviceBuffer logits_;               // [max_level_rows, vocab]
+  DeviceBuffer tokens_, head_rows_;   // with parts_.tokens: these, and a copy of their rows of the target's head
+  gpu::GpuLinear head_;               // over head_rows_
+  DeviceBuffer logits_;               // [max_level_rows, head_columns()]
   DeviceBuffer choices_;              // [max_choices]
   PinnedBuffer host_choices_;
   CudaEvent chosen_;

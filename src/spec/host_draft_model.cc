@@ -79,10 +79,10 @@ Status HostDraftModel::run(const DraftPass& pass, const BatchBuilder& step) {
   WW_RETURN_IF_ERROR(parts_.model->forward_from(eagle_ ? x_.data() : nullptr, batch, *parts_.cache, *parts_.attention, team_));
   const auto wanted = static_cast<int64_t>(pass.logits_rows.size());
   if (wanted == 0) return {};
-  const size_t vocab = target_.config().vocab_size;
+  const size_t vocab = parts_.tokens.empty() ? target_.config().vocab_size : parts_.tokens.size();
   if (logits_.size() < wanted * vocab) logits_.resize(wanted * vocab);
   if (eagle_) {
-    target_.head_logits(parts_.model->last_rows(), wanted, logits_.data(), team_);
+    target_.head_logits(parts_.model->last_rows(), wanted, logits_.data(), team_, parts_.tokens.empty() ? nullptr : &parts_.head);
     keep_rows(pass);
   } else {
     parts_.model->logits(0, wanted, {.values = logits_.data()}, team_);
@@ -90,6 +90,9 @@ Status HostDraftModel::run(const DraftPass& pass, const BatchBuilder& step) {
   for (int64_t row = 0; row < wanted; ++row) {
     top_choices({logits_.data() + row * vocab, vocab}, pass.topk, row_choices_);
     row_choices_.resize(pass.topk, {0, kImpossibleChoice});  // where the vocabulary is smaller
+    if (!parts_.tokens.empty()) {
+      for (DraftChoice& choice : row_choices_) choice.token = parts_.tokens[choice.token];
+    }
     choices_.insert(choices_.end(), row_choices_.begin(), row_choices_.end());
   }
   return {};

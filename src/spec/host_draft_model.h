@@ -16,6 +16,8 @@ struct HostDraftParts {
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<KvCache> cache;
   int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
+  std::vector<int32_t> tokens;       // EAGLE: what it may guess, ascending; empty: every token
+  PackedLinear head;                 // DecoderModel::head_of(tokens)
 };
 
 class HostDraftModel : public DraftModel {

@@ -261,6 +261,54 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
   }
 }
 
+// Half of the tokens may be guessed: fewer guesses are right, and the text is the same.
+TEST(TokenMap, ChangesWhatIsGuessedAndNothingElse) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  ServerArgs args = small_args(16);
+  ServedModel plain = serve(args);
+  const auto asked = questions(plain);
+  const auto expected = ask(plain, asked);
+  const std::string map = testing::TempDir() + "/even_tokens.json";
+  nlohmann::json ids;
+  for (int id = 0; id < plain.engine->info().vocab_size; id += 2) ids.push_back(id);
+  std::ofstream(map) << ids;
+  for (const int topk : {1, 4}) {
+    set_algorithm("EAGLE", topk, args);
+    args.speculative_num_steps = 3;
+    double accepted[2] = {};
+    for (const bool mapped : {false, true}) {
+      args.speculative_token_map = mapped ? map : "";
+      ServedModel served = serve(args);
+      expect_same(ask(served, asked), expected, asked);
+      accepted[mapped] = served.engine->stats().speculation->accept_length();
+    }
+    EXPECT_GT(accepted[true], 1.05) << "the guessed columns stand for their tokens";
+    EXPECT_LT(accepted[true], accepted[false]);
+  }
+}
+
+TEST(TokenMap, IsRefusedWhereItMeansNothing) {
+  ServerArgs args = small_args(16);
+  args.model_path = "models/tale-llama";
+  args.device = "cpu";
+  args.speculative_token_map = "models/tale-llama/config.json";
+  const auto refusal = [&] {
+    const auto served = create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {}});
+    EXPECT_FALSE(served.ok());
+    return served.ok() ? Status() : served.status();
+  };
+  EXPECT_EQ(refusal().field(), "--speculative-token-map");
+  for (const char* algorithm : {"STANDALONE", "NGRAM"}) {
+    args.speculative_draft_model_path.clear();
+    set_algorithm(algorithm, 1, args);
+    EXPECT_EQ(refusal().field(), "--speculative-token-map") << algorithm;
+  }
+  set_algorithm("EAGLE", 1, args);
+  EXPECT_NE(refusal().message().find("no list of token ids"), std::string::npos);
+  args.speculative_token_map = "no/such/file";
+  EXPECT_EQ(refusal().field(), "--speculative-token-map");
+}
+
 // A draft model that is the model itself is always right: every guess for a greedy text is kept.
 TEST(RightDrafts, AreAllKept) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;

@@ -15,6 +15,7 @@ struct TopChoicesCall {
   const float* logits = nullptr;          // [rows, vocab_size]
   int rows = 0;
   int vocab_size = 0;
+  const int32_t* tokens = nullptr;        // [vocab_size] what the columns are, or null: themselves
   int topk = 1;
   DraftChoice* out = nullptr;             // [rows, topk]
 };

@@ -60,8 +60,8 @@ __device__ float block_log_sum(float largest, float sum, TopShared& shared) {
   return largest + logf(sum);
 }
 
-__global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* logits, int vocab_size, int topk,
-                                                                  DraftChoice* out) {
+__global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* logits, int vocab_size,
+                                                                  const int32_t* tokens, int topk, DraftChoice* out) {
   __shared__ TopShared shared;
   const float* const row = logits + int64_t{blockIdx.x} * vocab_size;
   unsigned long long best = 0;
@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* l
   for (int k = 0;; ++k) {
     if (threadIdx.x == 0) {
       DraftChoice& choice = out[int64_t{blockIdx.x} * topk + k];
-      choice.token = key == 0 ? 0 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+      const int column = key == 0 ? 0 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+      choice.token = tokens != nullptr ? tokens[column] : column;
       choice.logprob = key == 0 ? kImpossibleChoice : value_of(key) - log_sum;
     }
     if (k + 1 == topk) return;

@@ -22,7 +22,8 @@ void expect_as_on_the_cpu(const std::vector<float>& logits, int topk, Order orde
   std::vector<float> matrix(vocab_size, 1e9f);  // another row, before it
   matrix.insert(matrix.end(), logits.begin(), logits.end());
   std::vector<DraftChoice> got(3 * topk, DraftChoice{-7, 7});
-  host_cta::run(kTopThreads, order, [&] { top_choices_kernel(matrix.data(), vocab_size, topk, got.data()); }, {1, 0});
+  const int32_t* const tokens = nullptr;
+  host_cta::run(kTopThreads, order, [&] { top_choices_kernel(matrix.data(), vocab_size, tokens, topk, got.data()); }, {1, 0});
   std::vector<DraftChoice> expected;
   warpweave::top_choices(logits, topk, expected);
   expected.resize(topk, {0, kImpossibleChoice});
@@ -61,6 +62,15 @@ TEST(TopChoices, WhatIsNoNumberIsImpossible) {
   logits[900] = 1;
   expect_as_on_the_cpu(logits, 4, Order::ascending);
   expect_as_on_the_cpu(std::vector<float>(1200, kNan), 2, Order::ascending);
+}
+
+TEST(TopChoices, ColumnsMayStandForTokens) {
+  const std::vector<float> logits = {0, 3, 1};
+  const std::vector<int32_t> tokens = {7, 90, 5000};
+  std::vector<DraftChoice> got(2);
+  host_cta::run(kTopThreads, Order::ascending, [&] { top_choices_kernel(logits.data(), 3, tokens.data(), 2, got.data()); });
+  EXPECT_EQ(got[0].token, 90);
+  EXPECT_EQ(got[1].token, 5000);
 }
 
 }  // namespace
