@@ -57,6 +57,19 @@ def test_llama_index(base):
     assert "".join(piece.delta or "" for piece in llm.stream_complete("Once"))
 
 
+def test_llama_index_tools_and_structured_output(base):
+    like = pytest.importorskip("llama_index.llms.openai_like")
+    from llama_index.core.prompts import PromptTemplate
+    from llama_index.core.tools import FunctionTool
+
+    llm = like.OpenAILike(model="tale", api_base=base, api_key="none", is_chat_model=True, is_function_calling_model=True,
+                          max_tokens=100, context_window=1024)
+    tool = FunctionTool.from_defaults(fn=lambda city: city, name="weather", description="Weather", fn_schema=Weather)
+    calls = llm.get_tool_calls_from_response(llm.chat_with_tools([tool], user_msg="Weather?", tool_required=True))
+    assert calls[0].tool_name == "weather" and calls[0].tool_kwargs["city"] in ("Paris", "Rome")
+    assert isinstance(llm.structured_predict(Weather, PromptTemplate("Weather?"), llm_kwargs={"tool_required": True}), Weather)
+
+
 def test_litellm(base):
     litellm = pytest.importorskip("litellm")
     tools = [{"type": "function", "function": {"name": "weather", "parameters": Weather.model_json_schema()}}]
@@ -136,3 +149,13 @@ def test_guidance(base):
     with guidance.assistant():
         model += guidance.gen("answer", max_tokens=8)
     assert model["answer"]
+
+
+def test_guidance_json(base):
+    guidance = pytest.importorskip("guidance")
+    model = guidance.models.OpenAI("tale", base_url=base, api_key="none", echo=False)
+    with guidance.user():
+        model += "Weather?"
+    with guidance.assistant():
+        model += guidance.json(name="answer", schema=Weather)
+    assert Weather.model_validate_json(model["answer"]).city in City
