@@ -268,6 +268,7 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
 }
 
 void EngineCore::publish(DeviceStep& device_step) {
+  grammar_masks_.wake();  // all tokens of the step are sampled
   last_overhead_us_ = device_step.overhead_us;
   count_step(device_step);
   count_proposals(device_step);

@@ -87,32 +87,30 @@ Automaton::FrameId Automaton::intern_frame(std::vector<Item>* returns) {
   std::sort(returns->begin(), returns->end());
   returns->erase(std::unique(returns->begin(), returns->end()), returns->end());
   const uint64_t hash = hash_items(*returns, 7);
-  const auto [begin, end] = frames_by_hash_.equal_range(hash);
-  for (auto at = begin; at != end; ++at) {
-    if (std::ranges::equal(returns_of(at->second), *returns)) return at->second;
-  }
+  const int32_t known = frames_by_hash_.find(hash, [&](int32_t frame) {
+    return std::ranges::equal(returns_of(static_cast<FrameId>(frame)), *returns);
+  });
+  if (known != IdTable::kNone) return static_cast<FrameId>(known);
   const FrameId frame = store_frame(*returns);
-  frames_by_hash_.emplace(hash, frame);
+  frames_by_hash_.insert(hash, static_cast<int32_t>(frame));
   return frame;
 }
 
 // The config of the sorted contents of kernel_.
 ConfigId Automaton::intern_kernel() {
   const uint64_t hash = hash_items(kernel_, 3);
-  const auto [begin, end] = configs_by_hash_.equal_range(hash);
-  for (auto at = begin; at != end; ++at) {
-    const Config& config = configs_[at->second];
-    if (std::ranges::equal(std::span(kernels_).subspan(config.kernel_begin, config.kernel_count), kernel_)) {
-      return at->second;
-    }
-  }
+  const ConfigId known = configs_by_hash_.find(hash, [&](ConfigId id) {
+    const Config& config = configs_[id];
+    return std::ranges::equal(std::span(kernels_).subspan(config.kernel_begin, config.kernel_count), kernel_);
+  });
+  if (known != IdTable::kNone) return known;
   const auto id = static_cast<ConfigId>(configs_.size());
   Config config;
   config.kernel_begin = static_cast<uint32_t>(kernels_.size());
   config.kernel_count = static_cast<uint32_t>(kernel_.size());
   kernels_.insert(kernels_.end(), kernel_.begin(), kernel_.end());
   configs_.push_back(config);
-  configs_by_hash_.emplace(hash, id);
+  configs_by_hash_.insert(hash, id);
   if (id % kRowsPerBlock == 0) {
     rows_.push_back(std::make_unique_for_overwrite<int32_t[]>(kRowsPerBlock * num_classes_));
   }
@@ -237,7 +235,8 @@ void Automaton::share_group(size_t first_scan) {
     std::sort(form[i].begin(), form[i].end());
     hash = hash_items(form[i], mix(hash, group_.members[i]));
   }
-  const auto equal = [&](FrameId other) {
+  const auto equal = [&](int32_t stored) {
+    const auto other = static_cast<FrameId>(stored);
     for (FrameId i = 0; i < count; ++i) {
       const std::span<const Item> returns = returns_of(other + i);
       if (returns.size() != form[i].size()) return false;
@@ -249,11 +248,9 @@ void Automaton::share_group(size_t first_scan) {
     }
     return true;
   };
-  const auto [begin, end] = groups_by_hash_.equal_range(hash);
-  for (auto at = begin; at != end; ++at) {
-    if (!equal(at->second)) continue;
+  if (const int32_t known = groups_by_hash_.find(hash, equal); known != IdTable::kNone) {
     const auto move = [&](FrameId* frame) {
-      if (*frame >= first) *frame = at->second + (*frame - first);
+      if (*frame >= first) *frame = static_cast<FrameId>(known) + (*frame - first);
     };
     for (size_t i = first_scan; i < scans_.size(); ++i) move(&scans_[i].frame);
     for (const uint32_t order : pending_) {
@@ -270,7 +267,7 @@ void Automaton::share_group(size_t first_scan) {
     frames_[first + i].returns_count = static_cast<uint32_t>(form[i].size());
     returns_.insert(returns_.end(), form[i].begin(), form[i].end());
   }
-  groups_by_hash_.emplace(hash, first);
+  groups_by_hash_.insert(hash, static_cast<int32_t>(first));
 }
 
 void Automaton::run_items() {
@@ -359,7 +356,7 @@ Automaton::FrameId Automaton::adopt_frame(const Automaton& other, FrameId frame,
   frames_[mine].returns_begin = static_cast<uint32_t>(returns_.size());
   frames_[mine].returns_count = static_cast<uint32_t>(returns.size());
   returns_.insert(returns_.end(), returns.begin(), returns.end());
-  frames_by_hash_.emplace(hash_items(returns, 7), mine);
+  frames_by_hash_.insert(hash_items(returns, 7), static_cast<int32_t>(mine));
   return mine;
 }
 
@@ -377,10 +374,10 @@ ConfigId Automaton::adopt(const Automaton& other, ConfigId id, FrameMemo* memo) 
 }
 
 size_t Automaton::memory_bytes() const {
-  constexpr size_t kTableEntry = 40;
-  return configs_.size() * (sizeof(Config) + kTableEntry) +
+  return configs_.size() * sizeof(Config) + configs_by_hash_.memory_bytes() + frames_by_hash_.memory_bytes() +
+         groups_by_hash_.memory_bytes() +
          rows_.size() * kRowsPerBlock * num_classes_ * sizeof(int32_t) + kernels_.size() * sizeof(Item) +
-         scans_.size() * sizeof(Scan) + frames_.size() * (sizeof(Frame) + kTableEntry) +
+         scans_.size() * sizeof(Scan) + frames_.size() * sizeof(Frame) +
          returns_.size() * sizeof(Item) + successors_.size() * sizeof(Successor) + masks_bytes_;
 }
 

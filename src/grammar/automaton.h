@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "grammar/grammar.h"
+#include "grammar/id_table.h"
 #include "grammar/vocabulary.h"
 
 namespace warpweave::grammar {
@@ -178,9 +179,7 @@ class Automaton {
   std::vector<Scan> scans_;
   std::vector<Frame> frames_;
   std::vector<Item> returns_;
-  std::unordered_multimap<uint64_t, ConfigId> configs_by_hash_;
-  std::unordered_multimap<uint64_t, FrameId> frames_by_hash_;
-  std::unordered_multimap<uint64_t, FrameId> groups_by_hash_;
+  IdTable configs_by_hash_, frames_by_hash_, groups_by_hash_;
   std::unordered_map<ConfigId, CachedMask> masks_;
   size_t masks_bytes_ = 0;
   std::vector<Successor> successors_;  // by config, as far as they were asked for

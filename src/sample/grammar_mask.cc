@@ -1,12 +1,29 @@
 #include "sample/grammar_mask.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <limits>
 
 namespace warpweave {
 
 using grammar::GrammarMatcher;
+
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// For the logits of a word's 32 tokens; without branches, so that the compiler makes it of vectors.
+void mask_word(uint32_t word, float* logits) {
+  static constexpr auto kBits = [] {
+    std::array<uint32_t, 32> bits{};
+    for (size_t i = 0; i < bits.size(); ++i) bits[i] = 1u << i;
+    return bits;
+  }();
+  for (size_t i = 0; i < kBits.size(); ++i) logits[i] = (word & kBits[i]) != 0 ? logits[i] : kNever;
+}
+
+}  // namespace
 
 // Shared with the mask thread, so that a request may end while its mask is being made.
 struct GrammarMask::Work {
@@ -47,6 +64,7 @@ struct GrammarMask::Work {
 GrammarMask::GrammarMask(std::shared_ptr<const grammar::CompiledGrammar> grammar, GrammarMaskThread* thread)
     : work_(std::make_shared<Work>(std::move(grammar))), thread_(thread) {
   queue();
+  if (thread_ != nullptr) thread_->wake();
 }
 
 GrammarMask::~GrammarMask() = default;
@@ -57,11 +75,8 @@ void GrammarMask::queue() {
     std::lock_guard lock(work_->mutex);
     work_->state = Work::State::queued;
   }
-  {
-    std::lock_guard lock(thread_->mutex_);
-    thread_->queue_.push_back(work_);
-  }
-  thread_->changed_.notify_one();
+  std::lock_guard lock(thread_->mutex_);
+  thread_->queue_.push_back(work_);
 }
 
 // Afterwards the mask is made and nobody else touches the work.
@@ -99,16 +114,14 @@ void GrammarMask::accept(int32_t token_id) {
 
 void GrammarMask::apply(std::span<float> logits) {
   await();
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
   if (!work_->valid) return std::fill(logits.begin(), logits.end(), kNever);
   const size_t masked = std::min(logits.size(), work_->matcher.grammar().vocabulary().size());
-  for (size_t first = 0; first < masked; first += 32) {
-    const uint32_t word = work_->mask[first / 32];
-    if (word == ~0u) continue;
-    const size_t end = std::min(first + 32, masked);
-    for (size_t id = first; id < end; ++id) {
-      if ((word >> (id - first) & 1) == 0) logits[id] = kNever;
-    }
+  const size_t whole_words = masked / 32;
+  for (size_t i = 0; i < whole_words; ++i) {
+    if (work_->mask[i] != ~0u) mask_word(work_->mask[i], &logits[32 * i]);
+  }
+  for (size_t id = 32 * whole_words; id < masked; ++id) {
+    if ((work_->mask[id / 32] >> (id % 32) & 1) == 0) logits[id] = kNever;
   }
   std::fill(logits.begin() + static_cast<std::ptrdiff_t>(masked), logits.end(), kNever);
 }

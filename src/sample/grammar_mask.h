@@ -1,9 +1,10 @@
 // A request's grammar while its tokens are sampled: what came, and the mask of what may come next,
 // made ahead by another thread while the device computes.
 //
-// accept() says that a token was sampled and returns at once; apply() waits for the mask of this
-// request alone, or makes it itself when the other thread has not begun. One thread at a time calls
-// reset(), accept() and apply(); GrammarMaskThread works beside it.
+// accept() says that a token was sampled and returns at once; the thread begins with it when it is
+// woken. apply() waits for the mask of this request alone, or makes it itself when the other thread
+// has not begun. One thread at a time calls reset(), accept() and apply(); GrammarMaskThread works
+// beside it.
 #pragma once
 
 #include <condition_variable>
@@ -50,6 +51,9 @@ class GrammarMaskThread {
  public:
   GrammarMaskThread();
   ~GrammarMaskThread();
+
+  // Begins with what was accepted since: once for all tokens of a step, as waking a thread costs more than a mask.
+  void wake() { changed_.notify_one(); }
 
  private:
   friend class GrammarMask;

@@ -40,6 +40,7 @@ Sampled sample_text(GrammarMaskThread* thread, float temperature, int reset_at, 
     SampleRow row{.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(step), .logprob_ids = {}};
     SampledRow out;
     sampler.sample({&row, 1}, {logits, {&best, 1}, static_cast<int>(logits.size())}, {&out, 1});
+    if (thread != nullptr) thread->wake();
     if (out.token_id == vocab - 1) {
       Sampled done{"", true};
       for (const int32_t id : ids) done.text += compiled->vocabulary().token(id);
@@ -75,6 +76,7 @@ TEST(GrammarMask, RequestsMayGoWhileTheirMasksAreMade) {
     std::vector<float> logits(compiled->vocabulary().size());
     if (i % 2) mask.apply(logits);
     if (i % 3 == 0) mask.accept('{');
+    if (i % 2 == 0) thread.wake();
   }
 }
 
