@@ -97,6 +97,9 @@ class AttentionBackend {
   virtual Status init_cuda_graph_state(const GraphLimits& limits);
   virtual Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch);
   virtual Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch);
+  // Whether steps that verify drafts (target_verify) are captured as decode steps are: with lengths and masks of the
+  // batch's device arrays alone.
+  virtual bool captures_verification() const { return false; }
 };
 
 // Everything a backend may need at creation.

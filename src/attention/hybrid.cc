@@ -74,7 +74,8 @@ Status HybridAttnBackend::forward_decode(const ForwardBatch& batch, const Attent
 
 // The decode child is always captured; the prefill child only when it verifies.
 Status HybridAttnBackend::init_cuda_graph_state(const GraphLimits& limits) {
-  return decode_->init_cuda_graph_state(limits);
+  WW_RETURN_IF_ERROR(decode_->init_cuda_graph_state(limits));
+  return verify_with_decode_ || !prefill_->captures_verification() ? Status() : prefill_->init_cuda_graph_state(limits);
 }
 Status HybridAttnBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
   return child_for(batch.mode).init_forward_metadata_capture_cuda_graph(batch);

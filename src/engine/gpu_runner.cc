@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 #include "ops/elementwise.h"
 #include "sample/cuda/gpu_sampler.h"
@@ -16,6 +18,8 @@ using gpu::PageTableRun;
 using gpu::SampleRowParams;
 
 constexpr int kTuningForwards = 2;
+// Larger steps take the GPU longer than the host takes to launch their kernels.
+constexpr int kMostGraphRows = 512;
 
 double us_since(SteadyClock::time_point& last) {
   const auto now = SteadyClock::now();
@@ -45,7 +49,7 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
   started = SteadyClock::now();
   for (int batch_size : options.graph_batch_sizes) {
     if (elapsed_s() > options.graph_budget_s) break;
-    WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, out->graph_for(batch_size, out->flights_[0]));
+    WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, out->graph_for({.requests = batch_size}, out->flights_[0]));
     if (graph == nullptr) break;
   }
   if (!options.graph_batch_sizes.empty()) {
@@ -98,6 +102,7 @@ Status GpuRunner::reserve() {
   if (options_.graph_batch_sizes.empty()) return {};
   GraphLimits limits;
   limits.max_batch_size = limits.max_tokens = options_.graph_batch_sizes.back();
+  if (options_.max_proposals > 0) limits.max_tokens = std::max(limits.max_tokens, kMostGraphRows);
   limits.max_pages_per_request = options_.max_pages_per_request;
   return parts_.attention->init_cuda_graph_state(limits);
 }
@@ -146,25 +151,23 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
 
   if (parts_.drafter != nullptr) WW_RETURN_IF_ERROR(draft(step, flight));
   const ForwardBatch& built = step.builder.batch();
-  const int graph_size = graph_size_for(step);
+  const GraphShape graph_shape = graph_shape_for(step);
   cudaGraphExec_t graph = nullptr;
-  if (graph_size > 0) {
-    WW_ASSIGN_OR_RETURN(graph, graph_for(graph_size, flight));
+  if (graph_shape.requests > 0) {
+    WW_ASSIGN_OR_RETURN(graph, graph_for(graph_shape, flight));
   }
-  StepShape shape = shape_of_step(step);
-  if (graph != nullptr) shape = shape_of(graph_size, graph_size, graph_size, graph_size);
+  const StepShape shape = graph != nullptr ? shape_of_graph(graph_shape) : shape_of_step(step);
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
   ForwardBatch batch;
   auto clock = SteadyClock::now();
   WW_RETURN_IF_ERROR(upload(&step, shape, flight, batch));
   flight.staging_us = us_since(clock);
-  float* logits = logits_.as<float>();
+  WW_ASSIGN_OR_RETURN(float* const logits, logits_memory(shape.logits_rows));
   if (graph != nullptr) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_replay_cuda_graph(batch));
     flight.metadata_us = us_since(clock);
     WW_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph, stream()), "launching a graph");
   } else {
-    WW_ASSIGN_OR_RETURN(logits, logits_memory(shape.logits_rows));
     clock = SteadyClock::now();
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
     flight.metadata_us = us_since(clock);
@@ -185,7 +188,8 @@ StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
   StepShape shape = shape_of(built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
                              static_cast<int>(step.sample_rows.size()));
   shape.mask_words = built.tree_mask_words;
-  if (!step.proposals.empty()) shape.samples = shape.logits_rows;
+  shape.proposals = !step.proposals.empty();
+  if (shape.proposals) shape.samples = shape.logits_rows;
   return shape;
 }
 
@@ -215,24 +219,40 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
   return cuda_status(cudaPeekAtLastError(), "sampling");
 }
 
-// The smallest graph that holds a decode step, or 0: it runs without one.
-int GpuRunner::graph_size_for(const DeviceStep& step) const {
+// The smallest graph that holds the step: of decode, or of proposals that are as many for every request.
+GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const ForwardBatch& batch = step.builder.batch();
-  if (batch.mode != ForwardMode::decode || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens) return 0;
+  const bool verifies = batch.mode == ForwardMode::target_verify && parts_.attention->captures_verification();
+  if ((batch.mode != ForwardMode::decode && !verifies) || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
+      batch.num_tokens != batch.num_reqs * batch.max_q_len) {
+    return {};
+  }
   const auto& sizes = options_.graph_batch_sizes;
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), batch.num_reqs);
-  return size == sizes.end() ? 0 : *size;
+  if (size == sizes.end()) return {};
+  const GraphShape out = {*size, batch.max_q_len, batch.tree_mask_words};
+  const int rows = out.requests * out.q_len;
+  return verifies && rows > std::min(kMostGraphRows, options_.max_tokens) ? GraphShape{} : out;
 }
 
-Result<cudaGraphExec_t> GpuRunner::graph_for(int batch_size, Flight& flight) {
-  if (const auto found = graphs_.find(batch_size); found != graphs_.end()) return found->second.get();
-  const Status captured = capture(batch_size, flight);
+StepShape GpuRunner::shape_of_graph(const GraphShape& graph) const {
+  const int rows = graph.requests * graph.q_len;
+  StepShape out = shape_of(rows, graph.requests, rows, rows);
+  out.mask_words = graph.mask_words;
+  out.proposals = graph.q_len > 1;
+  return out;
+}
+
+Result<cudaGraphExec_t> GpuRunner::graph_for(const GraphShape& shape, Flight& flight) {
+  if (const auto found = graphs_.find(shape); found != graphs_.end()) return found->second.get();
+  const Status captured = capture(shape, flight);
   if (!captured.ok()) {
     cudaGetLastError();
-    LOG_WARN("no CUDA graph for batch size {}, its steps run without: {}", batch_size, captured.message());
-    graphs_[batch_size];
+    LOG_WARN("no CUDA graph for batch size {}{}, its steps run without: {}", shape.requests,
+             shape.q_len > 1 ? fmt::format(" with {} rows a request", shape.q_len) : "", captured.message());
+    graphs_[shape];
   }
-  return graphs_[batch_size].get();
+  return graphs_[shape].get();
 }
 
 // One prefill of padding, whose layers try the products' algorithms.
@@ -250,14 +270,15 @@ Status GpuRunner::tune_prefill(int tokens) {
 
 // First runs the batch for real, all padding, while the products try their algorithms: what is
 // loaded or allocated on first use must not happen inside a capture.
-Status GpuRunner::capture(int batch_size, Flight& flight) {
-  const StepShape shape = shape_of(batch_size, batch_size, batch_size, batch_size);
+Status GpuRunner::capture(const GraphShape& graph_shape, Flight& flight) {
+  const StepShape shape = shape_of_graph(graph_shape);
+  WW_ASSIGN_OR_RETURN(float* const logits, logits_memory(shape.logits_rows));
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
   parts_.model->gemm().start_tuning();
   for (int i = 0; i < kTuningForwards; ++i) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_capture_cuda_graph(batch));
-    WW_RETURN_IF_ERROR(run_model(batch, shape, logits_.as<float>()));
+    WW_RETURN_IF_ERROR(run_model(batch, shape, logits));
   }
   parts_.model->gemm().stop_tuning();
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a trial run");
@@ -265,14 +286,14 @@ Status GpuRunner::capture(int batch_size, Flight& flight) {
   CudaGraph graph;
   WW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), "capturing a graph");
   Status status = parts_.attention->init_forward_metadata_capture_cuda_graph(batch);
-  if (status.ok()) status = forward(batch, shape, logits_.as<float>());
+  if (status.ok()) status = forward(batch, shape, logits);
   const cudaError_t ended = cudaStreamEndCapture(stream(), graph.out());
   WW_RETURN_IF_ERROR(status);
   WW_CUDA_RETURN_IF_ERROR(ended, "capturing a graph");
   CudaGraphExec exec;
   WW_CUDA_RETURN_IF_ERROR(cudaGraphInstantiate(exec.out(), graph.get(), 0), "instantiating a graph");
   WW_CUDA_RETURN_IF_ERROR(cudaGraphUpload(exec.get(), stream()), "uploading a graph");
-  graphs_[batch_size] = std::move(exec);
+  graphs_[graph_shape] = std::move(exec);
   return {};
 }
 

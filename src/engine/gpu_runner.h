@@ -3,7 +3,8 @@
 // reads them; one small copy brings them to the host for wait().
 //
 // Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
-// kv_slots -1 and kv_lens 0, so they write nothing and see nothing. A step that needs logits on the
+// kv_slots -1 and kv_lens 0, so they write nothing and see nothing. So do steps that verify as many proposals of every
+// request, where the attention backend can (AttentionBackend::captures_verification). A step that needs logits on the
 // host (penalties, biases, logprobs) is sampled there and waited for in launch(). With a draft model launch() waits for the
 // drafts, too, and for the step before, whose rows the draft model is shown when it is done.
 // One thread calls everything.
@@ -76,6 +77,13 @@ class GpuRunner : public DeviceRunner {
     bool follows = false;        // the step before was still running at launch
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };
+  // The steps that a graph runs: so many requests at most, each of so many rows.
+  struct GraphShape {
+    int requests = 0;            // 0: none, the step runs without a graph
+    int q_len = 1;               // above 1: of proposals
+    int mask_words = 0;          // of their tree mask
+    auto operator<=>(const GraphShape&) const = default;
+  };
   // What the device's page tables hold in a row.
   struct TableRow {
     RequestId id = kNoRequest;
@@ -101,9 +109,10 @@ class GpuRunner : public DeviceRunner {
   void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
   Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits);
   Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
-  int graph_size_for(const DeviceStep& step) const;
-  Result<cudaGraphExec_t> graph_for(int batch_size, Flight& flight);
-  Status capture(int batch_size, Flight& flight);
+  GraphShape graph_shape_for(const DeviceStep& step) const;
+  StepShape shape_of_graph(const GraphShape& graph) const;
+  Result<cudaGraphExec_t> graph_for(const GraphShape& shape, Flight& flight);
+  Status capture(const GraphShape& shape, Flight& flight);
   Status tune_prefill(int tokens);
   Result<float*> logits_memory(int rows);
   Status sample_on_host(DeviceStep& step, Flight& flight, const float* logits);
@@ -130,8 +139,8 @@ class GpuRunner : public DeviceRunner {
   std::vector<TableRow> table_rows_;
   DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row
   DeviceBuffer logits_;               // [max_requests, vocab]
-  DeviceBuffer large_logits_;         // for steps that want more rows (prompt logprobs)
-  std::map<int, CudaGraphExec> graphs_;  // by batch size; null: could not be captured
+  DeviceBuffer large_logits_;         // for steps that want more rows (prompt logprobs, proposals)
+  std::map<GraphShape, CudaGraphExec> graphs_;  // null: could not be captured
   std::vector<gpu::PageTableRun> runs_;
   std::vector<int32_t> run_values_;
   std::vector<CacheGroupArrays> groups_;  // of the batch at hand

@@ -72,7 +72,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   const auto kv_lens = array_at<int32_t>(block, shape.kv_lens(), shape.requests);
   const auto logits_rows = array_at<int32_t>(block, shape.wanted_rows(), shape.logits_rows);
   const auto samples = array_at<SampleRowParams>(block, shape.sample_rows(), shape.samples);
-  // Padding: a request of one row that sees nothing.
+  // Padding: requests of as many rows as the others have, which see nothing.
   const auto put = [](std::span<const int32_t> from, std::span<int32_t> to, int32_t padding) {
     std::copy(from.begin(), from.end(), to.begin());
     std::fill(to.begin() + from.size(), to.end(), padding);
@@ -85,15 +85,16 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   put(built.kv_lens, kv_lens, 0);
   put(built.q_indptr, q_indptr, 0);
   const auto tree_mask = array_at<uint32_t>(block, shape.tree_mask(), shape.tokens * shape.mask_words);
-  std::copy_n(built.tree_mask.begin(), tree_mask.size(), tree_mask.begin());
+  std::copy(built.tree_mask.begin(), built.tree_mask.end(), tree_mask.begin());
+  std::fill(tree_mask.begin() + built.tree_mask.size(), tree_mask.end(), 0);
   for (size_t i = std::max<size_t>(built.q_indptr.size(), 1); i < q_indptr.size(); ++i) {
-    q_indptr[i] = q_indptr[i - 1] + 1;
+    q_indptr[i] = q_indptr[i - 1] + shape.tokens / shape.requests;
   }
   if (step == nullptr) {  // a trial: equal rows would draw less power than real ones, and run faster
     for (int i = 0; i < shape.tokens; ++i) input_ids[i] = i % parts_.model->config().vocab_size;
   }
-  if (step == nullptr && shape.requests == 1 && shape.tokens > 1) {  // a prefill: sees page 0 again and again
-    q_indptr[1] = kv_lens[0] = shape.tokens;
+  if (step == nullptr && shape.requests == 1 && shape.tokens > 1 && !shape.proposals) {  // a prefill: sees page 0 again and again
+    kv_lens[0] = shape.tokens;
   }
   if (shape.states) fill_states(built, shape, block);
   put(built.logits_rows, logits_rows, 0);
@@ -109,6 +110,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   batch.q_indptr = q_indptr;
   batch.kv_lens = kv_lens;
   batch.logits_rows = logits_rows;
+  batch.tree_mask = tree_mask;
 }
 
 // Padding has no slot; a request whose rows begin at position 0 starts from nothing.
@@ -157,13 +159,13 @@ void GpuRunner::fill_groups(const DeviceStep* step, const StepShape& shape, std:
 // The rest of what `batch` says: its sizes, and where its arrays are on the GPU.
 void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const {
   batch.mode = step != nullptr                     ? step->builder.batch().mode
+               : shape.proposals                ? ForwardMode::target_verify
                : shape.tokens == shape.requests ? ForwardMode::decode
                                                 : ForwardMode::extend;
   batch.num_reqs = shape.requests;
   batch.num_tokens = shape.tokens;
-  batch.max_q_len = step != nullptr ? step->builder.batch().max_q_len : shape.tokens - shape.requests + 1;
+  batch.max_q_len = step != nullptr ? step->builder.batch().max_q_len : shape.tokens / shape.requests;
   if (shape.mask_words > 0) {
-    batch.tree_mask = step->builder.batch().tree_mask;
     batch.tree_mask_words = shape.mask_words;
     batch.device.tree_mask = device_array<uint32_t>(arrays_, shape.tree_mask());
   }

@@ -96,6 +96,7 @@ Result<float*> GpuRunner::logits_memory(int rows) {
   if (needed > large_logits_.size_bytes()) {
     WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "waiting for a step");
     large_logits_ = DeviceBuffer();
+    std::erase_if(graphs_, [](const auto& graph) { return graph.first.q_len > 1; });  // they write to what was there
     WW_ASSIGN_OR_RETURN(large_logits_, DeviceBuffer::allocate(needed, "logits of prompt tokens; lower "
                                                               "--chunked-prefill-size or --mem-fraction-static"));
   }

@@ -19,6 +19,7 @@ struct StepShape {
   int groups = 1;  // of the cache
   int mask_words = 0;  // of a token's row of the tree mask
   bool states = false;  // requests have slots of recurrent states
+  bool proposals = false;  // every token's row is sampled: of a step that verifies proposals
 
   // Byte offsets of the arrays, each a multiple of 16.
   size_t input_ids() const { return 0; }

@@ -423,6 +423,13 @@ ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelSha
   return copies;
 }
 
+// Before larger memory takes its place.
+Status PagedCudaBackend::retire(DeviceBuffer& memory, cudaStream_t stream) {
+  if (graph_tokens_ == 0) return cuda_status(cudaStreamSynchronize(stream), "extend plan");
+  if (memory.size_bytes() > 0) outgrown_.push_back(std::exchange(memory, {}));
+  return {};
+}
+
 Status PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape& shape,
                                     const AttentionParams& p, ExtendLayout layout, const SmShares& shares) {
   assert(layout.tile_rows > 0);
@@ -443,12 +450,12 @@ Status PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape
                                     std::max(batch.num_reqs, graph_requests_));
     const size_t bytes = static_cast<size_t>(room + kHeaderItems) * sizeof(ExtendItem);
     if (plan.items.size_bytes() < bytes) {
-      WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream), "extend plan");
+      WW_RETURN_IF_ERROR(retire(plan.items, stream));
       WW_ASSIGN_OR_RETURN(plan.items, DeviceBuffer::allocate(bytes + bytes / 2, "attention worklist"));
     }
     const size_t list_bytes = sizeof(ExtendCopyBlock) * blocks + sizeof(int32_t) * (p.num_requests + p.num_kv_heads);
     if (blocks > 0 && plan.copy_lists.size_bytes() < list_bytes) {
-      WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream), "extend plan");
+      WW_RETURN_IF_ERROR(retire(plan.copy_lists, stream));
       WW_ASSIGN_OR_RETURN(plan.copy_lists, DeviceBuffer::allocate(list_bytes + list_bytes / 2, "attention worklist"));
     }
     plan.made = true;

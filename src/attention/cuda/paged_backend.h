@@ -112,6 +112,7 @@ class PagedCudaBackend : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
+  bool captures_verification() const override { return caps_.graph_capture && !deterministic_; }
 
  private:
   // Plans of this forward: made or not, for what, and the memory they are made in.
@@ -177,6 +178,7 @@ class PagedCudaBackend : public AttentionBackend {
                           const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
   Status run_short(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p, const ShortLayout& layout);
+  Status retire(DeviceBuffer& memory, cudaStream_t stream);
   Status reserve_fixed(FixedPlan& plan, int pieces);
   Status run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
   // Whether there is no error.

@@ -96,14 +96,18 @@ class Sm90ShortGatherProducer {
   WW_DEVICE void begin(const SplitSegment& s, int kv_head) {
     kv_head_ = kv_head;
     first_token_ = split_first_token(p_, s.kv_len, s.q_len, C::kTokens);
-    find_tokens(s, s.tile_begin);
+    find_pages(s, s.tile_begin);
   }
 
   WW_DEVICE void copy(const SplitSegment& s, int tile) {
-    int64_t from[kPasses];
+    int64_t from[kPasses];  // elements of the pools where the tokens stand; -1: past the last
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i) from[i] = from_[i];
-    if (tile + 1 < s.tile_end) find_tokens(s, tile + 1);
+    for (int i = 0; i < kPasses; ++i) {
+      const int token = token_of(tile, i), in_page = token - page_index(p_, token) * p_.page_size;
+      const int64_t at = pages_[i] * p_.page_stride + in_page * p_.token_stride + kv_head_ * p_.head_stride;
+      from[i] = token < s.kv_len ? at : -1;
+    }
+    if (tile + 1 < s.tile_end) find_pages(s, tile + 1);
     copy_part<kShortKeys>(p_.k, from);
     copy_part<kShortValues>(p_.v, from);
     ring_.advance();
@@ -112,17 +116,14 @@ class Sm90ShortGatherProducer {
  private:
   static constexpr int kPasses = C::kTokens / 16;
   static WW_DEVICE int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) / 8; }
+  WW_DEVICE int token_of(int tile, int pass) const { return first_token_ + tile * C::kTokens + row(pass); }
 
-  // Elements of the pools where the tokens stand; -1: past the last.
-  WW_DEVICE void find_tokens(const SplitSegment& s, int tile) {
+  // Apart from what is computed of them, so that the loads are under way while the tile before is copied.
+  WW_DEVICE void find_pages(const SplitSegment& s, int tile) {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
-      const int token = first_token_ + tile * C::kTokens + row(i);
-      from_[i] = -1;
-      if (token >= s.kv_len) continue;
-      int in_page;
-      const int64_t page = page_of_token(p_, s.page_row, token, in_page);
-      from_[i] = page * p_.page_stride + in_page * p_.token_stride + kv_head_ * p_.head_stride;
+      const int token = token_of(tile, i);
+      if (token < s.kv_len) pages_[i] = page_at(p_, s.page_row, page_index(p_, token));
     }
   }
 
@@ -147,7 +148,7 @@ class Sm90ShortGatherProducer {
   Sm90ShortRing<C> ring_;
   int kv_head_ = 0;
   int first_token_ = 0;  // of the segment's tile 0
-  int64_t from_[kPasses];
+  int32_t pages_[kPasses] = {};
 };
 
 }  // namespace warpweave::cuda

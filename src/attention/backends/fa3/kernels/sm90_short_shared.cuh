@@ -18,6 +18,13 @@ WW_DEVICE int split_first_token(const AttentionParams& p, int kv_len, int q_len,
   return first_visible(kv_len, q_len, p.window_left) / tile_tokens * tile_tokens;
 }
 
+// As many as shared memory holds.
+constexpr int short_stages(int head_dim, int consumers, int tile_tokens) {
+  if (head_dim == 256) return 2;
+  if (head_dim == 64) return 4;
+  return consumers == 2 && tile_tokens == 64 ? 6 : 3;
+}
+
 template <class Element_, int kDim_, int kConsumers_, bool kBoxes_>
 struct Sm90ShortConfig {
   using Element = Element_;
@@ -36,7 +43,7 @@ struct Sm90ShortConfig {
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
   static constexpr int kQueryColumnBytes = 64 * 128;  // of a warpgroup's rows
   static constexpr int kQueryBytes = kConsumers * kColumnBlocks * kQueryColumnBytes;
-  static constexpr int kStages = kDim == 256 ? 2 : kDim == 128 ? 3 : 4;  // of K and V each
+  static constexpr int kStages = short_stages(kDim, kConsumers, kTokens);  // of K and V each
   static constexpr int kRingBytes = kQueryBytes + kStages * 2 * kTileBytes;
   static constexpr int kSmemBytes = kRingBytes + 512;
   static_assert(kCtasPerSm * (kSmemBytes + 1024) <= 228 * 1024);

@@ -1,0 +1,70 @@
+# Planted bugs in speculation: each mutant is a copy of one source file with one change, linked in front of the library;
+# its test passes when planted_bug_check finds other texts, or fewer right guesses.
+function(spec_mutant NAME FILE FROM TO)
+  set(source ${PROJECT_SOURCE_DIR}/src/${FILE})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(READ ${source} text)
+  string(FIND "${text}" "${FROM}" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "tests/spec/mutants.cmake: mutant ${NAME} no longer finds its line in ${FILE}")
+  endif()
+  string(REPLACE "${FROM}" "${TO}" text "${text}")
+  set(mutated ${CMAKE_CURRENT_BINARY_DIR}/mutants/${NAME}.cc)
+  file(CONFIGURE OUTPUT ${mutated} CONTENT "${text}" @ONLY)
+  add_executable(spec_mutant_${NAME} ${mutated} $<TARGET_OBJECTS:planted_bug_objects>)
+  target_compile_options(spec_mutant_${NAME} PRIVATE -O1)
+  target_link_libraries(spec_mutant_${NAME} PRIVATE ww_engine GTest::gtest)
+  add_test(NAME spec_mutant_${NAME} COMMAND spec_mutant_${NAME} --expect-failure WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(spec_mutant_${NAME} PROPERTIES TIMEOUT 120)
+endfunction()
+
+add_library(planted_bug_objects OBJECT planted_bug_check.cc)
+target_link_libraries(planted_bug_objects PUBLIC ww_engine GTest::gtest)
+add_executable(planted_bug_check $<TARGET_OBJECTS:planted_bug_objects>)
+target_link_libraries(planted_bug_check PRIVATE ww_engine GTest::gtest)
+add_test(NAME planted_bug_check COMMAND planted_bug_check WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+
+# What the target sees.
+spec_mutant(sibling_is_seen batch/batch_builder.cc
+  [[mask[seen / 32] |= 1u << (seen % 32);]]
+  [[mask[seen / 32] |= 1u << (seen % 32); if (seen > 1) mask[(seen - 1) / 32] |= 1u << ((seen - 1) % 32);]])
+spec_mutant(parent_is_not_seen batch/batch_builder.cc
+  [[seen = proposal.parent(seen)]]
+  [[seen = 0]])
+spec_mutant(positions_by_row batch/batch_builder.cc
+  [[positions_[node_0] + proposal.depth(node)]]
+  [[positions_[node_0] + node]])
+spec_mutant(ngram_positions_by_row batch/batch_builder.cc
+  [[row.start + proposal.depth(node)]]
+  [[row.start + node]])
+# What is kept of it.
+spec_mutant(rejected_kv_stays engine/device_worker.cc
+  [[parts_.cache->copy_tokens(from, to, 1); });]]
+  [[(void)from, (void)to; });]])
+spec_mutant(accepted_kv_goes_the_other_way engine/device_worker.cc
+  [[parts_.cache->copy_tokens(from, to, 1); });]]
+  [[parts_.cache->copy_tokens(to, from, 1); });]])
+spec_mutant(bonus_from_the_row_before engine/verify.cc
+  [[row.logits_row = walk.logits_row(slot);]]
+  [[row.logits_row = walk.logits_row(slot) - (walk.depth(slot) > 0);]])
+spec_mutant(drawn_for_another_position engine/verify.cc
+  [[row.position += walk.depth(slot);]]
+  [[]])
+spec_mutant(accepted_nodes_in_another_order engine/verify.cc
+  [[path.nodes.push_back(next);]]
+  [[path.nodes.push_back(static_cast<int>(path.nodes.size()));]])
+# What drafts read: fewer are right.
+spec_mutant(draft_writes_one_slot_of_a_page spec/drafter.cc
+  [[* page_size + position % page_size;]]
+  [[* page_size;]])
+spec_mutant(tree_goes_on_from_one_state spec/drafter.cc
+  [[one.topk, pass_.keep[row]);]]
+  [[one.topk, pass_.keep[0]);]])
+spec_mutant(draft_goes_on_from_its_first_guess spec/drafter.cc
+  [[-1 - one.choices.back()]]
+  [[-1 - one.choices.front()]])
+spec_mutant(first_guesses_of_another_request spec/drafter.cc
+  [[choices.subspan(i * options_.topk, options_.topk);
+    own]]
+  [[choices.subspan(0, options_.topk);
+    own]])
