@@ -20,12 +20,19 @@ WW_DEVICE float mla_kv_scale(const MlaParams& p) {
   return kFormat == MlaFormat::e4m3 && p.kv_scale != nullptr ? __ldg(p.kv_scale) : 1.0f;
 }
 
-// Where a token stands in the pool.
-WW_DEVICE const char* mla_token(const MlaParams& p, int page_row, int token) {
-  const int index = p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
-  const int page = __ldg(p.page_table + static_cast<int64_t>(page_row) * p.page_table_stride + index);
+// Where a token stands in the pool. In two steps, so that a page can be asked for before it is needed.
+WW_DEVICE int mla_page_index(const MlaParams& p, int token) {
+  return p.page_shift >= 0 ? token >> p.page_shift : token / p.page_size;
+}
+WW_DEVICE int mla_page(const MlaParams& p, int page_row, int token) {
+  return __ldg(p.page_table + static_cast<int64_t>(page_row) * p.page_table_stride + mla_page_index(p, token));
+}
+WW_DEVICE const char* mla_token_of(const MlaParams& p, int page, int token) {
   return static_cast<const char*>(p.kv) + page * p.page_stride_bytes +
-         (token - index * p.page_size) * p.token_stride_bytes;
+         (token - mla_page_index(p, token) * p.page_size) * p.token_stride_bytes;
+}
+WW_DEVICE const char* mla_token(const MlaParams& p, int page_row, int token) {
+  return mla_token_of(p, mla_page(p, page_row, token), token);
 }
 
 // What a row of a request sees: tokens below `end`, and of the new tokens, where there is a tree mask, those it names.

@@ -15,16 +15,19 @@ class Sm90MlaFp8Producer {
  public:
   WW_DEVICE Sm90MlaFp8Producer(const MlaParams& p, const Sm90MlaShared<C>& shared) : p_(p), shared_(shared) {}
 
-  // Loads run two quarters of the latent columns ahead of the stores.
+  // Loads run two quarters of the latent columns ahead of the stores, page numbers a tile ahead of the loads.
   WW_DEVICE void run(const SplitWork& work) {
     MlaCursor& cursor = shared_.cursors[2];
     if (threadIdx.x == 0) cursor.run.begin(work, blockIdx.x);
     Quarter a, b;
     while (next_segment(cursor, work)) {
+      find_pages(first_);
+      put_pages();
       ptx::grid_dependency_wait();  // the newest tokens
       load(a, kMlaRightPart, 0);
       for (; left_ > 0; --left_) {
         load(b, kMlaRightPart, 1);
+        if (left_ > 1) find_pages(first_ + C::kTokens);
         wait_empty(kMlaRopePart);
         if constexpr (kScaled) {
           copy_rope();
@@ -42,7 +45,8 @@ class Sm90MlaFp8Producer {
         store(a, kMlaLeftPart, 0);
         if (left_ > 1) {
           first_ += C::kTokens;
-          load(a, kMlaRightPart, 0);
+          put_pages();
+              load(a, kMlaRightPart, 0);
         }
         store(b, kMlaLeftPart, 1);
         publish(kMlaLeftPart);
@@ -79,6 +83,21 @@ class Sm90MlaFp8Producer {
     return cursor.segment.tile_end >= 0;
   }
 
+  // The pages of a tile's tokens: one thread asks for one, and all read them from shared memory when they are there.
+  WW_DEVICE void find_pages(int first) {
+    const int token = first + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < C::kTokens && token < kv_len_) page_ = mla_page(p_, page_row_, token);
+  }
+  WW_DEVICE void put_pages() {
+    pages_ = shared_.pages(pages_ == shared_.pages(0) ? 1 : 0);
+    if (threadIdx.x < C::kTokens) ptx::store_shared_4(pages_ + threadIdx.x * 4, static_cast<ptx::u32>(page_));
+    ptx::named_barrier_sync(kOwnBarrier, 128);
+  }
+  // Of the tile that begins at first_.
+  WW_DEVICE const char* token_at(int row) const {
+    return mla_token_of(p_, static_cast<int>(ptx::load_shared_4(pages_ + row * 4)), first_ + row);
+  }
+
   WW_DEVICE void load(Quarter& x, int part, int quarter) const {
     const int piece = (part == kMlaRightPart ? 16 : 0) + threadIdx.x % 16;
 #pragma unroll
@@ -87,7 +106,7 @@ class Sm90MlaFp8Producer {
       x.codes[i] = make_uint4(0, 0, 0, 0);
       x.scales[i] = 0;
       if (token >= kv_len_) continue;
-      const char* from = mla_token(p_, page_row_, token);
+      const char* from = token_at(row(quarter, i));
       x.codes[i] = ptx::load_once_16(from + piece * 16);
       if constexpr (kScaled) x.scales[i] = *reinterpret_cast<const float*>(from + kMlaLatentDim + piece / 8 * 4);
     }
@@ -100,7 +119,7 @@ class Sm90MlaFp8Producer {
     for (int i = 0; i < 4; ++i) {
       const int row = i * 16 + static_cast<int>(threadIdx.x) / 8, token = first_ + row;
       const bool has = token < kv_len_;
-      const char* from = has ? mla_token(p_, page_row_, token) + kMlaLatentDim + kScaleBytes + piece * 16
+      const char* from = has ? token_at(row) + kMlaLatentDim + kScaleBytes + piece * 16
                              : static_cast<const char*>(p_.kv);
       ptx::cp_async_16(shared_.tile(ring_.stage()) + 8 * C::kColumnBytes + row * 128 + (piece ^ row % 8) * 16, from,
                        has ? 16 : 0);
@@ -155,10 +174,9 @@ class Sm90MlaFp8Producer {
   WW_DEVICE void widen_rope() const {
 #pragma unroll 1
     for (int i = 0; i < 2; ++i) {
-      const int token = first_ + rope_row(i);
       uint4 codes = make_uint4(0, 0, 0, 0);
-      if (token < kv_len_) {
-        codes = ptx::load_once_16(mla_token(p_, page_row_, token) + kMlaLatentDim + threadIdx.x % 4 * 16);
+      if (first_ + rope_row(i) < kv_len_) {
+        codes = ptx::load_once_16(token_at(rope_row(i)) + kMlaLatentDim + threadIdx.x % 4 * 16);
       }
       store_codes(codes, factor_of(1.0f), rope_row(i), 32 + static_cast<int>(threadIdx.x) % 4);
     }
@@ -177,6 +195,8 @@ class Sm90MlaFp8Producer {
   MlaRing ring_;
   int page_row_ = 0, kv_len_ = 0, first_ = 0;  // `first_`: the tile's first token
   int left_ = 0;                              // tiles of the segment
+  int32_t page_ = 0;                          // on its way
+  ptx::u32 pages_ = 0;                        // of the tile's tokens, in shared memory
 };
 
 }  // namespace warpweave::cuda

@@ -89,13 +89,16 @@ class Sm90MlaGatherProducer {
     run.begin(work, blockIdx.x);
     SplitSegment s;
     while (run.next(p_, work, s)) {
-      find_tokens(s, s.tile_begin);
+      find_pages(s, s.tile_begin);
       ptx::grid_dependency_wait();
       for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
         const char* from[kPasses];
 #pragma unroll
-        for (int i = 0; i < kPasses; ++i) from[i] = from_[i];
-        if (tile + 1 < s.tile_end) find_tokens(s, tile + 1);
+        for (int i = 0; i < kPasses; ++i) {
+          const int token = tile * C::kTokens + row(i);
+          from[i] = token < s.kv_len ? mla_token_of(p_, pages_[i], token) : nullptr;
+        }
+        if (tile + 1 < s.tile_end) find_pages(s, tile + 1);
         copy<kMlaRopePart>(from);
         copy<kMlaRightPart>(from);
         copy<kMlaLeftPart>(from);
@@ -108,11 +111,12 @@ class Sm90MlaGatherProducer {
   static constexpr int kPasses = C::kTokens / 16;
   static WW_DEVICE int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) / 8; }
 
-  WW_DEVICE void find_tokens(const SplitSegment& s, int tile) {
+  // Apart from what is computed of them, so that the loads are under way while the tile before is copied.
+  WW_DEVICE void find_pages(const SplitSegment& s, int tile) {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int token = tile * C::kTokens + row(i);
-      from_[i] = token < s.kv_len ? mla_token(p_, s.page_row, token) : nullptr;
+      if (token < s.kv_len) pages_[i] = mla_page(p_, s.page_row, token);
     }
   }
 
@@ -136,7 +140,7 @@ class Sm90MlaGatherProducer {
   const MlaParams& p_;
   const Sm90MlaShared<C>& shared_;
   MlaRing ring_;
-  const char* from_[kPasses];
+  int32_t pages_[kPasses] = {};
 };
 
 }  // namespace warpweave::cuda

@@ -30,7 +30,8 @@ struct Sm90MlaConfig {
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
   static constexpr int kStages = 2;
   static constexpr int kProbabilityBytes = kRows * kTokens * 2;
-  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + 1024;
+  static constexpr int kPagesBytes = kFormat == MlaFormat::same16 ? 0 : 2 * kTokens * 4;  // of two tiles' tokens
+  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + kPagesBytes + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
 };
@@ -60,6 +61,8 @@ struct Sm90MlaShared {
   WW_DEVICE ptx::u32 empty(int stage, int part) const {
     return barriers + ((C::kStages + stage) * kMlaParts + part) * 8;
   }
+  // [kTokens] of 4 bytes, the copying one's; `buffer` 0 or 1.
+  WW_DEVICE ptx::u32 pages(int buffer) const { return barriers + 512 + buffer * C::kTokens * 4; }
   WW_DEVICE ptx::u32 tile(int stage) const { return kv + stage * C::kTileBytes; }
 
   WW_DEVICE void init_barriers() const {
