@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -316,8 +317,11 @@ Status write_recording(const Recording& recording, const std::string& path) {
                static_cast<std::streamsize>(array.size() * sizeof(array[0])));
   });
   file.close();
-  if (!file) return Status::resource_exhausted(path + ": cannot be written");
-  return {};
+  if (file) return {};
+  // A part of a recording is none. What is no file, such as /dev/full, stays.
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+  return Status::resource_exhausted(path + ": cannot be written; a folder with room that this user may write to is needed");
 }
 
 Result<Recording> parse_recording(std::string_view bytes) {

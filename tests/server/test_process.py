@@ -228,6 +228,39 @@ def test_a_full_disk_under_the_log_ends_nothing(tmp_path):
         end(process)
 
 
+def test_a_full_disk_under_a_dump_ends_nothing_and_leaves_no_part_of_one(tmp_path):
+    def tiny_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    dump, traces = tmp_path / "batch.wwb", tmp_path / "traces"
+    process, port = start("--device", "cpu", "--dump-batch", "2", "--dump-batch-file", str(dump), "--profile-dir",
+                          str(traces), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=tiny_files)
+    wait_until("ready", lambda: healthy(port))
+    assert ask(port, "POST", "/start_profile", {})[0] == 200
+    for _ in range(2):  # the recorded forward is in the first
+        status, text, _ = ask(port, "POST", "/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 50}})
+        assert status == 200 and json.loads(text)["meta_info"]["completion_tokens"] > 0
+    status, text, _ = ask(port, "POST", "/stop_profile", {})
+    assert status == 500 and "--profile-dir" in text
+    assert healthy(port)
+    process.terminate()
+    said = process.communicate(timeout=PATIENCE_S)[0].decode()
+    assert process.returncode == 0
+    assert re.search(r"--dump-batch 2: .*batch\.wwb.*cannot be written", said), said
+    assert not dump.exists()
+    assert list(traces.iterdir()) == []
+
+
+def test_a_dump_into_a_full_device_leaves_the_device():
+    process, port = start("--device", "cpu", "--dump-batch", "1", "--dump-batch-file", "/dev/full",
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until("ready", lambda: healthy(port))
+    assert ask(port, "POST", "/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 5}})[0] == 200
+    process.terminate()
+    assert "/dev/full" in process.communicate(timeout=PATIENCE_S)[0].decode()
+    assert process.returncode == 0 and os.path.exists("/dev/full")
+
+
 def test_started_without_standard_streams():
     def close_all():
         for fd in (0, 1, 2):
