@@ -80,9 +80,17 @@ Result<std::vector<int32_t>> PromptEncoder::encode(std::string_view text, const 
 }
 
 Status PromptEncoder::accept(std::vector<int32_t>* ids, const std::string& field) {
-  if (truncate_tokens_ && ids->size() > static_cast<size_t>(*truncate_tokens_)) {
-    ids->erase(ids->begin(), ids->end() - *truncate_tokens_);
+  if (!truncate_tokens_) return count(ids->size(), field);
+  const size_t context = static_cast<size_t>(api_.info().context_len);
+  const size_t most = std::max(kMaxRequestTokens, context * kTruncatedContexts);
+  whole_tokens_ += ids->size();
+  if (whole_tokens_ > most) {
+    return Status::invalid_argument(
+        fmt::format("The prompts up to {} have {} tokens before truncate_prompt_tokens cuts them, but at most {} are "
+                    "allowed in one request; send several requests.", field, whole_tokens_, most),
+        field);
   }
+  if (ids->size() > static_cast<size_t>(*truncate_tokens_)) ids->erase(ids->begin(), ids->end() - *truncate_tokens_);
   return count(ids->size(), field);
 }
 

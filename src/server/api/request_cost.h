@@ -35,7 +35,8 @@ class PromptEncoder {
   const Api& api_;
   const size_t n_;
   const std::optional<int> truncate_tokens_;
-  size_t tokens_ = 0;  // of all sequences
+  size_t tokens_ = 0;        // of all sequences
+  size_t whole_tokens_ = 0;  // of all prompts, before they are truncated: one text may stand in many prompts
 };
 
 // A text to ids, for an endpoint where it may be longer than the context.

@@ -69,6 +69,32 @@ TEST(RequestCost, PromptTokensOfAllSequencesAreBounded) {
   EXPECT_TRUE(api.engine().submitted().empty());
 }
 
+// A short body that names one long query for many items: what is cut away counts too.
+TEST(RequestCost, TokensThatTruncationCutsAwayAreBounded) {
+  TestApi api;
+  const auto score = [&](const std::string& query, const std::string& item, size_t items) {
+    std::string list;
+    for (size_t i = 0; i < items; ++i) list += (i > 0 ? "," : "") + item;
+    return api.post("/v1/score", "{\"query\": " + query + ", \"items\": [" + list +
+                                     "], \"label_token_ids\": [1], \"truncate_prompt_tokens\": 1}");
+  };
+  std::string ids = "[1", words = "\"a";
+  for (int i = 0; i < 15'000; ++i) {
+    ids += ",1";
+    words += " a";
+  }
+  ids += "]";
+  words += "\"";
+  EXPECT_EQ(score(ids, "[2]", 100).status, 200);
+  EXPECT_EQ(score(words, "\"b\"", 10).status, 200);
+  for (const auto& [query, item] : {std::pair{ids, "[2]"}, {words, "\"b\""}}) {
+    const Reply reply = score(query, item, 1000);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_NE(reply.body.find("truncate_prompt_tokens"), std::string::npos) << reply.body.substr(0, 300);
+    EXPECT_EQ(reply.json()["error"]["param"], "items[279]");  // 4 Mi tokens
+  }
+}
+
 TEST(RequestCost, LogprobsOfPromptsAreBounded) {
   TestApiOptions options;
   options.args.max_logprob_values = 2000;
