@@ -124,7 +124,7 @@ void Automaton::add_kernel(const Item& item) {
     kernel_.push_back(item);
     return;
   }
-  if (!seen_.insert(item)) return;
+  if (!seen_.insert(item) || !spend(1 + returns_of(item.frame).size())) return;
   for (const Item& to : returns_of(item.frame)) add_kernel(to);
 }
 
@@ -140,12 +140,10 @@ ConfigId Automaton::expand(ConfigId config, uint8_t byte) {
   }
   std::sort(kernel_.begin(), kernel_.end());
   kernel_.erase(std::unique(kernel_.begin(), kernel_.end()), kernel_.end());
-  ConfigId next = kDead;
-  if (kernel_.size() > limits_.max_ambiguity || memory_bytes() > 3 * limits_.max_automaton_bytes) {
-    exhausted_ = true;
-  } else if (!kernel_.empty()) {
-    next = intern_kernel();
-  }
+  // A text with more parses at once, or a mask with more states, than the limits allow goes no further.
+  const bool within = spend(1 + from.scans_count + 2 * kernel_.size()) && kernel_.size() <= limits_.max_ambiguity &&
+                      memory_bytes() <= 3 * limits_.max_automaton_bytes;
+  const ConfigId next = within && !kernel_.empty() ? intern_kernel() : kDead;
   row(config)[classes_[byte]] = next;
   return next;
 }
@@ -180,6 +178,7 @@ void Automaton::close(ConfigId id) {
 
 void Automaton::enter_rule(uint32_t order) {
   std::vector<Item>& returns = callers_[order];
+  spend(returns.size());
   const FrameId frame = intern_frame(&returns);
   returns.clear();
   if (frames_[frame].depth > limits_.max_depth) return;
@@ -218,6 +217,7 @@ void Automaton::call_in_group(uint32_t order, const Item& returned) {
     }
   }
   std::vector<Item>& returns = group_.returns[at];
+  if (!spend(1 + at / 8 + returns.size() / 8)) return;
   if (std::find(returns.begin(), returns.end(), returned) == returns.end()) returns.push_back(returned);
 }
 
@@ -274,6 +274,7 @@ void Automaton::run_items() {
   while (!work_.empty()) {
     const Item item = work_.back();
     work_.pop_back();
+    if (!spend(1)) continue;
     visit(item);
   }
 }
@@ -284,6 +285,7 @@ void Automaton::visit(const Item& item) {
   if (state.accepting) {
     // A rule entered in this closure ends without a byte: its callers went on already (nullable).
     if (item.frame == kRootFrame) closing_can_end_ = true;
+    if (!spend(returns_of(item.frame).size())) return;
     for (const Item& to : returns_of(item.frame)) work_.push_back(to);
   }
   const ByteEdge* bytes_end = grammar_->bytes_end(item.state);
@@ -316,6 +318,7 @@ void Automaton::call(const CallEdge& edge, const Item& item) {
   const bool frame_is_open = in_group_ && item.frame >= group_.first_frame;
   if (grammar_->state(edge.to).only_accepting && item.frame != kRootFrame && !frame_is_open) {
     const std::span<const Item> returns = returns_of(item.frame);
+    if (!spend(returns.size())) return;
     callers.insert(callers.end(), returns.begin(), returns.end());
   } else {
     callers.push_back(returned);

@@ -57,9 +57,10 @@ class Automaton {
   using FrameMemo = std::unordered_map<uint32_t, uint32_t>;
   ConfigId adopt(const Automaton& other, ConfigId config, FrameMemo* memo);
 
-  // A text had more parses at once, or one mask more states, than the limits allow: what could not
-  // be followed counts as dead.
-  bool exhausted() const { return exhausted_; }
+  // What the next calls may spend together. Where it ends, all that was not met yet counts as dead, and the automaton,
+  // whose tables are now half written, is given up.
+  void begin_work(size_t steps) { work_left_ = WorkBudget(steps); }
+  size_t work_left() const { return work_left_.left(); }
   // Its tables may be half written. Only adopt() reads on from one that was given up.
   void give_up() { given_up_ = true; }
   bool given_up() const { return given_up_; }
@@ -135,6 +136,11 @@ class Automaton {
   int32_t* row(ConfigId config) const {
     return &rows_[config / kRowsPerBlock][(config % kRowsPerBlock) * num_classes_];
   }
+  bool spend(size_t steps) {
+    if (work_left_.spend(steps)) return true;
+    give_up();
+    return false;
+  }
   ConfigId expand(ConfigId config, uint8_t byte);
   const Config& closed(ConfigId config) {
     if (!configs_[config].closed) close(config);
@@ -171,7 +177,6 @@ class Automaton {
   const uint8_t* classes_;
   int num_classes_;
   ConfigId start_ = kDead;
-  bool exhausted_ = false;
 
   std::vector<Config> configs_;
   std::vector<std::unique_ptr<int32_t[]>> rows_;
@@ -184,6 +189,7 @@ class Automaton {
   size_t masks_bytes_ = 0;
   std::vector<Successor> successors_;  // by config, as far as they were asked for
   bool given_up_ = false;
+  WorkBudget work_left_{0};
 
   // Scratch.
   std::vector<Item> kernel_, work_;

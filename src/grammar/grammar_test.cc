@@ -309,6 +309,25 @@ TEST(Limits, AutomataOfManyCharactersAreRefused) {
   }
 }
 
+// Parses of one text side by side, more with each character: without a bound on the work a token took seconds, and all
+// requests of the batch with it.
+TEST(Limits, AmbiguousGrammarsFailInsteadOfStandingStill) {
+  const std::shared_ptr<const CompiledGrammar> grammar =
+      compile({Kind::ebnf, "root ::= s\ns ::= s s s | s s | [a-z ]*", {}});
+  const auto fails_after = [&] {
+    GrammarMatcher matcher(grammar);
+    MaskWords mask(mask_words(grammar->vocabulary().size()));
+    int tokens = 0;
+    while (tokens < 5000 && matcher.accept_bytes(tokens % 5 == 0 ? " " : "a") && matcher.fill_mask(mask)) ++tokens;
+    EXPECT_TRUE(matcher.failed());
+    return tokens;
+  };
+  const int first = fails_after();
+  EXPECT_GT(first, 5);
+  EXPECT_LT(first, 5000);
+  EXPECT_NEAR(fails_after(), first, first);  // what the first left behind does not hinder the second
+}
+
 // Each value is looked for in the list it stands in: 20,000 of them took a minute when they were compared one by one.
 TEST(Limits, LongListsOfValuesCostWhatTheirTextDoes) {
   Json values = Json::array(), texts = Json::array();

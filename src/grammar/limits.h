@@ -21,6 +21,8 @@ struct GrammarLimits {
   int max_depth = 512;                           // of open rules while text is matched
   size_t max_ambiguity = 4096;                   // parses of one text that are kept side by side
   size_t max_automaton_bytes = size_t{48} << 20; // of the states met while matching, per grammar
+  size_t first_match_work = size_t{1} << 26;     // steps that a text may take to match, and that it keeps at most,
+  size_t match_work_per_token = size_t{1} << 20; // and what each of its tokens adds to them
   std::chrono::milliseconds max_compile_time{2000};  // of the compiling thread on a processor
 };
 
@@ -34,6 +36,7 @@ class WorkBudget {
     left_ = steps > left_ ? 0 : left_ - steps;
     return left_ > 0;
   }
+  size_t left() const { return left_; }
 
  private:
   size_t left_;

@@ -42,19 +42,29 @@ CompiledGrammar::CompiledGrammar(std::shared_ptr<const Grammar> grammar,
       tokens_over_commas_(find_tokens_over_commas(*grammar_, *vocabulary_)),
       automaton_(std::make_shared<Automaton>(grammar_, limits_)) {}
 
-// The shared automaton while it is worked on. Where that fails, for want of memory, what it knows may be half
-// written: the next request begins a fresh one.
+// The shared automaton while it is worked on, at this text's expense. Where memory or the text's work ends, what the
+// automaton knows may be half written: the next request begins a fresh one.
 class GrammarMatcher::Working {
  public:
-  explicit Working(const CompiledGrammar& grammar) : grammar_(grammar), lock_(grammar.mutex_) {}
+  explicit Working(GrammarMatcher& matcher, bool stays = false) : matcher_(matcher), lock_(matcher.grammar_->mutex_) {
+    try {
+      if (!stays) matcher.refresh();
+    } catch (...) {
+      matcher.grammar_->automaton_->give_up();
+      throw;
+    }
+    matcher.automaton_->begin_work(matcher.work_left_);
+  }
   ~Working() {
-    if (std::uncaught_exceptions() > exceptions_) grammar_.automaton_->give_up();
+    if (std::uncaught_exceptions() > exceptions_) matcher_.automaton_->give_up();
+    matcher_.work_left_ = matcher_.automaton_->work_left();
+    matcher_.failed_ = matcher_.failed_ || matcher_.work_left_ == 0;
   }
   Working(const Working&) = delete;
   Working& operator=(const Working&) = delete;
 
  private:
-  const CompiledGrammar& grammar_;
+  GrammarMatcher& matcher_;
   const std::lock_guard<std::mutex> lock_;
   const int exceptions_ = std::uncaught_exceptions();
 };
@@ -65,7 +75,7 @@ size_t CompiledGrammar::memory_bytes() const {
 }
 
 GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar)
-    : grammar_(std::move(grammar)), watch_(grammar_->grammar_.get()) {
+    : grammar_(std::move(grammar)), work_left_(grammar_->limits_.first_match_work), watch_(grammar_->grammar_.get()) {
   std::lock_guard lock(grammar_->mutex_);
   automaton_ = grammar_->automaton_;
   config_ = automaton_->start();
@@ -109,8 +119,8 @@ bool GrammarMatcher::advance(std::string_view bytes) {
 
 bool GrammarMatcher::accept_token(int32_t id) {
   if (ended_ || id < 0 || static_cast<size_t>(id) >= grammar_->vocabulary().size()) return false;
-  const Working working(*grammar_);
-  refresh();
+  earn_work();
+  const Working working(*this);
   if (grammar_->vocabulary().is_end(id)) {
     if (!automaton_->can_end(config_)) return false;
     steps_.push_back({config_, static_cast<uint32_t>(text_.size())});
@@ -123,9 +133,14 @@ bool GrammarMatcher::accept_token(int32_t id) {
 
 bool GrammarMatcher::accept_bytes(std::string_view bytes) {
   if (ended_) return false;
-  const Working working(*grammar_);
-  refresh();
+  earn_work();
+  const Working working(*this);
   return advance(bytes);
+}
+
+void GrammarMatcher::earn_work() {
+  const GrammarLimits& limits = grammar_->limits_;
+  work_left_ = std::min(limits.first_match_work, work_left_ + limits.match_work_per_token);
 }
 
 bool GrammarMatcher::rollback(size_t tokens) {
@@ -142,7 +157,7 @@ bool GrammarMatcher::rollback(size_t tokens) {
 
 // Reads the first `bytes` of the text again, for what the watch remembers.
 void GrammarMatcher::replay(size_t bytes) {
-  const Working working(*grammar_);
+  const Working working(*this, /*stays=*/true);
   text_.resize(bytes);
   watch_ = UniqueWatch(grammar_->grammar_.get());
   ConfigId config = automaton_->start();
@@ -153,16 +168,14 @@ void GrammarMatcher::replay(size_t bytes) {
 }
 
 bool GrammarMatcher::can_end() {
-  const Working working(*grammar_);
-  refresh();
+  const Working working(*this);
   return ended_ || automaton_->can_end(config_);
 }
 
 std::string GrammarMatcher::jump_forward(size_t max_bytes) {
   std::string forced;
   if (ended_) return forced;
-  const Working working(*grammar_);
-  refresh();
+  const Working working(*this);
   if (watch_.active()) return forced;
   for (ConfigId config = config_; forced.size() < max_bytes;) {
     const int byte = automaton_->forced_byte(config);
@@ -194,12 +207,11 @@ void GrammarMatcher::forbid_repeats(std::span<uint32_t> mask) {
 
 bool GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
-  const Working working(*grammar_);
+  const Working working(*this);
   bool can_end = ended_;
   if (ended_) {
     std::fill(mask.begin(), mask.end(), 0);
   } else {
-    refresh();
     const CachedMask& cached = automaton_->mask(config_, vocabulary);
     if (!cached.dense.empty()) {
       std::copy(cached.dense.begin(), cached.dense.end(), mask.begin());
@@ -213,6 +225,10 @@ bool GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
     }
     if (watch_.active()) forbid_repeats(mask);
     can_end = automaton_->can_end(config_);
+    if (automaton_->work_left() == 0) {  // only a part was found
+      std::fill(mask.begin(), mask.end(), 0);
+      return false;
+    }
   }
   if (can_end) {
     for (const int32_t id : vocabulary.end_ids()) mask[id >> 5] |= 1u << (id & 31);

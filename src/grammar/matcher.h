@@ -63,7 +63,8 @@ class GrammarMatcher {
   std::string jump_forward(size_t max_bytes = 1024);
   bool can_end();              // the text may end here
   bool ended() const { return ended_; }  // an end token was accepted
-  // The limits were hit or every way on repeats what must not repeat; the request cannot go on.
+  // The limits were hit (GrammarLimits: above all the work that an ambiguous grammar makes of each token), or every way
+  // on repeats what must not repeat; the request cannot go on.
   bool failed() const { return failed_; }
   size_t num_tokens() const { return num_tokens_; }
 
@@ -74,6 +75,7 @@ class GrammarMatcher {
   };
   class Working;
   void refresh();
+  void earn_work();  // for a token that came
   bool advance(std::string_view bytes);
   void replay(size_t bytes);
   void forbid_repeats(std::span<uint32_t> mask);
@@ -83,6 +85,7 @@ class GrammarMatcher {
   ConfigId config_;
   std::vector<Step> steps_;  // before each of the last tokens
   size_t num_tokens_ = 0;
+  size_t work_left_;         // steps of the automaton that this text may still take, see GrammarLimits
   bool ended_ = false;
   bool failed_ = false;
   UniqueWatch watch_;
