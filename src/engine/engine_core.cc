@@ -333,9 +333,11 @@ void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, cons
   FinishReason reason;
   reason.type = FinishReason::Type::abort;
   if (event.token == kNoAllowedToken) {
-    reason.error = Status::invalid_argument(
-        "no token may follow: the grammar, allowed_token_ids, bad_words, logit_bias and the minimum of new "
-        "tokens together exclude every one", "allowed_token_ids");
+    std::string why = "no token may follow: the grammar, allowed_token_ids, bad_words, logit_bias and the minimum of new "
+                      "tokens together exclude every one";
+    const bool has_grammar = request.request.sampling.grammar != nullptr;
+    if (has_grammar) why += ", or the grammar is so ambiguous (s ::= s s) that to match this text takes too much work";
+    reason.error = Status::invalid_argument(std::move(why), has_grammar ? "" : "allowed_token_ids");
   } else {
     const std::string where = step.first_nan.empty()
                                   ? std::string("--enable-nan-detection names the layer")

@@ -309,6 +309,26 @@ TEST(Limits, AutomataOfManyCharactersAreRefused) {
   }
 }
 
+// A request that ignores the end goes on with ends.
+TEST(Matcher, BehindTheEndOnlyEndsFollow) {
+  const auto grammar = compile({Kind::ebnf, "root ::= \"a\"", {}});
+  const int32_t end = grammar->vocabulary().end_ids().front();
+  GrammarMatcher matcher(grammar);
+  MaskWords mask(mask_words(grammar->vocabulary().size()));
+  ASSERT_TRUE(matcher.accept_bytes("a"));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(matcher.accept_token(end));
+    EXPECT_TRUE(matcher.ended());
+    ASSERT_TRUE(matcher.fill_mask(mask));
+  }
+  EXPECT_FALSE(matcher.accept_bytes("a"));
+  ASSERT_TRUE(matcher.rollback(2));
+  EXPECT_TRUE(matcher.ended());
+  ASSERT_TRUE(matcher.rollback(1));
+  EXPECT_FALSE(matcher.ended());
+  EXPECT_TRUE(matcher.can_end());
+}
+
 // Parses of one text side by side, more with each character: without a bound on the work a token took seconds, and all
 // requests of the batch with it.
 TEST(Limits, AmbiguousGrammarsFailInsteadOfStandingStill) {

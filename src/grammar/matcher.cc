@@ -96,6 +96,12 @@ void GrammarMatcher::refresh() {
   automaton_ = shared;
 }
 
+void GrammarMatcher::remember_step() {
+  steps_.push_back({config_, static_cast<uint32_t>(text_.size())});
+  if (steps_.size() > kMaxRollbackTokens) steps_.erase(steps_.begin(), steps_.begin() + kMaxRollbackTokens / 2);
+  ++num_tokens_;
+}
+
 bool GrammarMatcher::advance(std::string_view bytes) {
   const bool watching = !grammar_->grammar_->uniques().empty();
   UniqueWatch watch = watching ? watch_ : UniqueWatch(nullptr);
@@ -106,9 +112,7 @@ bool GrammarMatcher::advance(std::string_view bytes) {
     if (config == kDead) return false;
     if (watching && !watch.read(byte, automaton_->opened_unique(config))) return false;
   }
-  steps_.push_back({config_, static_cast<uint32_t>(text_.size())});
-  if (steps_.size() > kMaxRollbackTokens) steps_.erase(steps_.begin(), steps_.begin() + kMaxRollbackTokens / 2);
-  ++num_tokens_;
+  remember_step();
   config_ = config;
   if (watching) {
     watch_ = std::move(watch);
@@ -118,21 +122,23 @@ bool GrammarMatcher::advance(std::string_view bytes) {
 }
 
 bool GrammarMatcher::accept_token(int32_t id) {
-  if (ended_ || id < 0 || static_cast<size_t>(id) >= grammar_->vocabulary().size()) return false;
+  if (id < 0 || static_cast<size_t>(id) >= grammar_->vocabulary().size()) return false;
+  const bool is_end = grammar_->vocabulary().is_end(id);
+  if (ended() && !is_end) return false;
   earn_work();
   const Working working(*this);
-  if (grammar_->vocabulary().is_end(id)) {
-    if (!automaton_->can_end(config_)) return false;
-    steps_.push_back({config_, static_cast<uint32_t>(text_.size())});
-    ++num_tokens_;
-    return ended_ = true;
+  if (is_end) {
+    if (!ended() && !automaton_->can_end(config_)) return false;
+    remember_step();
+    ++end_tokens_;
+    return true;
   }
   const std::string& bytes = grammar_->vocabulary().token(id);
   return !bytes.empty() && advance(bytes);
 }
 
 bool GrammarMatcher::accept_bytes(std::string_view bytes) {
-  if (ended_) return false;
+  if (ended()) return false;
   earn_work();
   const Working working(*this);
   return advance(bytes);
@@ -151,7 +157,8 @@ bool GrammarMatcher::rollback(size_t tokens) {
   if (!text_.empty()) replay(to.bytes);
   steps_.resize(steps_.size() - tokens);
   num_tokens_ -= tokens;
-  ended_ = failed_ = false;
+  end_tokens_ -= std::min(tokens, end_tokens_);
+  failed_ = false;
   return true;
 }
 
@@ -169,12 +176,12 @@ void GrammarMatcher::replay(size_t bytes) {
 
 bool GrammarMatcher::can_end() {
   const Working working(*this);
-  return ended_ || automaton_->can_end(config_);
+  return ended() || automaton_->can_end(config_);
 }
 
 std::string GrammarMatcher::jump_forward(size_t max_bytes) {
   std::string forced;
-  if (ended_) return forced;
+  if (ended()) return forced;
   const Working working(*this);
   if (watch_.active()) return forced;
   for (ConfigId config = config_; forced.size() < max_bytes;) {
@@ -208,8 +215,8 @@ void GrammarMatcher::forbid_repeats(std::span<uint32_t> mask) {
 bool GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
   const Working working(*this);
-  bool can_end = ended_;
-  if (ended_) {
+  bool can_end = ended();
+  if (can_end) {
     std::fill(mask.begin(), mask.end(), 0);
   } else {
     const CachedMask& cached = automaton_->mask(config_, vocabulary);

@@ -62,7 +62,7 @@ class GrammarMatcher {
   // The bytes that must come next whatever is sampled; empty where there is a choice.
   std::string jump_forward(size_t max_bytes = 1024);
   bool can_end();              // the text may end here
-  bool ended() const { return ended_; }  // an end token was accepted
+  bool ended() const { return end_tokens_ > 0; }  // an end token was accepted: only further ones may follow
   // The limits were hit (GrammarLimits: above all the work that an ambiguous grammar makes of each token), or every way
   // on repeats what must not repeat; the request cannot go on.
   bool failed() const { return failed_; }
@@ -76,6 +76,7 @@ class GrammarMatcher {
   class Working;
   void refresh();
   void earn_work();  // for a token that came
+  void remember_step();      // before a token
   bool advance(std::string_view bytes);
   void replay(size_t bytes);
   void forbid_repeats(std::span<uint32_t> mask);
@@ -86,7 +87,7 @@ class GrammarMatcher {
   std::vector<Step> steps_;  // before each of the last tokens
   size_t num_tokens_ = 0;
   size_t work_left_;         // steps of the automaton that this text may still take, see GrammarLimits
-  bool ended_ = false;
+  size_t end_tokens_ = 0;    // the last ones
   bool failed_ = false;
   UniqueWatch watch_;
   std::string text_;         // kept only for grammars with unique arrays
