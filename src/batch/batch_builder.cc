@@ -12,16 +12,19 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   kv_lens_.clear();
   logits_rows_.clear();
   state_slots_.clear();
+  adapters_.clear();
   futures_.clear();
   q_indptr_.assign(1, 0);
   sample_rows_.assign(step.num_samples, -1);
   reserve_page_table(step);
 
-  bool any_prefill = false, any_decode = false, any_proposal = false, any_tree = false;
+  bool any_prefill = false, any_decode = false, any_proposal = false, any_tree = false, any_adapter = false;
   batch_ = {};
   for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) {
     const StepRow& row = step.rows[i];
     if (row.state_slot != kNoStateSlot) state_slots_.push_back(row.state_slot);
+    adapters_.push_back(row.adapter);
+    any_adapter |= row.adapter != nullptr;
     const Proposal& proposal = proposal_of(proposals, i);
     append_tokens(row, proposal);
     copy_page_table_row(i, row);
@@ -52,6 +55,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   batch_.kv_lens = kv_lens_;
   batch_.logits_rows = logits_rows_;
   batch_.state_slots = state_slots_;
+  if (any_adapter) batch_.adapters = adapters_;
   batch_.page_table = groups_[0].page_table;
   batch_.page_table_stride = page_table_stride_;
   if (any_tree) build_tree_mask(proposals);

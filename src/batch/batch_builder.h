@@ -86,6 +86,7 @@ class BatchBuilder {
   std::vector<FutureToken> futures_;
   std::vector<uint32_t> tree_mask_;
   std::vector<int32_t> state_slots_;
+  std::vector<const LoraAdapter*> adapters_;
   int page_table_stride_ = 0;
   std::vector<TableRow> table_rows_;  // what the page tables hold now
 };

@@ -14,6 +14,8 @@
 
 namespace warpweave {
 
+struct LoraAdapter;
+
 // log2 of a page size, or -1 where it is no power of two: kernels shift by it, or divide.
 inline int page_shift_of(int page_size) {
   const auto size = static_cast<unsigned>(page_size);
@@ -68,6 +70,8 @@ struct ForwardBatch {
   // [num_reqs] where recurrent layers keep a request's state after the tokens before its rows; undefined for a request
   // whose rows begin at position 0, which has read nothing. Empty: the model has no such layers.
   std::span<const int32_t> state_slots;
+  // [num_reqs] the adapter of each request's rows, null: none (ops/lora.h). Empty: no request has one.
+  std::span<const LoraAdapter* const> adapters;
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
 
   // Tree attention (target verify of a draft tree), or empty: [num_tokens, tree_mask_words]. Bit j

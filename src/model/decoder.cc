@@ -167,6 +167,7 @@ void DecoderModel::place_inputs() {
 Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
   if (batch.num_tokens == 0) return {};
   x_.start(batch.num_tokens, team);
+  x_.adapters().start(batch.adapters, batch.q_indptr);
   if (spec_.latent.num_heads > 0) {
     latent_workspace_.start(batch.num_tokens);
   } else {

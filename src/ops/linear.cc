@@ -319,7 +319,7 @@ const void* PackedLinear::quantize_input(const LinearInput& x, std::byte* out, T
 void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const {
   assert(x.dtype == DType::f32 || x.dtype == DType::bf16);
   assert(y.dtype == DType::f32 || (y.dtype == DType::bf16 && !y.accumulate));
-  assert(y.best == nullptr || (y.dtype == DType::f32 && !y.accumulate));
+  assert(y.best == nullptr || (y.dtype == DType::f32 && !y.accumulate && y.addend.values == nullptr));
   if (x.rows == 0 || empty()) return;
   LinearInput prepared = x;
   if (uses_int8_) {
@@ -491,6 +491,12 @@ void PackedLinear::run_job(const Plan& plan, int64_t job, RowBest* best) const {
   finish.cols = static_cast<int>(
       std::min<int64_t>(panels / sources * kPanelCols, out_features_ - first_col));
   finish.best = best != nullptr ? best + first_row : nullptr;
+  if (const LinearAddend& addend = plan.y.addend; addend.values != nullptr) {
+    finish.addend = addend.values + first_col;
+    finish.addend_stride = addend.row_stride;
+    finish.addend_rows = addend.rows + first_row;
+    finish.addend_up = part_rows_;
+  }
   finish.first_col = static_cast<int>(first_col);
   plan.kernels->finish(finish);
 }

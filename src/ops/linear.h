@@ -66,6 +66,21 @@ struct LinearInput {
   int64_t row_stride = 0;      // in elements, >= in_features
 };
 
+// What joins a product before its activation: row r gets row rows[r] of `values`, or nothing where that is -1. Columns
+// are counted as in the parts, stacked; of a GLU gate's, then up's.
+struct LinearAddend {
+  const float* values = nullptr;  // null: none
+  int64_t row_stride = 0;         // in elements
+  const int32_t* rows = nullptr;  // [rows of the product]
+
+  // The same for a product whose columns begin at this one.
+  LinearAddend from_column(int64_t column) const {
+    LinearAddend out = *this;
+    if (values != nullptr) out.values += column;
+    return out;
+  }
+};
+
 struct LinearOutput {
   void* data = nullptr;        // [rows, out_features]; must not overlap the input
   DType dtype = DType::f32;    // f32 or bf16
@@ -75,6 +90,7 @@ struct LinearOutput {
   // still in cache: greedy sampling then never reads the logits again. Ties go to the lower
   // column; NaNs never win; all -inf or NaN leaves {-inf, 0}.
   RowBest* best = nullptr;
+  LinearAddend addend = {};    // without `best`
 };
 
 struct LinearTask;

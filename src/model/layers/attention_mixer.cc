@@ -82,10 +82,12 @@ const DualChunkQueries* AttentionMixer::write_kv(const LayerCall& call) {
 Status AttentionMixer::forward(const LayerCall& call) {
   const AttentionSpec& spec = w_.spec_;
   const LinearInput input = call.x.normed(weights_.norms.in, weights_.qkv.front());
-  float* columns = w_.qkv_.data();
+  const LinearAddend adapted = call.x.adapted({call.layer, LoraSite::qkv}, input, spec.qkv_dim());
+  int64_t column = 0;
   for (const PackedLinear& part : weights_.qkv) {
-    part.forward(input, {.data = columns, .row_stride = spec.qkv_dim()}, call.x.team());
-    columns += part.out_features();
+    part.forward(input, {.data = w_.qkv_.data() + column, .row_stride = spec.qkv_dim(), .addend = adapted.from_column(column)},
+                 call.x.team());
+    column += part.out_features();
   }
   const DualChunkQueries* const dual_chunk = write_kv(call);
   const std::span<const int32_t> wanted = call.batch.logits_rows;
@@ -105,8 +107,8 @@ Status AttentionMixer::forward(const LayerCall& call) {
   if (spec.output_gate) {
     gate_rows(w_.qkv_.data() + spec.qkv_dim() - spec.gate_dim(), spec.qkv_dim(), w_.out_.data(), spec.q_dim(), call);
   }
-  call.x.add(weights_.o, {.data = w_.out_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = spec.q_dim()},
-             weights_.norms.out);
+  const LinearInput heads = {.data = w_.out_.data(), .rows = call.x.rows(), .row_stride = spec.q_dim()};
+  call.x.add(weights_.o, heads, weights_.norms.out, call.x.adapted({call.layer, LoraSite::o}, heads, call.x.hidden_size()));
   return {};
 }
 

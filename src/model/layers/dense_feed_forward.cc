@@ -12,15 +12,16 @@ Status DenseFeedForward::forward(const LayerCall& call) {
   if (act_.size() < size) act_.resize(size);
   const LinearInput input = x.normed(weights_.norms.in, weights_.gate_up);
   const DType dtype = weights_.down.preferred_input();
+  const LinearAddend adapted = x.adapted({call.layer, LoraSite::gate_up}, input, weights_.gated ? 2 * cols : cols);
   LinearInput act = {.data = act_.data(), .dtype = dtype, .rows = x.rows(), .row_stride = cols};
   if (weights_.gated) {
-    weights_.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = cols}, x.team());
+    weights_.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = cols, .addend = adapted}, x.team());
   } else {
-    weights_.gate_up.forward(input, {.data = act_.data(), .row_stride = cols}, x.team());
+    weights_.gate_up.forward(input, {.data = act_.data(), .row_stride = cols, .addend = adapted}, x.team());
     activate_rows(activation_, act_.data(), x.rows(), cols, dtype, x.team());
     if (dtype == DType::bf16) act.row_stride = 2 * cols;
   }
-  x.add(weights_.down, act, weights_.norms.out);
+  x.add(weights_.down, act, weights_.norms.out, x.adapted({call.layer, LoraSite::down}, act, x.hidden_size()));
   return {};
 }
 

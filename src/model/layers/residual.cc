@@ -55,14 +55,15 @@ void ResidualStream::norm_to(const RowNorm& norm, Rows rows, void* out, DType ou
   }
 }
 
-void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm) {
+void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm,
+                         const LinearAddend& adapted) {
   const int64_t cols = hidden_size_;
   if (out_norm.empty()) {
-    linear.forward(input, {.data = x_.data(), .row_stride = cols, .accumulate = true}, *team_);
+    linear.forward(input, {.data = x_.data(), .row_stride = cols, .accumulate = true, .addend = adapted}, *team_);
     return;
   }
   if (branch_.size() < x_.size()) branch_.resize(x_.size());
-  linear.forward(input, {.data = branch_.data(), .row_stride = cols}, *team_);
+  linear.forward(input, {.data = branch_.data(), .row_stride = cols, .addend = adapted}, *team_);
   rms_norm({.x = branch_.data(), .rows = input.rows, .cols = cols, .x_stride = cols, .weight = out_norm.data(),
             .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = x_.data(), .out_stride = cols,
             .accumulate = true},
@@ -86,6 +87,7 @@ void ResidualStream::fork() {
 void ResidualStream::keep(std::span<const int32_t> rows) {
   if (forked_) keep_rows(held_.data(), hidden_size_, rows);
   keep_rows(x_.data(), hidden_size_, rows);
+  adapters_.keep(rows);
   rows_ = static_cast<int64_t>(rows.size());
 }
 

@@ -10,8 +10,15 @@
 #include "model/decoder_spec.h"
 #include "model/layers/on_host.h"
 #include "ops/linear.h"
+#include "ops/lora.h"
 
 namespace warpweave {
+
+// A product of a layer that adapters may change.
+struct LoraPlace {
+  int layer;
+  LoraSite site;
+};
 
 class ResidualStream {
  public:
@@ -42,8 +49,15 @@ class ResidualStream {
     int64_t count;
   };
   void norm_to(const RowNorm& norm, Rows rows, void* out, DType out_dtype);
-  // x += linear(input), through the branch's own norm where out_norm is not empty.
-  void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm);
+  // The adapters of the rows; a forward starts them behind start().
+  LoraRows& adapters() { return adapters_; }
+  // What they add to a product of `input` with `columns` columns.
+  LinearAddend adapted(LoraPlace place, const LinearInput& input, int64_t columns) {
+    return adapters_.product(place.layer, place.site, input, columns, *team_);
+  }
+  // x += linear(input) with what adapters add, through the branch's own norm where out_norm is not empty.
+  void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm,
+           const LinearAddend& adapted = {});
   // Only `rows`, which ascend, go on.
   void keep(std::span<const int32_t> rows);
 
@@ -60,6 +74,7 @@ class ResidualStream {
   std::vector<float> branch_;       // [rows, hidden]; with branch norms only
   std::vector<float> held_;         // [rows, hidden] since fork()
   bool forked_ = false;
+  LoraRows adapters_;
 };
 
 // Moves `rows`, which ascend, to the front of `values`, whose rows have `cols` elements.

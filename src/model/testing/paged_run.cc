@@ -17,11 +17,7 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   if (options.fp8) run->bundle_.weights = quantize_weights_fp8(std::move(run->bundle_.weights), *options.fp8);
   const ModelConfig& config = run->bundle_.config;
   WW_ASSIGN_OR_RETURN(KvHeadScales scales, load_kv_scales(*run->bundle_.weights, config));
-  WW_ASSIGN_OR_RETURN(run->model_, build_decoder(config, run->bundle_.weights,
-                                                 {.dtype = options.dtype,
-                                                  .max_positions = options.max_tokens,
-                                                  .progress = {}},
-                                                 run->team_));
+  WW_RETURN_IF_ERROR(run->replace_weights(run->bundle_.weights));
   for (const BackendRegistration& backend : built_backends()) {
     if (backend.caps->name == options.backend && backend.caps->archs.has(cpu_hardware_facts().arch)) {
       run->attention_ = backend.create({.team = &run->team_,
@@ -50,12 +46,19 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   return run;
 }
 
+Status PagedRun::replace_weights(std::shared_ptr<WeightSource> weights) {
+  WW_ASSIGN_OR_RETURN(model_, build_decoder(bundle_.config, std::move(weights),
+                                            {.dtype = options_.dtype, .max_positions = options_.max_tokens, .progress = {}}, team_));
+  return {};
+}
+
 Result<std::vector<float>> PagedRun::feed(std::span<const int32_t> ids, int wanted_rows) {
   const SequenceStep step(ids, wanted_rows, length_, options_.page_size, pages_);
   length_ += static_cast<int>(ids.size());
   ForwardBatch batch = step.batch();
   const int32_t state_slots[] = {1};
   if (recurrent_ != nullptr) batch.state_slots = state_slots;
+  batch.adapters = std::span(&adapter_, 1);
   std::vector<float> logits(batch.logits_rows.size() * vocab_size(), -12345.0f);
   WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
   WW_RETURN_IF_ERROR(model_->forward(batch, *cache_, *attention_, team_, recurrent_.get()));

@@ -37,6 +37,10 @@ class PagedRun {
   // `wanted_rows` alone: [rows, vocab]. One id runs as a decode step, more as a prefill chunk.
   Result<std::vector<float>> feed(std::span<const int32_t> ids, int wanted_rows = -1);
   void restart() { length_ = 0; }
+  // The same model of other weights.
+  Status replace_weights(std::shared_ptr<WeightSource> weights);
+  // Of the sequence from now on; null: none.
+  void set_adapter(const LoraAdapter* adapter) { adapter_ = adapter; }
 
   // Feeds `prompt` and then what is most likely, `count` times.
   Result<std::vector<int32_t>> greedy(std::span<const int32_t> prompt, int count);
@@ -62,6 +66,7 @@ class PagedRun {
   std::unique_ptr<HostRecurrent> recurrent_;
   std::vector<int32_t> pages_;
   int length_ = 0;
+  const LoraAdapter* adapter_ = nullptr;
 };
 
 }  // namespace warpweave

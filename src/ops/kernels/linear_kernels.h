@@ -55,7 +55,7 @@ struct RowBest {
   int32_t column = 0;
 };
 
-// y = activation(acc + bias), converted and cut to `cols`.
+// y = activation(acc + bias + addend), converted and cut to `cols`.
 struct FinishTile {
   const float* acc = nullptr;
   int64_t acc_stride = 0;
@@ -69,6 +69,10 @@ struct FinishTile {
   int cols = 0;                          // columns of y in this tile
   RowBest* best = nullptr;               // [rows], taught this tile's columns; f32 y only
   int first_col = 0;                     // of the tile in y, for `best`
+  const float* addend = nullptr;         // at the tile's first column; null: none. Under a GLU up's are addend_up behind gate's
+  int64_t addend_stride = 0;
+  const int32_t* addend_rows = nullptr;  // [rows] whose row of the addend joins, -1: none
+  int64_t addend_up = 0;
 };
 
 // One k range of one compressed panel, widened to the layout of a plain panel.

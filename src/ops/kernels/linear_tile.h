@@ -181,20 +181,27 @@ WW_INLINE void learn_best(const FinishTile& t, int row) {
   t.best[row] = {value, t.first_col + col};
 }
 
+WW_INLINE Vec load_columns(const float* x, int cols) {
+  return cols == kPanelCols ? vload(x) : vload_first(x, cols, 0.0f);
+}
+
 void finish_tile(const FinishTile& t) {
   const int sources = t.glu == GluActivation::none ? 1 : 2;  // panels read per panel written
   for (int r = 0; r < t.rows; ++r) {
     const float* acc = t.acc + r * t.acc_stride;
+    const float* addend = t.addend && t.addend_rows[r] >= 0 ? t.addend + t.addend_rows[r] * t.addend_stride : nullptr;
     for (int col = 0; col < t.cols; col += kPanelCols) {
       const int from = col * sources;
+      const int cols = t.cols - col < kPanelCols ? t.cols - col : kPanelCols;
       Vec v = vload(acc + from);
       if (t.bias) v = vadd(v, vload(t.bias + from));
+      if (addend) v = vadd(v, load_columns(addend + col, cols));
       if (sources == 2) {
         Vec up = vload(acc + from + kPanelCols);
         if (t.bias) up = vadd(up, vload(t.bias + from + kPanelCols));
+        if (addend) up = vadd(up, load_columns(addend + t.addend_up + col, cols));
         v = apply_glu(t.glu, v, up);
       }
-      const int cols = t.cols - col < kPanelCols ? t.cols - col : kPanelCols;
       store_output(t, r * t.y_stride + col, v, cols);
     }
     if (t.best) learn_best(t, r);
