@@ -216,6 +216,7 @@ def seeds():
     return {
         "json_fuzz": (deep + wide, configs),
         "config_fuzz": (deep + wide, configs),
+        "adapter_config_fuzz": (deep + wide, files("tests/golden/lora/*/adapter_config.json")),
         "tokenizer_fuzz": (deep + wide + tokenizers(), files("tests/golden/tokenizer/*/tokenizer.json")),
         "chat_template_fuzz": (template_shapes + snippets, files("tests/golden/chat_template/*.jinja")),
         "safetensors_fuzz": (headers + deep + wide, index + files("tests/golden/families/*/model.safetensors")),

@@ -9,9 +9,9 @@ import sys
 
 # A folder of src/ may include itself and what stands before it.
 ORDER = ["base", "device", "flags", "text", "grammar", "output", "kv", "sched", "batch", "attention", "conformance", "replay", "ops", "linear", "capi", "model",
-         "sample", "spec", "engine", "server", "cli"]
+         "lora", "sample", "spec", "engine", "server", "cli"]
 # The transport and the API know the engine only by its public header.
-FORBIDDEN = {"server": {"engine", "model", "ops", "attention", "sample", "batch", "sched", "kv"}}
+FORBIDDEN = {"server": {"engine", "lora", "model", "ops", "attention", "sample", "batch", "sched", "kv"}}
 MAX_README_LINES = 15
 # JSON from outside is read under limits, by base/json_parse.h and json_file.h alone.
 JSON_PARSE = re.compile(r"\b\w*[jJ]son::(parse|accept)\(|simdjson[^;]*(\.|->)(parse|load)\(")

@@ -1,0 +1,229 @@
+#include "lora/load_adapter.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "lora/adapter_config.h"
+#include "model/weight_source.h"
+#include "ops/elementwise.h"
+#include "ops/gguf_blocks.h"
+
+namespace warpweave {
+namespace {
+
+constexpr const char* kConfigName = "adapter_config.json";
+constexpr const char* kWeightsName = "adapter_model.safetensors";
+
+struct Matrices {
+  const LoraModule* module = nullptr;
+  const NamedTensor* a = nullptr;
+  const NamedTensor* b = nullptr;
+};
+
+// "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight" taken apart.
+struct TensorName {
+  int layer = 0;
+  std::string_view module;  // "self_attn.q_proj"
+  bool is_a = false;
+};
+
+std::optional<TensorName> parse_name(std::string_view name) {
+  for (const std::string_view prefix : {"base_model.model.", "model.", "layers."}) {
+    if (name.starts_with(prefix)) {
+      name.remove_prefix(prefix.size());
+    } else if (prefix != "model.") {  // adapters of a model without a head lack it
+      return std::nullopt;
+    }
+  }
+  TensorName out;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), out.layer);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
+  name.remove_prefix(end - name.data() + 1);
+  constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
+  out.is_a = name.ends_with(kA);
+  if (!out.is_a && !name.ends_with(kB)) return std::nullopt;
+  out.module = name.substr(0, name.size() - kA.size());
+  return out;
+}
+
+class AdapterLoader {
+ public:
+  AdapterLoader(const LoraTargets& targets, const LoraLimits& limits, DType dtype)
+      : targets_(targets), limits_(limits), dtype_(dtype) {}
+
+  Result<std::unique_ptr<LoraAdapter>> load(const std::string& folder);
+
+ private:
+  Status sort(const std::vector<NamedTensor>& tensors);
+  const LoraModule* find_module(const TensorName& name) const;
+  Status check(int layer, const Matrices& matrices) const;
+  Status build(LoraAdapter& out);
+  Status build_product(std::span<const Matrices> parts, int layer, LoraProduct& out);
+  Result<TensorView> converted(const NamedTensor& tensor);
+
+  const LoraTargets& targets_;
+  const LoraLimits& limits_;
+  const DType dtype_;
+  LoraConfig config_;
+  std::vector<std::map<std::string, Matrices, std::less<>>> layers_;  // by module path
+  std::vector<std::vector<std::byte>> copies_;  // of tensors in another type, alive while one product is packed
+  ThreadTeam team_{1};  // requests have the others
+};
+
+Result<std::unique_ptr<LoraAdapter>> AdapterLoader::load(const std::string& folder) {
+  const std::string config_path = folder + "/" + kConfigName, weights_path = folder + "/" + kWeightsName;
+  if (!path_exists(config_path)) {
+    return Status::not_found(fmt::format("there is no {} in the adapter's folder; give a folder that PEFT's save_pretrained() wrote",
+                                         kConfigName), kConfigName);
+  }
+  if (!path_exists(weights_path)) {
+    return Status::not_found(fmt::format("there is no {} in the adapter's folder; save the adapter with safe_serialization=True", kWeightsName),
+                             kWeightsName);
+  }
+  WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, kMaxAdapterConfigBytes));
+  WW_ASSIGN_OR_RETURN(config_, parse_adapter_config(text));
+  WW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(weights_path));
+  auto out = std::make_unique<LoraAdapter>();
+  const Status status = [&]() -> Status {
+    WW_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, parse_safetensors(file.text(), kWeightsName));
+    WW_RETURN_IF_ERROR(sort(tensors));
+    return build(*out);
+  }();
+  WW_RETURN_IF_ERROR(file.intact());  // a file that changed explains every other error
+  WW_RETURN_IF_ERROR(status);
+  out->path = folder;
+  return out;
+}
+
+const LoraModule* AdapterLoader::find_module(const TensorName& name) const {
+  if (name.layer < 0 || name.layer >= static_cast<int>(targets_.layers.size())) return nullptr;
+  for (const LoraModule& module : targets_.layers[name.layer]) {
+    if (module.path == name.module) return &module;
+  }
+  return nullptr;
+}
+
+Status AdapterLoader::sort(const std::vector<NamedTensor>& tensors) {
+  layers_.resize(targets_.layers.size());
+  for (const NamedTensor& tensor : tensors) {
+    const std::optional<TensorName> name = parse_name(tensor.name);
+    const LoraModule* const module = name ? find_module(*name) : nullptr;
+    if (module == nullptr) {
+      return Status::unsupported(fmt::format("tensor {} is of no module that adapters change here; {} has {} ({} layers): "
+                                             "train on those or merge the adapter into the model",
+                                             log_safe(tensor.name, 120), targets_.model, fmt::join(targets_.names(), ", "),
+                                             targets_.layers.size()), log_safe(tensor.name, 120));
+    }
+    if (!limits_.modules.empty() && std::find(limits_.modules.begin(), limits_.modules.end(), module->name()) == limits_.modules.end()) {
+      return Status::unsupported(fmt::format("the adapter changes {}, which --lora-target-modules does not name; it names {}",
+                                             module->name(), fmt::join(limits_.modules, ", ")), "--lora-target-modules");
+    }
+    Matrices& matrices = layers_[name->layer][module->path];
+    matrices.module = module;
+    const NamedTensor*& slot = name->is_a ? matrices.a : matrices.b;
+    if (slot != nullptr) return Status::data_loss("two tensors are called like " + log_safe(tensor.name, 120), log_safe(tensor.name, 120));
+    slot = &tensor;
+  }
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (const auto& [path, matrices] : layers_[layer]) WW_RETURN_IF_ERROR(check(static_cast<int>(layer), matrices));
+  }
+  const bool any = std::any_of(layers_.begin(), layers_.end(), [](const auto& layer) { return !layer.empty(); });
+  return any ? Status() : Status::data_loss(std::string(kWeightsName) + " holds no matrices", kWeightsName);
+}
+
+std::string path_of(int layer, const LoraModule& module) { return fmt::format("model.layers.{}.{}", layer, module.path); }
+
+// Both are there, and their shapes are those of the module and the configuration.
+Status AdapterLoader::check(int layer, const Matrices& matrices) const {
+  const LoraModule& module = *matrices.module;
+  const std::string path = path_of(layer, module);
+  if (matrices.a == nullptr || matrices.b == nullptr) {
+    return Status::data_loss(fmt::format("{} lacks lora_{} of {}", kWeightsName, matrices.a == nullptr ? "A" : "B", path), path);
+  }
+  const int rank = config_.rank_of(path);
+  if (rank > limits_.max_rank) {
+    return Status::invalid_argument(fmt::format("{} has rank {}, and --max-lora-rank is {}; start the server with --max-lora-rank {}",
+                                                path, rank, limits_.max_rank, rank), "--max-lora-rank");
+  }
+  const int64_t a_shape[] = {rank, module.in_features}, b_shape[] = {module.columns, rank};
+  WW_RETURN_IF_ERROR(check_shape(matrices.a->name, matrices.a->view, a_shape));
+  return check_shape(matrices.b->name, matrices.b->view, b_shape);
+}
+
+// A tensor in the serving dtype; alive until the next product is built.
+Result<TensorView> AdapterLoader::converted(const NamedTensor& tensor) {
+  const DType from = tensor.view.dtype;
+  if (from != DType::f32 && from != DType::f16 && from != DType::bf16) {
+    return Status::unsupported("tensor " + log_safe(tensor.name, 120) + " is not in F32, F16 or BF16", log_safe(tensor.name, 120));
+  }
+  if (from == dtype_) return tensor.view;
+  const int64_t count = tensor.view.elements();
+  std::vector<float> wide(count);
+  dequantize_row(from, tensor.view.data, count, wide.data());
+  std::vector<std::byte>& bytes = copies_.emplace_back(count * dtype_info(dtype_).block_bytes);
+  switch (dtype_) {
+    case DType::bf16: f32_to_bf16_row(wide.data(), count, reinterpret_cast<uint16_t*>(bytes.data())); break;
+    case DType::f16: f32_to_f16_row(wide.data(), count, reinterpret_cast<uint16_t*>(bytes.data())); break;
+    default: std::memcpy(bytes.data(), wide.data(), bytes.size());
+  }
+  TensorView view = tensor.view;
+  view.data = bytes.data();
+  view.dtype = dtype_;
+  return view;
+}
+
+Status AdapterLoader::build_product(std::span<const Matrices> parts, int layer, LoraProduct& out) {
+  std::vector<LinearPart> shrink;
+  int64_t first_rank = 0;
+  for (const Matrices& matrices : parts) {
+    const LoraModule& module = *matrices.module;
+    LinearPart a, b;
+    WW_ASSIGN_OR_RETURN(a.weight, converted(*matrices.a));
+    WW_ASSIGN_OR_RETURN(b.weight, converted(*matrices.b));
+    LoraProduct::Part& part = out.parts.emplace_back();
+    WW_ASSIGN_OR_RETURN(part.expand, PackedLinear::pack(std::span(&b, 1), {}, team_));
+    part.first_rank = first_rank;
+    part.first_column = module.first_column;
+    part.scale = config_.scale_of(path_of(layer, module));
+    first_rank += matrices.a->view.shape[0];
+    out.columns += module.columns;
+    shrink.push_back(a);
+  }
+  WW_ASSIGN_OR_RETURN(out.shrink, PackedLinear::pack(shrink, {}, team_));
+  copies_.clear();
+  return {};
+}
+
+Status AdapterLoader::build(LoraAdapter& out) {
+  out.layers.resize(layers_.size());
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    std::array<std::vector<Matrices>, kLoraSites> sites;
+    for (const auto& [path, matrices] : layers_[layer]) sites[static_cast<int>(matrices.module->site)].push_back(matrices);
+    for (int site = 0; site < kLoraSites; ++site) {
+      if (sites[site].empty()) continue;
+      LoraProduct& product = out.layers[layer][site];
+      WW_RETURN_IF_ERROR(build_product(sites[site], static_cast<int>(layer), product));
+      out.bytes += product.shrink.size_bytes();
+      for (const LoraProduct::Part& part : product.parts) {
+        out.bytes += part.expand.size_bytes();
+        out.rank = std::max(out.rank, static_cast<int>(part.expand.in_features()));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraTargets& targets,
+                                                       const LoraLimits& limits, DType dtype) {
+  return AdapterLoader(targets, limits, dtype).load(folder);
+}
+
+}  // namespace warpweave
