@@ -1,6 +1,7 @@
 // The callers' side of EngineCore: everything here may run on any thread.
 #include "base/log.h"
 #include "engine/engine_core.h"
+#include "ops/lora.h"
 
 namespace warpweave {
 
@@ -66,6 +67,14 @@ Status EngineCore::check_states(const GenerateRequest& request) const {
   return {};
 }
 
+// What tells cached prefixes apart: the adapter that computed them, and the request's own salt. The number's length
+// stands first, so that no salt can be taken for another's; without an adapter it is 0.
+static std::string content_key(const GenerateRequest& request) {
+  if (request.adapter == nullptr) return request.cache_salt.empty() ? std::string() : "0:" + request.cache_salt;
+  const std::string id = std::to_string(request.adapter->id);
+  return std::to_string(id.size()) + ":" + id + request.cache_salt;
+}
+
 Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
   WW_RETURN_IF_ERROR(check_states(request));
   WW_RETURN_IF_ERROR(check(request));
@@ -81,6 +90,7 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
   if (request.sampling.grammar != nullptr) {
     sampler.set_grammar(std::make_unique<GrammarMask>(request.sampling.grammar, &grammar_masks_));
   }
+  request.cache_salt = content_key(request);
   auto live = std::make_unique<LiveRequest>(std::move(request), std::move(sink), std::move(sampler),
                                             options_.tokenizer);
   const std::string& rid = live->request.rid;

@@ -196,6 +196,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   spec.stop_token_ids = asked.sampling.stop_token_ids;
   spec.priority = asked.priority;
   spec.cache_salt = asked.cache_salt;
+  spec.adapter = asked.adapter.get();
   spec.logprob_start_len = asked.return_logprob ? asked.logprob_start_len : -1;
   spec.states_from = states_from(asked);
   if (const auto it = ids_by_rid_.find(asked.wait_for_prefix_of); it != ids_by_rid_.end()) {

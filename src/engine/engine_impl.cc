@@ -16,6 +16,7 @@
 #include "engine/device_worker.h"
 #include "engine/engine_core.h"
 #include "engine/kv_self_check.h"
+#include "engine/open_adapters.h"
 #include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
@@ -302,10 +303,12 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   WW_ASSIGN_OR_RETURN(core.pooler, Pooler::create(bundle.config, pooling, *bundle.weights));
   set_proposer(options, gpu.has_value(), plan, core);
   core.scheduler = plan.scheduler;
+  core.info = describe(options, bundle, plan.attention, plan.dtype);
+  ServedModel served;
+  WW_ASSIGN_OR_RETURN(served.adapters, open_adapters(args, bundle.config, core.info, plan.dtype));
   const DeviceSetup setup = {options, bundle, plan, core.scheduler};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
 
-  core.info = describe(options, bundle, plan.attention, plan.dtype);
   core.info.device = std::move(device.description);
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;
@@ -318,7 +321,6 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.random_seed = args.random_seed ? static_cast<uint64_t>(*args.random_seed)
                                       : uint64_t{std::random_device{}()} << 32 | std::random_device{}();
 
-  ServedModel served;
   served.tokenizer = std::move(bundle.tokenizer);
   served.chat_template = std::move(bundle.chat_template);
   served.generation = std::move(bundle.generation);

@@ -10,6 +10,7 @@
 #include "attention/tuning.h"
 #include "engine/serve_plan.h"
 #include "flags/server_args.h"
+#include "lora/registry.h"
 #include "model/model_bundle.h"
 #include "spec/proposer.h"
 #include "warpweave/engine.h"
@@ -36,6 +37,7 @@ struct ServedModel {
   std::string chat_template;
   GenerationDefaults generation;
   Resolved attention;
+  std::unique_ptr<LoraRegistry> adapters;      // null: none are served
   std::unique_ptr<Engine> engine;              // destroyed first
 };
 

@@ -8,6 +8,7 @@
 #include "engine/attention_modifiers.h"
 #include "engine/speculation.h"
 #include "engine/state_slots.h"
+#include "engine/open_adapters.h"
 #include "model/build_decoder.h"
 #include "model/weight_bytes.h"
 #include "model/families/family.h"
@@ -97,6 +98,7 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   out.prefix_match = args.prefix_match == "page" ? PrefixMatchMode::page : PrefixMatchMode::token;
   out.overlap_depth = args.disable_overlap_schedule ? 0 : 1;
   out.eos_token_ids = eos_token_ids;
+  out.max_adapters = args.max_loras_per_batch;
   return out;
 }
 
@@ -229,6 +231,7 @@ Status check_serve_device(const HardwareFacts& hardware) {
 Status check_served_model(const ServerArgs& args, const ModelToServe& model, DeviceArch arch) {
   WW_RETURN_IF_ERROR(family_traits(model.config).status());
   WW_RETURN_IF_ERROR(check_weight_format(model.config, weight_options(args), model.where, model.weights));
+  WW_RETURN_IF_ERROR(check_adapters(args, model.config, is_gpu_target(arch)));
   if (!is_gpu_target(arch)) return {};
   if (args.is_embedding || model.config.head != ModelHead::vocabulary) {
     return Status::unsupported("--device cuda gives no embeddings or labels yet; use --device cpu", "--device");

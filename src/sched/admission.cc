@@ -35,6 +35,10 @@ void Scheduler::add_prefill_rows(Step& step) {
       break;
     }
     if (must_wait(*request)) continue;
+    if (!can_take_adapter(*request)) {
+      if (request == *waiting_.begin() && request->overtaken >= kLpmMaxOvertakes) break;
+      continue;
+    }
     if (!admit(*request, budget, step)) break;
   }
 }
@@ -119,6 +123,20 @@ bool Scheduler::must_wait(Request& request) {
     if (request.share_waits >= kInBatchShareMaxWaits) return false;
     ++request.share_waits;
     request.share_waited_for = peer->spec.id;
+  }
+  return true;
+}
+
+// Whether the running requests' adapters and this one's are not too many.
+bool Scheduler::can_take_adapter(const Request& request) {
+  if (request.spec.adapter == nullptr) return true;
+  adapters_.clear();
+  for (const Request* other : running_) {
+    if (other->spec.adapter == request.spec.adapter) return true;
+    if (other->spec.adapter == nullptr) continue;
+    if (std::find(adapters_.begin(), adapters_.end(), other->spec.adapter) != adapters_.end()) continue;
+    adapters_.push_back(other->spec.adapter);
+    if (static_cast<int>(adapters_.size()) >= config_.max_adapters) return false;
   }
   return true;
 }

@@ -28,6 +28,7 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.max_running_requests, 1, "--max-running-requests"));
   WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
   WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
+  WW_RETURN_IF_ERROR(at_least(config.max_adapters, 1, "--max-loras-per-batch"));
   if (config.state_slots > 0 &&
       (config.max_proposals > 0 || config.state_interval < 1 || config.state_request_slots > config.state_slots ||
        config.state_request_slots < config.max_running_requests)) {
@@ -262,6 +263,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   row.start = request.scheduled;
   row.num_tokens = num_tokens;
   row.prefill = prefill;
+  row.adapter = request.spec.adapter;
   row.first_scheduled = prefill && request.last_step == 0;
   const int end = row.start + num_tokens;
   if (row.start < request.num_tokens()) {

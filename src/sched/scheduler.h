@@ -23,6 +23,8 @@
 //             higher ones keep coming (that is what it asks for)
 // Retracted requests go first (under priority: first within their priority). The first request in
 // that order that does not fit stops admission, so large requests are not starved by small ones.
+// A request whose adapter would be one more than max_adapters is passed over until all requests of another have ended;
+// the oldest one at most kLpmMaxOvertakes times.
 // A request whose uncached prompt begins like one that is being prefilled now (at least
 // kInBatchShareMinTokens tokens) waits for that one and then shares its pages.
 //
@@ -61,6 +63,8 @@
 #include "warpweave/status.h"
 
 namespace warpweave {
+
+struct LoraAdapter;
 
 using RequestId = uint64_t;
 inline constexpr RequestId kNoRequest = 0;
@@ -115,6 +119,7 @@ struct SchedulerConfig {
   int state_request_slots = 0;     // how many of them checkpoints may not take
   int state_interval = 256;        // tokens from checkpoint to checkpoint
   std::vector<int32_t> eos_token_ids;
+  int max_adapters = 8;            // different adapters of running requests, at most
 };
 
 // Pages that a request of so many tokens holds at once, from its prefill on or while it decodes: of a group, and of
@@ -132,6 +137,7 @@ struct ScheduledRequestSpec {
   std::vector<int32_t> stop_token_ids;
   int priority = 0;
   std::string cache_salt;
+  const LoraAdapter* adapter = nullptr;  // of its rows, null: none; outlives the request's last step
   int logprob_start_len = -1;      // first prompt position that needs a logprob; -1: none
   int states_from = -1;            // first prompt position whose row is wanted itself; -1: none
   // Admitted only when that request's prompt is cached, or that request is gone (the n-1 other
@@ -152,6 +158,7 @@ struct StepRow {
   int future_slot = -1;            // >= 0: its one token is sampled[future_slot] of the step before
   int max_proposals = 0;           // so many more tokens may follow its one; `pages` cover them, too
   bool prefill = false;
+  const LoraAdapter* adapter = nullptr;
   bool first_scheduled = false;    // its time in the queue ends with this step
   const int32_t* input_ids = nullptr;  // [num_tokens]; null when future_slot >= 0
   // [num_pages, groups] page tables, cover start + num_tokens tokens; the first num_blank[group] entries of a group
@@ -289,6 +296,7 @@ class Scheduler {
   bool can_admit_more() const;
   void collect_candidates();
   bool must_wait(Request& request);
+  bool can_take_adapter(const Request& request);
   Request* prefilling_same_prefix(Request& request);
   bool admit(Request& request, PrefillBudget& budget, Step& step);
   bool take_pages(Request& request, int match_limit, Step& step);
@@ -367,6 +375,7 @@ class Scheduler {
   std::vector<DeferredPage> deferred_;  // references given back when that step is committed
   std::vector<DeferredState> deferred_states_;  // checkpoints that a step under way reads
   int copy_source_pages_ = 0;           // how many of them are sources of copies, in groups without a window
+  std::vector<const LoraAdapter*> adapters_;  // of running requests, while one is looked for
   std::vector<Request*> candidates_;
   std::vector<int32_t> displaced_;
   std::vector<StepEvent> events_;

@@ -32,6 +32,65 @@ TEST(Scheduler, ARequestWithoutATokenEndsAloneAndIsNotCached) {
   }
 }
 
+// Requests of one adapter too many wait until all of another have ended; others pass them.
+TEST(Scheduler, RunsFewAdaptersTogether) {
+  SchedulerConfig config = make_config();
+  config.max_adapters = 2;
+  Scheduler scheduler(config);
+  int places[3] = {};
+  const auto adapter = [&](int i) { return reinterpret_cast<const LoraAdapter*>(&places[i]); };
+  const auto add = [&](RequestId id, const LoraAdapter* of, int new_tokens) {
+    ScheduledRequestSpec spec = make_spec(id, 4, new_tokens, static_cast<int>(100 * id));
+    spec.adapter = of;
+    ASSERT_TRUE(scheduler.add(std::move(spec)).ok());
+  };
+  const auto rows = [](const Step& step) {
+    std::vector<RequestId> ids;
+    for (const StepRow& row : step.rows) ids.push_back(row.id);
+    return ids;
+  };
+  add(1, adapter(0), 1);
+  add(2, adapter(1), 3);
+  add(3, adapter(2), 2);  // one too many
+  add(4, adapter(1), 3);
+  add(5, nullptr, 3);
+  const Step& first = scheduler.schedule();
+  EXPECT_EQ(rows(first), (std::vector<RequestId>{1, 2, 4, 5}));
+  EXPECT_EQ(first.rows[2].adapter, adapter(1));
+  EXPECT_EQ(first.rows[3].adapter, nullptr);
+  commit(scheduler, first);  // request 1 ends
+  const Step& second = scheduler.schedule();
+  EXPECT_EQ(rows(second), (std::vector<RequestId>{3}));
+  commit(scheduler, second);
+  run_to_idle(scheduler);
+  EXPECT_TRUE(scheduler.audit().ok());
+}
+
+TEST(Scheduler, AnAdapterIsPassedOverABoundedNumberOfTimes) {
+  SchedulerConfig config = make_config();
+  config.max_adapters = 1;
+  config.max_running_requests = 2;
+  Scheduler scheduler(config);
+  int places[2] = {};
+  RequestId next = 1;
+  const auto add = [&](int of) {
+    ScheduledRequestSpec spec = make_spec(next, 4, 3, static_cast<int>(10 * next));
+    ++next;
+    spec.adapter = reinterpret_cast<const LoraAdapter*>(&places[of]);
+    ASSERT_TRUE(scheduler.add(std::move(spec)).ok());
+  };
+  add(0);
+  add(1);  // waits, while requests of the other keep coming
+  int steps = 0;
+  for (bool ran = false; !ran && steps < 4 * kLpmMaxOvertakes; ++steps) {
+    add(0);
+    const Step& step = scheduler.schedule();
+    ran = std::any_of(step.rows.begin(), step.rows.end(), [](const StepRow& row) { return row.id == 2; });
+    commit(scheduler, step);
+  }
+  EXPECT_LT(steps, 4 * kLpmMaxOvertakes);
+}
+
 TEST(Scheduler, PrefillsThenDecodesThenFinishesByLength) {
   Scheduler scheduler(make_config());
   int user = 0;
