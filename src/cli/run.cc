@@ -112,6 +112,7 @@ class Chat {
     const int room = std::max(1, engine.info().context_len - static_cast<int>(prompt.size()) - 1);
     request.sampling.max_new_tokens = std::min(room, settings_.max_tokens.value_or(room));
     request.input_ids = std::move(prompt);
+    if (AdapterStore* const adapters = model_.served.adapters.get()) request.adapter = adapters->list()[0].weights;
 
     Answer answer;
     std::mutex mutex;
@@ -209,6 +210,10 @@ int chat(const ServerArgs& args) {
   }
   Result<LoadedModel> loaded = load_model(args);
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
+  if (args.wants_lora() && loaded->served.adapters->list().size() != 1) {
+    return fail(Status::invalid_argument("a chat in the terminal has one adapter; try: warpweave run --lora-paths NAME=FOLDER",
+                                         "--lora-paths"), kExitUsage);
+  }
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) {
     std::printf("%s, %s%s\n/help lists the commands, /exit ends, Ctrl-C stops an answer\n",

@@ -213,11 +213,10 @@ Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& 
   return options;
 }
 
-void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics,
-                       const Engine& engine) {
+void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics, const ServedModel& served) {
   if (!args.enable_metrics) return;
-  router.add({"GET", "/metrics", AuthLevel::open, [&metrics, &engine](auto, auto writer) {
-                writer->send(200, kMetricsContentType, metrics.render(&engine));
+  router.add({"GET", "/metrics", AuthLevel::open, [&metrics, &served](auto, auto writer) {
+                writer->send(200, kMetricsContentType, metrics.render(served.engine.get(), served.adapters.get()));
               }});
 }
 
@@ -272,9 +271,10 @@ int serve(const ServerArgs& args) {
                         .tokenizer = model->served.tokenizer.get(),
                         .chat_template = model->chat_template ? &*model->chat_template : nullptr,
                         .metrics = &*metrics,
+                        .adapters = model->served.adapters.get(),
                         .default_sampling = model->default_sampling,
                         .is_ready = [&ready] { return ready.load(); }});
-  add_metrics_route(router, args, *metrics, engine);
+  add_metrics_route(router, args, *metrics, model->served);
   server.set_router(std::move(router));
   if (!args.skip_server_warmup) warm_up(engine);
   ready = true;

@@ -439,6 +439,7 @@ std::string_view flag_group_title(FlagGroup group) {
     case G::memory: return "Memory and scheduling";
     case G::attention: return "Attention";
     case G::speculative: return "Speculative decoding";
+    case G::adapters: return "Adapters (LoRA)";
     case G::observation: return "Logs and metrics";
     case G::chat: return "Chat in the terminal (run only)";
   }
@@ -449,7 +450,7 @@ std::span<const FlagSpec> flag_table() {
   static const std::vector<FlagSpec> table = [] {
     std::vector<FlagSpec> all;
     for (auto part : {model_flags, number_flags, http_flags, memory_flags, attention_flags,
-                      observation_flags, chat_flags}) {
+                      adapter_flags, observation_flags, chat_flags}) {
       for (FlagSpec& spec : part()) all.push_back(std::move(spec));
     }
     return all;

@@ -14,7 +14,7 @@
 
 namespace warpweave {
 
-enum class FlagGroup { model, numbers, http, memory, attention, speculative, observation, chat };
+enum class FlagGroup { model, numbers, http, memory, attention, speculative, adapters, observation, chat };
 std::string_view flag_group_title(FlagGroup group);
 
 using FlagTarget =
@@ -44,11 +44,13 @@ struct FlagSpec {
   bool explain_only = false;            // `explain` resolves it; this version does not serve it
   bool run_only = false;                // of the chat in the terminal
   bool secret = false;                  // never printed
+  bool many = false;                    // takes several values, which become one text with a line each
   std::string_view notice = {};         // said at start when given
 };
 
 std::span<const FlagSpec> flag_table();
 const FlagSpec* find_flag(std::string_view name);
+std::vector<FlagSpec> adapter_flags();  // a part of it
 
 // A flag of SGLang's that has no effect or no meaning here.
 struct KnownFlag {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <type_traits>
 
 #include "flags/flag_table.h"
@@ -11,9 +12,16 @@
 namespace warpweave {
 namespace {
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
 constexpr FlagGroup kGroups[] = {FlagGroup::model,     FlagGroup::numbers,     FlagGroup::http,
                                  FlagGroup::memory,    FlagGroup::attention,
-                                 FlagGroup::speculative, FlagGroup::observation, FlagGroup::chat};
+                                 FlagGroup::speculative, FlagGroup::adapters, FlagGroup::observation, FlagGroup::chat};
 
 nlohmann::ordered_json value_json(const FlagSpec& spec, const ServerArgs& args) {
   return std::visit(
@@ -23,6 +31,7 @@ nlohmann::ordered_json value_json(const FlagSpec& spec, const ServerArgs& args) 
         if constexpr (std::is_same_v<T, std::string>) {
           if (spec.secret) return !value.empty();
           if (value.empty()) return nullptr;
+          if (spec.many) return lines_of(value);
           return value;
         } else if constexpr (std::is_arithmetic_v<T>) {
           return value;

@@ -12,6 +12,7 @@ namespace warpweave {
 namespace {
 
 constexpr size_t kMaxValueBytes = 1 << 20;
+constexpr int kMostValues = 4096;  // of a flag that takes several
 
 std::string command_line(Command command) {
   switch (command) {
@@ -223,6 +224,7 @@ class Parser {
     for (size_t i = 0; i < specs_.size(); ++i) {
       const FlagSpec& spec = flag_table()[i];
       add(fmt::format("{}", fmt::join(spec.names, ",")), spec.value_name.empty(), specs_[i]);
+      if (spec.many) specs_[i].option->expected(1, kMostValues)->multi_option_policy(CLI::MultiOptionPolicy::Join);
     }
     known_.resize(known_flags().size());
     for (size_t i = 0; i < known_.size(); ++i) {
@@ -267,8 +269,9 @@ class Parser {
   }
 
   Status assign(const FlagSpec& spec, const std::string& value) {
-    if (!spec.value_name.empty() && value.starts_with("--") &&
-        (find_flag(value) != nullptr || find_known_flag(value) != nullptr)) {
+    const std::string first = value.substr(0, value.find('\n'));
+    if (!spec.value_name.empty() && first.starts_with("--") &&
+        (find_flag(first) != nullptr || find_known_flag(first) != nullptr)) {
       return missing_value(spec);
     }
     if (spec.explain_only && command_ != Command::explain) {

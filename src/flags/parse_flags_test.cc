@@ -44,6 +44,21 @@ TEST(ParseFlags, BothFormsAliasesAndTheLastOfTwo) {
   EXPECT_NE(parsed->notices[0].find("--trust-remote-code"), std::string::npos);
 }
 
+TEST(ParseFlags, SomeFlagsTakeSeveralValues) {
+  const auto parsed = parse_flags(Command::serve, Argv{"--lora-paths", "a=/x", "b=/y z", "--port", "8000", "--lora-target-modules", "q_proj",
+                                                       "--lora-paths", "/c"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->args.lora_paths, "a=/x\nb=/y z\n/c");
+  EXPECT_EQ(parsed->args.lora_target_modules, "q_proj");
+  EXPECT_EQ(parsed->args.port, 8000);
+  EXPECT_TRUE(parsed->args.wants_lora());
+  for (const Argv& argv : {Argv{"--lora-paths"}, Argv{"--lora-paths", "--port", "8000"}, Argv{"--lora-paths", ""}}) {
+    const auto refused = parse_flags(Command::serve, argv);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().field(), "--lora-paths") << refused.status().message();
+  }
+}
+
 // Every flag of SGLang 0.5.10 and 0.5.23 (tests/golden/flags, from their argument parsers): taken, or refused with what to
 // use. None is unknown.
 TEST(ParseFlags, KnowsEveryFlagOfSglang) {

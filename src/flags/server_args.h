@@ -130,6 +130,17 @@ struct ServerArgs {
   std::string speculative_ngram_match_type;
   std::optional<int64_t> speculative_ngram_capacity;
 
+  // Adapters
+  bool enable_lora = false;
+  std::string lora_paths;                    // "name=folder" or "folder", a line each
+  std::string lora_root;
+  int max_lora_rank = 64;
+  int max_loras_per_batch = 8;
+  int max_loaded_loras = 64;
+  std::string lora_target_modules;           // names, a line each; empty or "all": every one
+  std::string lora_backend = "auto";         // or warpweave, which is the same
+  bool wants_lora() const { return enable_lora || !lora_paths.empty() || !lora_root.empty(); }
+
   // Observation
   bool enable_nan_detection = false;         // name the layer of the first NaN
   bool enable_kv_canary = false;             // poison free KV pages and check them

@@ -122,6 +122,19 @@ std::vector<MetricFamily> expert_metrics(const std::vector<ExpertLayerLoad>& lay
   return out;
 }
 
+// Series come and go with the adapters, so there are never more than may be loaded.
+MetricFamily adapter_metrics(const std::vector<AdapterInfo>& adapters, const std::vector<ClientMetric::Label>& labels) {
+  MetricFamily out = {"lora_requests_total", "Requests that asked for this adapter since it was loaded", MetricType::Counter, {}};
+  for (const AdapterInfo& adapter : adapters) {
+    ClientMetric metric;
+    metric.label = labels;
+    metric.label.push_back({"lora_name", adapter.name});
+    metric.counter.value = static_cast<double>(adapter.requests);
+    out.metric.push_back(std::move(metric));
+  }
+  return out;
+}
+
 struct OtherName {
   std::string_view own;
   std::string_view other;
@@ -244,11 +257,11 @@ void ServerMetrics::grammar_begins() { impl_->compiling_grammars.fetch_add(1); }
 
 void ServerMetrics::grammar_ends() { impl_->compiling_grammars.fetch_sub(1); }
 
-std::string ServerMetrics::render(const Engine* engine) const {
+std::string ServerMetrics::render(const Engine* engine, const AdapterStore* adapters) const {
   std::vector<MetricFamily> families = impl_->registry.Collect();
+  std::vector<ClientMetric::Label> labels;
+  for (const auto& [key, value] : impl_->labels) labels.push_back({key, value});
   if (engine != nullptr) {
-    std::vector<ClientMetric::Label> labels;
-    for (const auto& [key, value] : impl_->labels) labels.push_back({key, value});
     for (const EngineMetric& metric : engine_metrics(engine->stats(), engine->info(), impl_->compiling_grammars.load())) {
       ClientMetric value;
       value.label = labels;
@@ -262,6 +275,10 @@ std::string ServerMetrics::render(const Engine* engine) const {
         families.push_back(std::move(family));
       }
     }
+  }
+  if (adapters != nullptr) {
+    families.push_back(adapter_metrics(adapters->list(), labels));
+    families.back().name = Impl::name(families.back().name);
   }
   add_other_names(impl_->options.compat, &families);
   return prometheus::TextSerializer().Serialize(families);

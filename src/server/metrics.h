@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "warpweave/adapters.h"
 #include "warpweave/engine.h"
 
 namespace warpweave::server {
@@ -41,8 +42,9 @@ class ServerMetrics {
   void grammar_begins();
   void grammar_ends();
 
-  // The whole page. `engine` may be null while the model loads.
-  std::string render(const Engine* engine) const;
+  // The whole page. `engine` may be null while the model loads, `adapters` where none are served; of those that are loaded
+  // each is a label value.
+  std::string render(const Engine* engine, const AdapterStore* adapters = nullptr) const;
 
  private:
   struct Impl;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/adapters.h"
 #include "server/api/errors.h"
 #include "server/api/json_write.h"
 #include "server/api/native.h"
@@ -112,6 +113,23 @@ Handler health_handler(ApiPtr api) {
   };
 }
 
+void add_adapter_routes(Router& router, const ApiPtr& api) {
+  struct JsonRoute {
+    const char* path;
+    BodyAnswer answer;
+  };
+  for (const auto& [path, answer] : {JsonRoute{"/load_lora_adapter", load_adapter}, {"/unload_lora_adapter", unload_adapter}}) {
+    router.add({"POST", path, AuthLevel::admin, body_handler(api, answer)});
+  }
+  for (const auto& [path, answer] : {JsonRoute{"/v1/load_lora_adapter", load_adapter_vllm}, {"/v1/unload_lora_adapter", unload_adapter_vllm}}) {
+    router.add({"POST", path, AuthLevel::admin, [api, answer](Request request, Writer writer) {
+                  Result<std::string> said = answer(*api, request->body);
+                  if (!said.ok()) return send_error(*writer, said.status());
+                  writer->send(200, kText, std::move(said).value());
+                }});
+  }
+}
+
 void flush_cache(Api& api, ResponseWriter& writer) {
   if (api.engine().flush_cache()) return writer.send(200, kText, "Cache flushed.\n");
   send_error(writer, Status::invalid_argument(
@@ -215,6 +233,7 @@ void register_api(Router& router, ApiContext context) {
   add_responses_routes(own, api);
   add_messages_routes(own, api);
   add_native_routes(own, api);
+  add_adapter_routes(own, api);
   add_pooled_routes(own, api);
   add_open_routes(own, api);
   for (Route route : own.routes()) {

@@ -13,6 +13,7 @@
 #include "server/metrics.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "warpweave/adapters.h"
 #include "warpweave/engine.h"
 
 namespace warpweave::server {
@@ -23,6 +24,7 @@ struct ApiContext {
   const Tokenizer* tokenizer = nullptr;         // null with --skip-tokenizer-init: ids only
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
   ServerMetrics* metrics = nullptr;             // null: not measured
+  AdapterStore* adapters = nullptr;             // null: no adapters are served
   // What a request to an OpenAI endpoint leaves out: generation_config.json, or the plain values
   // under --sampling-defaults openai. /generate keeps the plain values.
   SamplingParams default_sampling = {};

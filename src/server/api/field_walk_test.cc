@@ -8,6 +8,7 @@
 
 #include "server/api/field_listener.h"
 #include "server/api/testing.h"
+#include "server/testing/fake_adapters.h"
 
 namespace warpweave::server::testing {
 namespace {
@@ -56,6 +57,10 @@ constexpr Endpoint kEndpoints[] = {
     {"/v1/detokenize", R"({"tokens": [1]})"},
     {"/abort_request", R"({"rid": "a"})"},
     {"/start_profile", R"({"num_steps": 3})"},
+    {"/load_lora_adapter", R"({"lora_name": "a", "lora_path": "b"})"},
+    {"/unload_lora_adapter", R"({"lora_name": "a"})"},
+    {"/v1/load_lora_adapter", R"({"lora_name": "a", "lora_path": "b", "load_inplace": false})"},
+    {"/v1/unload_lora_adapter", R"({"lora_name": "a"})"},
     {"/v1/embeddings", R"({"input": ["a", "b"], "dimensions": 2, "encoding_format": "base64"})"},
     {"/v1/embeddings", R"({"input": [[1, 2], [3]]})"},
     {"/encode", R"({"text": ["a", "b"]})"},
@@ -136,8 +141,9 @@ void add_paths(const Json& value, const std::string& path, std::set<std::string>
 class FieldWalk : public ::testing::Test {
  protected:
   FieldWalk() : api_(options({})), label_api_(options({"low", "high"})) {}
-  static TestApiOptions options(std::vector<std::string> labels) {
+  TestApiOptions options(std::vector<std::string> labels) {
     TestApiOptions options;
+    options.adapters = &adapters_;
     options.engine.script = {" a", " b"};
     options.args.profile_dir = "profiles";
     options.engine.info.pools = options.engine.info.gives_states = true;
@@ -202,6 +208,7 @@ class FieldWalk : public ::testing::Test {
     return paths;
   }
 
+  FakeAdapters adapters_{/*any=*/true};
   TestApi api_;
   TestApi label_api_;
   int requests_ = 0;

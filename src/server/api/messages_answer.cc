@@ -21,7 +21,7 @@ using Kind = AnswerEvent::Kind;
 class MessagesBuilder final : public ResponseBuilder {
  public:
   MessagesBuilder(const Api& api, const PreparedChat& chat)
-      : id_(chat.options.rid), model_(api.info().served_model_name), reader_(chat.plan) {}
+      : id_(chat.options.rid), model_(chat.options.model_name(api)), reader_(chat.plan) {}
 
   ErrorShape error_shape() const override { return ErrorShape::anthropic; }
   std::string_view stream_end() const override { return {}; }

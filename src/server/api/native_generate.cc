@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/adapters.h"
 #include "server/api/grammar_fields.h"
 #include "server/api/limits.h"
 #include "server/api/native_builder.h"
@@ -181,7 +182,7 @@ class NativeParser {
 
   Result<GenerationJob> parse() {
     WW_ASSIGN_OR_RETURN(const PromptField field, find_prompts(&reader_));
-    refuse_unsupported(&reader_);
+    refuse_unsupported(&reader_, "lora_path");
     refuse_misplaced_grammar(&reader_);
     WW_RETURN_IF_ERROR(check_sequences(api_, field.count, 1, field.name));
     WW_RETURN_IF_ERROR(read_sampling_params(field.count));
@@ -259,6 +260,7 @@ class NativeParser {
     const PerPrompt priority(&reader_, "priority", count);
     const PerPrompt cache_salt(&reader_, "cache_salt", count);
     const PerPrompt extra_key(&reader_, "extra_key", count);
+    const PerPrompt lora_path(&reader_, "lora_path", count);
     const PerPrompt hidden_states(&reader_, "return_hidden_states", count);
     WW_RETURN_IF_ERROR(reader_.status());
     const std::string group_rid = random_id("");
@@ -275,6 +277,7 @@ class NativeParser {
         else if (count > 1 && rid.path(i) == "rid") request.rid += fmt::format("-{}", i);
       }
       WW_RETURN_IF_ERROR(read_salts(cache_salt, extra_key, i, &request));
+      WW_RETURN_IF_ERROR(read_adapter(lora_path, i, &request));
       if (const Json* value = priority.at(i)) {
         const IntRange range{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
         int64_t number = 0;
@@ -316,6 +319,16 @@ class NativeParser {
     return {};
   }
 
+  Status read_adapter(const PerPrompt& lora_path, size_t prompt, GenerateRequest* request) const {
+    const Json* value = lora_path.at(prompt);
+    std::string name;
+    if (value) WW_RETURN_IF_ERROR(read_string(*value, lora_path.path(prompt), kMaxRidBytes, &name));
+    if (name.empty()) return {};
+    WW_ASSIGN_OR_RETURN(const AdapterInfo adapter, find_adapter(api_, name, lora_path.path(prompt)));
+    request->adapter = adapter.weights;
+    return {};
+  }
+
   static Status read_logprob_int(const PerPrompt& field, size_t prompt, const IntRange& range,
                                  int* out) {
     const Json* value = field.at(prompt);
@@ -333,7 +346,7 @@ class NativeParser {
     reader_.get("stream", &stream_);
     for (const std::string_view name :
          {"return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob", "rid",
-          "priority", "cache_salt", "extra_key", "return_hidden_states"}) {
+          "priority", "cache_salt", "extra_key", "lora_path", "return_hidden_states"}) {
       reader_.find(name);
     }
     if (!api_.context().args.allow_unknown_fields) reader_.refuse_unknown(kNativeFieldsWithoutEffect);

@@ -28,6 +28,19 @@ Json model_card(const EngineInfo& info) {
           {"max_model_len", info.context_len}};
 }
 
+Json adapter_card(const EngineInfo& info, const AdapterInfo& adapter) {
+  Json card = model_card(info);
+  card["id"] = adapter.name;
+  card["root"] = adapter.path;
+  card["parent"] = info.served_model_name;
+  return card;
+}
+
+std::vector<AdapterInfo> adapters_of(const Api& api) {
+  AdapterStore* const store = api.context().adapters;
+  return store != nullptr ? store->list() : std::vector<AdapterInfo>();
+}
+
 Json attention_json(const EngineInfo& info) {
   return {{"prefill", info.prefill_attention_backend},
           {"decode", info.decode_attention_backend},
@@ -130,11 +143,16 @@ std::string server_info_json(const Api& api) {
 }
 
 std::string model_list_json(const Api& api) {
-  return dump({{"object", "list"}, {"data", Json::array({model_card(api.info())})}});
+  Json cards = Json::array({model_card(api.info())});
+  for (const AdapterInfo& adapter : adapters_of(api)) cards.push_back(adapter_card(api.info(), adapter));
+  return dump({{"object", "list"}, {"data", std::move(cards)}});
 }
 
 Result<std::string> model_card_json(const Api& api, std::string_view id) {
   const EngineInfo& info = api.info();
+  for (const AdapterInfo& adapter : adapters_of(api)) {
+    if (adapter.name == id) return dump(adapter_card(info, adapter));
+  }
   if (id != info.served_model_name && id != info.model_path) {
     return Status::not_found(fmt::format("The model \"{}\" is not served here; this server has "
                                          "\"{}\".",

@@ -16,7 +16,7 @@ class ChatBuilder final : public OpenAiBuilder {
  public:
   ChatBuilder(const Api& api, const ChatOptions& options, const AnswerPlan& plan, std::vector<std::string> prompt_ids)
       : OpenAiBuilder(options, {"chat.completion", "chat.completion.chunk",
-                                api.info().served_model_name,
+                                options.model_name(api),
                                 static_cast<size_t>(options.sampling.n), std::move(prompt_ids)}),
         tokenizer_(*api.tokenizer()),
         with_logprobs_(options.logprobs) {

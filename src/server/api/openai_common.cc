@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/adapters.h"
 #include "server/api/grammar_fields.h"
 #include "server/api/json_write.h"
 #include "server/api/limits.h"
@@ -49,7 +50,7 @@ void read_truncation(const Api& api, FieldReader* reader, OpenAiOptions* out) {
 
 Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
                            OpenAiOptions* out) {
-  WW_RETURN_IF_ERROR(api.check_model(reader));
+  WW_ASSIGN_OR_RETURN(out->adapter, read_model(api, reader));
   out->sampling.params = api.context().default_sampling;
   SamplingBudget budget;
   read_sampling(reader, Dialect::openai, api.limits(), &budget, &out->sampling);
@@ -96,6 +97,7 @@ GenerateRequest make_request(const OpenAiOptions& options, const SamplingParams&
   if (params.seed) request.sampling.seed = *params.seed + static_cast<uint64_t>(choice);
   request.priority = options.priority;
   request.cache_salt = options.cache_salt;
+  request.adapter = options.adapter.weights;
   if (options.return_hidden_states) request.states = StateWish::last;
   return request;
 }

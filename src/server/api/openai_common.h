@@ -12,6 +12,9 @@
 namespace warpweave::server {
 
 struct OpenAiOptions {
+  // What answers call the model.
+  const std::string& model_name(const Api& api) const { return adapter.weights ? adapter.name : api.info().served_model_name; }
+
   SamplingFields sampling;
   bool stream = false;
   bool include_usage = false;           // stream_options: a last chunk with the usage
@@ -19,6 +22,7 @@ struct OpenAiOptions {
   int priority = 0;
   std::string rid;                      // becomes the answer's id
   std::string cache_salt;
+  AdapterInfo adapter;                  // without weights: none
   bool add_special_tokens = true;       // of texts that no template has written
   bool return_token_ids = false;
   bool return_hidden_states = false;    // of the newest token

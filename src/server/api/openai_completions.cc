@@ -30,7 +30,7 @@ class CompletionBuilder final : public OpenAiBuilder {
   // `echoes`: the text that goes before each sequence's own, or empty.
   CompletionBuilder(const Api& api, const CompletionOptions& options,
                     std::vector<std::string> echoes, std::vector<std::string> prompt_ids)
-      : OpenAiBuilder(options, {"text_completion", "text_completion", api.info().served_model_name,
+      : OpenAiBuilder(options, {"text_completion", "text_completion", options.model_name(api),
                                 echoes.size(), std::move(prompt_ids)}),
         tokenizer_(*api.tokenizer()),
         with_logprobs_(options.logprobs.has_value()),

@@ -20,7 +20,7 @@ class ResponsesBuilder final : public ResponseBuilder {
  public:
   ResponsesBuilder(Api& api, const PreparedChat& chat, ResponseRequest request, std::string owner)
       : store_(api.responses()), owner_(std::move(owner)), id_(chat.options.rid), request_(std::move(request)), reader_(chat.plan) {
-    frame_.value = {{"id", id_}, {"object", "response"}, {"created_at", std::time(nullptr)}, {"model", api.info().served_model_name}};
+    frame_.value = {{"id", id_}, {"object", "response"}, {"created_at", std::time(nullptr)}, {"model", chat.options.model_name(api)}};
     frame_.value.update(request_.echoed.value);
     frame_.value["store"] = request_.store;
     frame_.value["error"] = nullptr;

@@ -47,7 +47,7 @@ struct UnsupportedField {
 };
 
 constexpr std::string_view kTextOnly = "this server takes text; leave it out";
-constexpr std::string_view kNoLora = "adapters are not available; serve a merged model instead";
+constexpr std::string_view kNoLora = "adapters are for requests that generate text, which name one by lora_path or model; leave it out";
 
 constexpr UnsupportedField kUnsupportedFields[] = {
     {"lora_path", kNoLora},
@@ -249,7 +249,7 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
   read_allowed_ids(reader, limits, &out->params);
   read_bad_words(reader, limits, &out->params);
   reader->get("n", IntRange{1, kMaxChoices, "send several requests for more"}, &out->n);
-  refuse_unsupported(reader);
+  refuse_unsupported(reader, dialect == Dialect::openai ? "lora_path" : "");
 }
 
 void refuse_unsupported(FieldReader* reader, std::string_view own) {

@@ -128,6 +128,7 @@ TestApi::TestApi(TestApiOptions options) : options_(std::move(options)) {
                          .tokenizer = tokenizer_.get(),
                          .chat_template = chat_template_ ? &*chat_template_ : nullptr,
                          .metrics = nullptr,
+                         .adapters = options_.adapters,
                          .default_sampling = options_.default_sampling,
                          .is_ready = options_.is_ready});
 }

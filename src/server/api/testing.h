@@ -75,6 +75,7 @@ struct TestApiOptions {
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   SamplingParams default_sampling;
   std::function<bool()> is_ready;
+  AdapterStore* adapters = nullptr;
 };
 
 class TestApi {
