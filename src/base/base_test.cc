@@ -65,6 +65,8 @@ TEST(DType, ParsesShortAndLongNames) {
   EXPECT_EQ(parse_dtype("q4_1"), DType::q4_1);
   EXPECT_EQ(parse_dtype("int3"), std::nullopt);
   EXPECT_EQ(dtype_info(DType::q6_k).block_bytes, 210);
+  EXPECT_EQ(parse_dtype("iq4_nl"), DType::iq4_nl);
+  EXPECT_EQ(dtype_info(DType::iq4_xs).block_bytes, 136);
 }
 
 TEST(ThreadTeam, CoversEveryIndexOnce) {

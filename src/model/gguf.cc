@@ -22,6 +22,8 @@ std::optional<DType> tensor_dtype(uint32_t ggml_type) {
     case 12: return DType::q4_k;
     case 13: return DType::q5_k;
     case 14: return DType::q6_k;
+    case 20: return DType::iq4_nl;
+    case 23: return DType::iq4_xs;
     case 30: return DType::bf16;
     default: return std::nullopt;
   }
@@ -149,7 +151,7 @@ Status read_tensor_entry(Cursor& in, TensorEntry& out) {
   const std::optional<DType> dtype = tensor_dtype(type);
   if (!dtype) {
     return Status::unsupported("tensor " + out.name + " has the GGML type " + std::to_string(type) +
-                               "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q4_K Q5_K Q6_K");
+                               "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS");
   }
   out.view.dtype = *dtype;
   if (out.view.shape[rank - 1] % dtype_info(*dtype).block_elements != 0) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/float16.h"
+#include "ops/kernels/quant_panel.h"
 
 namespace warpweave {
 
@@ -19,6 +20,8 @@ template BlockQ4_1 read_block<BlockQ4_1>(const void*, int64_t);
 template BlockQ4K read_block<BlockQ4K>(const void*, int64_t);
 template BlockQ5K read_block<BlockQ5K>(const void*, int64_t);
 template BlockQ6K read_block<BlockQ6K>(const void*, int64_t);
+template BlockIQ4NL read_block<BlockIQ4NL>(const void*, int64_t);
+template BlockIQ4XS read_block<BlockIQ4XS>(const void*, int64_t);
 
 namespace {
 
@@ -40,6 +43,8 @@ void each_block(const void* data, int64_t n, float* out, Value value) {
 int block_code(const BlockQ8_0& block, int i) { return block.codes[i]; }
 int block_code(const BlockQ4_0& block, int i) { return nibble_of(block.codes, i, 16); }
 int block_code(const BlockQ4_1& block, int i) { return nibble_of(block.codes, i, 16); }
+int block_code(const BlockIQ4NL& block, int i) { return nibble_of(block.codes, i, 16); }
+int block_code(const BlockIQ4XS& block, int i) { return nibble_of(block.codes + i / 32 * 16, i % 32, 16); }
 int block_code(const BlockQ4K& block, int i) {
   return nibble_of(block.codes + i / 64 * 32, i % 64, 32);
 }
@@ -72,6 +77,9 @@ float scaled_value(const Block& b, int i) {
 }
 }  // namespace
 
+int block_scale(const BlockIQ4XS& block, int g) {
+  return ((block.scales_low[g / 2] >> 4 * (g % 2) & 15) | (block.scales_high >> 2 * g & 3) << 4) - 32;
+}
 void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min) { scale_min(block.scales, g, scale, min); }
 void block_scale_min(const BlockQ5K& block, int g, int* scale, int* min) { scale_min(block.scales, g, scale, min); }
 
@@ -101,6 +109,16 @@ void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* o
     case DType::q6_k:
       each_block<BlockQ6K>(data, n, out, [](const BlockQ6K& b, int i) {
         return f16_to_f32(b.d) * b.scales[i / 16] * (block_code(b, i) - 32);
+      });
+      break;
+    case DType::iq4_nl:
+      each_block<BlockIQ4NL>(data, n, out, [](const BlockIQ4NL& b, int i) {
+        return f16_to_f32(b.d) * kIQ4Values[block_code(b, i)];
+      });
+      break;
+    case DType::iq4_xs:
+      each_block<BlockIQ4XS>(data, n, out, [](const BlockIQ4XS& b, int i) {
+        return f16_to_f32(b.d) * block_scale(b, i / 32) * kIQ4Values[block_code(b, i)];
       });
       break;
     default:

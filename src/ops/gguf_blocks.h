@@ -46,6 +46,19 @@ struct BlockQ6K {
   int8_t scales[16];    // per 16 elements
   uint16_t d;
 };
+struct BlockIQ4NL {     // nibbles as in q4_0, each the place of a value in kIQ4Values
+  static constexpr int kElements = 32;
+  uint16_t d;
+  uint8_t codes[16];
+};
+struct BlockIQ4XS {     // eight groups of such nibbles, each with a scale of 6 bits
+  static constexpr int kElements = 256;
+  uint16_t d;
+  uint16_t scales_high;  // two bits a group
+  uint8_t scales_low[4];
+  uint8_t codes[128];
+};
+static_assert(sizeof(BlockIQ4NL) == 18 && sizeof(BlockIQ4XS) == 136);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 &&
               sizeof(BlockQ4K) == 144 && sizeof(BlockQ5K) == 176 && sizeof(BlockQ6K) == 210);
 
@@ -53,13 +66,17 @@ static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(Block
 template <typename Block>
 Block read_block(const void* data, int64_t index);
 
-// Code of element i, before any offset: 0..15, 0..31 for q5_k, 0..63 for q6_k, or the signed byte of q8_0.
+// Code of element i, before any offset or table: 0..15, 0..31 for q5_k, 0..63 for q6_k, or the signed byte of q8_0.
 int block_code(const BlockQ8_0& block, int i);
 int block_code(const BlockQ4_0& block, int i);
 int block_code(const BlockQ4_1& block, int i);
 int block_code(const BlockQ4K& block, int i);
 int block_code(const BlockQ5K& block, int i);
 int block_code(const BlockQ6K& block, int i);
+int block_code(const BlockIQ4NL& block, int i);
+int block_code(const BlockIQ4XS& block, int i);
+// Scale of group g (0..7), -32 to 31.
+int block_scale(const BlockIQ4XS& block, int g);
 // 6-bit scale and min of group g (0..7) of 32 elements.
 void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min);
 void block_scale_min(const BlockQ5K& block, int g, int* scale, int* min);

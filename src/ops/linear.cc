@@ -45,7 +45,8 @@ const LinearKernels& kernels_of(CpuTier tier) {
 bool can_pack(DType dtype) {
   switch (dtype) {
     case DType::f32: case DType::bf16: case DType::f16: case DType::q8_0: case DType::q4_0:
-    case DType::q4_1: case DType::q4_k: case DType::q5_k: case DType::q6_k: return true;
+    case DType::q4_1: case DType::q4_k: case DType::q5_k: case DType::q6_k:
+    case DType::iq4_nl: case DType::iq4_xs: return true;
     default: return false;
   }
 }
@@ -63,7 +64,7 @@ Status check_part(const LinearPart& part, const LinearPart& first) {
   }
   if (!w.data || !can_pack(w.dtype)) {
     return Status::unsupported("a linear weight of dtype " + std::string(dtype_info(w.dtype).name) +
-                               " has no kernel; use f32, bf16, f16, q8_0, q4_0, q4_1, q4_k, q5_k or q6_k");
+                               " has no kernel; use f32, bf16, f16, q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl or iq4_xs");
   }
   if (w.dtype != first.weight.dtype || w.shape[1] != first.weight.shape[1]) {
     return Status::invalid_argument("stacked linear weights must agree in dtype and in_features");
@@ -256,6 +257,8 @@ auto of_format(const Kernels& kernels, DType dtype) -> decltype(kernels.q8_0) {
     case DType::q4_k: return kernels.q4_k;
     case DType::q5_k: return kernels.q5_k;
     case DType::q6_k: return kernels.q6_k;
+    case DType::iq4_nl: return kernels.iq4_nl;
+    case DType::iq4_xs: return kernels.iq4_xs;
     default: return nullptr;
   }
 }

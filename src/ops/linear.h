@@ -102,7 +102,7 @@ class PackedLinear {
   PackedLinear& operator=(PackedLinear&&) noexcept = default;
 
   // All parts have the same in_features and the same weight dtype: f32, bf16, f16, q8_0, q4_0,
-  // q4_1, q4_k, q5_k or q6_k. `team` shares the packing work.
+  // q4_1, q4_k, q5_k, q6_k, iq4_nl or iq4_xs. `team` shares the packing work.
   static Result<PackedLinear> pack(std::span<const LinearPart> parts, const LinearOptions& options,
                                    ThreadTeam& team);
 

@@ -92,6 +92,16 @@ void put_block(const BlockQ6K& block, int lane, PanelQ6K& out) {
   }
 }
 
+void put_block(const BlockIQ4NL& block, int lane, PanelIQ4NL& out) {
+  out.d[lane] = block.d;
+  put_nibble_codes(block, lane, out.codes);
+}
+void put_block(const BlockIQ4XS& block, int lane, PanelIQ4XS& out) {
+  out.d[lane] = block.d;
+  for (int g = 0; g < 8; ++g) out.scales[g][lane] = static_cast<int8_t>(block_scale(block, g));
+  put_nibble_codes(block, lane, out.codes);
+}
+
 template <typename Block, typename Panel>
 void pack_blocks(const void* row, int lane, int64_t k, Panel* panel) {
   for (int64_t b = 0; b < k / Block::kElements; ++b) {
@@ -122,6 +132,13 @@ float code_value(const PanelQ6K& p, int lane, int i) {
   return f16_to_f32(p.d[lane]) * p.scales[i / 16][lane] * (code - 32);
 }
 
+float code_value(const PanelIQ4NL& p, int lane, int i) {
+  return f16_to_f32(p.d[lane]) * kIQ4Values[nibble(p.codes, lane, i)];
+}
+float code_value(const PanelIQ4XS& p, int lane, int i) {
+  return f16_to_f32(p.d[lane]) * p.scales[i / 32][lane] * kIQ4Values[nibble(p.codes, lane, i)];
+}
+
 template <typename Panel>
 void unpack_blocks(const unsigned char* panel, int lane, int64_t k, float* out) {
   for (int64_t i = 0; i < k; ++i) {
@@ -146,6 +163,8 @@ size_t panel_offset_bytes(DType dtype, int64_t k) {
     case DType::q4_k: return blocks_bytes<PanelQ4K>(k);
     case DType::q5_k: return blocks_bytes<PanelQ5K>(k);
     case DType::q6_k: return blocks_bytes<PanelQ6K>(k);
+    case DType::iq4_nl: return blocks_bytes<PanelIQ4NL>(k);
+    case DType::iq4_xs: return blocks_bytes<PanelIQ4XS>(k);
     default: assert(false && "no packed form"); return 0;
   }
 }
@@ -175,6 +194,8 @@ void pack_panel(DType dtype, std::span<const void* const, kPanelCols> rows, int6
       case DType::q4_k: pack_blocks<BlockQ4K>(row, lane, k, array_at<PanelQ4K>(panel)); break;
       case DType::q5_k: pack_blocks<BlockQ5K>(row, lane, k, array_at<PanelQ5K>(panel)); break;
       case DType::q6_k: pack_blocks<BlockQ6K>(row, lane, k, array_at<PanelQ6K>(panel)); break;
+      case DType::iq4_nl: pack_blocks<BlockIQ4NL>(row, lane, k, array_at<PanelIQ4NL>(panel)); break;
+      case DType::iq4_xs: pack_blocks<BlockIQ4XS>(row, lane, k, array_at<PanelIQ4XS>(panel)); break;
       default: assert(false && "no packed form");
     }
   }
@@ -201,6 +222,8 @@ void unpack_panel_row(DType dtype, const unsigned char* panel, int lane, int64_t
     case DType::q4_k: unpack_blocks<PanelQ4K>(panel, lane, k, out); break;
     case DType::q5_k: unpack_blocks<PanelQ5K>(panel, lane, k, out); break;
     case DType::q6_k: unpack_blocks<PanelQ6K>(panel, lane, k, out); break;
+    case DType::iq4_nl: unpack_blocks<PanelIQ4NL>(panel, lane, k, out); break;
+    case DType::iq4_xs: unpack_blocks<PanelIQ4XS>(panel, lane, k, out); break;
     default: assert(false && "no packed form");
   }
 }

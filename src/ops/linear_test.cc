@@ -62,6 +62,8 @@ void fill_blocks(Weight& w, std::mt19937& rng) {
         put_half(block, scale(rng) / 16);
         put_half(block + 2, scale(rng) / 16);
         break;
+      case DType::iq4_nl: put_half(block, scale(rng) / 16); break;
+      case DType::iq4_xs: put_half(block, scale(rng) / 512); break;
       case DType::q6_k: put_half(block + 208, scale(rng) / 64); break;
       default: break;
     }
@@ -293,13 +295,38 @@ TEST_P(BlockDtype, RowsOfNoNumberShowAndRowsOfNothingAreZero) {
 
 INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
                          testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
-                                         DType::q5_k, DType::q6_k),
+                                         DType::q5_k, DType::q6_k, DType::iq4_nl, DType::iq4_xs),
                          [](const auto& info) { return std::string(dtype_info(info.param).name); });
+
+// Values of blocks whose byte i is 37 i + 11, with d = 0.01, by the gguf package's dequantize().
+TEST(GgufBlocks, Iq4HasTheValuesOfTheGgufPackage) {
+  struct Expected {
+    DType dtype;
+    std::vector<std::pair<int, float>> values;
+    double sum;
+  };
+  const Expected all[] = {
+      {DType::iq4_nl, {{0, -0.35007477f}, {1, 0.2500534f}, {15, -1.2702713f}, {16, -0.35007477f}, {31, 0.010002136f}}, -2.570549},
+      {DType::iq4_xs, {{0, 0.65013885f}, {17, 0.35007477f}, {31, 0.35007477f}, {32, 4.550972f}, {77, 5.8812561f}, {128, -5.8512497f},
+                       {200, 11.402435f}, {255, -0.16003418f}}, -110.073509}};
+  for (const Expected& expected : all) {
+    const DTypeInfo& info = dtype_info(expected.dtype);
+    std::vector<unsigned char> block(info.block_bytes);
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<unsigned char>(37 * i + 11);
+    put_half(block.data(), 0.01f);
+    std::vector<float> values(info.block_elements);
+    dequantize_row_reference(expected.dtype, block.data(), info.block_elements, values.data());
+    double sum = 0;
+    for (const float value : values) sum += value;
+    EXPECT_NEAR(sum, expected.sum, 1e-4) << info.name;
+    for (const auto& [at, value] : expected.values) EXPECT_FLOAT_EQ(values[at], value) << info.name << ", " << at;
+  }
+}
 
 // The bits of a row do not depend on the batch around it, nor on the number of threads.
 TEST(PackedLinear, IsBatchInvariant) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::q8_0, DType::q4_0, DType::q4_1,
-                            DType::q4_k, DType::q5_k, DType::q6_k}) {
+                            DType::q4_k, DType::q5_k, DType::q6_k, DType::iq4_nl, DType::iq4_xs}) {
     const Weight w = make_weight(dtype, 150, 768, 9);
     for (const CpuTier tier : tiers()) {
       for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {

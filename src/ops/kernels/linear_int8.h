@@ -177,6 +177,31 @@ struct Int8ScaleMin : Int8Offset {
 using Int8Q4K = Int8ScaleMin<PanelQ4K, false>;
 using Int8Q5K = Int8ScaleMin<PanelQ5K, true>;
 
+// Codes of iq4 become bytes that are their values plus 128, as q8_0's are.
+WW_INLINE void iq4_words(const PanelWord* codes, IVec* out) {
+  nibble_words(codes, out);
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) out[j] = ilookup(kIQ4Bytes, out[j]);
+}
+struct Int8IQ4 : Int8Scaled {
+  static constexpr bool kWide = true;
+  WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -128 * x.sum_of_group(at); }
+};
+struct Int8IQ4NL : Int8IQ4 {
+  using Panel = PanelIQ4NL;
+  WW_MEMBER void words(const Panel& block, int, IVec* out) {
+    scale = vload_half(block.d);
+    iq4_words(block.codes, out);
+  }
+};
+struct Int8IQ4XS : Int8IQ4 {
+  using Panel = PanelIQ4XS;
+  WW_MEMBER void words(const Panel& block, int g, IVec* out) {
+    scale = vmul(vload_half(block.d), vto_float(iload_i8(block.scales[g])));
+    iq4_words(block.codes + 4 * g, out);
+  }
+};
+
 // Groups of 32 with one scale of the weights.
 template <class Format, int kRows>
 void int8_rows(const Int8Tile& t, int first_row, int panel) {
@@ -334,7 +359,7 @@ void quantize_row(const float* x, int64_t k, unsigned char* row) {
 
 constexpr Int8Kernels int8_kernels() {
   return {int8_tile<Int8Q8_0>, int8_tile<Int8Q4_0>, int8_tile<Int8Q4_1>, int8_tile<Int8Q4K>, int8_tile<Int8Q5K>, int8_tile<Int8Q6K>,
-          quantize_row};
+          int8_tile<Int8IQ4NL>, int8_tile<Int8IQ4XS>, quantize_row};
 }
 
 }  // namespace

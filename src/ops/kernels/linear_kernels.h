@@ -45,7 +45,7 @@ struct Int8Tile {
 using Int8TileFn = void (*)(const Int8Tile&);
 
 struct Int8Kernels {
-  Int8TileFn q8_0, q4_0, q4_1, q4_k, q5_k, q6_k;
+  Int8TileFn q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl, iq4_xs;
   void (*quantize)(const float* x, int64_t k, unsigned char* row);
 };
 
@@ -80,7 +80,7 @@ struct FinishTile {
 using DequantizeFn = void (*)(const unsigned char* panel, int64_t k_begin, int k, void* out);
 
 struct DequantizeKernels {
-  DequantizeFn q8_0, q4_0, q4_1, q4_k, q5_k, q6_k;
+  DequantizeFn q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl, iq4_xs;
 };
 
 using GemmTileFn = void (*)(const GemmTile&);

@@ -249,16 +249,47 @@ WW_INLINE void put_nibbles(const PanelWord* codes, Vec scale, Vec offset, void* 
   }
 }
 
+// Four codes, the bytes of a word: w = scale * (code - 128).
+template <class Write>
+WW_INLINE void put_bytes(IVec word, Vec scale, void* out, int k) {
+  const auto value = [&](IVec code) __attribute__((always_inline)) { return vmul(scale, vto_float(isub(code, iset1(128)))); };
+  Write::put(out, k, value(bits_at<0>(word, 255)), value(bits_at<8>(word, 255)));
+  Write::put(out, k + 2, value(bits_at<16>(word, 255)), value(bits_at<24>(word, 255)));
+}
+
 template <class Write>
 void dequantize_q8_0(const unsigned char* panel, int64_t k_begin, int k_count, void* out) {
   const PanelQ8_0* block = reinterpret_cast<const PanelQ8_0*>(panel) + k_begin / 32;
   for (int k = 0; k < k_count; k += 32, ++block) {
     const Vec d = vload_half(block->d);
-    const auto value = [&](IVec code) __attribute__((always_inline)) { return vmul(d, vto_float(isub(code, iset1(128)))); };
-    for (int j = 0; j < 8; ++j) {
-      const IVec word = iload(block->codes[j]);
-      Write::put(out, k + 4 * j, value(bits_at<0>(word, 255)), value(bits_at<8>(word, 255)));
-      Write::put(out, k + 4 * j + 2, value(bits_at<16>(word, 255)), value(bits_at<24>(word, 255)));
+    for (int j = 0; j < 8; ++j) put_bytes<Write>(iload(block->codes[j]), d, out, k + 4 * j);
+  }
+}
+
+// 32 codes of iq4 from word `codes` on.
+template <class Write>
+WW_INLINE void put_iq4(const PanelWord* codes, Vec scale, void* out, int k) {
+  const IVec low = iset1(0x0f0f0f0f);
+  for (int j = 0; j < 4; ++j, k += 8) {
+    const IVec both = iload(codes[j]);
+    put_bytes<Write>(ilookup(kIQ4Bytes, iand(both, low)), scale, out, k);
+    put_bytes<Write>(ilookup(kIQ4Bytes, iand(ishr<4>(both), low)), scale, out, k + 4);
+  }
+}
+
+template <class Write>
+void dequantize_iq4_nl(const unsigned char* panel, int64_t k_begin, int k_count, void* out) {
+  const PanelIQ4NL* block = reinterpret_cast<const PanelIQ4NL*>(panel) + k_begin / 32;
+  for (int k = 0; k < k_count; k += 32, ++block) put_iq4<Write>(block->codes, vload_half(block->d), out, k);
+}
+
+template <class Write>
+void dequantize_iq4_xs(const unsigned char* panel, int64_t k_begin, int k_count, void* out) {
+  const PanelIQ4XS* block = reinterpret_cast<const PanelIQ4XS*>(panel) + k_begin / 256;
+  for (int k = 0; k < k_count; k += 256, ++block) {
+    const Vec d = vload_half(block->d);
+    for (int g = 0; g < 8; ++g) {
+      put_iq4<Write>(block->codes + g * 4, vmul(d, vto_float(iload_i8(block->scales[g]))), out, k + g * 32);
     }
   }
 }
@@ -357,7 +388,7 @@ void dequantize_q6_k(const unsigned char* panel, int64_t k_begin, int k_count, v
 template <class Write>
 constexpr DequantizeKernels dequantize_kernels() {
   return {dequantize_q8_0<Write>, dequantize_q4_0<Write>, dequantize_q4_1<Write>,
-          dequantize_q4_k<Write>, dequantize_q5_k<Write>, dequantize_q6_k<Write>};
+          dequantize_q4_k<Write>, dequantize_q5_k<Write>, dequantize_q6_k<Write>, dequantize_iq4_nl<Write>, dequantize_iq4_xs<Write>};
 }
 
 constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot, const Int8Kernels* int8, int tile_panels = kTierPanels) {

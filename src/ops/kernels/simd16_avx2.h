@@ -118,6 +118,11 @@ template <int kBits>
 WW_INLINE IVec ishr(IVec a) {
   return {_mm256_srli_epi32(a.lo, kBits), _mm256_srli_epi32(a.hi, kBits)};
 }
+// Each byte, 0 to 15, becomes that element of a table of 16.
+WW_INLINE IVec ilookup(const uint8_t* table, IVec places) {
+  const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(values, places.lo), _mm256_shuffle_epi8(values, places.hi)};
+}
 WW_INLINE IVec iselect_gt(IVec a, IVec b, IVec x, IVec y) {
   return {_mm256_blendv_epi8(y.lo, x.lo, _mm256_cmpgt_epi32(a.lo, b.lo)),
           _mm256_blendv_epi8(y.hi, x.hi, _mm256_cmpgt_epi32(a.hi, b.hi))};

@@ -69,6 +69,11 @@ WW_INLINE IVec ishl(IVec a) { return _mm512_slli_epi32(a, kBits); }
 template <int kBits>
 WW_INLINE IVec ishr(IVec a) { return _mm512_srli_epi32(a, kBits); }
 // a > b ? x : y, signed.
+// Each byte, 0 to 15, becomes that element of a table of 16.
+WW_INLINE IVec ilookup(const uint8_t* table, IVec places) {
+  const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), places);
+}
 WW_INLINE IVec iselect_gt(IVec a, IVec b, IVec x, IVec y) {
   return _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(a, b), y, x);
 }

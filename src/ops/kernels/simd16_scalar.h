@@ -90,6 +90,15 @@ WW_INLINE void istore_u16(uint16_t* p, IVec v) {
 WW_INLINE void istore_u8(uint8_t* p, IVec v) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(v.v[i]);
 }
+// Each byte, 0 to 15, becomes that element of a table of 16.
+WW_INLINE IVec ilookup(const uint8_t* table, IVec places) {
+  uint8_t bytes[sizeof places.v];
+  memcpy(bytes, &places.v, sizeof bytes);
+  for (uint8_t& byte : bytes) byte = table[byte];
+  IVec out;
+  memcpy(&out.v, bytes, sizeof bytes);
+  return out;
+}
 WW_INLINE IVec iadd(IVec a, IVec b) { return {a.v + b.v}; }
 WW_INLINE IVec isub(IVec a, IVec b) { return {a.v - b.v}; }
 WW_INLINE IVec iand(IVec a, IVec b) { return {a.v & b.v}; }
