@@ -214,6 +214,14 @@ TEST(AnswerParser, ArgumentsComeWhileTheyAreWritten) {
   }
 }
 
+TEST(AnswerParser, AListOfCallsEndsWithItsBracket) {
+  AnswerParser parser({.reasoning = {}, .calls = "pythonic", .tools = tools()});
+  const std::vector<AnswerEvent> events = parser.feed("[get_weather(city='Paris')]");
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].text, "get_weather");
+  EXPECT_EQ(Json::parse(events[1].text), Json::parse(kParis));
+}
+
 TEST(AnswerParser, KeepsKimisIdsAndNamesUnknownTools) {
   AnswerParser parser({.reasoning = "", .calls = "kimi_k2", .tools = tools()});
   const auto events = parser.feed("<|tool_call_begin|>functions.noop:7<|tool_call_argument_begin|>{}<|tool_call_end|>"

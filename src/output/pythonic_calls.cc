@@ -79,7 +79,9 @@ ParserTask<bool> read_brackets(AnswerReader& reader, std::string* list) {
   int depth = 1;
   char quote = 0;
   bool escaped = false, named = false;
-  for (int byte = co_await reader.peek(); byte >= 0 && depth > 0; byte = co_await reader.peek()) {
+  while (depth > 0) {  // the last bracket ends it: what follows is not waited for
+    const int byte = co_await reader.peek();
+    if (byte < 0) break;
     const char c = static_cast<char>(byte);
     // Up to the first call's parenthesis only a name stands there; most brackets in texts end here.
     if (!named && !is_space(byte) && std::isalnum(byte) == 0 && c != '_' && c != '.') {
