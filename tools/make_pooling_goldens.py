@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny random models of states, with what transformers computes from them.
+"""Tiny random models of states, decoders and encoders, with what transformers computes from them.
 
 Writes tests/golden/pooling/<name>/: config.json, model.safetensors, the files by which sentence-transformers
 knows how to pool (of embedding models), and golden.json: prompts as token ids and, for each, every token's
@@ -28,6 +28,16 @@ BASE = dict(
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
 )
 
+SHAPE = {key: BASE[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads")}
+MODERN = dict(**SHAPE, num_hidden_layers=4, local_attention=8, max_position_embeddings=64, bos_token_id=0, eos_token_id=1,
+              cls_token_id=0, sep_token_id=1, pad_token_id=2)
+# Encoders have shapes of their own, and read prompts as the two texts of a pair, too.
+ENCODERS = {
+    "bert": dict(**SHAPE, num_hidden_layers=2, max_position_embeddings=48, pad_token_id=2),
+    "roberta": dict(**SHAPE, num_hidden_layers=2, max_position_embeddings=48, type_vocab_size=1, pad_token_id=1),
+    "modernbert": MODERN,
+}
+
 # name -> (model_type, labels or 0, pooling, normalize, dtype of the saved weights)
 MODELS = {
     "qwen3-last": ("qwen3", 0, "lasttoken", True, "bfloat16"),
@@ -35,6 +45,12 @@ MODELS = {
     "llama-cls": ("llama", 0, "cls", True, "float32"),
     "qwen3-labels": ("qwen3", 3, None, False, "bfloat16"),
     "llama-score": ("llama", 1, None, False, "float32"),
+    "bert-mean": ("bert", 0, "mean", True, "float32"),
+    "bert-score": ("bert", 1, None, False, "float32"),
+    "roberta-labels": ("roberta", 3, None, False, "bfloat16"),
+    "modernbert-cls": ("modernbert", 0, "cls", True, "float32"),
+    "modernbert-score": ("modernbert", 1, None, False, "float32"),
+    "modernbert-labels": ("modernbert", 3, None, False, "bfloat16"),
 }
 
 
@@ -43,7 +59,8 @@ def randomize(model, seed):
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.2 * noise)
+            is_norm = "norm" in name.lower() and name.endswith("weight")
+            parameter.copy_(1 + 0.1 * noise if is_norm else 0.2 * noise)
 
 
 def pool(states, how):
@@ -63,10 +80,42 @@ def write_pooling(folder, how, normalize):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+TEXTS = ["The cat sat.", "Is rain wet?", "A stone"]
+PAIRS = [("The cat sat", "A cat was here"), ("Is rain wet?", "stones are dry, rain is wet")]
+
+
+def write_tokenizer(folder):
+    """WordPiece of as many tokens as the models have, with BERT's normalizer and templates."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = ["[CLS]", "[SEP]", "[PAD]", "[UNK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=VOCAB, min_frequency=1, show_progress=False, special_tokens=specials)
+    tokenizer.train_from_iterator([*TEXTS, *(text for pair in PAIRS for text in pair)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=[("[CLS]", 0), ("[SEP]", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+def text_cases(tokenizer, result_of):
+    """What texts and pairs give, read by this tokenizer."""
+    out = []
+    for text in [(text,) for text in TEXTS] + PAIRS:
+        encoded = tokenizer.encode(*text)
+        out.append({"texts": list(text), "pooled": rounded(result_of(encoded.ids, encoded.type_ids))})
+    return out
+
+
 def make(name, seed):
     model_type, labels, how, normalize, dtype = MODELS[name]
     more = dict(id2label={i: f"class {i}" for i in range(labels)}) if labels else {}
-    config = AutoConfig.for_model(model_type, **BASE, **more)
+    if name == "modernbert-labels":
+        more.update(classifier_pooling="mean", classifier_bias=True, attention_bias=True, mlp_bias=True, norm_bias=True)
+    config = AutoConfig.for_model(model_type, **ENCODERS.get(model_type, BASE), **more)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     build = AutoModelForSequenceClassification if labels else AutoModel
@@ -84,15 +133,31 @@ def make(name, seed):
         write_pooling(folder, how, normalize)
     generator = torch.Generator().manual_seed(seed + 1)
     cases = []
-    for length in PROMPT_LENGTHS:
+    base = getattr(model, "model", None) or getattr(model, model.base_model_prefix) if labels else model
+    for length, second in [(n, -1) for n in PROMPT_LENGTHS] + ([(40, 17), (9, 3)] if model_type in ENCODERS else []):
         ids = torch.randint(3, VOCAB, (1, length), generator=generator)
+        types = {}
+        if model_type == "bert":
+            types["token_type_ids"] = (torch.arange(length) >= (length if second < 0 else second)).long()[None]
         with torch.no_grad():
-            states = (model.model if labels else model)(ids).last_hidden_state[0]
-            result = model(ids).logits[0] if labels else pool(states, how)
+            states = base(ids, **types).last_hidden_state[0]
+            result = model(ids, **types).logits[0] if labels else pool(states, how)
         if normalize:
             result = result / result.norm()
-        cases.append({"input_ids": ids[0].tolist(), "states": rounded(states), "pooled": rounded(result)})
-    (folder / "golden.json").write_text(json.dumps({"transformers": transformers.__version__, "cases": cases}) + "\n")
+        cases.append({"input_ids": ids[0].tolist(), "second_text_at": second, "states": rounded(states),
+                      "pooled": rounded(result)})
+    golden = {"transformers": transformers.__version__, "cases": cases}
+
+    def result_of(ids, type_ids):
+        types = {"token_type_ids": torch.tensor([type_ids])} if model_type == "bert" else {}
+        with torch.no_grad():
+            ids = torch.tensor([ids])
+            result = model(ids, **types).logits[0] if labels else pool(base(ids, **types).last_hidden_state[0], how)
+        return result / result.norm() if normalize else result
+
+    if model_type in ("bert", "modernbert"):
+        golden["texts"] = text_cases(write_tokenizer(folder), result_of)
+    (folder / "golden.json").write_text(json.dumps(golden) + "\n")
 
 
 def rounded(values):

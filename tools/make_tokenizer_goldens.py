@@ -82,6 +82,8 @@ HOSTILE = [
     "seashells surely morning something", "The beginning tokenizer encode", "add_special_tokens",
 ]
 
+PAIRS = [("The quick brown fox", "jumps over the lazy dog"), ("a", ""), ("Where?", "[SEP] There. 中文")]
+
 # (unit, count) of single lines of about 10^6 characters.
 LONG = [("a", 1000000), (" ", 1000000), ("\n", 1000000), ("the ", 250000), ("0", 1000000),
         ("?", 1000000), (" \n", 500000), ("é", 1000000), ("中", 1000000), ("😀", 500000),
@@ -160,6 +162,19 @@ def families():
     meta = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     meta_strip = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(),
                                     decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    def word_piece(lowercase, template):
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        tokenizer.pre_tokenizer = pre.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=400, min_frequency=1, show_progress=False, limit_alphabet=120,
+                                            special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+        tokenizer.train_from_iterator(TEXT.splitlines(True), trainer)
+        tokenizer.decoder = decoders.WordPiece(cleanup=lowercase)
+        ends = [(token, tokenizer.token_to_id(token)) for token in ("[SEP]", "[CLS]")]
+        tokenizer.post_processor = processors.BertProcessing(*ends) if not template else processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=ends)
+        return tokenizer
+
     on_meta = pre.Metaspace(prepend_scheme="never", split=True)
     made = {}
 
@@ -216,6 +231,8 @@ def families():
                 split(r"[[:alpha:]_]+|\b", behavior),
                 split(r"(?<=[aeiou])[^\Waeiou]{2,}?|[^\S\r\n]+", behavior, invert=True),
                 pre.Punctuation(behavior), pre.WhitespaceSplit()]))
+    made["bert"] = word_piece(True, True)
+    made["bert_cased"] = word_piece(False, False)
     return made
 
 
@@ -290,8 +307,10 @@ def golden(tokenizer, seed, long):
     texts = Texts(seed)
     cases = HOSTILE + [texts.text() for _ in range(20)]
     encode = lambda text, special: tokenizer.encode(text, add_special_tokens=special).ids
+    pairs = [] if tokenizer.post_processor is None else [tokenizer.encode(a, b) for a, b in PAIRS]
     return {
         "vocab_size": tokenizer.get_vocab_size(),
+        "pairs": [[a, b, pair.ids, pair.type_ids] for (a, b), pair in zip(PAIRS, pairs)],
         "encode": [[text, encode(text, False)] for text in cases],
         "with_special": encode("Hello", True),
         "long": [[unit, count, len(ids), ids_hash(ids)] for unit, count in long

@@ -74,6 +74,7 @@ struct GenerateRequest {
   // [input_ids, EngineInfo::hidden_size] in place of the embeddings of input_ids, which then only hold their places; or
   // null. The caller sees to it that cache_salt is no other prompt's.
   std::shared_ptr<const std::vector<float>> input_embeds;
+  int second_text_at = -1;            // a pair's second text begins at this token (EngineInfo::reads_pairs); -1: none
   std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty
 };
 
@@ -190,6 +191,7 @@ struct EngineInfo {
   bool generates = true;              // false: the model has no vocabulary to choose from
   bool gives_states = false;          // this device copies states back
   bool takes_embeds = false;          // requests may bring input_embeds
+  bool reads_pairs = false;           // an encoder: its tokenizer joins two texts as it has seen them in training
   bool pools = false;                 // requests for pooled states are taken
   int pooled_size = 0;                // values of a pooled result
   std::string pooling;                // for people: "last, normalized"

@@ -48,6 +48,9 @@ struct AttentionCall {
   int v_head_dim = 0;
   float scale = 1.0f;     // applied to q.k
   int window_left = -1;   // a row at position p sees kv positions >= p - window_left; -1: all
+  // Where the batch is not causal: and those <= p + window_right; -1: all. A bound is for backends that claim
+  // Caps::right_window and for requests with at most as many rows as tokens, so that each row sees itself.
+  int window_right = -1;
   float logit_softcap = 0;         // 0: off; s = cap * tanh(s / cap)
   const float* sinks = nullptr;    // [num_q_heads] extra logit per head in the softmax's sum
   const void* q = nullptr;         // [num_tokens, num_q_heads, head_dim]

@@ -121,6 +121,7 @@ struct Caps {
   bool chunked_prefix = false;         // queries that start after a cached prefix: prefix hits, later chunks
   bool mla_chunked_prefix = false;     // MLA: the prefix is expanded chunk by chunk and attended as MHA
   bool non_causal = false;             // ForwardBatch::causal == false
+  bool right_window = false;           // with it AttentionCall::window_right
   Fp8Products fp8_products{};
   bool graph_capture = false;
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats

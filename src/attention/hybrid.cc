@@ -27,6 +27,7 @@ Caps common_caps(const Caps& a, const Caps& b) {
   caps.custom_mask &= b.custom_mask;
   caps.chunked_prefix &= b.chunked_prefix;
   caps.non_causal &= b.non_causal;
+  caps.right_window &= b.right_window;
   caps.graph_capture &= b.graph_capture;
   // The two phases round differently, so a token's bits depend on the phase that computed it.
   caps.deterministic = false;

@@ -38,8 +38,8 @@ Status check_callable(const ww_backend_caps& from) {
     return invalid("caps.reserved", "must be 0");
   }
   if (from.right_window) {
-    return Status::unsupported("claims bounded right windows (its table's caps.right_window), which this program never "
-                               "asks for and so cannot check; claim 0");
+    return Status::unsupported("claims bounded right windows (its table's caps.right_window), which this program asks "
+                               "no plug-in for and so does not check; claim 0");
   }
   return {};
 }

@@ -49,6 +49,7 @@ struct ModelFacts {
   bool softcap = false;
   bool sinks = false;
   bool non_causal = false;                     // layers that attend both ways
+  bool right_window = false;                   // some of them in a window that ends behind the row
   bool dual_chunk = false;                     // a dual-chunk attention config
   LinearAttention linear = LinearAttention::none;  // hybrid model: its other layers
   bool vision = false;                         // has a vision tower

@@ -64,6 +64,9 @@ std::optional<BrokenRule> check_model(const SelectionInput& input, const Caps& c
   if (model.non_causal && !caps.non_causal) {
     return BrokenRule{"attends causally only; this model has layers that attend both ways", ""};
   }
+  if (model.right_window && !caps.right_window) {
+    return BrokenRule{"has no window that ends behind the row, which this model's layers use", ""};
+  }
   if (model.dual_chunk != (caps.name == "dual_chunk_flash_attn")) {
     return BrokenRule{model.dual_chunk
                           ? "does not compute dual-chunk attention, which this model's config asks for"

@@ -47,6 +47,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   } else {
     batch_.mode = any_prefill && any_decode ? ForwardMode::mixed : ForwardMode::extend;
   }
+  batch_.causal = cache_.causal;
   batch_.page_size = cache_.page_size;
   batch_.input_ids = input_ids_;
   batch_.positions = positions_;
@@ -103,6 +104,16 @@ void BatchBuilder::append_slots(const StepRow& row, int num_tokens) {
       }
     }
   }
+}
+
+void BatchBuilder::mark_second_texts(std::span<const int> begins) {
+  token_types_.assign(static_cast<size_t>(batch_.num_tokens), 0);
+  for (int r = 0; r < batch_.num_reqs; ++r) {
+    if (begins[r] < 0) continue;
+    const int end = q_indptr_[r + 1], first = std::min(q_indptr_[r] + begins[r], end);
+    std::fill(token_types_.begin() + first, token_types_.begin() + end, uint8_t{1});
+  }
+  batch_.token_types = token_types_;
 }
 
 // A node sees itself and its ancestors.

@@ -22,11 +22,12 @@ struct FutureToken {
   int32_t sample_slot = 0;
 };
 
-// What a batch must know of the cache it is built for.
+// What a batch must know of the model and cache it is built for.
 struct BatchCache {
   int page_size = 1;
   int num_groups = 1;
   int32_t blank_page = -1;  // stands for pages that a windowed group has given back; -1: there are none
+  bool causal = true;       // as ForwardBatch::causal
 };
 
 class BatchBuilder {
@@ -52,6 +53,10 @@ class BatchBuilder {
   const int32_t* pages_of(int row, int group) const {
     return groups_[group].page_table.data() + static_cast<size_t>(row) * page_table_stride_;
   }
+
+  // Of the built batch: where the second text of each row begins among the tokens of its request; -1: it has none. Rows
+  // begin at position 0, as whole prompts do.
+  void mark_second_texts(std::span<const int> begins);
 
   // Takes other proposals of the same sizes in place of those that build() was given: they decide the tokens,
   // positions and the tree mask.
@@ -87,6 +92,7 @@ class BatchBuilder {
   std::vector<uint32_t> tree_mask_;
   std::vector<int32_t> state_slots_;
   std::vector<const LoraAdapter*> adapters_;
+  std::vector<uint8_t> token_types_;
   int page_table_stride_ = 0;
   std::vector<TableRow> table_rows_;  // what the page tables hold now
 };

@@ -73,6 +73,9 @@ struct ForwardBatch {
   // [num_reqs] the adapter of each request's rows, null: none (ops/lora.h). Empty: no request has one.
   std::span<const LoraAdapter* const> adapters;
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending
+  // [num_tokens] 0 for tokens of a request's first text, 1 for those of its second, for encoders that tell them apart.
+  // Empty: no request has two.
+  std::span<const uint8_t> token_types;
 
   // Tree attention (target verify of a draft tree), or empty: [num_tokens, tree_mask_words]. Bit j
   // (of word j / 32) of row i says that row i of a request sees row j of the same request, which may
@@ -84,8 +87,8 @@ struct ForwardBatch {
   int tree_mask_words = 0;                 // >= ceil(max_q_len / 32)
 
   // False: bidirectional attention (encoders, vision towers, cross attention). Every row then sees all
-  // kv_lens tokens of its request, which may have more rows than tokens; a window still bounds the
-  // left side. For backends that claim Caps::non_causal.
+  // kv_lens tokens of its request, which may have more rows than tokens; a layer's window bounds the
+  // sides it names. For backends that claim Caps::non_causal.
   bool causal = true;
 
   DeviceBatchArrays device;

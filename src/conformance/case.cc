@@ -55,6 +55,8 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
     c.decode = value == "decode";
   } else if (key == "window") {
     c.window = std::stoi(value);
+  } else if (key == "right") {
+    c.window_right = std::stoi(value);
   } else if (key == "softcap") {
     c.softcap = std::stof(value);
   } else if (key == "sinks") {
@@ -99,6 +101,7 @@ void check(const Case& c, const std::string& where) {
   if (c.shared > 0 && (c.requests.empty() || c.shared > c.requests[0].kv_len)) {
     fail(where, "the first request is shorter than the shared tokens");
   }
+  if (c.window_right >= 0 && c.causal) fail(where, "right= needs causal=0");
   if (c.latent && c.kv_heads != 1) fail(where, "latent attention has one KV head");
   for (const KvFormat format : c.kv_formats) {
     if (format == KvFormat::fp4_e2m1 && !fits_fp4(c)) fail(where, "fp4_e2m1 needs head dims of 16n");

@@ -1,9 +1,10 @@
 // One conformance case, as written in cases/*.txt:
 //   name reqs=Q:KV,Q:KVx3 heads=8/2 d=64 [dv=32] [page=16] [kv=f32,bf16,f16,fp8_e4m3,...]
-//        [mode=extend|decode] [window=N] [softcap=X] [sinks=1] [causal=0] [tree=chain|full|random]
+//        [mode=extend|decode] [window=N] [right=N] [softcap=X] [sinks=1] [causal=0] [tree=chain|full|random]
 //        [dual=N] [latent=RANK+ROPE] [data=normal|descending|ascending|constant|biased] [shared=N] [scales=none] [gap=N] [far=1]
 // `Q:KVxN` repeats a request N times. kv: without it, every format that can block the head dims.
-// dual: dual chunk attention in chunks of N tokens. causal=0: every row sees all of its request.
+// dual: dual chunk attention in chunks of N tokens. causal=0: every row sees all of its request, or with right=N up to
+// N tokens after its own.
 // latent: latent attention in place of d and dv: one KV head of RANK + ROPE values, the first RANK of which are V.
 // tree: the query rows of a request are nodes of a draft tree; `full` sees all of them, later ones
 // too. shared: the first N tokens of all requests are the same, and so are the full pages they fill.
@@ -33,6 +34,7 @@ struct Case {
   std::vector<KvFormat> kv_formats;
   bool decode = false;
   int window = -1;
+  int window_right = -1;
   float softcap = 0;
   bool sinks = false;
   bool causal = true;

@@ -27,6 +27,7 @@ constexpr Named kNames[] = {
     WW_MUTANT(wrong_head_map), WW_MUTANT(token_stride_assumed), WW_MUTANT(q_stride_assumed),
     WW_MUTANT(out_stride_assumed), WW_MUTANT(v_dim_assumed), WW_MUTANT(window_off_by_one),
     WW_MUTANT(window_off_by_minus_one), WW_MUTANT(window_ignored), WW_MUTANT(window_of_tree_rows),
+    WW_MUTANT(right_window_ignored), WW_MUTANT(right_window_off_by_one),
     WW_MUTANT(sink_missing), WW_MUTANT(sink_of_first_head), WW_MUTANT(sink_with_value),
     WW_MUTANT(softcap_after_mask), WW_MUTANT(softcap_ignored), WW_MUTANT(tree_bit_off_by_one),
     WW_MUTANT(tree_first_word_only), WW_MUTANT(tree_mask_ignored), WW_MUTANT(tree_mask_transposed),
@@ -61,6 +62,7 @@ constexpr Caps kCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .right_window = true,
     .deterministic = true,
 };
 
@@ -158,6 +160,10 @@ class Mutant : public AttentionBackend {
     if (!batch.tree_mask.empty() && is(M::tree_prefix_hidden)) return false;
     const int shift = is(M::mask_sees_next) ? 1 : is(M::mask_hides_itself) ? -1 : 0;
     if (batch.causal && kv > row.position + shift) return false;
+    if (!batch.causal && call.window_right >= 0 && !is(M::right_window_ignored) &&
+        kv > row.position + call.window_right + is(M::right_window_off_by_one)) {
+      return false;
+    }
     if (call.window_left < 0 || is(M::window_ignored)) return true;
     const int left = call.window_left + is(M::window_off_by_one) - is(M::window_off_by_minus_one);
     return kv >= row.position - left;

@@ -30,6 +30,8 @@ enum class Mutation {
   window_off_by_one,       // sees one token more on the left
   window_off_by_minus_one, // and one less
   window_ignored,
+  right_window_ignored,    // rows that attend both ways see all tokens after their own
+  right_window_off_by_one, // or one too many
   window_of_tree_rows,     // the window counts from the row, not from the node's depth
   sink_missing,
   sink_of_first_head,

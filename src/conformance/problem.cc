@@ -226,6 +226,7 @@ bool Problem::sees(int request, int row, int kv) const {
   const int prefix = kv_len - q_len;
   if (!trees_.empty() && kv >= prefix) return trees_[request].sees[row][kv - prefix];
   const int position = kv_len - q_len + (trees_.empty() ? row : trees_[request].depth[row]);
+  if (case_.window_right >= 0 && kv > position + case_.window_right) return false;
   return (case_.window < 0 || kv >= position - case_.window) && (!case_.causal || kv <= position);
 }
 
@@ -360,6 +361,7 @@ void Problem::fill_call(Forward& forward) const {
   call.v_head_dim = case_.v_head_dim;
   call.scale = scale_;
   call.window_left = case_.window;
+  call.window_right = case_.window_right;
   call.logit_softcap = case_.softcap;
   call.sinks = sinks();
   call.q = forward.q.data();

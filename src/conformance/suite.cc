@@ -321,6 +321,7 @@ ModelFacts model_facts_of(const Case& c, KvFormat format) {
   model.softcap = c.softcap > 0;
   model.sinks = c.sinks;
   model.non_causal = !c.causal;
+  model.right_window = c.window_right >= 0;
   model.dual_chunk = c.dual_chunk_len > 0;
   return model;
 }
@@ -337,6 +338,7 @@ std::vector<std::string> features_of(const Case& c, KvFormat format, int page_si
   if (page_size > 1) features.push_back("pages > 1");
   if (c.q_heads > c.kv_heads && !c.latent) features.push_back(fmt::format("GQA {}", c.q_heads / c.kv_heads));
   if (c.window >= 0) features.push_back("sliding window");
+  if (c.window_right >= 0) features.push_back("right window");
   if (c.softcap > 0) features.push_back("softcap");
   if (c.sinks) features.push_back("sinks");
   if (c.tree == Tree::chain) features.push_back("draft chain");

@@ -230,6 +230,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   out.draft_rows.clear();
   propose(step, out);
   out.builder.build(step, out.proposals);
+  if (options_.info.reads_pairs) mark_pairs(step, out);
   out.sample_rows.assign(step.num_samples, {});
   int logits_row = 0;
   for (size_t i = 0; i < step.rows.size(); ++i) {
@@ -241,6 +242,12 @@ DeviceStep* EngineCore::prepare(const Step& step) {
     logits_row += row.num_logits + proposal_of(out.proposals, i).size();
   }
   return &out;
+}
+
+void EngineCore::mark_pairs(const Step& step, DeviceStep& device_step) {
+  second_texts_.clear();
+  for (const StepRow& row : step.rows) second_texts_.push_back(static_cast<const LiveRequest*>(row.user)->request.second_text_at);
+  device_step.builder.mark_second_texts(second_texts_);
 }
 
 void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {

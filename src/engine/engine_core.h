@@ -85,6 +85,7 @@ class EngineCore : public Engine {
   void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
   void propose(const Step& step, DeviceStep& device_step);
+  void mark_pairs(const Step& step, DeviceStep& device_step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   int states_from(const GenerateRequest& request) const;
@@ -142,6 +143,7 @@ class EngineCore : public Engine {
   RequestId next_id_ = 1;
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
+  std::vector<int> second_texts_; // of a step's rows
   uint64_t generated_tokens_ = 0;
   SpeculationCounts speculated_;
   uint64_t requests_total_ = 0;

@@ -71,6 +71,7 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
   info.vocab_size = bundle.config.vocab_size;
   info.hidden_size = bundle.config.hidden_size;
   info.generates = bundle.config.head == ModelHead::vocabulary;
+  info.reads_pairs = bundle.config.encoder.has_value();
   info.labels = bundle.config.labels;
   info.page_size = attention.page_size;
   info.eos_token_ids = bundle.eos_token_ids;
@@ -228,9 +229,10 @@ namespace {
 // --pooling before the model's files.
 Result<PoolingConfig> resolve_pooling(const ServerArgs& args, const ModelBundle& bundle) {
   PoolingConfig out = bundle.pooling;
+  if (bundle.config.encoder && !out.stored) out.method = PoolingMethod::first;
   if (args.pooling == "auto") return out;
   if (bundle.config.head == ModelHead::labels) {
-    return Status::invalid_argument("--pooling " + args.pooling + ": a classifier reads the last token; leave it out", "--pooling");
+    return Status::invalid_argument("--pooling " + args.pooling + ": a classifier says itself which state it reads; leave it out", "--pooling");
   }
   if (!args.is_embedding && !out.stored && bundle.config.head == ModelHead::vocabulary) {
     return Status::invalid_argument("--pooling " + args.pooling + " is of embeddings; add --is-embedding", "--pooling");
@@ -269,7 +271,7 @@ void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool
 void describe_capacity(const DeviceSetup& setup, EngineCoreOptions& core) {
   const int page_size = setup.plan.attention.page_size, context_len = setup.plan.context_len;
   const KvCacheShape cache = kv_cache_shape(setup);
-  core.batch_cache = {page_size, cache.num_groups(), cache.blank_page()};
+  core.batch_cache = {page_size, cache.num_groups(), cache.blank_page(), !setup.bundle.config.encoder};
   EngineInfo& info = core.info;
   info.context_len = context_len;
   info.num_pages = core.scheduler.num_pages;

@@ -20,6 +20,7 @@ struct Case {
   std::vector<int32_t> ids;
   std::vector<std::vector<float>> states;
   std::vector<float> pooled;
+  int second_text_at;
 };
 
 std::string folder_of(const std::string& name) { return "tests/golden/pooling/" + name; }
@@ -29,7 +30,7 @@ std::vector<Case> cases_of(const std::string& name) {
   const auto golden = nlohmann::json::parse(std::ifstream(folder_of(name) + "/golden.json"));
   for (const auto& item : golden.at("cases")) {
     out.push_back({item["input_ids"].get<std::vector<int32_t>>(), item["states"].get<std::vector<std::vector<float>>>(),
-                   item["pooled"].get<std::vector<float>>()});
+                   item["pooled"].get<std::vector<float>>(), item.value("second_text_at", -1)});
   }
   return out;
 }
@@ -96,7 +97,8 @@ void expect_goldens(const std::string& name, const ServerArgs& args) {
   for (int round = 0; round < 3; ++round) {
     Answers answers;
     for (size_t i = 0; i < cases.size(); ++i) {
-      const GenerateRequest request = pooled(std::to_string(i), cases[i].ids);
+      GenerateRequest request = pooled(std::to_string(i), cases[i].ids);
+      request.second_text_at = cases[i].second_text_at;
       ASSERT_TRUE(engine.submit(request, answers.sink(request.rid)).ok());
     }
     for (size_t i = 0; i < cases.size(); ++i) {
@@ -126,6 +128,68 @@ TEST_P(PooledTest, EqualsTransformersInSmallChunksAndWithoutOverlap) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PooledTest,
                          testing::Values("qwen3-last", "llama-mean", "llama-cls", "qwen3-labels", "llama-score"));
+
+struct EncoderCase {
+  const char* model;
+  const char* backend;
+};
+
+class EncoderTest : public testing::TestWithParam<EncoderCase> {};
+
+// Alone, beside one another, and as the two texts of a pair.
+TEST_P(EncoderTest, EqualsTransformersWithEveryBackend) {
+  ServerArgs args;
+  args.attention_backend = GetParam().backend;
+  const auto served = serve(GetParam().model, args);
+  if (!served.ok() && served.status().message().find("cannot run here") != std::string::npos) GTEST_SKIP() << "no OpenCL device";
+  expect_goldens(GetParam().model, args);
+  args.page_size = 3;
+  args.max_prefill_tokens = 20;
+  args.max_running_requests = 2;
+  args.disable_overlap_schedule = true;
+  expect_goldens(GetParam().model, args);
+}
+
+std::vector<EncoderCase> encoder_cases() {
+  std::vector<EncoderCase> out;
+  for (const char* model : {"bert-mean", "bert-score", "roberta-labels", "modernbert-cls", "modernbert-score", "modernbert-labels"}) {
+    for (const char* backend : {"intel_amx", "torch_native", "flex_attention", "triton"}) out.push_back({model, backend});
+  }
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EncoderTest, testing::ValuesIn(encoder_cases()), [](const auto& info) {
+  std::string name = std::string(info.param.model) + "_" + info.param.backend;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(EncoderServing, FlagsThatAskForMoreAreNamed) {
+  ServerArgs chunks, mixed, drafts, pooling;
+  chunks.chunked_prefill_size = 16;
+  mixed.enable_mixed_chunk = true;
+  drafts.speculative_algorithm = "NGRAM";
+  pooling.pooling = "mean";
+  EXPECT_EQ(serve("bert-mean", chunks).status().field(), "--chunked-prefill-size");
+  EXPECT_EQ(serve("bert-mean", mixed).status().field(), "--enable-mixed-chunk");
+  EXPECT_EQ(serve("bert-mean", drafts).status().field(), "--speculative-algorithm");
+  EXPECT_EQ(serve("modernbert-score", pooling).status().field(), "--pooling");
+  chunks.chunked_prefill_size = -1;
+  EXPECT_TRUE(serve("bert-mean", chunks).ok());
+}
+
+TEST(EncoderServing, GeneratesNothingAndHoldsNoMoreThanItsPositions) {
+  auto served = serve("roberta-labels");
+  ASSERT_TRUE(served.ok()) << served.status().message();
+  EXPECT_EQ(served->engine->info().context_len, 46);  // 48 positions, counted from behind the padding token's
+  GenerateRequest request = pooled("a", {3, 4});
+  request.states = StateWish::none;
+  const Status status = served->engine->submit(request, [](OutputDelta) {});
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_NE(status.message().find("/classify"), std::string::npos);
+  const std::vector<int32_t> long_prompt(47, 5);
+  EXPECT_EQ(served->engine->submit(pooled("b", long_prompt), [](OutputDelta) {}).field(), "input_ids");
+}
 
 TEST(PooledServing, SaysWhatTheModelIs) {
   auto last = serve("qwen3-last"), mean = serve("llama-mean"), labels = serve("qwen3-labels");

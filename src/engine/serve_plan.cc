@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "engine/attention_modifiers.h"
+#include "engine/encoder_plan.h"
 #include "engine/speculation.h"
 #include "engine/state_slots.h"
 #include "engine/open_adapters.h"
@@ -130,7 +131,7 @@ Status check_layers(const Resolved& attention, const ServeTarget& target) {
 // page table, take part.
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
   const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
-  if (args.disable_hybrid_swa_memory || !config.has_windows() || one_table) {
+  if (args.disable_hybrid_swa_memory || !config.has_windows() || config.encoder || one_table) {
     return single_cache_group(config.num_layers, config.linear_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);
@@ -169,6 +170,8 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
     facts.v_head_dim = config.latent->kv_rank;
   }
   facts.sliding_window = config.has_windows();
+  facts.non_causal = config.encoder.has_value();
+  facts.right_window = config.encoder && config.has_windows();
   facts.softcap = config.attention_softcap > 0;
   facts.sinks = config.model_type == "gpt_oss";
   facts.dual_chunk = config.dual_chunk.has_value();
@@ -232,6 +235,7 @@ Status check_served_model(const ServerArgs& args, const ModelToServe& model, Dev
   WW_RETURN_IF_ERROR(family_traits(model.config).status());
   WW_RETURN_IF_ERROR(check_weight_format(model.config, weight_options(args), model.where, model.weights));
   WW_RETURN_IF_ERROR(check_adapters(args, model.config, is_gpu_target(arch)));
+  WW_RETURN_IF_ERROR(check_encoder_flags(args, model.config));
   if (!is_gpu_target(arch)) return {};
   if (args.is_embedding || model.config.head != ModelHead::vocabulary) {
     return Status::unsupported("--device cuda gives no embeddings or labels yet; use --device cpu", "--device");
@@ -272,6 +276,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   plan.model = attention_model_facts(model.config, plan.dtype);
   AttentionFlags flags = attention_flags(args);
   flags.tuning = target.tuning;
+  if (model.config.encoder) flags.cached_prefixes = false;
   const std::vector<KnownBackend> as_built = known_backends_as_built();
   WW_ASSIGN_OR_RETURN(plan.attention,
                       select_attention(target.hardware, plan.model, flags,
@@ -282,6 +287,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
+  if (model.config.encoder) schedule_whole_prompts(plan.scheduler);
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
   WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, plan.attention, plan.cache_layout, target.hardware,

@@ -121,13 +121,25 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   return spec;
 }
 
+// Whether a configuration's name for an activation is of this one. Families that compute GELU by tanh call it all kinds of
+// names; those that compute it exactly have one for it.
+static bool is_activation(GluActivation activation, const std::string& name) {
+  switch (activation) {
+    case GluActivation::silu: return name == "silu";
+    case GluActivation::gelu_tanh: return name.starts_with("gelu");
+    case GluActivation::gelu: return name == "gelu";
+    case GluActivation::none:
+    case GluActivation::swiglu_oai: break;
+  }
+  return true;
+}
+
 Result<FamilyTraits> family_traits(const ModelConfig& config) {
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
   FamilyTraits traits = family.traits(config);
   traits.layers = transformer_layers(config);
   if (config.num_experts > 0) WW_RETURN_IF_ERROR(check_router_rule(traits.router));
-  const bool silu = config.hidden_act == "silu", gelu = config.hidden_act.starts_with("gelu");
-  if ((traits.activation == GluActivation::silu && !silu) || (traits.activation == GluActivation::gelu_tanh && !gelu)) {
+  if (!is_activation(traits.activation, config.hidden_act)) {
     return Status::unsupported("config.json: hidden_act '" + config.hidden_act.substr(0, 40) +
                                "' is not supported for " + config.architecture, "hidden_act");
   }
@@ -145,6 +157,10 @@ static Status check_gpu_latent(const LatentConfig& latent) {
 Status check_gpu_model(const ModelConfig& config) {
   const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
   WW_RETURN_IF_ERROR(find_family(config.architecture).status());
+  if (config.encoder) {
+    return Status::unsupported("--device cuda has no encoders (" + config.declared_architecture +
+                               "): nothing norms rows after a branch or adds learned positions there; use --device cpu", "--device");
+  }
   if (config.latent) WW_RETURN_IF_ERROR(check_gpu_latent(*config.latent));
   const std::vector<LayerPlan> layers = transformer_layers(config);
   const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
@@ -182,6 +198,11 @@ Result<std::unique_ptr<DecoderModel>> build_with(const ModelConfig& config, cons
   if (dual_chunk) build.max_positions = DualChunkRope(*dual_chunk).rope_positions();
   DecoderBuilder builder(config, traits, source, build, target);
   auto weights = builder.build();
+  if (weights.ok() && config.encoder) {
+    auto input = EncoderInput::create(config, *source);
+    if (input.ok()) weights->encoder_input = std::move(input).value();
+    else weights = input.status();
+  }
   // A file that changed explains every other error. Some tensors stay where they are in memory.
   WW_RETURN_IF_ERROR(source->seal());
   if (!weights.ok()) return weights.status();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
+#include "model/config_encoder.h"
 #include "model/config_reader.h"
 #include "model/config_rope.h"
 #include "ops/router_rule.h"
@@ -339,6 +340,7 @@ DeclaredModel declared_model(std::string_view architecture) {
   const auto decoder = [&](std::string_view suffix) {
     return std::string(architecture.substr(0, architecture.size() - suffix.size())) + "ForCausalLM";
   };
+  if (const std::optional<DeclaredModel> encoder = declared_encoder(architecture)) return *encoder;
   if (architecture.ends_with(kLabels)) return {decoder(kLabels), ModelHead::labels};
   if (architecture.ends_with(kNone)) return {decoder(kNone), ModelHead::none};
   return {std::string(architecture), ModelHead::vocabulary};
@@ -374,7 +376,8 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
     config.fail("dtype", "is '" + dtype.substr(0, 40) + "'; supported are float32, bfloat16 and float16");
   }
   if (out.head == ModelHead::labels) read_labels(parsed, config, out);
-  if (!config.boolean("is_causal", true) || config.boolean("use_bidirectional_attention", false)) {
+  const bool encoder = declared_encoder(out.declared_architecture).has_value();
+  if (!encoder && (!config.boolean("is_causal", true) || config.boolean("use_bidirectional_attention", false))) {
     config.fail(config.has("is_causal") ? "is_causal" : "use_bidirectional_attention",
                 "asks for bidirectional attention, which decoders do not have here");
   }
@@ -384,7 +387,8 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   read_moe(config, out);
   read_ropes(config, out);
   read_linear_attention(config, out);
-  if (config.status().ok()) read_window(config, out);
+  if (config.status().ok() && !encoder) read_window(config, out);
+  if (config.status().ok() && encoder) read_encoder(config, out);
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");
   if (!bos.empty()) out.bos_token_id = bos[0];
   out.eos_token_ids = config.token_ids("eos_token_id");

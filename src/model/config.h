@@ -81,12 +81,21 @@ struct LinearAttnConfig {
   int conv_width = 0;                     // of the short convolution before it, in tokens
 };
 
+// BERT and its like: every token attends to all, or in layers with a window to the sliding_window - 1 tokens on both sides.
+struct EncoderConfig {
+  int learned_positions = 0;              // 0: none
+  int first_position = 0;                 // of the first token among them
+  int token_types = 0;                    // learned, of a pair's texts; 0: none
+  bool labels_of_mean = false;            // labels are of the mean of all tokens' states, not of the first one's
+  std::string label_activation;           // between the two products that make labels
+};
+
 // What stands on the last layer: logits over the vocabulary, nothing (a model of states, for embeddings), or a score for
 // each of some labels.
 enum class ModelHead { vocabulary, none, labels };
 
 // A class name of transformers taken apart: "Qwen3ForSequenceClassification" is the decoder of "Qwen3ForCausalLM" with
-// labels, "MistralModel" that of "MistralForCausalLM" without a head.
+// labels, "MistralModel" that of "MistralForCausalLM" without a head. Encoders, which generate nothing, are all "BertModel".
 struct DeclaredModel {
   std::string decoder;
   ModelHead head = ModelHead::vocabulary;
@@ -94,7 +103,7 @@ struct DeclaredModel {
 DeclaredModel declared_model(std::string_view architecture);
 
 struct ModelConfig {
-  std::string architecture;               // of the decoder: "LlamaForCausalLM"
+  std::string architecture;               // of the decoder: "LlamaForCausalLM"; of encoders "BertModel"
   std::string declared_architecture;      // as in the file
   ModelHead head = ModelHead::vocabulary;
   std::vector<std::string> labels;        // of ModelHead::labels, by class
@@ -107,6 +116,7 @@ struct ModelConfig {
   int num_kv_heads = 0;                   // of the cache: latent attention has 1, of head_dim LatentConfig::token_dim
   int head_dim = 0;
   std::optional<LatentConfig> latent;     // of every layer
+  std::optional<EncoderConfig> encoder;   // unset: tokens attend to those before them
   int max_position_embeddings = 0;        // the context length
   double norm_eps = 1e-6;
   std::string hidden_act = "silu";

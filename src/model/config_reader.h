@@ -23,6 +23,7 @@ class ConfigReader {
   const Status& status() const { return status_; }
   bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
   const nlohmann::json* find(const char* key) const { return has(key) ? &object_[key] : nullptr; }
+  bool is_null(const char* key) const { return object_.contains(key) && object_[key].is_null(); }
   void fail(Status status) {  // of a section read by another reader
     if (status_.ok()) status_ = std::move(status);
   }

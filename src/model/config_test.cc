@@ -69,6 +69,68 @@ TEST(Config, NumbersAreRefusedByNameOrOfUse) {
   }
 }
 
+json tiny_encoder(const char* architecture, const char* model_type) {
+  json config = tiny_config();
+  config["architectures"] = {architecture};
+  config["model_type"] = model_type;
+  return config;
+}
+
+TEST(Config, NumbersOfEncodersAreRefusedByNameOrOfUse) {
+  json bert = tiny_encoder("BertModel", "bert"), roberta = tiny_encoder("RobertaForMaskedLM", "roberta");
+  json modern = tiny_encoder("ModernBertForSequenceClassification", "modernbert");
+  bert.update({{"type_vocab_size", 2}, {"layer_norm_eps", 1e-12}});
+  roberta.update({{"pad_token_id", 1}, {"max_position_embeddings", 130}});
+  modern.update({{"local_attention", 8}, {"norm_eps", 1e-5}, {"global_attn_every_n_layers", 3}, {"global_rope_theta", 160000.0},
+                 {"local_rope_theta", 10000.0}});
+  for (const json& base : {bert, roberta, modern}) {
+    ASSERT_TRUE(parse_config_json(base.dump()).ok()) << parse_config_json(base.dump()).status().message();
+    for (const auto& [key, unused] : base.items()) {
+      if (!base[key].is_number()) continue;
+      for (const char* value : {"0", "-1", "2147483648", "1e308", "5e-324", "1.5", "true", "\"1\"", "[]"}) {
+        json config = base;
+        config[key] = json::parse(value);
+        const auto parsed = parse_config_json(config.dump());
+        if (!parsed.ok()) {
+          EXPECT_NE(parsed.status().message().find(key), std::string::npos) << parsed.status().message();
+          continue;
+        }
+        const EncoderConfig& encoder = *parsed->encoder;
+        EXPECT_GE(parsed->max_position_embeddings, 1) << key << "=" << value;
+        EXPECT_TRUE(encoder.learned_positions == 0 ||
+                    encoder.first_position + parsed->max_position_embeddings <= encoder.learned_positions) << key << "=" << value;
+      }
+    }
+  }
+}
+
+TEST(Config, EncodersByTheirOwnKeys) {
+  json modern = tiny_encoder("ModernBertModel", "modernbert");
+  modern.update({{"local_attention", 8}, {"global_rope_theta", 160000.0}});
+  const auto old_file = parse_config_json(modern.dump());
+  modern.update({{"layer_types", {"full_attention", "sliding_attention", "sliding_attention", "full_attention"}},
+                 {"rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 160000.0}}},
+                                      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}}}});
+  const auto new_file = parse_config_json(modern.dump());
+  ASSERT_TRUE(old_file.ok() && new_file.ok()) << old_file.status().message() << new_file.status().message();
+  for (const auto& config : {*old_file, *new_file}) {
+    EXPECT_EQ(config.rope.theta, 160000);
+    ASSERT_TRUE(config.local_rope);
+    EXPECT_EQ(config.local_rope->theta, 10000);
+    const std::vector<LayerPlan> layers = transformer_layers(config);
+    EXPECT_EQ(layers[0].window_left, -1);
+    EXPECT_EQ(layers[0].window_right, -1);
+    EXPECT_EQ(layers[1].window_left, 4);
+    EXPECT_EQ(layers[2].window_right, 4);
+    EXPECT_EQ(layers[3].window_right, -1);
+  }
+  json relative = tiny_encoder("BertModel", "bert"), decoder = relative;
+  relative["position_embedding_type"] = "relative_key";
+  decoder["is_decoder"] = true;
+  EXPECT_EQ(parse_config_json(relative.dump()).status().field(), "position_embedding_type");
+  EXPECT_EQ(parse_config_json(decoder.dump()).status().field(), "is_decoder");
+}
+
 TEST(Config, OlderRopeSpellingsMeanTheSame) {
   json config = tiny_config();
   config["rope_theta"] = 500000.0;

@@ -182,6 +182,7 @@ Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const Lay
   } else {
     embed_ids(batch.input_ids.first(batch.num_tokens), x_.data(), team);
     place_inputs();
+    weights_.encoder_input.apply(batch, x_);
   }
   first_nan_.clear();
   look_for_nan(-1, "");

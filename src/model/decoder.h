@@ -21,6 +21,7 @@
 #include "model/expert_load.h"
 #include "model/input_rows.h"
 #include "model/layers/attention_mixer.h"
+#include "model/layers/encoder_input.h"
 #include "model/layers/gdn_mixer.h"
 #include "model/layers/latent_mixer.h"
 #include "model/layers/on_host.h"
@@ -33,7 +34,8 @@ struct DecoderWeights {
   std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
   PackedLinear lm_head;             // empty: the model has no vocabulary to choose from (ModelHead)
   PackedLinear fc;                  // of an EAGLE head, which has no embedding, head and final norm: [hidden, 2 * hidden]
-  RowNorm final_norm;
+  EncoderInput encoder_input;       // of encoders: what joins the embeddings
+  RowNorm final_norm;               // without a weight: the rows are normed already
   std::vector<RopeTable> ropes;
   std::vector<LayerWeights> layers;
 

@@ -70,7 +70,9 @@ Status DecoderBuilder<Target>::head(Weights& out) {
     WW_ASSIGN_OR_RETURN(const LinearPart table, pack_.matrix(embedding, shape, false));
     WW_RETURN_IF_ERROR(pack_.target.embedding(table, pack_.source, out));
   }
-  WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm("model.norm"));
+  if (traits_.final_norm) {
+    WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm("model.norm"));
+  }
   if (headless) return {};
   WW_ASSIGN_OR_RETURN(out.lm_head, pack_.linear({{tied ? embedding : "lm_head.weight", config_.vocab_size,
                                                   config_.lm_head_bias ? "lm_head.bias" : ""}},
@@ -84,8 +86,11 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   const auto named = [&](const char* norm) { return *norm == '\0' ? std::string() : prefix + norm; };
   const NormNames& norms = traits_.norms;
-  BranchNames mixer = {prefix + "self_attn.", named(norms.mixer_in), named(norms.mixer_out)};
-  BranchNames feed_forward = {prefix + "mlp.", named(norms.feed_forward_in), named(norms.feed_forward_out)};
+  const bool reads_rows = index == 0 && !traits_.first_mixer_norm;
+  BranchNames mixer = {prefix + "self_attn.", reads_rows ? "" : named(norms.mixer_in), named(norms.mixer_out),
+                       named(norms.mixer_after)};
+  BranchNames feed_forward = {prefix + "mlp.", named(norms.feed_forward_in), named(norms.feed_forward_out),
+                              named(norms.feed_forward_after)};
   switch (traits_.layers[index].mixer) {
     case MixerKind::attention: {
       WW_ASSIGN_OR_RETURN(out.mixer, build_attention(pack_, mixer));

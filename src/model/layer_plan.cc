@@ -22,6 +22,7 @@ std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
     layers[i].parallel = config.parallel_residual;
     if (!config.sliding_layers.empty() && config.sliding_layers[i]) {
       if (config.sliding_window > 0) layers[i].window_left = config.sliding_window - 1;
+      if (config.encoder) layers[i].window_right = layers[i].window_left;
       layers[i].rope_index = config.local_rope ? 1 : 0;
     }
     if (!config.nope_layers.empty() && config.nope_layers[i]) layers[i].rope_index = -1;

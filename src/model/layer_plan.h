@@ -21,6 +21,7 @@ struct LayerPlan {
   MixerKind mixer = MixerKind::attention;
   FeedForwardKind feed_forward = FeedForwardKind::dense;
   int window_left = -1;   // of attention: a row sees so many tokens before its own; -1: all
+  int window_right = -1;  // where the model attends both ways: and so many after it; -1: all
   int rope_index = 0;     // of attention: into the weights' ropes; -1: q and k are not rotated
   bool parallel = false;  // the feed-forward reads the rows as the mixer does, without what the mixer adds
 };

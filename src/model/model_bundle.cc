@@ -184,7 +184,8 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
   } else {
     WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
-    out.weights = with_model_prefix(language_model_weights(std::move(out.weights)));
+    out.weights = out.config.encoder ? encoder_weight_names(std::move(out.weights), out.config.architecture)
+                                     : with_model_prefix(language_model_weights(std::move(out.weights)));
   }
   WW_RETURN_IF_ERROR(open_quantized(path, options, out));
   WW_ASSIGN_OR_RETURN(out.pooling, read_pooling_config(path));

@@ -96,35 +96,78 @@ Result<PoolingConfig> read_pooling_config(const std::string& folder) {
   return out;
 }
 
+namespace {
+
+Result<std::vector<float>> read_values(const WeightSource& source, const std::string& name, std::vector<int64_t> shape) {
+  WW_ASSIGN_OR_RETURN(const TensorView view, source.find(name, shape));
+  std::vector<float> out(view.elements());
+  dequantize_row(view.dtype, view.data, view.elements(), out.data());
+  return out;
+}
+
+Result<std::vector<float>> read_optional(const WeightSource& source, const std::string& name, int64_t size) {
+  return source.has(name) ? read_values(source, name, {size}) : Result<std::vector<float>>(std::vector<float>());
+}
+
+// weight * x + bias, for weights [out, x.size()].
+std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& bias, const std::vector<float>& x) {
+  std::vector<float> out(bias.empty() ? std::vector<float>(weight.size() / x.size()) : bias);
+  const float* row = weight.data();
+  for (float& value : out) {
+    value += static_cast<float>(std::inner_product(x.begin(), x.end(), row, 0.0));
+    row += x.size();
+  }
+  return out;
+}
+
+}  // namespace
+
+Status Pooler::read_head(const ModelConfig& config, const WeightSource& source) {
+  const int64_t hidden = config.hidden_size;
+  WW_ASSIGN_OR_RETURN(head_.dense, read_values(source, "head.dense.weight", {hidden, hidden}));
+  WW_ASSIGN_OR_RETURN(head_.bias, read_optional(source, "head.dense.bias", hidden));
+  head_.gelu = config.encoder->label_activation == "gelu";
+  WW_ASSIGN_OR_RETURN(head_.norm, read_optional(source, "head.norm.weight", hidden));
+  WW_ASSIGN_OR_RETURN(head_.norm_bias, read_optional(source, "head.norm.bias", hidden));
+  head_.norm_eps = config.norm_eps;
+  return {};
+}
+
+void Pooler::run_head(std::vector<float>& state) const {
+  state = product(head_.dense, head_.bias, state);
+  for (float& x : state) x = head_.gelu ? x * 0.5f * std::erfc(-x * std::sqrt(0.5f)) : std::tanh(x);
+  if (head_.norm.empty()) return;
+  const auto count = static_cast<double>(state.size());
+  const double mean = std::accumulate(state.begin(), state.end(), 0.0) / count;
+  double square = 0;
+  for (const float x : state) square += (x - mean) * (x - mean);
+  const double scale = 1 / std::sqrt(square / count + head_.norm_eps);
+  for (size_t i = 0; i < state.size(); ++i) {
+    const float bias = head_.norm_bias.empty() ? 0 : head_.norm_bias[i];
+    state[i] = static_cast<float>((state[i] - mean) * scale) * head_.norm[i] + bias;
+  }
+}
+
 Result<Pooler> Pooler::create(const ModelConfig& config, const PoolingConfig& pooling, const WeightSource& source) {
   Pooler out;
   out.pooling_ = pooling;
   out.hidden_size_ = config.hidden_size;
   if (config.head != ModelHead::labels) return out;
   out.pooling_ = {.method = PoolingMethod::last, .normalize = false, .stored = pooling.stored};
-  out.labels_ = static_cast<int>(config.labels.size());
-  const int64_t shape[] = {out.labels_, config.hidden_size}, bias_shape[] = {out.labels_};
-  WW_ASSIGN_OR_RETURN(const TensorView weight, source.find("score.weight", shape));
-  out.classifier_.resize(weight.elements());
-  dequantize_row(weight.dtype, weight.data, weight.elements(), out.classifier_.data());
-  if (source.has("score.bias")) {
-    WW_ASSIGN_OR_RETURN(const TensorView bias, source.find("score.bias", bias_shape));
-    out.bias_.resize(bias.elements());
-    dequantize_row(bias.dtype, bias.data, bias.elements(), out.bias_.data());
+  if (config.encoder) {
+    out.pooling_.method = config.encoder->labels_of_mean ? PoolingMethod::mean : PoolingMethod::first;
+    WW_RETURN_IF_ERROR(out.read_head(config, source));
   }
+  out.labels_ = static_cast<int>(config.labels.size());
+  WW_ASSIGN_OR_RETURN(out.classifier_, read_values(source, "score.weight", {out.labels_, config.hidden_size}));
+  WW_ASSIGN_OR_RETURN(out.bias_, read_optional(source, "score.bias", out.labels_));
   return out;
 }
 
 std::vector<float> Pooler::finish(std::vector<float> sum, int count) const {
   for (float& value : sum) value /= static_cast<float>(count);
-  if (labels_ > 0) {
-    std::vector<float> out(bias_.empty() ? std::vector<float>(labels_) : bias_);
-    for (int label = 0; label < labels_; ++label) {
-      const float* const row = classifier_.data() + static_cast<size_t>(label) * hidden_size_;
-      out[label] += static_cast<float>(std::inner_product(sum.begin(), sum.end(), row, 0.0));
-    }
-    return out;
-  }
+  if (!head_.dense.empty()) run_head(sum);
+  if (labels_ > 0) return product(classifier_, bias_, sum);
   if (!pooling_.normalize) return sum;
   const double length = std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0));
   if (length == 0) return sum;

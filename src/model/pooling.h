@@ -2,7 +2,8 @@
 // score for each label of a classifier.
 //
 // A state is a row of the model behind its final norm, [hidden]. Which rows count is the model's own choice: the files
-// of sentence-transformers in its folder (modules.json and the pooling module's config.json), else the last token. An
+// of sentence-transformers in its folder (modules.json and the pooling module's config.json), else the last token, and an
+// encoder's first. An
 // embedding is scaled to length 1 where a Normalize module says so, or nothing is said. Immutable; thread-safe.
 // Source: https://sbert.net/docs/package_reference/sentence_transformer/models.html
 #pragma once
@@ -32,7 +33,8 @@ Result<PoolingConfig> read_pooling_config(const std::string& folder);
 class Pooler {
  public:
   Pooler() = default;
-  // With labels: the classifier's weights are read from `source`, and the last token's state counts.
+  // With labels: the classifier's weights are read from `source`, and the last token's state counts, or what an encoder's
+  // configuration says; an encoder's state goes through a product, an activation and perhaps a norm ("head") before.
   static Result<Pooler> create(const ModelConfig& config, const PoolingConfig& pooling, const WeightSource& source);
 
   PoolingMethod method() const { return pooling_.method; }
@@ -44,9 +46,21 @@ class Pooler {
   std::vector<float> finish(std::vector<float> sum, int count) const;
 
  private:
+  Status read_head(const ModelConfig& config, const WeightSource& source);
+  void run_head(std::vector<float>& state) const;
+
   PoolingConfig pooling_;
   int hidden_size_ = 0;
   int labels_ = 0;
+  struct Head {
+    std::vector<float> dense;       // [hidden, hidden]
+    std::vector<float> bias;        // [hidden], or empty
+    bool gelu = false;              // the activation; else tanh
+    std::vector<float> norm;        // [hidden], or empty
+    std::vector<float> norm_bias;   // [hidden], or empty
+    double norm_eps = 0;
+  };
+  Head head_;                      // of an encoder's labels; else without weights
   std::vector<float> classifier_;  // [labels, hidden]
   std::vector<float> bias_;        // [labels], or empty
 };

@@ -5,16 +5,51 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "model/weight_source.h"
 
 namespace warpweave {
+
+// A source under other names: what each is called in the source, renamed() says.
+class RenamedWeights : public WeightSource {
+ public:
+  explicit RenamedWeights(std::shared_ptr<WeightSource> source) : source_(std::move(source)) {}
+
+  bool has(std::string_view name) const override { return source_->has(renamed(name)); }
+  DType dtype(std::string_view name) const override { return source_->dtype(renamed(name)); }
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    return source_->find(renamed(name), shape);
+  }
+  bool has_fp8(std::string_view name) const override { return source_->has_fp8(renamed(name)); }
+  Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return source_->find_fp8(renamed(name), shape);
+  }
+  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
+    return source_->random(renamed(name), shape);
+  }
+  void release(const TensorView& view) const override { source_->release(view); }
+  Status intact() const override { return source_->intact(); }
+  Status seal() const override { return source_->seal(); }
+
+ protected:
+  virtual std::string renamed(std::string_view name) const = 0;
+  const WeightSource& source() const { return *source_; }
+
+ private:
+  const std::shared_ptr<WeightSource> source_;
+};
 
 // "model.X" for the language model's "model.language_model.X".
 std::shared_ptr<WeightSource> language_model_weights(std::shared_ptr<WeightSource> source);
 
 // "model.X" for the "X" of a model that was saved without its head.
 std::shared_ptr<WeightSource> with_model_prefix(std::shared_ptr<WeightSource> source);
+
+// The names of Llama's parts for those of an encoder (its decoder architecture, "BertModel"), saved alone or beneath labels or a
+// head; "head.dense", "head.norm" and "score" for what makes labels. Norms may be saved as gamma and beta.
+std::shared_ptr<WeightSource> encoder_weight_names(std::shared_ptr<WeightSource> source, std::string_view architecture);
 
 // "model.X" for "X", always: an EAGLE head has no embedding to tell by.
 std::shared_ptr<WeightSource> eagle_weight_names(std::shared_ptr<WeightSource> source);

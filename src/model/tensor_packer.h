@@ -47,6 +47,7 @@ struct BranchNames {
   std::string prefix;    // "model.layers.3.self_attn."
   std::string in_norm;   // "model.layers.3.input_layernorm"; empty: none
   std::string out_norm;  // empty: none
+  std::string after_norm;  // empty: none
 };
 
 inline std::vector<float> widened(const TensorView& view) {
@@ -110,6 +111,9 @@ auto TensorPacker<Target>::norms(const BranchNames& names) -> Result<BranchNorms
   BranchNormsOf<Device> out;
   if (!names.in_norm.empty()) {
     WW_ASSIGN_OR_RETURN(out.in, row_norm(names.in_norm));
+  }
+  if (!names.after_norm.empty()) {
+    WW_ASSIGN_OR_RETURN(out.after, row_norm(names.after_norm));
   }
   if (names.out_norm.empty()) return out;
   WW_ASSIGN_OR_RETURN(out.out, vector(names.out_norm + ".weight", config.hidden_size));

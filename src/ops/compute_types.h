@@ -12,6 +12,7 @@ enum class GluActivation : uint8_t {
   none,
   silu,        // silu(gate) * up: Llama, Mistral, Qwen
   gelu_tanh,   // gelu_tanh(gate) * up: Gemma
+  gelu,        // gelu(gate) * up by the error function: encoders; on CPUs
   swiglu_oai,  // gate <= 7, up within [-7, 7], (up + 1) * gate * sigmoid(1.702 gate): gpt-oss
 };
 

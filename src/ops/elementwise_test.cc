@@ -108,6 +108,7 @@ double gated(GluActivation activation, double gate, double up) {
     const double inner = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
     return gate / (1 + std::exp(-2 * inner)) * up;
   }
+  if (activation == GluActivation::gelu) return 0.5 * gate * std::erfc(-gate / std::sqrt(2.0)) * up;
   gate = std::min(gate, 7.0);
   return (std::clamp(up, -7.0, 7.0) + 1) * gate / (1 + std::exp(-1.702 * gate));
 }
@@ -118,7 +119,7 @@ TEST_P(EachTier, GatedActivations) {
     gate[0] = 40;
     if (n > 1) gate[1] = -40;
     for (const auto activation :
-         {GluActivation::silu, GluActivation::gelu_tanh, GluActivation::swiglu_oai}) {
+         {GluActivation::silu, GluActivation::gelu_tanh, GluActivation::gelu, GluActivation::swiglu_oai}) {
       std::vector<float> out(n + 1, kNan);
       std::vector<uint16_t> narrow(n + 1, 0x7fc1);
       kernels.glu(activation, gate.data(), up.data(), n, out.data(), false);

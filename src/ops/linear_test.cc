@@ -404,6 +404,7 @@ double gated(GluActivation glu, double gate, double up) {
     case GluActivation::gelu_tanh:
       return 0.5 * gate *
              (1 + std::tanh(std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
+    case GluActivation::gelu: return 0.5 * gate * std::erfc(-gate / std::sqrt(2.0)) * up;
     case GluActivation::swiglu_oai: {
       gate = std::min(gate, 7.0);
       up = std::clamp(up, -7.0, 7.0);
@@ -429,7 +430,7 @@ TEST(PackedLinear, FusesGatedActivationsWithBias) {
   const LinearPart parts[] = {gate, up};
   for (const CpuTier tier : tiers()) {
     for (const auto glu :
-         {GluActivation::silu, GluActivation::gelu_tanh, GluActivation::swiglu_oai}) {
+         {GluActivation::silu, GluActivation::gelu_tanh, GluActivation::gelu, GluActivation::swiglu_oai}) {
       auto linear = PackedLinear::pack(parts, {.glu = glu, .tier = tier}, team);
       ASSERT_TRUE(linear.ok()) << linear.status().message();
       ASSERT_EQ(linear->out_features(), ffn);

@@ -27,6 +27,7 @@ std::string unclaimed(const Caps& caps, const Recording& r, const RecordedLayer&
   if (c.logit_softcap > 0 && !caps.softcap) return "logit softcap";
   if (!r.tree_mask.empty() && !caps.custom_mask) return "tree masks";
   if (!r.causal && !caps.non_causal) return "attention both ways";
+  if (!r.causal && c.window_right >= 0 && !caps.right_window) return "windows that end behind the row";
   return "";
 }
 

@@ -69,6 +69,7 @@ json header_of(const Recording& r) {
                       {"num_q_heads", c.num_q_heads}, {"num_kv_heads", c.num_kv_heads},
                       {"head_dim", c.head_dim},     {"v_head_dim", c.v_head_dim},
                       {"scale", c.scale},           {"window_left", c.window_left},
+                      {"window_right", c.window_right},
                       {"logit_softcap", c.logit_softcap},
                       {"kv_format", std::string(kv_format_name(layer.kv_format))},
                       {"sinks", layer.sinks},       {"k_scales", layer.k_scales},
@@ -174,6 +175,8 @@ Status read_layer(const json& header, RecordedLayer& layer) {
   fields.integer("v_head_dim", c.v_head_dim, 1, 1 << 14);
   fields.number("scale", c.scale);
   fields.integer("window_left", c.window_left, -1, kMaxSide);
+  // Recordings of before have none.
+  if (header.contains("window_right")) fields.integer("window_right", c.window_right, -1, kMaxSide);
   fields.number("logit_softcap", c.logit_softcap);
   fields.text("kv_format", format);
   WW_RETURN_IF_ERROR(fields.status());

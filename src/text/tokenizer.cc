@@ -48,6 +48,30 @@ Result<EncodedUpTo> Tokenizer::encode_up_to(std::string_view text, size_t max_to
   return EncodedUpTo{std::move(ids), text.size(), true};
 }
 
+std::vector<int32_t> Tokenizer::with_special_tokens(std::span<const int32_t> ids) const {
+  std::vector<int32_t> out = core_->ids_before();
+  out.insert(out.end(), ids.begin(), ids.end());
+  out.insert(out.end(), core_->ids_after().begin(), core_->ids_after().end());
+  return out;
+}
+
+Result<EncodedPair> Tokenizer::join_pair(std::span<const int32_t> first, std::span<const int32_t> second) const {
+  if (core_->pair().empty()) {
+    return Status::unsupported("the post_processor of tokenizer.json does not say how two texts are joined", "post_processor");
+  }
+  EncodedPair out;
+  int types_of_first = 0;
+  for (const PairPart& part : core_->pair()) {
+    const std::span<const int32_t> ids = part.text == PairPart::Text::none    ? std::span<const int32_t>(part.ids)
+                                         : part.text == PairPart::Text::first ? first
+                                                                              : second;
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    if (!part.of_second) types_of_first = static_cast<int>(out.ids.size());
+  }
+  out.second_text_at = types_of_first;
+  return out;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   IncrementalDetokenizer detokenizer(*this, skip_special_tokens);
   detokenizer.hold_byte_runs_for_ever_ = true;

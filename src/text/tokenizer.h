@@ -1,4 +1,4 @@
-// Text to token ids and back, for byte-level BPE and SentencePiece-style BPE tokenizers.
+// Text to token ids and back, for byte-level BPE, SentencePiece-style BPE and WordPiece tokenizers.
 //
 // Ids are those of the `tokenizers` library (https://github.com/huggingface/tokenizers) for the
 // same tokenizer.json; tests/golden/tokenizer holds that library's answers. All const methods are
@@ -38,6 +38,12 @@ struct EncodedUpTo {
   bool whole = true;
 };
 
+// The ids of two texts joined as the post-processor says.
+struct EncodedPair {
+  std::vector<int32_t> ids;
+  int second_text_at = 0;  // from this id on they are of the second text's type; ids.size() where all are of one
+};
+
 class Tokenizer {
  public:
   explicit Tokenizer(std::unique_ptr<TokenizerCore> core);
@@ -54,6 +60,11 @@ class Tokenizer {
   // beginning of the text has so many more that all of it surely has more than max_tokens.
   Result<EncodedUpTo> encode_up_to(std::string_view text, size_t max_tokens,
                                    const EncodeOptions& options) const;
+
+  // What encode() makes of a text with the ids `ids` under add_special_tokens.
+  std::vector<int32_t> with_special_tokens(std::span<const int32_t> ids) const;
+  // `unsupported` where the tokenizer's file does not say how two texts are joined.
+  Result<EncodedPair> join_pair(std::span<const int32_t> first, std::span<const int32_t> second) const;
 
   // Ids outside the vocabulary are skipped. Bytes that are no UTF-8 become U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;

@@ -86,6 +86,9 @@ Result<std::unique_ptr<TokenizerCore>> TokenizerCore::build(const TokenizerSpec&
   WW_ASSIGN_OR_RETURN(core->pre_tokenizer_, PreTokenizer::build(spec.pre_tokenizer));
   WW_ASSIGN_OR_RETURN(core->model_,
                       BpeModel::build(spec.model, core->pre_tokenizer_.byte_level_words()));
+  if (spec.model.word_piece) {
+    WW_ASSIGN_OR_RETURN(core->word_piece_, WordPiece::build(spec.model, core->model_.vocab()));
+  }
   WW_RETURN_IF_ERROR(core->add_tokens(spec.added_tokens));
   WW_RETURN_IF_ERROR(core->build_pieces(spec));
   WW_RETURN_IF_ERROR(core->set_special_ids(spec));
@@ -143,7 +146,10 @@ Status TokenizerCore::set_special_ids(const TokenizerSpec& spec) {
     ids_after_.clear();
     if (*spec.add_eos && eos_id) ids_after_.push_back(*eos_id);
   }
-  for (const std::vector<int32_t>* ids : {&ids_before_, &ids_after_}) {
+  pair_ = spec.pair;
+  std::vector<const std::vector<int32_t>*> lists = {&ids_before_, &ids_after_};
+  for (const PairPart& part : pair_) lists.push_back(&part.ids);
+  for (const std::vector<int32_t>* ids : lists) {
     for (int32_t id : *ids) {
       if (has_id(id)) continue;
       return Status::data_loss("the post_processor adds the id " + std::to_string(id) +
@@ -246,7 +252,12 @@ Status TokenizerCore::encode_words(std::string_view text, bool starts_text, Scra
   PreTokenizerScratch& words = scratch->words;
   WW_RETURN_IF_ERROR(pre_tokenizer_.run(text, starts_text, &scratch->regex, &words));
   for (const TextRange word : words.words) {
-    model_.encode_word(words.text.substr(word.begin, word.end - word.begin), &scratch->bpe, ids);
+    const std::string_view bytes = words.text.substr(word.begin, word.end - word.begin);
+    if (word_piece_) {
+      word_piece_->encode_word(model_.vocab(), bytes, ids);
+    } else {
+      model_.encode_word(bytes, &scratch->bpe, ids);
+    }
   }
   return {};
 }

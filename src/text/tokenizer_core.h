@@ -18,6 +18,7 @@
 #include "text/tokenizer_normalizer.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_spec.h"
+#include "text/word_piece.h"
 #include "warpweave/status.h"
 
 namespace warpweave {
@@ -26,7 +27,7 @@ namespace warpweave {
 enum class DecodeMode {
   byte_level,    // bytes, put together
   pieces,        // text, with runs of byte tokens where there is byte fallback
-  joined,        // no decoder: text with a space before every piece but the first
+  joined,        // text with a space before every piece but the first, or what WordPiece's prefix and cleanup leave
 };
 
 struct DecodeRules {
@@ -73,6 +74,10 @@ class TokenizerCore {
   }
   std::string first_piece(int32_t id) const;
 
+  const std::vector<int32_t>& ids_before() const { return ids_before_; }
+  const std::vector<int32_t>& ids_after() const { return ids_after_; }
+  const std::vector<PairPart>& pair() const { return pair_; }
+
   std::optional<int32_t> bos_id, eos_id, pad_id, unk_id;
 
  private:
@@ -104,13 +109,15 @@ class TokenizerCore {
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  BpeModel model_;
+  BpeModel model_;                        // of a WordPiece model the vocabulary alone
+  std::optional<WordPiece> word_piece_;
   AddedTokenMatcher raw_matcher_;         // before the normalizer
   AddedTokenMatcher normalized_matcher_;  // after it
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_map<int32_t, AddedToken> added_;
   std::vector<int32_t> ids_before_;
   std::vector<int32_t> ids_after_;
+  std::vector<PairPart> pair_;
   DecodeRules rules_;
   std::vector<DecoderStep> token_steps_;  // the decoder's steps that work on single tokens
   std::vector<std::optional<Regex>> token_regexes_;

@@ -35,9 +35,25 @@ int fallback_byte(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+// A piece of a WordPiece vocabulary as text; the decoder looks at each alone.
+std::string word_piece_text(const DecoderStep& step, std::string_view token, bool is_first) {
+  std::string text(token);
+  if (!is_first && token.starts_with(step.content)) {
+    text.erase(0, step.content.size());
+  } else if (!is_first) {
+    text.insert(0, " ");
+  }
+  if (!step.cleanup) return text;
+  constexpr std::pair<std::string_view, std::string_view> kCleanups[] = {
+      {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
+      {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kCleanups) text = replace_all(text, from, to);
+  return text;
+}
+
 Status unsupported_decoder(std::string_view why) {
   return Status::unsupported("a decoder that " + std::string(why) +
-                                 "; known are ByteLevel, Metaspace, and a sequence of Replace, "
+                                 "; known are ByteLevel, Metaspace, WordPiece, and a sequence of Replace, "
                                  "Strip, ByteFallback, Fuse, Strip in this order",
                              "decoder");
 }
@@ -46,6 +62,11 @@ Status unsupported_decoder(std::string_view why) {
 Status read_rules(const std::vector<DecoderStep>& steps, DecodeRules* rules,
                   std::vector<DecoderStep>* per_token) {
   rules->mode = DecodeMode::pieces;
+  if (steps.size() == 1 && steps[0].kind == Kind::word_piece) {
+    rules->mode = DecodeMode::joined;
+    *per_token = steps;
+    return {};
+  }
   bool fused = false;
   for (const DecoderStep& step : steps) {
     const bool whole_text = fused || rules->byte_fallback;
@@ -60,6 +81,7 @@ Status read_rules(const std::vector<DecoderStep>& steps, DecodeRules* rules,
         rules->byte_fallback = true;
         break;
       case Kind::fuse: fused = true; break;
+      case Kind::word_piece: return unsupported_decoder("has WordPiece in a sequence");
       case Kind::strip:
         if (!whole_text) {
           per_token->push_back(step);
@@ -147,7 +169,9 @@ Result<std::string> TokenizerCore::decode_piece(std::string_view token, bool is_
     append_token_bytes(token, &piece);
     return piece;
   }
-  if (rules_.mode == DecodeMode::joined) return " " + std::string(token);
+  if (rules_.mode == DecodeMode::joined) {
+    return token_steps_.empty() ? (is_first ? "" : " ") + std::string(token) : word_piece_text(token_steps_[0], token, is_first);
+  }
   piece = token;
   for (size_t i = 0; i < token_steps_.size(); ++i) {
     const Regex* regex = token_regexes_[i] ? &*token_regexes_[i] : nullptr;
@@ -158,8 +182,7 @@ Result<std::string> TokenizerCore::decode_piece(std::string_view token, bool is_
 }
 
 std::string TokenizerCore::first_piece(int32_t id) const {
-  if (rules_.mode == DecodeMode::joined) return std::string(piece(id).substr(1));
-  if (!rules_.first_differs) return std::string(piece(id));
+  if (rules_.mode != DecodeMode::joined && !rules_.first_differs) return std::string(piece(id));
   RegexScratch scratch;
   const std::optional<std::string_view> token = token_text(id);
   if (!token) return {};

@@ -9,6 +9,7 @@
 #include "base/json_file.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_core.h"
+#include "text/tokenizer_json_parts.h"
 #include "text/tokenizer_patterns.h"
 #include "text/tokenizer_spec.h"
 #include "text/tokenizer_unicode.h"
@@ -16,34 +17,15 @@
 namespace warpweave {
 namespace {
 
-using simdjson::dom::array;
-using simdjson::dom::element;
-using simdjson::dom::object;
+using namespace tokenizer_json;
 
 constexpr size_t kMaxFileBytes = size_t{512} << 20;
-constexpr int kMaxDepth = 16;       // of sequences in sequences
 constexpr int kMaxStripChars = 64;  // a decoder holds that many characters back
-
-Status broken(const std::string& what, std::string field) {
-  return Status::data_loss(what, std::move(field));
-}
-
-std::string type_of(const object& node) {
-  std::string_view type;
-  if (node["type"].get(type) != simdjson::SUCCESS) return {};
-  return std::string(type);
-}
 
 bool get_bool(const object& node, std::string_view key, bool fallback) {
   bool value = fallback;
   if (node[key].get(value) != simdjson::SUCCESS) return fallback;
   return value;
-}
-
-std::optional<std::string> get_string(const object& node, std::string_view key) {
-  std::string_view value;
-  if (node[key].get(value) != simdjson::SUCCESS) return std::nullopt;
-  return std::string(value);
 }
 
 bool is_null_or_missing(const object& root, std::string_view key, element* value) {
@@ -107,32 +89,27 @@ Status get_prepend_scheme(const object& node, PrependScheme* scheme) {
   return {};
 }
 
-// Calls read(child) for every element of the array `key`.
-template <typename F>
-Status for_each(const object& node, std::string_view key, F&& read) {
-  array items;
-  if (node[key].get(items) != simdjson::SUCCESS) {
-    return broken("needs an array \"" + std::string(key) + "\"", std::string(key));
+// The steps of one normalizer: unless strip_accents says otherwise, it goes with lowercase.
+void read_bert_normalizer(const object& node, std::vector<NormalizerStep>* steps) {
+  using Kind = NormalizerStep::Kind;
+  const auto add = [&](Kind kind) { steps->emplace_back().kind = kind; };
+  const bool lowercase = get_bool(node, "lowercase", true);
+  if (get_bool(node, "clean_text", true)) add(Kind::clean_text);
+  if (get_bool(node, "handle_chinese_chars", true)) add(Kind::space_ideographs);
+  if (get_bool(node, "strip_accents", lowercase)) {
+    add(Kind::nfd);
+    add(Kind::strip_marks);
   }
-  for (element item : items) {
-    object child;
-    if (item.get(child) != simdjson::SUCCESS) {
-      return broken("\"" + std::string(key) + "\" must hold objects", std::string(key));
-    }
-    WW_RETURN_IF_ERROR(read(child));
-  }
-  return {};
-}
-
-Status unknown_type(std::string_view part, const std::string& type) {
-  return Status::unsupported(std::string(part) + " of type \"" + type.substr(0, 60) +
-                                 "\" is not known here",
-                             std::string(part));
+  if (lowercase) add(Kind::lowercase);
 }
 
 Status read_normalizer(const object& node, int depth, std::vector<NormalizerStep>* steps) {
   using Kind = NormalizerStep::Kind;
   const std::string type = type_of(node);
+  if (type == "BertNormalizer") {
+    read_bert_normalizer(node, steps);
+    return {};
+  }
   if (type == "Sequence" && depth < kMaxDepth) {
     return for_each(node, "normalizers",
                     [&](const object& child) { return read_normalizer(child, depth + 1, steps); });
@@ -170,7 +147,13 @@ Status read_pre_tokenizer(const object& node, int depth, std::vector<PreTokenize
     });
   }
   PreTokenizerStep step{};
-  if (type == "Split") {
+  if (type == "BertPreTokenizer") {
+    step.kind = Kind::whitespace_split;
+    step.behavior = SplitBehavior::removed;
+    steps->push_back(step);
+    step.kind = Kind::punctuation;
+    step.behavior = SplitBehavior::isolated;
+  } else if (type == "Split") {
     step.kind = Kind::split;
     step.invert = get_bool(node, "invert", false);
     WW_RETURN_IF_ERROR(get_pattern(node, &step.pattern));
@@ -237,6 +220,10 @@ Status read_decoder(const object& node, int depth, std::vector<DecoderStep>* ste
     WW_RETURN_IF_ERROR(get_pattern(node, &step.pattern));
     step.content = get_string(node, "content").value_or("");
     if (step.pattern.text.empty()) return broken("an empty pattern", "decoder");
+  } else if (type == "WordPiece") {
+    step.kind = Kind::word_piece;
+    step.content = get_string(node, "prefix").value_or("##");
+    step.cleanup = get_bool(node, "cleanup", true);
   } else if (type == "Strip") {
     step.kind = Kind::strip;
     WW_RETURN_IF_ERROR(get_one_char(node, "content", &step.content));
@@ -246,78 +233,6 @@ Status read_decoder(const object& node, int depth, std::vector<DecoderStep>* ste
     return unknown_type("decoder", type);
   }
   steps->push_back(std::move(step));
-  return {};
-}
-
-Status get_id(const element& value, int32_t* id) {
-  uint64_t number = 0;
-  if (value.get(number) != simdjson::SUCCESS || number > static_cast<uint64_t>(kMaxTokenId)) {
-    return broken("a token id must be an integer in 0.." + std::to_string(kMaxTokenId), "id");
-  }
-  *id = static_cast<int32_t>(number);
-  return {};
-}
-
-// The ids of a special token that a template names.
-Status template_ids(const object& node, std::string_view name, std::vector<int32_t>* ids) {
-  object specials;
-  if (node["special_tokens"].get(specials) == simdjson::SUCCESS) {
-    for (const auto& [key, value] : specials) {
-      array listed;
-      if (key != name || value["ids"].get(listed) != simdjson::SUCCESS) continue;
-      for (element item : listed) {
-        WW_RETURN_IF_ERROR(get_id(item, &ids->emplace_back()));
-      }
-      return {};
-    }
-  }
-  return broken("the template names \"" + std::string(name.substr(0, 60)) +
-                    "\", which special_tokens lacks",
-                "special_tokens");
-}
-
-Status read_template(const object& node, std::vector<int32_t>* before,
-                     std::vector<int32_t>* after) {
-  int sequences = 0;
-  WW_RETURN_IF_ERROR(for_each(node, "single", [&](const object& item) -> Status {
-    std::string_view name;
-    if (item["Sequence"]["id"].get(name) == simdjson::SUCCESS && name == "A") {
-      ++sequences;
-      return {};
-    }
-    if (item["SpecialToken"]["id"].get(name) == simdjson::SUCCESS) {
-      return template_ids(node, name, sequences == 0 ? before : after);
-    }
-    return broken("a template may hold Sequence A and SpecialToken", "single");
-  }));
-  if (sequences != 1) return broken("a template must hold Sequence A once", "single");
-  return {};
-}
-
-Status read_post_processor(const object& node, int depth, TokenizerSpec* spec) {
-  const std::string type = type_of(node);
-  if (type == "ByteLevel") return {};  // only about offsets
-  if (type == "Sequence" && depth < kMaxDepth) {
-    return for_each(node, "processors", [&](const object& child) {
-      return read_post_processor(child, depth + 1, spec);
-    });
-  }
-  std::vector<int32_t> before, after;
-  if (type == "TemplateProcessing") {
-    WW_RETURN_IF_ERROR(read_template(node, &before, &after));
-  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-    element first, last;
-    if (node["cls"].at(1).get(first) != simdjson::SUCCESS ||
-        node["sep"].at(1).get(last) != simdjson::SUCCESS) {
-      return broken(type + " needs cls and sep", "post_processor");
-    }
-    WW_RETURN_IF_ERROR(get_id(first, &before.emplace_back()));
-    WW_RETURN_IF_ERROR(get_id(last, &after.emplace_back()));
-  } else {
-    return unknown_type("post_processor", type);
-  }
-  spec->ids_before.insert(spec->ids_before.begin(), before.begin(), before.end());
-  spec->ids_after.insert(spec->ids_after.end(), after.begin(), after.end());
   return {};
 }
 
@@ -349,8 +264,33 @@ Status read_merges(const element& merges, BpeSpec* bpe) {
   return {};
 }
 
+Status read_vocab(const object& node, BpeSpec* bpe) {
+  object vocab;
+  if (node["vocab"].get(vocab) != simdjson::SUCCESS) return broken("the model needs a vocab", "model");
+  bpe->vocab.reserve(vocab.size());
+  for (const auto& [token, value] : vocab) {
+    int32_t id = 0;
+    WW_RETURN_IF_ERROR(get_id(value, &id));
+    bpe->vocab.push_back({token, id});
+  }
+  return {};
+}
+
+Status read_word_piece(const object& node, BpeSpec* bpe) {
+  WordPieceSpec& pieces = bpe->word_piece.emplace();
+  pieces.prefix = get_string(node, "continuing_subword_prefix").value_or("##");
+  uint64_t most = pieces.max_word_chars;
+  if (node["max_input_chars_per_word"].get(most) == simdjson::SUCCESS && (most < 1 || most > kMaxWordPieceChars)) {
+    return broken("must be in 1.." + std::to_string(kMaxWordPieceChars), "max_input_chars_per_word");
+  }
+  pieces.max_word_chars = static_cast<int>(most);
+  bpe->unk_token = get_string(node, "unk_token").value_or("[UNK]");
+  return read_vocab(node, bpe);
+}
+
 Status read_model(const object& node, BpeSpec* bpe) {
   const std::string type = type_of(node);
+  if (type == "WordPiece") return read_word_piece(node, bpe);
   if (!type.empty() && type != "BPE") return unknown_type("model", type);
   for (std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!get_string(node, key).value_or("").empty()) {
@@ -365,18 +305,9 @@ Status read_model(const object& node, BpeSpec* bpe) {
   bpe->fuse_unk = get_bool(node, "fuse_unk", false);
   bpe->byte_fallback = get_bool(node, "byte_fallback", false);
   bpe->ignore_merges = get_bool(node, "ignore_merges", false);
-  object vocab;
   element merges;
-  if (node["vocab"].get(vocab) != simdjson::SUCCESS ||
-      node["merges"].get(merges) != simdjson::SUCCESS) {
-    return broken("the model needs vocab and merges", "model");
-  }
-  bpe->vocab.reserve(vocab.size());
-  for (const auto& [token, value] : vocab) {
-    int32_t id = 0;
-    WW_RETURN_IF_ERROR(get_id(value, &id));
-    bpe->vocab.push_back({token, id});
-  }
+  if (node["merges"].get(merges) != simdjson::SUCCESS) return broken("the model needs merges", "model");
+  WW_RETURN_IF_ERROR(read_vocab(node, bpe));
   return read_merges(merges, bpe);
 }
 

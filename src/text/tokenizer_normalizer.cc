@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/bert_text.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_unicode.h"
 #include "text/unicode/unicode.h"
@@ -90,6 +91,9 @@ Status Normalizer::run(std::string_view text, RegexScratch* regex, std::string* 
         break;
       case Kind::strip: strip(step.spec, out, starts_text); break;
       case Kind::lowercase: *out = to_lower(*out); break;
+      case Kind::clean_text: *out = clean_text(*out); break;
+      case Kind::space_ideographs: *out = space_ideographs(*out); break;
+      case Kind::strip_marks: *out = strip_marks(*out); break;
       default: to_unicode_form(step.spec.kind, out); break;
     }
     if (out->size() >= kMaxPreTokenizerBytes) {

@@ -18,7 +18,12 @@ struct PatternSpec {
 };
 
 struct NormalizerStep {
-  enum class Kind { nfc, nfd, nfkc, nfkd, lowercase, prepend, replace, strip } kind;
+  enum class Kind {
+    nfc, nfd, nfkc, nfkd, lowercase, prepend, replace, strip,
+    clean_text,        // BERT: control characters go, white space becomes spaces
+    space_ideographs,  // BERT: spaces around CJK ideographs
+    strip_marks,       // BERT: nonspacing marks go
+  } kind;
   PatternSpec pattern;      // replace
   std::string content;      // replace, prepend
   bool strip_left = false;
@@ -43,13 +48,14 @@ struct PreTokenizerStep {
 };
 
 struct DecoderStep {
-  enum class Kind { byte_level, metaspace, replace, byte_fallback, fuse, strip } kind;
+  enum class Kind { byte_level, metaspace, replace, byte_fallback, fuse, strip, word_piece } kind;
   PatternSpec pattern;                               // replace
-  std::string content;                               // replace; strip: one character
+  std::string content;                               // replace; strip: one character; word_piece: the prefix
   std::string replacement;                           // metaspace
   PrependScheme prepend_scheme = PrependScheme::always;
   int strip_start = 0;                               // characters
   int strip_stop = 0;
+  bool cleanup = false;                              // word_piece: no spaces before punctuation
 };
 
 struct AddedTokenSpec {
@@ -59,6 +65,21 @@ struct AddedTokenSpec {
   bool rstrip = false;
   bool normalized = false;
   bool special = false;
+};
+
+// Words of a WordPiece vocabulary: the longest piece that is in it, then the longest of the rest behind `prefix`, and so on
+// (Wu et al. 2016, arXiv:1609.08144).
+struct WordPieceSpec {
+  std::string prefix = "##";
+  int max_word_chars = 100;         // longer words are unknown
+};
+inline constexpr uint64_t kMaxWordPieceChars = 1000;
+
+// A part of two texts joined: one of them, or ids.
+struct PairPart {
+  enum class Text { none, first, second } text = Text::none;
+  std::vector<int32_t> ids;         // of Text::none
+  bool of_second = false;           // its tokens' type
 };
 
 struct BpeSpec {
@@ -73,6 +94,7 @@ struct BpeSpec {
   bool fuse_unk = false;
   bool byte_fallback = false;
   bool ignore_merges = false;
+  std::optional<WordPieceSpec> word_piece;  // set: there are no merges
 };
 
 struct TokenizerSpec {
@@ -82,6 +104,7 @@ struct TokenizerSpec {
   BpeSpec model;
   std::vector<int32_t> ids_before;  // what the post-processor puts around the text
   std::vector<int32_t> ids_after;
+  std::vector<PairPart> pair;       // how it joins two texts; empty: it does not
   bool has_decoder = false;         // none: tokens are joined by spaces
   std::vector<DecoderStep> decoder;
   // Named by their text (tokenizer_config.json) or id (GGUF); unknown text is ignored.

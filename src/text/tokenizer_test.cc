@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,7 +16,7 @@ namespace {
 
 const std::filesystem::path kGoldens = "tests/golden/tokenizer";
 const char* const kFamilies[] = {
-    "gpt2", "gpt2_prefix", "llama3", "qwen2", "smollm", "o200k", "deepseek_v3", "deepseek_coder",
+    "bert", "bert_cased", "gpt2", "gpt2_prefix", "llama3", "qwen2", "smollm", "o200k", "deepseek_v3", "deepseek_coder",
     "gguf_default", "falcon", "llama2", "mistral", "gemma", "metaspace", "unk"};
 const char* const kSplitBehaviors[] = {"split_removed", "split_isolated",
                                        "split_merged_with_previous", "split_merged_with_next",
@@ -58,6 +59,16 @@ void expect_golden(const Tokenizer& tokenizer, const nlohmann::json& golden) {
     EXPECT_EQ(encode(tokenizer, text), item[1].get<std::vector<int32_t>>()) << text;
   }
   EXPECT_EQ(*tokenizer.encode("Hello", true), golden["with_special"].get<std::vector<int32_t>>());
+  // Pairs, where the post-processor has something to say of them.
+  for (const auto& item : golden.value("pairs", nlohmann::json::array())) {
+    const auto first = *tokenizer.encode(item[0].get<std::string>(), false), second = *tokenizer.encode(item[1].get<std::string>(), false);
+    const auto pair = tokenizer.join_pair(first, second);
+    ASSERT_TRUE(pair.ok()) << pair.status().message();
+    EXPECT_EQ(pair->ids, item[2].get<std::vector<int32_t>>()) << item;
+    const auto types = item[3].get<std::vector<int>>();
+    const auto second_at = std::find(types.begin(), types.end(), 1) - types.begin();
+    EXPECT_EQ(pair->second_text_at, second_at) << item;
+  }
   for (const auto& item : golden["decode"]) {
     const auto ids = item[0].get<std::vector<int32_t>>();
     for (bool skip : {false, true}) {
@@ -225,7 +236,8 @@ TEST(Tokenizer, RefusesBrokenFiles) {
   const std::pair<const char*, StatusCode> files[] = {
       {"", StatusCode::data_loss},
       {"[]", StatusCode::data_loss},
-      {R"({"model":{"type":"WordPiece","vocab":{},"merges":[]}})", StatusCode::unsupported},
+      {R"({"model":{"type":"WordLevel","vocab":{},"merges":[]}})", StatusCode::unsupported},
+      {R"({"model":{"type":"WordPiece","vocab":{}}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":-1},"merges":[]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":99999999},"merges":[]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":0},"merges":["a b"]}})", StatusCode::data_loss},

@@ -36,6 +36,7 @@ typedef struct TileArgs {
   int num_tiles;
   int splits;                 // of the grid, where they are as long as the tokens need (SPLIT_TOKENS 0)
   int window_left;            // -1: all
+  int window_right;           // where not causal; -1: all
   int causal;
   int chunk_len;              // dual chunk attention; see attention/backend.h
   float scale_log2;           // softmax scale * log2(e); with a softcap: softmax scale / softcap

@@ -75,6 +75,7 @@ TileArgs make_args(const ForwardBatch& batch, const AttentionCall& call) {
   args.page_table_stride = batch.page_table_stride;
   args.tree_mask_words = batch.tree_mask_words;
   args.window_left = call.window_left;
+  args.window_right = call.window_right;
   if (call.dual_chunk != nullptr) set_dual_chunk(*call.dual_chunk, args);
   args.causal = batch.causal;
   if (call.logit_softcap > 0) {

@@ -26,12 +26,14 @@ struct ExpertNames {
 };
 
 // What the norms of a layer are called; an empty name: there is none. in: of the rows that a branch reads, out: of what it
-// adds to them.
+// adds to them, after: of the rows then (a layer norm).
 struct NormNames {
   const char* mixer_in = "input_layernorm";
   const char* mixer_out = "";
   const char* feed_forward_in = "post_attention_layernorm";
   const char* feed_forward_out = "";
+  const char* mixer_after = "";
+  const char* feed_forward_after = "";
 };
 
 // Tensors of attention under "self_attn.". qkv: one that holds q, k and v, in place of q_proj, k_proj and v_proj.
@@ -61,6 +63,8 @@ struct FamilyTraits {
   bool attention_gate = false;        // q_proj gives each head a gate beside its query (AttentionSpec::output_gate)
   bool layer_norm = false;            // layer norms with a bias in place of RMS norms
   bool sinks = false;
+  bool first_mixer_norm = true;       // false: layer 0 attends to the rows as they are
+  bool final_norm = true;             // false: the last layer's norm is the last
   bool layers_only = false;           // embedding, final norm and head are another model's (EAGLE)
   NormNames norms;
   AttentionNames attention_names;
@@ -85,6 +89,9 @@ struct Family {
 
 // Norms of what the branches add alone, called as OLMo 2's are.
 inline constexpr NormNames kNormsAfter = {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
+
+// BERT's norms of the rows after each branch.
+inline constexpr NormNames kNormsOfRows = {"", "", "", "", "post_attention_layernorm", "post_feedforward_layernorm"};
 
 std::span<const Family> all_families();
 // `unsupported`, listing what is supported, for an unknown architecture.
@@ -120,6 +127,8 @@ FamilyTraits exaone4_traits(const ModelConfig& config);
 FamilyTraits ernie4_5_traits(const ModelConfig& config);
 FamilyTraits hunyuan_traits(const ModelConfig& config);
 FamilyTraits seed_oss_traits(const ModelConfig& config);
+FamilyTraits bert_traits(const ModelConfig& config);
+FamilyTraits modernbert_traits(const ModelConfig& config);
 FamilyTraits deepseek_v2_traits(const ModelConfig& config);
 FamilyTraits deepseek_v3_traits(const ModelConfig& config);
 

@@ -24,6 +24,8 @@ constexpr Family kFamilies[] = {
     {"Exaone4ForCausalLM", exaone4_traits},   {"Ernie4_5ForCausalLM", ernie4_5_traits},
     {"HunYuanDenseV1ForCausalLM", hunyuan_traits}, {"SeedOssForCausalLM", seed_oss_traits},
     {"DeepseekV2ForCausalLM", deepseek_v2_traits}, {"DeepseekV3ForCausalLM", deepseek_v3_traits},
+    {"BertModel", bert_traits},               {"RobertaModel", bert_traits},
+    {"ModernBertModel", modernbert_traits},
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ AttentionCall attention_call(const AttentionSpec& spec, const LayerPlan& plan, c
   call.head_dim = call.v_head_dim = spec.head_dim;
   call.scale = spec.scale;
   call.window_left = plan.window_left;
+  call.window_right = plan.window_right;
   call.logit_softcap = spec.softcap;
   call.q_token_stride = spec.qkv_dim();
   call.k = cache.k(layer);

@@ -109,6 +109,7 @@ Status AttentionMixer::forward(const LayerCall& call) {
   }
   const LinearInput heads = {.data = w_.out_.data(), .rows = call.x.rows(), .row_stride = spec.q_dim()};
   call.x.add(weights_.o, heads, weights_.norms.out, call.x.adapted({call.layer, LoraSite::o}, heads, call.x.hidden_size()));
+  call.x.renorm(weights_.norms.after);
   return {};
 }
 

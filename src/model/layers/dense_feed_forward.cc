@@ -22,6 +22,7 @@ Status DenseFeedForward::forward(const LayerCall& call) {
     if (dtype == DType::bf16) act.row_stride = 2 * cols;
   }
   x.add(weights_.down, act, weights_.norms.out, x.adapted({call.layer, LoraSite::down}, act, x.hidden_size()));
+  x.renorm(weights_.norms.after);
   return {};
 }
 

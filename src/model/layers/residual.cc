@@ -70,6 +70,10 @@ void ResidualStream::add(const PackedLinear& linear, const LinearInput& input, c
            *team_);
 }
 
+void ResidualStream::renorm(const RowNorm& norm) {
+  if (!norm.weight.empty()) norm_to(norm, {0, rows_}, x_.data(), DType::f32);
+}
+
 void ResidualStream::f32_to_bf16_rows(const float* x, int64_t rows, uint16_t* out) {
   const int64_t cols = hidden_size_;
   team_->parallel_for(rows, 16, [&](int64_t begin, int64_t end) {

@@ -58,6 +58,8 @@ class ResidualStream {
   // x += linear(input) with what adapters add, through the branch's own norm where out_norm is not empty.
   void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm,
            const LinearAddend& adapted = {});
+  // x = norm(x), where the norm has a weight.
+  void renorm(const RowNorm& norm);
   // Only `rows`, which ascend, go on.
   void keep(std::span<const int32_t> rows);
 

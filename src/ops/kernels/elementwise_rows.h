@@ -99,6 +99,7 @@ void glu_row(const float* gate, const float* up, int64_t n, void* out, bool out_
     Vec v = g;
     if constexpr (kActivation == GluActivation::silu) v = vmul(vsilu(g), u);
     if constexpr (kActivation == GluActivation::gelu_tanh) v = vmul(vgelu_tanh(g), u);
+    if constexpr (kActivation == GluActivation::gelu) v = vmul(vgelu(g), u);
     if constexpr (kActivation == GluActivation::swiglu_oai) v = vswiglu_oai(g, u);
     if (out_is_bf16) {
       store_run_bf16(static_cast<uint16_t*>(out) + at, v, count);
@@ -115,6 +116,7 @@ void glu(GluActivation activation, const float* gate, const float* up, int64_t n
     case GluActivation::gelu_tanh:
       glu_row<GluActivation::gelu_tanh>(gate, up, n, out, out_is_bf16);
       break;
+    case GluActivation::gelu: glu_row<GluActivation::gelu>(gate, up, n, out, out_is_bf16); break;
     case GluActivation::swiglu_oai:
       glu_row<GluActivation::swiglu_oai>(gate, up, n, out, out_is_bf16);
       break;

@@ -138,6 +138,7 @@ WW_INLINE Vec apply_glu(GluActivation glu, Vec gate, Vec up) {
   switch (glu) {
     case GluActivation::silu: return vmul(vsilu(gate), up);
     case GluActivation::gelu_tanh: return vmul(vgelu_tanh(gate), up);
+    case GluActivation::gelu: return vmul(vgelu(gate), up);
     case GluActivation::swiglu_oai: return vswiglu_oai(gate, up);
     case GluActivation::none: break;
   }

@@ -49,15 +49,69 @@ Status require_embeddings(const Api& api) {
                              "model");
 }
 
+namespace {
+
+// Tokens of a prompt that are kept; unset: all.
+std::optional<int> kept_tokens(const PooledOptions& options) {
+  return options.truncate_prompt_tokens == -1 ? options.max_tokens : options.truncate_prompt_tokens;
+}
+
+}  // namespace
+
 PooledEncoder::PooledEncoder(const Api& api, const PooledOptions& options)
-    : encode_{.add_special_tokens = options.add_special_tokens},
-      max_tokens_(static_cast<size_t>(options.max_tokens)),
-      encoder_(api, 1, options.truncate_prompt_tokens == -1 ? options.max_tokens : options.truncate_prompt_tokens) {}
+    : api_(api), encode_{.add_special_tokens = options.add_special_tokens},
+      max_tokens_(static_cast<size_t>(options.max_tokens)), kept_tokens_(kept_tokens(options)),
+      encoder_(api, 1, kept_tokens_, api.info().reads_pairs ? KeptEnd::beginning : KeptEnd::end) {}
 
 Result<std::vector<int32_t>> PooledEncoder::encode(std::string_view text, const std::string& field) {
+  if (api_.info().reads_pairs) {
+    WW_ASSIGN_OR_RETURN(Prompt prompt, encode_whole({text}, field));
+    return std::move(prompt.ids);
+  }
   WW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, encoder_.encode(text, field, encode_));
   WW_RETURN_IF_ERROR(check_length(ids.size(), field));
   return ids;
+}
+
+Result<PooledEncoder::Prompt> PooledEncoder::encode_pair(std::string_view first, std::string_view second,
+                                                         const std::string& field) {
+  return encode_whole({first, second}, field);
+}
+
+// What the tokenizer puts around one text or two is never cut: the texts are, the longer one first.
+Result<PooledEncoder::Prompt> PooledEncoder::encode_whole(std::vector<std::string_view> texts, const std::string& field) {
+  WW_RETURN_IF_ERROR(api_.require_tokenizer(field));
+  std::vector<std::vector<int32_t>> ids(texts.size());
+  WW_ASSIGN_OR_RETURN(const Prompt empty, join(ids));
+  std::optional<int> room = kept_tokens_;
+  if (room) *room -= static_cast<int>(empty.ids.size());
+  if (room && *room < 1) {
+    return Status::invalid_argument(fmt::format("truncate_prompt_tokens is {}, but this model's tokenizer puts {} tokens around "
+                                                "its texts; ask for more.", *kept_tokens_, empty.ids.size()), "truncate_prompt_tokens");
+  }
+  if (!texts_) texts_.emplace(api_, 1, room, KeptEnd::beginning);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    WW_ASSIGN_OR_RETURN(ids[i], texts_->encode(texts[i], field, {}));
+  }
+  while (room && texts.size() == 2 && ids[0].size() + ids[1].size() > static_cast<size_t>(*room)) {
+    ids[ids[0].size() > ids[1].size() ? 0 : 1].pop_back();
+  }
+  WW_ASSIGN_OR_RETURN(Prompt out, join(ids));
+  WW_RETURN_IF_ERROR(encoder_.accept(&out.ids, field));
+  WW_RETURN_IF_ERROR(check_length(out.ids.size(), field));
+  return out;
+}
+
+Result<PooledEncoder::Prompt> PooledEncoder::join(const std::vector<std::vector<int32_t>>& texts) const {
+  const Tokenizer& tokenizer = *api_.tokenizer();
+  if (texts.size() == 1) return Prompt{encode_.add_special_tokens ? tokenizer.with_special_tokens(texts[0]) : texts[0]};
+  if (encode_.add_special_tokens) {
+    WW_ASSIGN_OR_RETURN(EncodedPair pair, tokenizer.join_pair(texts[0], texts[1]));
+    return Prompt{std::move(pair.ids), pair.second_text_at};
+  }
+  Prompt out{texts[0], static_cast<int>(texts[0].size())};
+  out.ids.insert(out.ids.end(), texts[1].begin(), texts[1].end());
+  return out;
 }
 
 Status PooledEncoder::accept(std::vector<int32_t>* ids, const std::string& field) {
@@ -131,7 +185,7 @@ Result<std::vector<std::string>> read_texts(const FieldReader& reader, std::stri
 }
 
 GenerationJob make_pooled_job(const PooledOptions& options, std::vector<std::vector<int32_t>> ids,
-                              std::unique_ptr<ResponseBuilder> builder) {
+                              std::unique_ptr<ResponseBuilder> builder, std::span<const int> second_texts) {
   GenerationJob job;
   job.group_rid = options.rid;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -139,6 +193,7 @@ GenerationJob make_pooled_job(const PooledOptions& options, std::vector<std::vec
     request.rid = sequence_rid(options.rid, i, ids.size());
     request.input_ids = std::move(ids[i]);
     request.states = StateWish::pooled;
+    if (!second_texts.empty()) request.second_text_at = second_texts[i];
     request.stream = false;
     request.priority = options.priority;
     request.cache_salt = options.cache_salt;

@@ -32,16 +32,28 @@ Status require_embeddings(const Api& api);
 // The prompts of one body to token ids. Failures name the field whose prompt does not fit.
 class PooledEncoder {
  public:
+  // One prompt, and where its second text begins; -1: it is one text.
+  struct Prompt {
+    std::vector<int32_t> ids;
+    int second_text_at = -1;
+  };
   PooledEncoder(const Api& api, const PooledOptions& options);
   Result<std::vector<int32_t>> encode(std::string_view text, const std::string& field);
+  // Two texts as the model's tokenizer joins them. `field` is the second one's.
+  Result<Prompt> encode_pair(std::string_view first, std::string_view second, const std::string& field);
   Status accept(std::vector<int32_t>* ids, const std::string& field);  // that the client sent
 
  private:
+  Result<Prompt> encode_whole(std::vector<std::string_view> texts, const std::string& field);
+  Result<Prompt> join(const std::vector<std::vector<int32_t>>& texts) const;
   Status check_length(size_t tokens, const std::string& field) const;
 
+  const Api& api_;
   const EncodeOptions encode_;
   const size_t max_tokens_;
+  const std::optional<int> kept_tokens_;
   PromptEncoder encoder_;
+  std::optional<PromptEncoder> texts_;  // of an encoder's texts before they are joined: all are as many to a prompt
 };
 
 // One text, a list of them, a list of token ids, or a list of such lists.
@@ -54,8 +66,9 @@ Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reade
 // A text, or a list of texts or of objects {"text": "..."}; none may be missing.
 Result<std::vector<std::string>> read_texts(const FieldReader& reader, std::string_view field, bool* is_list = nullptr);
 
+// `second_texts`: where the second text of each prompt begins; empty: none has two.
 GenerationJob make_pooled_job(const PooledOptions& options, std::vector<std::vector<int32_t>> ids,
-                              std::unique_ptr<ResponseBuilder> builder);
+                              std::unique_ptr<ResponseBuilder> builder, std::span<const int> second_texts = {});
 
 // Keeps the last delta of each sequence for body().
 class PooledBuilder : public ResponseBuilder {

@@ -90,7 +90,10 @@ Status PromptEncoder::accept(std::vector<int32_t>* ids, const std::string& field
                     "allowed in one request; send several requests.", field, whole_tokens_, most),
         field);
   }
-  if (ids->size() > static_cast<size_t>(*truncate_tokens_)) ids->erase(ids->begin(), ids->end() - *truncate_tokens_);
+  if (ids->size() > static_cast<size_t>(*truncate_tokens_)) {
+    if (kept_ == KeptEnd::beginning) ids->resize(static_cast<size_t>(*truncate_tokens_));
+    else ids->erase(ids->begin(), ids->end() - *truncate_tokens_);
+  }
   return count(ids->size(), field);
 }
 

@@ -18,11 +18,14 @@ Status check_sequences(const Api& api, size_t prompts, int n, std::string_view f
 
 // The prompts of one request to token ids. A text is tokenised only as far as it takes to know that
 // it does not fit the context, and all prompts together are bounded. Not thread-safe.
+// Which tokens of a prompt stay where it is cut: the last ones for who goes on writing, the first ones for who reads all.
+enum class KeptEnd { end, beginning };
+
 class PromptEncoder {
  public:
-  // `truncate_tokens`: keep the last so many tokens of each prompt.
-  PromptEncoder(const Api& api, int n, std::optional<int> truncate_tokens = std::nullopt)
-      : api_(api), n_(static_cast<size_t>(n)), truncate_tokens_(truncate_tokens) {}
+  // `truncate_tokens`: keep so many tokens of each prompt.
+  PromptEncoder(const Api& api, int n, std::optional<int> truncate_tokens = std::nullopt, KeptEnd kept = KeptEnd::end)
+      : api_(api), n_(static_cast<size_t>(n)), truncate_tokens_(truncate_tokens), kept_(kept) {}
 
   Result<std::vector<int32_t>> encode(std::string_view text, const std::string& field,
                                       const EncodeOptions& options);
@@ -35,6 +38,7 @@ class PromptEncoder {
   const Api& api_;
   const size_t n_;
   const std::optional<int> truncate_tokens_;
+  const KeptEnd kept_;
   size_t tokens_ = 0;        // of all sequences
   size_t whole_tokens_ = 0;  // of all prompts, before they are truncated: one text may stand in many prompts
 };

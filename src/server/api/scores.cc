@@ -23,6 +23,7 @@ namespace {
 struct Pairs {
   std::vector<std::vector<int32_t>> ids;
   std::vector<std::pair<size_t, size_t>> sides;  // of each pair among `ids`; the same twice: one prompt holds both
+  std::vector<int> second_texts;  // where the second text begins in each of `ids`, for an encoder; or empty
 };
 
 float cosine(std::span<const float> a, std::span<const float> b) {
@@ -196,8 +197,14 @@ Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const Fie
       WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(right.texts[i], field));
       continue;
     }
-    // As transformers' tokenizers of decoders write a pair: one text behind the other.
     out.sides.emplace_back(out.ids.size(), out.ids.size());
+    if (info.reads_pairs) {
+      WW_ASSIGN_OR_RETURN(PooledEncoder::Prompt prompt, encoder.encode_pair(side(i), right.texts[i], field));
+      out.ids.push_back(std::move(prompt.ids));
+      out.second_texts.push_back(prompt.second_text_at);
+      continue;
+    }
+    // As transformers' tokenizers of decoders write a pair: one text behind the other.
     WW_ASSIGN_OR_RETURN(out.ids.emplace_back(), encoder.encode(side(i) + right.texts[i], field));
   }
   return out;
@@ -216,7 +223,7 @@ Result<GenerationJob> parse_text_score(const Api& api, FieldReader& reader, Pool
   }
   WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, left, right));
   auto builder = std::make_unique<ScoreBuilder>(options, pairs);
-  return make_pooled_job(options, std::move(pairs.ids), std::move(builder));
+  return make_pooled_job(options, std::move(pairs.ids), std::move(builder), pairs.second_texts);
 }
 
 // One prompt for each item: the query and the item, as texts or as token ids.
@@ -315,7 +322,7 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   WW_ASSIGN_OR_RETURN(FieldTexts documents, field_texts(reader, "documents"));
   WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, {.name = "query", .texts = {query}}, documents));
   auto builder = std::make_unique<RerankBuilder>(options, pairs, std::move(documents.texts));
-  return make_pooled_job(options, std::move(pairs.ids), std::move(builder));
+  return make_pooled_job(options, std::move(pairs.ids), std::move(builder), pairs.second_texts);
 }
 
 }  // namespace

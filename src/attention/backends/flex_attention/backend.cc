@@ -69,7 +69,10 @@ TileWorker::Visible TileWorker::range_of(const TileShape& shape, const PlannedTi
   const int window = shape.call->window_left, kv_len = batch.kv_lens[tile.request];
   const int first = window < 0 ? 0 : std::max(0, position - window);
   const bool all = masked || !batch.causal || !batch.tree_mask.empty();
-  return {first, all ? kv_len : position + 1};
+  const int right = shape.call->window_right;
+  const bool bounded = right >= 0 && !batch.causal && batch.tree_mask.empty();
+  const int last = bounded ? std::min(kv_len, position + right + 1) : kv_len;
+  return {first, all ? last : position + 1};
 }
 
 void TileWorker::start(const TileShape& shape, const Programs& programs, const PlannedTile& tile,

@@ -24,6 +24,7 @@ inline constexpr Caps kCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .right_window = true,
     .deterministic = true,
     .workspace_bytes = 4 << 20,
     .kernels = {.prefill = "cpu_tiles", .decode = "cpu_tiles"},

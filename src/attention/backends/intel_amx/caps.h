@@ -25,6 +25,7 @@ inline constexpr Caps kCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .right_window = true,
     .deterministic = true,
     .workspace_bytes = 4 << 20,
     .kernels = {.prefill = "intel_amx", .decode = "intel_amx"},
@@ -36,7 +37,7 @@ inline constexpr Caps kMlaCaps = [] {
   caps.kinds = {AttentionKind::mla};
   caps.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2};
   caps.head_dims = IntChoice::any_up_to(576);
-  caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = false;
+  caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = caps.right_window = false;
   return caps;
 }();
 

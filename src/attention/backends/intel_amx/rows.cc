@@ -31,7 +31,7 @@ uint64_t mask_bits(const uint32_t* words, int bits, int from) {
 void VisibleRows::reserve(int rows) { rows_.reserve(rows); }
 
 void VisibleRows::set(const ForwardBatch& batch, const Tile& tile, const TileMember* members,
-                      int group, int window_left) {
+                      int group, Window window) {
   rows_.clear();
   for (int i = 0; i < tile.num_members; ++i) {
     const TileMember& member = members[i];
@@ -46,8 +46,10 @@ void VisibleRows::set(const ForwardBatch& batch, const Tile& tile, const TileMem
         position = batch.positions[token];
       } else if (batch.causal) {
         row.last = position + 1;
+      } else if (window.right >= 0) {
+        row.last = std::min(kv_len, position + window.right + 1);
       }
-      if (window_left >= 0) row.first = std::clamp(position - window_left, 0, row.last);
+      if (window.left >= 0) row.first = std::clamp(position - window.left, 0, row.last);
       rows_.insert(rows_.end(), group, row);
     }
   }

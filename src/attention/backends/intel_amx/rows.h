@@ -12,6 +12,9 @@ namespace warpweave::intel_amx {
 
 struct TokenRange { int first, last; };  // KV tokens [first, last)
 
+// How many tokens a row sees before its own, and after it where the batch is not causal; -1: all.
+struct Window { int left, right; };
+
 // A row sees [first, last) of its request, and of the draft tree that begins at tree_base the tokens
 // whose bits are set.
 class VisibleRows {
@@ -19,7 +22,7 @@ class VisibleRows {
   void reserve(int rows);
   // Rows of the tile's members in order, the heads of a query row side by side.
   void set(const ForwardBatch& batch, const Tile& tile, const TileMember* members, int group,
-           int window_left);
+           Window window);
 
   int count() const { return static_cast<int>(rows_.size()); }
   // From the first to the last token that any row of [begin, end) sees.

@@ -303,7 +303,8 @@ void TileRunner::run(const LayerShape& shape, const Plan& plan, const Item& item
   members_ = plan.members().data() + tile_.first_member;
   rows_ = tile_.rows;
   row_stride_ = shape.padded_rows(rows_);
-  visible_.set(*shape.batch, tile_, members_, shape.group, shape.call->window_left);
+  visible_.set(*shape.batch, tile_, members_, shape.group,
+               {.left = shape.call->window_left, .right = shape.call->window_right});
   next_.tokens = {0, 0};
   load_queries(shape);
   const size_t rows = static_cast<size_t>(item_.head_end - item_.head_begin) * row_stride_;

@@ -138,7 +138,8 @@ void ReferenceBackend::look(const ForwardBatch& batch, const AttentionCall& call
       const uint32_t word = batch.tree_mask[token * batch.tree_mask_words + (kv - prefix) / 32];
       sees = word >> (kv - prefix) % 32 & 1;
     } else {
-      sees = in_window && (!batch.causal || kv <= position);
+      const bool before_end = call.window_right < 0 || kv <= position + call.window_right;
+      sees = in_window && (batch.causal ? kv <= position : before_end);
     }
     if (sees) visible_.push_back(kv);
   }

@@ -25,6 +25,7 @@ inline constexpr Caps kCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .right_window = true,
     .deterministic = true,
     .kernels = {.prefill = "fp64", .decode = "fp64"},
 };

@@ -130,6 +130,7 @@ TorchNativeBackend::Visible TorchNativeBackend::visible_to(const ForwardBatch& b
   Visible visible;
   visible.first = call.window_left < 0 ? 0 : std::max(0, position - call.window_left);
   int end = batch.causal ? position + 1 : kv_len;
+  if (!batch.causal && call.window_right >= 0) end = std::min(end, position + call.window_right + 1);
   if (tree) {
     visible.tree = batch.tree_mask.data() + token * batch.tree_mask_words;
     visible.tree_first = prefix;

@@ -24,6 +24,7 @@ inline constexpr Caps kOpenClCaps = {
     .custom_mask = true,
     .chunked_prefix = true,
     .non_causal = true,
+    .right_window = true,
     .deterministic = true,
     .kernels = {.prefill = "tile", .decode = "tile"},
 };

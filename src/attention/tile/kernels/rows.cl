@@ -33,6 +33,7 @@ INLINE void row_span(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int ro
 #else
   *last = a->causal && !a->tree_mask ? position : tile->kv_len - 1;
 #endif
+  if (a->window_right >= 0 && !a->causal && !a->tree_mask) *last = MIN_INT(*last, position + a->window_right);
   if (a->tree_mask) position = ADDRESS(const int, a->positions)[tile->q_begin + i];
   *first = a->window_left < 0 ? 0 : MAX_INT(0, position - a->window_left);
 }
