@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <atomic>
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -27,6 +28,9 @@ const prometheus::Histogram::BucketBoundaries kRequestSeconds = {
     0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240, 480, 960, 1920};
 const prometheus::Histogram::BucketBoundaries kQueueSeconds = {
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300};
+
+const prometheus::Histogram::BucketBoundaries kTokens = {
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 
 constexpr size_t kMaxRoutes = 64;  // label values of `endpoint`
 constexpr std::string_view kPrefix = "warpweave:";
@@ -154,6 +158,12 @@ constexpr OtherName kVllmNames[] = {
     {"request_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"},
     {"e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds"},
     {"queue_time_seconds", "vllm:request_queue_time_seconds"},
+    {"request_prefill_time_seconds", "vllm:request_prefill_time_seconds"},
+    {"request_decode_time_seconds", "vllm:request_decode_time_seconds"},
+    {"request_prompt_tokens", "vllm:request_prompt_tokens"},
+    {"request_generation_tokens", "vllm:request_generation_tokens"},
+    {"request_generation_tokens", "vllm:request_max_num_generation_tokens"},
+    {"request_success_total", "vllm:request_success_total"},
 };
 
 // The families once more, under the names of another server.
@@ -188,6 +198,17 @@ struct ServerMetrics::Impl {
                                    "Request time divided by its tokens", kInterTokenSeconds)),
         e2e(histogram("e2e_request_latency_seconds", "Arrival to last token", kRequestSeconds)),
         queue(histogram("queue_time_seconds", "Arrival to first scheduling", kQueueSeconds)),
+        prefill(histogram("request_prefill_time_seconds", "First scheduling to first token", kFirstTokenSeconds)),
+        decode(histogram("request_decode_time_seconds", "First token to last", kRequestSeconds)),
+        prompt_tokens(histogram("request_prompt_tokens", "Prompt tokens of a request", kTokens)),
+        generation_tokens(histogram("request_generation_tokens", "Generated tokens of a request", kTokens)),
+        finished(prometheus::BuildCounter()
+                     .Name(name("request_success_total"))
+                     .Help("Requests by how they finished")
+                     .Register(registry)),
+        stopped(finished.Add({{"model_name", options.model_name}, {"finished_reason", "stop"}})),
+        at_length(finished.Add({{"model_name", options.model_name}, {"finished_reason", "length"}})),
+        aborted(finished.Add({{"model_name", options.model_name}, {"finished_reason", "abort"}})),
         requests(prometheus::BuildCounter()
                      .Name(name("http_requests_total"))
                      .Help("HTTP requests by route")
@@ -225,6 +246,14 @@ struct ServerMetrics::Impl {
   prometheus::Histogram& per_output_token;
   prometheus::Histogram& e2e;
   prometheus::Histogram& queue;
+  prometheus::Histogram& prefill;
+  prometheus::Histogram& decode;
+  prometheus::Histogram& prompt_tokens;
+  prometheus::Histogram& generation_tokens;
+  prometheus::Family<prometheus::Counter>& finished;
+  prometheus::Counter& stopped;
+  prometheus::Counter& at_length;
+  prometheus::Counter& aborted;
   prometheus::Family<prometheus::Counter>& requests;
   prometheus::Family<prometheus::Counter>& responses;
 };
@@ -240,11 +269,20 @@ void ServerMetrics::observe_inter_token(double seconds, int tokens) {
   for (int i = 0; i < tokens; ++i) impl_->inter_token.Observe(seconds / tokens);
 }
 
-void ServerMetrics::observe_request_end(double e2e_seconds, double queue_seconds,
-                                        int completion_tokens) {
-  impl_->e2e.Observe(e2e_seconds);
-  impl_->queue.Observe(queue_seconds);
-  if (completion_tokens > 0) impl_->per_output_token.Observe(e2e_seconds / completion_tokens);
+void ServerMetrics::observe_request_end(const RequestEnd& end) {
+  impl_->e2e.Observe(end.e2e_s);
+  impl_->queue.Observe(end.queue_s);
+  impl_->prompt_tokens.Observe(end.prompt_tokens);
+  impl_->generation_tokens.Observe(end.completion_tokens);
+  switch (end.finish) {
+    case FinishReason::Type::stop: impl_->stopped.Increment(); break;
+    case FinishReason::Type::length: impl_->at_length.Increment(); break;
+    case FinishReason::Type::abort: impl_->aborted.Increment(); break;
+  }
+  if (end.completion_tokens == 0) return;
+  impl_->per_output_token.Observe(end.e2e_s / end.completion_tokens);
+  impl_->prefill.Observe(std::max(0.0, end.first_token_s - end.queue_s));
+  impl_->decode.Observe(std::max(0.0, end.e2e_s - end.first_token_s));
 }
 
 void ServerMetrics::count_http(std::string_view route, int status) {

@@ -21,6 +21,16 @@ struct MetricsOptions {
   std::string compat = "none";     // --metrics-compat: "sglang" (its dashboards fill), "vllm" (those it has an equal of), "none"
 };
 
+// One generation that has ended. Times are in seconds since it arrived; where nothing was generated first_token_s is 0.
+struct RequestEnd {
+  double e2e_s = 0;
+  double queue_s = 0;
+  double first_token_s = 0;
+  int prompt_tokens = 0;
+  int completion_tokens = 0;
+  FinishReason::Type finish = FinishReason::Type::stop;
+};
+
 class ServerMetrics {
  public:
   explicit ServerMetrics(MetricsOptions options);
@@ -31,8 +41,8 @@ class ServerMetrics {
   // Latencies of one generation, in seconds.
   void observe_first_token(double seconds);          // time_to_first_token_seconds
   void observe_inter_token(double seconds, int tokens);  // `tokens` tokens arrived after `seconds`
-  // e2e_request_latency_seconds and queue_time_seconds; call once, when the request ends.
-  void observe_request_end(double e2e_seconds, double queue_seconds, int completion_tokens);
+  // The request's latencies, the times of its prefill and decoding, its tokens and how it finished; call once, when it ends.
+  void observe_request_end(const RequestEnd& end);
 
   // http_requests_total and http_responses_total; called by the transport for every request.
   // `route` is a path of the route table, or "unmatched".

@@ -11,11 +11,14 @@ bool has_line(const std::string& page, const std::string& line) {
   return ("\n" + page).find("\n" + line + "\n") != std::string::npos;
 }
 
+constexpr RequestEnd kEnd = {.e2e_s = 0.5, .queue_s = 0.001, .first_token_s = 0.101, .prompt_tokens = 7, .completion_tokens = 4,
+                             .finish = FinishReason::Type::length};
+
 TEST(ServerMetrics, RendersRequestHistograms) {
   ServerMetrics metrics({.model_name = "tale"});
   metrics.observe_first_token(0.02);
   metrics.observe_inter_token(0.03, 3);
-  metrics.observe_request_end(0.5, 0.001, 4);
+  metrics.observe_request_end(kEnd);
   const std::string page = metrics.render(nullptr);
   EXPECT_TRUE(has_line(page, "warpweave:time_to_first_token_seconds_count{model_name=\"tale\"} 1"));
   EXPECT_TRUE(has_line(page, "warpweave:inter_token_latency_seconds_count{model_name=\"tale\"} 3"));
@@ -68,7 +71,7 @@ TEST(ServerMetrics, SglangsDashboardFindsItsNames) {
   ServerMetrics metrics({.model_name = "tale", .compat = "sglang"});
   metrics.observe_first_token(0.02);
   metrics.observe_inter_token(0.03, 3);
-  metrics.observe_request_end(0.5, 0.001, 4);
+  metrics.observe_request_end(kEnd);
   const std::string page = metrics.render(&engine);
   for (const char* name :
        {"num_running_reqs", "num_used_tokens", "token_usage", "gen_throughput", "num_queue_reqs", "num_grammar_queue_reqs",
@@ -104,6 +107,34 @@ TEST(ServerMetrics, ExpertsAreOneSeriesALayer) {
   EXPECT_TRUE(has_line(page, "sglang:expert_load_imbalance{model_name=\"moe\",layer=\"3\"} 4"));
   testing::FakeEngine dense;
   EXPECT_EQ(metrics.render(&dense).find("expert"), std::string::npos);
+}
+
+// Every name that the queries of vLLM's dashboards hold (examples/observability of its repository: grafana.json,
+// performance_statistics.json, query_statistics.json).
+TEST(ServerMetrics, VllmsDashboardsFindTheirNames) {
+  testing::FakeEngine engine;
+  ServerMetrics metrics({.model_name = "tale", .compat = "vllm"});
+  metrics.observe_first_token(0.02);
+  metrics.observe_inter_token(0.03, 3);
+  metrics.observe_request_end(kEnd);
+  const std::string page = metrics.render(&engine);
+  for (const char* name :
+       {"e2e_request_latency_seconds_bucket", "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count",
+        "prompt_tokens_total", "generation_tokens_total", "inter_token_latency_seconds_bucket", "inter_token_latency_seconds_sum",
+        "inter_token_latency_seconds_count", "num_requests_running", "num_requests_waiting", "time_to_first_token_seconds_bucket",
+        "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count", "kv_cache_usage_perc",
+        "request_prompt_tokens_bucket", "request_generation_tokens_bucket", "request_queue_time_seconds_sum",
+        "request_prefill_time_seconds_sum", "request_decode_time_seconds_sum", "request_max_num_generation_tokens_sum",
+        "time_per_output_token_seconds_bucket", "time_per_output_token_seconds_sum", "time_per_output_token_seconds_count"}) {
+    EXPECT_NE(page.find("\nvllm:" + std::string(name) + "{model_name=\"tale\""), std::string::npos) << name;
+  }
+  for (const char* reason : {"stop", "length", "abort"}) {
+    const std::string series = std::string("vllm:request_success_total{finished_reason=\"") + reason + "\",model_name=\"tale\"}";
+    EXPECT_TRUE(has_line(page, series + (reason == std::string("length") ? " 1" : " 0"))) << series << page;
+  }
+  EXPECT_TRUE(has_line(page, "vllm:request_prefill_time_seconds_sum{model_name=\"tale\"} 0.1"));
+  EXPECT_TRUE(has_line(page, "vllm:request_decode_time_seconds_sum{model_name=\"tale\"} 0.399"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_sum{model_name=\"tale\"} 7"));
 }
 
 TEST(ServerMetrics, SpeaksVllmsNames) {

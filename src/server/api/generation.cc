@@ -256,13 +256,18 @@ class Generation : public std::enable_shared_from_this<Generation> {
     double& last_s = sequences_[index].last_delta_s;
     if (new_tokens > 0 && delta.completion_tokens == new_tokens) {
       metrics->observe_first_token(delta.e2e_latency_s);
+      sequences_[index].first_token_s = delta.e2e_latency_s;
     } else if (new_tokens > 0) {
       metrics->observe_inter_token(delta.e2e_latency_s - last_s, new_tokens);
     }
     last_s = delta.e2e_latency_s;
     if (delta.finish) {
-      metrics->observe_request_end(delta.e2e_latency_s, delta.queue_time_s,
-                                   delta.completion_tokens);
+      metrics->observe_request_end({.e2e_s = delta.e2e_latency_s,
+                                    .queue_s = delta.queue_time_s,
+                                    .first_token_s = sequences_[index].first_token_s,
+                                    .prompt_tokens = delta.prompt_tokens,
+                                    .completion_tokens = delta.completion_tokens,
+                                    .finish = delta.finish->type});
     }
   }
 
@@ -281,6 +286,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<std::pair<size_t, OutputDelta>> early_;
   struct Sequence {
     std::optional<OutputDelta> kept{};  // of a stream: what its reader was not ready for
+    double first_token_s = 0;
     double last_delta_s = 0;
   };
   std::vector<Sequence> sequences_;
