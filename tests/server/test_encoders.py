@@ -115,7 +115,7 @@ def test_generation_names_the_endpoint_to_use(encoders, name, endpoint, path, bo
 @pytest.mark.parametrize("flags, words", [
     ([], ["intel_amx"]), (["--attention-backend", "torch_native"], ["torch_native"]),
     (["--attention-backend", "flex_attention"], ["flex_attention"]),
-    (["--attention-backend", "dual_chunk_flash_attn"], ["dual_chunk_flash_attn", "attends causally only"]),
+    (["--attention-backend", "dual_chunk_flash_attn"], ["dual_chunk_flash_attn", "has no sliding window"]),
     (["--chunked-prefill-size", "16"], ["--chunked-prefill-size", "encoder"])])
 def test_explain_says_what_serve_does(flags, words):
     program = os.environ.get("WARPWEAVE_PROGRAM", "build/warpweave")

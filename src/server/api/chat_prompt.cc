@@ -197,6 +197,10 @@ Json tools_for_template(const ChatTemplate& chat_template, const ToolRequest& to
 
 Result<ChatInput> read_chat_input(const Api& api, FieldReader* reader, const ToolRequest& tools, bool* continue_final) {
   const ChatTemplate* chat_template = api.context().chat_template;
+  if (!api.info().generates) {
+    return Status::unsupported(std::string("This model generates no answers; use ") +
+                                   (api.info().labels.empty() ? "/v1/embeddings." : "/classify."), "model");
+  }
   if (!chat_template) {
     return Status::unsupported(
         "This model has no chat template; use /v1/completions, or serve with --chat-template "
