@@ -14,6 +14,7 @@ Status check_encoder_flags(const ServerArgs& args, const ModelConfig& config) {
     return refuse("--chunked-prefill-size", "reads a prompt as a whole");
   }
   if (args.enable_mixed_chunk) return refuse("--enable-mixed-chunk", "decodes nothing");
+  if (args.wants_lora()) return refuse("--enable-lora", "takes no adapters");
   if (!args.speculative_algorithm.empty()) return refuse("--speculative-algorithm", "generates nothing");
   return {};
 }

@@ -165,14 +165,16 @@ INSTANTIATE_TEST_SUITE_P(Models, EncoderTest, testing::ValuesIn(encoder_cases())
 });
 
 TEST(EncoderServing, FlagsThatAskForMoreAreNamed) {
-  ServerArgs chunks, mixed, drafts, pooling;
+  ServerArgs chunks, mixed, drafts, adapters, pooling;
   chunks.chunked_prefill_size = 16;
   mixed.enable_mixed_chunk = true;
   drafts.speculative_algorithm = "NGRAM";
+  adapters.enable_lora = true;
   pooling.pooling = "mean";
   EXPECT_EQ(serve("bert-mean", chunks).status().field(), "--chunked-prefill-size");
   EXPECT_EQ(serve("bert-mean", mixed).status().field(), "--enable-mixed-chunk");
   EXPECT_EQ(serve("bert-mean", drafts).status().field(), "--speculative-algorithm");
+  EXPECT_EQ(serve("bert-mean", adapters).status().field(), "--enable-lora");
   EXPECT_EQ(serve("modernbert-score", pooling).status().field(), "--pooling");
   chunks.chunked_prefill_size = -1;
   EXPECT_TRUE(serve("bert-mean", chunks).ok());
