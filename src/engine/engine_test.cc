@@ -41,7 +41,7 @@ class Collector {
   }
   void wait(int finished) {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return finished_ >= finished; }));
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::minutes(10), [&] { return finished_ >= finished; }));
   }
   Answer& operator[](const std::string& rid) {
     std::lock_guard lock(mutex_);
