@@ -154,7 +154,7 @@ class GrammarBuilder {
   void find_byte_classes(Grammar* out) const;
 
   GrammarLimits limits_;
-  Deadline deadline_;
+  ThreadDeadline deadline_;
   Status status_;
   std::vector<StateId> rule_starts_;
   std::vector<bool> accepting_;

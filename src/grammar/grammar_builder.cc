@@ -26,7 +26,7 @@ bool reads_plain(const std::vector<ByteEdge>& edges, uint32_t begin, uint32_t en
 }  // namespace
 
 GrammarBuilder::GrammarBuilder(const GrammarLimits& limits)
-    : limits_(limits), deadline_(limits.max_compile_time) {}
+    : limits_(limits), deadline_(compile_deadline(limits)) {}
 
 void GrammarBuilder::fail(Status status) {
   if (status_.ok()) status_ = std::move(status);

@@ -2,10 +2,10 @@
 // hit is an error of the request, never a slow or dead server.
 #pragma once
 
-#include <time.h>
-
 #include <chrono>
 #include <cstddef>
+
+#include "base/thread_deadline.h"
 
 namespace warpweave::grammar {
 
@@ -42,28 +42,7 @@ class WorkBudget {
   size_t left_;
 };
 
-// What the calling thread has run so far, without its waits.
-inline std::chrono::nanoseconds thread_time() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-// Throws nothing and asks the clock rarely: for the loops of compilers. It counts what the thread
-// runs, so that a busy machine refuses no grammar that an idle one takes. For one thread.
-class Deadline {
- public:
-  explicit Deadline(std::chrono::milliseconds budget) : end_(thread_time() + budget) {}
-  bool passed() {
-    if (passed_ || (++calls_ & 255) != 0) return passed_;
-    passed_ = thread_time() > end_;
-    return passed_;
-  }
-
- private:
-  std::chrono::nanoseconds end_;
-  unsigned calls_ = 0;
-  bool passed_ = false;
-};
+// The time of a compilation, asked for in its inner loops.
+inline ThreadDeadline compile_deadline(const GrammarLimits& limits) { return {limits.max_compile_time, 256}; }
 
 }  // namespace warpweave::grammar

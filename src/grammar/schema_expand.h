@@ -16,7 +16,7 @@ using SchemaLeaf = std::vector<const Json*>;  // all of them hold, by their plai
 class SchemaExpander {
  public:
   SchemaExpander(SchemaDocument* document, const GrammarLimits& limits)
-      : document_(*document), deadline_(limits.max_compile_time) {}
+      : document_(*document), deadline_(compile_deadline(limits)) {}
 
   Result<std::vector<SchemaLeaf>> expand(const SchemaSet& set);
   // Whether no value is valid against both; false where it cannot be told cheaply.
@@ -46,7 +46,7 @@ class SchemaExpander {
   SchemaSet made(Json node) { return {{document_.make(std::move(node))}}; }
 
   SchemaDocument& document_;
-  Deadline deadline_;
+  ThreadDeadline deadline_;
   Status status_;
   bool lossy_ = false;  // a negation took part: alternatives may be left out
   int depth_ = 0;

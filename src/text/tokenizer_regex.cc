@@ -44,17 +44,13 @@ struct RegexScratch::Pcre2 {
   pcre2_jit_stack* stack;
 };
 
-RegexScratch::RegexScratch() : pcre2_(std::make_unique<Pcre2>()) { start_text(0); }
+RegexScratch::RegexScratch(std::chrono::milliseconds per_text)
+    : pcre2_(std::make_unique<Pcre2>()), per_text_(per_text), deadline_(per_text, kSearchesPerClockRead) {}
 RegexScratch::~RegexScratch() = default;
 
 void RegexScratch::start_text(size_t text_bytes) {
   // Ordinary patterns need about 0.05 us a byte: two hundred times that is a runaway.
-  deadline_ = std::chrono::steady_clock::now() + std::chrono::seconds(2) +
-              std::chrono::microseconds(text_bytes * 10);
-}
-
-bool RegexScratch::out_of_time() {
-  return ++searches_ % kSearchesPerClockRead == 0 && std::chrono::steady_clock::now() > deadline_;
+  deadline_ = ThreadDeadline(per_text_ + std::chrono::microseconds(text_bytes * 10), kSearchesPerClockRead);
 }
 
 struct Regex::Code {
@@ -119,7 +115,7 @@ Status Regex::find(std::string_view subject, size_t start, RegexScratch* scratch
   if (own.match_data == nullptr || own.context == nullptr) {
     return Status::unavailable("no memory for a regular expression search");
   }
-  if (scratch->out_of_time()) {
+  if (scratch->deadline_.passed()) {
     return Status::resource_exhausted(
         "the text keeps the tokenizer's pattern busy longer than 2 s and 10 us a byte");
   }

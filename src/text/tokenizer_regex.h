@@ -3,7 +3,7 @@
 // compile() translates what differs between the two (\s, \w, \d, \h, \p{..}, (?m), {,n}, {n}+,
 // nested and complemented classes) and refuses (`unsupported`) what it cannot translate exactly.
 // A Regex is immutable and thread-safe; each thread brings a RegexScratch. Searches run under
-// PCRE2's match, heap and stack limits and under the scratch's time allowance.
+// PCRE2's match, heap and stack limits and under the scratch's limit of time.
 #pragma once
 
 #include <chrono>
@@ -12,15 +12,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/thread_deadline.h"
 #include "warpweave/status.h"
 
 namespace warpweave {
 
-// What one thread needs for searching; reused between searches. start_text() sets the time that
-// all searches of one text may take together.
+// What one thread needs for searching; reused between searches. start_text() begins the time that
+// all searches of one text may take together: `per_text` and 10 us a byte, of the thread on a processor.
 class RegexScratch {
  public:
-  RegexScratch();
+  explicit RegexScratch(std::chrono::milliseconds per_text = std::chrono::seconds(2));
   ~RegexScratch();
   RegexScratch(const RegexScratch&) = delete;
   RegexScratch& operator=(const RegexScratch&) = delete;
@@ -30,11 +31,10 @@ class RegexScratch {
  private:
   friend class Regex;
   struct Pcre2;
-  bool out_of_time();
 
   std::unique_ptr<Pcre2> pcre2_;
-  std::chrono::steady_clock::time_point deadline_;
-  unsigned searches_ = 0;
+  std::chrono::milliseconds per_text_;
+  ThreadDeadline deadline_;
 };
 
 struct RegexMatch {

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace warpweave {
@@ -65,6 +67,32 @@ TEST(Regex, RunawayPatternsEndInAnError) {
   const std::string subject = std::string(60, 'a') + "b";
   const Status status = regex->find(subject, 0, &scratch, &match);
   EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
+}
+
+// As a process that is stopped for a while, or one that shares its processor with many.
+TEST(Regex, TimeThatTheThreadWaitsIsNotCounted) {
+  auto regex = Regex::compile("a");
+  ASSERT_TRUE(regex.ok());
+  RegexScratch scratch(std::chrono::milliseconds(50));
+  const std::string subject(1000, 'a');
+  scratch.start_text(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const Status status = regex->find_all(subject, &scratch, [](size_t, size_t) {});
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(Regex, SearchesThatGoOnForTooLongEndInAnError) {
+  auto regex = Regex::compile("a");
+  ASSERT_TRUE(regex.ok());
+  RegexScratch scratch(std::chrono::milliseconds(1));
+  const std::string subject(1000, 'a');
+  scratch.start_text(0);
+  Status status;
+  while (status.ok()) status = regex->find_all(subject, &scratch, [](size_t, size_t) {});
+  EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
+  scratch.start_text(0);
+  RegexMatch match;
+  EXPECT_TRUE(regex->find(subject, 0, &scratch, &match).ok()) << "the next text begins anew";
 }
 
 }  // namespace

@@ -44,9 +44,9 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> SamplingBudget::compile(
     return Status::invalid_argument(fmt::format("the grammars of this request before it took more than {} ms to compile; use fewer or simpler "
                                                 "ones, or send several requests", most_grammar_time_.count()));
   }
-  const std::chrono::nanoseconds begin = grammar::thread_time();
+  const std::chrono::nanoseconds begin = thread_time();
   Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled = compiler->compile(spec);
-  grammar_time_ -= grammar::thread_time() - begin;
+  grammar_time_ -= thread_time() - begin;
   return compiled;
 }
 
