@@ -16,6 +16,7 @@
 
 #include "attention/cuda/ptx.h"
 #include "device/cuda/compute_capability.h"
+#include "device/cuda/kernel_launch.h"
 
 namespace warpweave::gpu {
 
@@ -36,30 +37,9 @@ inline int num_sms() {
   return value;
 }
 
-struct LaunchShape {
-  dim3 grid;
-  dim3 block;
-  size_t shared_bytes = 0;
-  cudaStream_t stream = nullptr;
-  unsigned cluster = 1;  // neighbouring blocks that form one
-};
-
 template <typename... Parameters, typename... Arguments>
 void launch_dependent(const LaunchShape& shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = shape.block;
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = shape.stream;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = shape.cluster;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = !has_dependent_launch() ? 0 : shape.cluster > 1 ? 2 : 1;
-  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+  launch_kernel(shape, has_dependent_launch(), kernel, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace warpweave::gpu

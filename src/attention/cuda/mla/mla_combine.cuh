@@ -33,14 +33,4 @@ class MlaRows {
   const int tile_rows_;
 };
 
-template <class E>
-__global__ void __launch_bounds__(kCombineThreads)
-    mla_combine(const __grid_constant__ MlaParams p, const __grid_constant__ SplitWork work) {
-  __shared__ CombineShared shared;
-  ptx::launch_dependents();
-  ptx::grid_dependency_wait();
-  const MlaRows<E> rows(p, work);
-  SplitCombine<MlaRows<E>>(work, rows, shared).run(blockIdx.x, gridDim.x);
-}
-
 }  // namespace warpweave::cuda

@@ -10,6 +10,7 @@
 
 #include "attention/cuda/mla/sm80_mla_loader.cuh"
 #include "attention/cuda/mla/sm80_mla_products.cuh"
+#include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
@@ -236,17 +237,9 @@ cudaError_t launch_sm80_mla(const MlaParams& p, const SplitWork& work, cudaStrea
   if (const cudaError_t error = limit.raise(sm80_mla<C>, C::kSmemBytes); error != cudaSuccess) {
     return error;
   }
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(work.num_workers);
-  config.blockDim = C::kThreads;
-  config.dynamicSmemBytes = C::kSmemBytes;
-  config.stream = stream;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, sm80_mla<C>, p, work);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
+                             .shared_bytes = C::kSmemBytes, .stream = stream};
+  return launch_kernel(shape, true, sm80_mla<C>, p, work);
 }
 
 }  // namespace warpweave::cuda

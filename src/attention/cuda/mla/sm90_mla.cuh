@@ -22,6 +22,7 @@
 #include "attention/cuda/mla/sm90_mla_fp8_producer.cuh"
 #include "attention/cuda/mla/sm90_mla_producer.cuh"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
@@ -89,19 +90,9 @@ cudaError_t launch_sm90_mla(const MlaParams& p, const SplitWork& work, cudaStrea
     const cudaError_t error = make_pool_map(&map, p.kv, pool, kMlaDim, box_tokens);
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(work.num_workers);
-  config.blockDim = C::kThreads;
-  config.dynamicSmemBytes = C::kSmemBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {2, 1, 1};
-  config.attrs = attributes;
-  config.numAttrs = C::kPaired ? 2 : 1;
-  return cudaLaunchKernelEx(&config, sm90_mla<C>, p, map, work, box_tokens);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
+                             .shared_bytes = C::kSmemBytes, .stream = stream, .cluster = C::kPaired ? 2u : 1u};
+  return launch_kernel(shape, true, sm90_mla<C>, p, map, work, box_tokens);
 }
 
 }  // namespace warpweave::cuda

@@ -4,7 +4,7 @@
 
 #include "attention/cuda/mla/sm90_mla_shared.cuh"
 #include "attention/cuda/wgmma.h"
-#include "attention/cuda/wgmma_registers.cuh"
+#include "attention/cuda/wgmma_softmax.cuh"
 
 namespace warpweave::cuda {
 
@@ -148,13 +148,13 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     }
     while (this->next_segment()) {
       load_queries();
-      begin_rows();
+      softmax_.begin();
       multiply_qk(s, ring_);
       ptx::wgmma_wait<0>();
       fence_registers(s);
       this->release(ring_.stage(), kMlaRopePart);
       find_probabilities(tile_, s);
-      pack(s, probability);
+      pack_probabilities<E>(s, probability);
       while (tile_ < tile_end_ - 1) {
         hand_over(probability);
         multiply_qk(s, {ring_.count + 1});
@@ -164,7 +164,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
         this->release(ring_.stage() ^ 1, kMlaRopePart);
         find_probabilities(tile_ + 1, s);
         finish_out();
-        pack(s, probability);
+        pack_probabilities<E>(s, probability);
       }
       hand_over(probability);
       start_out(probability);
@@ -179,7 +179,6 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   using Qk = ptx::Wgmma<E, C::kTokens>;
   using Base::cursor_, Base::kScores, Base::out_, Base::p_, Base::ring_, Base::row_of, Base::rows, Base::shared_,
       Base::thread, Base::tile_, Base::tile_end_, Base::work_;
-  static constexpr float kNone = -1e30f;  // the maximum of no scores; differences with it are finite
 
   // Eight threads take 128 bytes of a row; rows that the request does not have are zeros.
   WW_DEVICE void load_queries() {
@@ -208,14 +207,6 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     ptx::named_barrier_sync(Base::kOwn, 128);
   }
 
-  WW_DEVICE void begin_rows() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      maximum_[i] = kNone;
-      sum_[i] = 0;
-    }
-  }
-
   // S of the tile at `ring`; in the order in which its parts arrive.
   WW_DEVICE void multiply_qk(float (&s)[kScores], MlaRing ring) const {
     const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q, 16));
@@ -235,7 +226,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
 
   // O of the tile.
   WW_DEVICE void start_out(const ptx::u32 (&probability)[4][4]) {
-    if (moved_) this->rescale(factor_);
+    if (softmax_.moved) this->rescale(softmax_.factor);
     this->clear_tail();
     ptx::wgmma_fence();
     this->multiply_pv(probability);
@@ -266,44 +257,9 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     }
   }
 
-  // S to P, with maxima that move, and O's factor with them, only when a row's has grown by more than the threshold:
-  // P then reaches 2^threshold, and the sums use the same maximum.
   WW_DEVICE void find_probabilities(int tile, float (&s)[kScores]) {
     mask(tile, s);
-    float top[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) top[i] = s[i];
-#pragma unroll
-    for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-    const float tops[2] = {fmaxf(top[0], top[1]), fmaxf(top[2], top[3])};
-    moved_ = __any_sync(~0u, tops[0] > maximum_[0] + threshold_ || tops[1] > maximum_[1] + threshold_);
-    if (moved_) move_maxima(tops);
-    const float shift[2] = {-maximum_[0] * scale_log2_, -maximum_[1] * scale_log2_};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
-    float sum[4];
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-    sum_[0] += sum[0] + sum[1];
-    sum_[1] += sum[2] + sum[3];
-  }
-
-  WW_DEVICE void move_maxima(const float (&tops)[2]) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float m = tops[row];
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-      if (!(m > maximum_[row] + threshold_)) m = maximum_[row];
-      factor_[row] = ptx::exp2_approx((maximum_[row] - m) * scale_log2_);
-      maximum_[row] = m;
-      sum_[row] *= factor_[row];
-    }
-  }
-
-  static WW_DEVICE void pack(const float (&s)[kScores], ptx::u32 (&probability)[4][4]) {
-#pragma unroll
-    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
+    softmax_.turn_into_probabilities(s, scale_log2_, threshold_);
   }
 
   // A thread of the other warpgroup reads what this one writes: they have the same rows.
@@ -315,7 +271,8 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
       asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to + i * 2048), "r"(probability[i][0]),
                    "r"(probability[i][1]), "r"(probability[i][2]), "r"(probability[i][3]) : "memory");
     }
-    ptx::store_shared_8(shared_.factors + thread() * 8, moved_ ? factor_[0] : 1.0f, moved_ ? factor_[1] : 1.0f);
+    ptx::store_shared_8(shared_.factors + thread() * 8, softmax_.moved ? softmax_.factor[0] : 1.0f,
+                        softmax_.moved ? softmax_.factor[1] : 1.0f);
     ptx::named_barrier_arrive(Base::kProbabilityReady, 256);
   }
   WW_DEVICE void await_reader() {
@@ -331,11 +288,11 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     float scale[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float sum = sum_[row];
+      float sum = softmax_.sum[row];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const bool empty = maximum_[row] == kNone;
-      const float top = empty ? -INFINITY : maximum_[row] * scale_log2_;
+      const bool empty = softmax_.maximum[row] == RowSoftmax::kNone;
+      const float top = empty ? -INFINITY : softmax_.maximum[row] * scale_log2_;
       scale[row] = empty ? 0.0f : __fdividef(mla_kv_scale<C::kFormat>(p_), sum);
       if (threadIdx.x % 4 != 0 || row_of(row) >= count) continue;
       if (!segment.whole()) {
@@ -355,8 +312,8 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
 
   const float scale_log2_;
   const float threshold_;  // in units of S
-  float maximum_[2], sum_[2], factor_[2];
-  bool moved_ = false, handed_over_ = false;
+  RowSoftmax softmax_;
+  bool handed_over_ = false;
 };
 
 // Multiplies P, which the other warpgroup finds, with the right columns.

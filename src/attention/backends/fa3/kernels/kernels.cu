@@ -78,7 +78,8 @@ bool favours_decode(const AttentionParams& p, int rows, int num_sms) {
 // or the one for prompts, which does not split K and V, too few to fill half of the GPU.
 bool favours_short(const AttentionParams& p, int rows, int num_sms) {
   if (p.tree_mask != nullptr) return true;
-  const int tall_tiles = (rows + kShortTallRows - 1) / kShortTallRows, prompt_tiles = (p.decode_q_len + 127) / 128;
+  const int tall_tiles = (rows + kShortTallRows - 1) / kShortTallRows;
+  const int prompt_tiles = (p.decode_q_len + kShortTileRows - 1) / kShortTileRows;
   const int halves = p.num_requests * p.num_kv_heads * (rows <= 64 ? 1 : 2 * tall_tiles);
   const bool pairs = p.decode_q_len <= 64 && p.group % 2 == 0;
   const int prompt_halves = p.num_requests * p.num_q_heads * (pairs ? 1 : 2 * prompt_tiles);

@@ -37,6 +37,7 @@
 #include "attention/backends/fa3/kernels/sm90_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
@@ -96,17 +97,9 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   }
   const int units = max_items * p.num_q_heads;
   const int ctas = units < num_sms ? units : num_sms;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(ctas);
-  config.blockDim = C::kThreads;
-  config.dynamicSmemBytes = C::kSmemBytes;
-  config.stream = stream;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = work.beside_predecessor || work.q_ready != nullptr ? 1 : 0;
-  return cudaLaunchKernelEx(&config, sm90_extend<C>, p, maps, work, box_tokens);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(ctas), .block = C::kThreads, .shared_bytes = C::kSmemBytes,
+                             .stream = stream};
+  return launch_kernel(shape, work.beside_predecessor || work.q_ready != nullptr, sm90_extend<C>, p, maps, work, box_tokens);
 }
 
 template <class C>

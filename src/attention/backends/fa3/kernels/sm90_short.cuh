@@ -2,27 +2,23 @@
 // (split_work.h), so that few requests fill the GPU.
 //
 // A CTA has a unit's rows, 64 a multiplying warpgroup: (query token, q head of the kv head's group), the head fastest, so
-// that K and V are read once for all of a kv head's q heads. It streams KV tiles of 64 tokens through a ring; one
-// warpgroup copies, by the copy engine where pages hold boxes of 8 tokens or more, else 16 bytes at a time. wgmma takes
+// that K and V are read once for all of a kv head's q heads. It streams KV tiles of 64 or 128 tokens through a ring
+// (short_tile_tokens); one warpgroup copies, by the copy engine where pages hold large boxes, else 16 bytes at a time. wgmma takes
 // S = Q K^T and O = P V, P stays in registers; S of the next tile is multiplied before O of this one. Runs every mask:
 // causal, bidirectional, window, draft trees; keys past the visible range are not read, unused rows of the last page may
 // hold anything. Pieces are merged by a kernel behind this one (sm90_short_combine.cuh), in their order: results do not
 // depend on timing.
 #pragma once
 
-#include <type_traits>
-
 #include "attention/backends/fa3/kernels/sm90_short_combine.cuh"
 #include "attention/backends/fa3/kernels/sm90_short_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_short_producer.cuh"
-#include "attention/cuda/split_combine_launch.h"
+#include "attention/cuda/split_combine_launch.cuh"
 #include "attention/cuda/tensor_map.h"
+#include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
-
-// Smaller boxes take the copy engine longer than gathering takes the threads.
-inline constexpr int kShortMinBoxTokens = 8;
 
 template <class C>
 WW_DEVICE void sm90_short_produce(const AttentionParams& p, const Sm90ShortMaps& maps, const SplitWork& work,
@@ -72,19 +68,10 @@ cudaError_t launch_sm90_short(const AttentionParams& p, const SplitWork& work, c
     if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(work.num_workers);
-  config.blockDim = C::kThreads;
-  config.dynamicSmemBytes = C::kSmemBytes;
-  config.stream = stream;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  const cudaError_t error = cudaLaunchKernelEx(&config, sm90_short<C>, p, maps, work, box_tokens);
-  if (error != cudaSuccess) return error;
-  return launch_combine(sm90_short_combine<C>, work.num_workers / C::kCtasPerSm, stream, p, work);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
+                             .shared_bytes = C::kSmemBytes, .stream = stream};
+  const cudaError_t error = launch_kernel(shape, true, sm90_short<C>, p, maps, work, box_tokens);
+  return error == cudaSuccess ? launch_combine<ShortRows<C>>(p, work, work.num_workers / C::kCtasPerSm, stream) : error;
 }
 
 template <class Element, int kDim, int kConsumers>

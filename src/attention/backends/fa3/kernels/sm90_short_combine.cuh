@@ -40,14 +40,4 @@ class ShortRows {
   const SplitWork& work_;
 };
 
-template <class C>
-__global__ void __launch_bounds__(kCombineThreads)
-    sm90_short_combine(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitWork work) {
-  __shared__ CombineShared shared;
-  ptx::launch_dependents();
-  ptx::grid_dependency_wait();
-  const ShortRows<C> rows(p, work);
-  SplitCombine<ShortRows<C>>(work, rows, shared).run(blockIdx.x, gridDim.x);
-}
-
 }  // namespace warpweave::cuda

@@ -3,7 +3,7 @@
 
 #include "attention/backends/fa3/kernels/sm90_short_shared.cuh"
 #include "attention/cuda/wgmma.h"
-#include "attention/cuda/wgmma_registers.cuh"
+#include "attention/cuda/wgmma_softmax.cuh"
 
 namespace warpweave::cuda {
 
@@ -69,7 +69,6 @@ class Sm90ShortConsumer {
   static constexpr int kScores = C::kTokens / 2;  // of S
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
-  static constexpr float kNone = -1e30f;  // the maximum of no scores; differences with it are finite
   using Ring = Sm90ShortRing<C>;
 
   static WW_DEVICE int thread() { return static_cast<int>(threadIdx.x) % 128; }
@@ -127,7 +126,7 @@ class Sm90ShortConsumer {
     fence_registers(s);
     release(ring_, kShortKeys);
     find_probabilities(unit, tile_, s);
-    pack(s, probability);
+    pack_probabilities<E>(s, probability);
     while (tile_ < tile_end_ - 1) {
       multiply_qk(s, ring_.next());
       start_out(probability);
@@ -136,7 +135,7 @@ class Sm90ShortConsumer {
       release(ring_.next(), kShortKeys);
       find_probabilities(unit, tile_ + 1, s);
       finish_out();
-      pack(s, probability);
+      pack_probabilities<E>(s, probability);
     }
     start_out(probability);
     finish_out();
@@ -173,11 +172,7 @@ class Sm90ShortConsumer {
   WW_DEVICE void begin_rows() {
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] = 0;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      maximum_[i] = kNone;
-      sum_[i] = 0;
-    }
+    softmax_.begin();
   }
 
   WW_DEVICE void multiply_qk(float (&s)[kScores], const Ring& ring) const {
@@ -197,7 +192,7 @@ class Sm90ShortConsumer {
   // O of the tile.
   WW_DEVICE void start_out(const ptx::u32 (&probability)[C::kTokens / 16][4]) {
     wait_full(ring_, kShortValues);
-    if (moved_) rescale();
+    if (softmax_.moved) rescale();
     clear_tail();
     const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.tile(ring_.stage, kShortValues), C::kColumnBytes));
     ptx::wgmma_fence();
@@ -216,7 +211,7 @@ class Sm90ShortConsumer {
   }
   WW_DEVICE void rescale() {
 #pragma unroll
-    for (int i = 0; i < kOut; ++i) out_[i] *= factor_[i / 2 % 2];
+    for (int i = 0; i < kOut; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
   }
 
   // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups write the same
@@ -267,50 +262,9 @@ class Sm90ShortConsumer {
     }
   }
 
-  // S to P, with maxima that move, and O's factor with them, only when a row's has grown by more than the threshold:
-  // P then reaches 2^threshold, and the sums use the same maximum.
   WW_DEVICE void find_probabilities(const ShortUnit<C>& unit, int tile, float (&s)[kScores]) {
     mask(unit, tile, s);
-    float tops[2];
-    find_row_maxima(s, tops);
-    moved_ = __any_sync(~0u, tops[0] > maximum_[0] + threshold_ || tops[1] > maximum_[1] + threshold_);
-    if (moved_) move_maxima(tops);
-    const float shift[2] = {-maximum_[0] * scale_log2_, -maximum_[1] * scale_log2_};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
-    float sum[4];
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-    sum_[0] += sum[0] + sum[1];
-    sum_[1] += sum[2] + sum[3];
-  }
-
-  static WW_DEVICE void find_row_maxima(const float (&s)[kScores], float (&tops)[2]) {
-    float top[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) top[i] = s[i];
-#pragma unroll
-    for (int i = 4; i < kScores; ++i) top[i % 4] = fmaxf(top[i % 4], s[i]);
-    tops[0] = fmaxf(top[0], top[1]);
-    tops[1] = fmaxf(top[2], top[3]);
-  }
-
-  WW_DEVICE void move_maxima(const float (&tops)[2]) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float m = tops[row];
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-      if (!(m > maximum_[row] + threshold_)) m = maximum_[row];
-      factor_[row] = ptx::exp2_approx((maximum_[row] - m) * scale_log2_);
-      maximum_[row] = m;
-      sum_[row] *= factor_[row];
-    }
-  }
-
-  static WW_DEVICE void pack(const float (&s)[kScores], ptx::u32 (&probability)[C::kTokens / 16][4]) {
-#pragma unroll
-    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
+    softmax_.turn_into_probabilities(s, scale_log2_, threshold_);
   }
 
   WW_DEVICE void finish_rows(const ShortUnit<C>& unit) {
@@ -318,11 +272,11 @@ class Sm90ShortConsumer {
     float scale[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float sum = sum_[i];
+      float sum = softmax_.sum[i];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const bool empty = maximum_[i] == kNone;
-      float top = empty ? -INFINITY : maximum_[i] * scale_log2_;
+      const bool empty = softmax_.maximum[i] == RowSoftmax::kNone;
+      float top = empty ? -INFINITY : softmax_.maximum[i] * scale_log2_;
       const int row = unit.first_row + row_of(i), query = row / p_.group, head = unit.kv_head * p_.group + row - query * p_.group;
       const bool has = row_of(i) < unit.rows;
       if (!segment.whole()) {
@@ -380,8 +334,7 @@ class Sm90ShortConsumer {
   int first_token_ = 0;          // of its tile 0
   Ring ring_;                    // where tile_ stands
   float out_[kOut];
-  float maximum_[2], sum_[2], factor_[2];
-  bool moved_ = false;
+  RowSoftmax softmax_;
 };
 
 }  // namespace warpweave::cuda

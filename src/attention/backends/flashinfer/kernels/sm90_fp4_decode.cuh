@@ -291,8 +291,9 @@ cudaError_t launch_fp4_pairs_of_four(const AttentionParams& p, const DecodeWorks
     return error;
   }
   const int abreast = heads_abreast(p.num_kv_heads / Bulk::kHeads, num_workers);
-  return launch_decode_kernel(sm90_fp4_decode<Bulk>, num_workers, Layout::kThreads, Layout::kSmemBytes, w.plan_is_older,
-                              stream, p, w, abreast, maps);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(num_workers), .block = Layout::kThreads,
+                             .shared_bytes = Layout::kSmemBytes, .stream = stream};
+  return launch_kernel(shape, w.plan_is_older, sm90_fp4_decode<Bulk>, p, w, abreast, maps);
 }
 
 }  // namespace warpweave::cuda
