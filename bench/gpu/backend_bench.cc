@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "paged_batch.h"
 
 using namespace warpweave;
 using bench::check;
@@ -58,14 +58,7 @@ void fill(const DeviceBuffer& buffer, KvFormat format) {
   }
 }
 
-template <typename T>
-T* upload(const std::vector<T>& values, std::vector<DeviceBuffer>& owner) {
-  owner.push_back(take(DeviceBuffer::allocate(values.size() * sizeof(T), "the benchmark")));
-  cudaMemcpy(owner.back().as<void>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
-  return owner.back().as<T>();
-}
-
-void* allocate(size_t bytes, KvFormat format, std::vector<DeviceBuffer>& owner) {
+void* allocate(size_t bytes, KvFormat format, bench::Owner& owner) {
   auto buffer = DeviceBuffer::allocate(bytes, "the benchmark");
   check(buffer.status());
   fill(*buffer, format);
@@ -82,36 +75,13 @@ std::vector<uint8_t> random_scales(size_t count) {
 }
 
 struct Work {
-  std::vector<DeviceBuffer> owner;
-  std::vector<int32_t> q_indptr, kv_lens, pages, positions;
-  ForwardBatch batch;
+  bench::PagedBatch paged;
+  bench::Owner owner;
   AttentionCall call;
 
-  Work(const Point& p, cudaStream_t stream) {
-    const int per_request = (p.kv_len + kPage - 1) / kPage;
-    pages.resize(static_cast<size_t>(p.requests) * per_request);
-    std::iota(pages.begin(), pages.end(), 0);
-    std::shuffle(pages.begin(), pages.end(), std::mt19937(2));
-    for (int r = 0; r <= p.requests; ++r) q_indptr.push_back(r * p.q_len);
-    kv_lens.assign(p.requests, p.kv_len);
-    for (int t = 0; t < p.requests * p.q_len; ++t) positions.push_back(p.kv_len - p.q_len + t % p.q_len);
-    batch.mode = p.q_len == 1 ? ForwardMode::decode : ForwardMode::extend;
-    batch.num_reqs = p.requests;
-    batch.num_tokens = p.requests * p.q_len;
-    batch.max_q_len = p.q_len;
-    batch.max_kv_len = p.kv_len;
-    batch.page_size = kPage;
-    batch.q_indptr = q_indptr;
-    batch.kv_lens = kv_lens;
-    batch.page_table = pages;
-    batch.page_table_stride = per_request;
-    batch.positions = positions;
-    batch.device.stream = stream;
-    batch.device.q_indptr = upload(q_indptr, owner);
-    batch.device.kv_lens = upload(kv_lens, owner);
-    batch.device.page_table = upload(pages, owner);
-    batch.device.positions = upload(positions, owner);
-    const size_t q_bytes = static_cast<size_t>(batch.num_tokens) * kHeads * kDim * 2;
+  Work(const Point& p, cudaStream_t stream)
+      : paged({.requests = p.requests, .q_len = p.q_len, .kv_len = p.kv_len, .page_tokens = kPage}, stream) {
+    const size_t q_bytes = static_cast<size_t>(paged.get().num_tokens) * kHeads * kDim * 2;
     call.num_q_heads = kHeads;
     call.num_kv_heads = kKvHeads;
     call.head_dim = call.v_head_dim = kDim;
@@ -120,7 +90,7 @@ struct Work {
     call.out = allocate(q_bytes, KvFormat::bf16, owner);
     call.q_dtype = call.out_dtype = DType::bf16;
     call.q_token_stride = call.out_token_stride = kHeads * kDim;
-    const size_t pool_bytes = pages.size() * kPage * kKvHeads * kDim * kv_format_bits(p.format) / 8;
+    const size_t pool_bytes = paged.pool_tokens() * kKvHeads * kDim * kv_format_bits(p.format) / 8;
     call.k.format = p.format;
     call.k.page_stride = kPage * kKvHeads * kDim;
     call.k.token_stride = kKvHeads * kDim;
@@ -129,13 +99,14 @@ struct Work {
     call.k.data = allocate(pool_bytes, p.format, owner);
     call.v.data = allocate(pool_bytes, p.format, owner);
     if (p.format == KvFormat::fp4_e2m1) {
-      call.k.block_scales = upload(random_scales(pages.size() * kPage * kKvHeads * kDim / 16), owner);
+      call.k.block_scales = bench::upload(random_scales(paged.pool_tokens() * kKvHeads * kDim / 16), owner);
       call.v.block_scales = call.k.block_scales;
     }
   }
 
   // One forward; a plan is made for it, too.
   void run(AttentionBackend& backend) {
+    const ForwardBatch& batch = paged.get();
     check(backend.init_forward_metadata(batch));
     check(batch.mode == ForwardMode::decode ? backend.forward_decode(batch, call) : backend.forward_extend(batch, call));
   }

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "paged_batch.h"
 
 using namespace warpweave;
 using bench::check;
@@ -36,15 +36,8 @@ struct Point {
   bool tree;
 };
 
-template <typename T>
-T* upload(const std::vector<T>& values, std::vector<DeviceBuffer>& owner) {
-  owner.push_back(take(DeviceBuffer::allocate(values.size() * sizeof(T), "the benchmark")));
-  cudaMemcpy(owner.back().as<void>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
-  return owner.back().as<T>();
-}
-
 // Random bf16 values of about unit variance, repeated over the buffer.
-void* filled(size_t bytes, std::vector<DeviceBuffer>& owner) {
+void* filled(size_t bytes, bench::Owner& owner) {
   static std::vector<uint16_t> block;
   if (block.empty()) {
     std::mt19937 random(1);
@@ -78,36 +71,9 @@ std::vector<uint32_t> tree_mask(int requests, int q_len) {
 
 class Work {
  public:
-  Work(const Point& p, cudaStream_t stream) {
-    const int per_request = (p.kv_len + p.page - 1) / p.page;
-    pages_.resize(static_cast<size_t>(p.requests) * per_request);
-    std::iota(pages_.begin(), pages_.end(), 0);
-    std::shuffle(pages_.begin(), pages_.end(), std::mt19937(2));
-    for (int r = 0; r <= p.requests; ++r) q_indptr_.push_back(r * p.q_len);
-    kv_lens_.assign(p.requests, p.kv_len);
-    for (int t = 0; t < p.requests * p.q_len; ++t) positions_.push_back(p.kv_len - p.q_len + t % p.q_len);
-    batch_.mode = p.q_len == 1 ? ForwardMode::decode : ForwardMode::extend;
-    batch_.num_reqs = p.requests;
-    batch_.num_tokens = p.requests * p.q_len;
-    batch_.max_q_len = p.q_len;
-    batch_.max_kv_len = p.kv_len;
-    batch_.page_size = p.page;
-    batch_.page_table_stride = per_request;
-    batch_.q_indptr = q_indptr_;
-    batch_.kv_lens = kv_lens_;
-    batch_.page_table = pages_;
-    batch_.positions = positions_;
-    batch_.device.stream = stream;
-    batch_.device.q_indptr = upload(q_indptr_, owner_);
-    batch_.device.kv_lens = upload(kv_lens_, owner_);
-    batch_.device.page_table = upload(pages_, owner_);
-    batch_.device.positions = upload(positions_, owner_);
-    if (p.tree) {
-      mask_ = tree_mask(p.requests, p.q_len);
-      batch_.tree_mask = mask_;
-      batch_.tree_mask_words = (p.q_len + 31) / 32;
-      batch_.device.tree_mask = upload(mask_, owner_);
-    }
+  Work(const Point& p, cudaStream_t stream)
+      : paged_({.requests = p.requests, .q_len = p.q_len, .kv_len = p.kv_len, .page_tokens = p.page}, stream) {
+    if (p.tree) paged_.set_tree_mask(tree_mask(p.requests, p.q_len));
     add_layers(p);
   }
 
@@ -115,15 +81,15 @@ class Work {
 
   void run(AttentionBackend& backend) {
     for (const AttentionCall& call : calls_) {
-      check(batch_.mode == ForwardMode::decode ? backend.forward_decode(batch_, call) : backend.forward_extend(batch_, call));
+      check(batch().mode == ForwardMode::decode ? backend.forward_decode(batch(), call) : backend.forward_extend(batch(), call));
     }
   }
-  const ForwardBatch& batch() const { return batch_; }
+  const ForwardBatch& batch() const { return paged_.get(); }
 
  private:
   void add_layers(const Point& p) {
-    const size_t pool_bytes = pages_.size() * p.page * kKvHeads * kDim * 2;
-    const size_t q_bytes = static_cast<size_t>(batch_.num_tokens) * kHeads * kDim * 2;
+    const size_t pool_bytes = paged_.pool_tokens() * kKvHeads * kDim * 2;
+    const size_t q_bytes = static_cast<size_t>(batch().num_tokens) * kHeads * kDim * 2;
     AttentionCall call;
     call.num_q_heads = kHeads;
     call.num_kv_heads = kKvHeads;
@@ -146,10 +112,8 @@ class Work {
     }
   }
 
-  std::vector<DeviceBuffer> owner_;
-  std::vector<int32_t> q_indptr_, kv_lens_, pages_, positions_;
-  std::vector<uint32_t> mask_;
-  ForwardBatch batch_;
+  bench::PagedBatch paged_;
+  bench::Owner owner_;
   std::vector<AttentionCall> calls_;
 };
 

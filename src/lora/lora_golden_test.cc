@@ -2,7 +2,6 @@
 // that they are merged into, and rows of several adapters in one batch against each alone.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "lora/adapter_config.h"
 #include "lora/load_adapter.h"
 #include "model/build_decoder.h"
+#include "model/testing/max_difference.h"
 #include "model/testing/paged_run.h"
 #include "ops/elementwise.h"
 
@@ -36,17 +36,6 @@ Golden read_golden(const std::string& name) {
     for (const auto& value : row) out.logits.push_back(value.get<float>());
   }
   return out;
-}
-
-float max_difference(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  float worst = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float d = std::fabs(a[i] - b[i]);
-    if (std::isnan(d)) return d;
-    worst = std::max(worst, d);
-  }
-  return worst;
 }
 
 std::unique_ptr<PagedRun> open_model(const std::string& path, DType dtype = DType::f32) {
@@ -114,86 +103,76 @@ class MergedWeights : public WeightSource {
   mutable std::map<std::string, std::vector<float>> merged_;
 };
 
-class LoraGolden : public testing::TestWithParam<const char*> {};
+class LoraGolden : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { open(DType::f32); }
+  void open(DType dtype) {
+    golden_ = read_golden(GetParam());
+    run_ = open_model(golden_.model, dtype);
+    ASSERT_NE(run_, nullptr);
+    adapter_ = load(GetParam(), run_->config(), 1, dtype);
+    ASSERT_NE(adapter_, nullptr);
+  }
+
+  Golden golden_;
+  std::unique_ptr<PagedRun> run_;
+  std::unique_ptr<LoraAdapter> adapter_;
+};
 
 TEST_P(LoraGolden, WholePrefillGivesPeftsLogits) {
-  const Golden golden = read_golden(GetParam());
-  const auto run = open_model(golden.model);
-  ASSERT_NE(run, nullptr);
-  const auto adapter = load(GetParam(), run->config());
-  ASSERT_NE(adapter, nullptr);
-  const auto plain = run->feed(golden.ids);
+  const auto plain = run_->feed(golden_.ids);
   ASSERT_TRUE(plain.ok());
-  EXPECT_GT(max_difference(*plain, golden.logits), 0.1f);  // the adapter matters
-  run->restart();
-  run->set_adapter(adapter.get());
-  const auto logits = run->feed(golden.ids);
+  EXPECT_GT(max_difference(*plain, golden_.logits), 0.1f);  // the adapter matters
+  run_->restart();
+  run_->set_adapter(adapter_.get());
+  const auto logits = run_->feed(golden_.ids);
   ASSERT_TRUE(logits.ok()) << logits.status().message();
-  EXPECT_LE(max_difference(*logits, golden.logits), kTolerance);
-  run->restart();
-  run->set_adapter(nullptr);
-  EXPECT_EQ(*run->feed(golden.ids), *plain);  // nothing of it stays
+  EXPECT_LE(max_difference(*logits, golden_.logits), kTolerance);
+  run_->restart();
+  run_->set_adapter(nullptr);
+  EXPECT_EQ(*run_->feed(golden_.ids), *plain);  // nothing of it stays
 }
 
 TEST_P(LoraGolden, ChunksAndDecodeStepsGiveTheSameLogits) {
-  const Golden golden = read_golden(GetParam());
-  const auto run = open_model(golden.model);
-  ASSERT_NE(run, nullptr);
-  const auto adapter = load(GetParam(), run->config());
-  ASSERT_NE(adapter, nullptr);
-  run->set_adapter(adapter.get());
-  const std::span<const int32_t> ids(golden.ids);
+  run_->set_adapter(adapter_.get());
+  const std::span<const int32_t> ids(golden_.ids);
   std::vector<float> all;
   for (size_t done = 0; done < ids.size();) {
     const size_t count = std::min<size_t>(done < 14 ? 7 : 1, ids.size() - done);
-    const auto logits = run->feed(ids.subspan(done, count));
+    const auto logits = run_->feed(ids.subspan(done, count));
     ASSERT_TRUE(logits.ok()) << logits.status().message();
     all.insert(all.end(), logits->begin(), logits->end());
     done += count;
   }
-  EXPECT_LE(max_difference(all, golden.logits), kTolerance);
+  EXPECT_LE(max_difference(all, golden_.logits), kTolerance);
 }
 
 TEST_P(LoraGolden, OnlyTheWantedRowsGiveTheSameLogits) {
-  const Golden golden = read_golden(GetParam());
-  const auto run = open_model(golden.model);
-  ASSERT_NE(run, nullptr);
-  const auto adapter = load(GetParam(), run->config());
-  ASSERT_NE(adapter, nullptr);
-  run->set_adapter(adapter.get());
-  const auto logits = run->feed(golden.ids, 2);
+  run_->set_adapter(adapter_.get());
+  const auto logits = run_->feed(golden_.ids, 2);
   ASSERT_TRUE(logits.ok()) << logits.status().message();
-  EXPECT_LE(max_difference(*logits, std::span(golden.logits).last(logits->size())), kTolerance);
+  EXPECT_LE(max_difference(*logits, std::span(golden_.logits).last(logits->size())), kTolerance);
 }
 
 TEST_P(LoraGolden, IsWhatMergedWeightsGive) {
-  const Golden golden = read_golden(GetParam());
-  const auto run = open_model(golden.model);
-  ASSERT_NE(run, nullptr);
-  const auto adapter = load(GetParam(), run->config());
-  ASSERT_NE(adapter, nullptr);
-  run->set_adapter(adapter.get());
-  const auto logits = run->feed(golden.ids);
+  run_->set_adapter(adapter_.get());
+  const auto logits = run_->feed(golden_.ids);
   ASSERT_TRUE(logits.ok());
-  const auto merged = std::make_shared<MergedWeights>(run->bundle().weights, adapter_folder(GetParam()));
-  ASSERT_TRUE(run->replace_weights(merged).ok());
-  run->restart();
-  run->set_adapter(nullptr);
-  const auto expected = run->feed(golden.ids);
+  const auto merged = std::make_shared<MergedWeights>(run_->bundle().weights, adapter_folder(GetParam()));
+  ASSERT_TRUE(run_->replace_weights(merged).ok());
+  run_->restart();
+  run_->set_adapter(nullptr);
+  const auto expected = run_->feed(golden_.ids);
   ASSERT_TRUE(expected.ok()) << expected.status().message();
   EXPECT_LE(max_difference(*logits, *expected), kTolerance);
 }
 
 TEST_P(LoraGolden, RunsIn16Bits) {
-  const Golden golden = read_golden(GetParam());
-  const auto run = open_model(golden.model, DType::bf16);
-  ASSERT_NE(run, nullptr);
-  const auto adapter = load(GetParam(), run->config(), 1, DType::bf16);
-  ASSERT_NE(adapter, nullptr);
-  run->set_adapter(adapter.get());
-  const auto logits = run->feed(golden.ids);
+  ASSERT_NO_FATAL_FAILURE(open(DType::bf16));
+  run_->set_adapter(adapter_.get());
+  const auto logits = run_->feed(golden_.ids);
   ASSERT_TRUE(logits.ok());
-  EXPECT_LE(max_difference(*logits, golden.logits), 0.8f);
+  EXPECT_LE(max_difference(*logits, golden_.logits), 0.8f);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LoraGolden,

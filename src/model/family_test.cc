@@ -9,6 +9,7 @@
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "model/families/family.h"
+#include "model/testing/max_difference.h"
 #include "model/testing/paged_run.h"
 
 namespace warpweave {
@@ -41,17 +42,6 @@ Golden read_golden(const std::string& name) {
     for (const auto& value : row) out.logits.push_back(value.get<float>());
   }
   return out;
-}
-
-float max_difference(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  float worst = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float d = std::fabs(a[i] - b[i]);
-    worst = d <= worst ? worst : d;  // NaN wins
-    if (std::isnan(d)) return d;
-  }
-  return worst;
 }
 
 std::unique_ptr<PagedRun> open_or_fail(const std::string& path, const PagedRunOptions& options = {}) {

@@ -1,5 +1,5 @@
 // Token maps in each form, and what is refused. The archives are what torch 2.5 writes of [1, 5, 300, 70000] as a list, and
-// of torch.tensor([5, 1, 700]) (tests/spec/token_maps).
+// of torch.tensor([5, 1, 700]) (tests/golden/token_map).
 #include "spec/token_map.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace warpweave {
 namespace {
 
 std::string file(const std::string& name) {
-  std::ifstream in("tests/spec/token_maps/" + name, std::ios::binary);
+  std::ifstream in("tests/golden/token_map/" + name, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -1,16 +1,7 @@
 # Planted bugs: proof that the simulation can fail. Each mutant is a copy of one source file with
 # one change, linked in front of the library; its test passes when a random schedule finds the bug.
 function(sim_mutant NAME FILE FROM TO)
-  set(source ${PROJECT_SOURCE_DIR}/src/${FILE})
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-  file(READ ${source} text)
-  string(FIND "${text}" "${FROM}" position)
-  if(position EQUAL -1)
-    message(FATAL_ERROR "tests/sim/mutants.cmake: mutant ${NAME} no longer finds its line in ${FILE}")
-  endif()
-  string(REPLACE "${FROM}" "${TO}" text "${text}")
-  set(mutated ${CMAKE_CURRENT_BINARY_DIR}/mutants/${NAME}.cc)
-  file(CONFIGURE OUTPUT ${mutated} CONTENT "${text}" @ONLY)
+  ww_mutated_copy(mutated ${NAME} ${FILE} "${FROM}" "${TO}")
   add_executable(sim_mutant_${NAME} ${mutated})
   target_compile_options(sim_mutant_${NAME} PRIVATE -O0)
   target_link_libraries(sim_mutant_${NAME} PRIVATE sim_objects)

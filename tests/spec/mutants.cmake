@@ -1,16 +1,7 @@
 # Planted bugs in speculation: each mutant is a copy of one source file with one change, linked in front of the library;
 # its test passes when planted_bug_check finds other texts, or fewer right guesses.
 function(spec_mutant NAME FILE FROM TO)
-  set(source ${PROJECT_SOURCE_DIR}/src/${FILE})
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-  file(READ ${source} text)
-  string(FIND "${text}" "${FROM}" position)
-  if(position EQUAL -1)
-    message(FATAL_ERROR "tests/spec/mutants.cmake: mutant ${NAME} no longer finds its line in ${FILE}")
-  endif()
-  string(REPLACE "${FROM}" "${TO}" text "${text}")
-  set(mutated ${CMAKE_CURRENT_BINARY_DIR}/mutants/${NAME}.cc)
-  file(CONFIGURE OUTPUT ${mutated} CONTENT "${text}" @ONLY)
+  ww_mutated_copy(mutated ${NAME} ${FILE} "${FROM}" "${TO}")
   add_executable(spec_mutant_${NAME} ${mutated} $<TARGET_OBJECTS:planted_bug_objects>)
   target_compile_options(spec_mutant_${NAME} PRIVATE -O1)
   target_link_libraries(spec_mutant_${NAME} PRIVATE ww_engine GTest::gtest)

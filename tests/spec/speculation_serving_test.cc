@@ -209,6 +209,20 @@ TEST_P(Bfloat16, TextsAreTheSameInDeterministicMode) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].ids, expected[i].ids) << "request " << i;
 }
 
+// One request at a time, so that both ways multiply as many rows: the kernels are the same, and so are their bits.
+TEST_P(Bfloat16, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
+  ServerArgs one_by_one = speculating(args());
+  one_by_one.disable_cuda_graph = true;
+  ServedModel plain = serve(one_by_one);
+  ServedModel served = serve(speculating(args()));
+  for (const GenerateRequest& request : greedy(0)) {
+    const std::vector<GenerateRequest> alone = {request};
+    const auto got = ask(served, alone), expected = ask(plain, alone);
+    ASSERT_TRUE(got[0].finish.error.ok()) << got[0].finish.error.message();
+    EXPECT_EQ(got[0].ids, expected[0].ids) << "request " << request.rid;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Algorithms, Bfloat16,
                          testing::Values(Bf16Setting{"NGRAM", 16, 4}, Bf16Setting{"STANDALONE", 1, 1},
                                          Bf16Setting{"EAGLE", 1, 4}, Bf16Setting{"EAGLE", 16, 1},
