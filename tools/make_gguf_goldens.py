@@ -18,14 +18,20 @@ from make_family_goldens import (BASE, MSCALES, OUT, PHIMOE, TWO_HEADS, YARN, go
                                  show_sizes, write_golden)
 
 
-def random_k_blocks(shape, quant, rng):
-    """Valid super-blocks with random quants and small scales: the gguf package packs none itself."""
+# Formats that the gguf package reads and does not write.
+RANDOM_BLOCKS = (Quant.Q4_K, Quant.Q5_K, Quant.Q6_K, Quant.IQ4_NL, Quant.IQ4_XS)
+
+
+def random_blocks(shape, quant, rng):
+    """Valid blocks with random quants and small scales: the gguf package packs none itself."""
     block, size = gguf.GGML_QUANT_SIZES[quant]
     blocks = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
     scale = (rng.uniform(0.5, 1.5, len(blocks)) / math.sqrt(shape[1])).astype(np.float32)
     if quant in (Quant.Q4_K, Quant.Q5_K):  # d, dmin, 12 bytes of 6-bit scales and mins, quants
         blocks[:, 0:2] = (scale / (150 if quant == Quant.Q4_K else 300)).astype(np.float16).view(np.uint8).reshape(-1, 2)
         blocks[:, 2:4] = (scale / 20).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    elif quant in (Quant.IQ4_NL, Quant.IQ4_XS):  # d, for XS scales from -32 to 31, places in a table of values up to 127
+        blocks[:, 0:2] = (scale / (70 if quant == Quant.IQ4_NL else 1300)).astype(np.float16).view(np.uint8).reshape(-1, 2)
     else:  # Q6_K: 128 low bits, 64 high bits, 16 int8 scales, d
         blocks[:, 208:210] = (scale / 1400).astype(np.float16).view(np.uint8).reshape(-1, 2)
     return blocks.reshape(shape[0], -1)
@@ -37,8 +43,8 @@ def llama_cpp_permuted(rows, heads):
     return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def make_gguf():
-    """A Llama of one layer in which every supported tensor type occurs."""
+def make_gguf(name, formats):
+    """A Llama of one layer; `formats`: of its products, q, k, v, gate, up and down."""
     rng = np.random.default_rng(3)
     hidden, ffn, heads, kv_heads, head_dim, vocab = 256, 128, 2, 1, 32, 64
     config = AutoConfig.for_model(
@@ -50,7 +56,7 @@ def make_gguf():
                original_max_position_embeddings=32))
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
-    folder = OUT / "gguf"
+    folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
     writer.add_name("tiny random llama")
@@ -83,14 +89,14 @@ def make_gguf():
         ("output_norm.weight", "model.norm.weight", Quant.F32, 0),
         ("output.weight", "lm_head.weight", Quant.Q8_0, 0),
         ("blk.0.attn_norm.weight", layer + "input_layernorm.weight", Quant.F32, 0),
-        ("blk.0.attn_q.weight", layer + "self_attn.q_proj.weight", Quant.Q4_1, heads),
-        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", Quant.Q5_K, kv_heads),
-        ("blk.0.attn_v.weight", layer + "self_attn.v_proj.weight", Quant.Q6_K, 0),
+        ("blk.0.attn_q.weight", layer + "self_attn.q_proj.weight", formats[0], heads),
+        ("blk.0.attn_k.weight", layer + "self_attn.k_proj.weight", formats[1], kv_heads),
+        ("blk.0.attn_v.weight", layer + "self_attn.v_proj.weight", formats[2], 0),
         ("blk.0.attn_output.weight", layer + "self_attn.o_proj.weight", Quant.BF16, 0),
         ("blk.0.ffn_norm.weight", layer + "post_attention_layernorm.weight", Quant.F32, 0),
-        ("blk.0.ffn_gate.weight", layer + "mlp.gate_proj.weight", Quant.Q4_K, 0),
-        ("blk.0.ffn_up.weight", layer + "mlp.up_proj.weight", Quant.Q4_K, 0),
-        ("blk.0.ffn_down.weight", layer + "mlp.down_proj.weight", Quant.Q4_0, 0),
+        ("blk.0.ffn_gate.weight", layer + "mlp.gate_proj.weight", formats[3], 0),
+        ("blk.0.ffn_up.weight", layer + "mlp.up_proj.weight", formats[4], 0),
+        ("blk.0.ffn_down.weight", layer + "mlp.down_proj.weight", formats[5], 0),
     ]
     # llama.cpp's converter writes Llama 3 scaling as one divisor per frequency.
     plain = 10000.0 ** -(np.arange(0, head_dim, 2) / head_dim)
@@ -98,8 +104,8 @@ def make_gguf():
     writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32), raw_dtype=Quant.F32)
     for gguf_name, name, quant, permuted_heads in tensors:
         shape = tuple(state[name].shape)
-        if quant in (Quant.Q4_K, Quant.Q5_K, Quant.Q6_K):
-            data = random_k_blocks(shape, quant, rng)
+        if quant in RANDOM_BLOCKS:
+            data = random_blocks(shape, quant, rng)
         else:
             values = rng.standard_normal(shape).astype(np.float32)
             values = 1 + 0.2 * values if len(shape) == 1 else values * 1.6 / math.sqrt(shape[1])
@@ -124,6 +130,12 @@ def make_gguf():
                         for _, name, _, _ in tensors}
     write_golden(folder, value)
 
+
+# Together every tensor type that is read.
+GGUF_FORMATS = {
+    "gguf": (Quant.Q4_1, Quant.Q5_K, Quant.Q6_K, Quant.Q4_K, Quant.Q4_K, Quant.Q4_0),
+    "gguf-iq4": (Quant.IQ4_NL, Quant.IQ4_XS, Quant.IQ4_XS, Quant.IQ4_XS, Quant.IQ4_XS, Quant.IQ4_NL),
+}
 
 # name -> (model_type, config keys beside BASE, architecture of the GGUF file). GGUF has no field for
 # Gemma's query scale (it is the head dim) nor for which layers slide (a fixed pattern).
@@ -320,7 +332,8 @@ def make_gguf_family(name):
 
 
 def main():
-    makers = {**{name: make_gguf_family for name in GGUF_FAMILIES}, "gguf": lambda _: make_gguf()}
+    makers = {**dict.fromkeys(GGUF_FAMILIES, make_gguf_family),
+              **dict.fromkeys(GGUF_FORMATS, lambda name: make_gguf(name, GGUF_FORMATS[name]))}
     for name in sys.argv[1:] or [*makers]:
         makers[name](name)
         show_sizes(name)

@@ -98,14 +98,14 @@ TEST(TaleGolden, TaleGdnHybrid) {
   expect_golden(shared_model("tale-gdn"), "torch_native");
 }
 
-// A Llama with every tensor type that GGUF files may hold here; q and k in llama.cpp's row order.
-class GgufGolden : public testing::Test {
+// Llamas with every tensor type that GGUF files may hold here; q and k in llama.cpp's row order.
+class GgufGolden : public testing::TestWithParam<const char*> {
  protected:
-  const std::string folder_ = "tests/golden/families/gguf";
+  const std::string folder_ = std::string("tests/golden/families/") + GetParam();
   const json golden_ = read_json(folder_ + "/golden.json");
 };
 
-TEST_F(GgufGolden, TensorsDequantiseToTheSameValues) {
+TEST_P(GgufGolden, TensorsDequantiseToTheSameValues) {
   auto bundle = open_model_bundle(folder_, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
   ASSERT_TRUE(bundle.ok()) << bundle.status().message();
   const int64_t hidden = 256, ffn = 128, q = 64, kv = 32, vocab = 64;
@@ -138,7 +138,7 @@ TEST_F(GgufGolden, TensorsDequantiseToTheSameValues) {
   }
 }
 
-TEST_F(GgufGolden, LogitsAndGreedyIdsAreTheSame) {
+TEST_P(GgufGolden, LogitsAndGreedyIdsAreTheSame) {
   auto run = open_or_fail(folder_ + "/model.gguf");
   ASSERT_NE(run, nullptr);
   auto ids = golden_.at("input_ids").get<std::vector<int32_t>>();
@@ -160,7 +160,7 @@ TEST_F(GgufGolden, LogitsAndGreedyIdsAreTheSame) {
   EXPECT_LE(worst, 2e-4);
 }
 
-TEST_F(GgufGolden, TokenizerAndTemplateComeWithTheFile) {
+TEST_P(GgufGolden, TokenizerAndTemplateComeWithTheFile) {
   auto bundle = open_model_bundle(folder_ + "/model.gguf", {});
   ASSERT_TRUE(bundle.ok()) << bundle.status().message();
   ASSERT_NE(bundle->tokenizer, nullptr);
@@ -168,6 +168,9 @@ TEST_F(GgufGolden, TokenizerAndTemplateComeWithTheFile) {
   EXPECT_EQ(bundle->chat_template, "{{ messages[0]['content'] }}");
   EXPECT_EQ(bundle->eos_token_ids, std::vector<int32_t>{1});
 }
+
+INSTANTIATE_TEST_SUITE_P(All, GgufGolden, testing::Values("gguf", "gguf-iq4"),
+                         [](const auto& info) { return std::string(info.param) == "gguf" ? "most" : "iq4"; });
 
 }  // namespace
 }  // namespace warpweave
