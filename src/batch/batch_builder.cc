@@ -59,7 +59,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   if (any_adapter) batch_.adapters = adapters_;
   batch_.page_table = groups_[0].page_table;
   batch_.page_table_stride = page_table_stride_;
-  if (any_tree) build_tree_mask(proposals);
+  if (any_tree) build_tree(proposals);
   if (cache_.num_groups > 1) {
     group_arrays_.clear();
     for (const Group& group : groups_) group_arrays_.push_back({group.kv_slots, group.page_table});
@@ -117,13 +117,15 @@ void BatchBuilder::mark_second_texts(std::span<const int> begins) {
 }
 
 // A node sees itself and its ancestors.
-void BatchBuilder::build_tree_mask(std::span<const Proposal> proposals) {
+void BatchBuilder::build_tree(std::span<const Proposal> proposals) {
   const int words = (batch_.max_q_len + 31) / 32;
   tree_mask_.assign(static_cast<size_t>(batch_.num_tokens) * words, 0);
+  tree_parents_.assign(static_cast<size_t>(batch_.num_tokens), -1);
   for (int r = 0; r < batch_.num_reqs; ++r) {
     const Proposal& proposal = proposal_of(proposals, r);
     uint32_t* mask = tree_mask_.data() + static_cast<size_t>(q_indptr_[r]) * words;
     for (int node = 0; node <= proposal.size(); ++node, mask += words) {
+      if (node > 0) tree_parents_[q_indptr_[r] + node] = proposal.parent(node);
       for (int seen = node;; seen = proposal.parent(seen)) {
         mask[seen / 32] |= 1u << (seen % 32);
         if (seen == 0) break;
@@ -132,6 +134,7 @@ void BatchBuilder::build_tree_mask(std::span<const Proposal> proposals) {
   }
   batch_.tree_mask = tree_mask_;
   batch_.tree_mask_words = words;
+  batch_.tree_parents = tree_parents_;
 }
 
 void BatchBuilder::reserve_page_table(const Step& step) {
@@ -175,7 +178,8 @@ void BatchBuilder::replace_proposals(std::span<const Proposal> proposals) {
   }
   batch_.tree_mask = {};
   batch_.tree_mask_words = 0;
-  if (any_tree) build_tree_mask(proposals);
+  batch_.tree_parents = {};
+  if (any_tree) build_tree(proposals);
 }
 
 void BatchBuilder::patch_futures(std::span<const int32_t> sampled) {

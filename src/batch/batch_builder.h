@@ -80,7 +80,7 @@ class BatchBuilder {
   void copy_page_table_row(int index, const StepRow& row);
   void append_tokens(const StepRow& row, const Proposal& proposal);
   void append_slots(const StepRow& row, int num_tokens);
-  void build_tree_mask(std::span<const Proposal> proposals);
+  void build_tree(std::span<const Proposal> proposals);
 
   const BatchCache cache_;
   ForwardBatch batch_;
@@ -90,6 +90,7 @@ class BatchBuilder {
   std::vector<int32_t> sample_rows_;
   std::vector<FutureToken> futures_;
   std::vector<uint32_t> tree_mask_;
+  std::vector<int32_t> tree_parents_;
   std::vector<int32_t> state_slots_;
   std::vector<const LoraAdapter*> adapters_;
   std::vector<uint8_t> token_types_;

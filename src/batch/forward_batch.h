@@ -85,6 +85,8 @@ struct ForwardBatch {
   // decides.
   std::span<const uint32_t> tree_mask;
   int tree_mask_words = 0;                 // >= ceil(max_q_len / 32)
+  // With a tree_mask: [num_tokens] the row that each row follows, counted from its request's first; -1: that first row.
+  std::span<const int32_t> tree_parents;
 
   // False: bidirectional attention (encoders, vision towers, cross attention). Every row then sees all
   // kv_lens tokens of its request, which may have more rows than tokens; a layer's window bounds the

@@ -125,7 +125,7 @@ void DeviceWorker::run(DeviceStep& step) {
   step.sampled_ids.resize(step.sampled.size());
   std::transform(step.sampled.begin(), step.sampled.end(), step.sampled_ids.begin(),
                  [](const SampledRow& row) { return row.token_id; });
-  if (!step.sampled_begin.empty()) move_accepted(step);
+  if (!step.sampled_begin.empty()) step.status = keep_accepted(step);
   if (step.status.ok() && parts_.drafter != nullptr) step.status = observe(step);
   last_sampled_ = step.sampled_ids;
   step.device_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
@@ -182,9 +182,13 @@ void DeviceWorker::take_logits(DeviceStep& step) {
   }
 }
 
-// The K/V of accepted nodes of a tree goes to where the next tokens expect it.
-void DeviceWorker::move_accepted(const DeviceStep& step) {
+// The K/V of accepted nodes of a tree goes to where the next tokens expect it, and recurrent states behind them.
+Status DeviceWorker::keep_accepted(const DeviceStep& step) {
   walk_.each_move(step.builder, [&](int32_t from, int32_t to) { parts_.cache->copy_tokens(from, to, 1); });
+  if (parts_.recurrent == nullptr) return {};
+  accepted_.clear();
+  for (const int slot : step.sample_slots) accepted_.push_back(walk_.nodes(slot).back());
+  return parts_.model->commit_states(accepted_, *parts_.recurrent, *parts_.team);
 }
 
 void DeviceWorker::sample_block(int first_row, int rows, DeviceStep& step) {

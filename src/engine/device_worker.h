@@ -54,7 +54,7 @@ class DeviceWorker : public DeviceRunner {
   void take_states(DeviceStep& step);
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);
-  void move_accepted(const DeviceStep& step);
+  Status keep_accepted(const DeviceStep& step);
   Status draft(DeviceStep& step);
   Status observe(const DeviceStep& step);
   void compute_input_logprobs(int first_row, int rows, DeviceStep& step);
@@ -69,6 +69,7 @@ class DeviceWorker : public DeviceRunner {
   std::vector<SampleRow> block_rows_;
   std::vector<SampledRow> block_sampled_;
   std::vector<ObservedRow> observed_;
+  std::vector<int32_t> accepted_;      // by request of a step with proposals: the last accepted node
   std::vector<int32_t> last_sampled_;  // of the step before, for its successor's unknown tokens
   SteadyClock::time_point forward_end_{};
   bool last_failed_ = false;           // the step before left no last_sampled_

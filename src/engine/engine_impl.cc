@@ -145,8 +145,14 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
 }
 
 LinearAttnNames linear_attn_names(const ServePlan& plan) {
-  return {.prefill = plan.attention.linear.prefill, .decode = plan.attention.linear.decode, .verify = {},
-          .verify_trees = false};
+  const Resolved& chosen = plan.attention;
+  LinearAttnNames names = {.prefill = chosen.linear.prefill, .decode = chosen.linear.decode, .verify = chosen.linear_verify,
+                           .verify_trees = chosen.speculation.topk > 1};
+  if (names.verify.empty() && plan.scheduler.max_proposals > 0) {  // of a proposer that no algorithm stands behind
+    names.verify = names.decode;
+    names.verify_trees = true;
+  }
+  return names;
 }
 
 Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes) {

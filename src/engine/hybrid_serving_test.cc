@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kModel = "tests/golden/families/qwen3-next";
 constexpr int kInterval = 16;
 constexpr int kContext = 128;
+constexpr int kMostAccepted = 12;  // tokens of a step with drafts
 
 Result<ServedModel> try_serve(ServerArgs args, const std::string& path = kModel) {
   serve_on_test_device(args);
@@ -151,6 +152,50 @@ TEST_P(HybridServing, AbortedRequestsLeaveTheirSlots) {
   EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
 }
 
+#ifndef WW_TEST_ON_GPU
+// States go on along what was accepted; checkpoints are those of the steps' beginnings.
+TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(11 + 9 * i, i));
+  auto plain = serve(args_without_cache());
+  const auto expected = ask(plain, prompts, 40);
+  std::vector<Ids> turns;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    turns.push_back(joined(joined(prompts[i], expected[i].ids), some_ids(3, 50 + static_cast<int>(i))));
+  }
+  const auto expected_turns = ask(plain, turns, 8);
+  for (const std::string algorithm : {"NGRAM", "STANDALONE"}) {
+    ServerArgs speculating = args();
+    speculating.speculative_algorithm = algorithm;
+    speculating.speculative_eagle_topk = GetParam().overlap ? 4 : 1;
+    if (algorithm == "STANDALONE") speculating.speculative_draft_model_path = "tests/golden/families/llama";
+    auto served = serve(speculating);
+    EXPECT_EQ(ask(served, prompts, 40), expected) << algorithm;
+    const auto now = ask(served, turns, 8);
+    EXPECT_EQ(now, expected_turns) << algorithm;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const int known = static_cast<int>(prompts[i].size()) + 39;
+      EXPECT_GT(now[i].cached_tokens, known - kInterval - kMostAccepted) << algorithm << " " << i;
+      EXPECT_LE(now[i].cached_tokens, known) << algorithm << " " << i;
+    }
+    EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+    EXPECT_GT(served.engine->stats().speculation->draft_tokens, 50u) << algorithm;
+    if (algorithm == "NGRAM") {
+      EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 5u);
+    }
+    // And from too few pages and slots.
+    speculating.max_total_tokens = 224;
+    speculating.schedule_conservativeness = 0.05;
+    speculating.max_running_requests = 4;
+    speculating.max_mamba_cache_size = 6;
+    auto small = serve(speculating);
+    EXPECT_EQ(ask(small, prompts, 40), expected) << algorithm;
+    EXPECT_EQ(ask(small, turns, 8), expected_turns) << algorithm;
+    EXPECT_TRUE(small.engine->audit().ok()) << small.engine->audit().message();
+  }
+}
+#endif
+
 INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                          testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
                                          Setting{16, false, true}, Setting{4, false, false}, Setting{32, true, true}));
@@ -220,6 +265,10 @@ TEST_F(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
   ServerArgs kernels;
   kernels.linear_attn_backend = "flashinfer";
   EXPECT_EQ(refused(kernels), "--linear-attn-backend");
+  ServerArgs drafts;
+  drafts.speculative_algorithm = "NGRAM";
+  drafts.speculative_num_draft_tokens = 65;
+  EXPECT_EQ(refused(drafts), "--speculative-num-draft-tokens");
 }
 #endif
 

@@ -1,42 +1,12 @@
 // Steps of many tokens: a proposer that is right by dice changes how many steps an answer takes, never its text.
 #include <gtest/gtest.h>
 
-#include <map>
-#include <random>
-
 #include "engine/testing/asking.h"
+#include "engine/testing/dice_proposer.h"
 #include "engine/testing/serving_device.h"
 
 namespace warpweave {
 namespace {
-
-// Knows how each prompt goes on, and says so as often as the dice allow; else it says anything.
-class DiceProposer : public Proposer {
- public:
-  std::map<Ids, Ids> known;
-  int right_percent = 60;
-  bool trees = false;
-  int vocab_size = 90;
-  int64_t proposed = 0;
-
-  void propose(const ProposalCall& call, Proposal& out) override {
-    const Ids prompt(call.input_ids.begin(), call.input_ids.end());
-    const auto found = known.find(prompt);
-    const Ids answer = found == known.end() ? Ids() : found->second;
-    const int count = static_cast<int>(rng_() % (call.max_tokens + 1));
-    for (int node = 1; node <= count; ++node) {
-      const int parent = trees ? static_cast<int>(rng_() % node) : node - 1;
-      const size_t place = call.output_ids.size() + (parent > 0 ? out.depth(parent) : 0);
-      const bool right = place < answer.size() && static_cast<int>(rng_() % 100) < right_percent;
-      out.tokens.push_back(right ? answer[place] : static_cast<int32_t>(1 + rng_() % vocab_size));
-      if (trees) out.parents.push_back(parent);
-    }
-    proposed += count;
-  }
-
- private:
-  std::mt19937 rng_{7};
-};
 
 struct Setting {
   const char* family;
@@ -139,6 +109,13 @@ INSTANTIATE_TEST_SUITE_P(Models, ProposalServing,
                                          Setting{"qwen3", 4, false, false, 5}, Setting{"gemma3", 4, true, true, 6},
                                          Setting{"mistral", 3, true, false, 4}, Setting{"gpt-oss", 1, false, true, 5},
                                          Setting{"qwen3-moe", 8, true, true, 40}));
+
+#ifndef WW_TEST_ON_GPU
+// With recurrent layers, whose states go on along what was accepted.
+INSTANTIATE_TEST_SUITE_P(Hybrid, ProposalServing,
+                         testing::Values(Setting{"qwen3-next", 1, true, false, 3}, Setting{"qwen3-next", 16, true, true, 7},
+                                         Setting{"qwen3_5", 4, false, true, 40}, Setting{"qwen3_5-moe", 8, true, false, 5}));
+#endif
 
 }  // namespace
 }  // namespace warpweave

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "linear/linear_attn.h"
 #include "spec/ngram_proposer.h"
 
 namespace warpweave {
@@ -88,7 +89,7 @@ Status check_ngram(const ServerArgs& args) {
 
 }  // namespace
 
-Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
+Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool gpu) {
   if (args.speculative_algorithm != "NGRAM") WW_RETURN_IF_ERROR(check_ngram_flags_unset(args));
   if (args.speculative_algorithm.empty() || args.speculative_algorithm == "NGRAM") {
     WW_RETURN_IF_ERROR(check_draft_flags_unset(args));
@@ -104,10 +105,10 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
         fmt::format("--speculative-algorithm {}: such heads are not served yet; EAGLE, STANDALONE and NGRAM are",
                     args.speculative_algorithm), "--speculative-algorithm");
   }
-  if (model.linear) {
+  if (gpu && model.linear) {
     return Status::unsupported(
-        fmt::format("--speculative-algorithm {}: the states of recurrent layers ({}) cannot go back behind rejected "
-                    "tokens yet; leave it out", args.speculative_algorithm, model.architecture),
+        fmt::format("--speculative-algorithm {}: on GPUs the states of recurrent layers ({}) do not go on along accepted "
+                    "tokens yet; leave it out, or add --device cpu", args.speculative_algorithm, model.architecture),
         "--speculative-algorithm");
   }
   if (!drafts) return check_ngram(args);
@@ -115,6 +116,13 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
   return Status::invalid_argument(
       fmt::format("--speculative-algorithm {} needs --speculative-draft-model-path FOLDER", args.speculative_algorithm),
       "--speculative-draft-model-path");
+}
+
+Status check_draft_tokens(const Speculation& speculation, const ModelConfig& model) {
+  if (!model.linear || speculation.num_draft_tokens <= kLinearAttnMaxVerifyNodes) return {};
+  return Status::unsupported(
+      fmt::format("--speculative-num-draft-tokens {}: recurrent layers check {} tokens of a request at once; lower it",
+                  speculation.num_draft_tokens, kLinearAttnMaxVerifyNodes), "--speculative-num-draft-tokens");
 }
 
 int max_proposals(const Speculation& speculation) {

@@ -54,7 +54,9 @@ std::unique_ptr<Mixer> DecoderModel::make(const LatentWeights& weights, const La
 }
 std::unique_ptr<Mixer> DecoderModel::make(const GdnWeights& weights, const LayerPlan&) {
   if (gdn_layer_ == nullptr) gdn_layer_ = &weights.layer;
-  return std::make_unique<GdnMixer>(weights, gdn_layers_++, gdn_workspace_);
+  auto mixer = std::make_unique<GdnMixer>(weights, static_cast<int>(gdn_mixers_.size()), gdn_workspace_);
+  gdn_mixers_.push_back(mixer.get());
+  return mixer;
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
   return std::make_unique<DenseFeedForward>(weights, spec_.activation, glu_workspace_);
@@ -147,6 +149,12 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
   hidden_.resize(batch.num_tokens * cols);
   x_.normed_into(weights_.final_norm, hidden_.data());
   x_.keep(batch.logits_rows);
+  return {};
+}
+
+Status DecoderModel::commit_states(std::span<const int32_t> accepted, HostRecurrent& recurrent, ThreadTeam& team) {
+  gdn_workspace_.start_commit(accepted);
+  for (GdnMixer* const mixer : gdn_mixers_) WW_RETURN_IF_ERROR(mixer->commit(recurrent, team));
   return {};
 }
 

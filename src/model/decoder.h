@@ -63,6 +63,10 @@ class DecoderModel {
   // batch's state_slots; null where there are none.
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                  HostRecurrent* recurrent = nullptr);
+  // A forward of ForwardMode::target_verify leaves the states of recurrent layers as they were; this moves them along each
+  // request's accepted nodes, up to row accepted[request] of its own. After it, before the next forward, while its batch
+  // is as it was. Does nothing where there are no such layers.
+  Status commit_states(std::span<const int32_t> accepted, HostRecurrent& recurrent, ThreadTeam& team);
   // For the next forward: what stands in place of the embeddings of some rows. `rows` outlives it.
   void bring_inputs(std::span<const InputRows> rows) { inputs_ = rows; }
   // The same from rows [num_tokens, hidden] in place of the embeddings of input_ids.
@@ -118,7 +122,7 @@ class DecoderModel {
   LatentWorkspace latent_workspace_;
   GdnWorkspace gdn_workspace_;
   const GdnLayerWeights* gdn_layer_ = nullptr;  // of the first gated delta net; all are alike
-  int gdn_layers_ = 0;
+  std::vector<GdnMixer*> gdn_mixers_;           // of layers_
   std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;

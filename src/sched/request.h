@@ -42,6 +42,7 @@ struct Scheduler::Request {
   };
   int32_t state_slot = kNoStateSlot;
   int branch_at = 0;                // where its prompt leaves what was cached, if no checkpoint was there
+  int state_saved_at = 0;           // tokens before its newest checkpoint
   std::vector<SavedState> saved_states;  // checkpoints that are not in the tree yet
 
   uint64_t last_step = 0;           // number of the newest step with a row of it

@@ -30,9 +30,9 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
   WW_RETURN_IF_ERROR(at_least(config.max_adapters, 1, "--max-loras-per-batch"));
   if (config.state_slots > 0 &&
-      (config.max_proposals > 0 || config.state_interval < 1 || config.state_request_slots > config.state_slots ||
+      (config.state_interval < 1 || config.state_request_slots > config.state_slots ||
        config.state_request_slots < config.max_running_requests)) {
-    return Status::internal("states need a slot for every running request, an interval, and no proposals");
+    return Status::internal("states need a slot for every running request, and an interval");
   }
   if (config.max_proposals < 0) return Status::internal("max_proposals must be at least 0");
   if (config.cache_groups.empty() || config.cache_groups.size() > kMaxCacheGroups) {
@@ -292,7 +292,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   request.last_step = step.number;
   ++request.uncommitted_steps;
   step.num_tokens += num_tokens;
-  if (states_) save_state(request, step);
+  if (states_) save_state(request, step.rows.back(), step);
 }
 
 void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens) {

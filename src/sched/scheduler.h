@@ -36,7 +36,8 @@
 //
 // States (kv/state_pool.h): with state_slots a request has a slot with the state of its recurrent layers. It begins at
 // zero, or as a copy of the checkpoint at which its cached prefix ends. Checkpoints are copied off at ends of prompts,
-// where cached prefixes part, and every state_interval tokens; prefill rows end there.
+// where cached prefixes part, and every state_interval tokens; prefill rows end there. A decode row with room for
+// proposals may pass such a place, so the state before it is copied where one was passed since the last checkpoint.
 //
 // Proposals (batch/proposal.h): with max_proposals a decode row has room for tokens that are proposed to follow its
 // own; the step computes all of them, and commit() takes as many tokens as were found right, and one more. How many
@@ -338,7 +339,7 @@ class Scheduler {
   bool can_take_state() const { return !states_ || states_->num_free() > 0; }
   void take_state(Request& request, const RadixTree::Match& match, Step& step);
   int state_stop(const Request& request, int end) const;
-  void save_state(Request& request, Step& step);
+  void save_state(Request& request, const StepRow& row, Step& step);
   void hang_up_states(Request& request, int tokens);
   void release_state(Request& request);
   Status audit_states() const;

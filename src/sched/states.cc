@@ -13,6 +13,7 @@ void Scheduler::take_state(Request& request, const RadixTree::Match& match, Step
   request.state_slot = states_->alloc(StateSlotUse::request);
   assert(request.state_slot != kNoStateSlot);
   request.branch_at = match.kv_tokens > match.tokens() ? match.kv_tokens : 0;
+  request.state_saved_at = match.tokens();
   if (match.state_slot == kNoStateSlot) return;
   step.state_loads.push_back({match.state_slot, request.state_slot});
   deferred_states_.push_back({step.number, match.state_slot});
@@ -25,17 +26,21 @@ int Scheduler::state_stop(const Request& request, int end) const {
   return config_.disable_radix_cache ? end : std::min(end, next);
 }
 
-// After the request's newest row, in the step that computes it.
-void Scheduler::save_state(Request& request, Step& step) {
-  const int position = request.scheduled;
-  const bool wanted = position == request.prefill_len || position == request.branch_at ||
-                      position % config_.state_interval == 0;
-  if (!wanted || config_.disable_radix_cache) return;
+// Around the request's newest row, in the step that computes it.
+void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
+  if (config_.disable_radix_cache) return;
+  const int interval = config_.state_interval;
+  const bool before = !row.prefill && config_.max_proposals > 0;  // where it ends is not known yet
+  const int position = before ? row.start : request.scheduled;
+  const bool wanted = before ? position / interval > request.state_saved_at / interval
+                             : position == request.prefill_len || position == request.branch_at || position % interval == 0;
+  if (!wanted) return;
   std::optional<StateCopy> copy = states_->fork(request.state_slot, StateSlotUse::checkpoint);
   if (!copy && tree_.evict_checkpoint()) copy = states_->fork(request.state_slot, StateSlotUse::checkpoint);
   if (!copy) return;
-  step.state_saves.push_back(*copy);
+  (before ? step.state_loads : step.state_saves).push_back(*copy);
   request.saved_states.push_back({position, copy->to});
+  request.state_saved_at = position;
 }
 
 // The first `tokens` tokens are in the tree now, and with them the checkpoints up to there.

@@ -1,8 +1,12 @@
 # Planted bugs in speculation: each mutant is a copy of one source file with one change, linked in front of the library;
-# its test passes when planted_bug_check finds other texts, or fewer right guesses.
+# its test passes when planted_bug_check finds other texts, or fewer right guesses. An argument more names other checks.
 function(spec_mutant NAME FILE FROM TO)
   ww_mutated_copy(mutated ${NAME} ${FILE} "${FROM}" "${TO}")
-  add_executable(spec_mutant_${NAME} ${mutated} $<TARGET_OBJECTS:planted_bug_objects>)
+  set(check planted_bug_objects)
+  if(ARGC GREATER 4)
+    set(check ${ARGV4})
+  endif()
+  add_executable(spec_mutant_${NAME} ${mutated} $<TARGET_OBJECTS:${check}>)
   target_compile_options(spec_mutant_${NAME} PRIVATE -O1)
   target_link_libraries(spec_mutant_${NAME} PRIVATE ww_engine GTest::gtest)
   add_test(NAME spec_mutant_${NAME} COMMAND spec_mutant_${NAME} --expect-failure WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -14,6 +18,11 @@ target_link_libraries(planted_bug_objects PUBLIC ww_engine GTest::gtest)
 add_executable(planted_bug_check $<TARGET_OBJECTS:planted_bug_objects>)
 target_link_libraries(planted_bug_check PRIVATE ww_engine GTest::gtest)
 add_test(NAME planted_bug_check COMMAND planted_bug_check WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_library(state_bug_objects OBJECT state_bug_check.cc)
+target_link_libraries(state_bug_objects PUBLIC ww_engine GTest::gtest)
+add_executable(state_bug_check $<TARGET_OBJECTS:state_bug_objects>)
+target_link_libraries(state_bug_check PRIVATE ww_engine GTest::gtest)
+add_test(NAME state_bug_check COMMAND state_bug_check WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # What the target sees.
 spec_mutant(sibling_is_seen batch/batch_builder.cc
@@ -59,3 +68,31 @@ spec_mutant(first_guesses_of_another_request spec/drafter.cc
     own]]
   [[choices.subspan(0, options_.topk);
     own]])
+# What recurrent layers keep.
+spec_mutant(states_stay engine/device_worker.cc
+  [[return parts_.model->commit_states(accepted_, *parts_.recurrent, *parts_.team);]]
+  [[return {};]] state_bug_objects)
+spec_mutant(states_go_to_the_first_node engine/device_worker.cc
+  [[walk_.nodes(slot).back()]]
+  [[walk_.nodes(slot).front()]] state_bug_objects)
+spec_mutant(states_go_one_node_too_far engine/device_worker.cc
+  [[walk_.nodes(slot).back()]]
+  [[walk_.nodes(slot).back() + (walk_.nodes(slot).back() < 2 ? 1 : 0)]] state_bug_objects)
+spec_mutant(states_of_requests_are_swapped engine/device_worker.cc
+  [[return parts_.model->commit_states(]]
+  [[std::reverse(accepted_.begin(), accepted_.end()); return parts_.model->commit_states(]] state_bug_objects)
+spec_mutant(checking_moves_states model/layers/gdn_mixer.cc
+  [[if (keeps_rows_) phase_ = LinearAttnPhase::target_verify;]]
+  [[]] state_bug_objects)
+spec_mutant(states_take_trees_for_chains model/layers/gdn_mixer.cc
+  [[batch_.parents = batch.tree_parents.data();]]
+  [[batch_.parents = nullptr;]] state_bug_objects)
+spec_mutant(states_read_rows_of_the_last_layer model/layers/gdn_mixer.cc
+  [[gdn.rows = w_.rows_of(state_layer_);]]
+  [[gdn.rows = w_.rows_of(0);]] state_bug_objects)
+spec_mutant(checkpoint_after_the_step sched/states.cc
+  [[(before ? step.state_loads : step.state_saves)]]
+  [[step.state_saves]] state_bug_objects)
+spec_mutant(checkpoint_of_another_position sched/states.cc
+  [[before ? row.start : request.scheduled]]
+  [[request.scheduled]] state_bug_objects)

@@ -19,15 +19,14 @@ std::byte* aligned(std::byte* data) {
 }  // namespace
 
 Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& layer, HostRecurrent& recurrent) {
-  if (batch.mode == ForwardMode::target_verify) {
-    return Status::unsupported("proposed tokens are not verified yet in models with recurrent layers");
-  }
   initial_slots_.assign(batch.state_slots.begin(), batch.state_slots.end());
   for (int r = 0; r < batch.num_reqs; ++r) {
     if (batch.q_len(r) > 0 && batch.positions[batch.q_indptr[r]] == 0) initial_slots_[r] = kNoStateSlot;
   }
   const bool steps = batch.mode == ForwardMode::decode;  // one row each
+  keeps_rows_ = batch.mode == ForwardMode::target_verify;
   phase_ = steps ? LinearAttnPhase::decode : LinearAttnPhase::extend;
+  if (keeps_rows_) phase_ = LinearAttnPhase::target_verify;
   batch_ = {};
   batch_.num_requests = batch.num_reqs;
   batch_.num_tokens = batch.num_tokens;
@@ -35,7 +34,9 @@ Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& lay
   batch_.q_indptr = steps ? nullptr : batch.q_indptr.data();
   batch_.slots = batch.state_slots.data();
   batch_.initial_slots = initial_slots_.data();
-  grow(rows_, batch.num_tokens * layer.row_width());
+  if (keeps_rows_ && !batch.tree_parents.empty()) batch_.parents = batch.tree_parents.data();
+  layer_rows_ = batch.num_tokens * layer.row_width();
+  grow(rows_, layer_rows_ * (keeps_rows_ ? recurrent.states.shape().num_layers : 1));
   grow(heads_, batch.num_tokens * layer.v_width());
   const size_t bytes = kWorkspaceAlignBytes + recurrent.kernels.workspace_bytes(
       layer.shape, {.max_requests = batch.num_reqs, .max_tokens = batch.num_tokens, .conv_width = layer.conv_width});
@@ -44,23 +45,38 @@ Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& lay
   return {};
 }
 
-Status GdnMixer::forward(const LayerCall& call) {
+void GdnWorkspace::start_commit(std::span<const int32_t> accepted) {
+  phase_ = LinearAttnPhase::commit;
+  batch_.accepted = accepted.data();
+}
+
+GdnLayerCall GdnMixer::layer_call(HostRecurrent& recurrent) const {
   const GdnLayerWeights& layer = weights_.layer;
-  const StateLayerView state = call.recurrent->states.recurrent(state_layer_);
-  const StateLayerView conv = call.recurrent->states.conv(state_layer_);
+  const StateLayerView state = recurrent.states.recurrent(state_layer_);
+  const StateLayerView conv = recurrent.states.conv(state_layer_);
   std::byte* const memory = aligned(w_.memory_.data());
   GdnLayerCall gdn;
   gdn.phase = w_.phase_;
   gdn.batch = &w_.batch_;
-  gdn.x = call.x.normed(weights_.norms.in, layer.in);
   gdn.state = {state.data, state.dtype, state.slot_stride, int64_t{layer.shape.v_dim} * layer.shape.k_dim};
   gdn.conv_state = conv.data;
   gdn.conv_state_dtype = conv.dtype;
   gdn.conv_slot_stride = conv.slot_stride;
-  gdn.rows = w_.rows_.data();
+  gdn.rows = w_.rows_of(state_layer_);
   gdn.heads = w_.heads_.data();
   gdn.workspace = memory;
   gdn.workspace_bytes = w_.memory_.size() - (memory - w_.memory_.data());
+  return gdn;
+}
+
+Status GdnMixer::commit(HostRecurrent& recurrent, ThreadTeam& team) {
+  return run_gdn_heads(weights_.layer, layer_call(recurrent), recurrent.kernels, team);
+}
+
+Status GdnMixer::forward(const LayerCall& call) {
+  const GdnLayerWeights& layer = weights_.layer;
+  GdnLayerCall gdn = layer_call(*call.recurrent);
+  gdn.x = call.x.normed(weights_.norms.in, layer.in);
   WW_RETURN_IF_ERROR(run_gdn_heads(layer, gdn, call.recurrent->kernels, call.x.team()));
   if (call.last_mixer) {
     const std::span<const int32_t> wanted = call.batch.logits_rows;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/layers/on_host.h"
@@ -16,13 +17,21 @@ class GdnWorkspace {
   // Once for each forward of a model with such layers, before its first layer: who reads and writes which state.
   // `resource_exhausted`: no memory.
   Status start(const ForwardBatch& batch, const GdnLayerWeights& layer, HostRecurrent& recurrent);
+  // Once after a forward of ForwardMode::target_verify, before its layers' commit(). Accepted: [requests] the last node
+  // of each, as a row of its own. `accepted` outlives them.
+  void start_commit(std::span<const int32_t> accepted);
 
  private:
   friend class GdnMixer;
+  float* rows_of(int state_layer) { return rows_.data() + (keeps_rows_ ? state_layer * layer_rows_ : 0); }
+
   LinearAttnBatch batch_;
   LinearAttnPhase phase_ = LinearAttnPhase::extend;
   std::vector<int32_t> initial_slots_;  // [requests] -1: from nothing
-  std::vector<float> rows_;             // [rows, row_width]
+  // [rows, row_width]; of a forward that is to be committed [layers, rows, row_width], for all are read again then.
+  std::vector<float> rows_;
+  int64_t layer_rows_ = 0;              // values of one layer
+  bool keeps_rows_ = false;
   std::vector<float> heads_;            // [rows, v_width]
   AlignedBuffer memory_;                // of the kernels
 };
@@ -34,8 +43,12 @@ class GdnMixer final : public Mixer {
       : weights_(weights), state_layer_(state_layer), w_(workspace) {}
   std::string_view name() const override { return "gated delta net"; }
   Status forward(const LayerCall& call) override;
+  // After GdnWorkspace::start_commit(): the states that the forward left as they were go on along the accepted nodes.
+  Status commit(HostRecurrent& recurrent, ThreadTeam& team);
 
  private:
+  GdnLayerCall layer_call(HostRecurrent& recurrent) const;
+
   const GdnWeights& weights_;
   int state_layer_;
   GdnWorkspace& w_;
