@@ -17,19 +17,37 @@ constexpr const char* kPathFlag = "--speculative-draft-model-path";
 constexpr const char* kTokenMapFlag = "--speculative-token-map";
 constexpr size_t kMostTokenMapBytes = size_t{16} << 20;
 constexpr uint64_t kDummySeed = 1;  // other weights than the target's
-constexpr std::string_view kEagleHead = "LlamaForCausalLMEagle";
+constexpr const char* kAlgorithmFlag = "--speculative-algorithm";
+constexpr std::string_view kEagleHead = "LlamaForCausalLMEagle", kEagle3Head = "LlamaForCausalLMEagle3";
 
 Status refused(const std::string& why) { return Status::unsupported(fmt::format("{}: {}", kPathFlag, why), kPathFlag); }
 
-// The configuration and the weights of an EAGLE head.
-Status open_eagle(const ServerArgs& args, DraftPlan& plan) {
+Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
+  const ModelConfig& draft = plan.config;
+  if (draft.vocab_size != target.config.vocab_size) {
+    return refused(fmt::format("it has {} tokens and the model {}; drafts need the model's own vocabulary", draft.vocab_size,
+                               target.config.vocab_size));
+  }
+  if (!plan.options.eagle && draft.max_position_embeddings < target.context_len) {
+    return refused(fmt::format("it has {} positions, and {} are served; add --context-length {}", draft.max_position_embeddings,
+                               target.context_len, draft.max_position_embeddings));
+  }
+  if (plan.options.eagle && draft.hidden_size != target.config.hidden_size) {
+    return refused(fmt::format("the head reads hidden states of {} values, and the model's have {}", draft.hidden_size,
+                               target.config.hidden_size));
+  }
+  return {};
+}
+
+// The configuration and the weights of a head that has a folder of its own.
+Status open_head(const ServerArgs& args, std::string_view architecture, DraftPlan& plan) {
   const std::string& path = args.speculative_draft_model_path;
   if (!path_exists(path + "/config.json")) return Status::not_found(fmt::format("{} '{}': no config.json", kPathFlag, path), kPathFlag);
   WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(path + "/config.json"));
   WW_ASSIGN_OR_RETURN(plan.config, parse_config_json(text));
-  if (plan.config.architecture != kEagleHead) {
-    return refused(fmt::format("{} is no EAGLE head; --speculative-algorithm EAGLE runs {}, and STANDALONE any model with "
-                               "the target's vocabulary", plan.config.architecture, kEagleHead));
+  if (plan.config.architecture != architecture) {
+    return refused(fmt::format("{} is no such head; --speculative-algorithm EAGLE runs {}, EAGLE3 {}, and STANDALONE any model "
+                               "with the target's vocabulary", plan.config.architecture, kEagleHead, kEagle3Head));
   }
   if (plan.config.num_layers != 1) {
     return refused(fmt::format("the head has {} layers; heads of one layer are served", plan.config.num_layers));
@@ -41,6 +59,48 @@ Status open_eagle(const ServerArgs& args, DraftPlan& plan) {
     WW_ASSIGN_OR_RETURN(plan.weights, open_safetensors(path));
   }
   return {};
+}
+
+Status at_path(const Status& status) {
+  return Status(status.code(), fmt::format("{}: {}", kPathFlag, status.message()), kPathFlag);
+}
+
+// A head of its own vocabulary: `config` then says its size.
+Status open_eagle3(const ServerArgs& args, const DraftTarget& target, DraftPlan& plan) {
+  WW_RETURN_IF_ERROR(open_head(args, kEagle3Head, plan));
+  const Eagle3Config& head = *plan.config.eagle3;
+  auto layers = eagle3_target_layers(head, target.config.num_layers);
+  if (!layers.ok()) return at_path(layers.status());
+  plan.target_layers = *std::move(layers);
+  WW_RETURN_IF_ERROR(check_fit(plan, target));
+  if (head.draft_vocab_size > 0) plan.config.vocab_size = head.draft_vocab_size;
+  if (args.load_format == "dummy") return {};
+  auto tokens = eagle3_tokens(plan.config, *plan.weights, target.config.vocab_size);
+  if (!tokens.ok()) return at_path(tokens.status());
+  plan.tokens = *std::move(tokens);
+  if (plan.tokens.empty() && plan.config.vocab_size != target.config.vocab_size) {
+    return refused(fmt::format("the head guesses {} tokens, and its checkpoint has no d2t that says which of the model's {} "
+                               "they are", plan.config.vocab_size, target.config.vocab_size));
+  }
+  return {};
+}
+
+// The layers are in the model's own checkpoint, or in another one of its kind.
+Status open_nextn(const ServerArgs& args, const DraftTarget& target, DraftPlan& plan) {
+  ModelBundleOptions options = weight_options(args);
+  options.skip_tokenizer = true;
+  const std::string& own = args.speculative_draft_model_path;
+  const std::string& path = own.empty() ? target.path : own;
+  WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, options));
+  auto config = nextn_config(bundle.config, *bundle.weights);
+  if (!config.ok()) {
+    return Status::unsupported(fmt::format("{} {}: {}", kAlgorithmFlag, args.speculative_algorithm, config.status().message()),
+                               kAlgorithmFlag);
+  }
+  plan.config = *std::move(config);
+  plan.weights = std::move(bundle.weights);
+  if (plan.config.architecture == target.config.architecture) return {};
+  return refused(fmt::format("it is {}, and the model {}", plan.config.architecture, target.config.architecture));
 }
 
 Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
@@ -57,29 +117,12 @@ Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
   return {};
 }
 
-Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
-  const ModelConfig& draft = plan.config;
-  if (draft.vocab_size != target.config.vocab_size) {
-    return refused(fmt::format("it has {} tokens and the model {}; drafts need the model's own vocabulary", draft.vocab_size,
-                               target.config.vocab_size));
-  }
-  if (draft.max_position_embeddings < target.context_len) {
-    return refused(fmt::format("it has {} positions, and {} are served; add --context-length {}", draft.max_position_embeddings,
-                               target.context_len, draft.max_position_embeddings));
-  }
-  if (plan.options.eagle && draft.hidden_size != target.config.hidden_size) {
-    return refused(fmt::format("the head reads hidden states of {} values, and the model's have {}", draft.hidden_size,
-                               target.config.hidden_size));
-  }
-  return {};
-}
-
 Status read_token_map(const ServerArgs& args, const DraftTarget& target, DraftPlan& plan) {
   const std::string& path = args.speculative_token_map;
   if (path.empty()) return {};
-  if (!plan.options.eagle) {
-    return Status::unsupported(fmt::format("{}: EAGLE's head shares the model's vocabulary, of which a map takes a part; a "
-                                           "STANDALONE model has a head of its own; leave it out", kTokenMapFlag), kTokenMapFlag);
+  if (!plan.head || plan.head == DraftHeadKind::eagle3) {
+    return Status::unsupported(fmt::format("{}: heads of EAGLE and NEXTN share the model's vocabulary, of which a map takes a "
+                                           "part; EAGLE3 and STANDALONE have their own; leave it out", kTokenMapFlag), kTokenMapFlag);
   }
   auto bytes = read_text_file(path, kMostTokenMapBytes);
   if (!bytes.ok()) return Status(bytes.status().code(), fmt::format("{}: {}", kTokenMapFlag, bytes.status().message()), kTokenMapFlag);
@@ -88,7 +131,13 @@ Status read_token_map(const ServerArgs& args, const DraftTarget& target, DraftPl
 }
 
 // An EAGLE head's layer is Llama's.
-Status check_gpu_draft(const DraftPlan& plan) {
+Status check_gpu_draft(const ServerArgs& args, const DraftPlan& plan) {
+  if (plan.head && plan.head != DraftHeadKind::eagle) {
+    const bool own = plan.head == DraftHeadKind::nextn;
+    return Status::unsupported(fmt::format("{} {}: {} run on CPUs so far; add --device cpu", kAlgorithmFlag,
+                                           args.speculative_algorithm, own ? "a model's own layers for it" : "such heads"),
+                               kAlgorithmFlag);
+  }
   ModelConfig config = plan.config;
   if (plan.options.eagle) config.architecture = "LlamaForCausalLM";
   const Status fits = check_gpu_model(config);
@@ -122,19 +171,47 @@ AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target) {
   return flags;
 }
 
+std::optional<DraftHeadKind> head_kind(const ServerArgs& args) {
+  const std::string& algorithm = args.speculative_algorithm;
+  if (algorithm == "STANDALONE") return std::nullopt;
+  if (algorithm == "EAGLE3") return DraftHeadKind::eagle3;
+  const bool own = algorithm == "NEXTN" || args.speculative_draft_model_path.empty();
+  return own ? DraftHeadKind::nextn : DraftHeadKind::eagle;
+}
+
+Status open_draft(const ServerArgs& args, const DraftTarget& target, DraftPlan& plan) {
+  if (plan.head == DraftHeadKind::eagle3) return open_eagle3(args, target, plan);
+  if (plan.head == DraftHeadKind::nextn) {
+    WW_RETURN_IF_ERROR(open_nextn(args, target, plan));
+  } else if (plan.head == DraftHeadKind::eagle) {
+    WW_RETURN_IF_ERROR(open_head(args, kEagleHead, plan));
+  } else {
+    WW_RETURN_IF_ERROR(open_standalone(args, plan));
+  }
+  return check_fit(plan, target);
+}
+
 }  // namespace
+
+bool has_nextn_layers(const ModelConfig& config) {
+  return config.num_nextn_layers > 0 || is_gated_hybrid(config.model_type);
+}
+
+void keep_for_drafts(const DraftPlan& plan, DecoderModel& target) {
+  if (plan.head == DraftHeadKind::eagle3) return target.keep_layers(plan.target_layers);
+  target.keep_hidden(plan.head.has_value());
+}
 
 Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftTarget& target) {
   const Speculation& speculation = target.attention.speculation;
   if (speculation.algorithm.empty() || speculation.algorithm == "NGRAM") return std::optional<DraftPlan>();
   DraftPlan plan;
-  plan.options = {speculation.algorithm == "EAGLE", speculation.num_steps, speculation.topk, speculation.num_draft_tokens};
-  WW_RETURN_IF_ERROR(plan.options.eagle ? open_eagle(args, plan)
-                                        : open_standalone(args, plan));
-  WW_RETURN_IF_ERROR(check_fit(plan, target));
+  plan.head = head_kind(args);
+  plan.options = {plan.head.has_value(), speculation.num_steps, speculation.topk, speculation.num_draft_tokens};
+  WW_RETURN_IF_ERROR(open_draft(args, target, plan));
   WW_RETURN_IF_ERROR(read_token_map(args, target, plan));
   WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
-  if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
+  if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(args, plan));
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
   if (plan.options.eagle) plan.dtype = target.dtype;  // it goes on from the target's rows
   WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
@@ -155,8 +232,8 @@ Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const Draf
                                                ThreadTeam& team) {
   HostDraftParts parts;
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len, .progress = {}};
-  if (plan.options.eagle) {
-    WW_ASSIGN_OR_RETURN(parts.model, build_eagle_layers(plan.config, plan.weights, build, team));
+  if (plan.head) {
+    WW_ASSIGN_OR_RETURN(parts.model, build_draft_head(*plan.head, plan.config, plan.weights, build, team));
   } else {
     WW_ASSIGN_OR_RETURN(parts.model, build_decoder(plan.config, plan.weights, build, team));
   }
@@ -167,10 +244,11 @@ Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const Draf
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   parts.cache_group = plan.cache_group;
   parts.tokens = plan.tokens;
-  if (!plan.tokens.empty()) {
+  parts.kind = plan.head;
+  if (!plan.tokens.empty() && plan.head != DraftHeadKind::eagle3) {
     WW_ASSIGN_OR_RETURN(parts.head, target.head_of(plan.tokens, team));
   }
-  auto model = std::make_unique<HostDraftModel>(std::move(parts), plan.options.eagle, target, team);
+  auto model = std::make_unique<HostDraftModel>(std::move(parts), target, team);
   return std::make_unique<Drafter>(std::move(model), plan.options, kDraftSlotsPerRequest * limits.max_requests,
                                    plan.cache_group);
 }

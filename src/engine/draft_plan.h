@@ -9,6 +9,7 @@
 #include "flags/server_args.h"
 #include "kv/cache_layout.h"
 #include "kv/kv_cache.h"
+#include "model/draft_head.h"
 #include "model/model_bundle.h"
 #include "spec/draft_options.h"
 
@@ -27,13 +28,16 @@ struct DraftPlan {
   DType dtype = DType::bf16;
   Resolved attention;           // of the draft model's own passes
   DraftOptions options;
-  std::vector<int32_t> tokens;  // EAGLE: what it may guess, ascending; empty: every token
+  std::optional<DraftHeadKind> head;  // unset: a model of its own
+  std::vector<int> target_layers;     // whose rows an EAGLE3 head reads
+  std::vector<int32_t> tokens;        // what a head's logits stand for; empty: every token in order
   int cache_group = 0;          // of the target's: the one whose pages all tokens stay in
 };
 
 // What a plan for the target has said so far.
 struct DraftTarget {
   const ModelConfig& config;
+  const std::string& path;      // of its checkpoint
   const Resolved& attention;
   const CacheLayout& cache_layout;
   const HardwareFacts& hardware;
@@ -43,6 +47,12 @@ struct DraftTarget {
 
 // nullopt: the algorithm needs no draft model. Reads the draft model's configuration. Errors name the flag.
 Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftTarget& target);
+
+// Whether --speculative-algorithm EAGLE without a draft model means the model's own layers, as NEXTN does.
+bool has_nextn_layers(const ModelConfig& config);
+
+// What `target` must keep of each forward for the draft model.
+void keep_for_drafts(const DraftPlan& plan, DecoderModel& target);
 
 // Bytes that the draft model's K/V take beside a page of the target's.
 size_t draft_page_bytes(const DraftPlan& plan);

@@ -221,7 +221,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
                                                                 .context_len = setup.plan.context_len,
                                                                 .max_requests = setup.scheduler.max_running_requests},
                                                        *parts.model, *parts.team));
-    parts.model->keep_hidden(draft->options.eagle);
+    keep_for_drafts(*draft, *parts.model);
     out.weight_bytes += parts.drafter->model().weight_bytes();
     out.kv_cache_bytes += parts.drafter->model().cache_bytes();
   }

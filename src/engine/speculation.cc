@@ -41,7 +41,7 @@ Status check_draft_flags_unset(const ServerArgs& args) {
                      : !args.speculative_token_map.empty()               ? "--speculative-token-map"
                                                                          : nullptr;
   if (flag == nullptr) return {};
-  return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm EAGLE or STANDALONE", flag), flag);
+  return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm EAGLE, EAGLE3, NEXTN or STANDALONE", flag), flag);
 }
 
 NgramOptions ngram_options(const ServerArgs& args, int topk) {
@@ -99,20 +99,16 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
     return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
                                     "--speculative-attention-mode");
   }
-  const bool drafts = args.speculative_algorithm == "EAGLE" || args.speculative_algorithm == "STANDALONE";
-  if (!drafts && args.speculative_algorithm != "NGRAM") {
-    return Status::unsupported(
-        fmt::format("--speculative-algorithm {}: such heads are not served yet; EAGLE, STANDALONE and NGRAM are",
-                    args.speculative_algorithm), "--speculative-algorithm");
-  }
   if (gpu && model.linear) {
     return Status::unsupported(
         fmt::format("--speculative-algorithm {}: on GPUs the states of recurrent layers ({}) do not go on along accepted "
                     "tokens yet; leave it out, or add --device cpu", args.speculative_algorithm, model.architecture),
         "--speculative-algorithm");
   }
-  if (!drafts) return check_ngram(args);
-  if (!args.speculative_draft_model_path.empty()) return {};
+  const std::string& algorithm = args.speculative_algorithm;
+  if (algorithm == "NGRAM") return check_ngram(args);
+  if (algorithm == "NEXTN" || !args.speculative_draft_model_path.empty()) return {};
+  if (algorithm == "EAGLE" && has_nextn_layers(model)) return {};
   return Status::invalid_argument(
       fmt::format("--speculative-algorithm {} needs --speculative-draft-model-path FOLDER", args.speculative_algorithm),
       "--speculative-draft-model-path");

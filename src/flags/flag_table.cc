@@ -333,7 +333,7 @@ std::vector<FlagSpec> attention_flags() {
        .help = "Which phase's backend verifies drafts", .choices = {"prefill", "decode"}},
       {.names = {"--speculative-draft-model-path", "--speculative-draft-model"}, .group = G::speculative,
        .target = &A::speculative_draft_model_path, .value_name = "PATH",
-       .help = "EAGLE, STANDALONE: the folder of the draft model"},
+       .help = "EAGLE, EAGLE3, STANDALONE: the folder of the draft model"},
       {.names = {"--speculative-token-map"}, .group = G::speculative,
        .target = &A::speculative_token_map, .value_name = "FILE",
        .help = "EAGLE: tokens that it may guess, as JSON or of torch.save()", .default_text = "every token"},

@@ -218,18 +218,11 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
   return build_with(config, traits, source, options, team);
 }
 
-Result<std::unique_ptr<DecoderModel>> build_eagle_layers(const ModelConfig& config, std::shared_ptr<WeightSource> source,
-                                                         const BuildOptions& options, ThreadTeam& team) {
-  const FamilyTraits traits = eagle_traits(config, *source);
-  return build_with(config, traits, eagle_weight_names(std::move(source)), options, team);
-}
-
-FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source) {
-  FamilyTraits traits = llama_traits(config);
-  traits.layers = transformer_layers(config);
-  traits.layers_only = true;
-  if (!source.has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
-  return traits;
+Result<std::unique_ptr<DecoderModel>> build_draft_head(DraftHeadKind kind, const ModelConfig& config,
+                                                       std::shared_ptr<WeightSource> source, const BuildOptions& options,
+                                                       ThreadTeam& team) {
+  WW_ASSIGN_OR_RETURN(const FamilyTraits traits, draft_head_traits(kind, config, *source));
+  return build_with(config, traits, draft_head_weights(kind, config, std::move(source)), options, team);
 }
 
 }  // namespace warpweave

@@ -6,6 +6,7 @@
 
 #include "base/threads.h"
 #include "model/decoder.h"
+#include "model/draft_head.h"
 #include "model/weight_source.h"
 
 namespace warpweave {
@@ -24,13 +25,10 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits);
 // The sizes that the GPU's decoder takes: `unsupported` with --device as its field for others.
 Status check_gpu_model(const ModelConfig& config);
 
-// The settings of an EAGLE head (LlamaForCausalLMEagle: no norm before the first mixer where the checkpoint has none). Its
-// weights have names of their own: eagle_weight_names() (model/renamed_weights.h).
-FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source);
-// An EAGLE head: its layers, and fc, which makes their rows of a target's embeddings and hidden states; forward_from()
-// runs them.
-Result<std::unique_ptr<DecoderModel>> build_eagle_layers(const ModelConfig& config, std::shared_ptr<WeightSource> source,
-                                                         const BuildOptions& options, ThreadTeam& team);
+// A draft head (model/draft_head.h): its layers, fc, which makes their rows, and its norms; forward_from() runs them.
+Result<std::unique_ptr<DecoderModel>> build_draft_head(DraftHeadKind kind, const ModelConfig& config,
+                                                       std::shared_ptr<WeightSource> source, const BuildOptions& options,
+                                                       ThreadTeam& team);
 
 // f32 checkpoints are converted when `dtype` is smaller; bf16 and f16 checkpoints under f32 keep
 // their stored dtype (widening in registers is exact). `source` may be let go afterwards unless the

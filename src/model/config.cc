@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
+#include "model/config_draft.h"
 #include "model/config_encoder.h"
 #include "model/config_reader.h"
 #include "model/config_rope.h"
@@ -269,7 +270,6 @@ void read_latent(ConfigReader& config, ModelConfig& out) {
   if (latent.rope_dim % 2 != 0) config.fail("qk_rope_head_dim", "must be even");
   out.num_kv_heads = 1;
   out.head_dim = latent.token_dim();
-  out.num_nextn_layers = config.integer("num_nextn_predict_layers", 0, 0, 1024);
 }
 
 // The block size of a compressed-tensors section whose weights are all 8-bit floats ({0, 0}: scales of
@@ -387,6 +387,7 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   read_moe(config, out);
   read_ropes(config, out);
   read_linear_attention(config, out);
+  read_drafts(config, out);
   if (config.status().ok() && !encoder) read_window(config, out);
   if (config.status().ok() && encoder) read_encoder(config, out);
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");

@@ -102,6 +102,12 @@ struct DeclaredModel {
 };
 DeclaredModel declared_model(std::string_view architecture);
 
+// An EAGLE3 head for a target model (model/draft_head.h).
+struct Eagle3Config {
+  int draft_vocab_size = 0;               // tokens of its own output head; 0: it has the target's
+  std::vector<int> target_layers;         // it reads the target's rows behind each of these; empty: behind the usual ones
+};
+
 struct ModelConfig {
   std::string architecture;               // of the decoder: "LlamaForCausalLM"; of encoders "BertModel"
   std::string declared_architecture;      // as in the file
@@ -163,7 +169,9 @@ struct ModelConfig {
   int decoder_sparse_step = 1;            // layer i has experts if (i + 1) % step == 0
   std::vector<int> mlp_only_layers;       // dense although the step says experts
   std::optional<DualChunkConfig> dual_chunk;
-  int num_nextn_layers = 0;               // after the model's own, for predicting several tokens: not loaded
+  int num_nextn_layers = 0;               // after the model's own, for predicting several tokens (model/draft_head.h)
+  int nextn_layer = 0;                    // of such a layer's own configuration: which of the checkpoint's it is
+  std::optional<Eagle3Config> eagle3;
   std::string quant_method;               // of the checkpoint's weights, as declared; empty: none
   Fp8Config fp8;                          // quant_method "fp8"
 

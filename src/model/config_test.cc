@@ -239,5 +239,24 @@ TEST(Config, WindowsWithoutLayerTypes) {
   EXPECT_EQ(slides("qwen2", {{"use_sliding_window", false}}), (std::vector<bool>{0, 0, 0, 0}));
 }
 
+TEST(Config, ReadsDraftHeads) {
+  const auto parse = [](const std::string& more) {
+    return parse_config_json(R"({"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "vocab_size": 96,
+      "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2)" + more + "}");
+  };
+  auto head = parse(R"(, "draft_vocab_size": 40, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 5, 9]})");
+  ASSERT_TRUE(head.ok()) << head.status().message();
+  EXPECT_EQ(head->eagle3->draft_vocab_size, 40);
+  EXPECT_EQ(head->eagle3->target_layers, (std::vector<int>{1, 5, 9}));
+  EXPECT_TRUE(parse("")->eagle3->target_layers.empty());
+  EXPECT_EQ(parse(R"(, "norm_before_residual": true)").status().field(), "norm_before_residual");
+  EXPECT_EQ(parse(R"(, "eagle_config": 1)").status().field(), "eagle_config");
+  for (const char* ids : {"[1, 2]", "[1, 2, 3, 4]", "[1, 2, 100000]", "[-1, 2, 3]"}) {
+    EXPECT_EQ(parse(std::string(R"(, "eagle_config": {"eagle_aux_hidden_state_layer_ids": )") + ids + "}").status().field(),
+              "eagle_aux_hidden_state_layer_ids") << ids;
+  }
+  EXPECT_EQ(parse(R"(, "eagle_config": {"use_aux_hidden_state": false})").status().field(), "use_aux_hidden_state");
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -192,9 +192,28 @@ Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const Lay
     place_inputs();
     weights_.encoder_input.apply(batch, x_);
   }
+  x_.bring_beside(std::exchange(embeddings_, nullptr), weights_.draft_norms.embedding);
+  if (!kept_layers_.empty()) hidden_.resize(batch.num_tokens * hidden_width());
   first_nan_.clear();
   look_for_nan(-1, "");
-  return run_layers<OnHost>(layers_, call, [&](int layer, std::string_view part) { look_for_nan(layer, part); });
+  return run_layers<OnHost>(layers_, call, [&](int layer, std::string_view part) {
+    look_for_nan(layer, part);
+    keep_layer(layer);
+  });
+}
+
+// Behind each part of a layer; what stays is of its last part.
+void DecoderModel::keep_layer(int layer) {
+  const float scale = static_cast<float>(config_.residual_multiplier);  // rows are kept divided by it
+  const int64_t cols = spec_.hidden_size, width = hidden_width();
+  for (size_t i = 0; i < kept_layers_.size(); ++i) {
+    if (kept_layers_[i] != layer) continue;
+    for (int64_t r = 0; r < x_.rows(); ++r) {
+      float* const out = hidden_.data() + r * width + static_cast<int64_t>(i) * cols;
+      std::memcpy(out, x_.data() + r * cols, cols * sizeof(float));
+      if (scale != 1) scale_inplace(out, scale, cols);
+    }
+  }
 }
 
 }  // namespace warpweave

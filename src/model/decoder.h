@@ -6,6 +6,7 @@
 // forward() runs on the device thread; it allocates only when a batch is larger than any before.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,11 +30,18 @@
 
 namespace warpweave {
 
+// Of what a draft head makes its rows; each may be without a weight.
+struct DraftNorms {
+  RowNorm embedding;                // of the next token's embedding
+  RowNorm hidden;                   // of the hidden state
+};
+
 struct DecoderWeights {
   TensorView embedding;             // [vocab, hidden]; data == nullptr: rows of lm_head (tied)
   std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
   PackedLinear lm_head;             // empty: the model has no vocabulary to choose from (ModelHead)
-  PackedLinear fc;                  // of an EAGLE head, which has no embedding, head and final norm: [hidden, 2 * hidden]
+  PackedLinear fc;                  // of a draft head (model/draft_head.h), which has no embedding: [hidden, fc_inputs * hidden]
+  DraftNorms draft_norms;           // of a draft head
   EncoderInput encoder_input;       // of encoders: what joins the embeddings
   RowNorm final_norm;               // without a weight: the rows are normed already
   std::vector<RopeTable> ropes;
@@ -56,6 +64,8 @@ class DecoderModel {
   const DecoderSpec& spec() const { return spec_; }
   size_t weight_bytes() const { return weights_.size_bytes(); }
   const PackedLinear& fc() const { return weights_.fc; }
+  bool has_head() const { return weights_.lm_head.out_features() > 0; }
+  const DraftNorms& draft_norms() const { return weights_.draft_norms; }
   const ExpertLoad* expert_load() const { return expert_load_.get(); }  // null: no experts; read by any thread
 
   // Writes K/V of all rows to `cache` and keeps what the logits of batch.logits_rows are made of.
@@ -72,6 +82,9 @@ class DecoderModel {
   // The same from rows [num_tokens, hidden] in place of the embeddings of input_ids.
   Status forward_from(const float* rows, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
                       ThreadTeam& team);
+  // For the next forward of a head whose attention reads embeddings beside the rows: those, [num_tokens, hidden], which
+  // outlive it.
+  void bring_embeddings(const float* rows) { embeddings_ = rows; }
 
   // The raw logits of the last forward's logits_rows [first_row, first_row + rows). A caller that wants
   // many may take them in parts: a prompt's are tokens * vocabulary * 4 bytes.
@@ -84,7 +97,11 @@ class DecoderModel {
   // With keep_hidden, of every row of the last forward what its logits would be made of: [num_tokens, hidden], after
   // the final norm. The last layer then works for all rows.
   void keep_hidden(bool on) { keeps_hidden_ = on; }
+  // In place of that, the rows as they are behind each of these layers, which ascend and are not the last one:
+  // [num_tokens, layers * hidden].
+  void keep_layers(std::vector<int> layers) { kept_layers_ = std::move(layers); }
   const float* hidden() const { return hidden_.data(); }
+  int64_t hidden_width() const { return spec_.hidden_size * std::max<int64_t>(1, static_cast<int64_t>(kept_layers_.size())); }
 
   // Embedding and head for a draft model that shares them: [ids, hidden], and [rows, vocab] from rows that no norm
   // is wanted of.
@@ -111,6 +128,7 @@ class DecoderModel {
   // What follows the product with a head, on its result [rows, columns].
   void scale_and_cap(float* logits, int64_t rows, int64_t columns, ThreadTeam& team) const;
   void place_inputs();
+  void keep_layer(int layer);
   void look_for_nan(int layer, std::string_view part);
 
   ModelConfig config_;
@@ -128,7 +146,9 @@ class DecoderModel {
   std::vector<Layer> layers_;
 
   std::span<const InputRows> inputs_;
+  const float* embeddings_ = nullptr;
   bool keeps_hidden_ = false;
+  std::vector<int> kept_layers_;
   std::vector<float> hidden_;
   std::vector<int32_t> all_rows_;   // 0, 1, 2, ...
 

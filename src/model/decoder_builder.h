@@ -34,6 +34,7 @@ class DecoderBuilder {
  private:
   std::vector<std::future<RopeTable>> rope_tables() const;
   Status head(Weights& out);
+  Status draft_head(Weights& out);
   template <typename LayerWeights>
   Status layer(int index, LayerWeights& out);
 
@@ -121,12 +122,34 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   return {};
 }
 
+// What a draft head has in place of embedding and head. Norms before its layers are there on the host only.
+template <typename Target>
+Status DecoderBuilder<Target>::draft_head(Weights& out) {
+  const DraftHeadTraits& draft = traits_.draft;
+  WW_ASSIGN_OR_RETURN(out.fc, pack_.linear({{"fc.weight", config_.hidden_size, "fc.bias"}},
+                                           int64_t{draft.fc_inputs} * config_.hidden_size));
+  if constexpr (requires { out.draft_norms; }) {
+    if (*draft.embedding_norm != '\0') {
+      WW_ASSIGN_OR_RETURN(out.draft_norms.embedding, pack_.row_norm(draft.embedding_norm));
+    }
+    if (*draft.hidden_norm != '\0') {
+      WW_ASSIGN_OR_RETURN(out.draft_norms.hidden, pack_.row_norm(draft.hidden_norm));
+    }
+  }
+  if (*draft.final_norm != '\0') {
+    WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm(draft.final_norm));
+  }
+  if (!draft.own_head) return {};
+  WW_ASSIGN_OR_RETURN(out.lm_head, pack_.linear({{"lm_head.weight", config_.vocab_size, ""}}, config_.hidden_size));
+  return {};
+}
+
 template <typename Target>
 auto DecoderBuilder<Target>::build() -> Result<Weights> {
   Weights out;
   std::vector<std::future<RopeTable>> tables = rope_tables();
   if (traits_.layers_only) {
-    WW_ASSIGN_OR_RETURN(out.fc, pack_.linear({{"fc.weight", config_.hidden_size, "fc.bias"}}, 2 * config_.hidden_size));
+    WW_RETURN_IF_ERROR(draft_head(out));
   } else {
     WW_RETURN_IF_ERROR(head(out));
   }

@@ -27,7 +27,7 @@ struct GpuDecoderWeights {
 
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                            const BuildOptions& options, ThreadTeam& team);
-// Of an EAGLE head (build_eagle_layers()).
+// Of an EAGLE head (model/draft_head.h).
 Result<GpuDecoderWeights> load_gpu_eagle(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                          const BuildOptions& options, ThreadTeam& team);
 

@@ -12,7 +12,7 @@
 namespace warpweave {
 
 struct DraftOptions {
-  bool eagle = false;
+  bool eagle = false;   // goes on from the target's hidden states, as EAGLE, EAGLE3 and NEXTN do
   int num_steps = 1;
   int topk = 1;
   int num_draft_tokens = 2;   // verified at once, the last known token included

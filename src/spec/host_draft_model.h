@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "attention/backend.h"
 #include "base/threads.h"
 #include "kv/kv_cache.h"
 #include "model/decoder.h"
+#include "model/draft_head.h"
 #include "spec/draft_model.h"
 
 namespace warpweave {
@@ -16,15 +18,16 @@ struct HostDraftParts {
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<KvCache> cache;
   int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
-  std::vector<int32_t> tokens;       // EAGLE: what it may guess, ascending; empty: every token
-  PackedLinear head;                 // DecoderModel::head_of(tokens)
+  std::optional<DraftHeadKind> kind; // unset: a model of its own
+  std::vector<int32_t> tokens;       // of a head: what each column of its logits stands for; empty: every token in order
+  PackedLinear head;                 // with tokens, but for EAGLE3: DecoderModel::head_of(tokens)
 };
 
 class HostDraftModel : public DraftModel {
  public:
-  // `target`, whose embedding, head and hidden states EAGLE reads, and `team` outlive this.
-  HostDraftModel(HostDraftParts parts, bool eagle, DecoderModel& target, ThreadTeam& team)
-      : parts_(std::move(parts)), eagle_(eagle), target_(target), team_(team) {}
+  // `target`, whose embedding, head and hidden states a draft head reads, and `team` outlive this.
+  HostDraftModel(HostDraftParts parts, DecoderModel& target, ThreadTeam& team)
+      : parts_(std::move(parts)), target_(target), team_(team) {}
 
   int page_size() const override { return parts_.cache->shape().page_size; }
   int max_rows() const override { return INT32_MAX; }
@@ -40,16 +43,18 @@ class HostDraftModel : public DraftModel {
  private:
   int64_t hidden_size() const { return parts_.model->config().hidden_size; }
   void fill_batch(const DraftPass& pass, const BatchBuilder& step, ForwardBatch& batch);
-  void embed_with_features(const DraftPass& pass);
-  void keep_rows(const DraftPass& pass);
+  void make_head_rows(const DraftPass& pass);
+  void join_embeddings(const float* features, int64_t rows);
+  void norm_rows(const RowNorm& norm, float* rows, int64_t count);
+  int64_t head_logits(int64_t wanted);
+  void keep_rows(const DraftPass& pass, const float* states);
 
   HostDraftParts parts_;
-  const bool eagle_;
   DecoderModel& target_;
   ThreadTeam& team_;
   std::vector<int32_t> input_ids_, page_table_;
   std::vector<float> kept_;            // [.., hidden]
-  std::vector<float> x_, embedded_, logits_;
+  std::vector<float> x_, embedded_, features_, both_, states_, logits_;
   std::vector<DraftChoice> choices_, row_choices_;
   bool taken_ = false;                 // choices_ were, and go with the next run()
 };

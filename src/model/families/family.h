@@ -51,6 +51,17 @@ struct MlpNames {
   const char* down = "down_proj";
 };
 
+// A draft head's parts beside its layers (model/draft_head.h). Of a name the norm's weight is "<name>.weight"; empty: there is
+// none.
+struct DraftHeadTraits {
+  int fc_inputs = 2;                  // rows of hidden_size side by side that fc makes one of
+  const char* embedding_norm = "";    // of the next token's embedding
+  const char* hidden_norm = "";       // of the hidden state, before fc
+  const char* final_norm = "";        // of what logits are made of
+  bool own_head = false;              // lm_head, over its own tokens
+  bool reads_embedding = false;       // its attention reads the normed embedding and the normed row side by side
+};
+
 struct FamilyTraits {
   bool qkv_bias = false;
   bool o_bias = false;
@@ -65,7 +76,9 @@ struct FamilyTraits {
   bool sinks = false;
   bool first_mixer_norm = true;       // false: layer 0 attends to the rows as they are
   bool final_norm = true;             // false: the last layer's norm is the last
-  bool layers_only = false;           // embedding, final norm and head are another model's (EAGLE)
+  bool layers_only = false;           // a draft head: embedding, and where it has none of its own final norm and head, are
+                                      // another model's
+  DraftHeadTraits draft;              // with layers_only
   NormNames norms;
   AttentionNames attention_names;
   MlpNames mlp_names;

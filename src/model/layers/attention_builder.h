@@ -45,13 +45,14 @@ auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
     return PartName{names.prefix + name + ".weight", rows, bias ? names.prefix + name + ".bias" : ""};
   };
   const bool bias = traits.qkv_bias;
+  const int64_t in_features = int64_t{config.hidden_size} * (traits.draft.reads_embedding ? 2 : 1);
   if (traits.attention_gate) {
     WW_ASSIGN_OR_RETURN(out.qkv.emplace_back(), build_gated_qkv(pack, names));
   } else if (*traits.attention_names.qkv != '\0') {
-    WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part(traits.attention_names.qkv, q_rows + 2 * kv_rows, bias)}, config.hidden_size));
+    WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part(traits.attention_names.qkv, q_rows + 2 * kv_rows, bias)}, in_features));
   } else {
     WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part("q_proj", q_rows, bias), part("k_proj", kv_rows, bias),
-                                               part("v_proj", kv_rows, bias)}, config.hidden_size));
+                                               part("v_proj", kv_rows, bias)}, in_features));
   }
   WW_ASSIGN_OR_RETURN(out.o, pack.linear({part("o_proj", config.hidden_size, traits.o_bias)}, q_rows));
   if (traits.qk_norm) {

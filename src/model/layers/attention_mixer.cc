@@ -81,7 +81,7 @@ const DualChunkQueries* AttentionMixer::write_kv(const LayerCall& call) {
 
 Status AttentionMixer::forward(const LayerCall& call) {
   const AttentionSpec& spec = w_.spec_;
-  const LinearInput input = call.x.normed(weights_.norms.in, weights_.qkv.front());
+  const LinearInput input = call.x.normed_beside(weights_.norms.in, weights_.qkv.front());
   const LinearAddend adapted = call.x.adapted({call.layer, LoraSite::qkv}, input, spec.qkv_dim());
   int64_t column = 0;
   for (const PackedLinear& part : weights_.qkv) {

@@ -33,6 +33,20 @@ LinearInput ResidualStream::normed(const RowNorm& norm, const PackedLinear& next
   return {.data = h_.data(), .dtype = dtype, .rows = rows, .row_stride = cols};
 }
 
+LinearInput ResidualStream::normed_beside(const RowNorm& norm, const PackedLinear& next) {
+  if (beside_ == nullptr) return normed(norm, next);
+  const int64_t cols = hidden_size_;
+  if (both_.size() < static_cast<size_t>(rows_ * 2 * cols)) both_.resize(rows_ * 2 * cols);
+  const auto half = [&](const float* x, const RowNorm& of, float* out) {
+    rms_norm({.x = x, .rows = rows_, .cols = cols, .x_stride = cols, .weight = of.weight.data(),
+              .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = out, .out_stride = 2 * cols},
+             *team_);
+  };
+  half(beside_, *beside_norm_, both_.data());
+  half(branch_input(), norm, both_.data() + cols);
+  return {.data = both_.data(), .dtype = DType::f32, .rows = rows_, .row_stride = 2 * cols};
+}
+
 void ResidualStream::normed_into(const RowNorm& norm, float* out) { norm_to(norm, {0, rows_}, out, DType::f32); }
 
 void ResidualStream::norm_to(const RowNorm& norm, Rows rows, void* out, DType out_dtype) {

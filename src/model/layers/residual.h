@@ -41,6 +41,14 @@ class ResidualStream {
   // The normed rows as `next` wants them, until the next call; as they are where the norm has no weight.
   LinearInput normed(const RowNorm& norm, const PackedLinear& next) { return normed(norm, next, 0, rows_); }
   LinearInput normed(const RowNorm& norm, const PackedLinear& next, int64_t first_row, int64_t rows);
+  // For a mixer that reads other rows, too: [rows, 2 * hidden], those normed and then this stream's; as normed() where
+  // none were brought.
+  LinearInput normed_beside(const RowNorm& norm, const PackedLinear& next);
+  // Until the next forward: rows [rows, hidden] and the norm that they are read through; null: none. Both outlive it.
+  void bring_beside(const float* rows, const RowNorm& norm) {
+    beside_ = rows;
+    beside_norm_ = &norm;
+  }
   // All rows normed: [rows, hidden].
   void normed_into(const RowNorm& norm, float* out);
   // The same of the rows [first, first + count) to `out`, [count, hidden] of f32 or bf16.
@@ -76,6 +84,9 @@ class ResidualStream {
   std::vector<float> branch_;       // [rows, hidden]; with branch norms only
   std::vector<float> held_;         // [rows, hidden] since fork()
   bool forked_ = false;
+  const float* beside_ = nullptr;
+  const RowNorm* beside_norm_ = nullptr;
+  std::vector<float> both_;         // [rows, 2 * hidden]
   LoraRows adapters_;
 };
 
