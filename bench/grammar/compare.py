@@ -255,6 +255,8 @@ def accepted_schemas(probe):
         if not answer["ok"]:
             refused[name] = answer["error"]
     print(f"schemas of schemastore: {len(store) - len(refused)} of {len(store)} accepted")
+    inside = [name for name, schema in schemas.single_schemas() if schemas.stays_inside(name, schema)]
+    print(f"  whose references stay inside them: {len([name for name in inside if name not in refused])} of {len(inside)}")
     for name, why in refused.items():
         print(f"  {name}: {why[:150]}")
 

@@ -45,7 +45,47 @@ def made_up_schemas():
         "matrix": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}, "minItems": 2, "maxItems": 2},
         "unicode": {**OBJECT, "properties": {"größe": {"type": "number"}, "日本": {"type": "string"}}, "required": ["größe"]},
     })
+    out.update(written_for_models())
     return [("json_schema", name, json.dumps(schema)) for name, schema in out.items()]
+
+
+def written_for_models():
+    """As the manuals of tool calling and structured output show them, and keywords side by side."""
+    text, whole, real = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+
+    def record(**members):
+        return {**OBJECT, "properties": members, "required": list(members)}
+
+    step = record(explanation=text, output=text)
+    return {
+        "math-steps": record(steps={"type": "array", "items": step}, final_answer=text),
+        "calendar-event": record(name=text, date={"type": "string", "format": "date"}, participants={"type": "array", "items": text}),
+        "interface": {"$ref": "#/$defs/node", "$defs": {"node": record(type={"enum": ["div", "button", "field"]}, label=text, children={"type": "array", "items": {"$ref": "#/$defs/node"}})}},
+        "moderation": record(is_violating={"type": "boolean"}, category={"enum": ["violence", "sexual", "self_harm", None]}, explanation={"type": ["string", "null"]}),
+        "weather": record(location=text, unit={"enum": ["celsius", "fahrenheit"]}, days={"type": "integer", "minimum": 1, "maximum": 14}),
+        "query": record(table={"enum": ["orders", "customers"]}, conditions={"type": "array", "items": record(column=text, operator={"enum": ["=", ">", "<", "<="]}, value={"anyOf": [text, real]})}),
+        "invoice": record(id={"type": "string", "pattern": "^INV-[0-9]{6}$"}, total={"type": "number", "minimum": 0}, lines={"type": "array", "minItems": 1, "items": record(item=text, count=whole)}),
+        "graph": record(nodes={"type": "array", "items": record(id=whole)}, edges={"type": "array", "items": record(source=whole, target=whole)}),
+        "optional-members": {**OBJECT, "properties": {"a": whole, "b": text, "c": {"type": "boolean"}}},
+        "optional-behind-required": {**OBJECT, "properties": {"a": whole, "b": text, "c": real}, "required": ["c"]},
+        "nullable": record(value={"anyOf": [whole, {"type": "null"}]}),
+        "pair": {"type": "array", "prefixItems": [text, whole], "items": False, "minItems": 2},
+        "pair-and-more": {"type": "array", "prefixItems": [text, whole], "items": {"type": "boolean"}},
+        "map-of-lists": {"type": "object", "additionalProperties": {"type": "array", "items": whole}},
+        "map-of-maps": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": {"type": "null"}}},
+        "expression": {"$ref": "#/$defs/e", "$defs": {"e": {"anyOf": [real, record(op={"enum": ["+", "*"]}, left={"$ref": "#/$defs/e"}, right={"$ref": "#/$defs/e"})]}}},
+        "reals": {"type": "number", "minimum": -1.5, "maximum": 2.25},
+        "positive-reals": {"type": "number", "exclusiveMinimum": 0},
+        "bytes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}, "minItems": 4, "maxItems": 4},
+        "constants": record(version={"const": 2}, mode={"const": "fast"}, on={"const": True}, none={"const": None}),
+        "escapes": {"enum": ["line\nbreak", "quote\"", "back\\slash", "tab\t", "\u00e9\u65e5"]},
+        "dates": {"type": "array", "items": {"type": "string", "format": "date"}, "maxItems": 3},
+        "uuid-list": record(ids={"type": "array", "items": {"type": "string", "format": "uuid"}}),
+        "addresses": {"type": "array", "items": {"type": "string", "format": "ipv4"}},
+        "short-texts": {"type": "array", "items": {"type": "string", "maxLength": 3}, "minItems": 2},
+        "parts": {"allOf": [{"$ref": "#/$defs/base"}], "type": "object", "properties": {"kind": {"const": "x"}}, "required": ["kind"],
+                  "$defs": {"base": {"type": "object", "properties": {"id": whole}, "required": ["id"]}}},
+    }
 
 
 def nest(depth):
@@ -78,8 +118,17 @@ def own_schemas():
 
 
 def schemastore_schemas():
-    """(name, schema) of the packages schemastore and check-jsonschema, where installed; each once."""
-    found, seen, documents = [], set(), meta_schemas()
+    """(name, schema) of the packages schemastore and check-jsonschema, where installed, with the documents they refer to."""
+    found, documents = single_schemas(), meta_schemas()
+    for name, schema in found:
+        own = schema.get("$id") or schema.get("id") or ""
+        documents.update({url.rstrip("#"): schema for url in (own, name) if "://" in url})
+    return [(name, with_documents(name, schema, documents)) for name, schema in found]
+
+
+def single_schemas():
+    """Each content once."""
+    found, seen = [], set()
     for name, text in itertools.chain(stored_responses(), vendored_files()):
         try:
             schema = json.loads(text)
@@ -88,10 +137,8 @@ def schemastore_schemas():
         content = json.dumps(schema, sort_keys=True)
         if is_schema(schema) and content not in seen:
             seen.add(content)
-            own = schema.get("$id") or schema.get("id") or ""
             found.append((name, schema))
-            documents.update({url.rstrip("#"): schema for url in (own, name) if "://" in url})
-    return [(name, with_documents(name, schema, documents)) for name, schema in found]
+    return found
 
 
 def meta_schemas():
@@ -129,6 +176,20 @@ def references(node):
             yield from references(value)
 
 
+def stays_inside(name, schema):
+    """Whether every reference names a part of the schema, or a schema of schemas."""
+    own = schema.get("$id") or schema.get("id") or name
+    known = {name.rstrip("#"), own.rstrip("#"), *(urllib.parse.urljoin(own, part).rstrip("#") for part in ids(schema)), *meta_schemas()}
+    return all(ref.startswith("#") or urllib.parse.urljoin(own, ref).split("#")[0] in known for ref in references(schema))
+
+
+def ids(node):
+    if isinstance(node, dict):
+        yield from (node[key] for key in ("$id", "id") if isinstance(node.get(key), str))
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from ids(value)
+
+
 def is_schema(value):
     return isinstance(value, dict) and not isinstance(value.get("schemas"), list) and any(
         key in value for key in ("$schema", "properties", "type", "$ref", "anyOf", "oneOf", "allOf", "definitions"))
@@ -158,10 +219,13 @@ def package_folders(package):
 
 
 REGEXES = ["[a-z]+", "[0-9]{3}-[0-9]{4}", "(yes|no|maybe)( please)?", "[A-Za-z0-9._%+-]+@[a-z]+\\.[a-z]{2,4}", "\\d{4}-\\d{2}-\\d{2}", "(ab|cd)*ef", "[^\\n]{5,20}",
-           "#[0-9a-f]{6}", "(\\w+ ){2,4}\\w+\\.", "-?[0-9]+(\\.[0-9]+)?", ".*end", "\"[^\"]*\"", "(a|ab)(c|bcd)(d*)", "[αβγ]+x", "x{3,6}y?", "https?://[a-z./]+"]
+           "#[0-9a-f]{6}", "(\\w+ ){2,4}\\w+\\.", "-?[0-9]+(\\.[0-9]+)?", ".*end", "\"[^\"]*\"", "(a|ab)(c|bcd)(d*)", "[αβγ]+x", "x{3,6}y?", "https?://[a-z./]+",
+           "[01]+(\\.[01]+)?", "(Mon|Tue|Wed)day, [0-9]{1,2} (May|June)", "\\$[0-9]{1,3}(,[0-9]{3})*", "[A-Z]{3}-[0-9]{2,}", "(\\([a-z]*\\))+", "[\\x20-\\x7e]{0,40}",
+           "<b>[^<]{1,12}</b>", "([a-z]+=[0-9]+;)*"]
 GRAMMARS = ['start: "a" start "b" | "c"', 'start: expr\nexpr: term (("+"|"-") term)*\nterm: /[0-9]+/ | "(" expr ")"',
             'start: item ("," item)*\nitem: /[a-z]+/ "=" /[0-9]+/', 'start: "<" name ">" body "</" name ">"\nname: /[a-z]{1,8}/\nbody: /[^<>]*/',
-            'start: line+\nline: /[A-Z][a-z ]*/ ".\\n"']
+            'start: line+\nline: /[A-Z][a-z ]*/ ".\\n"', 'start: "SELECT " columns " FROM " /[a-z]+/ (" WHERE " test)?\ncolumns: "*" | /[a-z]+/ (", " /[a-z]+/)*\ntest: /[a-z]+/ " = " /[0-9]+/',
+            'start: "[" (start ("," start)*)? "]" | /[0-9]/', 'start: /(yes|no)/ ": " /[^\\n]{1,30}/', 'start: a | b\na: "x" a "x" | "y"\nb: "x" b | "z"']
 
 
 def languages():

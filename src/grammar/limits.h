@@ -10,13 +10,14 @@
 namespace warpweave::grammar {
 
 struct GrammarLimits {
-  size_t max_source_bytes = size_t{1} << 20;     // of a schema, regex or grammar text
+  size_t max_source_bytes = size_t{2} << 20;     // of a schema, regex or grammar text
   size_t max_states = size_t{1} << 20;           // of the compiled grammar
   size_t max_edges = size_t{1} << 22;
   size_t max_rules = size_t{1} << 16;
   size_t max_dfa_states = 20'000;                // of one pattern after intersection with others
   size_t max_dfa_cells = size_t{1} << 24;        // of one pattern's table: states x classes of characters
   size_t max_dfa_work = size_t{1} << 27;         // steps to make all patterns' automata, see WorkBudget
+  size_t max_lossy_alternatives = 64;            // of a schema with not, or with oneOf whose parts overlap: ways that are kept
   int max_nesting = 256;                         // of parentheses, schemas inside schemas
   int max_depth = 512;                           // of open rules while text is matched
   size_t max_ambiguity = 4096;                   // parses of one text that are kept side by side

@@ -325,10 +325,28 @@ Result<RuleId> add_json_schema(const Json& schema, const JsonStyle& style, Gramm
   return SchemaCompiler(schema, style, builder).compile();
 }
 
-Result<std::shared_ptr<const Grammar>> compile_json_schema(const Json& schema, const JsonStyle& style, const GrammarLimits& limits) {
+namespace {
+
+constexpr size_t kFewAlternatives = 4;
+
+Result<std::shared_ptr<const Grammar>> compile_within(const Json& schema, const JsonStyle& style, const GrammarLimits& limits) {
   GrammarBuilder builder(limits);
   WW_ASSIGN_OR_RETURN(const RuleId root, add_json_schema(schema, style, &builder));
   return builder.finish(root);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Grammar>> compile_json_schema(const Json& schema, const JsonStyle& style, const GrammarLimits& limits) {
+  // Many ways around what must not hold, as long as that is cheap; else few.
+  GrammarLimits first = limits;
+  first.max_states /= 4;
+  first.max_compile_time /= 4;
+  Result<std::shared_ptr<const Grammar>> grammar = compile_within(schema, style, first);
+  if (grammar.ok()) return grammar;
+  GrammarLimits second = limits;
+  second.max_lossy_alternatives = std::min(limits.max_lossy_alternatives, kFewAlternatives);
+  return compile_within(schema, style, second);
 }
 
 }  // namespace warpweave::grammar

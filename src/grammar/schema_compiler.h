@@ -61,6 +61,12 @@ class SchemaCompiler {
   void emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
   SchemaSet member_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::string& name);
   std::vector<std::string> declared_names(const SchemaLeaf& leaf);
+  struct NamesAndPatterns {
+    CharDfa names;
+    std::vector<std::string> patterns;  // that all of these names match
+  };
+  SchemaSet undeclared_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& matched);
+  Result<std::vector<NamesAndPatterns>> split_names(const SchemaLeaf& leaf, const std::vector<std::string>& declared);
   std::vector<NameClass> name_classes(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& declared);
   std::optional<CharDfa> names_dfa(const SchemaLeaf& leaf);
   bool name_allowed(const SchemaLeaf& leaf, const std::string& name);

@@ -48,7 +48,7 @@ class SchemaDocument {
   }
 
   Result<const CharDfa*> pattern(const std::string& pattern);  // searched for in the text
-  Result<const CharDfa*> format(const std::string& name);      // null: an annotation
+  static Result<const CharDfa*> format(const std::string& name);  // null: an annotation
   WorkBudget* dfa_work() { return &dfa_work_; }                // of all automata of this schema
 
   static const Json* find(const Json& node, const char* key) {
@@ -79,7 +79,6 @@ class SchemaDocument {
   WorkBudget dfa_work_;
   std::unordered_map<const Json*, std::unordered_set<std::string>> keys_of_lists_;  // see is_one_of()
   std::map<std::string, CharDfa> patterns_;
-  std::map<std::string, std::optional<CharDfa>> formats_;
 };
 
 NumberBounds number_bounds(const Json& node);

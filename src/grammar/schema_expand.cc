@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t kMaxAlternatives = 512;
 constexpr int kMaxDepth = 128;
+constexpr int kMaxEarlyParts = 32;  // of $ref and allOf inside each other that keep their place among members
 constexpr const char* kTypes[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
 const Json* find(const Json& node, const char* key) { return SchemaDocument::find(node, key); }
@@ -21,12 +22,12 @@ Result<std::vector<SchemaLeaf>> SchemaExpander::expand(const SchemaSet& set) {
   status_ = {};
   lossy_ = false;
   std::vector<SchemaLeaf> out;
-  run({.todo = set, .seen = {}, .leaf = {}, .choices = {}}, &out);
+  run({.todo = set, .seen = {}, .leaf = {}, .choices = {}}, max_lossy_alternatives_, &out);
   if (!status_.ok()) return status_;
   return out;
 }
 
-void SchemaExpander::run(Branch branch, std::vector<SchemaLeaf>* out) {
+void SchemaExpander::run(Branch branch, size_t share, std::vector<SchemaLeaf>* out) {
   if (!status_.ok()) return;
   if (deadline_.passed() || ++depth_ > kMaxDepth) {
     status_ = Status::invalid_argument("the schema's anyOf, oneOf, not and if nest too deep or take too long to combine; make it simpler");
@@ -38,10 +39,7 @@ void SchemaExpander::run(Branch branch, std::vector<SchemaLeaf>* out) {
   } leave{depth_};
   for (size_t next = 0; next < branch.todo.size(); ++next) {
     const SchemaRef ref = branch.todo[next];
-    if (std::find(branch.seen.begin(), branch.seen.end(), ref) != branch.seen.end()) continue;
-    if (std::find(branch.seen.begin(), branch.seen.end(), SchemaRef{ref.node, !ref.negated}) != branch.seen.end()) return;
-    branch.seen.push_back(ref);
-    if (!take(ref, &branch)) return;
+    if (!take_now(ref, &branch, 0)) return;
   }
   if (contradicts(branch.leaf)) return;
   if (branch.choices.empty()) {
@@ -54,20 +52,25 @@ void SchemaExpander::run(Branch branch, std::vector<SchemaLeaf>* out) {
     }
     return;
   }
-  if (lossy_ && out->size() >= kMaxAlternatives) return;
   const auto smallest = std::min_element(branch.choices.begin(), branch.choices.end(),
                                          [](const Options& a, const Options& b) { return a.size() < b.size(); });
   const Options options = std::move(*smallest);
   branch.choices.erase(smallest);
   for (const SchemaSet& option : options) {
+    lossy_ = lossy_ || std::any_of(option.begin(), option.end(), [](const SchemaRef& ref) { return ref.negated; });
+  }
+  const size_t before = out->size();
+  for (size_t i = 0; i < options.size(); ++i) {
+    const size_t made = out->size() - before;
+    if (lossy_ && made >= share) return;
     Branch next = branch;
-    next.todo = option;
-    run(std::move(next), out);
+    next.todo = options[i];
+    run(std::move(next), std::max<size_t>(1, (share - std::min(share, made)) / (options.size() - i)), out);
   }
 }
 
 // False when nothing can be valid.
-bool SchemaExpander::take(const SchemaRef& ref, Branch* branch) {
+bool SchemaExpander::take(const SchemaRef& ref, Branch* branch, int depth) {
   const Json& node = *ref.node;
   if (ref.negated) {
     lossy_ = true;
@@ -83,12 +86,35 @@ bool SchemaExpander::take(const SchemaRef& ref, Branch* branch) {
       status_ = target.status();
       return false;
     }
-    branch->todo.push_back({*target});
+    if (depth == 0) branch->todo.push_back({*target});
+    if (depth > 0 && !take_now({*target}, branch, depth + 1)) return false;
+  }
+  // Members stand in the order in which the document names them, also where an allOf before properties names some.
+  const bool has_properties = find(node, "properties") != nullptr;
+  for (const auto& [keyword, value] : node.items()) {
+    if (keyword == "properties" || !has_properties) break;
+    if (keyword != "allOf") continue;
+    for (const Json& part : value) {
+      if (!take_now({&part}, branch, depth + 1)) return false;
+    }
   }
   branch->leaf.push_back(&node);
   take_logic(node, branch);
   take_dependencies(node, branch);
   return true;
+}
+
+// Before what the caller's node says itself, where `depth`, of parts taken early inside each other, is not too large.
+bool SchemaExpander::take_now(const SchemaRef& ref, Branch* branch, int depth) {
+  if (depth >= kMaxEarlyParts) {
+    branch->todo.push_back(ref);
+    return true;
+  }
+  const auto seen = [&](const SchemaRef& other) { return std::find(branch->seen.begin(), branch->seen.end(), other) != branch->seen.end(); };
+  if (seen(ref)) return true;
+  if (seen({ref.node, !ref.negated})) return false;
+  branch->seen.push_back(ref);
+  return take(ref, branch, depth);
 }
 
 void SchemaExpander::take_logic(const Json& node, Branch* branch) {

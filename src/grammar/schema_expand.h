@@ -16,7 +16,7 @@ using SchemaLeaf = std::vector<const Json*>;  // all of them hold, by their plai
 class SchemaExpander {
  public:
   SchemaExpander(SchemaDocument* document, const GrammarLimits& limits)
-      : document_(*document), deadline_(compile_deadline(limits)) {}
+      : document_(*document), deadline_(compile_deadline(limits)), max_lossy_alternatives_(limits.max_lossy_alternatives) {}
 
   Result<std::vector<SchemaLeaf>> expand(const SchemaSet& set);
   // Whether no value is valid against both; false where it cannot be told cheaply.
@@ -30,8 +30,10 @@ class SchemaExpander {
     SchemaLeaf leaf;
     std::vector<Options> choices;
   };
-  void run(Branch branch, std::vector<SchemaLeaf>* out);
-  bool take(const SchemaRef& ref, Branch* branch);
+  // `share`: of alternatives that are kept where a negation takes part, so that each option keeps some.
+  void run(Branch branch, size_t share, std::vector<SchemaLeaf>* out);
+  bool take(const SchemaRef& ref, Branch* branch, int depth);
+  bool take_now(const SchemaRef& ref, Branch* branch, int depth);
   void take_logic(const Json& node, Branch* branch);
   void take_dependencies(const Json& node, Branch* branch);
   Options one_of(const Json& list);
@@ -48,6 +50,7 @@ class SchemaExpander {
   SchemaDocument& document_;
   ThreadDeadline deadline_;
   Status status_;
+  const size_t max_lossy_alternatives_;
   bool lossy_ = false;  // a negation took part: alternatives may be left out
   int depth_ = 0;
 };

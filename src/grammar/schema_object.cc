@@ -6,7 +6,7 @@
 namespace warpweave::grammar {
 namespace {
 
-constexpr size_t kMaxPatterns = 6;  // of names, for one object: their combinations double with each
+constexpr size_t kMaxNameClasses = 64;  // of one object: each overlap of patterns is one
 
 const Json* find(const Json& node, const char* key) { return SchemaDocument::find(node, key); }
 
@@ -17,7 +17,6 @@ std::vector<std::string> patterns_of(const SchemaLeaf& leaf) {
     if (patterns == nullptr) continue;
     for (const auto& [text, schema] : patterns->items()) {
       if (std::find(out.begin(), out.end(), text) == out.end()) out.push_back(text);
-      if (out.size() > kMaxPatterns) return out;  // refused by name_classes()
     }
   }
   return out;
@@ -127,70 +126,77 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
   return excluded.complement();
 }
 
-// The members that are not declared, by which patterns their names match.
+// What must hold for a member that is not declared and matches just those of `patterns` that are `matched`.
+SchemaSet SchemaCompiler::undeclared_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& matched) {
+  SchemaSet set;
+  bool evaluated = false;
+  const Json* unevaluated = nullptr;
+  for (const Json* node : leaf) {
+    bool known = false;
+    const Json* own = find(*node, "patternProperties");
+    for (const std::string& pattern : matched) {
+      const Json* schema = own != nullptr ? find(*own, pattern.c_str()) : nullptr;
+      if (schema != nullptr) set.push_back({schema}), known = true;
+    }
+    if (const Json* additional = find(*node, "additionalProperties"); additional != nullptr && !known) {
+      set.push_back({additional});
+      known = true;
+    }
+    evaluated = evaluated || (known && !document_.is_made(node));
+    if (const Json* last = find(*node, "unevaluatedProperties"); last != nullptr && is_origin(node, origin, "unevaluatedProperties")) unevaluated = last;
+  }
+  if (unevaluated != nullptr && !evaluated) set.push_back({unevaluated});
+  return set;
+}
+
+// The names that are not declared, by which patterns they match: all of them, split by one pattern after another.
+Result<std::vector<SchemaCompiler::NamesAndPatterns>> SchemaCompiler::split_names(const SchemaLeaf& leaf, const std::vector<std::string>& declared) {
+  CharDfa undeclared = CharDfa::any_text();
+  if (!declared.empty()) {
+    WW_ASSIGN_OR_RETURN(const CharDfa names, CharDfa::literals(declared, builder_.limits(), document_.dfa_work()));
+    undeclared = names.complement();
+  }
+  if (const std::optional<CharDfa> names = names_dfa(leaf)) {
+    WW_ASSIGN_OR_RETURN(undeclared, undeclared.intersect(*names, builder_.limits(), document_.dfa_work()));
+  }
+  std::vector<NamesAndPatterns> parts;
+  if (!undeclared.empty()) parts.push_back({std::move(undeclared), {}});
+  for (const std::string& text : patterns_of(leaf)) {
+    WW_ASSIGN_OR_RETURN(const CharDfa* pattern, document_.pattern(text));
+    const CharDfa others = pattern->complement();
+    std::vector<NamesAndPatterns> next;
+    for (NamesAndPatterns& part : parts) {
+      WW_ASSIGN_OR_RETURN(CharDfa matched, part.names.intersect(*pattern, builder_.limits(), document_.dfa_work()));
+      WW_ASSIGN_OR_RETURN(CharDfa rest, part.names.intersect(others, builder_.limits(), document_.dfa_work()));
+      if (!rest.empty()) next.push_back({std::move(rest), part.patterns});
+      if (matched.empty()) continue;
+      next.push_back({std::move(matched), std::move(part.patterns)});
+      next.back().patterns.push_back(text);
+    }
+    if (next.size() > kMaxNameClasses) {
+      return Status::unsupported("patternProperties whose patterns overlap in more than " + std::to_string(kMaxNameClasses) +
+                                 " ways in one object are not supported");
+    }
+    parts = std::move(next);
+  }
+  return parts;
+}
+
+// The members that are not declared, by the pattern of their names.
 std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(const SchemaLeaf& leaf, const SchemaSet& origin,
                                                                     const std::vector<std::string>& declared) {
-  const std::vector<std::string> patterns = patterns_of(leaf);
-  if (patterns.size() > kMaxPatterns) {
-    fail(Status::unsupported("patternProperties with more than " + std::to_string(kMaxPatterns) + " patterns for one object are not supported"));
+  Result<std::vector<NamesAndPatterns>> parts = split_names(leaf, declared);
+  if (!parts.ok()) {
+    fail(parts.status().with_context("the names of members"));
     return {};
   }
+  const bool any_name = declared.empty() && patterns_of(leaf).empty() &&
+                        std::none_of(leaf.begin(), leaf.end(), [](const Json* node) { return find(*node, "propertyNames") != nullptr; });
   std::vector<NameClass> classes;
-  for (size_t subset = 0; subset < size_t{1} << patterns.size(); ++subset) {
-    NameClass next;
-    bool evaluated = false;
-    const Json* unevaluated = nullptr;
-    for (const Json* node : leaf) {
-      bool known = false;
-      for (size_t i = 0; i < patterns.size(); ++i) {
-        const Json* own = find(*node, "patternProperties");
-        const Json* schema = own != nullptr && (subset >> i & 1) ? find(*own, patterns[i].c_str()) : nullptr;
-        if (schema != nullptr) next.values.push_back({schema}), known = true;
-      }
-      if (const Json* additional = find(*node, "additionalProperties"); additional != nullptr && !known) {
-        next.values.push_back({additional});
-        known = true;
-      }
-      evaluated = evaluated || (known && !document_.is_made(node));
-      if (const Json* last = find(*node, "unevaluatedProperties"); last != nullptr && is_origin(node, origin, "unevaluatedProperties")) unevaluated = last;
-    }
-    if (unevaluated != nullptr && !evaluated) next.values.push_back({unevaluated});
-    if (is_never(next.values)) continue;
-    Status status;
-    const auto both = [&](const CharDfa& dfa) {
-      if (!next.names) {
-        next.names = dfa;
-        return;
-      }
-      Result<CharDfa> result = next.names->intersect(dfa, builder_.limits(), document_.dfa_work());
-      if (result.ok()) {
-        next.names = std::move(*result);
-      } else {
-        status = result.status();
-      }
-    };
-    for (size_t i = 0; i < patterns.size() && status.ok(); ++i) {
-      const Result<const CharDfa*> dfa = document_.pattern(patterns[i]);
-      if (!dfa.ok()) {
-        status = dfa.status();
-      } else {
-        both(subset >> i & 1 ? **dfa : (*dfa)->complement());
-      }
-    }
-    if (status.ok() && !declared.empty()) {
-      const Result<CharDfa> names = CharDfa::literals(declared, builder_.limits(), document_.dfa_work());
-      if (names.ok()) {
-        both(names->complement());
-      } else {
-        status = names.status();
-      }
-    }
-    if (const std::optional<CharDfa> names = names_dfa(leaf); names && status.ok()) both(*names);
-    if (!status.ok()) {
-      fail(status.with_context("the names of members"));
-      return {};
-    }
-    if (!next.names || !next.names->empty()) classes.push_back(std::move(next));
+  for (NamesAndPatterns& part : *parts) {
+    NameClass next{.names = std::nullopt, .values = undeclared_set(leaf, origin, part.patterns)};
+    if (!any_name) next.names = std::move(part.names);
+    if (!is_never(next.values)) classes.push_back(std::move(next));
   }
   return classes;
 }

@@ -37,8 +37,15 @@ const Case kCases[] = {
     {R"({"type":"string","format":"date"})", {R"("2024-02-29")", R"("1999-12-31")"}, {R"("2023-02-29")", R"("2023-13-01")", R"("20230101")"}},
     {R"({"type":"string","format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123e4567")"}},
     {R"({"type":"string","format":"ipv6"})", {R"("::1")", R"("2001:db8::8a2e:370:7334")"}, {R"("1:::2")", R"("::12345")"}},
-    {R"({"type":"string","format":"email"})", {R"("a.b@example.com")"}, {R"("a@")", R"("@b")"}},
-    {R"({"type":"string","format":"date-time"})", {R"("2024-01-01T00:00:00Z")"}, {R"("2024-01-01 00:00:00Z")"}},
+    {R"({"type":"string","format":"email"})",
+     {R"("a.b@example.com")", R"("a@[127.0.0.1]")"},
+     {R"("a@")", R"("@b")", R"("a@[127.0.0]")", R"("a@127.0.0.1]")", R"("a@b-")"}},
+    {R"({"type":"string","format":"date-time"})",
+     {R"("2024-01-01T00:00:00Z")", R"("2024-01-01t00:00:00z")"},
+     {R"("2024-01-01 00:00:00Z")", R"("2024-01-01T00:00:60Z")"}},
+    {R"({"type":"string","format":"hostname"})",
+     {R"("localhost")", R"("a.aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffggg.org")", R"("a.b.c.d.e.f.g.h")"},
+     {R"("aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggg")", R"("-a")", R"("a-.b")", R"("a..b")"}},
     {R"({"type":"integer","minimum":5,"maximum":123})", {"5", "10", "99", "123"}, {"4", "124", "1000", "-5", "05"}},
     {R"({"type":"integer","exclusiveMinimum":-3,"maximum":2})", {"-2", "-1", "0", "2"}, {"-3", "3", "-10"}},
     {R"({"type":"integer","minimum":95})", {"95", "100", "10000"}, {"94", "9", "-95"}},
@@ -181,7 +188,44 @@ TEST(Schema, LimitsEndInErrors) {
 
 TEST(Schema, CompilesTheSameEachTime) {
   const char* schema = R"({"allOf":[{"properties":{"x":{},"y":{}}},{"properties":{"z":{}}}],"properties":{"w":{}},"type":"object","additionalProperties":true})";
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(takes(compact_schema(schema), R"({"w":1,"x":2,"y":3,"z":4})"), "yes");
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(takes(compact_schema(schema), R"({"x":2,"y":3,"z":4,"w":1})"), "yes");
+}
+
+// Members stand as the document names them.
+TEST(Schema, PartsOfAllOfKeepTheirPlaceAmongMembers) {
+  const char* before = R"({"$defs":{"s":{"properties":{"x":{}}}},"allOf":[{"$ref":"#/$defs/s"}],"properties":{"w":{}},"additionalProperties":true,"type":"object"})";
+  const char* behind = R"({"$defs":{"s":{"properties":{"x":{}}}},"properties":{"w":{}},"allOf":[{"$ref":"#/$defs/s"}],"additionalProperties":true,"type":"object"})";
+  EXPECT_EQ(takes(compact_schema(before), R"({"x":1,"w":2})"), "yes");
+  EXPECT_NE(takes(compact_schema(before), R"({"w":2,"x":1})"), "yes");
+  EXPECT_EQ(takes(compact_schema(behind), R"({"w":2,"x":1})"), "yes");
+}
+
+// Of the many ways around parts of oneOf that overlap some are kept for each part, not all for the first.
+TEST(Schema, EachPartOfAnOverlappingOneOfStaysPossible) {
+  Json parts = Json::array();
+  for (int i = 0; i < 40; ++i) {
+    const std::string n = std::to_string(i);
+    Json properties{{"k" + n, Json{{"type", "integer"}}}};
+    for (int k = 0; k < 8; ++k) properties["p" + n + "x" + std::to_string(k)] = Json{{"type", "string"}};
+    parts.push_back(Json{{"type", "object"}, {"properties", properties}, {"required", Json::array({"k" + n})}});
+  }
+  const GrammarSpec spec = compact_schema(Json{{"oneOf", parts}}.dump());
+  const auto grammar = compile(spec);
+  ASSERT_NE(grammar, nullptr) << failure(spec);
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(takes(grammar, "{\"k" + std::to_string(i) + "\":1}"), "yes") << i;
+}
+
+TEST(Schema, ManyPatternsOfNamesThatDoNotOverlap) {
+  Json patterns, overlapping;
+  for (int i = 0; i < 20; ++i) {
+    patterns["^" + std::string(1, static_cast<char>('a' + i))] = Json{{"const", i}};
+    overlapping["x.{" + std::to_string(i) + "}y"] = Json{{"minimum", i}};
+  }
+  const GrammarSpec spec = compact_schema(Json{{"type", "object"}, {"patternProperties", patterns}, {"additionalProperties", false}}.dump());
+  EXPECT_EQ(takes(spec, R"({"aa":0,"tt":19})"), "yes");
+  EXPECT_NE(takes(spec, R"({"aa":1})"), "yes");
+  EXPECT_NE(takes(spec, R"({"zz":1})"), "yes");
+  EXPECT_NE(failure(compact_schema(Json{{"type", "object"}, {"patternProperties", overlapping}}.dump())), "");
 }
 
 }  // namespace

@@ -44,12 +44,18 @@ std::string key_of(const Json& value) {
   return out;
 }
 
+bool same_value(const Json& a, const Json& b) {
+  if (a.is_string() && b.is_string()) return a.get_ref<const std::string&>() == b.get_ref<const std::string&>();
+  return a.is_string() == b.is_string() && key_of(a) == key_of(b);
+}
+
 int64_t whole(const Json* value, int64_t otherwise) { return value == nullptr ? otherwise : static_cast<int64_t>(value->get<double>()); }
 
 }  // namespace
 
 // Looked up, not compared one by one: each value of a list of thousands is asked for in that list.
 bool SchemaDocument::is_one_of(const Json& list, const Json& value) {
+  if (list.size() == 1) return same_value(list[0], value);
   const auto [keys, fresh] = keys_of_lists_.try_emplace(&list);
   if (fresh) {
     for (const Json& item : list) keys->second.insert(key_of(item));
@@ -187,7 +193,7 @@ bool SchemaDocument::valid(const Json& node, const Json& value, bool unknown, in
   }
   const std::string_view type = type_of(value);
   if (!has_type(node, type)) return false;
-  if (const Json* constant = find(node, "const"); constant != nullptr && key_of(*constant) != key_of(value)) return false;
+  if (const Json* constant = find(node, "const"); constant != nullptr && !same_value(*constant, value)) return false;
   if (const Json* values = find(node, "enum"); values != nullptr && !is_one_of(*values, value)) return false;
   if (value.is_number() && !valid_number(node, value, unknown)) return false;
   if (value.is_string() && !valid_string(node, value.get<std::string>(), unknown)) return false;
