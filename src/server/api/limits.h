@@ -9,6 +9,7 @@ namespace warpweave::server {
 inline constexpr int kMaxChoices = 128;               // n
 inline constexpr size_t kMaxSequences = 4096;         // prompts x n of one request
 inline constexpr size_t kMaxRequestTokens = size_t{1} << 22;  // prompt tokens of all its sequences
+inline constexpr size_t kMinRequestTextBytes = size_t{4} << 20;  // of the texts of all prompts; --max-body-bytes counts if larger
 inline constexpr size_t kTruncatedContexts = 16;      // what truncate_prompt_tokens may cut from
 inline constexpr size_t kMinTokenizeTokens = size_t{1} << 18;  // /tokenize; a longer context counts
 inline constexpr size_t kMaxTemplateKwargs = 256;

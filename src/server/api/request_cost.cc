@@ -52,6 +52,16 @@ Status check_sequences(const Api& api, size_t prompts, int n, std::string_view f
   return {};
 }
 
+Status PromptEncoder::count_text(size_t bytes, const std::string& field) {
+  text_bytes_ += bytes;
+  const size_t most = std::max(kMinRequestTextBytes, static_cast<size_t>(api_.context().args.max_body_bytes));
+  if (text_bytes_ <= most) return {};
+  return Status::invalid_argument(
+      fmt::format("The prompts up to {} have {} bytes of text, a text in many prompts counted in each, but at most {} are "
+                  "allowed in one request; send several requests.", field, text_bytes_, most),
+      field);
+}
+
 Status PromptEncoder::count(size_t tokens, const std::string& field) {
   tokens_ += tokens * n_;
   const size_t most = std::max(kMaxRequestTokens, static_cast<size_t>(api_.info().context_len));
@@ -69,6 +79,7 @@ Result<std::vector<int32_t>> PromptEncoder::encode(std::string_view text, const 
   if (text.empty()) {
     return Status::invalid_argument(fmt::format("{} is empty; send at least one token.", field), field);
   }
+  WW_RETURN_IF_ERROR(count_text(text.size(), field));
   const int context_len = api_.info().context_len;
   const auto context = static_cast<size_t>(context_len);
   const size_t most = truncate_tokens_ ? context * kTruncatedContexts : context;

@@ -17,7 +17,7 @@ namespace warpweave::server {
 Status check_sequences(const Api& api, size_t prompts, int n, std::string_view field);
 
 // The prompts of one request to token ids. A text is tokenised only as far as it takes to know that
-// it does not fit the context, and all prompts together are bounded. Not thread-safe.
+// it does not fit the context, and all prompts together are bounded, by their bytes and their tokens. Not thread-safe.
 // Which tokens of a prompt stay where it is cut: the last ones for who goes on writing, the first ones for who reads all.
 enum class KeptEnd { end, beginning };
 
@@ -33,12 +33,14 @@ class PromptEncoder {
   Status accept(std::vector<int32_t>* ids, const std::string& field);
 
  private:
+  Status count_text(size_t bytes, const std::string& field);
   Status count(size_t tokens, const std::string& field);
 
   const Api& api_;
   const size_t n_;
   const std::optional<int> truncate_tokens_;
   const KeptEnd kept_;
+  size_t text_bytes_ = 0;    // of all prompts: one text may stand in many, and may have few tokens for its bytes
   size_t tokens_ = 0;        // of all sequences
   size_t whole_tokens_ = 0;  // of all prompts, before they are truncated: one text may stand in many prompts
 };

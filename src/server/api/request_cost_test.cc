@@ -95,6 +95,29 @@ TEST(RequestCost, TokensThatTruncationCutsAwayAreBounded) {
   }
 }
 
+// A text of few tokens for its bytes, as a blank one is for some tokenizers, costs by its bytes.
+TEST(RequestCost, TextThatStandsInManyPromptsIsBoundedByItsBytes) {
+  std::string query;
+  for (int i = 0; i < 5'000; ++i) query += " everything";
+  const auto post = [&](const std::string& path, const std::string& fields, size_t items, std::vector<std::string> labels) {
+    TestApiOptions options;
+    options.args.max_body_bytes = 1;  // less than what is allowed always
+    options.engine.info.pooled_size = static_cast<int>(labels.size());
+    options.engine.info.labels = std::move(labels);
+    TestApi api(std::move(options));
+    std::string list;
+    for (size_t i = 0; i < items; ++i) list += i > 0 ? ",\"b\"" : "\"b\"";
+    return api.post(path, "{\"query\": \"" + query + "\", " + fields + ": [" + list + "], \"truncate_prompt_tokens\": 1}");
+  };
+  const std::string items = "\"label_token_ids\": [1], \"items\"", documents = "\"documents\"";
+  EXPECT_EQ(post("/v1/score", items, 10, {}).status, 200);
+  EXPECT_EQ(field_of(post("/v1/score", items, 100, {})), "items[76]");  // 4 MiB
+  EXPECT_EQ(post("/rerank", documents, 10, {"fits"}).status, 200);
+  const Reply refused = post("/rerank", documents, 100, {"fits"});
+  EXPECT_EQ(field_of(refused), "documents[76]");
+  EXPECT_NE(message_of(refused).find("4235077 bytes of text"), std::string::npos) << message_of(refused);
+}
+
 TEST(RequestCost, LogprobsOfPromptsAreBounded) {
   TestApiOptions options;
   options.args.max_logprob_values = 2000;
