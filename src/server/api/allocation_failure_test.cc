@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "base/testing/failing_allocator.h"
+#include "server/api/response_store.h"
 #include "server/api/testing.h"
 
 namespace warpweave::server::testing {
@@ -138,6 +139,42 @@ TEST(AllocationFailure, OfEveryPlaceLeavesTheEndpointsAlive) {
     EXPECT_GT(runs, 2u) << test.path;
   }
   EXPECT_GT(AllocationFailure::places(), 100u);
+}
+
+// What fails half-way must not be counted, nor found, nor walked to.
+TEST(AllocationFailure, AResponseThatIsNotKeptLeavesTheStoreAsItWas) {
+  AllocationFailure::forget_places();
+  const std::string owner(40, 'o'), other(40, 'p');
+  const ResponseStore::Entry entry{std::string(100, 'b'), std::string(100, 'm')};
+  const size_t bytes = 40 + 2 + 200;
+  size_t before = 0, failures = 0;
+  do {
+    before = AllocationFailure::places();
+    ResponseStore store(1);
+    ResponseStore::Entry given = entry;
+    bool failed = false;
+    {
+      AllocationFailure failure(FailOn::this_thread);
+      try {
+        store.put(owner, "r1", std::move(given));
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+    }
+    failures += failed;
+    EXPECT_EQ(store.get(owner, "r1").has_value(), !failed);
+    EXPECT_EQ(store.bytes(), failed ? 0 : bytes);
+    EXPECT_TRUE(store.put(owner, "r2", entry));
+    EXPECT_TRUE(store.put(other, "r1", entry));
+    EXPECT_TRUE(store.put(owner, "r3", entry));
+    EXPECT_FALSE(store.get(owner, "r1").has_value());
+    EXPECT_FALSE(store.get(owner, "r2").has_value());
+    EXPECT_EQ(store.bytes(), 2 * bytes);
+    EXPECT_TRUE(store.erase(owner, "r3"));
+    EXPECT_TRUE(store.erase(other, "r1"));
+    EXPECT_EQ(store.bytes(), 0u);
+  } while (AllocationFailure::places() != before && !HasFailure());
+  EXPECT_GT(failures, 2u);
 }
 
 }  // namespace

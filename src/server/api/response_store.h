@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace warpweave::server {
 
@@ -23,7 +24,7 @@ class ResponseStore {
     std::string messages;  // the conversation up to its end: a JSON list of chat messages
   };
 
-  // False: too large, or none are kept.
+  // False: too large, or none are kept. Where memory ends it throws and keeps nothing of the entry.
   bool put(const std::string& owner, const std::string& id, Entry entry);
   std::optional<Entry> get(const std::string& owner, const std::string& id);
   bool erase(const std::string& owner, const std::string& id);
@@ -37,14 +38,14 @@ class ResponseStore {
     size_t bytes() const { return owner.size() + id.size() + entry.body.size() + entry.messages.size(); }
   };
   using List = std::list<Kept>;  // the one used last in front
-  using Key = std::pair<std::string, std::string>;
-  void drop(List::iterator at);
+  using Key = std::pair<std::string_view, std::string_view>;  // owner and id, of an element of kept_
+  void drop(List::iterator at) noexcept;
 
   const size_t max_per_owner_;
   mutable std::mutex mutex_;
   List kept_;
   std::map<Key, List::iterator> by_key_;
-  std::map<std::string, size_t> counts_;  // by owner
+  std::map<std::string, size_t, std::less<>> counts_;  // by owner
   size_t bytes_ = 0;
 };
 
