@@ -46,6 +46,17 @@ Result<NamedFolder> read_names(const Api& api, std::string_view body, bool with_
   return out;
 }
 
+Result<NamedFolder> load_named(const Api& api, std::string_view body) {
+  WW_ASSIGN_OR_RETURN(NamedFolder names, read_names(api, body, true));
+  const Status status = api.context().adapters->load_from_root(names.name, names.path).status();
+  // A broken file is no failure of the server, and no room for another adapter is nothing that passes by waiting.
+  if (status.code() == StatusCode::data_loss || status.code() == StatusCode::resource_exhausted) {
+    return Status::invalid_argument(status.message(), status.field());
+  }
+  WW_RETURN_IF_ERROR(status);
+  return names;
+}
+
 std::string loaded_json(const Api& api) {
   Json loaded = Json::object();
   for (const AdapterInfo& adapter : api.context().adapters->list()) loaded[adapter.name] = adapter.path;
@@ -101,8 +112,7 @@ Result<AdapterInfo> read_model(const Api& api, FieldReader* reader) {
 }
 
 Result<std::string> load_adapter(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const NamedFolder names, read_names(api, body, true));
-  WW_RETURN_IF_ERROR(api.context().adapters->load_from_root(names.name, names.path).status());
+  WW_ASSIGN_OR_RETURN(const NamedFolder names, load_named(api, body));
   return loaded_json(api);
 }
 
@@ -113,8 +123,7 @@ Result<std::string> unload_adapter(const Api& api, std::string_view body) {
 }
 
 Result<std::string> load_adapter_vllm(const Api& api, std::string_view body) {
-  WW_ASSIGN_OR_RETURN(const NamedFolder names, read_names(api, body, true));
-  WW_RETURN_IF_ERROR(api.context().adapters->load_from_root(names.name, names.path).status());
+  WW_ASSIGN_OR_RETURN(const NamedFolder names, load_named(api, body));
   return fmt::format("Success: LoRA adapter '{}' added successfully.", names.name);
 }
 

@@ -96,6 +96,13 @@ TEST_F(Adapters, AreLoadedAndUnloadedInBothShapes) {
     EXPECT_EQ(api_.post("/v1/load_lora_adapter", body).status, 400) << body;
   }
   EXPECT_EQ(api_.post("/load_lora_adapter", R"({"lora_name": "x", "lora_path": "outside"})").status, 404);
+  // The server has not failed, and waiting does not help.
+  for (const char* path : {"/load_lora_adapter", "/v1/load_lora_adapter"}) {
+    const Reply broken = api_.post(path, R"({"lora_name": "x", "lora_path": "broken"})");
+    EXPECT_EQ(broken.status, 400) << broken.body;
+    EXPECT_EQ(broken.json()["error"]["param"], "adapter_model.safetensors");
+    EXPECT_EQ(api_.post(path, R"({"lora_name": "x", "lora_path": "too-many"})").status, 400);
+  }
 }
 
 TEST_F(Adapters, AreListedAndCounted) {

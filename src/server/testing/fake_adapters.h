@@ -28,6 +28,8 @@ class FakeAdapters : public AdapterStore {
   }
   Result<AdapterInfo> load_from_root(const std::string& name, const std::string& path) override {
     if (path == "outside") return Status::not_found("lora_path names no folder below --lora-root.", "lora_path");
+    if (path == "broken") return Status::data_loss("adapter_model.safetensors: too short for a safetensors file", "adapter_model.safetensors");
+    if (path == "too-many") return Status(StatusCode::resource_exhausted, "64 adapters are loaded, as many as --max-loaded-loras allows", "--max-loaded-loras");
     if (!any_) add(name, "/adapters/" + path);
     return adapters_.back();
   }
