@@ -3,8 +3,9 @@
     soak.py --minutes 60 --report docs/soak.md [--seed N]     (scripts/soak builds first and calls this)
 
 The load comes in rounds: streams read to their end, streams dropped in the middle, aborts, log
-probabilities, requests that are wrong, and once a round three times as many requests as the server
-takes. After each round everybody is quiet, and then are counted: resident memory, file descriptors,
+probabilities, streams through adapters, an adapter that comes and goes, answers that are kept and gone
+on from, requests that are wrong, and once a round three times as many requests as the server takes.
+The server guesses ahead from what it has served (NGRAM). After each round everybody is quiet, and then are counted: resident memory, file descriptors,
 threads and KV pages of the server. What was taken for a request must have come back. /health is asked
 all the time; its times are reported and never judged here.
 """
@@ -17,15 +18,20 @@ import pathlib
 import random
 import statistics
 import sys
+import tempfile
 import threading
 import time
 
+from lora_files import write_adapter
 from running_server import Server
 from soak_report import write_report
 
 MAX_RUNNING, MAX_QUEUED = 8, 16
 FLAGS = ["--enable-metrics", "--max-running-requests", str(MAX_RUNNING), "--max-queued-requests", str(MAX_QUEUED),
-         "--max-total-tokens", "8192", "--context-length", "1024", "--log-level", "warning"]
+         "--max-total-tokens", "8192", "--context-length", "1024", "--log-level", "warning",
+         # A trie that is full after minutes, so that what grows afterwards is no guess.
+         "--speculative-algorithm", "NGRAM", "--speculative-ngram-capacity", "20000"]
+LOADED, GUEST = ("fox", "owl"), "guest"  # adapters: there from the start, and loaded by request
 WORKERS = 6
 MIN_ROUNDS = 8
 PATIENCE_S = 600  # a bound for hangs, not a speed: other programs may share the machine
@@ -81,16 +87,18 @@ class Soak:
         finally:
             connection.close()
 
-    def stream(self, kind, rng, events, abort=False):
+    def stream(self, kind, rng, events, abort=False, adapter=None):
         """Reads `events` events of a stream (None: all); then goes away, or aborts and reads on."""
         rid = f"soak-{rng.getrandbits(64):x}"
         body = {"text": prompt(rng), "rid": rid, "stream": True,
                 "sampling_params": {"max_new_tokens": rng.randint(10, 60), "temperature": 0.8, "ignore_eos": True}}
+        if adapter:
+            body["lora_path"] = adapter
         connection = self.connect()
         try:
             connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
-            self.note(kind, answer.status, {200, 429, 503})
+            self.note(kind, answer.status, {200, 429, 503} | ({404} if adapter == GUEST else set()))
             seen = 0
             for line in answer:
                 seen += line.startswith(b"data:")
@@ -111,6 +119,21 @@ class Soak:
                 "n": rng.randint(1, 2)}
         self.post("chat", "/v1/chat/completions", body, {200, 429, 503})
 
+    def guest(self, rng):
+        """An adapter is loaded, used and unloaded, while others do the same with it."""
+        self.post("load", "/load_lora_adapter", {"lora_name": GUEST, "lora_path": GUEST}, {200, 400})
+        self.stream("guest", rng, rng.choice([None, 2]), adapter=GUEST)
+        self.post("unload", "/unload_lora_adapter", {"lora_name": GUEST}, {200, 404})
+
+    def kept(self, rng):
+        """An answer that the server keeps, and one that goes on from it."""
+        body = {"model": "tale", "input": prompt(rng)[:200], "max_output_tokens": 16}
+        answer = self.post("kept", "/v1/responses", body, {200, 429, 503})
+        if b'"resp_' not in answer:
+            return
+        body = {"model": "tale", "input": "And then?", "max_output_tokens": 16, "previous_response_id": json.loads(answer)["id"]}
+        self.post("gone on", "/v1/responses", body, {200, 404, 429, 503})
+
     def wrong(self, rng):
         bad = [b"{", b"[" * 100_000, b'{"text": 5}', b'{"text": "x", "sampling_params": {"temperature": -1}}',
                b'{"text": "x", "sampling_params": {"max_new_tokens": 1e308}}', b'\xff\xfe', b'{"input_ids": [99999999]}',
@@ -123,13 +146,19 @@ class Soak:
 
     def one(self, rng):
         pick = rng.random()
-        if pick < 0.25:
+        if pick < 0.20:
             self.stream("stream", rng, None)
-        elif pick < 0.45:
+        elif pick < 0.32:
+            self.stream("adapted", rng, rng.choice([None, None, 3]), adapter=rng.choice(LOADED))
+        elif pick < 0.36:
+            self.guest(rng)
+        elif pick < 0.40:
+            self.kept(rng)
+        elif pick < 0.53:
             self.stream("dropped", rng, rng.randint(1, 8))
-        elif pick < 0.60:
+        elif pick < 0.65:
             self.stream("aborted", rng, rng.randint(1, 8), abort=True)
-        elif pick < 0.75:
+        elif pick < 0.78:
             self.logprobs(rng)
         elif pick < 0.90:
             self.chat(rng)
@@ -273,12 +302,17 @@ def leaks(samples, share):
 
 def soak(seconds, round_seconds, seed):
     """Runs a server of its own; gives the samples, the answers and what went wrong."""
-    server = Server("--served-model-name", "tale", *FLAGS)
-    run = Soak(server, seed)
-    try:
-        samples = run.run(seconds, round_seconds)
-    finally:
-        code = server.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder).resolve()
+        for i, name in enumerate((*LOADED, GUEST)):
+            write_adapter(root / name, i)
+        server = Server("--served-model-name", "tale", "--lora-root", folder, "--lora-paths",
+                        *[f"{name}={root / name}" for name in LOADED], *FLAGS)
+        run = Soak(server, seed)
+        try:
+            samples = run.run(seconds, round_seconds)
+        finally:
+            code = server.stop()
     if code != 0:
         run.problems.append(f"the server ended with {code}: " + "".join(server.lines[-20:]))
     return samples, run.answers, run.problems

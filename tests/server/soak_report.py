@@ -57,7 +57,7 @@ def write_report(path, samples, answers, growth, problems):
     rows = [samples[i * (len(samples) - 1) // 8] for i in range(9)]
     text = ["# A soak", "",
             f"`scripts/soak` for {minutes:.0f} minutes ({machine()}): {len(samples)} rounds of mixed load (streams, "
-            "drops, aborts, log probabilities, wrong requests, 3 times as many requests as fit), "
+            "drops, aborts, log probabilities, adapters, kept answers, wrong requests, 3 times as many requests as fit), "
             f"{sum(answers.values())} requests. Counted at rest after a round; /health is asked under load.", "",
             "| minutes | resident MiB | descriptors | threads | tokens of requests | tokens in the cache | /health p99 ms |",
             "|---|---|---|---|---|---|---|"]

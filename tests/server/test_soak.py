@@ -37,6 +37,6 @@ def test_nothing_leaks():
     assert grown["descriptors"] <= 0 and grown["threads"] <= 0, grown
     assert grown["rss_bytes"] * soaking.quarter(samples, 2)[0].rss_bytes <= 16 * 2**20, grown
     assert all(s.used_tokens == 0 for s in samples)
-    for kind in ("stream", "dropped", "aborted", "logprobs", "chat", "wrong", "overload"):
+    for kind in ("stream", "dropped", "aborted", "logprobs", "chat", "adapted", "guest", "gone on", "wrong", "overload"):
         assert any(k == kind for k, _ in answers), (kind, answers)
     assert ("overload", 429) in answers or ("overload", 503) in answers, answers
