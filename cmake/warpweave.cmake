@@ -8,7 +8,7 @@ if(MOLD_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_link_options(-fuse-ld=mold)
 endif()
 add_compile_options("$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-Wall;-Wextra;-Wno-unused-parameter;-fno-strict-aliasing>")
-if(NOT WARPWEAVE_SANITIZE)  # clang 14 cannot write its checks of function types across sections
+if(NOT (WARPWEAVE_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"))  # clang 14 cannot write its checks of function types across sections
   add_compile_options("$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffunction-sections>")
 endif()
 add_link_options(-Wl,--gc-sections)
