@@ -85,6 +85,30 @@ def written_for_models():
         "short-texts": {"type": "array", "items": {"type": "string", "maxLength": 3}, "minItems": 2},
         "parts": {"allOf": [{"$ref": "#/$defs/base"}], "type": "object", "properties": {"kind": {"const": "x"}}, "required": ["kind"],
                   "$defs": {"base": {"type": "object", "properties": {"id": whole}, "required": ["id"]}}},
+        "at-least": {"type": "integer", "minimum": 250},
+        "at-most": {"type": "integer", "maximum": 99},
+        "shares": record(parts={"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 1, "maxItems": 5}),
+        "numbers-listed": {"enum": [1, 2, 3, 5, 8, 13, 21]},
+        "mixed-list": {"type": "array", "items": {"anyOf": [text, whole, {"type": "null"}]}},
+        "flags": record(**{f"flag_{i}": {"type": "boolean"} for i in range(12)}),
+        "many-optional": {**OBJECT, "properties": {f"o{i}": whole for i in range(12)}},
+        "named-and-others": {"type": "object", "properties": {"id": whole}, "required": ["id"], "additionalProperties": {"type": "boolean"}},
+        "even-and-odd": {"$ref": "#/$defs/even", "$defs": {"even": record(odd={"anyOf": [{"type": "null"}, {"$ref": "#/$defs/odd"}]}), "odd": record(even={"$ref": "#/$defs/even"})}},
+        "bibliography": {"type": "array", "items": record(title=text, authors={"type": "array", "items": text, "minItems": 1}, year={"type": "integer", "minimum": 1450, "maximum": 2100})},
+        "table": record(header={"type": "array", "items": text}, rows={"type": "array", "items": {"type": "array", "items": {"anyOf": [text, real, {"type": "null"}]}}}),
+        "move": record(piece={"enum": ["K", "Q", "R", "B", "N", "P"]}, square={"type": "string", "pattern": "^[a-h][1-8]$"}),
+        "colour": {"type": "string", "pattern": "^#[0-9A-F]{6}$"},
+        "version": {"type": "string", "pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+$"},
+        "identifier": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+        "fixed-length": {"type": "string", "minLength": 7, "maxLength": 7},
+        "one-of-kinds": {"oneOf": [record(kind={"const": "circle"}, radius=real), record(kind={"const": "box"}, width=real, height=real)]},
+        "steps-of-kinds": {"type": "array", "items": {"anyOf": [record(do={"const": "wait"}, seconds=whole), record(do={"const": "say"}, text=text)]}},
+        "deep-list": {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}},
+        "empty-object": {**OBJECT, "properties": {}},
+        "empty-list": {"type": "array", "maxItems": 0},
+        "any-value": record(key=text, value={}),
+        "long-names": record(**{"a_rather_long_name_of_a_member_" + c: whole for c in "xyz"}),
+        "names-with-marks": record(**{"first name": text, "e-mail": text, "a/b": whole, "c.d": whole}),
     }
 
 
@@ -221,11 +245,15 @@ def package_folders(package):
 REGEXES = ["[a-z]+", "[0-9]{3}-[0-9]{4}", "(yes|no|maybe)( please)?", "[A-Za-z0-9._%+-]+@[a-z]+\\.[a-z]{2,4}", "\\d{4}-\\d{2}-\\d{2}", "(ab|cd)*ef", "[^\\n]{5,20}",
            "#[0-9a-f]{6}", "(\\w+ ){2,4}\\w+\\.", "-?[0-9]+(\\.[0-9]+)?", ".*end", "\"[^\"]*\"", "(a|ab)(c|bcd)(d*)", "[αβγ]+x", "x{3,6}y?", "https?://[a-z./]+",
            "[01]+(\\.[01]+)?", "(Mon|Tue|Wed)day, [0-9]{1,2} (May|June)", "\\$[0-9]{1,3}(,[0-9]{3})*", "[A-Z]{3}-[0-9]{2,}", "(\\([a-z]*\\))+", "[\\x20-\\x7e]{0,40}",
-           "<b>[^<]{1,12}</b>", "([a-z]+=[0-9]+;)*"]
+           "<b>[^<]{1,12}</b>", "([a-z]+=[0-9]+;)*", "[+-]?[0-9]{1,3}%", "(GET|POST) /[a-z0-9/]*", "[A-Z][a-z]+ [A-Z][a-z]+", "[0-9]{2}:[0-9]{2}",
+           "(a|b|c){2,5}", "0x[0-9a-f]+", "[^aeiou]{3}", "([0-9]{1,3}\\.){3}[0-9]{1,3}", "Q: [^?]+\\?", "(ha)+!?"]
 GRAMMARS = ['start: "a" start "b" | "c"', 'start: expr\nexpr: term (("+"|"-") term)*\nterm: /[0-9]+/ | "(" expr ")"',
             'start: item ("," item)*\nitem: /[a-z]+/ "=" /[0-9]+/', 'start: "<" name ">" body "</" name ">"\nname: /[a-z]{1,8}/\nbody: /[^<>]*/',
             'start: line+\nline: /[A-Z][a-z ]*/ ".\\n"', 'start: "SELECT " columns " FROM " /[a-z]+/ (" WHERE " test)?\ncolumns: "*" | /[a-z]+/ (", " /[a-z]+/)*\ntest: /[a-z]+/ " = " /[0-9]+/',
-            'start: "[" (start ("," start)*)? "]" | /[0-9]/', 'start: /(yes|no)/ ": " /[^\\n]{1,30}/', 'start: a | b\na: "x" a "x" | "y"\nb: "x" b | "z"']
+            'start: "[" (start ("," start)*)? "]" | /[0-9]/', 'start: /(yes|no)/ ": " /[^\\n]{1,30}/', 'start: a | b\na: "x" a "x" | "y"\nb: "x" b | "z"',
+            'start: "- " /[a-z ]+/ ("\\n- " /[a-z ]+/)*', 'start: pair (";" pair)*\npair: /[a-z]+/ ":" (/[0-9]+/ | "true" | "false")',
+            'start: "f(" (argument ("," argument)*)? ")"\nargument: /[a-z]+/ | start', 'start: /[0-9]+/ ("," /[0-9]+/)* "\\n"',
+            'start: "if " name " then " name (" else " name)?\nname: /[a-z]{2,6}/']
 
 
 def languages():

@@ -104,6 +104,19 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
   return metrics;
 }
 
+// Steps and the tokens in them: a sum and a count.
+MetricFamily step_metrics(const EngineStats& stats, const std::vector<ClientMetric::Label>& labels) {
+  MetricFamily out = {"iteration_tokens", "Tokens of a step of the engine", MetricType::Summary, {}};
+  ClientMetric metric;
+  metric.label = labels;
+  for (const StepTotals& steps : {stats.decode_steps, stats.prefill_steps, stats.mixed_steps}) {
+    metric.summary.sample_count += steps.steps;
+    metric.summary.sample_sum += static_cast<double>(steps.tokens);
+  }
+  out.metric.push_back(std::move(metric));
+  return out;
+}
+
 // One series a layer for each, whatever the number of experts.
 std::vector<MetricFamily> expert_metrics(const std::vector<ExpertLayerLoad>& layers,
                                          const std::vector<ClientMetric::Label>& labels) {
@@ -164,6 +177,12 @@ constexpr OtherName kVllmNames[] = {
     {"request_generation_tokens", "vllm:request_generation_tokens"},
     {"request_generation_tokens", "vllm:request_max_num_generation_tokens"},
     {"request_success_total", "vllm:request_success_total"},
+    {"request_inference_time_seconds", "vllm:request_inference_time_seconds"},
+    {"iteration_tokens", "vllm:iteration_tokens_total"},
+    {"num_retracted_reqs", "vllm:num_preemptions_total"},
+    {"spec_verify_total", "vllm:spec_decode_num_drafts_total"},
+    {"spec_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total"},
+    {"spec_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"},
 };
 
 // The families once more, under the names of another server.
@@ -171,6 +190,8 @@ void add_other_names(std::string_view compat, std::vector<MetricFamily>* familie
   const size_t own = families->size();
   const auto add = [&](size_t i, std::string name) {
     MetricFamily copy = (*families)[i];
+    // What only grows is a counter there; both values of these metrics are set.
+    if (copy.type == MetricType::Gauge && name.ends_with("_total")) copy.type = MetricType::Counter;
     copy.name = std::move(name);
     families->push_back(std::move(copy));
   };
@@ -200,6 +221,7 @@ struct ServerMetrics::Impl {
         queue(histogram("queue_time_seconds", "Arrival to first scheduling", kQueueSeconds)),
         prefill(histogram("request_prefill_time_seconds", "First scheduling to first token", kFirstTokenSeconds)),
         decode(histogram("request_decode_time_seconds", "First token to last", kRequestSeconds)),
+        inference(histogram("request_inference_time_seconds", "First scheduling to last token", kRequestSeconds)),
         prompt_tokens(histogram("request_prompt_tokens", "Prompt tokens of a request", kTokens)),
         generation_tokens(histogram("request_generation_tokens", "Generated tokens of a request", kTokens)),
         finished(prometheus::BuildCounter()
@@ -248,6 +270,7 @@ struct ServerMetrics::Impl {
   prometheus::Histogram& queue;
   prometheus::Histogram& prefill;
   prometheus::Histogram& decode;
+  prometheus::Histogram& inference;
   prometheus::Histogram& prompt_tokens;
   prometheus::Histogram& generation_tokens;
   prometheus::Family<prometheus::Counter>& finished;
@@ -272,6 +295,7 @@ void ServerMetrics::observe_inter_token(double seconds, int tokens) {
 void ServerMetrics::observe_request_end(const RequestEnd& end) {
   impl_->e2e.Observe(end.e2e_s);
   impl_->queue.Observe(end.queue_s);
+  impl_->inference.Observe(std::max(0.0, end.e2e_s - end.queue_s));
   impl_->prompt_tokens.Observe(end.prompt_tokens);
   impl_->generation_tokens.Observe(end.completion_tokens);
   switch (end.finish) {
@@ -300,7 +324,10 @@ std::string ServerMetrics::render(const Engine* engine, const AdapterStore* adap
   std::vector<ClientMetric::Label> labels;
   for (const auto& [key, value] : impl_->labels) labels.push_back({key, value});
   if (engine != nullptr) {
-    for (const EngineMetric& metric : engine_metrics(engine->stats(), engine->info(), impl_->compiling_grammars.load())) {
+    const EngineStats stats = engine->stats();
+    families.push_back(step_metrics(stats, labels));
+    families.back().name = Impl::name(families.back().name);
+    for (const EngineMetric& metric : engine_metrics(stats, engine->info(), impl_->compiling_grammars.load())) {
       ClientMetric value;
       value.label = labels;
       value.gauge.value = metric.value;

@@ -1,0 +1,54 @@
+"""Every series that the Grafana dashboards of SGLang and vLLM ask for is in /metrics under their names.
+
+dashboard_metrics.json holds the names in the queries of each dashboard as its repository has it on 2026-11-23:
+SGLang's examples/monitoring/grafana/dashboards/json, and of vLLM's examples/observability prometheus_grafana and, in
+dashboards/grafana, the three named there.
+"""
+
+import json
+import pathlib
+import re
+
+import pytest
+import requests
+
+from running_server import Server
+
+NAMES = json.loads((pathlib.Path(__file__).parent / "dashboard_metrics.json").read_text())
+
+
+@pytest.fixture(scope="module", params=["sglang", "vllm"])
+def page(request):
+    """The compat that was asked for, and the page of a server that has answered two requests with speculation."""
+    flags = [] if request.param == "sglang" else ["--metrics-compat", request.param]
+    running = Server("--served-model-name", "tale", "--enable-metrics", "--speculative-algorithm", "NGRAM", *flags)
+    for _ in range(2):
+        body = {"model": "tale", "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        assert requests.post(running.url + "/v1/completions", json=body, timeout=60).status_code == 200
+    yield request.param, requests.get(running.url + "/metrics", timeout=60).text
+    assert running.stop() == 0, "".join(running.lines)
+
+
+def test_every_name_is_given_with_the_model(page):
+    compat, text = page
+    for dashboard, names in NAMES[compat].items():
+        for name in names:
+            assert re.search(rf'^{name}{{[^}}]*model_name="tale"', text, re.MULTILINE), (dashboard, name)
+
+
+def test_what_only_grows_says_so(page):
+    compat, text = page
+    for name in {name for names in NAMES[compat].values() for name in names if name.endswith("_total")}:
+        assert f"# TYPE {name} counter" in text, name
+
+
+def test_names_that_are_not_given(page):
+    for name in NAMES["not_given"]:
+        assert name not in page[1]
+
+
+def test_series_have_grown(page):
+    compat, text = page
+    counted = {"sglang": "sglang:e2e_request_latency_seconds_count", "vllm": "vllm:iteration_tokens_total_count"}[compat]
+    (value,) = re.findall(rf"^{counted}{{[^}}]*}} (\S+)", text, re.MULTILINE)
+    assert float(value) >= 2
