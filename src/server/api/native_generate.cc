@@ -83,6 +83,10 @@ Result<Prompts> read_texts(PromptEncoder& encoder, const Json& value) {
   return prompts;
 }
 
+Status empty_prompt(const std::string& field) {
+  return Status::invalid_argument(fmt::format("{} is empty; it needs at least one token.", field), field);
+}
+
 Result<Prompts> read_input_ids(const Api& api, PromptEncoder& encoder, const Json& value) {
   Prompts prompts;
   prompts.is_batch = value.is_array() && !value.empty() && value.front().is_array();
@@ -90,6 +94,7 @@ Result<Prompts> read_input_ids(const Api& api, PromptEncoder& encoder, const Jso
     std::vector<int32_t>& ids = prompts.ids.emplace_back();
     WW_RETURN_IF_ERROR(read_token_ids(item, field, api.info().vocab_size,
                                       std::numeric_limits<int32_t>::max(), &ids));
+    if (ids.empty()) return empty_prompt(field);
     return encoder.accept(&ids, field);
   };
   if (!prompts.is_batch) {
@@ -124,6 +129,7 @@ Result<Prompts> read_input_embeds(const Api& api, PromptEncoder& encoder, const 
   const auto hidden = static_cast<size_t>(api.info().hidden_size);
   const auto read_one = [&](const Json& rows, const std::string& field) -> Status {
     if (!rows.is_array()) return wrong_type(field, "a list of rows", rows);
+    if (rows.empty()) return empty_prompt(field);
     std::vector<int32_t>& ids = prompts.ids.emplace_back(rows.size(), 0);
     WW_RETURN_IF_ERROR(encoder.accept(&ids, field));
     std::vector<float> values;

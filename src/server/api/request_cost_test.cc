@@ -95,6 +95,14 @@ TEST(RequestCost, TokensThatTruncationCutsAwayAreBounded) {
   }
 }
 
+TEST(RequestCost, AnEmptyPromptOfABatchIsNamed) {
+  TestApiOptions options;
+  options.engine.info.hidden_size = 2;
+  TestApi api(std::move(options));
+  EXPECT_EQ(field_of(api.post("/generate", R"({"input_ids": [[1], []]})")), "input_ids[1]");
+  EXPECT_EQ(field_of(api.post("/generate", R"({"input_embeds": [[[0.5, 1]], []]})")), "input_embeds[1]");
+}
+
 // A text of few tokens for its bytes, as a blank one is for some tokenizers, costs by its bytes.
 TEST(RequestCost, TextThatStandsInManyPromptsIsBoundedByItsBytes) {
   std::string query;
