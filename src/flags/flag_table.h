@@ -52,7 +52,7 @@ std::span<const FlagSpec> flag_table();
 const FlagSpec* find_flag(std::string_view name);
 std::vector<FlagSpec> adapter_flags();  // a part of it
 
-// A flag of SGLang's that has no effect or no meaning here.
+// A flag of SGLang's or vLLM's that has no effect or no meaning here.
 struct KnownFlag {
   std::string_view name;
   std::string_view advice;    // "use --threads N"; empty: no substitute
@@ -62,6 +62,7 @@ struct KnownFlag {
 
 std::span<const KnownFlag> known_flags();
 std::span<const KnownFlag> newer_known_flags();  // a part of them
+std::span<const KnownFlag> vllm_known_flags();   // another
 const KnownFlag* find_known_flag(std::string_view name);
 
 }  // namespace warpweave

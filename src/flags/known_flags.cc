@@ -300,7 +300,7 @@ constexpr KnownFlag kKnownFlags[] = {
 std::span<const KnownFlag> known_flags() {
   static const std::vector<KnownFlag> all = [] {
     std::vector<KnownFlag> flags(std::begin(kKnownFlags), std::end(kKnownFlags));
-    flags.insert(flags.end(), newer_known_flags().begin(), newer_known_flags().end());
+    for (const auto part : {newer_known_flags(), vllm_known_flags()}) flags.insert(flags.end(), part.begin(), part.end());
     return flags;
   }();
   return all;

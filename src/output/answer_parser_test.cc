@@ -99,6 +99,7 @@ std::vector<Case> json_cases() {
       {"deepseek v3.1", "", "deepseekv31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>noop<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", {"", "", {{"get_weather", kParis}, {"noop", "{}"}}}},
       {"deepseek text", "", "deepseekv3", "全角｜ and <｜ stay", {"", "全角｜ and <｜ stay", {}}},
       {"kimi k2", "", "kimi_k2", "On it.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": \"Paris\"}<|tool_call_end|><|tool_call_begin|>functions.search:1<|tool_call_argument_begin|>{\"query\": \"x\"}<|tool_call_end|><|tool_calls_section_end|>", {"", "On it.", {{"get_weather", kParis}, {"search", R"({"query": "x"})"}}}},
+      {"kimi k2's ends without a begin", "", "kimi_k2", "x:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>", {"", "x:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>", {}}},
       {"a list", "", "json", " [{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\"}}, {\"name\": \"noop\", \"parameters\": {}}]", {"", "", {{"get_weather", kParis}, {"noop", "{}"}}}},
       {"an empty list", "", "json", "[]", {"", "", {}}},
       {"no list", "", "json", "[1, 2]", {"", "[1, 2]", {}}},

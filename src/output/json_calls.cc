@@ -293,9 +293,14 @@ ParserTask<> read_kimi(AnswerReader& reader) {
   static constexpr std::string_view kMarks[] = {"<|tool_call_begin|>", "<|tool_calls_section_begin|>",
                                                 "<|tool_calls_section_end|>", "<|tool_call_end|>"};
   static constexpr std::string_view kArguments[] = {"<|tool_call_argument_begin|>"};
+  bool in_section = false;
   int mark = co_await reader.until(kMarks, To::content);
   while (mark >= 0) {
+    // Ends of what has not begun are text, as everything else in a broken call.
+    if (mark == 1) in_section = true;
+    if (mark > 1 && !in_section) reader.put_text(To::content, kMarks[mark]);
     if (mark == 0) {
+      in_section = true;
       reader.keep(kMarks[0]);
       const int found = co_await reader.until(kArguments, To::held, kMaxCallNameBytes);
       const std::string id(trimmed(reader.held()));
