@@ -139,6 +139,7 @@ struct StepTotals {
   uint64_t requests = 0;
   uint64_t tokens = 0;
   double device_ms = 0;
+  double draft_ms = 0;            // of that, the draft model's; 0 where the device does not tell
   double host_ms = 0;             // choosing, preparing and enqueueing; with overlap, while the step before runs
 };
 

@@ -1,4 +1,4 @@
-// warpweave bench attention: time and rate of each backend over a grid of shapes. warpweave tune: the
+// warpweave bench, and of it attention: time and rate of each backend over a grid of shapes. warpweave tune: the
 // same for one model's shape, kept as the file that --attention-backend auto decides by.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include "attention/select.h"
 #include "attention/tuning.h"
 #include "base/log.h"
+#include "cli/bench_speculation.h"
 #include "cli/commands.h"
 #include "cli/measure_attention.h"
 #include "cli/model_facts.h"
@@ -217,10 +218,13 @@ int run_tune(const BenchFlags& flags) {
 
 int bench_command(std::span<const std::string> argv) {
   BenchFlags flags;
-  CLI::App app("Times attention backends on this machine's CPU or GPU: microseconds of one layer, GB/s of KV "
-               "read (decode) or GFLOP/s (prefill), and the share of the measured limit.",
-               "warpweave bench");
-  CLI::App* attention = app.add_subcommand("attention", "The attention backends");
+  CLI::App app("Measures on this machine's CPU or GPU.", "warpweave bench");
+  CLI::App* attention = app.add_subcommand("attention", "The attention backends: microseconds of one layer, GB/s of KV read "
+                                                        "(decode) or GFLOP/s (prefill), and the share of the measured limit");
+  SpeculationBench speculation;
+  CLI::App* spec = app.add_subcommand("spec", "Speculative decoding of a model on a text: acceptance, cost of drafts and "
+                                              "checks, speed-up, and the flags to use");
+  add_speculation_flags(*spec, speculation);
   app.require_subcommand(1);
   add_common_flags(*attention, flags);
   attention->add_option("--phase", flags.phase, "Only prefill or decode")->check(CLI::IsMember({"prefill", "decode"}));
@@ -229,7 +233,9 @@ int bench_command(std::span<const std::string> argv) {
   attention->add_option("--head-dim", flags.head_dim, "Head dim")->check(CLI::Range(16, 512));
   if (const auto exit_code = parse_command(app, argv)) return *exit_code;
   if (Status status = init_log("warning"); !status.ok()) return fail(status, kExitFailed);
-  return run_bench(flags);
+  if (!spec->parsed()) return run_bench(flags);
+  const Status status = run_speculation_bench(speculation);
+  return status.ok() ? 0 : fail(status, kExitFailed);
 }
 
 int tune_command(std::span<const std::string> argv) {

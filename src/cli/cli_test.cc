@@ -167,6 +167,30 @@ TEST(Bench, PrintsARowPerBackendAndShape) {
   EXPECT_EQ(bench_command(Argv{"attention", "--q-heads", "3", "--kv-heads", "2"}), kExitUsage);
 }
 
+TEST(Bench, TimesSpeculationAndSuggestsFlags) {
+  TemporaryFolder folder;
+  const std::string json = (folder.path() / "spec.json").string();
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(bench_command(Argv{"spec", "--model-path", "models/tale-llama", "--prompts", "README.md", "--device", "cpu",
+                               "--threads", "1", "--num-prompts", "1", "--prompt-tokens", "16", "--max-tokens", "8",
+                               "--rounds", "1", "--batch-size", "1,2", "--draft-model-path", "models/tale-eagle", "--json", json}),
+            0);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("suggested for batch 2: "), std::string::npos) << text;
+  EXPECT_NE(text.find("--speculative-algorithm EAGLE --speculative-draft-model-path models/tale-eagle"), std::string::npos);
+  const auto rows = nlohmann::json::parse(std::ifstream(json))["rows"];
+  ASSERT_EQ(rows.size(), 2u * (1 + 2 + 6));
+  for (const auto& row : rows) {
+    const bool drafts = row["flags"].get<std::string>().find("EAGLE") != std::string::npos;
+    EXPECT_EQ(row["draft_ms"].get<double>() > 0, drafts) << row;
+    EXPECT_GT(row["verify_ms"].get<double>(), 0) << row;
+    EXPECT_GE(row["accept_length"].get<double>(), 1) << row;
+  }
+  EXPECT_EQ(bench_command(Argv{"spec"}), kExitUsage);
+  EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "no/such/file"}), kExitFailed);
+  EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "README.md", "--candidate", "--speculative-algorithm EAGLE"}), kExitFailed);
+}
+
 TEST(ChatSettings, FlagsThenTheModelThenWhatSuitsSmallModels) {
   ServerArgs args;
   GenerationDefaults generation;

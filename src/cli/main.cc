@@ -25,7 +25,7 @@ constexpr CommandEntry kCommands[] = {
     {"doctor", doctor_command, "Check this machine: CPU, memory, models"},
     {"conformance", conformance_command, "Test the attention backends against the reference"},
     {"replay", replay_command, "Run a recorded batch through a backend again and compare"},
-    {"bench", bench_command, "Time the attention backends: bench attention"},
+    {"bench", bench_command, "Time the attention backends, or speculative decoding: bench attention, bench spec"},
     {"tune", tune_command, "Measure which backend is fastest for a model on this machine"},
     {"docs", docs_command, "Write generated documentation: docs flags, docs matrix"},
 };

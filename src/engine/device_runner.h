@@ -63,6 +63,7 @@ struct DeviceStep {
   std::string first_nan;               // where the model had the first value that is no number, if known
   double overhead_us = 0;              // device time from the last forward's end to this one's start
   double device_us = 0;                // of the whole step
+  double draft_us = 0;                 // of that, the draft model's; 0 where it is not known
 
   bool done = false;                   // the runner's
 };

@@ -16,6 +16,19 @@ bool wants_logits(const DeviceStep& step, int first, int count) {
          std::any_of(step.input_logprobs.begin(), step.input_logprobs.end(), inside);
 }
 
+// Adds the time of its life.
+class TimeSpent {
+ public:
+  explicit TimeSpent(double& total_us) : total_us_(total_us) {}
+  ~TimeSpent() { total_us_ += std::chrono::duration<double, std::micro>(SteadyClock::now() - begun_).count(); }
+  TimeSpent(const TimeSpent&) = delete;
+  TimeSpent& operator=(const TimeSpent&) = delete;
+
+ private:
+  double& total_us_;
+  const SteadyClock::time_point begun_ = SteadyClock::now();
+};
+
 void fail(DeviceStep& step, StatusCode code, const char* why) noexcept {
   try {
     step.status = Status(code, why);
@@ -101,6 +114,7 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   if (parts_.recurrent != nullptr) parts_.recurrent->states.copy(step.state_loads);
   step.builder.patch_futures(last_sampled_);
+  step.draft_us = 0;
   if (intact.ok() && parts_.drafter != nullptr) intact = draft(step);
   const ForwardBatch& batch = step.builder.batch();
 
@@ -133,6 +147,7 @@ void DeviceWorker::run(DeviceStep& step) {
 
 // The draft model's guesses in place of the room that was kept for them.
 Status DeviceWorker::draft(DeviceStep& step) {
+  const TimeSpent spent(step.draft_us);
   WW_RETURN_IF_ERROR(parts_.drafter->model().copy_pages(step.copies));
   if (step.proposals.empty()) return {};
   WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, step.proposals));
@@ -141,7 +156,8 @@ Status DeviceWorker::draft(DeviceStep& step) {
 }
 
 // Shows the draft model what became of the step's rows.
-Status DeviceWorker::observe(const DeviceStep& step) {
+Status DeviceWorker::observe(DeviceStep& step) {
+  const TimeSpent spent(step.draft_us);
   observed_rows(step, walk_, observed_);
   return parts_.drafter->observe(step.builder, step.draft_rows, observed_);
 }

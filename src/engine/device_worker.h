@@ -56,7 +56,7 @@ class DeviceWorker : public DeviceRunner {
   void sample_block(int first_row, int rows, DeviceStep& step);
   Status keep_accepted(const DeviceStep& step);
   Status draft(DeviceStep& step);
-  Status observe(const DeviceStep& step);
+  Status observe(DeviceStep& step);
   void compute_input_logprobs(int first_row, int rows, DeviceStep& step);
 
   DeviceParts parts_;

@@ -23,6 +23,7 @@ EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> 
   for (auto& device_step : device_steps_) {
     device_step = std::make_unique<DeviceStep>(options_.batch_cache);
   }
+  if (options_.adaptive) lengths_.emplace(*options_.adaptive);
   update_stats();
   thread_ = std::thread([this] { loop(); });
 }
@@ -184,6 +185,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   auto& owner = requests_[request.id];
   owner = std::move(arrived);
   ids_by_rid_[request.request.rid] = request.id;
+  if (lengths_) request.draft_length = lengths_->begin(static_cast<int>(requests_.size()));
 
   const GenerateRequest& asked = request.request;
   ScheduledRequestSpec spec;
@@ -255,7 +257,7 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
   device_step.sample_slots.push_back(row.sample_slot);
   if (options_.drafts) {
     device_step.draft_rows.push_back({.state = &request.draft, .start = row.start, .num_tokens = row.num_tokens,
-                                      .prefill = row.prefill, .prompt = request.request.input_ids,
+                                      .prefill = row.prefill, .follows = !request.draft_length.asleep, .prompt = request.request.input_ids,
                                       .output = request.output_ids});
   }
   if (row.first_scheduled) request.first_scheduled = SteadyClock::now();

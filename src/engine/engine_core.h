@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -41,6 +42,7 @@ struct EngineCoreOptions {
   Proposer* proposer = nullptr;          // null: none. With scheduler.max_proposals
   std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
   bool drafts = false;                   // the device guesses, in the room that the proposer keeps
+  std::optional<AdaptiveOptions> adaptive;  // of those guesses' lengths; unset: as many as there is room for
   int max_step_proposals = std::numeric_limits<int>::max();  // of all requests in a step
   Pooler pooler;                         // of requests for pooled states
 };
@@ -85,6 +87,8 @@ class EngineCore : public Engine {
   void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
   void propose(const Step& step, DeviceStep& device_step);
+  void plan_lengths(const Step& step);
+  void learn_lengths(const DeviceStep& device_step);
   void mark_pairs(const Step& step, DeviceStep& device_step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
@@ -144,6 +148,8 @@ class EngineCore : public Engine {
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
   std::vector<int> second_texts_; // of a step's rows
+  std::optional<AdaptiveLength> lengths_;
+  std::vector<LengthState*> planned_;  // of a step's requests that may guess
   uint64_t generated_tokens_ = 0;
   SpeculationCounts speculated_;
   uint64_t requests_total_ = 0;

@@ -10,12 +10,14 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   device_step.sampled_begin.clear();
   if (options_.proposer == nullptr) return;
   bool any = false;
+  if (lengths_) plan_lengths(step);
   const int share = options_.max_step_proposals / std::max(static_cast<int>(step.rows.size()), 1);
   for (const StepRow& row : step.rows) {
     Proposal& proposal = device_step.proposals.emplace_back();
     const auto& request = *static_cast<LiveRequest*>(row.user);
     // A request that wants each token's state gets them one by one.
-    const int max_tokens = request.request.states == StateWish::none ? std::min(row.max_proposals, share) : 0;
+    int max_tokens = request.request.states == StateWish::none ? std::min(row.max_proposals, share) : 0;
+    if (lengths_) max_tokens = std::min(max_tokens, request.draft_length.length);
     if (max_tokens == 0) continue;
     options_.proposer->propose({.input_ids = request.request.input_ids,
                                 .output_ids = request.output_ids,
@@ -27,9 +29,36 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   if (!any) device_step.proposals.clear();
 }
 
+// How many guesses each request of a step of decoding gets. A step that prefills, too, has none.
+void EngineCore::plan_lengths(const Step& step) {
+  planned_.clear();
+  for (const StepRow& row : step.rows) {
+    auto& request = *static_cast<LiveRequest*>(row.user);
+    if (row.max_proposals > 0 && request.request.states == StateWish::none) planned_.push_back(&request.draft_length);
+  }
+  if (!planned_.empty()) lengths_->plan(planned_, static_cast<int>(step.rows.size()));
+}
+
+void EngineCore::learn_lengths(const DeviceStep& device_step) {
+  const std::vector<StepRow>& rows = device_step.step->rows;
+  if (std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; })) return;
+  DraftedStep done = {.requests = static_cast<int>(rows.size()), .step_us = device_step.device_us, .draft_us = device_step.draft_us};
+  const std::vector<int>& begin = device_step.sampled_begin;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int guesses = proposal_of(device_step.proposals, i).size();
+    if (guesses == 0 || rows[i].sample_slot < 0) continue;
+    const int tokens = begin[rows[i].sample_slot + 1] - begin[rows[i].sample_slot];
+    lengths_->outcome(static_cast<LiveRequest*>(rows[i].user)->draft_length, guesses, tokens - 1);
+    done.guesses += guesses;
+    done.levels = std::max(done.levels, guesses);
+  }
+  lengths_->measured(done);
+}
+
 // Every decode row counts as verified, also where nothing was proposed: tokens by row are what speculation is for.
 void EngineCore::count_proposals(const DeviceStep& device_step) {
   if (options_.proposer == nullptr) return;
+  if (lengths_) learn_lengths(device_step);
   for (size_t i = 0; i < device_step.step->rows.size(); ++i) {
     const StepRow& row = device_step.step->rows[i];
     if (row.prefill || row.sample_slot < 0) continue;

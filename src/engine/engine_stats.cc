@@ -25,6 +25,7 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   totals.requests += static_cast<uint64_t>(batch.num_reqs);
   totals.tokens += static_cast<uint64_t>(batch.num_tokens);
   totals.device_ms += device_step.device_us / 1000;
+  totals.draft_ms += device_step.draft_us / 1000;
   totals.host_ms += device_step.host_us / 1000;
   trace_.record({.launched = device_step.launched_at, .finished = SteadyClock::now(), .host_us = device_step.host_us,
                  .device_us = device_step.device_us, .mode = mode_name(batch.mode), .requests = batch.num_reqs,

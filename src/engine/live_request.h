@@ -9,6 +9,7 @@
 #include "engine/text_stream.h"
 #include "sample/sampler_state.h"
 #include "sched/scheduler.h"
+#include "spec/adaptive_length.h"
 #include "spec/draft_options.h"
 #include "warpweave/engine.h"
 
@@ -38,6 +39,7 @@ struct LiveRequest {
   int cached_tokens = 0;
   int retractions = 0;
   SpeculationCounts speculated;
+  LengthState draft_length;        // with --speculative-adaptive
   DraftState draft;                // touched by the device thread only, once scheduled
   bool answered = false;           // the final delta is out
   SteadyClock::time_point arrival = SteadyClock::now();

@@ -285,7 +285,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                                          return attention_modifiers(args, proposed).ok() && check_layers(proposed, target).ok();
                                        }));
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
-  WW_RETURN_IF_ERROR(check_draft_tokens(plan.attention.speculation, model.config));
+  WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
   if (model.config.encoder) schedule_whole_prompts(plan.scheduler);

@@ -95,6 +95,9 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
     WW_RETURN_IF_ERROR(check_draft_flags_unset(args));
   }
   if (args.speculative_algorithm.empty()) {
+    if (args.speculative_adaptive) {
+      return Status::invalid_argument("--speculative-adaptive needs --speculative-algorithm", "--speculative-adaptive");
+    }
     if (args.speculative_attention_mode == "prefill") return {};
     return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
                                     "--speculative-attention-mode");
@@ -106,6 +109,10 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
         "--speculative-algorithm");
   }
   const std::string& algorithm = args.speculative_algorithm;
+  if (algorithm == "NGRAM" && args.speculative_adaptive) {
+    return Status::unsupported("--speculative-adaptive is of draft models; NGRAM stops by itself where its guesses do not come "
+                               "true; leave it out", "--speculative-adaptive");
+  }
   if (algorithm == "NGRAM") return check_ngram(args);
   if (algorithm == "NEXTN" || !args.speculative_draft_model_path.empty()) return {};
   if (algorithm == "EAGLE" && has_nextn_layers(model)) return {};
@@ -114,7 +121,12 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
       "--speculative-draft-model-path");
 }
 
-Status check_draft_tokens(const Speculation& speculation, const ModelConfig& model) {
+Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation, const ModelConfig& model) {
+  if (args.speculative_adaptive && speculation.topk > 1) {
+    return Status::unsupported(fmt::format("--speculative-adaptive lengthens and shortens chains, and --speculative-eagle-topk {} "
+                                           "makes trees; add --speculative-eagle-topk 1", speculation.topk),
+                               "--speculative-adaptive");
+  }
   if (!model.linear || speculation.num_draft_tokens <= kLinearAttnMaxVerifyNodes) return {};
   return Status::unsupported(
       fmt::format("--speculative-num-draft-tokens {}: recurrent layers check {} tokens of a request at once; lower it",

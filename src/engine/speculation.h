@@ -15,7 +15,7 @@ namespace warpweave {
 // Refuses, by flag, what cannot be served whatever the attention backend.
 Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool gpu);
 // And what cannot be once it is known how many tokens are checked at once.
-Status check_draft_tokens(const Speculation& speculation, const ModelConfig& model);
+Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation, const ModelConfig& model);
 
 // Tokens proposed at once to follow a request's last; 0 without speculation.
 int max_proposals(const Speculation& speculation);

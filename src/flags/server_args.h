@@ -119,6 +119,7 @@ struct ServerArgs {
   std::optional<int> speculative_eagle_topk;
   std::optional<int> speculative_num_draft_tokens;
   std::string speculative_attention_mode = "prefill";
+  bool speculative_adaptive = false;
   std::string speculative_draft_model_path;
   std::string speculative_draft_attention_backend;
   std::string speculative_token_map;

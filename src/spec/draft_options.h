@@ -43,6 +43,7 @@ struct DraftRow {
   int start = 0;                     // position of its first token
   int num_tokens = 0;                // without proposals
   bool prefill = false;
+  bool follows = true;               // false: nothing will be guessed for it any more, and its text need not be read
   std::span<const int32_t> prompt, output;  // the text as far as it was known when the step was prepared
 
   int32_t token(int position) const {

@@ -262,7 +262,7 @@ Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows
   pass_.clear();
   pass_.reads_target = true;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].prefill || options_.eagle) observe_row(step, rows[i], observed[i], static_cast<int>(i));
+    if (rows[i].follows && (rows[i].prefill || options_.eagle)) observe_row(step, rows[i], observed[i], static_cast<int>(i));
     const int drafted = rows[i].start + static_cast<int>(std::max<size_t>(observed[i].nodes.size(), 1));
     if (!options_.eagle && !rows[i].prefill) rows[i].state->kv_len = std::min(rows[i].state->kv_len, drafted);
   }

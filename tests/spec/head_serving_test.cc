@@ -182,6 +182,30 @@ TEST(RightHead, IsBelieved) {
   }
 }
 
+// Lengths that follow what was measured change no text; heads of random numbers are soon left alone.
+TEST(AdaptiveHead, GuessesWhatPays) {
+  for (const bool right : {true, false}) {
+    ServerArgs args = args_of(right ? right_model() : kDrafts + "nextn-deepseek-v3");
+    ServedModel plain = serve(args);
+    std::vector<GenerateRequest> asked = questions();
+    for (GenerateRequest& request : asked) request.sampling.temperature = 0;
+    const auto expected = ask(plain, asked);
+    args.speculative_algorithm = "NEXTN";
+    args.speculative_num_steps = 3;
+    args.speculative_eagle_topk = 1;
+    ServedModel fixed = serve(args);
+    EXPECT_EQ(ask(fixed, asked), expected);
+    args.speculative_adaptive = true;
+    ServedModel served = serve(args);
+    for (int turn = 0; turn < 3; ++turn) EXPECT_EQ(ask(served, asked), expected) << turn;
+    const SpeculationCounts all = *fixed.engine->stats().speculation, some = *served.engine->stats().speculation;
+    if (!right) {
+      EXPECT_LT(some.draft_tokens, all.draft_tokens) << "in three times as many requests";
+    }
+    EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+  }
+}
+
 Status refusal(const ServerArgs& args) {
   const auto served = try_serve(args);
   EXPECT_FALSE(served.ok());
@@ -206,6 +230,15 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(refusal(args).field(), "--speculative-token-map");
   args.speculative_algorithm = "EAGLE";
   EXPECT_NE(refusal(args).message().find("EAGLE3"), std::string::npos) << refusal(args).message();
+  // Lengths are of chains, and of draft models.
+  ServerArgs adaptive = args_of(kDrafts + "nextn-glm4-moe");
+  adaptive.speculative_adaptive = true;
+  EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
+  adaptive.speculative_algorithm = "NGRAM";
+  EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
+  adaptive.speculative_algorithm = "NEXTN";
+  adaptive.speculative_eagle_topk = 2;
+  EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
   // Layers of another kind of model.
   ServerArgs other = args_of(kDrafts + "nextn-glm4-moe");
   other.speculative_algorithm = "NEXTN";

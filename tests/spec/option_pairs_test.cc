@@ -1,15 +1,20 @@
-// Every pair of sampling options, on every kind of attention backend, with and without speculation, in one crowd: each
-// request gets its answer, each option keeps what it promises beside any other, and the engine serves on.
+// Every pair of request options, on every kind of attention backend, with and without speculation, in one crowd: each
+// request gets its answer, each option keeps what it promises beside any other, and the engine serves on. With speculation
+// each text is the one without.
 #include <cmath>
 #include <functional>
 
 #include "ask_tale.h"
+#include "base/testing/temporary_folder.h"
+#include "lora/testing/random_adapter.h"
+#include "model/model_bundle.h"
 
 namespace warpweave::speculation {
 namespace {
 
 constexpr int kTokens = 8;
 constexpr int32_t kCommonToken = 262;
+constexpr const char* kAdapter = "adapter";
 
 struct Option {
   const char* name;
@@ -22,16 +27,24 @@ bool lacks(const Answer& answer, int32_t token) {
   return std::find(answer.ids.begin(), answer.ids.end(), token) == answer.ids.end();
 }
 
+// More than a chunk of prefill, and what NGRAM guesses from.
+Ids repeated(const Ids& ids, size_t least) {
+  Ids out;
+  while (out.size() < least) out.insert(out.end(), ids.begin(), ids.end());
+  return out;
+}
+
 bool gives_logprobs(const Answer& answer) {
   return answer.logprobs.size() == answer.ids.size() &&
          std::all_of(answer.logprobs.begin(), answer.logprobs.end(), [](float p) { return p <= 0 && std::isfinite(p); });
 }
 
-std::vector<Option> options(const ServedModel& served) {
+std::vector<Option> options(ServedModel& served) {
   const int vocab_size = served.engine->info().vocab_size;
   std::vector<int32_t> even;
   for (int32_t id = 0; id < vocab_size; id += 2) even.push_back(id);
   const auto regex = compile_regex(served, "( [a-z]{1,9}){6,9}\\.");
+  const auto adapter = served.adapters->take(kAdapter)->weights;
   using R = GenerateRequest&;
   return {
       {"temperature 1.5", [](R r) { r.sampling.temperature = 1.5f; }},
@@ -59,43 +72,103 @@ std::vector<Option> options(const ServedModel& served) {
       {"whole", [](R r) { r.stream = false; }},
       {"cache_salt", [](R r) { r.cache_salt = "tenant"; }},
       {"priority", [](R r) { r.priority = -2147483647 - 1; }},
+      {"adapter", [adapter](R r) { r.adapter = adapter; }},
+      {"sibling", [](R r) { r.wait_for_prefix_of = std::to_string(std::stoi(r.rid) - 1); }},  // n > 1
+      {"chunked prompt", [](R r) { r.input_ids = repeated(r.input_ids, 40); }},
   };
 }
 
 struct Setting {
   const char* backend;
   const char* algorithm;  // empty: no speculation
+  int topk = 1;
+  bool mixed = false;     // prompts beside decodes
+  bool deterministic = false;
+  bool adaptive = false;
+};
+void PrintTo(const Setting& s, std::ostream* out) {
+  *out << s.backend << " " << s.algorithm << " topk " << s.topk << (s.mixed ? " mixed" : "")
+       << (s.deterministic ? " deterministic" : "") << (s.adaptive ? " adaptive" : "");
+}
+
+class OptionPairs : public testing::TestWithParam<Setting> {
+ protected:
+  OptionPairs() {
+    const auto bundle = open_model_bundle("models/tale-llama", {.tokenizer_path = {}, .skip_tokenizer = true});
+    write_random_adapter(folder_ / kAdapter, *lora_targets(bundle->config),
+                         {.rank = 4, .deviation = 0.3f, .seed = 1, .dtype = DType::f32});
+  }
+
+  ServerArgs args(bool speculate) const {
+    const Setting& setting = GetParam();
+    ServerArgs out;
+    out.threads = 1;
+    out.chunked_prefill_size = 32;
+    out.max_total_tokens = 2048;  // far fewer than all of them take
+    out.schedule_conservativeness = 0.2;
+    out.attention_backend = setting.backend;
+    out.enable_mixed_chunk = setting.mixed;
+    out.enable_deterministic_inference = setting.deterministic;
+    out.lora_paths = std::string(kAdapter) + "=" + (folder_ / kAdapter).string();
+    out.lora_root = folder_.path().string();
+    if (!speculate) return out;
+    out.speculative_algorithm = setting.algorithm;
+    if (out.speculative_algorithm != "EAGLE") return out;
+    out.speculative_draft_model_path = "models/tale-eagle";
+    out.speculative_num_steps = 3;
+    out.speculative_eagle_topk = setting.topk;
+    if (setting.topk > 1) out.speculative_num_draft_tokens = 9;
+    out.speculative_adaptive = setting.adaptive;
+    return out;
+  }
+
+  TemporaryFolder folder_;
 };
 
-class OptionPairs : public testing::TestWithParam<Setting> {};
-
-TEST_P(OptionPairs, AreAllAnsweredAndKeepWhatTheyPromise) {
-  ServerArgs args;
-  args.threads = 1;
-  args.chunked_prefill_size = 32;
-  args.max_total_tokens = 2048;  // far fewer than all of them take
-  args.attention_backend = GetParam().backend;
-  args.speculative_algorithm = GetParam().algorithm;
-  ServedModel served = serve(args);
-  ASSERT_NE(served.engine, nullptr);
-  const std::vector<Option> all = options(served);
-  const std::vector<Ids> prompts = golden_prompts();
+// All pairs of options, each with itself, too.
+struct Pairs {
   std::vector<GenerateRequest> requests;
-  std::vector<std::pair<const Option*, const Option*>> pairs;
+  std::vector<std::pair<const Option*, const Option*>> options;
+};
+Pairs all_pairs(const std::vector<Option>& all) {
+  const std::vector<Ids> prompts = golden_prompts();
+  Pairs out;
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t k = 0; k <= i; ++k) {
-      GenerateRequest& request = requests.emplace_back();
-      request.rid = std::to_string(requests.size());
-      request.input_ids = prompts[requests.size() % prompts.size()];
+      GenerateRequest& request = out.requests.emplace_back();
+      request.rid = std::to_string(out.requests.size());
+      request.input_ids = prompts[out.requests.size() % prompts.size()];
       request.sampling.temperature = 0;
-      request.sampling.seed = requests.size();
+      request.sampling.seed = out.requests.size();
       request.sampling.max_new_tokens = kTokens;
       all[i].apply(request);
       if (k < i) all[k].apply(request);
-      pairs.emplace_back(&all[i], &all[k]);
+      out.options.emplace_back(&all[i], &all[k]);
     }
   }
+  return out;
+}
+
+TEST_P(OptionPairs, AreAllAnsweredAndKeepWhatTheyPromise) {
+  const bool speculates = *GetParam().algorithm != '\0';
+  ServedModel served = serve(args(speculates));
+  ASSERT_NE(served.engine, nullptr);
+  const std::vector<Option> all = options(served);
+  const auto [requests, pairs] = all_pairs(all);
   const std::vector<Answer> answers = ask(served, requests);
+  if (speculates) {
+    ServedModel plain = serve(args(false));
+    const std::vector<Option> without = options(plain);
+    const std::vector<Answer> expected = ask(plain, all_pairs(without).requests);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      EXPECT_EQ(answers[i].ids, expected[i].ids) << pairs[i].first->name << ", " << pairs[i].second->name;
+      EXPECT_EQ(answers[i].text, expected[i].text) << pairs[i].first->name << ", " << pairs[i].second->name;
+    }
+    // Beside prompts nothing is checked, and there are prompts in most steps then.
+    if (!GetParam().mixed) {
+      EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 50u);
+    }
+  }
   for (size_t i = 0; i < answers.size(); ++i) {
     const Answer& answer = answers[i];
     const std::string what = std::string(pairs[i].first->name) + ", " + pairs[i].second->name + ": " + answer.text;
@@ -111,13 +184,38 @@ TEST_P(OptionPairs, AreAllAnsweredAndKeepWhatTheyPromise) {
   EXPECT_EQ(served.engine->stats().running_reqs, 0);
 }
 
+// Those who go take nothing with them: the others' texts stay, and every page comes back.
+TEST_P(OptionPairs, AbortedOnesLeaveTheOthersAlone) {
+  if (*GetParam().algorithm == '\0') return;
+  ServedModel plain = serve(args(false)), served = serve(args(true));
+  std::vector<GenerateRequest> asked = questions(plain, 24);
+  const auto expected = ask(plain, asked);
+  for (int round = 0; round < 3; ++round) {
+    const auto answers = collect_answers<Answer>(*served.engine, asked, [&](Answer& answer, const OutputDelta& delta) {
+      answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+      if (delta.finish) answer.finish = *delta.finish;
+      const size_t number = std::stoul(delta.rid);
+      if (number % 3 == 0 && answer.ids.size() >= static_cast<size_t>(2 * round)) served.engine->abort(delta.rid);
+    });
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if ((i + 1) % 3 != 0) EXPECT_EQ(answers[i].ids, expected[i].ids) << "request " << i << " round " << round;
+    }
+    EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+  }
+}
+
 std::string name_of(const testing::TestParamInfo<Setting>& info) {
-  return std::string(info.param.backend) + (*info.param.algorithm == '\0' ? "" : "_speculating");
+  const Setting& s = info.param;
+  std::string name = std::string(s.backend) + "_" + (*s.algorithm == '\0' ? "plain" : s.algorithm) + "_" + std::to_string(s.topk);
+  return name + (s.mixed ? "_mixed" : "") + (s.deterministic ? "_deterministic" : "") + (s.adaptive ? "_adaptive" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, OptionPairs,
                          testing::Values(Setting{"torch_native", ""}, Setting{"torch_native", "NGRAM"}, Setting{"triton", ""},
-                                         Setting{"triton", "NGRAM"}, Setting{"flex_attention", ""}),
+                                         Setting{"triton", "NGRAM", 1, true}, Setting{"flex_attention", ""},
+                                         Setting{"intel_amx", "EAGLE", 4}, Setting{"torch_native", "EAGLE", 3, true},
+                                         Setting{"intel_amx", "EAGLE", 1, false, true},
+                                         Setting{"intel_amx", "EAGLE", 1, true, false, true}),
                          name_of);
 
 }  // namespace

@@ -1,0 +1,167 @@
+// The planned lengths on made-up traffic: never 3 % slower than without guesses, and close to the best fixed length.
+#include "spec/adaptive_length.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace warpweave {
+namespace {
+
+constexpr int kLongest = 6;
+
+// A machine, and texts whose guesses come true as often as said.
+struct Traffic {
+  double plain_us = 1000, keep_us = 40, level_us = 50, guess_us = 60;
+  double us_per_request = 20;         // of plain
+  double right = 0.6, right_later = -1;  // from half of each text on, if not negative
+  int requests = 200, batch = 1, tokens = 128;
+};
+
+class Server {
+ public:
+  // fixed: that many guesses always; -1: adaptive; 0: no speculation at all.
+  Server(const Traffic& traffic, int fixed) : traffic_(traffic), fixed_(fixed) {}
+
+  // Tokens a microsecond.
+  double run() {
+    double time = 0, all = 0;
+    int left = traffic_.requests;
+    std::vector<Text> running;
+    while (left > 0 || !running.empty()) {
+      while (left > 0 && static_cast<int>(running.size()) < traffic_.batch) {
+        running.push_back({.state = length_.begin(traffic_.batch)});
+        --left;
+      }
+      time += step(running, all);
+      std::erase_if(running, [&](const Text& text) { return text.tokens >= traffic_.tokens; });
+    }
+    return all / time;
+  }
+
+ private:
+  struct Text {
+    LengthState state;
+    int tokens = 0;
+  };
+
+  double step(std::vector<Text>& running, double& all) {
+    std::vector<LengthState*> states;
+    for (Text& text : running) states.push_back(&text.state);
+    length_.plan(states, static_cast<int>(running.size()));
+    DraftedStep done = {.requests = static_cast<int>(running.size())};
+    bool follows = fixed_ > 0;
+    for (Text& text : running) {
+      const int length = fixed_ < 0 ? text.state.length : fixed_;
+      follows |= fixed_ < 0 && !text.state.asleep;
+      const bool later = traffic_.right_later >= 0 && text.tokens * 2 > traffic_.tokens;
+      std::bernoulli_distribution right(later ? traffic_.right_later : traffic_.right);
+      int accepted = 0;
+      while (accepted < length && right(random_)) ++accepted;
+      length_.outcome(text.state, length, accepted);
+      text.tokens += accepted + 1;
+      all += accepted + 1;
+      done.guesses += length;
+      done.levels = std::max(done.levels, length);
+    }
+    done.draft_us = (follows ? traffic_.keep_us : 0) + done.levels * traffic_.level_us;
+    done.step_us = traffic_.plain_us + traffic_.us_per_request * done.requests + done.guesses * traffic_.guess_us + done.draft_us;
+    done.step_us *= std::normal_distribution<double>(1, 0.03)(random_);
+    length_.measured(done);
+    return done.step_us;
+  }
+
+  const Traffic traffic_;
+  const int fixed_;
+  AdaptiveLength length_{{.max_length = kLongest}};
+  std::mt19937 random_{11};
+};
+
+double best_fixed(const Traffic& traffic) {
+  double best = 0;
+  for (int length = 0; length <= kLongest; ++length) best = std::max(best, Server(traffic, length).run());
+  return best;
+}
+
+TEST(AdaptiveLength, NeverLosesThreePercent) {
+  for (const double right : {0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0}) {
+    for (const int batch : {1, 2, 7, 32}) {
+      for (const double cost : {0.2, 1.0, 4.0, 12.0}) {  // times the usual one
+        Traffic traffic;
+        traffic.right = right;
+        traffic.batch = batch;
+        traffic.keep_us *= cost;
+        traffic.level_us *= cost;
+        traffic.guess_us *= cost;
+        traffic.requests = 100 * batch;
+        const double without = Server(traffic, 0).run();
+        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without) << "right " << right << " batch " << batch << " cost " << cost;
+      }
+    }
+  }
+}
+
+TEST(AdaptiveLength, ComesCloseToTheBestFixedLength) {
+  for (const double right : {0.3, 0.5, 0.7, 0.9}) {
+    for (const double cost : {0.2, 1.0, 2.0}) {
+      Traffic traffic;
+      traffic.right = right;
+      traffic.keep_us *= cost;
+      traffic.level_us *= cost;
+      traffic.guess_us *= cost;
+      EXPECT_GT(Server(traffic, -1).run(), 0.95 * best_fixed(traffic)) << "right " << right << " cost " << cost;
+    }
+  }
+}
+
+// Texts whose second halves nobody guesses, and the other way round.
+TEST(AdaptiveLength, FollowsTextsThatChange) {
+  Traffic traffic = {.right = 0.9, .right_later = 0.0, .tokens = 600};
+  const double falling = Server(traffic, -1).run();
+  EXPECT_GT(falling, 0.97 * Server(traffic, 0).run());
+  EXPECT_GT(falling, 0.97 * best_fixed(traffic));
+  traffic.right_later = 0.5;
+  EXPECT_GT(Server(traffic, -1).run(), 0.97 * best_fixed(traffic));
+}
+
+// In one batch a request with right guesses guesses on beside one whose never are.
+TEST(AdaptiveLength, IsOfEachRequest) {
+  AdaptiveLength length({.max_length = 4});
+  LengthState good = length.begin(2), bad = length.begin(2);
+  LengthState* const both[] = {&good, &bad};
+  for (int i = 0; i < 60; ++i) {
+    length.plan(both, 2);
+    const int guesses = good.length + bad.length, levels = std::max(good.length, bad.length);
+    length.measured({.requests = 2, .guesses = guesses, .levels = levels, .step_us = 1100.0 + 60 * guesses + 50 * levels,
+                     .draft_us = 40.0 + 50 * levels});
+    length.outcome(good, good.length, good.length);
+    length.outcome(bad, bad.length, 0);
+  }
+  length.plan(both, 2);
+  EXPECT_EQ(good.length, 4);
+  EXPECT_EQ(bad.length, 0);
+  EXPECT_TRUE(bad.asleep);
+  EXPECT_FALSE(good.asleep);
+}
+
+// A length for all, where batches are to be alike.
+TEST(AdaptiveLength, MayBeTheSameForAll) {
+  AdaptiveLength length({.max_length = 3, .uniform = true});
+  LengthState one = length.begin(2), two = length.begin(2);
+  LengthState* const both[] = {&one, &two};
+  two.right = 0.1;
+  for (int i = 0; i < 20; ++i) {
+    length.plan(both, 2);
+    EXPECT_EQ(one.length, two.length);
+    length.measured({.requests = 2, .guesses = 2 * one.length, .levels = one.length, .step_us = 1000.0 + 20 * one.length,
+                     .draft_us = 10.0 * one.length});
+    length.outcome(one, one.length, one.length);
+    length.outcome(two, two.length, two.length / 2);
+  }
+  EXPECT_GT(one.length, 0);
+}
+
+}  // namespace
+}  // namespace warpweave
