@@ -79,7 +79,7 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--enable-attn-tp-input-scattered", "one device serves; leave it out", "", true},
     {"--enable-broadcast-mm-inputs-process", "only text is served", "", true},
     {"--enable-cudagraph-gc", "leave it out", "", true},
-    {"--enable-custom-logit-processor", "use --log-level and --log-requests", "", true},
+    {"--enable-custom-logit-processor", "a request brings no program; use logit_bias, allowed_token_ids or a grammar", "", true},
     {"--enable-double-sparsity", "this kind of sparse attention is not served yet", "", true},
     {"--enable-dp-attention", "use one server a device; on a CPU --threads N or one a socket", "", true},
     {"--enable-dp-lm-head", "one device serves; leave it out", "", true},
