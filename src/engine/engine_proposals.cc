@@ -23,7 +23,8 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
                                 .output_ids = request.output_ids,
                                 .max_tokens = max_tokens,
                                 .request = request.id,
-                                .cache_salt = request.request.cache_salt}, proposal);
+                                .cache_salt = request.request.cache_salt,
+                                .grammar = request.request.sampling.grammar}, proposal);
     any |= proposal.size() > 0;
   }
   if (!any) device_step.proposals.clear();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/forced_proposer.h"
 #include "linear/linear_attn.h"
 #include "spec/ngram_proposer.h"
 
@@ -143,7 +144,7 @@ std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const ServePlan&
   if (plan.draft) return std::make_unique<DraftRoom>(plan.draft->options);
   const Speculation& speculation = plan.attention.speculation;
   if (speculation.algorithm != "NGRAM") return nullptr;
-  return std::make_unique<NgramProposer>(ngram_options(args, speculation.topk));
+  return std::make_unique<ForcedProposer>(std::make_unique<NgramProposer>(ngram_options(args, speculation.topk)));
 }
 
 }  // namespace warpweave

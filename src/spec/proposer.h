@@ -5,10 +5,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
 #include "batch/proposal.h"
+
+namespace warpweave::grammar {
+class CompiledGrammar;
+}
 
 namespace warpweave {
 
@@ -18,6 +23,7 @@ struct ProposalCall {
   int max_tokens = 0;                   // at most so many
   uint64_t request = 0;                 // the same in all calls for a request
   std::string_view cache_salt = {};     // requests of different salts must not show in one another's proposals
+  std::shared_ptr<const grammar::CompiledGrammar> grammar = {};  // what the output must match; or null
 };
 
 class Proposer {

@@ -3,7 +3,9 @@ import json
 import re
 
 import pytest
+import requests
 
+from running_server import Server
 from test_openai_client import MESSAGES
 
 SCHEMA = {
@@ -65,3 +67,30 @@ def test_faults_are_bad_requests(client):
     with pytest.raises(openai.BadRequestError) as raised:
         ask(client, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "contains": {}, "maxContains": 1}}})
     assert "maxContains" in str(raised.value)
+
+
+LONG_NAMES = {
+    "type": "object",
+    "properties": {"identifier_of_the_customer": {"type": "integer", "maximum": 9, "minimum": 0},
+                   "preferred_language": {"const": "Esperanto, spoken slowly"}, "is_subscribed": {"type": "boolean"}},
+    "required": ["identifier_of_the_customer", "preferred_language", "is_subscribed"],
+    "additionalProperties": False,
+}
+
+
+def test_forced_text_comes_in_few_steps():
+    """With speculation what the grammar forces is proposed, and the answer is the one without."""
+    answers, steps = [], []
+    for flags in ([], ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "12"]):
+        running = Server("--served-model-name", "tale", "--enable-metrics", "--device", "cpu", "--dtype", "float32",
+                         "--constrained-json-disable-any-whitespace", *flags)
+        body = {"model": "tale", "messages": MESSAGES, "max_tokens": 200, "temperature": 0,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": LONG_NAMES}}}
+        answers.append(requests.post(running.url + "/v1/chat/completions", json=body, timeout=60).json())
+        page = requests.get(running.url + "/metrics", timeout=60).text
+        steps.append(float(re.search(r"^warpweave:iteration_tokens_count{[^}]*} (\S+)", page, re.MULTILINE)[1]))
+        assert running.stop() == 0, "".join(running.lines)
+    texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert texts[0] == texts[1]
+    assert list(json.loads(texts[0])) == LONG_NAMES["required"]
+    assert steps[1] < 0.75 * steps[0], (steps, texts)
