@@ -122,7 +122,7 @@ void add_adapter_routes(Router& router, const ApiPtr& api) {
     router.add({"POST", path, AuthLevel::admin, body_handler(api, answer)});
   }
   for (const auto& [path, answer] : {JsonRoute{"/v1/load_lora_adapter", load_adapter_vllm}, {"/v1/unload_lora_adapter", unload_adapter_vllm}}) {
-    router.add({"POST", path, AuthLevel::admin, [api, answer](Request request, Writer writer) {
+    router.add({"POST", path, AuthLevel::admin, [api, answer = answer](Request request, Writer writer) {
                   Result<std::string> said = answer(*api, request->body);
                   if (!said.ok()) return send_error(*writer, said.status());
                   writer->send(200, kText, std::move(said).value());
