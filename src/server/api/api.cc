@@ -52,6 +52,10 @@ Handler responses_handler(ApiPtr api) {
 }
 
 Status no_such_response(std::string_view id) {
+  if (const size_t slash = id.find('/'); slash != std::string_view::npos) {
+    return Status::not_found(fmt::format("Of a response only itself is kept here, and not its {}; ask for /v1/responses/{}.",
+                                         id.substr(slash + 1, 100), id.substr(0, std::min<size_t>(slash, 100))), "response_id");
+  }
   return Status::not_found(fmt::format("The response \"{}\" is not stored here.", id.substr(0, 100)), "response_id");
 }
 

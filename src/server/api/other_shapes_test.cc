@@ -125,6 +125,8 @@ TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
   EXPECT_EQ(first["output"][2]["arguments"], "{\"city\": \"Rome\"}");
   const std::string id = first["id"];
   EXPECT_EQ(api.get("/v1/responses/" + id).json(), first);
+  const std::string parts = api.get("/v1/responses/" + id + "/input_items").json()["error"]["message"];
+  EXPECT_EQ(parts, "Of a response only itself is kept here, and not its input_items; ask for /v1/responses/" + id + ".");
   const std::string more = R"({"previous_response_id": ")" + id + R"(", "input": [{"type": "function_call_output", "call_id": "c", "output": "sunny"}]})";
   EXPECT_EQ(api.post("/v1/responses", more).status, 200);
   EXPECT_EQ(prompt_of(api), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nI look.<|im_end|>\n"
