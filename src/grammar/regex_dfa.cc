@@ -10,12 +10,13 @@ namespace {
 
 struct Nfa {
   struct Edge {
-    int set;  // index into sets; -1: reads nothing, -2: the begin, -3: the end of the text
+    int set;  // index into sets; or one of those below, which read nothing or a mark
     int to;
   };
-  static constexpr int kEmpty = -1, kBegin = -2, kEnd = -3;
+  static constexpr int kEmpty = -1, kBegin = -2, kEnd = -3, kBoundary = -4, kNoBoundary = -5;
   std::vector<std::vector<Edge>> edges;
   std::vector<CharSet> sets;
+  bool has_boundaries = false;
 
   int add() {
     edges.emplace_back();
@@ -32,6 +33,13 @@ int append(const Regex& regex, int from, size_t max_states, Nfa* nfa) {
     case Regex::Kind::end: {
       const int to = nfa->add();
       nfa->link(from, regex.kind == Regex::Kind::begin ? Nfa::kBegin : Nfa::kEnd, to);
+      return to;
+    }
+    case Regex::Kind::boundary:
+    case Regex::Kind::no_boundary: {
+      const int to = nfa->add();
+      nfa->link(from, regex.kind == Regex::Kind::boundary ? Nfa::kBoundary : Nfa::kNoBoundary, to);
+      nfa->has_boundaries = true;
       return to;
     }
     case Regex::Kind::chars: {
@@ -78,7 +86,11 @@ int append(const Regex& regex, int from, size_t max_states, Nfa* nfa) {
   return to;
 }
 
+// States of the NFA times kWants, each with what the next character must be so that the boundaries on the way hold;
+// where there are boundaries, in front also what the last character was: -1 - Word.
 using StateSet = std::vector<int>;
+enum Word { kNoWord, kWord, kUnsure };  // of a character; beside the ends of the text there is no word
+enum Want { kAnything, kWantsWord, kWantsNoWord, kWants };
 
 }  // namespace
 
@@ -94,7 +106,8 @@ class SubsetConstruction {
     if (!partition) return CharDfa::too_much_work();
     dfa_.atoms_ = std::move(partition->atoms);
     atoms_of_set_ = std::move(partition->atoms_of_set);
-    id_of(targets(closure({begin_}), Nfa::kBegin));
+    find_words();
+    id_of(targets(closure({begin_ * kWants}, kUnsure), Nfa::kBegin), kNoWord);
     for (size_t state = 0; state < sets_.size(); ++state) {
       if (sets_.size() > limits_.max_dfa_states || sets_.size() * dfa_.atoms_.size() > limits_.max_dfa_cells) {
         return CharDfa::too_large(limits_);
@@ -124,12 +137,34 @@ class SubsetConstruction {
     nfa_.link(inside_end, Nfa::kEmpty, rest_);
     if (search_) nfa_.link(rest_, 0, rest_);
     nfa_.link(rest_, Nfa::kEnd, end_);
-    seen_.assign(nfa_.edges.size(), 0);
+    seen_.assign(nfa_.edges.size() * kWants, 0);
+    if (!nfa_.has_boundaries) return true;
+    for (const char* kind : {"w", "W"}) {
+      size_t at = 0;
+      nfa_.sets.emplace_back();
+      (void)parse_class_escape(kind, &at, &nfa_.sets.back());
+    }
     return true;
   }
 
+  // What kind of character each atom holds: the last two sets are \w and \W.
+  void find_words() {
+    words_.assign(dfa_.atoms_.size(), kUnsure);
+    if (!nfa_.has_boundaries) return;
+    for (const int atom : atoms_of_set_[nfa_.sets.size() - 2]) words_[atom] = kWord;
+    for (const int atom : atoms_of_set_[nfa_.sets.size() - 1]) words_[atom] = kNoWord;
+  }
+
+  // What must follow for a boundary behind a `last` character; kWants: it cannot hold.
+  static int want_of(int edge, Word last, int wanted) {
+    if (edge == Nfa::kEmpty) return wanted;
+    if (last == kUnsure || (edge != Nfa::kBoundary && edge != Nfa::kNoBoundary)) return kWants;
+    const Want want = (last == kWord) == (edge == Nfa::kNoBoundary) ? kWantsWord : kWantsNoWord;
+    return wanted == kAnything || wanted == want ? want : kWants;
+  }
+
   // What `states` reach without reading; sorted.
-  StateSet closure(StateSet states) {
+  StateSet closure(StateSet states, Word last) {
     ++round_;
     StateSet out;
     while (!states.empty()) {
@@ -138,29 +173,34 @@ class SubsetConstruction {
       if (seen_[state] == round_) continue;
       seen_[state] = round_;
       out.push_back(state);
-      for (const Nfa::Edge& edge : nfa_.edges[state]) {
-        if (edge.set == Nfa::kEmpty) states.push_back(edge.to);
+      for (const Nfa::Edge& edge : nfa_.edges[state / kWants]) {
+        const int want = want_of(edge.set, last, state % kWants);
+        if (want != kWants) states.push_back(edge.to * kWants + want);
       }
-      if (!budget_->spend(1 + nfa_.edges[state].size())) break;
+      if (!budget_->spend(1 + nfa_.edges[state / kWants].size())) break;
     }
     std::sort(out.begin(), out.end());
     return out;
   }
 
-  StateSet targets(const StateSet& from, int set) const {
+  // Over the mark of the text's begin or end, where no word is.
+  StateSet targets(const StateSet& from, int mark) const {
     StateSet to;
     for (const int state : from) {
-      for (const Nfa::Edge& edge : nfa_.edges[state]) {
-        if (edge.set == set) to.push_back(edge.to);
+      if (state < 0 || state % kWants == kWantsWord) continue;
+      for (const Nfa::Edge& edge : nfa_.edges[state / kWants]) {
+        if (edge.set == mark) to.push_back(edge.to * kWants);
       }
     }
     return to;
   }
 
-  int id_of(StateSet states) {
-    states = closure(std::move(states));
+  int id_of(StateSet states, Word last) {
+    states = closure(std::move(states), last);
     // Once the rest of the text does not matter, nothing else does.
-    if (search_ && std::binary_search(states.begin(), states.end(), rest_)) states = closure({rest_});
+    const bool done = search_ && std::binary_search(states.begin(), states.end(), rest_ * kWants);
+    if (done) states = closure({rest_ * kWants}, kUnsure);
+    if (nfa_.has_boundaries && !done) states.insert(states.begin(), -1 - last);
     const auto [at, fresh] = ids_.try_emplace(std::move(states), static_cast<int>(sets_.size()));
     if (fresh) sets_.push_back(&at->first);
     return at->second;
@@ -168,25 +208,29 @@ class SubsetConstruction {
 
   // False when the work is too much.
   bool add_row(const StateSet& states) {
-    const StateSet ended = closure(targets(states, Nfa::kEnd));
-    dfa_.accepting_.push_back(std::binary_search(ended.begin(), ended.end(), end_));
+    const StateSet ended = closure(targets(states, Nfa::kEnd), kUnsure);
+    dfa_.accepting_.push_back(std::binary_search(ended.begin(), ended.end(), end_ * kWants));
     std::vector<StateSet> to(dfa_.atoms_.size());
     if (!budget_->spend(to.size())) return false;
     for (const int state : states) {
-      for (const Nfa::Edge& edge : nfa_.edges[state]) {
+      if (state < 0) continue;
+      const int want = state % kWants;
+      for (const Nfa::Edge& edge : nfa_.edges[state / kWants]) {
         if (edge.set < 0) continue;
         if (!budget_->spend(1 + atoms_of_set_[edge.set].size())) return false;
-        for (const int atom : atoms_of_set_[edge.set]) to[atom].push_back(edge.to);
+        for (const int atom : atoms_of_set_[edge.set]) {
+          if (want == kAnything || words_[atom] == (want == kWantsWord ? kWord : kNoWord)) to[atom].push_back(edge.to * kWants);
+        }
       }
     }
-    std::map<StateSet, int> same;  // atoms often lead to the same place
-    for (StateSet& target : to) {
-      if (target.empty()) {
+    std::map<std::pair<Word, StateSet>, int> same;  // atoms often lead to the same place
+    for (size_t atom = 0; atom < to.size(); ++atom) {
+      if (to[atom].empty()) {
         dfa_.next_.push_back(CharDfa::kDeadState);
         continue;
       }
-      const auto [at, fresh] = same.try_emplace(target, 0);
-      if (fresh) at->second = id_of(std::move(target));
+      const auto [at, fresh] = same.try_emplace({words_[atom], to[atom]}, 0);
+      if (fresh) at->second = id_of(std::move(to[atom]), words_[atom]);
       dfa_.next_.push_back(at->second);
     }
     return budget_->spend(1);
@@ -198,7 +242,8 @@ class SubsetConstruction {
   Nfa nfa_;
   int begin_ = 0, rest_ = 0, end_ = 0;
   std::vector<std::vector<int>> atoms_of_set_;
-  std::vector<uint32_t> seen_;  // by state of the NFA: the last round of closure() that met it
+  std::vector<Word> words_;     // by atom
+  std::vector<uint32_t> seen_;  // by state of the NFA and want: the last round of closure() that met it
   uint32_t round_ = 0;
   CharDfa dfa_;
   std::map<StateSet, int> ids_;

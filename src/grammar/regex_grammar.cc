@@ -37,7 +37,7 @@ StateId emit_repeat(GrammarBuilder* b, StateId from, const Regex& repeat) {
 }
 
 bool has_anchor(const Regex& regex) {
-  if (regex.kind == Regex::Kind::begin || regex.kind == Regex::Kind::end) return true;
+  if (regex.kind >= Regex::Kind::begin) return true;
   return std::any_of(regex.parts.begin(), regex.parts.end(), has_anchor);
 }
 
@@ -72,14 +72,16 @@ StateId emit_regex(GrammarBuilder* b, StateId from, const Regex& regex) {
     }
     case Regex::Kind::repeat: return emit_repeat(b, from, regex);
     case Regex::Kind::begin:
-    case Regex::Kind::end: return from;
+    case Regex::Kind::end:
+    case Regex::Kind::boundary:
+    case Regex::Kind::no_boundary: return from;  // refused by strip_outer_anchors()
   }
   return from;
 }
 
 Status strip_outer_anchors(Regex* regex) {
   strip(regex, true, true);
-  if (has_anchor(*regex)) return Status::unsupported("^ and $ are supported only at the two ends of the expression, which matches the whole text anyway");
+  if (has_anchor(*regex)) return Status::unsupported("^ and $ are supported only at the two ends of the expression, which matches the whole text anyway, and word boundaries (\\b, \\B) only in patterns of JSON schemas and in stop_regex");
   return {};
 }
 

@@ -158,7 +158,8 @@ class Parser {
   }
 
   Result<Regex> parse_escape(size_t begin) {
-    if (take("b") || take("B")) return fail_at(begin, "word boundaries (\\b, \\B) are not supported");
+    if (take("b")) return Regex{.kind = Regex::Kind::boundary};
+    if (take("B")) return Regex{.kind = Regex::Kind::no_boundary};
     if (take("A")) return Regex{.kind = Regex::Kind::begin};
     if (take("Z") || take("z")) return Regex{.kind = Regex::Kind::end};
     if (at_ < text_.size() && text_[at_] >= '1' && text_[at_] <= '9') {
@@ -241,7 +242,7 @@ class Parser {
     } else if (!take("*") && !take_counts(&min, &max)) {
       return {};
     }
-    if (part->kind == Regex::Kind::begin || part->kind == Regex::Kind::end) {
+    if (part->kind >= Regex::Kind::begin) {
       return fail_at(begin, "a quantifier after an anchor");
     }
     if (min > kMaxRepeat || max > kMaxRepeat) {

@@ -1,5 +1,6 @@
 // Regular expressions as trees. The dialect is what ECMAScript, Python and Rust agree on; whatever
-// needs backtracking (back-references, look-around but for parse_pattern()'s, \b) is refused by name.
+// needs backtracking (back-references, look-around but for parse_pattern()'s) is refused by name. Word boundaries (\b) beside
+// letters that only some dialects count as words do not hold, nor does their opposite.
 #pragma once
 
 #include <string_view>
@@ -12,7 +13,7 @@
 namespace warpweave::grammar {
 
 struct Regex {
-  enum class Kind { chars, sequence, choice, repeat, begin, end };
+  enum class Kind { chars, sequence, choice, repeat, begin, end, boundary, no_boundary };
   static constexpr int kNoLimit = -1;
 
   Kind kind = Kind::sequence;  // an empty sequence is the empty text
