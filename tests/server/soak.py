@@ -152,9 +152,9 @@ class Soak:
             self.stream("adapted", rng, rng.choice([None, None, 3]), adapter=rng.choice(LOADED))
         elif pick < 0.36:
             self.guest(rng)
-        elif pick < 0.40:
+        elif pick < 0.48:  # often, so that as many are kept as may be before the second quarter begins
             self.kept(rng)
-        elif pick < 0.53:
+        elif pick < 0.56:
             self.stream("dropped", rng, rng.randint(1, 8))
         elif pick < 0.65:
             self.stream("aborted", rng, rng.randint(1, 8), abort=True)
