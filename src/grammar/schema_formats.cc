@@ -67,6 +67,8 @@ constexpr Format kFormats[] = {
     {"ip-address", WW_IPV4},
     {"host-name", kHost},
     {"color", "#(?:[0-9a-fA-F]{3}){1,2}"},
+    // A Duration in the JSON of Google's APIs (protobuf).
+    {"google-duration", "-?(?:0|[1-9]\\d{0,11})(?:\\.\\d{1,9})?s"},
     // Of OpenAPI: they name how a value is stored, not which texts are valid.
     {"byte", ""}, {"binary", ""}, {"password", ""}, {"int32", ""}, {"int64", ""}, {"float", ""}, {"double", ""},
 };

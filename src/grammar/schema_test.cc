@@ -39,6 +39,7 @@ const Case kCases[] = {
     {R"j({"type":"string","pattern":"(^x|y$)","maxLength":2})j", {R"("x")", R"("xz")", R"("zy")"}, {R"("zz")", R"("xzz")"}},
     {R"({"type":"string","pattern":"^[^\"]\"$"})", {R"("a\"")"}, {R"("ab")"}},
     {R"({"type":"string","format":"date"})", {R"("2024-02-29")", R"("1999-12-31")"}, {R"("2023-02-29")", R"("2023-13-01")", R"("20230101")"}},
+    {R"({"type":"string","format":"google-duration"})", {R"("3.5s")", R"("-10s")"}, {R"("3")", R"(".5s")", R"("1.s")"}},
     {R"({"type":"string","format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123e4567")"}},
     {R"({"type":"string","format":"ipv6"})", {R"("::1")", R"("2001:db8::8a2e:370:7334")"}, {R"("1:::2")", R"("::12345")"}},
     {R"({"type":"string","format":"email"})",
