@@ -9,18 +9,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/threads.h"
 #include "ops/linear.h"
+#include "ops/lora_site.h"
 
 namespace warpweave {
-
-// The products of a layer that adapters change.
-enum class LoraSite : uint8_t { qkv, o, gate_up, down };
-inline constexpr int kLoraSites = 4;
 
 // What one adapter adds to one product.
 struct LoraProduct {
@@ -35,6 +33,12 @@ struct LoraProduct {
   int64_t columns = 0;       // that the parts cover together
 };
 
+// An adapter's matrices in the memory of a device, whose table of adapters has them at `slot`.
+struct LoraOnDevice {
+  virtual ~LoraOnDevice() = default;
+  int slot = -1;
+};
+
 // An adapter that is loaded. Immutable.
 struct LoraAdapter {
   std::string name;
@@ -42,7 +46,8 @@ struct LoraAdapter {
   uint64_t id = 0;           // no other has it as long as the program runs
   int rank = 0;              // the largest of its parts
   size_t bytes = 0;          // held in memory for it
-  std::vector<std::array<LoraProduct, kLoraSites>> layers;
+  std::vector<std::array<LoraProduct, kLoraSites>> layers;  // empty where a device has them
+  std::unique_ptr<const LoraOnDevice> on_device;  // null: `layers` are multiplied on the host
 
   const LoraProduct& product(int layer, LoraSite site) const { return layers[layer][static_cast<int>(site)]; }
 };

@@ -14,12 +14,6 @@
 
 namespace warpweave {
 
-// A product of a layer that adapters may change.
-struct LoraPlace {
-  int layer;
-  LoraSite site;
-};
-
 class ResidualStream {
  public:
   ResidualStream(int hidden_size, const NormSpec& norm) : hidden_size_(hidden_size), norm_(norm) {}

@@ -175,6 +175,7 @@ void setmaxnreg_decrease() {}
 
 // What the kernel before this one does, done when it is first waited for.
 inline std::function<void()> predecessor;
+inline void prefetch_l2(const void*) {}
 inline void grid_dependency_wait() {
   if (const auto work = std::exchange(predecessor, nullptr)) work();
 }

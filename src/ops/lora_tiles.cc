@@ -1,0 +1,35 @@
+#include "ops/lora_tiles.h"
+
+#include <cassert>
+#include <unordered_map>
+
+namespace warpweave {
+
+void fill_lora_tiles(std::span<const int32_t> slots, std::span<LoraTile> tiles, std::span<int32_t> places) {
+  struct Open {
+    int tile;
+    int rows;
+  };
+  std::unordered_map<int32_t, Open> open;  // by slot: the tile that takes its next row
+  int used = 0;
+  for (size_t row = 0; row < slots.size(); ++row) {
+    const int32_t slot = slots[row];
+    places[row] = -1;
+    if (slot < 0) continue;
+    Open& place = open.try_emplace(slot, Open{-1, kLoraTileRows}).first->second;
+    if (place.rows == kLoraTileRows) {
+      assert(used < static_cast<int>(tiles.size()));
+      place = {used++, 0};
+      tiles[place.tile].slot = slot;
+      std::fill(std::begin(tiles[place.tile].rows), std::end(tiles[place.tile].rows), -1);
+    }
+    places[row] = place.tile * kLoraTileRows + place.rows;
+    tiles[place.tile].rows[place.rows++] = static_cast<int32_t>(row);
+  }
+  for (LoraTile& tile : tiles.subspan(used)) {
+    tile = {};
+    std::fill(std::begin(tile.rows), std::end(tile.rows), -1);
+  }
+}
+
+}  // namespace warpweave
