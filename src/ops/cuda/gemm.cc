@@ -387,6 +387,12 @@ bool GpuGemm::takes_fused(const GemmCall& call) const {
   return kernel == Kernel::small || (call.fused_glu && kernel != Kernel::library);
 }
 
+bool GpuGemm::takes_addend(const GemmCall& call) const {
+  if (call.linear->dtype == DType::f32 || call.linear->dtype == DType::fp8_e4m3) return false;
+  const Kernel kernel = kernel_for(call);
+  return kernel == Kernel::small || (kernel == Kernel::stream && (call.partials != nullptr || call.fused_glu));
+}
+
 int GpuGemm::partial_splits(const GemmCall& call) const {
   const Kernel kernel = kernel_for(call);
   if (kernel == Kernel::stream) return stream_plan(call).splits;

@@ -56,6 +56,13 @@ struct NormedInput {
   float eps = 1e-6f;
 };
 
+// What joins a product before its activation, of some rows (LinearAddend of ops/linear.h on the host).
+struct ProductAddend {
+  const float* values = nullptr;  // [places, out_features] with places row_stride elements apart; null: nothing
+  int64_t row_stride = 0;
+  const int32_t* places = nullptr;  // [rows], -1: nothing joins this one
+};
+
 struct GemmCall {
   const GpuLinear* linear = nullptr;
   const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype, x_dtype for e4m3
@@ -68,6 +75,7 @@ struct GemmCall {
   bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
   NormedInput norm = {};         // in place of x; see takes_fused()
   float* partials = nullptr;     // in place of y: partial_splits() sums in f32, [splits][rows][out_features]
+  ProductAddend addend = {};     // see takes_addend()
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
@@ -83,6 +91,8 @@ class GpuGemm {
   Status run(const GemmCall& call, Stream stream);
   // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
   bool takes_fused(const GemmCall& call) const;
+  // Whether run() of this call adds an addend, which is in memory before the kernel is launched.
+  bool takes_addend(const GemmCall& call) const;
   // How many partial sums run() leaves of this call where it is given room for them (stream_gemm.h); 0: it does not.
   // Of more rows than kMostPartialRows it leaves none.
   int partial_splits(const GemmCall& call) const;

@@ -43,6 +43,7 @@ struct Args {
   bool accumulate;
   GluActivation activation;  // of a fused GLU, whose up rows follow all gate rows
   NormedInput norm;          // x is null then
+  ProductAddend addend;
 };
 
 template <int kTokenTiles_, int kUnits_, bool kGlu_ = false, bool kNorm_ = false>
@@ -230,7 +231,7 @@ __device__ __forceinline__ void multiply(const Args& a, u32 stage, u32 resident,
 
 template <typename Y, class C>
 struct Outputs {
-  float before[C::kOutputs];
+  float before[C::kOutputs], before_up[C::kOutputs];
 
   static __device__ bool at(const Args& a, const Walk<C>& group, int i, int& row, int& token) {
     const int index = threadIdx.x + i * kThreads;
@@ -258,7 +259,14 @@ struct Outputs {
 #pragma unroll
     for (int i = 0; i < C::kOutputs; ++i) {
       int row, token;
-      before[i] = at(a, group, i, row, token) && a.accumulate ? to_f32(*memory(a, group, row, token)) : 0;
+      const bool wanted = at(a, group, i, row, token);
+      before[i] = wanted && a.accumulate ? to_f32(*memory(a, group, row, token)) : 0;
+      if constexpr (C::kGlu) before_up[i] = 0;
+      const int place = wanted && a.addend.values != nullptr ? a.addend.places[token] : -1;
+      if (place < 0) continue;
+      const float* const addend = a.addend.values + place * a.addend.row_stride + group.unit * kUnitRows + row;
+      before[i] += *addend;
+      if constexpr (C::kGlu) before_up[i] = addend[a.units * kUnitRows];
     }
   }
   __device__ void write(const Args& a, const Walk<C>& group, const float* partial, const float* squares) const {
@@ -268,7 +276,7 @@ struct Outputs {
       if (!at(a, group, i, row, token)) continue;
       const float scale = C::kNorm ? norm_scale(a, squares, token) : 1.0f;
       float total = before[i] + scale * sum_of(partial, row, token);
-      if constexpr (C::kGlu) total = activate(a.activation, total, scale * sum_of(partial, C::kOutRows + row, token));
+      if constexpr (C::kGlu) total = activate(a.activation, total, before_up[i] + scale * sum_of(partial, C::kOutRows + row, token));
       *memory(a, group, row, token) = from_f32<Y>(total);
     }
   }
@@ -363,7 +371,7 @@ void small_gemm(const GemmCall& call, Stream stream) {
   const int64_t columns = call.fused_glu ? linear.out_features / 2 : linear.out_features;
   const Args args = {static_cast<const char*>(linear.weight), static_cast<const char*>(call.x), call.y,
                      static_cast<int>(call.rows), static_cast<int>(linear.in_features),
-                     static_cast<int>(columns / kUnitRows), call.y_stride, call.accumulate, linear.glu, call.norm};
+                     static_cast<int>(columns / kUnitRows), call.y_stride, call.accumulate, linear.glu, call.norm, call.addend};
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f32_out = call.y_dtype == DType::f32;
   if (linear.dtype == DType::f16) {

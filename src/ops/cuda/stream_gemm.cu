@@ -50,6 +50,7 @@ struct Args {
   int together, in_flight;  // StreamPlan
   bool f32_out;
   GluActivation glu;     // none: not fused. Up rows follow all gate rows
+  ProductAddend addend;  // of the first split
 };
 
 // Under a GLU a tile is gate rows, then as many up rows; a warpgroup has half of each.
@@ -166,6 +167,32 @@ __device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
   ptx::wgmma_wait<0>();
 }
 
+// What a thread's sums begin with.
+template <class C>
+__device__ void read_addend(const Args& a, const Share& share, Sums<C>& sum) {
+  if (a.addend.values == nullptr || share.rank != 0) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first = share.tile * C::kBoxRows + warp / 4 * C::kColumns + lane % 4 * 2;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int token = warp % 4 * 16 + 8 * below + lane / 4;
+    const int place = token < a.rows ? a.addend.places[token] : -1;
+    if (place < 0) continue;
+    const float* const values = a.addend.values + place * a.addend.row_stride;
+#pragma unroll
+    for (int box = 0; box < C::kBoxes; ++box) {
+#pragma unroll
+      for (int j = 0; j < C::kColumns / 8; ++j) {
+        const int column = first + 8 * j, at = 4 * j + 2 * below;
+        if (column >= a.columns) continue;
+        const float2 pair = *reinterpret_cast<const float2*>(values + box * a.columns + column);
+        sum[box][at] = pair.x;
+        sum[box][at + 1] = pair.y;
+      }
+    }
+  }
+}
+
 // Two neighbours of a row of y.
 template <class E>
 __device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, float second) {
@@ -224,6 +251,7 @@ __global__ void __launch_bounds__(kThreads, 1) stream_gemm_kernel(const __grid_c
   }
   wait_for_predecessor();
   Sums<C> sum = {};
+  read_addend<C>(a, share, sum);
   for (int i = 0; i < share.count; ++i) {
     ptx::mbarrier_wait(ring.weights_full(), ring.parity);
     ptx::mbarrier_wait(ring.inputs_full(), ring.parity);
@@ -304,6 +332,7 @@ StreamPlan stream_plan(const GemmCall& call) {
 
 void stream_gemm(const GemmCall& call, const StreamPlan& plan, float* partials, Stream stream) {
   Args args = args_of<Args>(call, kDepth, plan.splits, partials);
+  args.addend = call.addend;
   const auto on = static_cast<cudaStream_t>(stream);
   call.linear->dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
 }
