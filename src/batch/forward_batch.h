@@ -15,6 +15,7 @@
 namespace warpweave {
 
 struct LoraAdapter;
+struct LoraTile;
 
 // log2 of a page size, or -1 where it is no power of two: kernels shift by it, or divide.
 inline int page_shift_of(int page_size) {
@@ -23,6 +24,13 @@ inline int page_shift_of(int page_size) {
 }
 
 enum class ForwardMode { extend, decode, mixed, idle, target_verify, draft_extend };
+
+// Rows of a batch by adapter (ops/lora_tiles.h), in the memory of the GPU.
+struct LoraTileArray {
+  const LoraTile* tiles = nullptr;
+  int count = 0;                           // 0: no row has an adapter
+  const int32_t* places = nullptr;         // of each row in the tiles, or -1
+};
 
 // The arrays of the same names in the memory of the GPU that runs the forward, and its stream
 // (a CUstream); all null on the CPU. Work that a graph replays reads only these.
@@ -40,6 +48,9 @@ struct DeviceBatchArrays {
   // from: the same, or -1 where they begin at position 0.
   const int32_t* state_slots = nullptr;
   const int32_t* initial_state_slots = nullptr;
+  // Of the rows with adapters: of all rows, and of logits_rows counted by their place there.
+  LoraTileArray lora_tiles;
+  LoraTileArray logits_lora_tiles;
 };
 
 // What differs between the groups of a cache (kv/cache_layout.h): where a token's K/V stand.

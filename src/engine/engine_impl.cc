@@ -314,8 +314,14 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.scheduler = plan.scheduler;
   core.info = describe(options, bundle, plan.attention, plan.dtype);
   ServedModel served;
-  WW_ASSIGN_OR_RETURN(served.adapters, open_adapters(args, bundle.config, core.info, plan.dtype));
-  const DeviceSetup setup = {options, bundle, plan, core.scheduler};
+  AdapterMemory adapters;
+  if (gpu) {
+    WW_ASSIGN_OR_RETURN(adapters, gpu_adapter_memory(args, bundle.config, plan.dtype));
+  }
+  // Before the KV pool takes what memory is left.
+  WW_ASSIGN_OR_RETURN(served.adapters, open_adapters(args, {.config = bundle.config, .info = core.info, .dtype = plan.dtype,
+                                                            .placer = adapters.placer}));
+  const DeviceSetup setup = {options, bundle, plan, core.scheduler, adapters.gpu};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
 
   core.info.device = std::move(device.description);

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "device/cuda/testing/fake_cuda.h"
 #include "engine/testing/asking.h"
+#include "lora/testing/random_adapter.h"
+#include "model/model_bundle.h"
 
 namespace warpweave {
 namespace {
@@ -20,9 +22,10 @@ struct Setting {
   bool graphs, overlap;
   const char* algorithm = "";  // of speculation
   int topk = 1;
+  bool adapters = false;
 };
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << s.family << " " << s.algorithm << " " << s.kv_cache_dtype << (s.graphs ? " graphs" : "") << (s.overlap ? " overlap" : "");
+  *out << s.family << " " << s.algorithm << " " << s.kv_cache_dtype << (s.adapters ? " adapters" : "") << (s.graphs ? " graphs" : "") << (s.overlap ? " overlap" : "");
 }
 
 class GpuFailure : public testing::TestWithParam<Setting> {
@@ -51,7 +54,20 @@ class GpuFailure : public testing::TestWithParam<Setting> {
         args.speculative_draft_model_path = args.speculative_algorithm == "EAGLE" ? eagle_head(path) : path;
       }
     }
+    if (GetParam().adapters) {
+      args.lora_paths = "a=" + adapter_for(path) + "\n";
+      args.max_loaded_loras = 1;
+    }
     return create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+  }
+
+  static std::string adapter_for(const std::string& model) {
+    const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "failure_adapter";
+    if (!std::filesystem::exists(folder)) {
+      const auto bundle = open_model_bundle(model, {.tokenizer_path = {}, .skip_tokenizer = true});
+      write_random_adapter(folder, *lora_targets(bundle->config), {.rank = 4});
+    }
+    return folder;
   }
 
   // An EAGLE head for the model of a folder: its configuration with one layer.
@@ -77,6 +93,9 @@ class GpuFailure : public testing::TestWithParam<Setting> {
     requests[2].sampling.temperature = 0.8;
     requests[2].sampling.presence_penalty = 0.5;
     requests[3].sampling.max_new_tokens = 60;
+    if (served.adapters != nullptr) {
+      requests[0].adapter = requests[2].adapter = served.adapters->take("a")->weights;
+    }
     Asking asking(served, requests);
     served.engine->abort("3");
     asking.wait();
@@ -145,6 +164,7 @@ TEST_P(GpuFailureWalk, ALostDeviceEndsRequestsAndLeaksNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuFailureWalk,
                          testing::Values(Setting{"llama", "auto", true, true}, Setting{"llama", "fp8_e4m3", false, false},
+                                         Setting{"llama", "auto", true, true, "", 1, true},
                                          Setting{"gemma3", "auto", true, true},
                                          Setting{"qwen3-moe", "auto", false, true},
                                          Setting{"qwen3-next", "auto", true, true},

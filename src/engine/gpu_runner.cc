@@ -47,14 +47,19 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
   for (int tokens : tuned_prefill_sizes(options.prefill_tokens)) WW_RETURN_IF_ERROR(out->tune_prefill(tokens));
   LOG_DEBUG("products of prefill tuned in {:.2f} s", elapsed_s());
   started = SteadyClock::now();
-  for (int batch_size : options.graph_batch_sizes) {
+  std::vector<GraphShape> wanted;
+  for (const int batch_size : options.graph_batch_sizes) {
+    wanted.push_back({.requests = batch_size});
+    if (options.max_adapters > 0) wanted.push_back({.requests = batch_size, .adapters = true});
+  }
+  for (const GraphShape& shape : wanted) {
     if (elapsed_s() > options.graph_budget_s) break;
-    WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, out->graph_for({.requests = batch_size}, out->flights_[0]));
+    WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, out->graph_for(shape, out->flights_[0]));
     if (graph == nullptr) break;
   }
-  if (!options.graph_batch_sizes.empty()) {
-    LOG_INFO("CUDA graphs: {} of {} batch sizes captured in {:.2f} s, the others when first used",
-             out->graphs_.size(), options.graph_batch_sizes.size(), elapsed_s());
+  if (!wanted.empty()) {
+    LOG_INFO("CUDA graphs: {} of {} batch sizes{} captured in {:.2f} s, the others when first used", out->graphs_.size(),
+             wanted.size(), options.max_adapters > 0 ? ", with and without adapters," : "", elapsed_s());
   }
   return out;
 }
@@ -78,6 +83,7 @@ Status GpuRunner::reserve() {
   const int mask_words = options_.max_proposals > 0 ? (options_.max_proposals + 32) / 32 : 0;
   StepShape largest = shape_of(options_.max_tokens, options_.max_requests, options_.max_tokens, static_cast<int>(samples));
   largest.mask_words = mask_words;
+  largest.max_adapters = options_.max_adapters;
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(groups * requests * options_.max_pages_per_request *
                                                          sizeof(int32_t), "page tables"));
@@ -188,6 +194,7 @@ StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
   StepShape shape = shape_of(built.num_tokens, built.num_reqs, static_cast<int>(built.logits_rows.size()),
                              static_cast<int>(step.sample_rows.size()));
   shape.mask_words = built.tree_mask_words;
+  if (!built.adapters.empty()) shape.max_adapters = options_.max_adapters;
   shape.proposals = !step.proposals.empty();
   if (shape.proposals) shape.samples = shape.logits_rows;
   return shape;
@@ -230,7 +237,7 @@ GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const auto& sizes = options_.graph_batch_sizes;
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), batch.num_reqs);
   if (size == sizes.end()) return {};
-  const GraphShape out = {*size, batch.max_q_len, batch.tree_mask_words};
+  const GraphShape out = {*size, batch.max_q_len, batch.tree_mask_words, !batch.adapters.empty()};
   const int rows = out.requests * out.q_len;
   return verifies && rows > std::min(kMostGraphRows, options_.max_tokens) ? GraphShape{} : out;
 }
@@ -239,6 +246,7 @@ StepShape GpuRunner::shape_of_graph(const GraphShape& graph) const {
   const int rows = graph.requests * graph.q_len;
   StepShape out = shape_of(rows, graph.requests, rows, rows);
   out.mask_words = graph.mask_words;
+  if (graph.adapters) out.max_adapters = options_.max_adapters;
   out.proposals = graph.q_len > 1;
   return out;
 }
@@ -248,8 +256,9 @@ Result<cudaGraphExec_t> GpuRunner::graph_for(const GraphShape& shape, Flight& fl
   const Status captured = capture(shape, flight);
   if (!captured.ok()) {
     cudaGetLastError();
-    LOG_WARN("no CUDA graph for batch size {}{}, its steps run without: {}", shape.requests,
-             shape.q_len > 1 ? fmt::format(" with {} rows a request", shape.q_len) : "", captured.message());
+    LOG_WARN("no CUDA graph for batch size {}{}{}, its steps run without: {}", shape.requests,
+             shape.q_len > 1 ? fmt::format(" with {} rows a request", shape.q_len) : "", shape.adapters ? " with adapters" : "",
+             captured.message());
     graphs_[shape];
   }
   return graphs_[shape].get();

@@ -23,6 +23,7 @@
 #include "engine/device_runner.h"
 #include "engine/step_arrays.h"
 #include "engine/verify.h"
+#include "lora/gpu_adapters.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
 #include "sample/sampler.h"
@@ -38,6 +39,7 @@ struct GpuParts {
   std::unique_ptr<GpuStateCache> states;  // of recurrent layers; null: the model has none
   std::unique_ptr<ThreadTeam> team;  // host sampling
   std::unique_ptr<Drafter> drafter;  // null: no draft model
+  std::shared_ptr<GpuAdapters> adapters;  // what the model's layers read of them; null: none are served
   GpuDraftModel* draft_model = nullptr;  // the drafter's
   int draft_group = 0;               // of the cache: whose pages the draft model's K/V follow
   CudaStream stream;
@@ -49,6 +51,7 @@ struct GpuRunnerOptions {
   int max_pages_per_request = 0;
   int context_len = 0;
   int max_proposals = 0;               // of one request in a step
+  int max_adapters = 0;                // of one step's requests
   int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
   std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
   std::optional<double> acceptance_dice;  // for benchmarks: see VerifyWalk::use_dice()
@@ -82,6 +85,7 @@ class GpuRunner : public DeviceRunner {
     int requests = 0;            // 0: none, the step runs without a graph
     int q_len = 1;               // above 1: of proposals
     int mask_words = 0;          // of their tree mask
+    bool adapters = false;       // some requests have one
     auto operator<=>(const GraphShape&) const = default;
   };
   // What the device's page tables hold in a row.
@@ -100,6 +104,7 @@ class GpuRunner : public DeviceRunner {
   StepShape shape_of_step(const DeviceStep& step) const;
   bool wants_host(const DeviceStep& step) const;
   StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;
+  void fill_lora(const ForwardBatch& built, const StepShape& shape, std::byte* block);
   void fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const;
   void fill_arrays(const DeviceStep* step, const StepShape& shape, std::byte* block, ForwardBatch& batch);
   void describe(const DeviceStep* step, const StepShape& shape, ForwardBatch& batch) const;
@@ -143,6 +148,7 @@ class GpuRunner : public DeviceRunner {
   std::map<GraphShape, CudaGraphExec> graphs_;  // null: could not be captured
   std::vector<gpu::PageTableRun> runs_;
   std::vector<int32_t> run_values_;
+  std::vector<int32_t> lora_slots_;  // by row, then by row of logits
   std::vector<CacheGroupArrays> groups_;  // of the batch at hand
 };
 

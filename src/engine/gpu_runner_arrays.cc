@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/gpu_runner.h"
+#include "ops/lora.h"
 #include "sample/cuda/gpu_sampler.h"
 
 namespace warpweave {
@@ -99,6 +100,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   if (shape.states) fill_states(built, shape, block);
   put(built.logits_rows, logits_rows, 0);
   for (size_t i = built.logits_rows.size(); i < logits_rows.size(); ++i) logits_rows[i] = static_cast<int32_t>(i);
+  if (shape.max_adapters > 0) fill_lora(built, shape, block);
   std::fill(samples.begin(), samples.end(), SampleRowParams{});
   if (step != nullptr) {
     for (const FutureToken& future : step->builder.futures()) futures[future.token_row] = future.sample_slot;
@@ -123,6 +125,21 @@ void GpuRunner::fill_states(const ForwardBatch& built, const StepShape& shape, s
   for (int r = 0; r < built.num_reqs; ++r) {
     if (built.q_len(r) > 0 && built.positions[built.q_indptr[r]] == 0) initial[r] = kNoStateSlot;
   }
+}
+
+// Which rows have which adapter, of all rows and of those whose logits are wanted.
+void GpuRunner::fill_lora(const ForwardBatch& built, const StepShape& shape, std::byte* block) {
+  lora_slots_.assign(shape.tokens + shape.logits_rows, -1);
+  for (size_t r = 0; r < built.adapters.size(); ++r) {
+    if (built.adapters[r] == nullptr) continue;
+    std::fill(lora_slots_.begin() + built.q_indptr[r], lora_slots_.begin() + built.q_indptr[r + 1], built.adapters[r]->on_device->slot);
+  }
+  const std::span<int32_t> of_rows = std::span(lora_slots_).first(shape.tokens), of_logits = std::span(lora_slots_).subspan(shape.tokens);
+  for (size_t i = 0; i < built.logits_rows.size(); ++i) of_logits[i] = of_rows[built.logits_rows[i]];
+  fill_lora_tiles(of_rows, array_at<LoraTile>(block, shape.lora_tiles(), shape.num_lora_tiles()),
+                  array_at<int32_t>(block, shape.lora_places(), shape.tokens));
+  fill_lora_tiles(of_logits, array_at<LoraTile>(block, shape.logits_lora_tiles(), shape.num_logits_lora_tiles()),
+                  array_at<int32_t>(block, shape.logits_lora_places(), shape.logits_rows));
 }
 
 // What the GPU samples: each request's row, or with proposals each of its nodes. The host takes the others.
@@ -180,6 +197,12 @@ void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, Forward
   batch.device.q_indptr = device_array<int32_t>(arrays_, shape.q_indptr());
   batch.device.kv_lens = device_array<int32_t>(arrays_, shape.kv_lens());
   batch.device.logits_rows = device_array<int32_t>(arrays_, shape.wanted_rows());
+  if (shape.max_adapters > 0) {
+    batch.device.lora_tiles = {device_array<LoraTile>(arrays_, shape.lora_tiles()), shape.num_lora_tiles(),
+                               device_array<int32_t>(arrays_, shape.lora_places())};
+    batch.device.logits_lora_tiles = {device_array<LoraTile>(arrays_, shape.logits_lora_tiles()), shape.num_logits_lora_tiles(),
+                                      device_array<int32_t>(arrays_, shape.logits_lora_places())};
+  }
   if (shape.states) {
     batch.device.state_slots = device_array<int32_t>(arrays_, shape.state_slots());
     batch.device.initial_state_slots = device_array<int32_t>(arrays_, shape.initial_state_slots());

@@ -73,6 +73,7 @@ GpuRunnerOptions runner_options(const DeviceSetup& setup) {
   options.max_tokens = max_step_tokens(setup.scheduler);
   options.context_len = plan.context_len;
   options.max_proposals = setup.scheduler.max_proposals;
+  if (setup.options.args.wants_lora()) options.max_adapters = setup.scheduler.max_adapters;
   options.acceptance_dice = setup.options.args.acceptance_dice;
   if (!plan.attention.deterministic) {
     options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, plan.context_len);
@@ -121,6 +122,17 @@ std::string description(const CudaDeviceInfo& gpu) {
 
 }  // namespace
 
+Result<AdapterMemory> gpu_adapter_memory(const ServerArgs& args, const ModelConfig& config, DType dtype) {
+  AdapterMemory out;
+  if (!args.wants_lora()) return out;
+  forget_cuda_failure();
+  WW_ASSIGN_OR_RETURN(const LoraTargets targets, lora_targets(config));
+  WW_ASSIGN_OR_RETURN(out.gpu, GpuAdapters::create(targets, {.max_rank = args.max_lora_rank, .max_loaded = args.max_loaded_loras,
+                                                             .dtype = dtype}));
+  out.placer = [adapters = out.gpu] { return adapters->placer(); };
+  return out;
+}
+
 Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
@@ -139,12 +151,15 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                               .progress = setup.options.on_weights_progress};
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_weights(setup, build, *parts.team));
   GpuRunnerOptions options = runner_options(setup);
+  parts.adapters = setup.adapters;
   WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
                                                       {.max_tokens = options.max_tokens,
                                                        .max_logits_rows = options.max_tokens,
                                                        .batch_invariant = plan.attention.deterministic,
                                                        .keep_hidden = draft && draft->options.eagle,
                                                        .routing_dice = args.routing_dice,
+                                                       .adapters = parts.adapters ? &parts.adapters->model() : nullptr,
+                                                       .max_adapters = options.max_adapters,
                                                        .max_requests = options.max_requests,
                                                        .linear = linear_attn_names(plan),
                                                        .state_dtype = state_dtype(args)}));

@@ -7,4 +7,6 @@ Result<StartedDevice> start_gpu(const DeviceSetup&, const GpuChoice&) {
   return Status::unsupported("this program was built without GPU kernels", "--device");
 }
 
+Result<AdapterMemory> gpu_adapter_memory(const ServerArgs&, const ModelConfig&, DType) { return AdapterMemory(); }
+
 }  // namespace warpweave

@@ -3,6 +3,7 @@
 
 #include "base/testing/temporary_folder.h"
 #include "engine/testing/asking.h"
+#include "engine/testing/serving_device.h"
 #include "lora/testing/random_adapter.h"
 #include "model/model_bundle.h"
 
@@ -19,6 +20,9 @@ Ids tale_ids(int count, int seed) {
 
 class LoraServing : public testing::Test {
  protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
   LoraServing() {
     const auto bundle = open_model_bundle(kModel, {.tokenizer_path = {}, .skip_tokenizer = true});
     const auto targets = lora_targets(bundle->config);
@@ -31,8 +35,8 @@ class LoraServing : public testing::Test {
   ServerArgs args(int adapters = 4) const {
     ServerArgs out;
     out.model_path = kModel;
-    out.dtype = "float32";
-    out.device = "cpu";
+    serve_on_test_device(out);
+    out.max_total_tokens = 2048;
     for (int i = 0; i < adapters; ++i) out.lora_paths += name(i) + "=" + (folder_ / name(i)).string() + "\n";
     out.lora_root = folder_.path().string();
     return out;
@@ -121,6 +125,28 @@ TEST_F(LoraServing, FewPerBatchStillAnswerEverybody) {
     to_many.push_back(request(many, i % 5 - 1, tale_ids(6, i), std::to_string(i), 8));
   }
   EXPECT_EQ(ask(few, to_few), ask(many, to_many));
+}
+
+// Steps with and without adapters in turns, verified guesses, chunks and requests that join others in between.
+TEST_F(LoraServing, GuessesAndChunksChangeNoText) {
+  ServerArgs plain_args = args(), fast_args = args();
+  plain_args.max_running_requests = 2;
+  fast_args.speculative_algorithm = "NGRAM";
+  fast_args.speculative_num_draft_tokens = 4;
+  fast_args.chunked_prefill_size = 16;
+  fast_args.enable_mixed_chunk = true;
+  ServedModel plain = serve(plain_args), fast = serve(fast_args);
+  std::vector<GenerateRequest> to_plain, to_fast;
+  for (int i = 0; i < 12; ++i) {
+    Ids prompt = tale_ids(6 + i, i % 3);
+    const Ids again = prompt;
+    for (int n = 0; n < 2 + i % 3; ++n) prompt.insert(prompt.end(), again.begin(), again.end());
+    to_plain.push_back(request(plain, i % 5 - 1, prompt, std::to_string(i), 24));
+    to_fast.push_back(request(fast, i % 5 - 1, prompt, std::to_string(i), 24));
+  }
+  const std::vector<Answer> expected = ask(plain, to_plain), got = ask(fast, to_fast);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].ids, expected[i].ids) << i;
+  EXPECT_TRUE(fast.engine->audit().ok());
 }
 
 TEST_F(LoraServing, RefusesAtStartWhatDoesNotFit) {

@@ -44,27 +44,22 @@ Status load_named(const ServerArgs& args, LoraRegistry& registry) {
 
 }  // namespace
 
-Status check_adapters(const ServerArgs& args, const ModelConfig& config, bool gpu) {
-  if (!args.wants_lora()) return {};
-  if (gpu) {
-    return Status::unsupported("--enable-lora: adapters are multiplied on the CPU only yet; use --device cpu, or merge the adapter "
-                               "into the model and serve that", "--enable-lora");
-  }
-  return lora_targets(config).status();
+Status check_adapters(const ServerArgs& args, const ModelConfig& config) {
+  return args.wants_lora() ? lora_targets(config).status() : Status();
 }
 
-Result<std::unique_ptr<LoraRegistry>> open_adapters(const ServerArgs& args, const ModelConfig& config, const EngineInfo& info,
-                                                    DType dtype) {
+Result<std::unique_ptr<LoraRegistry>> open_adapters(const ServerArgs& args, const AdapterSetup& setup) {
   std::unique_ptr<LoraRegistry> out;
   if (!args.wants_lora()) return out;
   LoraRegistryOptions options;
-  WW_ASSIGN_OR_RETURN(options.targets, lora_targets(config));
+  WW_ASSIGN_OR_RETURN(options.targets, lora_targets(setup.config));
   WW_ASSIGN_OR_RETURN(options.limits.modules, target_modules(args, options.targets));
   options.limits.max_rank = args.max_lora_rank;
-  options.dtype = dtype;
+  options.dtype = setup.dtype;
+  options.placer = setup.placer;
   options.max_loaded = args.max_loaded_loras;
   options.root = args.lora_root;
-  options.reserved_names = {info.served_model_name, info.model_path, "default"};
+  options.reserved_names = {setup.info.served_model_name, setup.info.model_path, "default"};
   out = std::make_unique<LoraRegistry>(std::move(options));
   WW_RETURN_IF_ERROR(load_named(args, *out));
   return out;

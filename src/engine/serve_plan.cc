@@ -235,7 +235,7 @@ Status check_served_model(const ServerArgs& args, const ModelToServe& model, Dev
   WW_RETURN_IF_ERROR(family_traits(model.config).status());
   WW_RETURN_IF_ERROR(check_weight_format(model.config, weight_options(args), model.where, model.weights));
   WW_RETURN_IF_ERROR(check_encoder_flags(args, model.config));
-  WW_RETURN_IF_ERROR(check_adapters(args, model.config, is_gpu_target(arch)));
+  WW_RETURN_IF_ERROR(check_adapters(args, model.config));
   if (!is_gpu_target(arch)) return {};
   if (args.is_embedding || model.config.head != ModelHead::vocabulary) {
     return Status::unsupported("--device cuda gives no embeddings or labels yet; use --device cpu", "--device");

@@ -2,6 +2,7 @@
 // Which device it is was decided before (resolve_device); everything refusable was refused.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,15 +14,26 @@
 #include "kv/kv_cache.h"
 #include "kv/state_cache.h"
 #include "linear/dispatch.h"
+#include "lora/load_adapter.h"
 #include "model/model_bundle.h"
 
 namespace warpweave {
+
+// Where adapters are loaded to.
+class GpuAdapters;
+struct AdapterMemory {
+  std::shared_ptr<GpuAdapters> gpu;                     // null: on the host, or nowhere
+  std::function<std::unique_ptr<LoraPlacer>()> placer;  // LoraRegistryOptions::placer
+};
+// On the GPU, where a flag asks for adapters.
+Result<AdapterMemory> gpu_adapter_memory(const ServerArgs& args, const ModelConfig& config, DType dtype);
 
 struct DeviceSetup {
   const EngineOptions& options;
   ModelBundle& bundle;          // its weights are taken
   const ServePlan& plan;
   SchedulerConfig& scheduler;   // start_* sets num_pages and state_*, and may lower max_running_requests
+  std::shared_ptr<GpuAdapters> adapters = nullptr;
 };
 
 struct StartedDevice {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "device/cuda/memory.h"
+#include "ops/lora_tiles.h"
 #include "sample/cuda/gpu_sampler.h"
 
 namespace warpweave {
@@ -19,6 +20,7 @@ struct StepShape {
   int groups = 1;  // of the cache
   int mask_words = 0;  // of a token's row of the tree mask
   bool states = false;  // requests have slots of recurrent states
+  int max_adapters = 0;  // of the rows; 0: no row has one
   bool proposals = false;  // every token's row is sampled: of a step that verifies proposals
 
   // Byte offsets of the arrays, each a multiple of 16.
@@ -34,19 +36,25 @@ struct StepShape {
   size_t initial_state_slots() const { return after(state_slots(), states ? requests : 0); }
   size_t tree_mask() const { return after(initial_state_slots(), states ? requests : 0); }
   size_t wanted_rows() const { return after(tree_mask(), tokens * mask_words); }
-  size_t sample_rows() const { return after(wanted_rows(), logits_rows); }
+  int num_lora_tiles() const { return tiles_of(tokens); }
+  int num_logits_lora_tiles() const { return tiles_of(logits_rows); }
+  size_t lora_tiles() const { return after(wanted_rows(), logits_rows); }
+  size_t logits_lora_tiles() const { return lora_tiles() + sizeof(LoraTile) * static_cast<size_t>(num_lora_tiles()); }
+  size_t lora_places() const { return logits_lora_tiles() + sizeof(LoraTile) * static_cast<size_t>(num_logits_lora_tiles()); }
+  size_t logits_lora_places() const { return after(lora_places(), max_adapters > 0 ? tokens : 0); }
+  size_t sample_rows() const { return after(logits_lora_places(), max_adapters > 0 ? logits_rows : 0); }
   size_t size_bytes() const { return sample_rows() + sizeof(gpu::SampleRowParams) * static_cast<size_t>(samples); }
 
  private:
+  int tiles_of(int rows) const { return max_adapters > 0 ? max_lora_tiles(rows, max_adapters) : 0; }
   static size_t after(size_t offset, int count) { return offset + (static_cast<size_t>(count) * 4 + 15) / 16 * 16; }
 };
-static_assert(sizeof(gpu::SampleRowParams) % 16 == 0);
+static_assert(sizeof(gpu::SampleRowParams) % 16 == 0 && sizeof(LoraTile) % 16 == 0);
 
 // An array of a step in the GPU's block.
 template <typename T>
 const T* device_array(const DeviceBuffer& block, size_t offset) {
   return reinterpret_cast<const T*>(block.as<std::byte>() + offset);
 }
-
 
 }  // namespace warpweave

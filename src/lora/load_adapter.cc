@@ -20,7 +20,8 @@ namespace {
 constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
 
-struct Matrices {
+// What the file has of one module.
+struct FoundTensors {
   const LoraModule* module = nullptr;
   const NamedTensor* a = nullptr;
   const NamedTensor* b = nullptr;
@@ -54,26 +55,26 @@ std::optional<TensorName> parse_name(std::string_view name) {
 
 class AdapterLoader {
  public:
-  AdapterLoader(const LoraTargets& targets, const LoraLimits& limits, DType dtype)
-      : targets_(targets), limits_(limits), dtype_(dtype) {}
+  AdapterLoader(const LoraSource& source, LoraPlacer& placer)
+      : targets_(source.targets), limits_(source.limits), dtype_(source.dtype), placer_(placer) {}
 
   Result<std::unique_ptr<LoraAdapter>> load(const std::string& folder);
 
  private:
   Status sort(const std::vector<NamedTensor>& tensors);
   const LoraModule* find_module(const TensorName& name) const;
-  Status check(int layer, const Matrices& matrices) const;
-  Status build(LoraAdapter& out);
-  Status build_product(std::span<const Matrices> parts, int layer, LoraProduct& out);
+  Status check(int layer, const FoundTensors& found) const;
+  Status place(LoraAdapter& out);
+  Status place_product(LoraPlace place, std::span<const FoundTensors> parts);
   Result<TensorView> converted(const NamedTensor& tensor);
 
   const LoraTargets& targets_;
   const LoraLimits& limits_;
   const DType dtype_;
+  LoraPlacer& placer_;
   LoraConfig config_;
-  std::vector<std::map<std::string, Matrices, std::less<>>> layers_;  // by module path
-  std::vector<std::vector<std::byte>> copies_;  // of tensors in another type, alive while one product is packed
-  ThreadTeam team_{1};  // requests have the others
+  std::vector<std::map<std::string, FoundTensors, std::less<>>> layers_;  // by module path
+  std::vector<std::vector<std::byte>> copies_;  // of tensors in another type, alive while one product is placed
 };
 
 Result<std::unique_ptr<LoraAdapter>> AdapterLoader::load(const std::string& folder) {
@@ -93,7 +94,8 @@ Result<std::unique_ptr<LoraAdapter>> AdapterLoader::load(const std::string& fold
   const Status status = [&]() -> Status {
     WW_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, parse_safetensors(file.text(), kWeightsName));
     WW_RETURN_IF_ERROR(sort(tensors));
-    return build(*out);
+    WW_RETURN_IF_ERROR(place(*out));
+    return placer_.finish(*out);
   }();
   WW_RETURN_IF_ERROR(file.intact());  // a file that changed explains every other error
   WW_RETURN_IF_ERROR(status);
@@ -124,14 +126,14 @@ Status AdapterLoader::sort(const std::vector<NamedTensor>& tensors) {
       return Status::unsupported(fmt::format("the adapter changes {}, which --lora-target-modules does not name; it names {}",
                                              module->name(), fmt::join(limits_.modules, ", ")), "--lora-target-modules");
     }
-    Matrices& matrices = layers_[name->layer][module->path];
-    matrices.module = module;
-    const NamedTensor*& slot = name->is_a ? matrices.a : matrices.b;
+    FoundTensors& found = layers_[name->layer][module->path];
+    found.module = module;
+    const NamedTensor*& slot = name->is_a ? found.a : found.b;
     if (slot != nullptr) return Status::data_loss("two tensors are called like " + log_safe(tensor.name, 120), log_safe(tensor.name, 120));
     slot = &tensor;
   }
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    for (const auto& [path, matrices] : layers_[layer]) WW_RETURN_IF_ERROR(check(static_cast<int>(layer), matrices));
+    for (const auto& [path, found] : layers_[layer]) WW_RETURN_IF_ERROR(check(static_cast<int>(layer), found));
   }
   const bool any = std::any_of(layers_.begin(), layers_.end(), [](const auto& layer) { return !layer.empty(); });
   return any ? Status() : Status::data_loss(std::string(kWeightsName) + " holds no matrices", kWeightsName);
@@ -140,11 +142,11 @@ Status AdapterLoader::sort(const std::vector<NamedTensor>& tensors) {
 std::string path_of(int layer, const LoraModule& module) { return fmt::format("model.layers.{}.{}", layer, module.path); }
 
 // Both are there, and their shapes are those of the module and the configuration.
-Status AdapterLoader::check(int layer, const Matrices& matrices) const {
-  const LoraModule& module = *matrices.module;
+Status AdapterLoader::check(int layer, const FoundTensors& found) const {
+  const LoraModule& module = *found.module;
   const std::string path = path_of(layer, module);
-  if (matrices.a == nullptr || matrices.b == nullptr) {
-    return Status::data_loss(fmt::format("{} lacks lora_{} of {}", kWeightsName, matrices.a == nullptr ? "A" : "B", path), path);
+  if (found.a == nullptr || found.b == nullptr) {
+    return Status::data_loss(fmt::format("{} lacks lora_{} of {}", kWeightsName, found.a == nullptr ? "A" : "B", path), path);
   }
   const int rank = config_.rank_of(path);
   if (rank > limits_.max_rank) {
@@ -152,11 +154,11 @@ Status AdapterLoader::check(int layer, const Matrices& matrices) const {
                                                 path, rank, limits_.max_rank, rank), "--max-lora-rank");
   }
   const int64_t a_shape[] = {rank, module.in_features}, b_shape[] = {module.columns, rank};
-  WW_RETURN_IF_ERROR(check_shape(matrices.a->name, matrices.a->view, a_shape));
-  return check_shape(matrices.b->name, matrices.b->view, b_shape);
+  WW_RETURN_IF_ERROR(check_shape(found.a->name, found.a->view, a_shape));
+  return check_shape(found.b->name, found.b->view, b_shape);
 }
 
-// A tensor in the serving dtype; alive until the next product is built.
+// A tensor in the serving dtype; alive until the product is placed.
 Result<TensorView> AdapterLoader::converted(const NamedTensor& tensor) {
   const DType from = tensor.view.dtype;
   if (from != DType::f32 && from != DType::f16 && from != DType::bf16) {
@@ -178,52 +180,88 @@ Result<TensorView> AdapterLoader::converted(const NamedTensor& tensor) {
   return view;
 }
 
-Status AdapterLoader::build_product(std::span<const Matrices> parts, int layer, LoraProduct& out) {
-  std::vector<LinearPart> shrink;
-  int64_t first_rank = 0;
-  for (const Matrices& matrices : parts) {
-    const LoraModule& module = *matrices.module;
-    LinearPart a, b;
-    WW_ASSIGN_OR_RETURN(a.weight, converted(*matrices.a));
-    WW_ASSIGN_OR_RETURN(b.weight, converted(*matrices.b));
-    LoraProduct::Part& part = out.parts.emplace_back();
-    WW_ASSIGN_OR_RETURN(part.expand, PackedLinear::pack(std::span(&b, 1), {}, team_));
-    part.first_rank = first_rank;
-    part.first_column = module.first_column;
-    part.scale = config_.scale_of(path_of(layer, module));
-    first_rank += matrices.a->view.shape[0];
-    out.columns += module.columns;
-    shrink.push_back(a);
+Status AdapterLoader::place_product(LoraPlace place, std::span<const FoundTensors> parts) {
+  std::vector<LoraMatrices> matrices;
+  for (const FoundTensors& found : parts) {
+    LoraMatrices& part = matrices.emplace_back();
+    part.module = found.module;
+    WW_ASSIGN_OR_RETURN(part.a, converted(*found.a));
+    WW_ASSIGN_OR_RETURN(part.b, converted(*found.b));
+    part.scale = config_.scale_of(path_of(place.layer, *found.module));
   }
-  WW_ASSIGN_OR_RETURN(out.shrink, PackedLinear::pack(shrink, {}, team_));
+  std::sort(matrices.begin(), matrices.end(), [](const LoraMatrices& a, const LoraMatrices& b) {
+    return a.module->first_column < b.module->first_column;
+  });
+  const Status status = placer_.add(place, matrices);
   copies_.clear();
-  return {};
+  return status;
 }
 
-Status AdapterLoader::build(LoraAdapter& out) {
-  out.layers.resize(layers_.size());
+Status AdapterLoader::place(LoraAdapter& out) {
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    std::array<std::vector<Matrices>, kLoraSites> sites;
-    for (const auto& [path, matrices] : layers_[layer]) sites[static_cast<int>(matrices.module->site)].push_back(matrices);
+    std::array<std::vector<FoundTensors>, kLoraSites> sites;
+    for (const auto& [path, found] : layers_[layer]) {
+      sites[static_cast<int>(found.module->site)].push_back(found);
+      out.rank = std::max(out.rank, static_cast<int>(found.a->view.shape[0]));
+    }
     for (int site = 0; site < kLoraSites; ++site) {
-      if (sites[site].empty()) continue;
-      LoraProduct& product = out.layers[layer][site];
-      WW_RETURN_IF_ERROR(build_product(sites[site], static_cast<int>(layer), product));
-      out.bytes += product.shrink.size_bytes();
-      for (const LoraProduct::Part& part : product.parts) {
-        out.bytes += part.expand.size_bytes();
-        out.rank = std::max(out.rank, static_cast<int>(part.expand.in_features()));
-      }
+      if (!sites[site].empty()) WW_RETURN_IF_ERROR(place_product({static_cast<int>(layer), static_cast<LoraSite>(site)}, sites[site]));
     }
   }
   return {};
 }
 
+class HostPlacer : public LoraPlacer {
+ public:
+  explicit HostPlacer(size_t num_layers) : layers_(num_layers) {}
+
+  Status add(LoraPlace place, std::span<const LoraMatrices> parts) override {
+    LoraProduct& out = layers_[place.layer][static_cast<int>(place.site)];
+    std::vector<LinearPart> shrink;
+    int64_t first_rank = 0;
+    for (const LoraMatrices& matrices : parts) {
+      LinearPart a, b;
+      a.weight = matrices.a;
+      b.weight = matrices.b;
+      LoraProduct::Part& part = out.parts.emplace_back();
+      WW_ASSIGN_OR_RETURN(part.expand, PackedLinear::pack(std::span(&b, 1), {}, team_));
+      part.first_rank = first_rank;
+      part.first_column = matrices.module->first_column;
+      part.scale = matrices.scale;
+      first_rank += matrices.a.shape[0];
+      out.columns += matrices.module->columns;
+      bytes_ += part.expand.size_bytes();
+      shrink.push_back(a);
+    }
+    WW_ASSIGN_OR_RETURN(out.shrink, PackedLinear::pack(shrink, {}, team_));
+    bytes_ += out.shrink.size_bytes();
+    return {};
+  }
+
+  Status finish(LoraAdapter& out) override {
+    out.layers = std::move(layers_);
+    out.bytes = bytes_;
+    return {};
+  }
+
+ private:
+  std::vector<std::array<LoraProduct, kLoraSites>> layers_;
+  size_t bytes_ = 0;
+  ThreadTeam team_{1};  // requests have the others
+};
+
 }  // namespace
+
+std::unique_ptr<LoraPlacer> place_lora_on_host(size_t num_layers) { return std::make_unique<HostPlacer>(num_layers); }
+
+Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraSource& source, LoraPlacer& placer) {
+  return AdapterLoader(source, placer).load(folder);
+}
 
 Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraTargets& targets,
                                                        const LoraLimits& limits, DType dtype) {
-  return AdapterLoader(targets, limits, dtype).load(folder);
+  HostPlacer placer(targets.layers.size());
+  return load_lora_adapter(folder, {targets, limits, dtype}, placer);
 }
 
 }  // namespace warpweave

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lora/target_modules.h"
+#include "warpweave/tensor.h"
 
 namespace warpweave {
 
@@ -19,7 +21,35 @@ struct LoraLimits {
   std::vector<std::string> modules;  // that adapters may have, as in "q_proj"; empty: all of the model's
 };
 
-// `bytes`, `rank`, `path` and `layers` are set, name and id are the caller's.
+// One module's matrices, in the type that was asked for; valid during LoraPlacer::add().
+struct LoraMatrices {
+  const LoraModule* module = nullptr;
+  TensorView a;                // [rank, in_features]
+  TensorView b;                // [columns, rank]
+  float scale = 1;
+};
+
+// Puts one adapter's matrices where they are multiplied.
+class LoraPlacer {
+ public:
+  virtual ~LoraPlacer() = default;
+  // All matrices of a product, in the order of their columns; once for each that the adapter changes.
+  virtual Status add(LoraPlace place, std::span<const LoraMatrices> parts) = 0;
+  // Sets `layers` or `on_device`, and `bytes`.
+  virtual Status finish(LoraAdapter& out) = 0;
+};
+
+// Packed for the host's products.
+std::unique_ptr<LoraPlacer> place_lora_on_host(size_t num_layers);
+
+// `bytes`, `rank`, `path` and what the placer sets are set, name and id are the caller's.
+struct LoraSource {
+  const LoraTargets& targets;
+  const LoraLimits& limits;
+  DType dtype;
+};
+Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraSource& source, LoraPlacer& placer);
+// For the host.
 Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraTargets& targets,
                                                        const LoraLimits& limits, DType dtype);
 

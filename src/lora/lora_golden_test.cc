@@ -2,13 +2,12 @@
 // that they are merged into, and rows of several adapters in one batch against each alone.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/mapped_file.h"
 #include "lora/adapter_config.h"
 #include "lora/load_adapter.h"
+#include "lora/testing/golden_testing.h"
 #include "model/build_decoder.h"
 #include "model/testing/max_difference.h"
 #include "model/testing/paged_run.h"
@@ -17,26 +16,7 @@
 namespace warpweave {
 namespace {
 
-constexpr float kTolerance = 2e-4f;  // the goldens are rounded to 1e-5; logits reach about 20
-
-struct Golden {
-  std::string model;                // a folder
-  std::vector<int32_t> ids;
-  std::vector<float> logits;        // [ids, vocab]
-};
-
-std::string adapter_folder(const std::string& name) { return "tests/golden/lora/" + name; }
-
-Golden read_golden(const std::string& name) {
-  const auto json = nlohmann::json::parse(std::ifstream(adapter_folder(name) + "/golden.json"));
-  Golden out;
-  out.model = "tests/golden/families/" + json.at("model").get<std::string>();
-  out.ids = json.at("input_ids").get<std::vector<int32_t>>();
-  for (const auto& row : json.at("logits")) {
-    for (const auto& value : row) out.logits.push_back(value.get<float>());
-  }
-  return out;
-}
+using namespace lora_golden;
 
 std::unique_ptr<PagedRun> open_model(const std::string& path, DType dtype = DType::f32) {
   auto run = PagedRun::open(path, {.dtype = dtype});
@@ -175,10 +155,7 @@ TEST_P(LoraGolden, RunsIn16Bits) {
   EXPECT_LE(max_difference(*logits, golden_.logits), 0.8f);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LoraGolden,
-                         testing::Values("llama-all-r8", "llama-qv-r4-rslora", "llama-patterns-r16", "llama-bias-all-r4",
-                                         "phi3-all-r8", "gemma2-all-r4", "cohere2-all-r4", "starcoder2-all-r4",
-                                         "qwen3-moe-attention-r4"));
+INSTANTIATE_TEST_SUITE_P(All, LoraGolden, kAdapters);
 
 // Requests side by side, each with its adapter and its own pages.
 struct Sequence {

@@ -54,7 +54,9 @@ Result<AdapterInfo> LoraRegistry::load(const std::string& name, const std::strin
           "--max-loaded-loras");
     }
   }
-  WW_ASSIGN_OR_RETURN(std::unique_ptr<LoraAdapter> adapter, load_lora_adapter(folder, options_.targets, options_.limits, options_.dtype));
+  const std::unique_ptr<LoraPlacer> placer = options_.placer ? options_.placer() : place_lora_on_host(options_.targets.layers.size());
+  WW_ASSIGN_OR_RETURN(std::unique_ptr<LoraAdapter> adapter,
+                      load_lora_adapter(folder, {options_.targets, options_.limits, options_.dtype}, *placer));
   std::lock_guard lock(mutex_);
   adapter->name = name;
   adapter->id = next_id_++;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@ struct LoraRegistryOptions {
   LoraTargets targets;
   LoraLimits limits;
   DType dtype = DType::f32;
+  std::function<std::unique_ptr<LoraPlacer>()> placer;  // of the next adapter; empty: on the host
   int max_loaded = 0;
   std::string root;              // where load_from_root() reads; empty: it does not
   std::vector<std::string> reserved_names;  // those of the model itself

@@ -38,7 +38,7 @@ class LoraRegistryTest : public testing::Test {
   void TearDown() override { fs::remove_all(root_); }
 
   LoraRegistryOptions options() const {
-    return {.targets = targets_of("llama"), .limits = {.max_rank = 16, .modules = {}}, .dtype = DType::f32, .max_loaded = 2,
+    return {.targets = targets_of("llama"), .limits = {.max_rank = 16, .modules = {}}, .dtype = DType::f32, .placer = {}, .max_loaded = 2,
             .root = (root_ / "adapters").string(), .reserved_names = {"base"}};
   }
   // The adapter with one text of its configuration replaced, and what loading it says.

@@ -46,7 +46,8 @@ GpuDecoder::GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype,
 Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
   GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_product = spec_.hidden_size,
-                                  .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty()};
+                                  .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty(),
+                                  .adapters = limits.adapters, .max_adapters = limits.max_adapters};
   for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
   int64_t glu_cols = 0, fp8_depth = 0;
   bool experts_in_8_bits = false;

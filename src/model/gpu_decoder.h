@@ -36,6 +36,8 @@ struct GpuDecoderLimits {
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
   bool keep_hidden = false;      // hidden() is wanted
   bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
+  const gpu::LoraModel* adapters = nullptr;  // outlives the model; null: none are served
+  int max_adapters = 0;          // of the rows of one forward
   // Of recurrent layers.
   int max_requests = 1;          // of one forward
   LinearAttnNames linear = {.prefill = "triton", .decode = "triton", .verify = {}, .verify_trees = false};

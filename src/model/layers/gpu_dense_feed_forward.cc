@@ -16,9 +16,10 @@ Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResi
   gpu::GemmCall fused = {.linear = &call.gate_up, .x = call.input, .rows = x.rows(), .y = workspace.act,
                          .y_dtype = x.dtype(), .y_stride = cols, .fused_glu = true};
   const auto run = [&](const gpu::GemmCall& product) {
-    return call.norm != nullptr ? x.run_normed(*call.norm, product) : x.gemm().run(product, x.stream());
+    return call.norm != nullptr ? x.run_normed(*call.norm, product, call.place) : x.gemm().run(product, x.stream());
   };
-  if (x.gemm().takes_fused(fused)) return run(fused);
+  const bool adapters_join = !x.adapting() || !call.place || x.joins_adapters(fused, *call.place);
+  if (adapters_join && x.gemm().takes_fused(fused)) return run(fused);
   WW_RETURN_IF_ERROR(run({.linear = &call.gate_up, .x = call.input, .rows = x.product_rows(), .y = workspace.gate_up,
                           .y_dtype = x.dtype(), .y_stride = 2 * cols}));
   gpu::glu({.activation = call.gate_up.glu, .in = workspace.gate_up, .dtype = x.dtype(), .rows = x.rows(), .cols = cols,
@@ -27,21 +28,22 @@ Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResi
   return {};
 }
 
-Status GpuDenseFeedForward::run_ungated(GpuResidual& x) const {
+Status GpuDenseFeedForward::run_ungated(int layer, GpuResidual& x) const {
   const int64_t cols = weights_.gate_up.out_features;
   WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.gate_up, .rows = x.product_rows(), .y = w_.act,
-                                                      .y_dtype = x.dtype(), .y_stride = cols}));
+                                                      .y_dtype = x.dtype(), .y_stride = cols}, LoraPlace{layer, LoraSite::gate_up}));
   gpu::activate({.activation = activation_, .x = w_.act, .dtype = x.dtype(), .count = x.rows() * cols}, x.stream());
   return {};
 }
 
 Status GpuDenseFeedForward::forward(const GpuLayerCall& call) {
   if (!weights_.gated) {
-    WW_RETURN_IF_ERROR(run_ungated(call.x));
-    return call.x.add(weights_.down, w_.act, weights_.norms.out);
+    WW_RETURN_IF_ERROR(run_ungated(call.layer, call.x));
+  } else {
+    WW_RETURN_IF_ERROR(run_glu({.gate_up = weights_.gate_up, .norm = &weights_.norms.in, .next = &weights_.down,
+                                .place = LoraPlace{call.layer, LoraSite::gate_up}}, w_, call.x));
   }
-  WW_RETURN_IF_ERROR(run_glu({.gate_up = weights_.gate_up, .norm = &weights_.norms.in, .next = &weights_.down}, w_, call.x));
-  return call.x.add(weights_.down, w_.act, weights_.norms.out);
+  return call.x.add(weights_.down, w_.act, weights_.norms.out, LoraPlace{call.layer, LoraSite::down});
 }
 
 }  // namespace warpweave

@@ -1,8 +1,11 @@
 // A dense feed-forward on a GPU, and the first product of a gated one, which experts that every row passes have, too.
 #pragma once
 
+#include <optional>
+
 #include "model/layers/gpu_workspace.h"
 #include "model/layers/on_gpu.h"
+#include "ops/lora_site.h"
 
 namespace warpweave {
 
@@ -21,6 +24,7 @@ struct GpuGluCall {
   const GpuRowNorm* norm = nullptr;
   const gpu::GpuLinear* next = nullptr;
   const void* input = nullptr;
+  std::optional<LoraPlace> place = {};  // with `norm`: of a product that adapters may change
 };
 Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResidual& x);
 
@@ -33,7 +37,7 @@ class GpuDenseFeedForward final : public GpuFeedForward {
   Status forward(const GpuLayerCall& call) override;
 
  private:
-  Status run_ungated(GpuResidual& x) const;
+  Status run_ungated(int layer, GpuResidual& x) const;
 
   const GpuDenseWeights& weights_;
   const GluActivation activation_;

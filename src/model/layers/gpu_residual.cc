@@ -28,6 +28,13 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
     workspace.get(held_[0], size, sizeof(float));
     workspace.get(held_[1], limits.kept_rows * hidden_size_, sizeof(float));
   }
+  adapters_ = limits.adapters;
+  if (adapters_ != nullptr) {
+    workspace.get(lora_sums_, gpu::lora_sums_size(*adapters_, limits.tokens, limits.max_adapters), sizeof(float));
+    const int64_t rows = std::min(limits.tokens, gpu::kMostPartialRows);
+    workspace.get(lora_addend_, max_lora_tiles(static_cast<int>(rows), limits.max_adapters) * kLoraTileRows * adapters_->widest(),
+                  sizeof(float));
+  }
   if (limits.branch_norms) workspace.get(branch_, size, sizeof(float));
   if (limits.exact_copies) workspace.get(h_f32_, size, sizeof(float));
 }
@@ -39,6 +46,7 @@ void GpuResidual::start(const ForwardBatch& batch) {
   current_ = 0;
   pending_ = {};
   forked_ = false;
+  lora_tiles_ = adapters_ != nullptr ? batch.device.lora_tiles : LoraTileArray{};
 }
 
 void GpuResidual::fork() {
@@ -85,14 +93,40 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
   pending_ = {};
 }
 
-Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call) {
+bool GpuResidual::joins_adapters(const gpu::GemmCall& call, LoraPlace place) const {
+  return rows_ <= gpu::kMostPartialRows && adapters_->shape(place).all_columns() == call.linear->out_features &&
+         gemm_.takes_addend(call);
+}
+
+// A product, and what the rows' adapters make of its input: ahead of the product, which streams its weights meanwhile, or
+// added to its result.
+Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place) {
+  if (!place || !adapting()) return gemm_.run(call, stream_);
+  const gpu::LoraCall lora = {.model = adapters_, .place = *place, .tiles = lora_tiles_.tiles, .num_tiles = lora_tiles_.count,
+                              .rows = rows_, .dtype = dtype_, .sums = lora_sums_};
+  gpu::lora_shrink(lora, call.x, stream_);
+  if (joins_adapters(call, *place)) {
+    const int64_t columns = call.linear->out_features;
+    gpu::lora_expand(lora, {.data = lora_addend_, .dtype = DType::f32, .row_stride = columns, .by_place = true}, stream_);
+    gpu::GemmCall joined = call;
+    joined.addend = {lora_addend_, columns, lora_tiles_.places};
+    return gemm_.run(joined, stream_);
+  }
+  WW_RETURN_IF_ERROR(gemm_.run(call, stream_));
+  gpu::LoraResult y = {.data = call.y, .dtype = call.y_dtype, .row_stride = call.y_stride};
+  if (call.partials != nullptr) y = {.data = call.partials, .dtype = DType::f32, .row_stride = call.linear->out_features};
+  gpu::lora_expand(lora, y, stream_);
+  return {};
+}
+
+Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place) {
   call.norm = {x_[current_], norm.weight.data, norm_.weight_offset, norm_.eps};
-  if (norm_.layer_norm || norm.weight.empty() || forked_ || !gemm_.takes_fused(call)) {
+  if (norm_.layer_norm || norm.weight.empty() || forked_ || adapting() || !gemm_.takes_fused(call)) {
     normed(norm, ahead(*call.linear));
     call.norm = {};
     call.x = h_;
   }
-  return gemm_.run(call, stream_);
+  return run_adapted(call, place);
 }
 
 gpu::PartialSums GpuResidual::leave_partials(gpu::GemmCall& call) {
@@ -102,7 +136,7 @@ gpu::PartialSums GpuResidual::leave_partials(gpu::GemmCall& call) {
   return {partials_, splits, call.rows * call.linear->out_features};
 }
 
-Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm) {
+Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, std::optional<LoraPlace> place) {
   const int64_t cols = hidden_size_;
   const bool direct = out_norm.empty();
   gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(), .y = direct ? x_[current_] : branch_,
@@ -111,7 +145,7 @@ Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const G
     pending_ = leave_partials(call);
   }
   call.accumulate = direct && pending_.data == nullptr;
-  WW_RETURN_IF_ERROR(gemm_.run(call, stream_));
+  WW_RETURN_IF_ERROR(run_adapted(call, place));
   if (direct) return {};
   gpu::rms_norm({.x = branch_, .rows = rows_, .cols = cols, .weight = out_norm.data,
                  .weight_offset = norm_.weight_offset, .eps = norm_.eps, .out = x_[current_],
@@ -128,6 +162,7 @@ bool GpuResidual::keep(const ForwardBatch& batch) {
   if (forked_) gpu::gather_rows(held_[0], batch.device.logits_rows, rows, row_bytes, held_[1], stream_);
   current_ = 1;
   rows_ = rows;
+  if (adapting()) lora_tiles_ = batch.device.logits_lora_tiles;
   return true;
 }
 

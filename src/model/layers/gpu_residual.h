@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "model/decoder_spec.h"
 #include "model/layers/gpu_workspace.h"
 #include "model/layers/on_gpu.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/lora.h"
 
 namespace warpweave {
 
@@ -34,6 +36,8 @@ class GpuResidual {
     bool parallel = false;          // fork() may be called
     bool whole_rows = false;        // who reads the rows behind the last layer adds up no partial sums
     bool fp8_blocks = false;        // some weights are in 8 bits with scales of blocks
+    const gpu::LoraModel* adapters = nullptr;  // outlives this; null: none are served
+    int max_adapters = 0;           // of the rows of a forward
   };
   void reserve(const Limits& limits, GpuWorkspace& workspace);
 
@@ -62,15 +66,22 @@ class GpuResidual {
   // h = the normed rows, or the rows as they are where the norm has no weight.
   void normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy = false);
   // A product of the normed rows, in place of call.x.
-  Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call);
+  Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
   // Has the product leave partial sums, if it can. Valid until the next call.
   gpu::PartialSums leave_partials(gpu::GemmCall& call);
-  // x += linear(input), through the branch's own norm where out_norm is not empty.
-  Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm);
+  // x += linear(input), through the branch's own norm where out_norm is not empty. `place`: of a product that adapters may
+  // change, then and in run_normed().
+  Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
+             std::optional<LoraPlace> place = std::nullopt);
+  // Whether rows have adapters: no norm is fused with a product then.
+  bool adapting() const { return lora_tiles_.count > 0; }
+  // Whether the product's kernel adds what adapters make of its input before anything that is fused with it.
+  bool joins_adapters(const gpu::GemmCall& call, LoraPlace place) const;
   // Only batch.logits_rows go on. False: they are all rows, in their places.
   bool keep(const ForwardBatch& batch);
 
  private:
+  Status run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place);
   const float* branch_input() const { return forked_ ? held_[current_] : x_[current_]; }
 
   int64_t hidden_size_;
@@ -87,6 +98,9 @@ class GpuResidual {
   float* branch_ = nullptr;         // [tokens, hidden]
   float* partials_ = nullptr;       // sums that the next kernel adds up, of one product at a time
   gpu::PartialSums pending_;        // of x, which the next norm adds
+  const gpu::LoraModel* adapters_ = nullptr;
+  float* lora_sums_ = nullptr;      // of one product at a time
+  float* lora_addend_ = nullptr;    // [places, widest of the products that adapters change]
   bool fp8_blocks_ = false;
   bool parallel_ = false;
   bool whole_rows_ = false;
@@ -95,6 +109,7 @@ class GpuResidual {
   int64_t rows_ = 0;
   void* stream_ = nullptr;
   bool decoding_ = false;           // this forward is a decode step
+  LoraTileArray lora_tiles_;        // of the rows that are left
 };
 
 }  // namespace warpweave

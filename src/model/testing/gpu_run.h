@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +37,7 @@ struct GpuRunOptions {
   std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
   std::string linear = "triton";      // kernels of recurrent layers
   DType state_dtype = DType::f32;
+  const gpu::LoraModel* adapters = nullptr;  // outlives the run
 };
 
 class GpuRun {
@@ -53,6 +55,8 @@ class GpuRun {
     WW_ASSIGN_OR_RETURN(run->model_, GpuDecoder::create(bundle.config, build, std::move(weights),
                                                         {.max_tokens = options.max_tokens,
                                                          .max_logits_rows = options.max_tokens,
+                                                         .adapters = options.adapters,
+                                                         .max_adapters = options.adapters != nullptr ? 1 : 0,
                                                          .linear = {options.linear, options.linear, "", false},
                                                          .state_dtype = options.state_dtype}));
     const AttentionKind kind = bundle.config.latent ? AttentionKind::mla : AttentionKind::mha;
@@ -103,6 +107,10 @@ class GpuRun {
     batch.device.logits_rows = put(step.logits_rows);
     batch.device.state_slots = put({kRunStateSlot});
     batch.device.initial_state_slots = put({begins ? kNoStateSlot : kRunStateSlot});
+    if (adapter_slot_ >= 0) {
+      batch.device.lora_tiles = put_tiles(step.input_ids.size());
+      batch.device.logits_lora_tiles = put_tiles(step.logits_rows.size());
+    }
     WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
     WW_RETURN_IF_ERROR(model_->forward({.batch = batch, .cache = *cache_, .attention = *attention_,
                                         .logits = logits_.as<float>(), .states = states_.get()}));
@@ -118,6 +126,8 @@ class GpuRun {
   }
 
   void restart() { length_ = 0; }
+  // Of the sequence from now on; -1: none.
+  void set_adapter(int slot) { adapter_slot_ = slot; }
   gpu::GpuGemm& gemm() { return model_->gemm(); }
   GpuStateCache& states() { return *states_; }
   void* stream() const { return stream_.get(); }
@@ -133,6 +143,16 @@ class GpuRun {
     return reinterpret_cast<const int32_t*>(to);
   }
 
+  // Of so many rows of the adapter.
+  LoraTileArray put_tiles(size_t rows) {
+    std::vector<LoraTile> tiles(max_lora_tiles(static_cast<int>(rows), 1));
+    std::vector<int32_t> places(rows);
+    fill_lora_tiles(std::vector<int32_t>(rows, adapter_slot_), tiles, places);
+    std::vector<int32_t> words(tiles.size() * sizeof(LoraTile) / sizeof(int32_t));
+    std::memcpy(words.data(), tiles.data(), words.size() * sizeof(int32_t));
+    return {reinterpret_cast<const LoraTile*>(put(words)), static_cast<int>(tiles.size()), put(places)};
+  }
+
   GpuRunOptions options_;
   ThreadTeam team_{2};
   ModelConfig config_;
@@ -146,6 +166,7 @@ class GpuRun {
   DeviceBuffer arrays_, logits_;
   size_t used_ = 0;
   int length_ = 0;
+  int adapter_slot_ = -1;
 };
 
 // The architecture of the GPU here, or nullopt.
