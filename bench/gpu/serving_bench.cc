@@ -6,6 +6,8 @@
 //
 // ROWS is a list of: start, decode, prefill, ttft, load4, load16, load32, load64, load256 (so many requests at a time, of
 // 512 to 1536 tokens), long16 (of 6000 to 16000); or all, of whose loads load64 and load256. One line of JSON a row.
+// lora, which all leaves out: decode steps and prefill with 8 random adapters of rank 16, each of as many requests, beside
+// none, by turns.
 // decode64 alone is the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
@@ -15,6 +17,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <filesystem>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -24,6 +27,8 @@
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
+#include "lora/testing/random_adapter.h"
+#include "model/model_bundle.h"
 
 using namespace warpweave;
 using Clock = std::chrono::steady_clock;
@@ -62,6 +67,7 @@ class Runner {
   explicit Runner(Engine& engine) : engine_(engine) {}
 
   int profile_from_token = 0;  // 0: never
+  std::vector<std::shared_ptr<const LoraAdapter>> adapters;  // of the requests, in turn; empty: of none
 
   // At most `concurrency` jobs at a time, in their order.
   Outcome run(const std::vector<Job>& jobs, int concurrency) {
@@ -98,6 +104,7 @@ class Runner {
     for (int i = 0; i < job.prompt_tokens; ++i) {
       request.input_ids.push_back(static_cast<int32_t>(random_() % (engine_.info().vocab_size - 16) + 8));
     }
+    if (!adapters.empty()) request.adapter = adapters[number_ % adapters.size()];
     request.sampling.temperature = 0;
     request.sampling.max_new_tokens = job.new_tokens;
     request.sampling.ignore_eos = true;
@@ -193,6 +200,48 @@ void ttft(Runner& runner) {
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
 }
 
+constexpr int kLoraAdapters = 8, kLoraRank = 16, kLoraTurns = 3;
+
+// So many random adapters of the model, loaded.
+std::vector<std::shared_ptr<const LoraAdapter>> load_adapters(const ServerArgs& args, ServedModel& served) {
+  std::vector<std::shared_ptr<const LoraAdapter>> out;
+  const auto bundle = open_model_bundle(args.model_path, {.load_format = "dummy", .tokenizer_path = {}, .skip_tokenizer = true});
+  const auto targets = lora_targets(bundle->config);
+  for (int i = 0; i < kLoraAdapters; ++i) {
+    const std::string name = "adapter-" + std::to_string(i);
+    write_random_adapter(args.lora_root + "/" + name, *targets, {.rank = kLoraRank, .deviation = 0.01f, .seed = static_cast<unsigned>(i)});
+    const auto loaded = served.adapters->load_from_root(name, name);
+    std::filesystem::remove_all(args.lora_root + "/" + name);
+    if (!loaded.ok()) {
+      std::fprintf(stderr, "%s\n", loaded.status().message().c_str());
+      std::exit(1);
+    }
+    out.push_back(loaded->weights);
+  }
+  return out;
+}
+
+void lora(Runner& runner, const ServerArgs& args, ServedModel& served) {
+  const auto adapters = load_adapters(args, served);
+  const auto compare = [&](const std::string& row, const std::vector<Job>& jobs, auto&& value_of) {
+    std::vector<double> with, without;
+    for (int turn = 0; turn < kLoraTurns; ++turn) {
+      runner.adapters = {};
+      without.push_back(value_of(runner.run(jobs, static_cast<int>(jobs.size()))));
+      runner.adapters = adapters;
+      with.push_back(value_of(runner.run(jobs, static_cast<int>(jobs.size()))));
+    }
+    print(row, fmt::format("\"none\": {:.3f}, \"adapters\": {:.3f}, \"ratio\": {:.3f}", median(without), median(with),
+                           median(with) / median(without)));
+  };
+  for (const int batch : {1, 8, 64}) {
+    compare(fmt::format("decode step with {} adapters, batch {}, ms", kLoraAdapters, batch), std::vector<Job>(batch, {1024, 128}),
+            [](const Outcome& outcome) { return median(outcome.intervals_ms); });
+  }
+  compare(fmt::format("prefill 16x1024 with {} adapters, s", kLoraAdapters), std::vector<Job>(16, {1024, 1}),
+          [](const Outcome& outcome) { return outcome.total_s; });
+}
+
 struct Load {
   const char* name;
   int requests, concurrency;
@@ -263,6 +312,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   flags->args.routing_dice = dice;
+  if (rows == "lora") flags->args.lora_root = std::filesystem::temp_directory_path() / "serving_bench_adapters";
   auto served = create_engine({.args = flags->args, .model_path = flags->args.model_path, .on_weights_progress = {}});
   if (!served.ok()) {
     std::fprintf(stderr, "%s\n", served.status().message().c_str());
@@ -286,6 +336,7 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
+  if (rows == "lora") lora(runner, flags->args, *served);
   for (const Load& of : kLoads) {
     const bool wanted = rows == "all" ? std::ranges::find(kLoadsOfAll, of.name) != std::end(kLoadsOfAll) : wants(of.name);
     if (wanted) load(engine, runner, of);
