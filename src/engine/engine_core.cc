@@ -58,6 +58,7 @@ void EngineCore::loop() {
 void EngineCore::run_step() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   const auto begun = SteadyClock::now();
+  if (lengths_) scheduler_->set_proposing(anyone_guesses());
   const Step& step = scheduler_->schedule();
   DeviceStep* launched = step.empty() ? nullptr : prepare(step);
   if (launched != nullptr) {

@@ -87,6 +87,7 @@ class EngineCore : public Engine {
   void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
   void propose(const Step& step, DeviceStep& device_step);
+  bool anyone_guesses() const;
   void plan_lengths(const Step& step);
   void learn_lengths(const DeviceStep& device_step);
   void mark_pairs(const Step& step, DeviceStep& device_step);

@@ -30,6 +30,11 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   if (!any) device_step.proposals.clear();
 }
 
+bool EngineCore::anyone_guesses() const {
+  return std::any_of(requests_.begin(), requests_.end(),
+                     [](const auto& entry) { return !entry.second->answered && !entry.second->draft_length.asleep; });
+}
+
 // How many guesses each request of a step of decoding gets. A step that prefills, too, has none.
 void EngineCore::plan_lengths(const Step& step) {
   planned_.clear();
@@ -37,13 +42,14 @@ void EngineCore::plan_lengths(const Step& step) {
     auto& request = *static_cast<LiveRequest*>(row.user);
     if (row.max_proposals > 0 && request.request.states == StateWish::none) planned_.push_back(&request.draft_length);
   }
-  if (!planned_.empty()) lengths_->plan(planned_, static_cast<int>(step.rows.size()));
+  lengths_->plan(planned_, static_cast<int>(step.rows.size()));
 }
 
 void EngineCore::learn_lengths(const DeviceStep& device_step) {
   const std::vector<StepRow>& rows = device_step.step->rows;
   if (std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; })) return;
-  DraftedStep done = {.requests = static_cast<int>(rows.size()), .step_us = device_step.device_us, .draft_us = device_step.draft_us};
+  DraftedStep done = {.requests = static_cast<int>(rows.size()), .tokens = static_cast<int>(device_step.sampled_ids.size()),
+                      .step_us = device_step.device_us, .draft_us = device_step.draft_us};
   const std::vector<int>& begin = device_step.sampled_begin;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int guesses = proposal_of(device_step.proposals, i).size();

@@ -157,7 +157,9 @@ TEST_P(HybridServing, AbortedRequestsLeaveTheirSlots) {
 TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
   std::vector<Ids> prompts;
   for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(11 + 9 * i, i));
-  auto plain = serve(args_without_cache());
+  ServerArgs without = args_without_cache();
+  without.threads = 1;
+  auto plain = serve(without);
   const auto expected = ask(plain, prompts, 40);
   std::vector<Ids> turns;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -166,6 +168,7 @@ TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
   const auto expected_turns = ask(plain, turns, 8);
   for (const std::string algorithm : {"NGRAM", "STANDALONE"}) {
     ServerArgs speculating = args();
+    speculating.threads = 1;
     speculating.speculative_algorithm = algorithm;
     speculating.speculative_eagle_topk = GetParam().overlap ? 4 : 1;
     if (algorithm == "STANDALONE") speculating.speculative_draft_model_path = "tests/golden/families/llama";

@@ -11,7 +11,7 @@ namespace warpweave {
 bool Scheduler::can_decode(const Request& request) const {
   return request.state == Request::State::running && !request.retracting &&
          request.last_step != totals_.steps_total + 1 &&
-         (config_.max_proposals == 0 || request.uncommitted_steps == 0) &&
+         (!waits_for_tokens_ || request.uncommitted_steps == 0) &&
          request.num_output_scheduled() < request.spec.max_new_tokens;
 }
 
@@ -22,6 +22,12 @@ int Scheduler::covered_tokens(const Request& request) const {
 
 bool Scheduler::needs_page(const Request& request) const { return request.scheduled >= covered_tokens(request); }
 
+bool Scheduler::proposals_in_flight() const {
+  return std::any_of(in_flight_.begin(), in_flight_.end(), [](const Step& step) {
+    return std::any_of(step.rows.begin(), step.rows.end(), [](const StepRow& row) { return row.max_proposals > 0; });
+  });
+}
+
 bool Scheduler::decodes_in_flight() const {
   return std::any_of(in_flight_.begin(), in_flight_.end(), [](const Step& step) {
     return std::any_of(step.rows.begin(), step.rows.end(), [](const StepRow& row) { return !row.prefill; });
@@ -31,8 +37,8 @@ bool Scheduler::decodes_in_flight() const {
 void Scheduler::add_decode_rows(Step& step) {
   // A request with proposals must wait for its step. The others wait with it: else two halves would decode by turns for
   // ever, and each read all weights.
-  if (config_.max_proposals > 0 && decodes_in_flight()) return;
-  const bool propose = config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
+  if (waits_for_tokens_ && decodes_in_flight()) return;
+  const bool propose = proposing_ && config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
   if (pages_needed_for_decode() > available_pages()) make_room();
   int spare_pages = propose ? available_pages() - pages_needed_for_decode() : 0;
   for (Request* request : running_) {

@@ -144,6 +144,7 @@ const Step& Scheduler::schedule() {
   step.rows.clear();
   step.num_tokens = 0;
   step.num_samples = 0;
+  waits_for_tokens_ = config_.max_proposals > 0 && (proposing_ || proposals_in_flight());
   if (running_.empty()) new_token_ratio_.on_idle();
   add_prefill_rows(step);
   if (step.empty()) {

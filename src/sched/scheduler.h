@@ -265,6 +265,9 @@ class Scheduler {
   SchedulerStats stats() const;
   const PagePool& pool() const { return pool_; }
   const RadixTree& tree() const { return tree_; }
+  // With max_proposals: whether rows of the steps to come have room for proposals. While they have none, requests need not
+  // wait for their tokens, and steps overlap as without proposals. True at first.
+  void set_proposing(bool on) { proposing_ = on; }
   const StatePool* states() const { return states_ ? &*states_ : nullptr; }
 
   // Recounts every page reference and counter; `internal` names the first that is wrong. O(pages).
@@ -335,6 +338,7 @@ class Scheduler {
   int drop_lingering(Request& request, int num_pages);
   int reclaim_lingering(int num_pages);
 
+  bool proposals_in_flight() const;
   // states.cc: states of recurrent layers
   bool can_take_state() const { return !states_ || states_->num_free() > 0; }
   void take_state(Request& request, const RadixTree::Match& match, Step& step);
@@ -364,6 +368,8 @@ class Scheduler {
   int full_groups_ = 0;                 // those without a window
   PagePool pool_;
   std::optional<StatePool> states_;
+  bool proposing_ = true;
+  bool waits_for_tokens_ = false;  // of the step at hand: how many tokens the steps before it give is not known
   RadixTree tree_;
   NewTokenRatio new_token_ratio_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // live or draining

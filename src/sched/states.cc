@@ -30,7 +30,7 @@ int Scheduler::state_stop(const Request& request, int end) const {
 void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
   if (config_.disable_radix_cache) return;
   const int interval = config_.state_interval;
-  const bool before = !row.prefill && config_.max_proposals > 0;  // where it ends is not known yet
+  const bool before = !row.prefill && waits_for_tokens_;  // where it ends is not known yet
   const int position = before ? row.start : request.scheduled;
   const bool wanted = before ? position / interval > request.state_saved_at / interval
                              : position == request.prefill_len || position == request.branch_at || position % interval == 0;

@@ -7,8 +7,10 @@ namespace warpweave {
 namespace {
 
 constexpr double kOwnWeight = 1.0 / 16, kCommonWeight = 1.0 / 64;  // of an outcome in the running means
+constexpr double kMargin = 1.1;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
 constexpr int kSleepersBelieved = 2;                               // requests in a row, then others need no trials
-constexpr int kPlainSteps = 2;                                     // measured before anything is tried
+constexpr int kPlainSteps = 4;                                     // measured before anything is tried
+constexpr int kPlainStepsKnown = 8;                                // then plain(n) is taken for known
 
 double tokens_of(double right, int length) {
   double all = 1, next = right;
@@ -19,9 +21,22 @@ double tokens_of(double right, int length) {
 }  // namespace
 
 void AdaptiveLength::Mean::add(double x) {
-  if (count > 0) x = std::clamp(x, value / 2, std::max(2 * value, 1.0));
+  constexpr int kTrusted = 8;      // samples, then an outlier counts as one of bounded size
+  constexpr double kSmallUs = 20;  // by which also a mean near 0 may grow
+  if (count >= kTrusted) x = std::clamp(x, value / 2, 1.5 * value + kSmallUs);
   ++count;
-  value += (x - value) / std::min(count, 8);
+  value += (x - value) / std::min(count, 16);
+}
+
+// Steps are slow for many reasons and fast for none, so the mean follows fast ones soon: cold caches and other programs
+// must not make guesses look cheap.
+void AdaptiveLength::Mean::add_cautiously(double x) {
+  ++count;
+  if (count == 1 || x < value) {
+    value = count == 1 ? x : value + (x - value) / 2;
+  } else {
+    value += (std::min(x, 1.5 * value) - value) / 16;
+  }
 }
 
 int AdaptiveLength::bucket_of(int requests) {
@@ -43,7 +58,7 @@ int AdaptiveLength::own_length(const LengthState& state, int longest, double gue
   if (state.asleep) return 0;
   if (options_.uniform) return longest;
   int length = 0;
-  for (double gain = state.right; length < longest && gain > guess_price; gain *= state.right) ++length;
+  for (double gain = state.right; length < longest && gain > kMargin * guess_price; gain *= state.right) ++length;
   return length;
 }
 
@@ -69,6 +84,16 @@ int AdaptiveLength::best_length(std::span<LengthState* const> states, int reques
   return best;
 }
 
+// Whether planned guesses are to be left out, for they did not bring what they promised.
+bool AdaptiveLength::doubted(Costs& costs) const {
+  if (costs.proof_steps >= kProofSteps) {
+    if (costs.proof_us > kLeastGain * costs.proof_promised_us) costs.doubt_steps = kDoubtSteps;
+    costs.proof_steps = 0;
+    costs.proof_us = costs.proof_promised_us = 0;
+  }
+  return costs.doubt_steps > 0 && costs.doubt_steps-- > 0;
+}
+
 // `tries`: how many requests may still try in this step.
 void AdaptiveLength::try_or_sleep(LengthState& state, int& tries, Costs& costs) {
   if (state.asleep) return;
@@ -88,12 +113,11 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests) {
   for (LengthState* state : states) state->length = 0;
   const bool awake = std::any_of(states.begin(), states.end(), [](const LengthState* state) { return !state->asleep; });
   if (!awake || costs.plain.count < kPlainSteps) return;
-  if (++costs.since_plain > kRefreshSteps) {
-    costs.since_plain = 0;
-    return;
-  }
+  costs.planned = false;
+  if (++costs.since_plain > (costs.plain.count < kPlainStepsKnown ? kEarlyRefreshSteps : kRefreshSteps)) return;
   const bool known = costs.guess.count > 0;
-  const int longest = known ? best_length(states, requests, costs) : 0;
+  const int longest = known && !doubted(costs) ? best_length(states, requests, costs) : 0;
+  costs.planned = longest > 0;
   const double guess_price = costs.guess.value * requests / costs.plain.value;
   int tries = options_.uniform ? requests : 1;
   if (known) tries = std::max(tries, static_cast<int>(costs.plain.value / (2 * std::max(costs.guess.value, 1.0))));
@@ -112,12 +136,18 @@ void AdaptiveLength::measured(const DraftedStep& step) {
   Costs& costs = costs_of(step.requests);
   const double target_us = step.step_us - step.draft_us;
   if (step.guesses == 0) {
-    costs.plain.add(target_us);
+    costs.plain.add_cautiously(target_us);
     costs.since_plain = 0;
     if (step.draft_us > 0) costs.keep.add(step.draft_us);
     return;
   }
   if (costs.plain.count == 0) return;
+  if (target_us < costs.plain.value) costs.plain.add_cautiously(target_us);  // without guesses it had not been slower
+  if (costs.planned) {
+    ++costs.proof_steps;
+    costs.proof_us += step.step_us;
+    costs.proof_promised_us += costs.plain.value * step.tokens / step.requests;
+  }
   costs.guess.add(std::max(0.0, target_us - costs.plain.value) / step.guesses);
   costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / step.levels);
 }

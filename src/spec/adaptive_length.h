@@ -13,7 +13,9 @@
 //   more, and the draft model follows its text no longer. As many requests try in a step as cost half a step; where two in
 //   a row fell asleep, the others do at once, and those that come sleep from the start, but one whenever kTrialShare of
 //   the time since the last such would pay its trials. So what does not pay costs little, and is found when it pays again.
-// - Every kRefreshSteps steps one goes without guesses, to measure plain(n).
+// - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is planned
+//   at this n for kDoubtSteps steps, whatever the means say.
+// - One step in kEarlyRefreshSteps goes without guesses, to measure plain(n), later one in kRefreshSteps.
 // One thread calls everything.
 #pragma once
 
@@ -41,6 +43,7 @@ struct DraftedStep {
   int requests = 0;
   int guesses = 0;             // checked, of all requests
   int levels = 0;              // of the longest chain
+  int tokens = 0;              // that came of it, one a request at least
   double step_us = 0;          // all of it
   double draft_us = 0;         // of that, the draft model's
 };
@@ -49,7 +52,8 @@ class AdaptiveLength {
  public:
   static constexpr int kTrials = 8;
   static constexpr double kTrialShare = 0.01;
-  static constexpr int kRefreshSteps = 256;
+  static constexpr int kEarlyRefreshSteps = 16, kRefreshSteps = 128;
+  static constexpr int kProofSteps = 64, kDoubtSteps = 256;
   static constexpr double kLeastGain = 1.02;
 
   explicit AdaptiveLength(const AdaptiveOptions& options) : options_(options) {}
@@ -67,10 +71,15 @@ class AdaptiveLength {
     double value = 0;
     int count = 0;
     void add(double x);
+    void add_cautiously(double x);   // of what guesses are compared with
   };
   struct Costs {
     Mean plain, keep, level, guess;  // in microseconds
     int since_plain = 0;
+    // Of planned guesses: what came of the steps since the last judgement.
+    bool planned = false;
+    int proof_steps = 0, doubt_steps = 0;
+    double proof_us = 0, proof_promised_us = 0;
     int slept = 0;                   // requests in a row that fell asleep
     int since_scout = 0;             // steps since a request came that was to try although those before slept
   };
@@ -79,6 +88,7 @@ class AdaptiveLength {
   Costs& costs_of(int requests) { return costs_[bucket_of(requests)]; }
   int own_length(const LengthState& state, int longest, double guess_price) const;
   int best_length(std::span<LengthState* const> states, int requests, const Costs& costs) const;
+  bool doubted(Costs& costs) const;
   void try_or_sleep(LengthState& state, int& tries, Costs& costs);
 
   const AdaptiveOptions options_;

@@ -82,7 +82,7 @@ sim_mutant(rejected_proposal_kept sched/scheduler.cc
   [[request.scheduled = request.written = row.start + static_cast<int>(tokens.size());]]
   [[request.scheduled = request.written = row.start + static_cast<int>(tokens.size()) + 1;]])
 sim_mutant(proposals_before_the_last_token_is_known sched/decode.cc
-  [[(config_.max_proposals == 0 || request.uncommitted_steps == 0) &&]]
+  [[(!waits_for_tokens_ || request.uncommitted_steps == 0) &&]]
   [[]])
 sim_mutant(proposals_past_the_end_told sched/scheduler.cc
   [[i < tokens.size() && event.finish == StepEvent::Finish::none;]]
