@@ -17,6 +17,7 @@
 #include "base/mapped_file.h"
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
+#include "engine/start_device.h"
 #include "model/config.h"
 
 namespace warpweave {
@@ -55,7 +56,7 @@ std::string architecture_in(const std::string& folder) {
 }
 
 // Shapes of drafts that are usual, for the algorithm that the folder's configuration asks for.
-void add_draft_model(const std::string& folder, std::vector<std::string>& out) {
+void add_draft_model(const std::string& folder, bool gpu, std::vector<std::string>& out) {
   const std::string architecture = architecture_in(folder);
   std::string algorithm = "STANDALONE";
   if (architecture == "LlamaForCausalLMEagle") algorithm = "EAGLE";
@@ -65,7 +66,7 @@ void add_draft_model(const std::string& folder, std::vector<std::string>& out) {
     out.push_back(fmt::format("{} --speculative-num-steps {} --speculative-eagle-topk 1", flags, steps));
   }
   out.push_back(flags + " --speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8");
-  out.push_back(flags + " --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-adaptive");
+  if (!gpu) out.push_back(flags + " --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-adaptive");
 }
 
 std::vector<std::string> candidate_flags(const SpeculationBench& bench, const std::string& model_path) {
@@ -78,7 +79,9 @@ std::vector<std::string> candidate_flags(const SpeculationBench& bench, const st
       out.push_back(fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
     }
   }
-  for (const std::string& folder : bench.draft_models) add_draft_model(folder, out);
+  const auto device = resolve_device(bench.device);
+  const bool gpu = device.ok() && device->has_value();
+  for (const std::string& folder : bench.draft_models) add_draft_model(folder, gpu, out);
   return out;
 }
 

@@ -258,7 +258,7 @@ void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, Engin
   }
   core.owned_proposer = make_proposer(options.args, plan);
   core.drafts = plan.draft.has_value();
-  if (options.args.speculative_adaptive) core.adaptive = {.max_length = plan.draft->options.num_steps, .uniform = gpu};
+  if (options.args.speculative_adaptive) core.adaptive = {.max_length = plan.draft->options.num_steps};
   core.proposer = core.owned_proposer.get();
   core.max_step_proposals = max_step_proposals(gpu);
 }

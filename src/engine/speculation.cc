@@ -109,6 +109,11 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
                     "tokens yet; leave it out, or add --device cpu", args.speculative_algorithm, model.architecture),
         "--speculative-algorithm");
   }
+  if (gpu && args.speculative_adaptive) {
+    return Status::unsupported("--speculative-adaptive: on GPUs what guesses cost is not measured yet; give "
+                               "--speculative-num-steps the number that `warpweave bench spec --device cuda` suggests",
+                               "--speculative-adaptive");
+  }
   const std::string& algorithm = args.speculative_algorithm;
   if (algorithm == "NGRAM" && args.speculative_adaptive) {
     return Status::unsupported("--speculative-adaptive is of draft models; NGRAM stops by itself where its guesses do not come "

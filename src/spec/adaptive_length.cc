@@ -56,7 +56,6 @@ LengthState AdaptiveLength::begin(int running) {
 // Guesses that each gain more than they cost, at `guess_price` tokens.
 int AdaptiveLength::own_length(const LengthState& state, int longest, double guess_price) const {
   if (state.asleep) return 0;
-  if (options_.uniform) return longest;
   int length = 0;
   for (double gain = state.right; length < longest && gain > kMargin * guess_price; gain *= state.right) ++length;
   return length;
@@ -119,7 +118,7 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests) {
   const int longest = known && !doubted(costs) ? best_length(states, requests, costs) : 0;
   costs.planned = longest > 0;
   const double guess_price = costs.guess.value * requests / costs.plain.value;
-  int tries = options_.uniform ? requests : 1;
+  int tries = 1;
   if (known) tries = std::max(tries, static_cast<int>(costs.plain.value / (2 * std::max(costs.guess.value, 1.0))));
   for (LengthState* state : states) {
     if (longest > 0) state->length = own_length(*state, longest, guess_price);

@@ -27,7 +27,6 @@ namespace warpweave {
 
 struct AdaptiveOptions {
   int max_length = 1;
-  bool uniform = false;        // all requests of a step that guess have one length, as GPUs' graphs want it
 };
 
 // What is known of one request.

@@ -172,22 +172,5 @@ TEST(AdaptiveLength, IsOfEachRequest) {
   EXPECT_FALSE(good.asleep);
 }
 
-// A length for all, where batches are to be alike.
-TEST(AdaptiveLength, MayBeTheSameForAll) {
-  AdaptiveLength length({.max_length = 3, .uniform = true});
-  LengthState one = length.begin(2), two = length.begin(2);
-  LengthState* const both[] = {&one, &two};
-  two.right = 0.1;
-  for (int i = 0; i < 20; ++i) {
-    length.plan(both, 2);
-    EXPECT_EQ(one.length, two.length);
-    length.measured({.requests = 2, .guesses = 2 * one.length, .levels = one.length, .tokens = 2 + one.length + two.length / 2, .step_us = 1000.0 + 20 * one.length,
-                     .draft_us = 10.0 * one.length});
-    length.outcome(one, one.length, one.length);
-    length.outcome(two, two.length, two.length / 2);
-  }
-  EXPECT_GT(one.length, 0);
-}
-
 }  // namespace
 }  // namespace warpweave

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/speculation.h"
 #include "engine/testing/asking.h"
 #include "engine/testing/serving_device.h"
 
@@ -237,6 +238,7 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   adaptive.speculative_algorithm = "NGRAM";
   EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
   adaptive.speculative_algorithm = "NEXTN";
+  EXPECT_EQ(check_speculation(adaptive, ModelConfig{}, /*gpu=*/true).field(), "--speculative-adaptive");
   adaptive.speculative_eagle_topk = 2;
   EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
   // Layers of another kind of model.
