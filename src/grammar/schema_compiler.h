@@ -59,6 +59,8 @@ class SchemaCompiler {
 
   // schema_object.cc
   void emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  template <typename Own>
+  SchemaSet member_schemas(const SchemaLeaf& leaf, const SchemaSet& origin, Own&& own);
   SchemaSet member_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::string& name);
   std::vector<std::string> declared_names(const SchemaLeaf& leaf);
   struct NamesAndPatterns {

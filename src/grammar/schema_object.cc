@@ -43,29 +43,15 @@ std::vector<std::string> SchemaCompiler::declared_names(const SchemaLeaf& leaf) 
   return names;
 }
 
-// What must hold for the member `name`.
-SchemaSet SchemaCompiler::member_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::string& name) {
+// What must hold for a member: of each part of the leaf what `own` finds for it, which is pushed and said to be known, or else
+// additionalProperties; and unevaluatedProperties where nothing that counts knew it.
+template <typename Own>
+SchemaSet SchemaCompiler::member_schemas(const SchemaLeaf& leaf, const SchemaSet& origin, Own&& own) {
   SchemaSet set;
   bool evaluated = false;
   const Json* unevaluated = nullptr;
   for (const Json* node : leaf) {
-    bool known = false;
-    const Json* properties = find(*node, "properties");
-    if (const Json* property = properties != nullptr ? find(*properties, name.c_str()) : nullptr) {
-      set.push_back({property});
-      known = true;
-    }
-    if (const Json* patterns = find(*node, "patternProperties")) {
-      for (const auto& [text, schema] : patterns->items()) {
-        const Result<const CharDfa*> dfa = document_.pattern(text);
-        if (!dfa.ok()) {
-          fail(dfa.status());
-        } else if ((*dfa)->matches(name)) {
-          set.push_back({&schema});
-          known = true;
-        }
-      }
-    }
+    bool known = own(*node, &set);
     if (const Json* additional = find(*node, "additionalProperties"); additional != nullptr && !known) {
       set.push_back({additional});
       known = true;
@@ -75,6 +61,30 @@ SchemaSet SchemaCompiler::member_set(const SchemaLeaf& leaf, const SchemaSet& or
   }
   if (unevaluated != nullptr && !evaluated) set.push_back({unevaluated});
   return set;
+}
+
+// What must hold for the member `name`.
+SchemaSet SchemaCompiler::member_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::string& name) {
+  return member_schemas(leaf, origin, [&](const Json& node, SchemaSet* set) {
+    bool known = false;
+    const Json* properties = find(node, "properties");
+    if (const Json* property = properties != nullptr ? find(*properties, name.c_str()) : nullptr) {
+      set->push_back({property});
+      known = true;
+    }
+    const Json* patterns = find(node, "patternProperties");
+    if (patterns == nullptr) return known;
+    for (const auto& [text, schema] : patterns->items()) {
+      const Result<const CharDfa*> dfa = document_.pattern(text);
+      if (!dfa.ok()) {
+        fail(dfa.status());
+      } else if ((*dfa)->matches(name)) {
+        set->push_back({&schema});
+        known = true;
+      }
+    }
+    return known;
+  });
 }
 
 bool SchemaCompiler::name_allowed(const SchemaLeaf& leaf, const std::string& name) {
@@ -126,27 +136,19 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
   return excluded.complement();
 }
 
-// What must hold for a member that is not declared and matches just those of `patterns` that are `matched`.
+// What must hold for a member that is not declared and whose name matches `matched` of the patterns, and no other.
 SchemaSet SchemaCompiler::undeclared_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& matched) {
-  SchemaSet set;
-  bool evaluated = false;
-  const Json* unevaluated = nullptr;
-  for (const Json* node : leaf) {
+  return member_schemas(leaf, origin, [&](const Json& node, SchemaSet* set) {
     bool known = false;
-    const Json* own = find(*node, "patternProperties");
+    const Json* patterns = find(node, "patternProperties");
     for (const std::string& pattern : matched) {
-      const Json* schema = own != nullptr ? find(*own, pattern.c_str()) : nullptr;
-      if (schema != nullptr) set.push_back({schema}), known = true;
-    }
-    if (const Json* additional = find(*node, "additionalProperties"); additional != nullptr && !known) {
-      set.push_back({additional});
+      const Json* schema = patterns != nullptr ? find(*patterns, pattern.c_str()) : nullptr;
+      if (schema == nullptr) continue;
+      set->push_back({schema});
       known = true;
     }
-    evaluated = evaluated || (known && !document_.is_made(node));
-    if (const Json* last = find(*node, "unevaluatedProperties"); last != nullptr && is_origin(node, origin, "unevaluatedProperties")) unevaluated = last;
-  }
-  if (unevaluated != nullptr && !evaluated) set.push_back({unevaluated});
-  return set;
+    return known;
+  });
 }
 
 // The names that are not declared, by which patterns they match: all of them, split by one pattern after another.

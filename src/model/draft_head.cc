@@ -48,10 +48,15 @@ StoredNames nextn_names(const ModelConfig& config) {
   return {layer, layer + "eh_proj.", layer + "enorm.", layer + "hnorm.", layer + "shared_head.norm."};
 }
 
-FamilyTraits eagle3_traits(const ModelConfig& config, const WeightSource& source) {
+FamilyTraits llama_layers_only(const ModelConfig& config) {
   FamilyTraits traits = llama_traits(config);
   traits.layers = transformer_layers(config);
   traits.layers_only = true;
+  return traits;
+}
+
+FamilyTraits eagle3_traits(const ModelConfig& config, const WeightSource& source) {
+  FamilyTraits traits = llama_layers_only(config);
   traits.norms.mixer_in = "hidden_norm";
   traits.draft = {.fc_inputs = kTargetLayers, .embedding_norm = "model.layers.0.input_layernorm", .final_norm = "norm",
                   .own_head = source.has("lm_head.weight"), .reads_embedding = true};
@@ -118,9 +123,7 @@ Result<std::vector<int32_t>> eagle3_tokens(const ModelConfig& config, const Weig
 }
 
 FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source) {
-  FamilyTraits traits = llama_traits(config);
-  traits.layers = transformer_layers(config);
-  traits.layers_only = true;
+  FamilyTraits traits = llama_layers_only(config);
   if (!source.has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
   return traits;
 }

@@ -8,7 +8,7 @@
 #include "base/json_file.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
-#include "ops/elementwise.h"
+#include "model/tensor_packer.h"
 
 namespace warpweave {
 namespace {
@@ -98,15 +98,8 @@ Result<PoolingConfig> read_pooling_config(const std::string& folder) {
 
 namespace {
 
-Result<std::vector<float>> read_values(const WeightSource& source, const std::string& name, std::vector<int64_t> shape) {
-  WW_ASSIGN_OR_RETURN(const TensorView view, source.find(name, shape));
-  std::vector<float> out(view.elements());
-  dequantize_row(view.dtype, view.data, view.elements(), out.data());
-  return out;
-}
-
-Result<std::vector<float>> read_optional(const WeightSource& source, const std::string& name, int64_t size) {
-  return source.has(name) ? read_values(source, name, {size}) : Result<std::vector<float>>(std::vector<float>());
+Result<std::vector<float>> find_optional(const WeightSource& source, const std::string& name, int64_t size) {
+  return source.has(name) ? find_widened(source, name, std::span(&size, 1)) : Result<std::vector<float>>(std::vector<float>());
 }
 
 // weight * x + bias, for weights [out, x.size()].
@@ -123,12 +116,12 @@ std::vector<float> product(const std::vector<float>& weight, const std::vector<f
 }  // namespace
 
 Status Pooler::read_head(const ModelConfig& config, const WeightSource& source) {
-  const int64_t hidden = config.hidden_size;
-  WW_ASSIGN_OR_RETURN(head_.dense, read_values(source, "head.dense.weight", {hidden, hidden}));
-  WW_ASSIGN_OR_RETURN(head_.bias, read_optional(source, "head.dense.bias", hidden));
+  const int64_t hidden = config.hidden_size, dense_shape[] = {hidden, hidden};
+  WW_ASSIGN_OR_RETURN(head_.dense, find_widened(source, "head.dense.weight", dense_shape));
+  WW_ASSIGN_OR_RETURN(head_.bias, find_optional(source, "head.dense.bias", hidden));
   head_.gelu = config.encoder->label_activation == "gelu";
-  WW_ASSIGN_OR_RETURN(head_.norm, read_optional(source, "head.norm.weight", hidden));
-  WW_ASSIGN_OR_RETURN(head_.norm_bias, read_optional(source, "head.norm.bias", hidden));
+  WW_ASSIGN_OR_RETURN(head_.norm, find_optional(source, "head.norm.weight", hidden));
+  WW_ASSIGN_OR_RETURN(head_.norm_bias, find_optional(source, "head.norm.bias", hidden));
   head_.norm_eps = config.norm_eps;
   return {};
 }
@@ -159,8 +152,9 @@ Result<Pooler> Pooler::create(const ModelConfig& config, const PoolingConfig& po
     WW_RETURN_IF_ERROR(out.read_head(config, source));
   }
   out.labels_ = static_cast<int>(config.labels.size());
-  WW_ASSIGN_OR_RETURN(out.classifier_, read_values(source, "score.weight", {out.labels_, config.hidden_size}));
-  WW_ASSIGN_OR_RETURN(out.bias_, read_optional(source, "score.bias", out.labels_));
+  const int64_t shape[] = {out.labels_, config.hidden_size};
+  WW_ASSIGN_OR_RETURN(out.classifier_, find_widened(source, "score.weight", shape));
+  WW_ASSIGN_OR_RETURN(out.bias_, find_optional(source, "score.bias", out.labels_));
   return out;
 }
 

@@ -29,6 +29,7 @@
 #include "model/families/family.h"
 #include "model/layers/branch_norms.h"
 #include "model/weight_source.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 
 namespace warpweave {
@@ -54,6 +55,10 @@ inline std::vector<float> widened(const TensorView& view) {
   std::vector<float> out(view.elements());
   dequantize_row(view.dtype, view.data, view.elements(), out.data());
   return out;
+}
+inline Result<std::vector<float>> find_widened(const WeightSource& source, std::string_view name, std::span<const int64_t> shape) {
+  WW_ASSIGN_OR_RETURN(const TensorView view, source.find(name, shape));
+  return widened(view);
 }
 
 template <typename Target>

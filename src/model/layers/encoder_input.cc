@@ -7,33 +7,22 @@
 #include "ops/elementwise.h"
 
 namespace warpweave {
-namespace {
-
-Result<std::vector<float>> read_table(const WeightSource& source, const char* name, int64_t rows, int64_t cols) {
-  const int64_t shape[] = {rows, cols};
-  WW_ASSIGN_OR_RETURN(const TensorView view, source.find(name, shape));
-  return widened(view);
-}
-
-}  // namespace
-
 Result<EncoderInput> EncoderInput::create(const ModelConfig& config, const WeightSource& source) {
   EncoderInput out;
   const EncoderConfig& encoder = *config.encoder;
   const int64_t hidden = config.hidden_size, vector_shape[] = {hidden};
+  const int64_t positions_shape[] = {encoder.learned_positions, hidden}, types_shape[] = {encoder.token_types, hidden};
   if (encoder.learned_positions > 0) {
     out.first_position_ = encoder.first_position;
-    WW_ASSIGN_OR_RETURN(out.positions_, read_table(source, "model.embed_positions.weight", encoder.learned_positions, hidden));
+    WW_ASSIGN_OR_RETURN(out.positions_, find_widened(source, "model.embed_positions.weight", positions_shape));
   }
   if (encoder.token_types > 0) {
     out.num_types_ = encoder.token_types;
-    WW_ASSIGN_OR_RETURN(out.types_, read_table(source, "model.embed_token_types.weight", encoder.token_types, hidden));
+    WW_ASSIGN_OR_RETURN(out.types_, find_widened(source, "model.embed_token_types.weight", types_shape));
   }
-  WW_ASSIGN_OR_RETURN(const TensorView weight, source.find("model.embed_norm.weight", vector_shape));
-  out.norm_.weight = widened(weight);
+  WW_ASSIGN_OR_RETURN(out.norm_.weight, find_widened(source, "model.embed_norm.weight", vector_shape));
   if (!source.has("model.embed_norm.bias")) return out;
-  WW_ASSIGN_OR_RETURN(const TensorView bias, source.find("model.embed_norm.bias", vector_shape));
-  out.norm_.bias = widened(bias);
+  WW_ASSIGN_OR_RETURN(out.norm_.bias, find_widened(source, "model.embed_norm.bias", vector_shape));
   return out;
 }
 

@@ -10,28 +10,14 @@
 #include "base/float16.h"
 #include "base/float8.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/memory.h"
 #include "ops/cuda/latent.h"
+#include "ops/cuda/testing/device_values.h"
 
 namespace warpweave::gpu {
 namespace {
 
 constexpr int kRows = 37, kPositions = 100, kPageSize = 4, kPages = 16;
 constexpr float kEps = 1e-6f;
-
-template <typename T>
-DeviceBuffer on_device(const std::vector<T>& data) {
-  DeviceBuffer out = DeviceBuffer::allocate(data.size() * sizeof(T), "a test").value();
-  EXPECT_EQ(cudaMemcpy(out.as<void>(), data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  return out;
-}
-
-template <typename T>
-std::vector<T> from_device(const DeviceBuffer& memory, size_t count) {
-  std::vector<T> out(count);
-  EXPECT_EQ(cudaMemcpy(out.data(), memory.as<void>(), count * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-  return out;
-}
 
 std::vector<uint16_t> random_bf16(size_t count, unsigned seed) {
   std::mt19937 random(seed);

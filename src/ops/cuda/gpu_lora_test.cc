@@ -9,18 +9,11 @@
 
 #include "base/float16.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/memory.h"
 #include "ops/cuda/lora.h"
+#include "ops/cuda/testing/device_values.h"
 
 namespace warpweave::gpu {
 namespace {
-
-template <typename T>
-DeviceBuffer on_device(const std::vector<T>& data) {
-  DeviceBuffer out = DeviceBuffer::allocate(data.size() * sizeof(T), "a test").value();
-  EXPECT_EQ(cudaMemcpy(out.as<void>(), data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  return out;
-}
 
 // Values of a type, and what they are.
 struct Values {
@@ -94,13 +87,13 @@ TEST_P(GpuLora, AddsWhatTheAdaptersOfTheRowsMake) {
   lora_shrink(call, x.device.as<void>(), nullptr);
   lora_expand(call, {.data = y.device.as<void>(), .dtype = c.y_dtype, .row_stride = stride}, nullptr);
 
-  std::vector<float> got(y.f32.size());
+  std::vector<float> got;
   if (c.y_dtype == DType::f32) {
-    ASSERT_EQ(cudaMemcpy(got.data(), y.device.as<void>(), got.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    got = from_device<float>(y.device, y.f32.size());
   } else {
-    std::vector<uint16_t> bits(got.size());
-    ASSERT_EQ(cudaMemcpy(bits.data(), y.device.as<void>(), bits.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
-    for (size_t i = 0; i < bits.size(); ++i) got[i] = c.y_dtype == DType::bf16 ? bf16_to_f32(bits[i]) : f16_to_f32(bits[i]);
+    for (const uint16_t bits : from_device<uint16_t>(y.device, y.f32.size())) {
+      got.push_back(c.y_dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits));
+    }
   }
   const double bound = c.dtype == DType::f32 ? 1e-5 : c.dtype == DType::f16 ? 5e-3 : 4e-2;
   for (int row = 0; row < c.rows; ++row) {

@@ -12,8 +12,8 @@
 #include "base/float16.h"
 #include "base/float8.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/memory.h"
 #include "ops/cuda/gpu_ops.h"
+#include "ops/cuda/testing/device_values.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -28,13 +28,6 @@ struct Case {
 constexpr int kRows = 37, kQHeads = 6, kKvHeads = 2, kHeads = kQHeads + 2 * kKvHeads;
 constexpr int kPositions = 100, kPageSize = 4, kPages = 16;
 constexpr float kEps = 1e-5f, kOffset = 0.5f;
-
-template <typename T>
-DeviceBuffer on_device(const std::vector<T>& data) {
-  DeviceBuffer out = DeviceBuffer::allocate(data.size() * sizeof(T), "a test").value();
-  EXPECT_EQ(cudaMemcpy(out.as<void>(), data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  return out;
-}
 
 class GpuRopeTest : public testing::TestWithParam<Case> {};
 

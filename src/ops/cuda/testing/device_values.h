@@ -1,0 +1,28 @@
+// For tests on a GPU: values into its memory and back. Blocking; failures are the test's.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "device/cuda/memory.h"
+
+namespace warpweave::gpu {
+
+template <typename T>
+DeviceBuffer on_device(const std::vector<T>& data) {
+  DeviceBuffer out = DeviceBuffer::allocate(data.size() * sizeof(T), "a test").value();
+  EXPECT_EQ(cudaMemcpy(out.as<void>(), data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  return out;
+}
+
+template <typename T>
+std::vector<T> from_device(const DeviceBuffer& memory, size_t count) {
+  std::vector<T> out(count);
+  EXPECT_EQ(cudaMemcpy(out.data(), memory.as<void>(), count * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+  return out;
+}
+
+}  // namespace warpweave::gpu
