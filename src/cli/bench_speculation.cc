@@ -48,16 +48,15 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-std::string architecture_in(const std::string& folder) {
-  const auto text = read_text_file(folder + "/config.json");
-  if (!text.ok()) return "";
-  const auto config = parse_config_json(*text);
-  return config.ok() ? config->architecture : "";
+Result<ModelConfig> config_in(const std::string& folder) {
+  WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(folder + "/config.json"));
+  return parse_config_json(text);
 }
 
 // Shapes of drafts that are usual, for the algorithm that the folder's configuration asks for.
 void add_draft_model(const std::string& folder, bool gpu, std::vector<std::string>& out) {
-  const std::string architecture = architecture_in(folder);
+  const auto config = config_in(folder);
+  const std::string architecture = config.ok() ? config->architecture : "";
   std::string algorithm = "STANDALONE";
   if (architecture == "LlamaForCausalLMEagle") algorithm = "EAGLE";
   if (architecture == "LlamaForCausalLMEagle3") algorithm = "EAGLE3";
@@ -72,8 +71,7 @@ void add_draft_model(const std::string& folder, bool gpu, std::vector<std::strin
 std::vector<std::string> candidate_flags(const SpeculationBench& bench, const std::string& model_path) {
   if (!bench.candidates.empty()) return bench.candidates;
   std::vector<std::string> out = {"--speculative-algorithm NGRAM", "--speculative-algorithm NGRAM --speculative-eagle-topk 1"};
-  const auto text = read_text_file(model_path + "/config.json");
-  const auto config = text.ok() ? parse_config_json(*text) : Result<ModelConfig>(text.status());
+  const auto config = config_in(model_path);
   if (config.ok() && config->num_nextn_layers > 0) {
     for (const int steps : {1, 2, 3}) {
       out.push_back(fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
@@ -110,19 +108,22 @@ class Round {
 
   Status run(Engine& engine, std::vector<Ids>& answers) {
     answers.assign(prompts_.size(), {});
-    for (size_t i = 0; i < prompts_.size() && failure_.ok(); ++i) submit(engine, i, answers);
+    for (size_t i = 0; i < prompts_.size() && may_go_on(); ++i) submit(engine, i, answers);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return running_ == 0; });
     return failure_;
   }
 
  private:
+  // Waits for room; false after a failure.
+  bool may_go_on() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return running_ < batch_; });
+    if (failure_.ok()) ++running_;
+    return failure_.ok();
+  }
+
   void submit(Engine& engine, size_t i, std::vector<Ids>& answers) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return running_ < batch_; });
-      ++running_;
-    }
     GenerateRequest request;
     request.rid = std::to_string(i);
     request.input_ids = prompts_[i];
@@ -148,7 +149,7 @@ class Round {
   const int batch_, max_tokens_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int running_ = 0;
+  int running_ = 0;            // mutex_ guards this, failure_ and the answers
   Status failure_;
 };
 
