@@ -10,6 +10,10 @@ void fill_lora_tiles(std::span<const int32_t> slots, std::span<LoraTile> tiles, 
     int tile;
     int rows;
   };
+  for (LoraTile& tile : tiles) {
+    tile.slot = -1;
+    std::fill(std::begin(tile.rows), std::end(tile.rows), -1);
+  }
   std::unordered_map<int32_t, Open> open;  // by slot: the tile that takes its next row
   int used = 0;
   for (size_t row = 0; row < slots.size(); ++row) {
@@ -21,14 +25,9 @@ void fill_lora_tiles(std::span<const int32_t> slots, std::span<LoraTile> tiles, 
       assert(used < static_cast<int>(tiles.size()));
       place = {used++, 0};
       tiles[place.tile].slot = slot;
-      std::fill(std::begin(tiles[place.tile].rows), std::end(tiles[place.tile].rows), -1);
     }
     places[row] = place.tile * kLoraTileRows + place.rows;
     tiles[place.tile].rows[place.rows++] = static_cast<int32_t>(row);
-  }
-  for (LoraTile& tile : tiles.subspan(used)) {
-    tile = {};
-    std::fill(std::begin(tile.rows), std::end(tile.rows), -1);
   }
 }
 

@@ -13,10 +13,9 @@ inline constexpr int kLoraTileRows = 16;
 
 struct LoraTile {
   int32_t slot = -1;           // of the adapter in the device's table; -1: the tile has no rows
-  int32_t unused[3] = {};
+  int32_t unused[3] = {};      // so that what stands behind tiles in a step's arrays is aligned to 16 bytes
   int32_t rows[kLoraTileRows]; // of the batch, ascending; -1 behind the last
 };
-static_assert(sizeof(LoraTile) == 80);  // rows are read 16 bytes at a time
 
 // Tiles that hold `rows` rows of at most `adapters` adapters, in any mixture.
 inline int max_lora_tiles(int rows, int adapters) { return std::min(rows, rows / kLoraTileRows + adapters); }

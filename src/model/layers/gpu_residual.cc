@@ -4,6 +4,7 @@
 
 #include "ops/cuda/norms.h"
 #include "ops/cuda/small_gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave {
 namespace {
@@ -31,7 +32,7 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   adapters_ = limits.adapters;
   if (adapters_ != nullptr) {
     workspace.get(lora_sums_, gpu::lora_sums_size(*adapters_, limits.tokens, limits.max_adapters), sizeof(float));
-    const int64_t rows = std::min(limits.tokens, gpu::kMostPartialRows);
+    const int64_t rows = std::min<int64_t>(limits.tokens, gpu::kStreamGemmRows);  // of products that read an addend
     workspace.get(lora_addend_, max_lora_tiles(static_cast<int>(rows), limits.max_adapters) * kLoraTileRows * adapters_->widest(),
                   sizeof(float));
   }
@@ -94,7 +95,7 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
 }
 
 bool GpuResidual::joins_adapters(const gpu::GemmCall& call, LoraPlace place) const {
-  return rows_ <= gpu::kMostPartialRows && adapters_->shape(place).all_columns() == call.linear->out_features &&
+  return rows_ <= gpu::kStreamGemmRows && adapters_->shape(place).all_columns() == call.linear->out_features &&
          gemm_.takes_addend(call);
 }
 

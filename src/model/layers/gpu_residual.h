@@ -65,12 +65,12 @@ class GpuResidual {
   void join() { forked_ = false; }
   // h = the normed rows, or the rows as they are where the norm has no weight.
   void normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy = false);
-  // A product of the normed rows, in place of call.x.
+  // A product of the normed rows, in place of call.x. `place`: which product of the layers it is, where adapters may change
+  // it: what they make of the rows then joins it.
   Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
   // Has the product leave partial sums, if it can. Valid until the next call.
   gpu::PartialSums leave_partials(gpu::GemmCall& call);
-  // x += linear(input), through the branch's own norm where out_norm is not empty. `place`: of a product that adapters may
-  // change, then and in run_normed().
+  // x += linear(input), through the branch's own norm where out_norm is not empty. `place` as above.
   Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
              std::optional<LoraPlace> place = std::nullopt);
   // Whether rows have adapters: no norm is fused with a product then.

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <string>
 
@@ -405,6 +406,7 @@ bool GpuGemm::runs_library(const GemmCall& call) const { return kernel_for(call)
 
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
+  assert(call.addend.values == nullptr || takes_addend(call));
   WW_RETURN_IF_ERROR(call.linear->dtype == DType::fp8_e4m3 ? run_fp8(call, stream) : run_16_bit(call, stream));
   if (call.linear->bias != nullptr) add_bias(call, stream);
   return {};
