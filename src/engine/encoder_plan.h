@@ -8,8 +8,7 @@
 
 namespace warpweave {
 
-// `invalid_argument` or `unsupported`, naming the flag, for one that asks an encoder for what it does not do. Success for
-// other models.
+// `invalid_argument`, naming the flag, for one that asks an encoder for what it does not do. Success for other models.
 Status check_encoder_flags(const ServerArgs& args, const ModelConfig& config);
 
 // Neither cuts prompts nor keeps what was computed of them.

@@ -95,7 +95,8 @@ struct EncoderConfig {
 enum class ModelHead { vocabulary, none, labels };
 
 // A class name of transformers taken apart: "Qwen3ForSequenceClassification" is the decoder of "Qwen3ForCausalLM" with
-// labels, "MistralModel" that of "MistralForCausalLM" without a head. Encoders, which generate nothing, are all "BertModel".
+// labels, "MistralModel" that of "MistralForCausalLM" without a head. Encoders, which generate nothing,
+// are their class without a head: "RobertaModel" of "RobertaForMaskedLM".
 struct DeclaredModel {
   std::string decoder;
   ModelHead head = ModelHead::vocabulary;
@@ -109,7 +110,7 @@ struct Eagle3Config {
 };
 
 struct ModelConfig {
-  std::string architecture;               // of the decoder: "LlamaForCausalLM"; of encoders "BertModel"
+  std::string architecture;               // of the decoder: "LlamaForCausalLM"; of encoders "RobertaModel"
   std::string declared_architecture;      // as in the file
   ModelHead head = ModelHead::vocabulary;
   std::vector<std::string> labels;        // of ModelHead::labels, by class

@@ -16,11 +16,11 @@ namespace warpweave::server {
 // `prompts` x `n` sequences: at most kMaxSequences, and no more than the queue ever takes.
 Status check_sequences(const Api& api, size_t prompts, int n, std::string_view field);
 
-// The prompts of one request to token ids. A text is tokenised only as far as it takes to know that
-// it does not fit the context, and all prompts together are bounded, by their bytes and their tokens. Not thread-safe.
 // Which tokens of a prompt stay where it is cut: the last ones for who goes on writing, the first ones for who reads all.
 enum class KeptEnd { end, beginning };
 
+// The prompts of one request to token ids. A text is tokenised only as far as it takes to know that
+// it does not fit the context, and all prompts together are bounded, by their bytes and their tokens. Not thread-safe.
 class PromptEncoder {
  public:
   // `truncate_tokens`: keep so many tokens of each prompt.
