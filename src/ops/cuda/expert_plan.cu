@@ -121,7 +121,7 @@ __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
 }
 
 template <int kEach>
-__global__ void __launch_bounds__(kFewThreads) plan_kernel(const __grid_constant__ ExpertPlanCall call) {
+__global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_constant__ ExpertPlanCall call) {
   __shared__ int32_t counts[kMostExperts + 1], first_tile[kMostExperts + 1];
   const int experts = call.rule.all_experts(), rows = static_cast<int>(call.rows);
   const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
