@@ -18,11 +18,24 @@ ParserTask<> read_reasoning(AnswerReader& reader, const ReasoningFormat& format)
     reader.read_again();
     if (!reader.format().begins_in_reasoning) co_return;
   }
+  while (begun) {  // some models repeat the mark
+    reader.keep({});
+    const bool again = co_await reader.match(format.begin);
+    if (!again) break;
+    reader.forget();
+  }
+  if (begun) reader.read_again();
   const std::string_view marks[] = {format.end, format.interrupted_by};
-  const bool interrupts = !format.interrupted_by.empty() && !reader.format().calls.empty();
+  const bool interrupts = !format.interrupted_by.empty() && (format.interrupted_without_tools || !reader.format().calls.empty());
   const int mark = co_await reader.until({marks, interrupts ? size_t{2} : size_t{1}}, To::reasoning);
-  if (mark == 1) reader.unread(format.interrupted_by);
   reader.end_reasoning();
+  if (mark == 1) reader.unread(format.interrupted_by);
+}
+
+// The mark of which a beginning outside of reasoning is held back.
+std::string_view reasoning_end(std::string_view format) {
+  const ReasoningFormat* found = find_reasoning_format(format);
+  return found == nullptr ? std::string_view() : found->end;
 }
 
 ParserTask<> read_answer(AnswerReader& reader, const ReasoningFormat* reasoning, const CallFormat* calls) {
@@ -58,7 +71,7 @@ const Json* ToolSet::argument_schema(std::string_view name, std::string_view arg
 struct AnswerParser::State {
   explicit State(const AnswerFormat& format)
       : calls(find_call_format(format.calls)),
-        reader(format, calls != nullptr && calls->trims_content),
+        reader(format, calls != nullptr && calls->trims_content, reasoning_end(format.reasoning)),
         root(read_answer(reader, find_reasoning_format(format.reasoning), calls)) {
     root.start(&reader.driver());
   }
@@ -78,7 +91,6 @@ AnswerParser::~AnswerParser() = default;
 AnswerParser::AnswerParser(AnswerParser&&) noexcept = default;
 
 std::vector<AnswerEvent> AnswerParser::feed(std::string_view piece) {
-  if (piece.empty()) return {};
   state_->reader.add(piece);
   return state_->run();
 }

@@ -61,7 +61,7 @@ class AnswerParser {
   ~AnswerParser();
   AnswerParser(AnswerParser&&) noexcept;
 
-  // What `piece` of the answer adds, in order.
+  // What `piece` of the answer adds, in order; an empty one asks for what waits for the next piece.
   std::vector<AnswerEvent> feed(std::string_view piece);
   // What was held back, at the end of the answer.
   std::vector<AnswerEvent> finish();

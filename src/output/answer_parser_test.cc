@@ -110,6 +110,7 @@ std::vector<Case> tagged_cases() {
   return {
       {"glm", "", "glm45", "Let me check. <tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>北京 \"a\"\nb\\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>\"42\"</arg_value>\n<arg_key>filters</arg_key>\n<arg_value>{\"a\": 1}</arg_value>\n</tool_call>", {"", "Let me check.", {{"get_weather", "{\"city\": \"北京 \\\"a\\\"\\nb\\\\n\", \"days\": 42, \"filters\": {\"a\": 1}}"}}}},
       {"glm digits stay a string", "", "glm", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>123</arg_value>\n</tool_call>", {"", "", {{"get_weather", R"({"city": "123"})"}}}},
+      {"glm escaped JSON", "", "glm45", "<tool_call>get_weather\n<arg_key>filters</arg_key>\n<arg_value>{\\\"a\\\": [\\\"x\\\"]}</arg_value>\n</tool_call>", {"", "", {{"get_weather", R"({"filters": {"a": ["x"]}})"}}}},
       {"glm undeclared", "", "glm", "<tool_call>search\n<arg_key>n</arg_key>\n<arg_value>123</arg_value>\n<arg_key>t</arg_key>\n<arg_value>some words</arg_value>\n<arg_key>p</arg_key>\n<arg_value>{'a': True}</arg_value>\n</tool_call>", {"", "", {{"search", R"({"n": 123, "t": "some words", "p": {"a": true}})"}}}},
       {"glm without a line's end", "", "glm45", "<tool_call>noop</tool_call>", {"", "<tool_call>noop</tool_call>", {}}},
       {"glm no arguments", "", "glm45", "<tool_call>noop\n</tool_call>", {"", "", {{"noop", "{}"}}}},
@@ -148,6 +149,8 @@ std::vector<Case> reasoning_cases() {
       {"kimi without", "kimi", "", "Direct ◁ answer", {"", "Direct ◁ answer", {}}},
       {"glm", "glm45", "glm45", "<think>Hm.</think>\n<tool_call>noop\n</tool_call>", {"Hm.", "", {{"noop", "{}"}}}},
       {"a call ends reasoning", "qwen3", "qwen", "<think>I need it. " + hermes, {"I need it. ", "", {{"noop", "{}"}}}},
+      {"a call ends reasoning where none is read", "glm45", "", "<think>Hm.<tool_call>noop", {"Hm.", "<tool_call>noop", {}}},
+      {"a repeated begin", "qwen3", "", "<think><think>Hm.</think>Yes", {"Hm.", "Yes", {}}},
       {"no call ends it for r1", "deepseek-r1", "qwen", "maybe " + hermes + "</think>no", {"maybe " + hermes, "no", {}}, true},
       {"reasoning, text and calls", "qwen3", "qwen", "<think>\nWhy\n</think>\n\nI look it up.\n" + hermes, {"Why", "I look it up.", {{"noop", "{}"}}}},
       {"gpt-oss", "gpt-oss", "gpt-oss", "<|channel|>analysis<|message|>User asks.<|end|><|start|>assistant<|channel|>final<|message|>Hello!<|return|>", {"User asks.", "Hello!", {}}},
@@ -205,7 +208,9 @@ TEST(AnswerParser, MeansTheSameHoweverItIsCut) {
 TEST(AnswerParser, ArgumentsComeWhileTheyAreWritten) {
   for (const auto& [format, text] : {std::pair{"hermes", "<tool_call>{\"name\": \"search\", \"arguments\": {\"query\": \"long t"},
                                      std::pair{"glm47", "<tool_call>search<arg_key>query</arg_key><arg_value>long t"},
-                                     std::pair{"mistral", "[TOOL_CALLS]search[ARGS]{\"query\": \"long t"}}) {
+                                     std::pair{"glm45", "<tool_call>search\n<arg_key>query</arg_key><arg_value>long t"},
+                                     std::pair{"deepseekv31", "<｜tool▁call▁begin｜>search<｜tool▁sep｜>{\"query\": \"long t"},
+                                     std::pair{"mistral", "[TOOL_CALLS] [{\"name\": \"search\", \"arguments\": {\"query\": \"long t"}}) {
     AnswerParser parser({.reasoning = "", .calls = format, .tools = tools()});
     Meaning meaning;
     add(parser.feed(text), &meaning);
@@ -213,6 +218,51 @@ TEST(AnswerParser, ArgumentsComeWhileTheyAreWritten) {
     EXPECT_EQ(meaning.calls[0].arguments, "{\"query\": \"long t") << format;
     EXPECT_EQ(parser.calls(), 1u);
   }
+}
+
+// As SGLang's parsers of these formats do.
+TEST(AnswerParser, SomeCallsComeAsAWhole) {
+  const std::string deepseek = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>search\n```json\n";
+  for (const auto& [format, begin] : {std::pair{"mistral", std::string("[TOOL_CALLS]search[ARGS]")}, std::pair{"deepseekv3", deepseek}}) {
+    AnswerParser parser({.reasoning = "", .calls = format, .tools = tools()});
+    EXPECT_EQ(parser.feed("So.").size(), 1u) << format;
+    EXPECT_EQ(parser.feed(begin + "{\"query\": \"long").size(), 0u) << format;
+    const std::vector<AnswerEvent> events = parser.feed(" t\"}\n");
+    ASSERT_EQ(events.size(), 2u) << format;
+    EXPECT_EQ(events[1].text, "{\"query\": \"long t\"}") << format;
+    // One too long to be held, and one that ends with the answer, go out as they are.
+    AnswerParser long_call({.reasoning = "", .calls = format, .tools = tools()});
+    EXPECT_EQ(long_call.feed(begin + "{\"query\": \"").size(), 0u) << format;
+    EXPECT_EQ(long_call.feed(std::string(kMaxHeldBytes, 'a')).size(), 2u) << format;
+    EXPECT_EQ(long_call.feed("b").size(), 1u) << format;
+    AnswerParser cut({.reasoning = "", .calls = format, .tools = tools()});
+    EXPECT_EQ(cut.feed(begin + "{\"query\": \"").size(), 0u) << format;
+    EXPECT_EQ(cut.finish().size(), 2u) << format;
+  }
+}
+
+TEST(AnswerParser, WhatFollowsAListOfCallsComesWithTheNextPiece) {
+  AnswerParser parser({.reasoning = {}, .calls = "pythonic", .tools = tools()});
+  EXPECT_EQ(parser.feed("[noop()] and [noop()]").size(), 2u);
+  const std::vector<AnswerEvent> next = parser.feed("");
+  ASSERT_EQ(next.size(), 3u);
+  EXPECT_EQ(next[0].text, " and ");
+  EXPECT_EQ(parser.feed("[noop()] so").size(), 2u);
+  EXPECT_EQ(parser.finish().size(), 1u);
+  AnswerParser long_piece({.reasoning = {}, .calls = "pythonic", .tools = tools()});
+  EXPECT_EQ(long_piece.feed("[noop()]" + std::string(2 * kMaxHeldBytes, 'a')).size(), 3u);  // more than may wait
+}
+
+TEST(AnswerParser, TheBeginningOfAMarkWaitsOutsideOfReasoning) {
+  AnswerParser parser({.reasoning = "qwen3", .calls = {}, .tools = nullptr});
+  EXPECT_EQ(parser.feed("<").size(), 0u);
+  EXPECT_EQ(parser.feed("/").size(), 0u);
+  const std::vector<AnswerEvent> events = parser.feed("random>");
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text, "</random>");
+  EXPECT_EQ(parser.feed("a <").size(), 1u);
+  EXPECT_EQ(parser.feed("</th").size(), 0u);
+  EXPECT_EQ(parser.finish().size(), 1u);
 }
 
 TEST(AnswerParser, AListOfCallsEndsWithItsBracket) {

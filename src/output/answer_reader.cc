@@ -26,6 +26,31 @@ void AnswerReader::add(std::string_view piece) {
   text_ += piece;
 }
 
+size_t AnswerReader::ready_events() const {
+  if (ended_) return events_.size();
+  if (first_held_) {
+    size_t held_bytes = 0;
+    for (size_t i = *first_held_; i < events_.size(); ++i) held_bytes += events_[i].text.size();
+    return held_bytes <= kMaxHeldBytes ? *first_held_ : events_.size();
+  }
+  const bool begins_held_mark = events_.size() == 1 && events_[0].kind == AnswerEvent::Kind::content &&
+                                events_[0].text.size() < held_mark_.size() && held_mark_.starts_with(events_[0].text);
+  return begins_held_mark ? 0 : events_.size();
+}
+
+std::vector<AnswerEvent> AnswerReader::take_events() {
+  const size_t ready = ready_events();
+  if (ready == events_.size()) {
+    release_call();
+    return std::exchange(events_, {});
+  }
+  const auto end = events_.begin() + static_cast<ptrdiff_t>(ready);
+  std::vector<AnswerEvent> taken(std::move_iterator(events_.begin()), std::move_iterator(end));
+  events_.erase(events_.begin(), end);
+  if (first_held_) first_held_ = 0;
+  return taken;
+}
+
 void AnswerReader::take() {
   if (keeping_ && kept_.size() <= kMaxHeldBytes) kept_ += text_[at_];
   ++at_;
@@ -230,6 +255,7 @@ bool AnswerReader::begin_call(std::string_view name, std::string_view id) {
 void AnswerReader::end_call() {
   if (in_call_ && !has_arguments_) put_text(To::arguments, "{}");
   in_call_ = false;
+  release_call();
 }
 
 const Json* AnswerReader::argument_schema(std::string_view argument) const {

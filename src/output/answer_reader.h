@@ -18,12 +18,14 @@ class AnswerReader {
  public:
   enum class To { nowhere, content, reasoning, arguments, quoted, held };  // quoted: arguments, as inside a JSON string
 
-  AnswerReader(const AnswerFormat& format, bool trims_content) : format_(format), trims_content_(trims_content) {}
+  // Content that is the beginning of `held_mark` and nothing else waits for what follows, as SGLang's parsers hold it.
+  AnswerReader(const AnswerFormat& format, bool trims_content, std::string_view held_mark)
+      : format_(format), trims_content_(trims_content), held_mark_(held_mark) {}
 
   // The text's side.
   void add(std::string_view piece);
   void end() { ended_ = true; }
-  std::vector<AnswerEvent> take_events() { return std::exchange(events_, {}); }
+  std::vector<AnswerEvent> take_events();  // but those held
   void flush_content();
   TaskDriver& driver() { return driver_; }
 
@@ -37,6 +39,14 @@ class AnswerReader {
     }
   };
   Peek peek() { return {*this}; }
+  // Waits for the next piece of the text, however much of this one is left; not if that is more than may be held.
+  struct NextPiece {
+    AnswerReader& reader;
+    bool await_ready() const noexcept { return reader.ended_ || reader.text_.size() - reader.at_ > kMaxHeldBytes; }
+    void await_suspend(std::coroutine_handle<>) const noexcept { reader.driver_.waiting = true; }
+    void await_resume() const noexcept {}
+  };
+  NextPiece next_piece() { return {*this}; }
   void take();
   // To be read again.
   void unread(std::string_view bytes) { text_.replace(0, at_, bytes), at_ = 0; }
@@ -68,6 +78,9 @@ class AnswerReader {
   // False: no tool that was offered, or one too many; its arguments go nowhere.
   bool begin_call(std::string_view name, std::string_view id = {});
   void end_call();  // without arguments: {}
+  // The call that begins next is handed over when it ends or is released, unless it is longer than may be held.
+  void hold_call() { first_held_ = events_.size(); }
+  void release_call() { first_held_.reset(); }
   bool in_call() const { return in_call_; }
   bool offers(std::string_view name) const { return format_.tools == nullptr || format_.tools->has(name); }
   const Json* argument_schema(std::string_view argument) const;
@@ -81,14 +94,17 @@ class AnswerReader {
   AnswerEvent& event(AnswerEvent::Kind kind);
   void put_content(char byte);
   void put_reasoning(char byte);
+  size_t ready_events() const;
 
   const AnswerFormat format_;
   const bool trims_content_;
+  const std::string_view held_mark_;
   TaskDriver driver_;
   std::string text_;
   size_t at_ = 0;
   bool ended_ = false;
   std::vector<AnswerEvent> events_;
+  std::optional<size_t> first_held_;  // the event from which on they are held
 
   std::string held_;
   bool keeping_ = false;

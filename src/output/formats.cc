@@ -13,11 +13,11 @@ constexpr std::string_view kThinkEnd = "</think>";
 constexpr ReasoningFormat kReasoningFormats[] = {
     {"deepseek-r1", kThink, kThinkEnd, true},
     {"deepseek-v3", kThink, kThinkEnd, false, "<｜tool▁calls▁begin｜>"},
-    {"glm45", kThink, kThinkEnd, false, "<tool_call>"},
+    {"glm45", kThink, kThinkEnd, false, "<tool_call>", true},
     {"gpt-oss", "", ""},
     {"interns1", kThink, kThinkEnd, false, "<tool_call>"},
     {"kimi", "◁think▷", "◁/think▷"},
-    {"kimi_k2", kThink, kThinkEnd, false, "<|tool_calls_section_begin|>"},
+    {"kimi_k2", kThink, kThinkEnd, false, "<|tool_calls_section_begin|>", true},
     {"minimax", kThink, kThinkEnd, true},
     {"nemotron_3", kThink, kThinkEnd, false, "<tool_call>"},
     {"qwen3", kThink, kThinkEnd, false, "<tool_call>"},

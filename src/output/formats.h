@@ -13,7 +13,8 @@ struct ReasoningFormat {
   std::string_view begin;        // empty: the format of calls of the same name reads it, too (gpt-oss)
   std::string_view end;
   bool always = false;           // the answer begins inside, even where the prompt does not say so
-  std::string_view interrupted_by = {};  // a call's mark that ends reasoning without its own
+  std::string_view interrupted_by = {};  // a call's mark that ends reasoning without its own, where calls are read
+  bool interrupted_without_tools = false;  // or always
 };
 
 struct CallFormat {

@@ -219,9 +219,11 @@ static ParserTask<bool> read_mistral_compact(AnswerReader& reader) {
   const int byte = co_await reader.peek();
   if (byte != '{') co_return false;
   reader.forget();
+  reader.hold_call();  // SGLang's parser hands it over as a whole
   reader.begin_call(name);
   const bool whole = co_await reader.json_value(To::arguments);
   if (whole) reader.end_call();
+  reader.release_call();
   co_return true;
 }
 
@@ -252,7 +254,8 @@ static ParserTask<bool> read_deepseek_call(AnswerReader& reader) {
   static constexpr std::string_view kEnd[] = {"<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"};
   int mark = co_await reader.until(kSeparator, To::held, kMaxCallNameBytes);
   std::string name(trimmed(reader.held()));
-  if (mark == 0 && name == "function") {
+  const bool block = mark == 0 && name == "function";
+  if (block) {
     mark = co_await reader.until(kLineEnd, To::held, kMaxCallNameBytes);
     name = trimmed(reader.held());
     if (name.ends_with("```")) name.resize(name.size() - 3);
@@ -263,11 +266,13 @@ static ParserTask<bool> read_deepseek_call(AnswerReader& reader) {
     reader.take();  // ```json
   }
   reader.forget();
+  if (block) reader.hold_call();  // SGLang's parser waits for the block's end
   reader.begin_call(name);
   const int byte = co_await reader.peek();
   bool whole = byte == '<';  // no arguments at all
   if (byte == '{') whole = co_await reader.json_value(To::arguments);
   if (whole) reader.end_call();
+  reader.release_call();
   co_await reader.until(kEnd, To::nowhere);
   co_return true;
 }

@@ -124,6 +124,7 @@ ParserTask<> read_pythonic(AnswerReader& reader) {
           reader.put_text(To::arguments, call.arguments);
           reader.end_call();
         }
+        co_await reader.next_piece();  // SGLang's parser hands over one list at a time
       } else {
         reader.give_back();
       }

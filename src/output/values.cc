@@ -208,6 +208,15 @@ class PythonLiteral {
   std::string out_;
 };
 
+// JSON whose quotes and backslashes are escaped as inside a text: [{\"a\": 1}].
+std::optional<std::string> escaped_json(std::string_view text) {
+  if (!text.starts_with('[') && !text.starts_with('{')) return std::nullopt;
+  const Result<Json> inner = parse_json('"' + std::string(text) + '"');
+  if (!inner.ok() || !inner->is_string()) return std::nullopt;
+  std::string unescaped = inner->get<std::string>();
+  return parse_json(unescaped).ok() ? std::optional(std::move(unescaped)) : std::nullopt;
+}
+
 bool names_type(const Json& schema, std::string_view type) {
   const auto at = schema.find("type");
   return at != schema.end() && is_text(*at, type);
@@ -247,6 +256,7 @@ std::string value_to_json(std::string_view text, const Json* schema) {
     if (number.ok() && number->is_number()) return inner;
   }
   if (value.ok()) return std::string(text);
+  if (std::optional<std::string> unescaped = escaped_json(text)) return *std::move(unescaped);
   size_t at = 0;
   const std::optional<std::string> literal = python_literal_to_json(text, &at);
   if (literal && at == text.size()) return *literal;
