@@ -68,47 +68,156 @@ std::optional<std::string_view> find_entry(std::string_view zip, std::string_vie
   return std::nullopt;
 }
 
+// What a pickle's instructions put together, without those that only keep what may be used again: a number ('i'), a text
+// ('s'; a global is two of them), or an instruction by its code.
+struct PickleItem {
+  char kind = 0;
+  int64_t number = 0;
+  std::string_view text = {};
+};
+
+// Takes a line, of which the pickle has the module and the name of a global.
+std::optional<std::string_view> take_line(std::string_view& rest) {
+  const size_t end = rest.find('\n');
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(end + 1);
+  return line;
+}
+
+// The number or the text of an instruction, behind which `rest` then begins; none where it ends too early.
 template <typename T>
-std::vector<int64_t> numbers_of(std::string_view bytes) {
-  std::vector<int64_t> out(bytes.size() / sizeof(T));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = *number_at<T>(bytes, i * sizeof(T));
-  return out;
+bool take_number(std::string_view& rest, std::vector<PickleItem>& items) {
+  const auto number = number_at<T>(rest, 0);
+  if (!number) return false;
+  items.push_back({'i', *number});
+  rest.remove_prefix(sizeof(T));
+  return true;
+}
+
+template <typename Length>
+bool take_text(std::string_view& rest, std::vector<PickleItem>& items) {
+  const auto length = number_at<Length>(rest, 0);
+  if (!length || rest.size() - sizeof(Length) < *length) return false;
+  items.push_back({'s', 0, rest.substr(sizeof(Length), *length)});
+  rest.remove_prefix(sizeof(Length) + *length);
+  return true;
+}
+
+bool take_global(std::string_view& rest, std::vector<PickleItem>& items) {
+  const auto module = take_line(rest), name = take_line(rest);
+  if (!module || !name) return false;
+  items.push_back({'s', 0, *module});
+  items.push_back({'s', 0, *name});
+  return true;
+}
+
+bool skip(std::string_view& rest, size_t bytes) {
+  if (rest.size() < bytes) return false;
+  rest.remove_prefix(bytes);
+  return true;
+}
+
+// One instruction; false where it is none that a list or a tensor of numbers needs.
+bool take_instruction(std::string_view& rest, std::vector<PickleItem>& items) {
+  const char code = rest.front();
+  rest.remove_prefix(1);
+  switch (code) {
+    case '\x80': case 'q': return skip(rest, 1);  // PROTO, BINPUT
+    case 'r': return skip(rest, 4);               // LONG_BINPUT
+    case '\x95': return skip(rest, 8);            // FRAME
+    case '\x94': case '\x93': return true;        // MEMOIZE; STACK_GLOBAL, of the two texts before it
+    case 'K': return take_number<uint8_t>(rest, items);
+    case 'M': return take_number<uint16_t>(rest, items);
+    case 'J': return take_number<int32_t>(rest, items);
+    case 'X': return take_text<uint32_t>(rest, items);
+    case '\x8c': return take_text<uint8_t>(rest, items);
+    case 'c': return take_global(rest, items);
+    // EMPTY_LIST, MARK, APPENDS, APPEND; TUPLE, BINPERSID, TUPLE1, NEWFALSE, EMPTY_TUPLE, REDUCE; STOP
+    case ']': case '(': case 'e': case 'a': case 't': case 'Q': case '\x85': case '\x89': case ')': case 'R': case '.':
+      items.push_back({code});
+      return true;
+    default: return false;
+  }
+}
+
+// Nothing is run: the instructions up to the end, or none where another is met or the end is missing.
+std::optional<std::vector<PickleItem>> pickle_items(std::string_view pickle) {
+  std::vector<PickleItem> items;
+  while (!pickle.empty()) {
+    if (!take_instruction(pickle, items)) return std::nullopt;
+    if (!items.empty() && items.back().kind == '.') return items;
+  }
+  return std::nullopt;
 }
 
 // A pickled list of whole numbers.
 Result<std::vector<int64_t>> read_pickled_list(std::string_view pickle) {
   const Status other = refused("the file holds neither a list nor a tensor of whole numbers");
+  const auto items = pickle_items(pickle);
+  if (!items || items->front().kind != ']') return other;
   std::vector<int64_t> out;
-  for (size_t at = 0; at < pickle.size();) {
-    const char instruction = pickle[at++];
-    std::optional<int64_t> number;
-    size_t operand_bytes = 0;
-    switch (instruction) {
-      case '\x80': case 'q': case 'h': operand_bytes = 1; break;  // PROTO, BINPUT, BINGET
-      case 'r': operand_bytes = 4; break;                         // LONG_BINPUT
-      case '\x95': operand_bytes = 8; break;                      // FRAME
-      case ']': case '(': case 'e': case 'a': case '\x94': break;  // EMPTY_LIST, MARK, APPENDS, APPEND, MEMOIZE
-      case 'K': number = number_at<uint8_t>(pickle, at); operand_bytes = 1; break;
-      case 'M': number = number_at<uint16_t>(pickle, at); operand_bytes = 2; break;
-      case 'J': number = number_at<int32_t>(pickle, at); operand_bytes = 4; break;
-      case '.': return out;
-      default: return other;
+  for (const PickleItem& item : *items) {
+    if (item.kind == 'i') {
+      out.push_back(item.number);
+    } else if (std::string_view("](ea.").find(item.kind) == std::string_view::npos) {
+      return other;
     }
-    if (pickle.size() - at < operand_bytes) return other;
-    at += operand_bytes;
-    if (number) out.push_back(*number);
   }
-  return other;
+  return out;
+}
+
+// Which numbers of the archive's storage a tensor is made of.
+struct TensorView {
+  std::string_view storage_type;
+  int64_t offset = 0, size = 0, stride = 0;
+};
+
+// What torch pickles of a tensor of one dimension: none where the pickle is of anything else.
+std::optional<TensorView> read_tensor_pickle(std::string_view pickle) {
+  static constexpr std::string_view kKinds = "ss((sssssitQii\x85i\x85\x89ss)RtR.";
+  constexpr size_t kFunction = 1, kStorageType = 6, kKey = 7, kOffset = 12, kSize = 13, kStride = 15;
+  const auto items = pickle_items(pickle);
+  if (!items || !std::ranges::equal(*items, kKinds, {}, &PickleItem::kind)) return std::nullopt;
+  const std::vector<PickleItem>& at = *items;
+  if (at[kFunction].text != "_rebuild_tensor_v2" || at[kKey].text != "0") return std::nullopt;
+  return TensorView{at[kStorageType].text, at[kOffset].number, at[kSize].number, at[kStride].number};
+}
+
+// The numbers of type T in `storage` that the view is made of; none where it reaches out of it.
+template <typename T>
+std::optional<std::vector<int64_t>> numbers_of(const TensorView& view, std::string_view storage) {
+  const auto stored = static_cast<int64_t>(storage.size() / sizeof(T));
+  if (view.offset < 0 || view.size < 0 || view.stride < 0) return std::nullopt;
+  if (view.offset > stored || view.size > stored || view.stride > stored) return std::nullopt;
+  if (view.size > 0 && view.offset + (view.size - 1) * view.stride >= stored) return std::nullopt;
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < view.size; ++i) {
+    out.push_back(*number_at<T>(storage, static_cast<size_t>(view.offset + i * view.stride) * sizeof(T)));
+  }
+  return out;
 }
 
 Result<std::vector<int64_t>> read_torch(std::string_view zip) {
   const auto pickle = find_entry(zip, "/data.pkl");
   if (!pickle) return refused("the file is a zip archive without a stored data.pkl; write it with torch.save()");
-  const auto tensor = find_entry(zip, "/data/0");
-  if (!tensor) return read_pickled_list(*pickle);
-  if (pickle->find("LongStorage") != std::string_view::npos) return numbers_of<int64_t>(*tensor);
-  if (pickle->find("IntStorage") != std::string_view::npos) return numbers_of<int32_t>(*tensor);
-  return refused("the tensor's type is neither torch.int64 nor torch.int32");
+  const auto storage = find_entry(zip, "/data/0");
+  if (!storage) return read_pickled_list(*pickle);
+  if (find_entry(zip, "/byteorder").value_or("little") != "little") {
+    return refused("the tensor was written on a machine of big-endian numbers; write it as a JSON list");
+  }
+  const auto view = read_tensor_pickle(*pickle);
+  if (!view) return refused("the file is no torch.save() of one tensor with one dimension; save tensor.flatten(), or a JSON list");
+  std::optional<std::vector<int64_t>> numbers;
+  if (view->storage_type == "LongStorage") {
+    numbers = numbers_of<int64_t>(*view, *storage);
+  } else if (view->storage_type == "IntStorage") {
+    numbers = numbers_of<int32_t>(*view, *storage);
+  } else {
+    return refused("the tensor's type is neither torch.int64 nor torch.int32");
+  }
+  if (!numbers) return refused("the tensor reaches out of the numbers that the file holds");
+  return *std::move(numbers);
 }
 
 Result<std::vector<int64_t>> read_json_list(std::string_view text) {
