@@ -7,7 +7,9 @@
 namespace warpweave {
 namespace {
 
-constexpr int kLogitsBlockRows = 256;  // held at once, or as many as are sampled
+// Of logits that are held at once, or as many as are sampled: enough for the product with the vocabulary to work on, and 37 MiB
+// of a vocabulary of 150,000.
+constexpr int kLogitsBlockRows = 64;
 
 // Whether anything is made of the logits of these rows.
 bool wants_logits(const DeviceStep& step, int first, int count) {

@@ -323,6 +323,26 @@ TEST_P(EngineAllocation, InAShutdownAnswersEverybody) {
 
 INSTANTIATE_TEST_SUITE_P(OneAndBursts, EngineAllocation, ::testing::Values(1, kBurst));
 
+// The logits of a vocabulary's size are the largest buffer of a step: a prompt's are taken few rows at a time, however many are
+// asked for at once.
+TEST(EngineMemory, LogprobsOfAPromptHoldFewRowsOfLogits) {
+  EngineOptions how = options();
+  how.args.chunked_prefill_size = 256;
+  how.args.max_total_tokens = 1024;
+  auto started = create_engine(how);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  const size_t row_bytes = sizeof(float) * static_cast<size_t>(started->engine->info().vocab_size);
+  GenerateRequest request = request_of("all of it", ids_from(20, 600), 1);
+  request.return_logprob = true;
+  request.logprob_start_len = 0;
+  Answers answers;
+  answers.expect(request.rid);
+  warpweave::testing::forget_largest_allocation();
+  ASSERT_TRUE(started->engine->submit(std::move(request), answers.sink("all of it")).ok());
+  ASSERT_TRUE(answers.wait());
+  EXPECT_LT(warpweave::testing::largest_allocation_bytes(), 200 * row_bytes);
+}
+
 // In a process of its own: 0 where it starts, 3 where it says why not; 1 where it ends and says so.
 [[noreturn]] void start_in_child(const EngineOptions& how, int burst) {
   int code = 0;

@@ -28,6 +28,7 @@ std::atomic<int> mode{off};
 std::atomic<bool> failed{false};
 std::atomic<int> burst_left{0};       // allocations that fail wherever they are
 std::atomic<int> frames_told{kMostFrames};
+std::atomic<size_t> largest_bytes{0};
 
 // Shared with forked processes.
 struct Places {
@@ -80,7 +81,14 @@ bool fails() {
   return fail && failed.compare_exchange_strong(expected, true);
 }
 
+void remember_size(size_t bytes) {
+  size_t largest = largest_bytes.load(std::memory_order_relaxed);
+  while (bytes > largest && !largest_bytes.compare_exchange_weak(largest, bytes)) {
+  }
+}
+
 void* allocate(size_t bytes, size_t alignment) {
+  remember_size(bytes);
   if (fails()) {  // as operator new does
     const std::new_handler handler = std::get_new_handler();
     if (handler == nullptr) throw std::bad_alloc();
@@ -118,6 +126,9 @@ void AllocationFailure::forget_places() {
   for (auto& place : testing::places().seen) place = 0;
   testing::places().known = 0;
 }
+
+size_t largest_allocation_bytes() { return largest_bytes; }
+void forget_largest_allocation() { largest_bytes = 0; }
 
 NoAllocationFailure::NoAllocationFailure() : was_inside_(std::exchange(is_inside, true)) {}
 NoAllocationFailure::~NoAllocationFailure() { is_inside = was_inside_; }

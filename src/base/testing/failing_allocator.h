@@ -47,4 +47,8 @@ class NoAllocationFailure {
   const bool was_inside_;
 };
 
+// The largest allocation since `forget_largest_allocation`, in bytes.
+size_t largest_allocation_bytes();
+void forget_largest_allocation();
+
 }  // namespace warpweave::testing
