@@ -25,6 +25,7 @@ class ThreadDeadline {
         end_(thread_time() + budget),
         calls_per_look_(calls_per_look) {}
 
+  bool was_passed() const { return passed_; }  // at a look before
   bool passed() {
     if (passed_ || ++calls_ % calls_per_look_ != 0) return passed_;
     // No thread runs longer than the time that has gone by, and that is the cheaper one to ask for.

@@ -135,6 +135,7 @@ class GrammarBuilder {
   size_t num_states() const { return accepting_.size(); }
   // False (and failed) when the limits are passed; loops ask it.
   bool within_limits();
+  ThreadDeadline* deadline() { return &deadline_; }
 
   Result<std::shared_ptr<const Grammar>> finish(RuleId root);
 

@@ -329,8 +329,7 @@ namespace {
 
 constexpr size_t kFewAlternatives = 4;
 
-Result<std::shared_ptr<const Grammar>> compile_within(const Json& schema, const JsonStyle& style, const GrammarLimits& limits) {
-  GrammarBuilder builder(limits);
+Result<std::shared_ptr<const Grammar>> compile_within(const Json& schema, const JsonStyle& style, GrammarBuilder& builder) {
   WW_ASSIGN_OR_RETURN(const RuleId root, add_json_schema(schema, style, &builder));
   return builder.finish(root);
 }
@@ -338,14 +337,17 @@ Result<std::shared_ptr<const Grammar>> compile_within(const Json& schema, const 
 }  // namespace
 
 Result<std::shared_ptr<const Grammar>> compile_json_schema(const Json& schema, const JsonStyle& style, const GrammarLimits& limits) {
-  // Many ways around what must not hold, as long as that is cheap; else few.
-  GrammarLimits first = limits;
-  first.max_states /= 4;
-  first.max_compile_time /= 4;
+  // Many ways around what must not hold, as long as that is cheap; else few. What is cheap is counted: by time, a slow machine
+  // would allow fewer texts than a fast one. Time only ends a compilation.
+  GrammarLimits cheap = limits;
+  cheap.max_states /= 4;
+  cheap.max_schema_work /= 8;
+  GrammarBuilder first(cheap);
   Result<std::shared_ptr<const Grammar>> grammar = compile_within(schema, style, first);
-  if (grammar.ok()) return grammar;
-  GrammarLimits second = limits;
-  second.max_lossy_alternatives = std::min(limits.max_lossy_alternatives, kFewAlternatives);
+  if (grammar.ok() || first.deadline()->was_passed()) return grammar;
+  GrammarLimits few = limits;
+  few.max_lossy_alternatives = std::min(limits.max_lossy_alternatives, kFewAlternatives);
+  GrammarBuilder second(few);
   return compile_within(schema, style, second);
 }
 

@@ -15,7 +15,7 @@ class SchemaCompiler {
  public:
   SchemaCompiler(const Json& root, const JsonStyle& style, GrammarBuilder* builder)
       : document_(root, builder->limits()),
-        expander_(&document_, builder->limits()),
+        expander_(&document_, builder->limits(), builder->deadline()),
         builder_(*builder),
         strings_(builder),
         style_(style) {}

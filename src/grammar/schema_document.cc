@@ -80,7 +80,7 @@ const Json* follow_pointer(const Json* node, std::string_view pointer) {
 }  // namespace
 
 SchemaDocument::SchemaDocument(const Json& root, const GrammarLimits& limits)
-    : root_(root), limits_(limits), dfa_work_(limits.max_dfa_work) {
+    : root_(root), limits_(limits), dfa_work_(limits.max_dfa_work), work_(limits.max_schema_work) {
   index(root_, &root_, 0);
 }
 

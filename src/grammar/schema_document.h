@@ -50,6 +50,7 @@ class SchemaDocument {
   Result<const CharDfa*> pattern(const std::string& pattern);  // searched for in the text
   static Result<const CharDfa*> format(const std::string& name);  // null: an annotation
   WorkBudget* dfa_work() { return &dfa_work_; }                // of all automata of this schema
+  WorkBudget* work() { return &work_; }                        // of all else that grows faster than the schema
 
   static const Json* find(const Json& node, const char* key) {
     if (!node.is_object()) return nullptr;
@@ -76,7 +77,7 @@ class SchemaDocument {
   std::unordered_set<const Json*> made_set_;
   std::unordered_map<std::string, const Json*> by_id_;
   std::unordered_map<const Json*, const Json*> resource_of_;  // of references in parts with an $id: the part
-  WorkBudget dfa_work_;
+  WorkBudget dfa_work_, work_;
   std::unordered_map<const Json*, std::unordered_set<std::string>> keys_of_lists_;  // see is_one_of()
   std::map<std::string, CharDfa> patterns_;
 };

@@ -15,8 +15,9 @@ using SchemaLeaf = std::vector<const Json*>;  // all of them hold, by their plai
 
 class SchemaExpander {
  public:
-  SchemaExpander(SchemaDocument* document, const GrammarLimits& limits)
-      : document_(*document), deadline_(compile_deadline(limits)), max_lossy_alternatives_(limits.max_lossy_alternatives) {}
+  // `deadline` is the compilation's; both outlive this.
+  SchemaExpander(SchemaDocument* document, const GrammarLimits& limits, ThreadDeadline* deadline)
+      : document_(*document), deadline_(*deadline), max_lossy_alternatives_(limits.max_lossy_alternatives) {}
 
   Result<std::vector<SchemaLeaf>> expand(const SchemaSet& set);
   // Whether no value is valid against both; false where it cannot be told cheaply.
@@ -29,6 +30,7 @@ class SchemaExpander {
     SchemaSet seen;
     SchemaLeaf leaf;
     std::vector<Options> choices;
+    size_t steps() const;
   };
   // `share`: of alternatives that are kept where a negation takes part, so that each option keeps some.
   void run(Branch branch, size_t share, std::vector<SchemaLeaf>* out);
@@ -43,12 +45,15 @@ class SchemaExpander {
   void negate_object(const Json& node, Options* out);
   void negate_bounds(const Json& node, Options* out);
   bool contradicts(const SchemaLeaf& leaf) const;
+  // False, and status_ an error, when the steps or the time are used up.
+  bool spend(size_t steps);
+  void fail_to_combine();
   SchemaLeaf plain_nodes(const Json& node);
   bool disjoint_objects(const SchemaLeaf& a, const SchemaLeaf& b, int depth);
   SchemaSet made(Json node) { return {{document_.make(std::move(node))}}; }
 
   SchemaDocument& document_;
-  ThreadDeadline deadline_;
+  ThreadDeadline& deadline_;
   Status status_;
   const size_t max_lossy_alternatives_;
   bool lossy_ = false;  // a negation took part: alternatives may be left out

@@ -6,6 +6,7 @@
 namespace warpweave::grammar {
 namespace {
 
+constexpr size_t kStepsPerNode = 32;  // to ask a node of a leaf for a member
 constexpr size_t kMaxNameClasses = 64;  // of one object: each overlap of patterns is one
 
 const Json* find(const Json& node, const char* key) { return SchemaDocument::find(node, key); }
@@ -47,6 +48,7 @@ std::vector<std::string> SchemaCompiler::declared_names(const SchemaLeaf& leaf) 
 // additionalProperties; and unevaluatedProperties where nothing that counts knew it.
 template <typename Own>
 SchemaSet SchemaCompiler::member_schemas(const SchemaLeaf& leaf, const SchemaSet& origin, Own&& own) {
+  document_.work()->spend(kStepsPerNode * leaf.size());
   SchemaSet set;
   bool evaluated = false;
   const Json* unevaluated = nullptr;

@@ -205,8 +205,8 @@ TEST(Schema, PartsOfAllOfKeepTheirPlaceAmongMembers) {
   EXPECT_EQ(takes(compact_schema(behind), R"({"w":2,"x":1})"), "yes");
 }
 
-// Of the many ways around parts of oneOf that overlap some are kept for each part, not all for the first.
-TEST(Schema, EachPartOfAnOverlappingOneOfStaysPossible) {
+// Each with a member of its own that it requires, and others that it does not forbid: two may hold at once.
+std::string overlapping_parts() {
   Json parts = Json::array();
   for (int i = 0; i < 40; ++i) {
     const std::string n = std::to_string(i);
@@ -214,12 +214,50 @@ TEST(Schema, EachPartOfAnOverlappingOneOfStaysPossible) {
     for (int k = 0; k < 8; ++k) properties["p" + n + "x" + std::to_string(k)] = Json{{"type", "string"}};
     parts.push_back(Json{{"type", "object"}, {"properties", properties}, {"required", Json::array({"k" + n})}});
   }
-  const GrammarSpec spec = compact_schema(Json{{"oneOf", parts}}.dump());
-  GrammarLimits limits;  // where time runs short fewer ways are kept, and a sanitizer takes four times as long
-  limits.max_compile_time *= 8;
+  return Json{{"oneOf", parts}}.dump();
+}
+
+// Of the many ways around parts of oneOf that overlap some are kept for each part, not all for the first.
+TEST(Schema, EachPartOfAnOverlappingOneOfStaysPossible) {
+  const GrammarSpec spec = compact_schema(overlapping_parts());
+  GrammarLimits limits;
+  limits.max_compile_time *= 8;  // a sanitizer takes four times as long
   const auto grammar = compile(spec, limits);
   ASSERT_NE(grammar, nullptr) << failure(spec);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(takes(grammar, "{\"k" + std::to_string(i) + "\":1}"), "yes") << i;
+}
+
+// A machine that is too slow refuses a schema, and never makes another grammar of it.
+TEST(Schema, TimeDoesNotChangeTheGrammar) {
+  const GrammarSpec spec = compact_schema(overlapping_parts());
+  GrammarLimits limits;
+  limits.max_compile_time = std::chrono::hours(1);
+  const auto whole = compile_grammar(spec, limits);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  int refused = 0;
+  for (auto time = std::chrono::milliseconds(1); time < std::chrono::seconds(4); time *= 2) {
+    limits.max_compile_time = time;
+    const auto grammar = compile_grammar(spec, limits);
+    refused += !grammar.ok();
+    if (grammar.ok()) EXPECT_EQ((*grammar)->num_states(), (*whole)->num_states()) << time.count() << " ms";
+    if (!grammar.ok()) EXPECT_NE(grammar.status().message().find("take"), std::string::npos) << grammar.status().message();
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST(Schema, ManyStepsLeaveFewWaysAround) {
+  const GrammarSpec spec = compact_schema(overlapping_parts());
+  GrammarLimits limits;
+  limits.max_compile_time = std::chrono::hours(1);
+  const auto many = compile_grammar(spec, limits);
+  limits.max_schema_work /= 10;
+  const auto few = compile_grammar(spec, limits);
+  ASSERT_TRUE(many.ok() && few.ok());
+  EXPECT_LT((*few)->num_states(), (*many)->num_states());
+  limits.max_schema_work = 1000;
+  const auto none = compile_grammar(spec, limits);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.status().message().find("make it simpler"), std::string::npos) << none.status().message();
 }
 
 TEST(Schema, ManyPatternsOfNamesThatDoNotOverlap) {
