@@ -40,6 +40,15 @@ else()
   message(STATUS "GPU kernels: no (no nvcc found, or WARPWEAVE_CUDA=OFF): the program will serve on the CPU only")
 endif()
 
+# Names of what an unnamed namespace holds have a hash of the file's whole path in them; here of its path in the project,
+# so that a package's bytes do not depend on the folder it was built in. No option of nvcc's own says that.
+function(ww_same_names_everywhere)
+  foreach(source ${ARGN})
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -Xcudafe=--orig_src_path_name=${path} -Xcudafe=--orig_src_file_name=${path})
+  endforeach()
+endfunction()
+
 # ww_cuda_sources(TARGET [ARCHS 90a-real ...] SRCS a.cu ...): adds kernels to an existing library,
 # whose C++ files then see WARPWEAVE_CUDA=1. Does nothing in a CPU-only build. With ARCHS the files
 # become a library of their own, compiled for those architectures alone.
@@ -48,6 +57,9 @@ function(ww_cuda_sources TARGET)
     return()
   endif()
   cmake_parse_arguments(ARG "" "" "ARCHS;SRCS" ${ARGN})
+  if(WARPWEAVE_PORTABLE)
+    ww_same_names_everywhere(${ARG_SRCS})
+  endif()
   target_compile_definitions(${TARGET} PUBLIC WARPWEAVE_CUDA=1)
   target_include_directories(${TARGET} SYSTEM PUBLIC ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   if(NOT ARG_ARCHS)

@@ -10,6 +10,17 @@ if(NOT EXISTS ${PROJECT_SOURCE_DIR}/.portable/sources/stamp)
   message(FATAL_ERROR "WARPWEAVE_PORTABLE=ON needs the sources of four libraries; fetch them with scripts/lib/fetch-sources")
 endif()
 
+# The same bytes from every folder: a source's name, which assertions hold, becomes its path in the project. ccache may
+# give the compiler names relative to the build folder, so those are mapped too.
+file(RELATIVE_PATH WW_ROOT_FROM_BUILD ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+string(REGEX REPLACE "/$" "" WW_ROOT_FROM_BUILD "${WW_ROOT_FROM_BUILD}")
+foreach(root ${PROJECT_SOURCE_DIR} ${WW_ROOT_FROM_BUILD})
+  add_compile_options("$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-ffile-prefix-map=${root}=.>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${root}=.>")
+endforeach()
+# Kernels as small as they can be; nvcc's default leaves them uncompressed.
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+
 # Debian ships these as shared objects only.
 set(WW_SOURCES ${PROJECT_SOURCE_DIR}/.portable/sources)
 find_package(fmt REQUIRED)
