@@ -65,8 +65,13 @@ execute_process(COMMAND ${CMAKE_AR} rcsD libglibc_start.a glibc_start.o WORKING_
   COMMAND_ERROR_IS_FATAL ANY)
 
 add_link_options(-static-libstdc++ -static-libgcc -L${WW_STUBS} "$<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-Wl,--wrap=__libc_start_main>")
+# CUDA's runtime asks for shared memory by name, which an older glibc has in librt.
+set(WW_OLD_LIBRARIES "${WW_STUBS}/libpthread.so.0 ${WW_STUBS}/libdl.so.2")
+if(WW_CUDA)
+  string(APPEND WW_OLD_LIBRARIES " ${WW_STUBS}/librt.so.1")
+endif()
 foreach(language C CXX CUDA)
   string(APPEND CMAKE_${language}_STANDARD_LIBRARIES
     " ${WW_STUBS}/glibc_compat.o ${WW_STUBS}/libglibc_start.a"
-    " -Wl,--push-state,--no-as-needed ${WW_STUBS}/libpthread.so.0 ${WW_STUBS}/libdl.so.2 -Wl,--pop-state")
+    " -Wl,--push-state,--no-as-needed ${WW_OLD_LIBRARIES} -Wl,--pop-state")
 endforeach()

@@ -2,7 +2,7 @@
 # make_glibc_stubs.sh FOLDER BASELINE CC: stand-ins for glibc's shared objects, to link against, that offer what glibc
 # BASELINE (such as 2.28) offered. A program linked with them asks for no newer symbol, and so runs wherever glibc is
 # at least that old: glibc keeps every symbol it ever had, with its version, so the build machine's own libraries say
-# which there were. What a later glibc moved from libpthread and libdl into libc stands in libc's stand-in; the
+# which there were. What a later glibc moved from libpthread, libdl and librt into libc stands in libc's stand-in; the
 # program names the old libraries too (cmake/portable.cmake), where an older glibc has it.
 set -eu
 folder=$1
@@ -56,6 +56,7 @@ stub libc.so.6
 stub libm.so.6
 empty libpthread.so.0
 empty libdl.so.2
+empty librt.so.1
 # What -lc and -lm find.
 nonshared=$("$cc" -print-file-name=libc_nonshared.a)
 echo "GROUP ( $folder/libc.so.6 $nonshared AS_NEEDED ( $folder/$loader ) )" >"$folder/libc.so"
