@@ -15,6 +15,7 @@
 #include "engine/serve_plan.h"
 #include "engine/speculation.h"
 #include "engine/start_device.h"
+#include "lora/target_modules.h"
 
 namespace warpweave {
 namespace {
@@ -41,6 +42,19 @@ Result<ServeTarget> target_of(const ServerArgs& args) {
   target.hardware = gpu ? gpu->facts : cpu_hardware_facts();
   if (gpu) target.memory_bytes = static_cast<int64_t>(gpu->info.total_bytes);
   return target;
+}
+
+// What adapters may take beside the model, with those that are loaded later; none: they are not asked for.
+struct AdapterBytes {
+  int64_t each = 0, all = 0;  // at most
+};
+
+std::optional<AdapterBytes> adapter_bytes(const ServerArgs& args, const Explanation& found) {
+  if (!args.wants_lora() || !found.plan || !found.model.config.ok()) return std::nullopt;
+  const Result<LoraTargets> targets = lora_targets(*found.model.config);
+  if (!targets.ok()) return std::nullopt;  // the plan refused it by name
+  const int64_t each = targets->adapter_bytes(args.max_lora_rank, dtype_info(found.plan->dtype).block_bytes);
+  return AdapterBytes{each, each * args.max_loaded_loras};
 }
 
 bool is_built(const Caps* caps) {
@@ -121,6 +135,9 @@ nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found
                      {"head_dim", model.head_dim}};
   }
   if (found.plan) json["enable_mixed_chunk"] = mixed_chunk(args, found);
+  if (const auto adapters = adapter_bytes(args, found)) {
+    json["adapters"] = {{"max_bytes_each", adapters->each}, {"max_bytes", adapters->all}};
+  }
   json["notes"] = notes_of(found);
   if (found.refusals.empty()) return json;
   json["error"] = error_json(found.refusals[0]);
@@ -146,6 +163,12 @@ void print_plan(const ServerArgs& args, const Explanation& found) {
   for (const std::string& line : explain_lines(found.plan->attention)) std::printf("%s\n", line.c_str());
   std::printf("%s\n", mixed_chunk(args, found) ? "batches: prefill chunks and decodes together"
                                                : "batches: prefill and decode apart");
+  if (const auto adapters = adapter_bytes(args, found)) {
+    const bool gpu = is_gpu_target(found.target.hardware.arch);
+    std::printf("adapters: at most %.1f MB each (--max-lora-rank %d) and %.1f MB for all (--max-loaded-loras %d)%s\n", adapters->each / 1e6,
+                args.max_lora_rank, adapters->all / 1e6, args.max_loaded_loras,
+                gpu ? "; those that are loaded later need it beside the KV pool, in what --mem-fraction-static leaves" : "");
+  }
   for (const std::string& note : notes_of(found)) std::printf("note: %s\n", note.c_str());
 }
 

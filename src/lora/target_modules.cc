@@ -45,6 +45,14 @@ std::vector<std::string> LoraTargets::names() const {
   return {names.begin(), names.end()};
 }
 
+int64_t LoraTargets::adapter_bytes(int rank, int64_t element_bytes) const {
+  int64_t values = 0;
+  for (const auto& layer : layers) {
+    for (const LoraModule& module : layer) values += (module.in_features + module.columns) * rank;
+  }
+  return values * element_bytes;
+}
+
 Result<LoraTargets> lora_targets(const ModelConfig& config) {
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
   LoraTargets out;

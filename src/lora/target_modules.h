@@ -29,6 +29,9 @@ struct LoraTargets {
   std::string model;           // "LlamaForCausalLM", for messages
 
   std::vector<std::string> names() const;       // of all layers' modules, sorted, each once
+
+  // The matrices of an adapter that changes every module with this rank.
+  int64_t adapter_bytes(int rank, int64_t element_bytes) const;
 };
 
 // `unsupported` where no layer has one.
