@@ -130,16 +130,10 @@ Status read_token_map(const ServerArgs& args, const DraftTarget& target, DraftPl
   return {};
 }
 
-// An EAGLE head's layer is Llama's.
-Status check_gpu_draft(const ServerArgs& args, const DraftPlan& plan) {
-  if (plan.head && plan.head != DraftHeadKind::eagle) {
-    const bool own = plan.head == DraftHeadKind::nextn;
-    return Status::unsupported(fmt::format("{} {}: {} run on CPUs so far; add --device cpu", kAlgorithmFlag,
-                                           args.speculative_algorithm, own ? "a model's own layers for it" : "such heads"),
-                               kAlgorithmFlag);
-  }
+// The layer of a head of EAGLE or EAGLE3 is Llama's.
+Status check_gpu_draft(const DraftPlan& plan) {
   ModelConfig config = plan.config;
-  if (plan.options.eagle) config.architecture = "LlamaForCausalLM";
+  if (plan.head && plan.head != DraftHeadKind::nextn) config.architecture = "LlamaForCausalLM";
   const Status fits = check_gpu_model(config);
   return fits.ok() ? fits : refused(fits.message());
 }
@@ -211,7 +205,7 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
   WW_RETURN_IF_ERROR(open_draft(args, target, plan));
   WW_RETURN_IF_ERROR(read_token_map(args, target, plan));
   WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
-  if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(args, plan));
+  if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
   if (plan.options.eagle) plan.dtype = target.dtype;  // it goes on from the target's rows
   WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
@@ -245,7 +239,7 @@ Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const Draf
   parts.cache_group = plan.cache_group;
   parts.tokens = plan.tokens;
   parts.kind = plan.head;
-  if (!plan.tokens.empty() && plan.head != DraftHeadKind::eagle3) {
+  if (!plan.tokens.empty() && !parts.model->has_head()) {
     WW_ASSIGN_OR_RETURN(parts.head, target.head_of(plan.tokens, team));
   }
   auto model = std::make_unique<HostDraftModel>(std::move(parts), target, team);

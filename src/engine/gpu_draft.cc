@@ -22,9 +22,11 @@ Result<GpuDraftParts> load_gpu_draft(const DraftPlan& plan, const GpuDraftSetup&
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = setup.context_len, .progress = {}};
   const GpuDecoderLimits limits = {.max_tokens = setup.max_tokens, .max_logits_rows = max_level_rows(plan.options, setup),
                                    .max_requests = setup.max_requests};
-  if (plan.options.eagle) {
-    const FamilyTraits traits = eagle_traits(plan.config, *plan.weights);
-    WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_eagle(plan.config, plan.weights, build, *setup.team));
+  parts.kind = plan.head;
+  if (plan.head) {
+    WW_ASSIGN_OR_RETURN(const FamilyTraits traits, draft_head_traits(*plan.head, plan.config, *plan.weights));
+    WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_draft_head(*plan.head, plan.config, traits, plan.weights, build,
+                                                                       *setup.team));
     WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(plan.config, traits, build, std::move(weights), limits));
   } else {
     WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(plan.config, plan.weights, build, *setup.team));

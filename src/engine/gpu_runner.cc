@@ -18,8 +18,6 @@ using gpu::PageTableRun;
 using gpu::SampleRowParams;
 
 constexpr int kTuningForwards = 2;
-// Larger steps take the GPU longer than the host takes to launch their kernels.
-constexpr int kMostGraphRows = 512;
 
 double us_since(SteadyClock::time_point& last) {
   const auto now = SteadyClock::now();
@@ -94,6 +92,10 @@ Status GpuRunner::reserve() {
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(page_table_.as<void>(), 0, page_table_.size_bytes()), "clearing page tables");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(sampled_.as<void>(), 0, sampled_.size_bytes()), "clearing sampled tokens");
   table_rows_.resize(requests);
+  if (parts_.states != nullptr && options_.max_proposals > 0) {
+    WW_ASSIGN_OR_RETURN(accepted_, DeviceBuffer::allocate(requests * sizeof(int32_t), "accepted proposals"));
+    WW_ASSIGN_OR_RETURN(host_accepted_, PinnedBuffer::allocate(requests * sizeof(int32_t), "accepted proposals"));
+  }
   if (parts_.draft_model != nullptr) {
     parts_.draft_model->set_page_table(page_table_.as<int32_t>() +
                                        parts_.draft_group * requests * options_.max_pages_per_request);
@@ -137,10 +139,17 @@ void GpuRunner::wait(DeviceStep* step) {
   }
 }
 
+// Counts must include every token before they are used or replaced. The draft model is shown the step before while the page
+// tables are still that step's, and recurrent states are committed with its arrays.
+bool GpuRunner::waits_for_others(const DeviceStep& step) const {
+  if (wants_host(step) || !step.resumed.empty() || parts_.drafter != nullptr) return true;
+  return parts_.states != nullptr && std::any_of(flights_.begin(), flights_.end(), [&](const Flight& other) {
+    return other.step != nullptr && other.step != &step && !other.step->proposals.empty();
+  });
+}
+
 Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
-  // Counts must include every token before they are used or replaced. The draft model is shown the step before while the
-  // page tables are still that step's.
-  if (wants_host(step) || !step.resumed.empty() || parts_.drafter != nullptr) {
+  if (waits_for_others(step)) {
     for (Flight& other : flights_) {
       if (&other != &flight) finish(other);
     }
@@ -167,6 +176,8 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   ForwardBatch batch;
   auto clock = SteadyClock::now();
   WW_RETURN_IF_ERROR(upload(&step, shape, flight, batch));
+  flight.batch = batch;
+  flight.tree_parents = tree_parents(shape);
   flight.staging_us = us_since(clock);
   WW_ASSIGN_OR_RETURN(float* const logits, logits_memory(shape.logits_rows));
   if (graph != nullptr) {
@@ -212,10 +223,14 @@ Status GpuRunner::draft(DeviceStep& step, Flight& flight) {
   return {};
 }
 
+const int32_t* GpuRunner::tree_parents(const StepShape& shape) const {
+  return shape.has_parents() ? device_array<int32_t>(arrays_, shape.tree_parents()) : nullptr;
+}
+
 Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits) {
   const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
   return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = futures,
-                                .logits = logits, .states = parts_.states.get()});
+                                .logits = logits, .states = parts_.states.get(), .tree_parents = tree_parents(shape)});
 }
 
 // The forward and the sampling of a step, enqueued.

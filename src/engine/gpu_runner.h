@@ -6,7 +6,8 @@
 // kv_slots -1 and kv_lens 0, so they write nothing and see nothing. So do steps that verify as many proposals of every
 // request, where the attention backend can (AttentionBackend::captures_verification). A step that needs logits on the
 // host (penalties, biases, logprobs) is sampled there and waited for in launch(). With a draft model launch() waits for the
-// drafts, too, and for the step before, whose rows the draft model is shown when it is done.
+// drafts, too, and for the step before, whose rows the draft model is shown when it is done. With recurrent layers it waits
+// for a step with proposals: what their states are committed with is overwritten by the next step.
 // One thread calls everything.
 #pragma once
 
@@ -58,6 +59,9 @@ struct GpuRunnerOptions {
   double graph_budget_s = 2;           // at start; the batch sizes left are captured when first met
 };
 
+// Of a graph with proposals: larger steps take the GPU longer than the host takes to launch their kernels.
+inline constexpr int kMostGraphRows = 512;
+
 // Whether a row's token is chosen on the host: its logits are edited, or read.
 inline bool row_wants_host(const SampleRow& row) { return row.want_logprobs || row.state->needs_logit_edit(); }
 
@@ -78,6 +82,8 @@ class GpuRunner : public DeviceRunner {
     PinnedBuffer sampled;        // [max_samples] ids on their way back
     CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
     bool follows = false;        // the step before was still running at launch
+    ForwardBatch batch;          // as it was uploaded: what recurrent states are committed with
+    const int32_t* tree_parents = nullptr;
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };
   // The steps that a graph runs: so many requests at most, each of so many rows.
@@ -103,6 +109,7 @@ class GpuRunner : public DeviceRunner {
   Status observe(const DeviceStep& step);
   StepShape shape_of_step(const DeviceStep& step) const;
   bool wants_host(const DeviceStep& step) const;
+  bool waits_for_others(const DeviceStep& step) const;
   StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;
   void fill_lora(const ForwardBatch& built, const StepShape& shape, std::byte* block);
   void fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const;
@@ -112,6 +119,7 @@ class GpuRunner : public DeviceRunner {
   void collect_page_runs(const DeviceStep& step);
   void add_page_run(int table_row, int first, int num_pages);
   void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
+  const int32_t* tree_parents(const StepShape& shape) const;
   Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits);
   Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
   GraphShape graph_shape_for(const DeviceStep& step) const;
@@ -121,13 +129,13 @@ class GpuRunner : public DeviceRunner {
   Status tune_prefill(int tokens);
   Result<float*> logits_memory(int rows);
   Status sample_on_host(DeviceStep& step, Flight& flight, const float* logits);
-  Status verify_on_host(DeviceStep& step, const float* logits);
+  Status verify_on_host(DeviceStep& step, const Flight& flight, const float* logits);
   Result<std::vector<float>> read_logits(std::span<const int> rows, const float* logits) const;
   Status compute_input_logprobs(DeviceStep& step, const float* logits);
   void fill_samples(const DeviceStep& step, std::span<gpu::SampleRowParams> samples) const;
   void finish(Flight& flight);
-  Status take_verified(DeviceStep& step, const int32_t* sampled);
-  Status move_accepted(const DeviceStep& step);
+  Status take_verified(DeviceStep& step, const Flight& flight);
+  Status keep_accepted(const DeviceStep& step, const Flight& flight);
   cudaStream_t stream() const { return parts_.stream.get(); }
 
   GpuParts parts_;
@@ -144,6 +152,8 @@ class GpuRunner : public DeviceRunner {
   std::vector<TableRow> table_rows_;
   DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row
   DeviceBuffer logits_;               // [max_requests, vocab]
+  DeviceBuffer accepted_;             // [max_requests] with recurrent layers and proposals: the last accepted node of each
+  PinnedBuffer host_accepted_;
   DeviceBuffer large_logits_;         // for steps that want more rows (prompt logprobs, proposals)
   std::map<GraphShape, CudaGraphExec> graphs_;  // null: could not be captured
   std::vector<gpu::PageTableRun> runs_;

@@ -98,6 +98,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
     kv_lens[0] = shape.tokens;
   }
   if (shape.states) fill_states(built, shape, block);
+  if (shape.has_parents()) put(built.tree_parents, array_at<int32_t>(block, shape.tree_parents(), shape.tokens), -1);
   put(built.logits_rows, logits_rows, 0);
   for (size_t i = built.logits_rows.size(); i < logits_rows.size(); ++i) logits_rows[i] = static_cast<int32_t>(i);
   if (shape.max_adapters > 0) fill_lora(built, shape, block);

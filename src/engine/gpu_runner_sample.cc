@@ -31,7 +31,7 @@ void GpuRunner::finish(Flight& flight) {
   step->sampled.assign(step->sample_rows.size(), {});
   step->sampled_ids.assign(step->sample_rows.size(), 0);
   if (step->status.ok() && !step->proposals.empty()) {
-    step->status = take_verified(*step, flight.sampled.as<int32_t>());
+    step->status = take_verified(*step, flight);
   } else if (step->status.ok()) {
     for (size_t i = 0; i < step->sample_rows.size(); ++i) {
       step->sampled_ids[i] = step->sampled[i].token_id = flight.sampled.as<int32_t>()[i];
@@ -61,7 +61,8 @@ Status GpuRunner::observe(const DeviceStep& step) {
 }
 
 // With proposals every row of logits has its token: each request takes its own as far as they agree.
-Status GpuRunner::take_verified(DeviceStep& step, const int32_t* sampled) {
+Status GpuRunner::take_verified(DeviceStep& step, const Flight& flight) {
+  const int32_t* const sampled = flight.sampled.as<int32_t>();
   std::vector<SampledRow> chosen;
   walk_.start(step);
   while (!walk_.slots().empty()) {
@@ -73,16 +74,23 @@ Status GpuRunner::take_verified(DeviceStep& step, const int32_t* sampled) {
     walk_.advance(chosen);
   }
   walk_.finish(step);
-  return move_accepted(step);
+  return keep_accepted(step, flight);
 }
 
-// The K/V of accepted nodes of a tree goes to where the next tokens expect it.
-Status GpuRunner::move_accepted(const DeviceStep& step) {
+// The K/V of accepted nodes of a tree goes to where the next tokens expect it, and recurrent states behind them.
+Status GpuRunner::keep_accepted(const DeviceStep& step, const Flight& flight) {
   Status status;
   walk_.each_move(step.builder, [&](int32_t from, int32_t to) {
     if (status.ok()) status = parts_.cache->copy_tokens(from, to, 1, stream());
   });
-  return status;
+  if (!status.ok() || parts_.states == nullptr) return status;
+  int32_t* const accepted = host_accepted_.as<int32_t>();
+  std::fill_n(accepted, flight.batch.num_reqs, -1);  // padding
+  for (size_t row = 0; row < step.sample_slots.size(); ++row) accepted[row] = walk_.nodes(step.sample_slots[row]).back();
+  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(accepted_.as<void>(), accepted, flight.batch.num_reqs * sizeof(int32_t),
+                                          cudaMemcpyHostToDevice, stream()), "accepted proposals");
+  return parts_.model->commit_states({.batch = flight.batch, .tree_parents = flight.tree_parents,
+                                      .accepted = accepted_.as<int32_t>()}, *parts_.states);
 }
 
 bool GpuRunner::wants_host(const DeviceStep& step) const {
@@ -107,7 +115,7 @@ Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* 
   const int vocab_size = parts_.model->config().vocab_size;
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a step on the GPU");
   if (!step.proposals.empty()) {
-    WW_RETURN_IF_ERROR(verify_on_host(step, logits));
+    WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
     step.done = true;
     return observe(step);
   }
@@ -145,14 +153,14 @@ Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* 
 }
 
 // Every request of a step with proposals, where one of them wants its logits on the host.
-Status GpuRunner::verify_on_host(DeviceStep& step, const float* logits) {
+Status GpuRunner::verify_on_host(DeviceStep& step, const Flight& flight, const float* logits) {
   const int vocab_size = parts_.model->config().vocab_size;
   std::vector<int> rows(step.builder.batch().logits_rows.size());
   std::iota(rows.begin(), rows.end(), 0);
   WW_ASSIGN_OR_RETURN(const std::vector<float> values, read_logits(rows, logits));
   const std::vector<RowBest> best = best_of_rows(values, vocab_size);
   sample_and_verify(step, {.values = values, .best = best, .vocab_size = vocab_size}, sampler_, walk_);
-  return move_accepted(step);
+  return keep_accepted(step, flight);
 }
 
 Result<std::vector<float>> GpuRunner::read_logits(std::span<const int> rows, const float* logits) const {

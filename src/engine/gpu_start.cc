@@ -55,6 +55,13 @@ GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& pa
           .context_len = options.context_len, .stream = parts.stream.get(), .team = parts.team.get()};
 }
 
+// Of one step with proposals, padding included.
+int max_verify_rows(const GpuRunnerOptions& options) {
+  if (options.max_proposals == 0) return 0;
+  const int rows = options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*gpu=*/true));
+  return options.graph_batch_sizes.empty() ? rows : std::max(rows, std::min(kMostGraphRows, options.max_tokens));
+}
+
 Result<GpuDecoderWeights> load_weights(const DeviceSetup& setup, const BuildOptions& build, ThreadTeam& team) {
   const auto started = SteadyClock::now();
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights,
@@ -156,11 +163,13 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                       {.max_tokens = options.max_tokens,
                                                        .max_logits_rows = options.max_tokens,
                                                        .batch_invariant = plan.attention.deterministic,
-                                                       .keep_hidden = draft && draft->options.eagle,
+                                                       .keep_hidden = draft && draft->options.eagle && draft->target_layers.empty(),
+                                                       .keep_layers = draft ? draft->target_layers : std::vector<int>(),
                                                        .routing_dice = args.routing_dice,
                                                        .adapters = parts.adapters ? &parts.adapters->model() : nullptr,
                                                        .max_adapters = options.max_adapters,
                                                        .max_requests = options.max_requests,
+                                                       .max_verify_rows = max_verify_rows(options),
                                                        .linear = linear_attn_names(plan),
                                                        .state_dtype = state_dtype(args)}));
   if (kv_format_is_scaled(plan.attention.kv_format) && kv_scales.k.empty()) {

@@ -6,6 +6,7 @@
 
 #include "engine/state_slots.h"
 #include "engine/testing/asking.h"
+#include "engine/testing/dice_proposer.h"
 #include "engine/testing/serving_device.h"
 
 namespace warpweave {
@@ -15,6 +16,7 @@ constexpr const char* kModel = "tests/golden/families/qwen3-next";
 constexpr int kInterval = 16;
 constexpr int kContext = 128;
 constexpr int kMostAccepted = 12;  // tokens of a step with drafts
+constexpr int kMostProposals = 5;  // of a request, where they are right by dice
 
 Result<ServedModel> try_serve(ServerArgs args, const std::string& path = kModel) {
   serve_on_test_device(args);
@@ -152,7 +154,6 @@ TEST_P(HybridServing, AbortedRequestsLeaveTheirSlots) {
   EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
 }
 
-#ifndef WW_TEST_ON_GPU
 // States go on along what was accepted; checkpoints are those of the steps' beginnings.
 TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
   std::vector<Ids> prompts;
@@ -197,7 +198,31 @@ TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
     EXPECT_TRUE(small.engine->audit().ok()) << small.engine->audit().message();
   }
 }
-#endif
+// Proposals that are right by dice, chains and trees of every shape, and prompts that go on from checkpoints of such steps.
+TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
+  std::vector<Ids> prompts, turns;
+  for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(7 + 9 * i, i));
+  auto plain = serve(args_without_cache());
+  const auto expected = ask(plain, prompts, 40);
+  DiceProposer proposer;
+  proposer.trees = GetParam().overlap;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    proposer.known[prompts[i]] = expected[i].ids;
+    turns.push_back(joined(joined(prompts[i], expected[i].ids), some_ids(2, 40 + static_cast<int>(i))));
+  }
+  ServerArgs proposed = args();
+  serve_on_test_device(proposed);
+  proposed.model_path = kModel;
+  proposed.skip_tokenizer_init = true;
+  auto served = create_engine({.args = proposed, .model_path = kModel, .on_weights_progress = {}, .proposer = &proposer,
+                               .max_proposals = kMostProposals});
+  ASSERT_TRUE(served.ok()) << served.status().message();
+  EXPECT_EQ(ask(*served, prompts, 40), expected);
+  EXPECT_EQ(ask(*served, turns, 12), ask(plain, turns, 12));
+  EXPECT_GT(proposer.proposed, 100);
+  EXPECT_GT(served->engine->stats().speculation->accepted_tokens, 30u);
+  EXPECT_TRUE(served->engine->audit().ok()) << served->engine->audit().message();
+}
 
 INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                          testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
@@ -245,6 +270,29 @@ TEST_F(HybridServingFlags, EveryNameServesInBfloat16) {
     const auto answers = ask(*served, {some_ids(40, 1), some_ids(70, 2)}, 20);
     for (const Answer& answer : answers) EXPECT_EQ(answer.ids.size(), 20u) << name;
     EXPECT_TRUE(served->engine->audit().ok()) << served->engine->audit().message();
+  }
+}
+
+// One request at a time, so that both ways run the same kernels over as many rows: steps that are replayed from graphs, and
+// the states that are committed behind them, give the bits of steps launched one by one.
+TEST_F(HybridServingFlags, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
+  for (const int topk : {1, 4}) {
+    ServerArgs args;
+    args.dtype = "bfloat16";
+    args.page_size = 16;
+    args.max_total_tokens = 2048;
+    args.speculative_algorithm = "NGRAM";
+    args.speculative_eagle_topk = topk;
+    args.speculative_num_draft_tokens = 6;
+    auto served = serve(args);
+    args.disable_cuda_graph = true;
+    auto plain = serve(args);
+    for (int i = 0; i < 6; ++i) {
+      const std::vector<Ids> prompt = {some_ids(20 + 7 * i, i)};
+      EXPECT_EQ(ask(served, prompt, 60), ask(plain, prompt, 60)) << topk << " " << i;
+    }
+    EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 5u);
+    EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
   }
 }
 #else

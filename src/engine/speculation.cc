@@ -103,12 +103,6 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
     return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
                                     "--speculative-attention-mode");
   }
-  if (gpu && model.linear) {
-    return Status::unsupported(
-        fmt::format("--speculative-algorithm {}: on GPUs the states of recurrent layers ({}) do not go on along accepted "
-                    "tokens yet; leave it out, or add --device cpu", args.speculative_algorithm, model.architecture),
-        "--speculative-algorithm");
-  }
   if (gpu && args.speculative_adaptive) {
     return Status::unsupported("--speculative-adaptive: on GPUs what guesses cost is not measured yet; give "
                                "--speculative-num-steps the number that `warpweave bench spec --device cuda` suggests",

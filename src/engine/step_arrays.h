@@ -35,7 +35,9 @@ struct StepShape {
   size_t state_slots() const { return after(kv_lens(), requests); }
   size_t initial_state_slots() const { return after(state_slots(), states ? requests : 0); }
   size_t tree_mask() const { return after(initial_state_slots(), states ? requests : 0); }
-  size_t wanted_rows() const { return after(tree_mask(), tokens * mask_words); }
+  bool has_parents() const { return states && mask_words > 0; }
+  size_t tree_parents() const { return after(tree_mask(), tokens * mask_words); }
+  size_t wanted_rows() const { return after(tree_parents(), has_parents() ? tokens : 0); }
   int num_lora_tiles() const { return tiles_of(tokens); }
   int num_logits_lora_tiles() const { return tiles_of(logits_rows); }
   size_t lora_tiles() const { return after(wanted_rows(), logits_rows); }

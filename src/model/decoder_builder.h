@@ -122,19 +122,17 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   return {};
 }
 
-// What a draft head has in place of embedding and head. Norms before its layers are there on the host only.
+// What a draft head has in place of embedding and head.
 template <typename Target>
 Status DecoderBuilder<Target>::draft_head(Weights& out) {
   const DraftHeadTraits& draft = traits_.draft;
   WW_ASSIGN_OR_RETURN(out.fc, pack_.linear({{"fc.weight", config_.hidden_size, "fc.bias"}},
                                            int64_t{draft.fc_inputs} * config_.hidden_size));
-  if constexpr (requires { out.draft_norms; }) {
-    if (*draft.embedding_norm != '\0') {
-      WW_ASSIGN_OR_RETURN(out.draft_norms.embedding, pack_.row_norm(draft.embedding_norm));
-    }
-    if (*draft.hidden_norm != '\0') {
-      WW_ASSIGN_OR_RETURN(out.draft_norms.hidden, pack_.row_norm(draft.hidden_norm));
-    }
+  if (*draft.embedding_norm != '\0') {
+    WW_ASSIGN_OR_RETURN(out.draft_norms.embedding, pack_.row_norm(draft.embedding_norm));
+  }
+  if (*draft.hidden_norm != '\0') {
+    WW_ASSIGN_OR_RETURN(out.draft_norms.hidden, pack_.row_norm(draft.hidden_norm));
   }
   if (*draft.final_norm != '\0') {
     WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm(draft.final_norm));

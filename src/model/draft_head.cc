@@ -55,6 +55,12 @@ FamilyTraits llama_layers_only(const ModelConfig& config) {
   return traits;
 }
 
+FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source) {
+  FamilyTraits traits = llama_layers_only(config);
+  if (!source.has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
+  return traits;
+}
+
 FamilyTraits eagle3_traits(const ModelConfig& config, const WeightSource& source) {
   FamilyTraits traits = llama_layers_only(config);
   traits.norms.mixer_in = "hidden_norm";
@@ -120,12 +126,6 @@ Result<std::vector<int32_t>> eagle3_tokens(const ModelConfig& config, const Weig
     out.push_back(static_cast<int32_t>(i + offset));
   }
   return out;
-}
-
-FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source) {
-  FamilyTraits traits = llama_layers_only(config);
-  if (!source.has("layers.0.input_layernorm.weight")) traits.norms.mixer_in = "";
-  return traits;
 }
 
 Result<FamilyTraits> draft_head_traits(DraftHeadKind kind, const ModelConfig& config, const WeightSource& source) {

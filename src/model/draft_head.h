@@ -34,7 +34,6 @@ Result<std::vector<int32_t>> eagle3_tokens(const ModelConfig& config, const Weig
 
 // `config` is the head's; of nextn nextn_config(). Errors: those of family_traits().
 Result<FamilyTraits> draft_head_traits(DraftHeadKind kind, const ModelConfig& config, const WeightSource& source);
-FamilyTraits eagle_traits(const ModelConfig& config, const WeightSource& source);
 
 // `source` under the names that the traits say.
 std::shared_ptr<WeightSource> draft_head_weights(DraftHeadKind kind, const ModelConfig& config,

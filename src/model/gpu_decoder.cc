@@ -81,8 +81,11 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   glu_workspace_.reserve(dtype_, tokens, glu_cols, workspace_);
   WW_RETURN_IF_ERROR(reserve_recurrent(limits));
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
+  kept_layers_ = limits.keep_layers;
+  if (limits.keep_hidden || !kept_layers_.empty()) {
+    workspace_.get(hidden_, tokens * hidden_width(), dtype_info(dtype_).block_bytes);
+  }
   if (limits.keep_hidden) {
-    workspace_.get(hidden_, tokens * spec_.hidden_size, dtype_info(dtype_).block_bytes);
     all_rows_.resize(tokens);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
@@ -96,6 +99,19 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   return {};
 }
 
+int GpuDecoder::recurrent_layers() const {
+  return static_cast<int>(std::count_if(weights_.layers.begin(), weights_.layers.end(), [](const GpuLayerWeights& layer) {
+    return std::holds_alternative<GpuGdnWeights>(layer.mixer);
+  }));
+}
+
+Status GpuDecoder::commit_states(const GpuCommit& commit, GpuStateCache& states) {
+  if (gdn_mixers_.empty()) return {};
+  WW_RETURN_IF_ERROR(gdn_workspace_.start_commit(commit.batch, commit.tree_parents, commit.accepted));
+  for (GpuGdnMixer* const mixer : gdn_mixers_) WW_RETURN_IF_ERROR(mixer->commit(states, commit.batch.device.stream));
+  return cuda_status(cudaPeekAtLastError(), "committing recurrent states");
+}
+
 Status GpuDecoder::reserve_recurrent(const GpuDecoderLimits& limits) {
   for (const GpuLayerWeights& layer : weights_.layers) {
     const auto* const weights = std::get_if<GpuGdnWeights>(&layer.mixer);
@@ -103,7 +119,9 @@ Status GpuDecoder::reserve_recurrent(const GpuDecoderLimits& limits) {
     return gdn_workspace_.reserve(*weights, {.dtype = dtype_, .state_dtype = limits.state_dtype,
                                              .tokens = round_up_rows(limits.max_tokens),
                                              .kept_rows = round_up_rows(limits.max_logits_rows),
-                                             .max_requests = limits.max_requests, .kernels = limits.linear}, workspace_);
+                                             .max_requests = limits.max_requests,
+                                             .verify_rows = round_up_rows(limits.max_verify_rows), .layers = recurrent_layers(),
+                                             .kernels = limits.linear}, workspace_);
   }
   return {};
 }
@@ -125,7 +143,9 @@ std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuAttentionWeights& weights, c
   return std::make_unique<GpuAttentionMixer>(weights, plan, rope, attention_workspace_);
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuGdnWeights& weights, const LayerPlan&) {
-  return std::make_unique<GpuGdnMixer>(weights, gdn_layers_++, gdn_workspace_);
+  auto mixer = std::make_unique<GpuGdnMixer>(weights, static_cast<int>(gdn_mixers_.size()), gdn_workspace_);
+  gdn_mixers_.push_back(mixer.get());
+  return mixer;
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuLatentWeights& weights, const LayerPlan& plan) {
   return std::make_unique<GpuLatentMixer>(weights, weights_.ropes[plan.rope_index], latent_workspace_);
@@ -171,21 +191,34 @@ Status GpuDecoder::write_hidden() {
                                      cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(x_.stream())), "keeping hidden states");
 }
 
+// Behind the last part of a layer.
+void GpuDecoder::keep_layer(int layer, std::string_view part) {
+  const GpuFeedForward* const last = layers_[layer].feed_forward.get();
+  if (last != nullptr && part != last->name()) return;
+  const float scale = static_cast<float>(config_.residual_multiplier);  // rows are kept divided by it
+  for (size_t i = 0; i < kept_layers_.size(); ++i) {
+    if (kept_layers_[i] != layer) continue;
+    const int64_t at = static_cast<int64_t>(i) * spec_.hidden_size * static_cast<int64_t>(dtype_info(dtype_).block_bytes);
+    x_.keep_rows_of_layer(static_cast<std::byte*>(hidden_) + at, hidden_width(), scale);
+  }
+}
+
 Status GpuDecoder::forward(const GpuForward& forward) {
   if (forward.batch.num_tokens == 0) return {};
   ForwardBatch batch = forward.batch;
-  if (hidden_ != nullptr) batch.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
+  const bool keeps_all = !all_rows_.empty();
+  if (keeps_all) batch.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
   x_.start(batch);
   if (spec_.latent.num_heads > 0) WW_RETURN_IF_ERROR(latent_workspace_.prefill->start(batch, forward.attention));
-  if (gdn_layers_ > 0) {
+  if (!gdn_mixers_.empty()) {
     assert(forward.states != nullptr && batch.device.state_slots != nullptr);
-    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch));
+    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, forward.tree_parents));
   }
   if (!forward.from_rows) embed(batch, forward.futures);
   const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,
                           .recurrent = forward.states};
-  WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [](int, std::string_view) {}));
-  if (hidden_ != nullptr) {
+  WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [this](int layer, std::string_view part) { keep_layer(layer, part); }));
+  if (keeps_all) {
     WW_RETURN_IF_ERROR(write_hidden());
     if (!forward.batch.logits_rows.empty()) x_.keep(forward.batch);
   }

@@ -5,7 +5,9 @@
 // side and its arrays from the device side. One stream at a time.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "attention/backend.h"
@@ -35,11 +37,13 @@ struct GpuDecoderLimits {
   int max_logits_rows = 0;
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
   bool keep_hidden = false;      // hidden() is wanted
+  std::vector<int> keep_layers = {};  // in place of that: hidden() of these layers, as DecoderModel::keep_layers()
   bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
   const gpu::LoraModel* adapters = nullptr;  // outlives the model; null: none are served
   int max_adapters = 0;          // of the rows of one forward
   // Of recurrent layers.
   int max_requests = 1;          // of one forward
+  int max_verify_rows = 0;       // of one forward that verifies proposals; 0: none does
   LinearAttnNames linear = {.prefill = "triton", .decode = "triton", .verify = {}, .verify_trees = false};
   DType state_dtype = DType::f32;
 };
@@ -53,6 +57,14 @@ struct GpuForward {
   float* logits = nullptr;       // [logits_rows, vocab] raw, of batch.logits_rows; null: last_rows() is all that is wanted
   bool from_rows = false;        // first_rows() stand there in place of the embeddings of input_ids
   GpuStateCache* states = nullptr;  // of recurrent layers; null where there are none
+  const int32_t* tree_parents = nullptr;  // with those: ForwardBatch::tree_parents on the GPU; null: there are no trees
+};
+
+// A forward of ForwardMode::target_verify, or the replay of its graph, and what was accepted of it.
+struct GpuCommit {
+  const ForwardBatch& batch;
+  const int32_t* tree_parents = nullptr;  // as GpuForward's
+  const int32_t* accepted = nullptr;      // [requests] on the GPU: the last node of each as a row of its own; -1: none
 };
 
 class GpuDecoder {
@@ -69,17 +81,30 @@ class GpuDecoder {
   gpu::GpuGemm& gemm() { return *gemm_; }
 
   Status forward(const GpuForward& forward);
+  // As DecoderModel::commit_states(), before the next forward. Only enqueues; does nothing where there are no such layers.
+  Status commit_states(const GpuCommit& commit, GpuStateCache& states);
 
-  // Of a head without embedding (EAGLE): where its rows are written to before forward(), [num_tokens, hidden], and those
+  // Of a draft head, which has no embedding: where its rows are written to before forward(), [num_tokens, hidden], and those
   // behind the logits afterwards, [logits_rows, hidden] in the order of batch.logits_rows.
   float* first_rows() { return x_.first_rows(); }
   float* last_rows() { return x_.data(); }
+  // Those through the final norm, of dtype(); valid until the next forward.
+  const void* normed_last_rows() {
+    x_.normed(weights_.final_norm, {});
+    return x_.h();
+  }
+  // For the forwards of a head whose attention reads embeddings beside its rows: GpuResidual::bring_beside().
+  void bring_embeddings(void* rows) { x_.bring_beside(rows); }
   // With keep_hidden, of every row of the last forward what its logits would be made of: [num_tokens, hidden] of the
-  // serving dtype, after the final norm. The last layer then works for all rows.
+  // serving dtype, after the final norm. The last layer then works for all rows. With keep_layers [num_tokens, layers * hidden],
+  // the rows as they are behind each of them.
   const void* hidden() const { return hidden_; }
+  int64_t hidden_width() const { return spec_.hidden_size * std::max<int64_t>(1, static_cast<int64_t>(kept_layers_.size())); }
   // What a draft model shares.
   DType dtype() const { return dtype_; }
   const GpuDecoderWeights& weights() const { return weights_; }
+  const DecoderSpec& spec() const { return spec_; }
+  bool has_head() const { return !weights_.lm_head.empty(); }
   float embedding_scale() const { return spec_.embedding_scale; }
   // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. `head`: some of the head's
   // rows, which are then the columns; null: all.
@@ -90,6 +115,7 @@ class GpuDecoder {
              std::unique_ptr<gpu::GpuGemm> gemm);
   Status reserve(const GpuDecoderLimits& limits);
   Status reserve_recurrent(const GpuDecoderLimits& limits);
+  int recurrent_layers() const;
   void make_layers();
   std::unique_ptr<GpuMixer> make(const GpuAttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuMixer> make(const GpuGdnWeights& weights, const LayerPlan& plan);
@@ -101,6 +127,7 @@ class GpuDecoder {
   // What follows the product with a head, on so many of its values.
   void scale_and_cap(float* logits, int64_t count, gpu::Stream stream);
   Status write_hidden();
+  void keep_layer(int layer, std::string_view part);
 
   ModelConfig config_;
   DecoderSpec spec_;
@@ -112,15 +139,16 @@ class GpuDecoder {
   GpuWorkspace workspace_;
   GpuAttentionWorkspace attention_workspace_;
   GpuGdnWorkspace gdn_workspace_;
-  int gdn_layers_ = 0;
+  std::vector<GpuGdnMixer*> gdn_mixers_;  // of layers_, which own them
   GpuLatentWorkspace latent_workspace_;
   GpuGluWorkspace glu_workspace_;
   std::unique_ptr<GpuExperts> experts_;  // of mixtures
   GpuResidual x_;
   std::vector<GpuLayer> layers_;
 
-  void* hidden_ = nullptr;          // [max_tokens, hidden], or null
-  std::vector<int32_t> all_rows_;   // 0, 1, 2, ...
+  void* hidden_ = nullptr;          // [max_tokens, hidden_width()], or null
+  std::vector<int> kept_layers_;
+  std::vector<int32_t> all_rows_;   // 0, 1, 2, ...; of the states behind the final norm only
 };
 
 }  // namespace warpweave

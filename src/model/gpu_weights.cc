@@ -9,7 +9,6 @@
 #include "device/cuda/cuda_check.h"
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
-#include "model/renamed_weights.h"
 #include "model/uploader.h"
 #include "ops/cuda/fp8.h"
 
@@ -401,10 +400,10 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
   return load(config, traits, std::move(source), options, team);
 }
 
-Result<GpuDecoderWeights> load_gpu_eagle(const ModelConfig& config, std::shared_ptr<WeightSource> source,
-                                         const BuildOptions& options, ThreadTeam& team) {
-  const FamilyTraits traits = eagle_traits(config, *source);
-  return load(config, traits, eagle_weight_names(std::move(source)), options, team);
+Result<GpuDecoderWeights> load_gpu_draft_head(DraftHeadKind kind, const ModelConfig& config, const FamilyTraits& traits,
+                                              std::shared_ptr<WeightSource> source, const BuildOptions& options,
+                                              ThreadTeam& team) {
+  return load(config, traits, draft_head_weights(kind, config, std::move(source)), options, team);
 }
 
 }  // namespace warpweave

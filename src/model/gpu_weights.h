@@ -15,10 +15,17 @@
 
 namespace warpweave {
 
+// DraftNorms (decoder.h) on a GPU.
+struct GpuDraftNorms {
+  GpuRowNorm embedding;
+  GpuRowNorm hidden;
+};
+
 struct GpuDecoderWeights {
   const void* embedding = nullptr;   // [vocab, hidden] of the serving dtype
   gpu::GpuLinear lm_head;
-  gpu::GpuLinear fc;                 // of an EAGLE head, which has no embedding, head and final norm: [hidden, 2 * hidden]
+  gpu::GpuLinear fc;                 // of a draft head (model/draft_head.h), which has no embedding: [hidden, fc_inputs * hidden]
+  GpuDraftNorms draft_norms;         // of a draft head
   GpuRowNorm final_norm;
   std::vector<GpuRope> ropes;
   std::vector<GpuLayerWeights> layers;
@@ -27,8 +34,9 @@ struct GpuDecoderWeights {
 
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                            const BuildOptions& options, ThreadTeam& team);
-// Of an EAGLE head (model/draft_head.h).
-Result<GpuDecoderWeights> load_gpu_eagle(const ModelConfig& config, std::shared_ptr<WeightSource> source,
-                                         const BuildOptions& options, ThreadTeam& team);
+// Of a draft head, with the traits of draft_head_traits().
+Result<GpuDecoderWeights> load_gpu_draft_head(DraftHeadKind kind, const ModelConfig& config, const FamilyTraits& traits,
+                                              std::shared_ptr<WeightSource> source, const BuildOptions& options,
+                                              ThreadTeam& team);
 
 }  // namespace warpweave

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kArrayAlign = 16;
 constexpr int kWordsOfChoice = sizeof(DraftChoice) / sizeof(int32_t);
 
+constexpr std::string_view kWhat = "drafts; lower --max-running-requests or --speculative-eagle-topk";
+
 size_t aligned(size_t size_bytes) { return (size_bytes + kArrayAlign - 1) / kArrayAlign * kArrayAlign; }
 
 // All that a pass may bring: seven arrays by row, four by request, and the mask.
@@ -33,11 +35,13 @@ Result<std::unique_ptr<GpuDraftModel>> GpuDraftModel::create(GpuDraftParts parts
   return out;
 }
 
+int64_t GpuDraftModel::head_columns() const {
+  if (has_own_head()) return parts_.model->config().vocab_size;
+  return head_.empty() ? target_.config().vocab_size : head_.out_features;
+}
+
 Status GpuDraftModel::reserve() {
-  constexpr std::string_view kWhat = "drafts; lower --max-running-requests or --speculative-eagle-topk";
-  const size_t element = dtype_info(target_.dtype()).block_bytes;
-  const size_t hidden = parts_.model->config().hidden_size;
-  if (!parts_.tokens.empty()) WW_RETURN_IF_ERROR(reserve_head());
+  if (!parts_.tokens.empty()) WW_RETURN_IF_ERROR(reserve_tokens());
   const size_t level_rows = limits_.max_level_rows;
   max_choices_ = limits_.max_level_rows * limits_.options.topk * (limits_.options.num_steps + 1);
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(arrays_bytes(limits_), kWhat));
@@ -46,11 +50,7 @@ Status GpuDraftModel::reserve() {
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * head_columns() * sizeof(float), kWhat));
   WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
   WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
-  if (limits_.options.eagle) {
-    WW_ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(round_up_rows(limits_.max_tokens) * 2 * hidden * element, kWhat));
-    WW_ASSIGN_OR_RETURN(last_rows_, DeviceBuffer::allocate(level_rows * hidden * element, kWhat));
-    WW_ASSIGN_OR_RETURN(kept_, DeviceBuffer::allocate(limits_.max_kept_rows * hidden * element, kWhat));
-  }
+  if (parts_.kind) WW_RETURN_IF_ERROR(reserve_rows());
   for (Staging& staging : staging_) {
     WW_ASSIGN_OR_RETURN(staging.memory, PinnedBuffer::allocate(arrays_bytes(limits_), kWhat));
     WW_ASSIGN_OR_RETURN(staging.read, create_event());
@@ -59,24 +59,48 @@ Status GpuDraftModel::reserve() {
   return {};
 }
 
-Status GpuDraftModel::reserve_head() {
+// Of a head.
+Status GpuDraftModel::reserve_rows() {
+  const size_t row_bytes = parts_.model->config().hidden_size * dtype_info(target_.dtype()).block_bytes;
+  const size_t rows = round_up_rows(limits_.max_tokens);
+  const size_t fc_row_bytes = parts_.model->weights().fc.in_features * dtype_info(target_.dtype()).block_bytes;
+  WW_ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(rows * fc_row_bytes, kWhat));
+  WW_ASSIGN_OR_RETURN(kept_, DeviceBuffer::allocate(limits_.max_kept_rows * row_bytes, kWhat));
+  if (parts_.kind == DraftHeadKind::eagle) {
+    WW_ASSIGN_OR_RETURN(last_rows_, DeviceBuffer::allocate(limits_.max_level_rows * row_bytes, kWhat));
+  }
+  if (parts_.kind != DraftHeadKind::eagle3) return {};
+  WW_ASSIGN_OR_RETURN(beside_, DeviceBuffer::allocate(rows * 2 * row_bytes, kWhat));
+  parts_.model->bring_embeddings(beside_.as<void>());
+  return {};
+}
+
+// What the columns of the logits stand for, and their rows of the target's head where that is the one that is read.
+Status GpuDraftModel::reserve_tokens() {
+  constexpr std::string_view kTokens = "tokens of drafts";
+  const auto count = static_cast<int64_t>(parts_.tokens.size());
+  WW_ASSIGN_OR_RETURN(tokens_, DeviceBuffer::allocate(count * sizeof(int32_t), kTokens));
+  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(tokens_.as<void>(), parts_.tokens.data(), count * sizeof(int32_t),
+                                          cudaMemcpyHostToDevice, stream_), kTokens);
+  if (has_own_head()) return cuda_status(cudaStreamSynchronize(stream_), kTokens);
   const gpu::GpuLinear& whole = target_.weights().lm_head;
   if (whole.scales != nullptr || whole.bias != nullptr) {
     return Status::unsupported("--speculative-token-map: the model's output head is quantized or has a bias; leave the map out",
                                "--speculative-token-map");
   }
-  const auto count = static_cast<int64_t>(parts_.tokens.size());
   const int64_t row_bytes = whole.in_features * dtype_info(whole.dtype).block_bytes;
-  WW_ASSIGN_OR_RETURN(tokens_, DeviceBuffer::allocate(count * sizeof(int32_t), "--speculative-token-map"));
-  WW_ASSIGN_OR_RETURN(head_rows_, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, "--speculative-token-map"));
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(tokens_.as<void>(), parts_.tokens.data(), count * sizeof(int32_t),
-                                          cudaMemcpyHostToDevice, stream_), "--speculative-token-map");
+  WW_ASSIGN_OR_RETURN(head_rows_, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, kTokens));
   gpu::gather_rows(whole.weight, tokens_.as<int32_t>(), count, row_bytes, head_rows_.as<void>(), stream_);
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_), "--speculative-token-map");
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_), kTokens);
   head_ = whole;
   head_.weight = head_rows_.as<void>();
   head_.out_features = count;
   return {};
+}
+
+const void* GpuDraftModel::kept(int row) const {
+  const size_t row_bytes = parts_.model->config().hidden_size * dtype_info(target_.dtype()).block_bytes;
+  return kept_.as<std::byte>() + row * row_bytes;
 }
 
 Status GpuDraftModel::copy_pages(std::span<const PageCopy> copies) {
@@ -149,25 +173,60 @@ Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays&
   return {};
 }
 
-Status GpuDraftModel::forward_eagle(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays) {
+// The rows that the head's layer begins with (model/draft_head.h).
+Status GpuDraftModel::make_head_rows(const DraftPass& pass, const Arrays& arrays) {
   const int64_t hidden = parts_.model->config().hidden_size, rows = pass.rows();
-  const DType dtype = target_.dtype();
-  const GpuDecoderWeights& own = parts_.model->weights();
-  gpu::draft_inputs({.table = target_.weights().embedding, .scale = target_.embedding_scale(), .dtype = dtype,
-                     .ids = arrays.input_ids, .choices = choices_.as<DraftChoice>(),
-                     .features = pass.reads_target ? target_.hidden() : kept_.as<void>(), .feature_rows = arrays.features,
-                     .rows = rows, .cols = hidden, .out = inputs_.as<void>()}, stream_);
+  const bool eagle3 = parts_.kind == DraftHeadKind::eagle3;
+  const GpuDraftNorms& norms = parts_.model->weights().draft_norms;
+  const NormSpec& rule = parts_.model->spec().norm;
+  const void* const features = pass.reads_target ? target_.hidden() : kept_.as<void>();
+  gpu::draft_inputs({.table = target_.weights().embedding, .scale = target_.embedding_scale(), .dtype = target_.dtype(),
+                     .ids = arrays.input_ids, .choices = choices_.as<DraftChoice>(), .features = eagle3 ? nullptr : features,
+                     .feature_rows = arrays.features, .rows = rows, .cols = hidden, .embedding_norm = norms.embedding.weight.data,
+                     .feature_norm = norms.hidden.weight.data, .norm_weight_offset = rule.weight_offset, .norm_eps = rule.eps,
+                     .out = eagle3 ? beside_.as<void>() : inputs_.as<void>()}, stream_);
+  if (!eagle3) return multiply_fc(rows);
+  if (pass.reads_target) {
+    const int64_t row_bytes = target_.hidden_width() * static_cast<int64_t>(dtype_info(target_.dtype()).block_bytes);
+    gpu::gather_rows(features, arrays.features, rows, row_bytes, inputs_.as<void>(), stream_);
+    return multiply_fc(rows);
+  }
+  gpu::embedding({.table = features, .dtype = target_.dtype(), .ids = arrays.features, .rows = rows, .cols = hidden,
+                  .out = parts_.model->first_rows()}, stream_);
+  return {};
+}
+
+Status GpuDraftModel::multiply_fc(int64_t rows) {
   const int64_t product_rows = rows < kProductRows ? rows : round_up_rows(rows);  // few shapes, for each costs a search
-  WW_RETURN_IF_ERROR(parts_.model->gemm().run({.linear = &own.fc, .x = inputs_.as<void>(), .rows = product_rows,
-                                               .y = parts_.model->first_rows(), .y_dtype = DType::f32, .y_stride = hidden},
-                                              stream_));
+  return parts_.model->gemm().run({.linear = &parts_.model->weights().fc, .x = inputs_.as<void>(), .rows = product_rows,
+                                   .y = parts_.model->first_rows(), .y_dtype = DType::f32,
+                                   .y_stride = parts_.model->config().hidden_size}, stream_);
+}
+
+// Keeps the rows that the next pass goes on from; what logits are made of.
+const void* GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
+  const DType dtype = target_.dtype();
+  gpu::KeepRowsCall call = {.x = parts_.model->last_rows(), .rows = wanted, .cols = parts_.model->config().hidden_size,
+                            .dtype = dtype, .out = last_rows_.as<void>(), .kept = kept_.as<void>(), .keep = arrays.keep};
+  const void* read = last_rows_.as<void>();
+  if (parts_.kind != DraftHeadKind::eagle) read = parts_.model->normed_last_rows();
+  if (parts_.kind == DraftHeadKind::nextn) {  // EAGLE3 goes on from its rows as they are before their norm
+    call.x = read;
+    call.x_dtype = dtype;
+  }
+  gpu::keep_rows(call, stream_);
+  return read;
+}
+
+Status GpuDraftModel::forward_head(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays) {
+  WW_RETURN_IF_ERROR(make_head_rows(pass, arrays));
   WW_RETURN_IF_ERROR(parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention,
                                             .from_rows = true}));
   const auto wanted = static_cast<int64_t>(pass.logits_rows.size());
   if (wanted == 0) return {};
-  gpu::keep_rows({.x = parts_.model->last_rows(), .rows = wanted, .cols = hidden, .dtype = dtype, .out = last_rows_.as<void>(),
-                  .kept = kept_.as<void>(), .keep = arrays.keep}, stream_);
-  return target_.head_logits(last_rows_.as<void>(), wanted, logits_.as<float>(), stream_, head_.empty() ? nullptr : &head_);
+  const void* const rows = keep_rows(wanted, arrays);
+  if (has_own_head()) return parts_.model->head_logits(rows, wanted, logits_.as<float>(), stream_);
+  return target_.head_logits(rows, wanted, logits_.as<float>(), stream_, head_.empty() ? nullptr : &head_);
 }
 
 Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays& arrays) {
@@ -186,9 +245,9 @@ Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
   Arrays arrays;
   WW_RETURN_IF_ERROR(upload(pass, batch, arrays));
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(limits_.options.eagle ? forward_eagle(pass, batch, arrays) : forward_standalone(batch, arrays));
+  WW_RETURN_IF_ERROR(parts_.kind ? forward_head(pass, batch, arrays) : forward_standalone(batch, arrays));
   gpu::top_choices({.logits = logits_.as<float>(), .rows = wanted, .vocab_size = static_cast<int>(head_columns()),
-                    .tokens = head_.empty() ? nullptr : tokens_.as<int32_t>(), .topk = pass.topk, .out = choices_.as<DraftChoice>() + num_choices_}, stream_);
+                    .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(), .topk = pass.topk, .out = choices_.as<DraftChoice>() + num_choices_}, stream_);
   num_choices_ += choices;
   return cuda_status(cudaPeekAtLastError(), "a pass of the draft model");
 }

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 
 #include "attention/backend.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "model/draft_head.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
 #include "spec/draft_model.h"
@@ -19,7 +21,8 @@ struct GpuDraftParts {
   std::unique_ptr<GpuDecoder> model;
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<GpuKvCache> cache;
-  std::vector<int32_t> tokens;        // EAGLE: what it may guess, ascending; empty: every token
+  std::optional<DraftHeadKind> kind;  // unset: a model of its own
+  std::vector<int32_t> tokens;        // of a head: what each column of its logits stands for; empty: every token in order
 };
 
 struct GpuDraftLimits {
@@ -33,7 +36,7 @@ struct GpuDraftLimits {
 
 class GpuDraftModel : public DraftModel {
  public:
-  // `target`, whose embedding, head and hidden states EAGLE reads, outlives this. Errors: `resource_exhausted`.
+  // `target`, whose embedding, head and hidden states a draft head reads, outlives this. Errors: `resource_exhausted`.
   static Result<std::unique_ptr<GpuDraftModel>> create(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target,
                                                        cudaStream_t stream);
 
@@ -48,6 +51,9 @@ class GpuDraftModel : public DraftModel {
   Status copy_pages(std::span<const PageCopy> copies) override;
   Status run(const DraftPass& pass, const BatchBuilder& step) override;
   Result<std::span<const DraftChoice>> take_choices() override;
+
+  // Where a kept hidden state stands on the GPU: [hidden] of the target's dtype.
+  const void* kept(int row) const;
 
  private:
   // Arrays on their way to the GPU; its memory is the host's again when `read` has passed.
@@ -67,12 +73,17 @@ class GpuDraftModel : public DraftModel {
   GpuDraftModel(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target, cudaStream_t stream)
       : parts_(std::move(parts)), limits_(limits), target_(target), stream_(stream) {}
   Status reserve();
-  Status reserve_head();
-  int64_t head_columns() const { return head_.empty() ? target_.config().vocab_size : head_.out_features; }
+  Status reserve_rows();
+  Status reserve_tokens();
+  bool has_own_head() const { return parts_.kind == DraftHeadKind::eagle3 && parts_.model->has_head(); }
+  int64_t head_columns() const;
   template <typename T>
   const T* put(std::span<const T> values);
   Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
-  Status forward_eagle(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays);
+  Status make_head_rows(const DraftPass& pass, const Arrays& arrays);
+  Status multiply_fc(int64_t rows);
+  Status forward_head(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays);
+  const void* keep_rows(int64_t wanted, const Arrays& arrays);
   Status forward_standalone(const ForwardBatch& batch, const Arrays& arrays);
 
   GpuDraftParts parts_;
@@ -88,10 +99,12 @@ class GpuDraftModel : public DraftModel {
   std::vector<int32_t> choice_slots_;
   DeviceBuffer arrays_;               // of a pass
   DeviceBuffer page_table_;           // of a pass whose requests are not the step's first ones
-  DeviceBuffer inputs_;               // EAGLE: [max_tokens, 2 * hidden], what fc multiplies
+  DeviceBuffer inputs_;               // of a head: [max_tokens, columns of fc]
+  DeviceBuffer beside_;               // EAGLE3: [max_tokens, 2 * hidden], what its attention reads
   DeviceBuffer last_rows_;            // EAGLE: [max_level_rows, hidden]
-  DeviceBuffer kept_;                 // EAGLE: [max_kept_rows, hidden]
-  DeviceBuffer tokens_, head_rows_;   // with parts_.tokens: these, and a copy of their rows of the target's head
+  DeviceBuffer kept_;                 // of a head: [max_kept_rows, hidden]
+  DeviceBuffer tokens_;               // with parts_.tokens: these
+  DeviceBuffer head_rows_;            // and, without a head of its own, a copy of their rows of the target's head
   gpu::GpuLinear head_;               // over head_rows_
   DeviceBuffer logits_;               // [max_level_rows, head_columns()]
   DeviceBuffer choices_;              // [max_choices]

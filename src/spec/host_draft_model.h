@@ -20,7 +20,7 @@ struct HostDraftParts {
   int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
   std::optional<DraftHeadKind> kind; // unset: a model of its own
   std::vector<int32_t> tokens;       // of a head: what each column of its logits stands for; empty: every token in order
-  PackedLinear head;                 // with tokens, but for EAGLE3: DecoderModel::head_of(tokens)
+  PackedLinear head;                 // with tokens, where the head has no output head of its own: DecoderModel::head_of(tokens)
 };
 
 class HostDraftModel : public DraftModel {

@@ -62,6 +62,9 @@ void PrintTo(const Setting& s, std::ostream* out) {
 
 class HeadServing : public testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
   static bool own_folder() { return std::string(GetParam().folder) == "eagle3"; }
   static ServerArgs plain() {
     ServerArgs args = args_of(kDrafts + GetParam().folder + (own_folder() ? "/target" : ""));
@@ -111,6 +114,22 @@ INSTANTIATE_TEST_SUITE_P(Heads, HeadServing,
                                          Setting{"EAGLE", "nextn-qwen3-next", 4, 3, false},
                                          Setting{"EAGLE3", "eagle3", 1, 1}, Setting{"EAGLE3", "eagle3", 16, 3},
                                          Setting{"EAGLE3", "eagle3", 64, 2, false}));
+
+#ifdef WW_TEST_ON_GPU
+// One request at a time, so that both ways multiply as many rows: the kernels are the same, and so are their bits.
+TEST_P(HeadServing, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
+  ServerArgs args = speculating();
+  args.dtype = "bfloat16";
+  ServedModel served = serve(args);
+  args.disable_cuda_graph = true;
+  ServedModel plain = serve(args);
+  for (GenerateRequest request : questions()) {
+    request.return_logprob = false;
+    const std::vector<GenerateRequest> alone = {request};
+    EXPECT_EQ(ask(served, alone), ask(plain, alone)) << request.rid;
+  }
+}
+#endif
 
 // The tensors of a safetensors file, to be changed.
 class Tensors {
@@ -165,6 +184,7 @@ std::string right_model() {
 }
 
 TEST(RightHead, IsBelieved) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
   ServerArgs args = args_of(right_model());
   ServedModel plain = serve(args);
   std::vector<GenerateRequest> asked;
@@ -183,6 +203,7 @@ TEST(RightHead, IsBelieved) {
   }
 }
 
+#ifndef WW_TEST_ON_GPU
 // Lengths that follow what was measured change no text; heads of random numbers are soon left alone.
 TEST(AdaptiveHead, GuessesWhatPays) {
   for (const bool right : {true, false}) {
@@ -261,6 +282,7 @@ TEST(HeadFlags, AMapBeyondTheVocabularyIsRefused) {
   args.speculative_draft_model_path = folder;
   EXPECT_NE(refusal(args).message().find("d2t: token 5"), std::string::npos) << refusal(args).message();
 }
+#endif  // WW_TEST_ON_GPU
 
 }  // namespace
 }  // namespace warpweave

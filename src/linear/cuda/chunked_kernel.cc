@@ -120,6 +120,23 @@ void set_vectors(LinearParams& p) {
   if (p.decay_channels > 1) p.vectors = p.vectors && aligned(p.has_gates ? p.gates.a : p.g, 4);
 }
 
+// The outputs of drafted nodes before their norm; what was computed.
+LinearParams verify_exactly(const LinearAttnCall& call, LinearDevice& device) {
+  LinearParams p = params_of(call);
+  p.writes_state = false;
+  p.batch.accepted = p.batch.checkpoint_indptr = nullptr;
+  if (call.conv != nullptr) {
+    RowsParams rows = rows_of(call, p);
+    rows.packed = cut(call.workspace, call.shape, limits_of(call)).packed;
+    rows.packed_dtype = DType::f32;
+    device.make_rows(rows, call.stream);
+    use_packed(p, rows);
+  }
+  set_vectors(p);
+  device.extend_exactly(p, call.stream);
+  return p;
+}
+
 }  // namespace
 
 int64_t linear_chunk_capacity(const LinearAttnLimits& limits) {
@@ -147,7 +164,10 @@ void ChunkedLinearKernel::commit(const LinearAttnCall& call) { recurrent(call, R
 void ChunkedLinearKernel::extend(const LinearAttnCall& call) {
   call.exact ? recurrent(call, RecurrentMode::extend) : chunks(call, true);
 }
-void ChunkedLinearKernel::target_verify(const LinearAttnCall& call) { chunks(call, false); }
+void ChunkedLinearKernel::target_verify(const LinearAttnCall& call) {
+  if (!call.exact) return chunks(call, false);
+  if (call.batch->num_requests > 0) norm(call, verify_exactly(call, *device_));
+}
 
 void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mode) {
   if (call.batch->num_requests == 0) return;

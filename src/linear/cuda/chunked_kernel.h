@@ -5,7 +5,7 @@
 // + 8 max_requests checkpoints (linear_chunk_capacity); more stop the program.
 //
 // Products are of 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode, commit
-// and, where the call says exact, extend compute in f32, token by token.
+// and, where the call says exact, extend and target_verify compute in f32, token by token.
 #pragma once
 
 #include <memory>

@@ -24,6 +24,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 #include "attention/cuda/testing/shared_array.h"
 
 #include "linear/cuda/launch_grids.h"
+#include "linear/cuda/recurrent_verify.cuh"
 #include "linear/testing/suite.h"
 
 namespace warpweave::linear {
@@ -51,6 +52,7 @@ class HostDevice : public LinearDevice {
     recurrent_grid<RecurrentMode::commit>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
   }
   void extend_exactly(const LinearParams& p, void*) override {
+    if (!p.writes_state) return verify_grid(p, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent_verify<C>(p); }); });
     recurrent_grid<RecurrentMode::extend>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
   }
   void make_rows(const RowsParams& p, void*) override {

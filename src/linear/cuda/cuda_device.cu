@@ -5,6 +5,7 @@
 #include "device/cuda/compute_capability.h"
 #include "linear/cuda/chunk_list.cuh"
 #include "linear/cuda/conv_step.cuh"
+#include "linear/cuda/recurrent_verify.h"
 #include "linear/cuda/rows.cuh"
 
 namespace warpweave::linear {
@@ -44,7 +45,8 @@ class CudaLinearDevice : public LinearDevice {
   }
   void commit(const LinearParams& p, void* stream) override { launch_commit(p, static_cast<cudaStream_t>(stream)); }
   void extend_exactly(const LinearParams& p, void* stream) override {
-    launch_extend_exactly(p, static_cast<cudaStream_t>(stream));
+    const auto on = static_cast<cudaStream_t>(stream);
+    p.writes_state ? launch_extend_exactly(p, on) : launch_verify_exactly(p, on);
   }
   void make_rows(const RowsParams& p, void* stream) override {
     if (p.conv_step) {

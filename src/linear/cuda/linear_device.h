@@ -19,7 +19,7 @@ class LinearDevice {
   virtual bool has_wgmma() const = 0;
 
   virtual void decode(const LinearParams& p, void* stream) = 0;  // has_norm: where decode_takes()
-  virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32
+  virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32; without writes_state: of drafted nodes
   virtual void commit(const LinearParams& p, void* stream) = 0;
   virtual void make_rows(const RowsParams& p, void* stream) = 0;
   virtual void norm_rows(const RowsParams& p, void* stream) = 0;

@@ -92,6 +92,9 @@ void add_verify(Kind kind, std::vector<LinearAttnCase>& cases) {
   }
   cases.push_back({.name = "tree_decay_mixed", .phase = phase, .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {40, 12}, .decay = Decay::mixed, .tree = Tree::random});
   cases.push_back({.name = "tree_heads", .phase = phase, .shape = shape_of(kind, 2, 6, 128, 128), .lengths = {16, 4}, .tree = Tree::random});
+  for (auto [tree, name] : {std::pair{Tree::chain, "exact_chain"}, {Tree::random, "exact_tree"}, {Tree::star, "exact_star"}}) {
+    cases.push_back(whole_layer({.name = name, .phase = phase, .shape = shape_of(kind, 1, 2, 48, 64), .lengths = {7, 64, -3, 16, 1, 33}, .start = Start::elsewhere, .tree = tree, .strided = true, .exact = true}));
+  }
   cases.push_back(whole_layer({.name = "tree_bf16", .phase = phase, .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {16, 8, 5}, .tree = Tree::random, .activation = DType::bf16, .out = DType::bf16, .state = DType::bf16}));
 }
 

@@ -87,7 +87,7 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   gpu::QkvRowsCall rows = qkv_rows(call);
   const bool q_k_v_alone = !spec.wide_qk_norm && !spec.output_gate;  // are all that reads the product
   if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(product);
-  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, product, LoraPlace{call.layer, LoraSite::qkv}));
+  WW_RETURN_IF_ERROR(x.run_normed_beside(weights_.norms.in, product, LoraPlace{call.layer, LoraSite::qkv}));
   if (spec.wide_qk_norm) norm_all_heads(call);
   gpu::norm_rope_write_kv(rows, x.stream());
   if (call.last_mixer && call.batch.logits_rows.empty()) return {};

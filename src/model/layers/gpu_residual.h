@@ -68,6 +68,14 @@ class GpuResidual {
   // A product of the normed rows, in place of call.x. `place`: which product of the layers it is, where adapters may change
   // it: what they make of the rows then joins it.
   Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
+  // For a mixer that reads other rows, too: as run_normed() where none were brought, or else a product of [those | the normed
+  // rows].
+  Status run_normed_beside(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
+  // Until the next call: [tokens, 2 * hidden] of dtype(), whose left halves hold those rows, normed; null: none. The right
+  // halves are written here. Outlives the forward.
+  void bring_beside(void* rows) { beside_ = rows; }
+  // out = scale * the rows as they are now, with the partial sums that are outstanding.
+  void keep_rows_of_layer(void* out, int64_t out_stride, float scale);
   // Has the product leave partial sums, if it can. Valid until the next call.
   gpu::PartialSums leave_partials(gpu::GemmCall& call);
   // x += linear(input), through the branch's own norm where out_norm is not empty. `place` as above.
@@ -105,6 +113,7 @@ class GpuResidual {
   bool parallel_ = false;
   bool whole_rows_ = false;
   bool forked_ = false;
+  void* beside_ = nullptr;
 
   int64_t rows_ = 0;
   void* stream_ = nullptr;

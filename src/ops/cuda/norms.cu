@@ -64,6 +64,18 @@ __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsCall call) 
   if (call.out_f32 != nullptr) call.out_f32[i] = call.x[i];
 }
 
+// The next norm adds the same partial sums in the same order.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) keep_layer_kernel(KeepLayerCall call) {
+  const int64_t first = blockIdx.x * call.cols;
+  T* const out = static_cast<T*>(call.out) + blockIdx.x * call.out_stride;
+  for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) {
+    float value = call.x[first + i];
+    for (int split = 0; split < call.partials.splits; ++split) value += call.partials.data[split * call.partials.stride + first + i];
+    out[i] = from_f32<T>(call.scale * value);
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads) activate_kernel(ActivateCall call) {
   const int64_t i = element();
@@ -82,6 +94,13 @@ void copy_rows(const CopyRowsCall& call, Stream stream) {
   if (call.count == 0) return;
   with_type(call.out_dtype, [&]<typename T>(T*) {
     copy_rows_kernel<T><<<blocks_for(call.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+  });
+}
+
+void keep_layer(const KeepLayerCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  with_type(call.out_dtype, [&]<typename T>(T*) {
+    keep_layer_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
   });
 }
 

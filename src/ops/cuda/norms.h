@@ -45,6 +45,19 @@ struct CopyRowsCall {
 };
 void copy_rows(const CopyRowsCall& call, Stream stream);
 
+// out = scale * (x + the partial sums), which stay as they are: rows of a layer for a draft model.
+struct KeepLayerCall {
+  const float* x = nullptr;               // [rows, cols] dense
+  PartialSums partials = {};
+  int64_t rows = 0;
+  int64_t cols = 0;
+  float scale = 1;
+  void* out = nullptr;                    // [rows, cols] of out_dtype
+  DType out_dtype = DType::bf16;
+  int64_t out_stride = 0;                 // of a row, in elements
+};
+void keep_layer(const KeepLayerCall& call, Stream stream);
+
 // x = act(x) in place, of `dtype`.
 struct ActivateCall {
   GluActivation activation = GluActivation::gelu_tanh;
