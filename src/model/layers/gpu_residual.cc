@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "device/cuda/cuda_check.h"
 #include "ops/cuda/norms.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
@@ -129,22 +128,6 @@ Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::
     call.x = h_;
   }
   return run_adapted(call, place);
-}
-
-Status GpuResidual::run_normed_beside(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place) {
-  if (beside_ == nullptr) return run_normed(norm, call, place);
-  normed(norm, {});
-  const size_t row_bytes = hidden_size_ * dtype_info(dtype_).block_bytes;
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpy2DAsync(static_cast<std::byte*>(beside_) + row_bytes, 2 * row_bytes, h_, row_bytes, row_bytes,
-                                            rows_, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream_)),
-                          "rows beside embeddings");
-  call.x = beside_;
-  return run_adapted(call, place);
-}
-
-void GpuResidual::keep_rows_of_layer(void* out, int64_t out_stride, float scale) {
-  gpu::keep_layer({.x = x_[current_], .partials = pending_, .rows = rows_, .cols = hidden_size_, .scale = scale, .out = out,
-                   .out_dtype = dtype_, .out_stride = out_stride}, stream_);
 }
 
 gpu::PartialSums GpuResidual::leave_partials(gpu::GemmCall& call) {
