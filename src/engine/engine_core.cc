@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 #include <new>
 #include <utility>
 
@@ -24,6 +23,7 @@ EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> 
     device_step = std::make_unique<DeviceStep>(options_.batch_cache);
   }
   if (options_.adaptive) lengths_.emplace(*options_.adaptive);
+  if (options_.proposes_forced) forced_.emplace();
   update_stats();
   thread_ = std::thread([this] { loop(); });
 }
@@ -59,6 +59,7 @@ void EngineCore::run_step() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   const auto begun = SteadyClock::now();
   if (lengths_) scheduler_->set_proposing(anyone_guesses());
+  if (options_.proposer == nullptr && forced_) scheduler_->set_proposing(pays_to_jump());
   const Step& step = scheduler_->schedule();
   DeviceStep* launched = step.empty() ? nullptr : prepare(step);
   if (launched != nullptr) {
@@ -125,8 +126,10 @@ void EngineCore::reset(const Status& why) {
   for (; !taken_.audits.empty(); taken_.audits.pop_back()) taken_.audits.back().set_value(why);
   scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
   if (options_.proposer != nullptr) options_.proposer->forget_all();
+  if (forced_) forced_->forget_all();
   taken_ = {};
   requests_.clear();
+  live_grammars_ = 0;
   ids_by_rid_.clear();
   update_stats();
 }
@@ -185,6 +188,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   ++requests_total_;
   auto& owner = requests_[request.id];
   owner = std::move(arrived);
+  live_grammars_ += request.request.sampling.grammar != nullptr;
   ids_by_rid_[request.request.rid] = request.id;
   if (lengths_) request.draft_length = lengths_->begin(static_cast<int>(requests_.size()));
 
@@ -211,7 +215,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
     reason.error = std::move(added);
     ++aborted_total_;
     answer(request, std::move(reason));
-    requests_.erase(request.id);
+    forget(request.id);
   }
 }
 
@@ -439,9 +443,15 @@ void EngineCore::fail_steps(const Status& status) {
 void EngineCore::drop_released() {
   for (void* user : scheduler_->take_released()) {
     const RequestId id = static_cast<LiveRequest*>(user)->id;
-    if (options_.proposer != nullptr) options_.proposer->forget(id);
-    requests_.erase(id);
+    forget(id);
   }
+}
+
+void EngineCore::forget(RequestId id) {
+  if (options_.proposer != nullptr) options_.proposer->forget(id);
+  if (forced_) forced_->forget(id);
+  live_grammars_ -= requests_.at(id)->request.sampling.grammar != nullptr;
+  requests_.erase(id);
 }
 
 }  // namespace warpweave

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <future>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "engine/device_runner.h"
+#include "engine/forced_proposer.h"
 #include "engine/live_request.h"
 #include "engine/step_trace.h"
 #include "engine/token_rate.h"
@@ -43,7 +43,7 @@ struct EngineCoreOptions {
   std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
   bool drafts = false;                   // the device guesses, in the room that the proposer keeps
   std::optional<AdaptiveOptions> adaptive;  // of those guesses' lengths; unset: as many as there is room for
-  int max_step_proposals = std::numeric_limits<int>::max();  // of all requests in a step
+  bool proposes_forced = false;          // what grammars force; without a proposer only in steps where that pays
   Pooler pooler;                         // of requests for pooled states
 };
 
@@ -88,6 +88,8 @@ class EngineCore : public Engine {
   DeviceStep* prepare(const Step& step);
   void propose(const Step& step, DeviceStep& device_step);
   bool anyone_guesses() const;
+  bool pays_to_jump();
+  ProposalCall proposal_call(const LiveRequest& request, int max_tokens) const;
   void plan_lengths(const Step& step);
   void learn_lengths(const DeviceStep& device_step);
   void mark_pairs(const Step& step, DeviceStep& device_step);
@@ -112,6 +114,7 @@ class EngineCore : public Engine {
   void fail_steps(const Status& status);
   void end_request(LiveRequest& request, Status why);
   void drop_released();
+  void forget(RequestId id);
   void update_stats();
   void log_progress();
   double seconds_since_start() const;
@@ -149,6 +152,8 @@ class EngineCore : public Engine {
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
   std::vector<int> second_texts_; // of a step's rows
+  std::optional<ForcedProposer> forced_;
+  int live_grammars_ = 0;         // requests that have one
   std::optional<AdaptiveLength> lengths_;
   std::vector<LengthState*> planned_;  // of a step's requests that may guess
   uint64_t generated_tokens_ = 0;

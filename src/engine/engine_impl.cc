@@ -250,17 +250,19 @@ Result<PoolingConfig> resolve_pooling(const ServerArgs& args, const ModelBundle&
 }
 
 // A test's, or what --speculative-algorithm asks for.
-void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, EngineCoreOptions& core) {
+void set_proposer(const EngineOptions& options, ServePlan& plan, EngineCoreOptions& core) {
   if (options.proposer != nullptr) {
     core.proposer = options.proposer;
     plan.scheduler.max_proposals = options.max_proposals;
+    plan.scheduler.max_step_proposals = INT32_MAX;
+    plan.jump_forward = false;
     return;
   }
   core.owned_proposer = make_proposer(options.args, plan);
   core.drafts = plan.draft.has_value();
   if (options.args.speculative_adaptive) core.adaptive = {.max_length = plan.draft->options.num_steps};
   core.proposer = core.owned_proposer.get();
-  core.max_step_proposals = max_step_proposals(gpu);
+  core.proposes_forced = plan.jump_forward || plan.attention.speculation.algorithm == "NGRAM";
 }
 
 void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool gpu, EngineCoreOptions& core) {
@@ -310,7 +312,7 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   EngineCoreOptions core;
   WW_ASSIGN_OR_RETURN(const PoolingConfig pooling, resolve_pooling(args, bundle));
   WW_ASSIGN_OR_RETURN(core.pooler, Pooler::create(bundle.config, pooling, *bundle.weights));
-  set_proposer(options, gpu.has_value(), plan, core);
+  set_proposer(options, plan, core);
   core.scheduler = plan.scheduler;
   core.info = describe(options, bundle, plan.attention, plan.dtype);
   ServedModel served;

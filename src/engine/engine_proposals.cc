@@ -2,32 +2,56 @@
 #include <algorithm>
 
 #include "engine/engine_core.h"
+#include "engine/speculation.h"
 
 namespace warpweave {
 
 void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   device_step.proposals.clear();
   device_step.sampled_begin.clear();
-  if (options_.proposer == nullptr) return;
+  if (options_.proposer == nullptr && !forced_) return;
   bool any = false;
   if (lengths_) plan_lengths(step);
-  const int share = options_.max_step_proposals / std::max(static_cast<int>(step.rows.size()), 1);
+  int left = options_.scheduler.max_step_proposals;
+  const int share = options_.proposer != nullptr ? left / std::max(static_cast<int>(step.rows.size()), 1) : left;
   for (const StepRow& row : step.rows) {
     Proposal& proposal = device_step.proposals.emplace_back();
     const auto& request = *static_cast<LiveRequest*>(row.user);
     // A request that wants each token's state gets them one by one.
-    int max_tokens = request.request.states == StateWish::none ? std::min(row.max_proposals, share) : 0;
+    int max_tokens = request.request.states == StateWish::none ? std::min({row.max_proposals, share, left}) : 0;
     if (lengths_) max_tokens = std::min(max_tokens, request.draft_length.length);
     if (max_tokens == 0) continue;
-    options_.proposer->propose({.input_ids = request.request.input_ids,
-                                .output_ids = request.output_ids,
-                                .max_tokens = max_tokens,
-                                .request = request.id,
-                                .cache_salt = request.request.cache_salt,
-                                .grammar = request.request.sampling.grammar}, proposal);
+    const ProposalCall call = proposal_call(request, max_tokens);
+    if (forced_) forced_->propose(call, proposal);
+    if (proposal.size() == 0 && options_.proposer != nullptr) options_.proposer->propose(call, proposal);
+    left -= proposal.size();
     any |= proposal.size() > 0;
   }
   if (!any) device_step.proposals.clear();
+}
+
+ProposalCall EngineCore::proposal_call(const LiveRequest& request, int max_tokens) const {
+  return {.input_ids = request.request.input_ids,
+          .output_ids = request.output_ids,
+          .max_tokens = max_tokens,
+          .request = request.id,
+          .cache_salt = request.request.cache_salt,
+          .grammar = request.request.sampling.grammar};
+}
+
+// Whether the next step, with what grammars force in it, would write as many tokens as two without. Such a step waits
+// for the one in flight, which most likely writes the first of the forced tokens.
+bool EngineCore::pays_to_jump() {
+  if (live_grammars_ == 0) return false;
+  const int in_flight = running_ != nullptr ? 1 : 0;
+  int rows = 0, gained = 0;
+  for (const auto& [id, request] : requests_) {
+    if (request->answered || request->output_ids.empty()) continue;
+    ++rows;
+    if (request->request.states != StateWish::none) continue;
+    gained += std::max(forced_->count(proposal_call(*request, kMaxForcedProposals + in_flight)) - in_flight, 0);
+  }
+  return gained > 0 && std::min(gained, options_.scheduler.max_step_proposals) >= rows;
 }
 
 bool EngineCore::anyone_guesses() const {

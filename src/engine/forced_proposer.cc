@@ -5,53 +5,55 @@
 namespace warpweave {
 namespace {
 
-constexpr size_t kBytesPerToken = 16;  // of forced text that is looked at: names seldom have longer tokens
+constexpr size_t kMaxForcedTokens = 64;   // that are looked at; a step has room for fewer
+constexpr size_t kMaxForcedBytes = 1024;
+constexpr int kMaxWrongGuesses = 8;
 
 }  // namespace
 
 void ForcedProposer::propose(const ProposalCall& call, Proposal& out) {
-  if (call.grammar != nullptr) propose_forced(call, out);
-  if (out.size() == 0) otherwise_->propose(call, out);
+  const int tokens = count(call);
+  if (tokens == 0) return;
+  Followed& followed = followed_.at(call.request);
+  out.tokens.assign(followed.forced.begin(), followed.forced.begin() + tokens);
+  followed.proposed_at = followed.tokens;
+  followed.first_proposed = out.tokens[0];
 }
 
-void ForcedProposer::forget(uint64_t request) {
-  followed_.erase(request);
-  otherwise_->forget(request);
+int ForcedProposer::count(const ProposalCall& call) {
+  if (call.grammar == nullptr) return 0;
+  return std::min(call.max_tokens, static_cast<int>(follow(call).forced.size()));
 }
 
-void ForcedProposer::forget_all() {
-  followed_.clear();
-  otherwise_->forget_all();
+ForcedProposer::Followed& ForcedProposer::follow(const ProposalCall& call) {
+  const auto [at, is_new] = followed_.try_emplace(call.request, call.grammar);
+  Followed& followed = at->second;
+  if (followed.lost || (!is_new && followed.tokens == call.output_ids.size())) return followed;
+  read_output(call, followed);
+  followed.forced.clear();
+  if (!followed.lost) split_forced(call, followed);
+  return followed;
 }
 
-void ForcedProposer::propose_forced(const ProposalCall& call, Proposal& out) {
-  Followed& followed = followed_.try_emplace(call.request, call.grammar).first->second;
+void ForcedProposer::read_output(const ProposalCall& call, Followed& followed) {
   for (; followed.tokens < call.output_ids.size() && !followed.lost; ++followed.tokens) {
-    followed.lost = !followed.matcher.accept_token(call.output_ids[followed.tokens]);
-  }
-  if (followed.lost) return;
-  const std::string forced = followed.matcher.jump_forward(kBytesPerToken * static_cast<size_t>(call.max_tokens));
-  if (forced.empty()) return;
-  if (learned_from_ == nullptr || &learned_from_->vocabulary() != &call.grammar->vocabulary()) {
-    learned_from_ = call.grammar;
-    learn_tokens(call.grammar->vocabulary());
-  }
-  std::string_view left = forced;
-  const auto longest = static_cast<size_t>(call.grammar->vocabulary().longest_token_bytes());
-  while (!left.empty() && out.size() < call.max_tokens) {
-    size_t bytes = std::min(left.size(), longest);
-    auto found = ids_.find(left.substr(0, bytes));
-    while (found == ids_.end() && bytes > 1) found = ids_.find(left.substr(0, --bytes));
-    if (found == ids_.end()) return;
-    out.tokens.push_back(found->second);
-    left.remove_prefix(bytes);
+    const int32_t token = call.output_ids[followed.tokens];
+    if (followed.first_proposed >= 0 && followed.tokens == followed.proposed_at) {
+      followed.wrong_guesses = token == followed.first_proposed ? 0 : followed.wrong_guesses + 1;
+      followed.first_proposed = -1;
+    }
+    followed.lost = followed.wrong_guesses == kMaxWrongGuesses || !followed.matcher.accept_token(token);
   }
 }
 
-void ForcedProposer::learn_tokens(const grammar::Vocabulary& vocabulary) {
-  ids_.clear();
-  for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
-    if (!vocabulary.token(id).empty()) ids_.try_emplace(vocabulary.token(id), id);
+void ForcedProposer::split_forced(const ProposalCall& call, Followed& followed) {
+  const grammar::Vocabulary& vocabulary = call.grammar->vocabulary();
+  const std::string forced = followed.matcher.jump_forward(kMaxForcedBytes);
+  for (std::string_view left = forced; !left.empty() && followed.forced.size() < kMaxForcedTokens;) {
+    const int32_t id = vocabulary.longest_beginning(left);
+    if (id < 0) return;
+    followed.forced.push_back(id);
+    left.remove_prefix(vocabulary.token(id).size());
   }
 }
 

@@ -7,11 +7,6 @@
 namespace warpweave {
 namespace {
 
-// Proposes one token that no vocabulary has.
-struct Guess : Proposer {
-  void propose(const ProposalCall&, Proposal& out) override { out.tokens = {-7}; }
-};
-
 std::string text_of(const grammar::Vocabulary& vocabulary, std::span<const int32_t> ids) {
   std::string text;
   for (const int32_t id : ids) text += vocabulary.token(id);
@@ -22,12 +17,15 @@ struct Asked {
   std::shared_ptr<const grammar::CompiledGrammar> grammar =
       grammar::testing::compile(grammar::testing::compact_schema(R"({"type":"object","properties":{"abc":{"type":"integer"},"name":{"const":"hello world"}},
       "required":["abc","name"],"additionalProperties":false})"));
-  ForcedProposer proposer{std::make_unique<Guess>()};
+  ForcedProposer proposer;
   std::vector<int32_t> output;
 
   std::vector<int32_t> propose(int max_tokens) {
+    const ProposalCall call = {.input_ids = {}, .output_ids = output, .max_tokens = max_tokens, .request = 1, .grammar = grammar};
     Proposal out;
-    proposer.propose({.input_ids = {}, .output_ids = output, .max_tokens = max_tokens, .request = 1, .grammar = grammar}, out);
+    const int count = proposer.count(call);
+    proposer.propose(call, out);
+    EXPECT_EQ(out.size(), count);
     return out.tokens;
   }
   std::string propose_text(int max_tokens) { return text_of(grammar->vocabulary(), propose(max_tokens)); }
@@ -45,12 +43,12 @@ TEST(ForcedProposer, ProposesWhatTheGrammarForcesInLongTokens) {
   EXPECT_EQ(asked.propose_text(8), R"(bc":)");
 }
 
-TEST(ForcedProposer, LeavesChoicesToTheOtherProposer) {
+TEST(ForcedProposer, ProposesNothingWhereThereIsAChoice) {
   Asked asked;
   asked.write(R"({"abc":)");
-  EXPECT_EQ(asked.propose(8), std::vector<int32_t>{-7});
+  EXPECT_TRUE(asked.propose(8).empty());
   asked.write("1");
-  EXPECT_EQ(asked.propose(8), std::vector<int32_t>{-7});  // another digit, or a comma
+  EXPECT_TRUE(asked.propose(8).empty());  // another digit, or a comma
   asked.write(",");
   EXPECT_EQ(asked.propose_text(64), R"("name":"hello world"})");
 }
@@ -58,12 +56,23 @@ TEST(ForcedProposer, LeavesChoicesToTheOtherProposer) {
 TEST(ForcedProposer, ForgetsRequestsAndWhatIsNoText) {
   Asked asked;
   asked.write("nonsense");
-  EXPECT_EQ(asked.propose(8), std::vector<int32_t>{-7});
+  EXPECT_TRUE(asked.propose(8).empty());
   asked.proposer.forget(1);
   asked.output.clear();
   EXPECT_EQ(asked.propose_text(8), R"({"abc":)");
   asked.grammar = nullptr;
-  EXPECT_EQ(asked.propose(8), std::vector<int32_t>{-7});
+  EXPECT_TRUE(asked.propose(8).empty());
+}
+
+// A model that writes the same bytes in other tokens is asked eight times.
+TEST(ForcedProposer, LeavesARequestAloneWhoseTokensItDoesNotGuess) {
+  Asked asked;
+  asked.grammar = grammar::testing::compile({grammar::GrammarSpec::Kind::regex, ":{20}", {}});
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(asked.propose_text(2), "::::");
+    asked.write(":");  // not the token "::"
+  }
+  EXPECT_TRUE(asked.propose(8).empty());
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ Status GpuRunner::reserve() {
   if (options_.graph_batch_sizes.empty()) return {};
   GraphLimits limits;
   limits.max_batch_size = limits.max_tokens = options_.graph_batch_sizes.back();
-  if (options_.max_proposals > 0) limits.max_tokens = std::max(limits.max_tokens, kMostGraphRows);
+  if (options_.max_proposals > 0 && options_.capture_proposals) limits.max_tokens = std::max(limits.max_tokens, kMostGraphRows);
   limits.max_pages_per_request = options_.max_pages_per_request;
   return parts_.attention->init_cuda_graph_state(limits);
 }
@@ -244,7 +244,8 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
 // The smallest graph that holds the step: of decode, or of proposals that are as many for every request.
 GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const ForwardBatch& batch = step.builder.batch();
-  const bool verifies = batch.mode == ForwardMode::target_verify && parts_.attention->captures_verification();
+  const bool verifies = batch.mode == ForwardMode::target_verify && options_.capture_proposals &&
+                        parts_.attention->captures_verification();
   if ((batch.mode != ForwardMode::decode && !verifies) || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
       batch.num_tokens != batch.num_reqs * batch.max_q_len) {
     return {};

@@ -30,7 +30,7 @@ int max_step_tokens(const SchedulerConfig& scheduler) {
   const int prefill = scheduler.chunked_prefill_size < 0
                           ? std::max(scheduler.max_prefill_tokens, scheduler.context_len)
                           : std::max(scheduler.max_prefill_tokens, scheduler.chunked_prefill_size);
-  return prefill + scheduler.max_running_requests * (1 + scheduler.max_proposals);
+  return prefill + scheduler.max_running_requests + static_cast<int>(Scheduler::max_step_proposals(scheduler));
 }
 
 Result<double> pool_bytes(const ServerArgs& args) {
@@ -51,7 +51,7 @@ void lower_requests(GpuRunnerOptions& options, int max_requests) {
 
 GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& parts) {
   return {.max_requests = options.max_requests, .max_tokens = options.max_tokens,
-          .max_step_proposals = max_step_proposals(/*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
+          .max_step_proposals = max_step_proposals(/*forced=*/false, /*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
           .context_len = options.context_len, .stream = parts.stream.get(), .team = parts.team.get()};
 }
 
@@ -80,6 +80,7 @@ GpuRunnerOptions runner_options(const DeviceSetup& setup) {
   options.max_tokens = max_step_tokens(setup.scheduler);
   options.context_len = plan.context_len;
   options.max_proposals = setup.scheduler.max_proposals;
+  options.capture_proposals = !plan.jump_forward;
   if (setup.options.args.wants_lora()) options.max_adapters = setup.scheduler.max_adapters;
   options.acceptance_dice = setup.options.args.acceptance_dice;
   if (!plan.attention.deterministic) {

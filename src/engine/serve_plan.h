@@ -41,6 +41,7 @@ struct ServePlan {
   mods::Modifiers modifiers;              // of flex_attention
   CacheLayout cache_layout;
   std::optional<DraftPlan> draft;         // the draft model of speculative decoding
+  bool jump_forward = false;              // without speculation: forced text is proposed
   SchedulerConfig scheduler;              // all but num_pages, which waits for the memory
   std::vector<int> graph_batch_sizes;     // where decode is captured
 };

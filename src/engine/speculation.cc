@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "engine/forced_proposer.h"
 #include "linear/linear_attn.h"
 #include "spec/ngram_proposer.h"
 
@@ -16,6 +15,7 @@ constexpr int kNgramMaxContext = 12;
 // A small step is bound by reading weights; from about so many rows on it is bound by computing.
 constexpr int kMaxStepProposalsCpu = 64;
 constexpr int kMaxStepProposalsGpu = 1024;
+constexpr int kMaxStepForced = 64;
 
 Status check_ngram_flags_unset(const ServerArgs& args) {
   struct Given {
@@ -137,13 +137,24 @@ int max_proposals(const Speculation& speculation) {
   return speculation.algorithm.empty() ? 0 : speculation.num_draft_tokens - 1;
 }
 
-int max_step_proposals(bool gpu) { return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu; }
+int max_step_proposals(bool forced, bool gpu) {
+  if (forced) return kMaxStepForced;
+  return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu;
+}
+
+bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention) {
+  if (args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic) return false;
+  if (model.encoder || model.linear || model.head != ModelHead::vocabulary || args.is_embedding) return false;
+  const Caps* verifying = attention.prefill_caps;
+  if (verifying == nullptr || verifying->spec == SpecSupport::none) return false;
+  return attention.page_size == 1 || verifying->spec_paged != SpecSupport::none;
+}
 
 std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const ServePlan& plan) {
   if (plan.draft) return std::make_unique<DraftRoom>(plan.draft->options);
   const Speculation& speculation = plan.attention.speculation;
   if (speculation.algorithm != "NGRAM") return nullptr;
-  return std::make_unique<ForcedProposer>(std::make_unique<NgramProposer>(ngram_options(args, speculation.topk)));
+  return std::make_unique<NgramProposer>(ngram_options(args, speculation.topk));
 }
 
 }  // namespace warpweave

@@ -20,10 +20,17 @@ Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation
 // Tokens proposed at once to follow a request's last; 0 without speculation.
 int max_proposals(const Speculation& speculation);
 
-// Of all requests in a step together: with more, a step takes longer than the guesses save.
-int max_step_proposals(bool gpu);
+// Of all requests in a step together: with more, a step takes longer than the guesses save. `forced`: without speculation.
+int max_step_proposals(bool forced, bool gpu);
 
-// What guesses on the host, or keeps room for the device's guesses; null without speculation.
+// Without speculation: whether what a grammar forces is proposed all the same (jump-forward), at most so many tokens of a
+// request at once. Not with recurrent layers, whose states would take memory for it, nor where answers must not depend on
+// how steps are cut (--enable-deterministic-inference).
+inline constexpr int kMaxForcedProposals = 15;
+bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention);
+
+// What guesses on the host, or keeps room for the device's guesses; null without speculation. Of what a grammar forces,
+// see ForcedProposer.
 std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const ServePlan& plan);
 
 }  // namespace warpweave

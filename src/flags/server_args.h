@@ -34,6 +34,7 @@ struct ServerArgs {
   std::string reasoning_parser = "none";
   std::string grammar_backend = "auto";      // none, or who else would compile grammars
   bool constrained_json_disable_any_whitespace = false;
+  bool disable_jump_forward = false;
   bool is_embedding = false;
   std::string pooling = "auto";              // last, mean, cls; auto: by the model's files
 

@@ -70,10 +70,12 @@ Vocabulary::Vocabulary(std::vector<std::string> tokens, std::vector<int32_t> end
   for (const int32_t id : end_ids_) tokens_[id].clear();
   plain_.assign(kAllPlain, MaskWords(mask_words(tokens_.size()), 0));
   std::vector<int> slice_of(tokens_.size(), -1);
+  ids_.reserve(tokens_.size());
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const std::string& text = tokens_[i];
     if (text.empty() || text.size() >= kMaxTokenBytes) continue;
     longest_bytes_ = std::max(longest_bytes_, static_cast<int>(text.size()));
+    if (text.size() <= kMaxSplitBytes) ids_.try_emplace(text, static_cast<int32_t>(i));
     const PlainPrefix plain = plain_prefix(text);
     longest_plain_ = std::max(longest_plain_, plain.chars);
     const bool wholly = plain.bytes == text.size();
@@ -82,6 +84,13 @@ Vocabulary::Vocabulary(std::vector<std::string> tokens, std::vector<int32_t> end
   }
   fill_slices(slice_of);
   fill_behind_plain();
+}
+
+int32_t Vocabulary::longest_beginning(std::string_view text) const {
+  for (size_t bytes = std::min(text.size(), kMaxSplitBytes); bytes > 0; --bytes) {
+    if (const auto found = ids_.find(text.substr(0, bytes)); found != ids_.end()) return found->second;
+  }
+  return -1;
 }
 
 void Vocabulary::add_plain(int32_t id, int chars) {
@@ -132,7 +141,8 @@ bool Vocabulary::is_end(int32_t id) const { return std::find(end_ids_.begin(), e
 
 size_t Vocabulary::memory_bytes() const {
   size_t sets = plain_.size();
-  size_t bytes = tokens_.size() * sizeof(std::string) + behind_plain_.memory_bytes();
+  constexpr size_t kMapEntryBytes = sizeof(std::pair<std::string_view, int32_t>) + 3 * sizeof(void*);
+  size_t bytes = tokens_.size() * sizeof(std::string) + ids_.size() * kMapEntryBytes + behind_plain_.memory_bytes();
   for (const TokenSlice& slice : slices_) {
     bytes += slice.trie.memory_bytes();
     sets += slice.up_to.size();

@@ -14,6 +14,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,11 +44,16 @@ class Vocabulary {
   // `tokens[id]`: the bytes of each token; empty ones (special tokens, unknown ids) are never
   // allowed by a mask, except `end_ids` where the text may end.
   Vocabulary(std::vector<std::string> tokens, std::vector<int32_t> end_ids);
+  Vocabulary(const Vocabulary&) = delete;  // ids_ refers to the texts
+  Vocabulary& operator=(const Vocabulary&) = delete;
 
   size_t size() const { return tokens_.size(); }
   const std::string& token(int32_t id) const { return tokens_[id]; }
   std::span<const int32_t> end_ids() const { return end_ids_; }
   bool is_end(int32_t id) const;
+  // The longest token that `text` begins with, of those of at most kMaxSplitBytes; or -1.
+  static constexpr size_t kMaxSplitBytes = 32;
+  int32_t longest_beginning(std::string_view text) const;
 
   // Every token is in one of them; those that are not wholly plain in the last, and only they, but
   // for plain ones of more than kMaxPlainRun characters.
@@ -77,6 +84,7 @@ class Vocabulary {
 
   std::vector<std::string> tokens_;
   std::vector<int32_t> end_ids_;
+  std::unordered_map<std::string_view, int32_t> ids_;  // of texts of at most kMaxSplitBytes; of equal ones the first
   std::vector<TokenSlice> slices_;
   std::vector<MaskWords> plain_;  // [n - 1]
   std::vector<std::pair<int, int32_t>> long_plain_;

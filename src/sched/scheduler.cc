@@ -221,7 +221,7 @@ int Scheduler::max_tokens_per_step() const {
   const int prefill = config_.chunked_prefill_size > 0
                           ? config_.chunked_prefill_size
                           : std::max(config_.max_prefill_tokens, config_.context_len);
-  return prefill + config_.max_running_requests * (1 + config_.max_proposals);
+  return prefill + config_.max_running_requests + static_cast<int>(max_step_proposals(config_));
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -116,6 +116,7 @@ struct SchedulerConfig {
   bool log_page_events = false;    // fill Step::page_events
   std::vector<CacheGroupRule> cache_groups = {CacheGroupRule{}};  // 1 to kMaxCacheGroups
   int max_proposals = 0;           // tokens proposed to follow a decode row's own, at most; 0: none
+  int max_step_proposals = INT32_MAX;  // of all rows of a step; the caller keeps to it
   int state_slots = 0;             // of requests, max_running_requests or more, and of checkpoints; 0: no states
   int state_request_slots = 0;     // how many of them checkpoints may not take
   int state_interval = 256;        // tokens from checkpoint to checkpoint
@@ -265,6 +266,10 @@ class Scheduler {
   SchedulerStats stats() const;
   const PagePool& pool() const { return pool_; }
   const RadixTree& tree() const { return tree_; }
+  // At most so many tokens are proposed to the rows of a step.
+  static int64_t max_step_proposals(const SchedulerConfig& config) {
+    return std::min<int64_t>(int64_t{config.max_running_requests} * config.max_proposals, config.max_step_proposals);
+  }
   // With max_proposals: whether rows of the steps to come have room for proposals. While they have none, requests need not
   // wait for their tokens, and steps overlap as without proposals. True at first.
   void set_proposing(bool on) { proposing_ = on; }

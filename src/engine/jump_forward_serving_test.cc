@@ -1,0 +1,115 @@
+// What a grammar forces is written several tokens a step without any speculation: the same text, in fewer steps, and
+// only where that pays.
+#include <gtest/gtest.h>
+
+#include "engine/testing/asking.h"
+#include "engine/testing/serving_device.h"
+#include "grammar/testing/grammar_texts.h"
+
+namespace warpweave {
+namespace {
+
+using Grammar = std::shared_ptr<const grammar::CompiledGrammar>;
+
+// The tiny models' 96 ids: an end, and the printable bytes, so that a text has one way to be written.
+Grammar regex(const std::string& pattern) {
+  std::vector<std::string> tokens = {""};
+  for (char c = ' '; c <= '~'; ++c) tokens.emplace_back(1, c);
+  static const auto vocabulary = std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{0});
+  return grammar::testing::compile({grammar::GrammarSpec::Kind::regex, pattern, {}}, {}, vocabulary);
+}
+
+std::string text_of(const Ids& ids) {
+  std::string text;
+  for (const int32_t id : ids) text += static_cast<char>(' ' + id - 1);
+  return text;
+}
+
+class JumpForward : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  ServedModel serve(bool jump, int max_total_tokens = 4096) {
+    ServerArgs args;
+    serve_on_test_device(args);
+    args.model_path = "tests/golden/families/" + family_;
+    args.skip_tokenizer_init = true;
+    args.page_size = 4;
+    args.disable_overlap_schedule = !GetParam();
+    args.disable_jump_forward = !jump;
+    args.max_total_tokens = max_total_tokens;
+    args.schedule_conservativeness = max_total_tokens < 4096 ? 0.05 : 1.0;
+    auto served = create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {}});
+    EXPECT_TRUE(served.ok()) << served.status().message();
+    return std::move(served).value();
+  }
+
+  static GenerateRequest request(int number, const Grammar& grammar, int new_tokens = 48) {
+    GenerateRequest one = greedy_request(std::to_string(number), some_ids(9 + 5 * number, number), new_tokens);
+    one.sampling.temperature = number % 2;
+    one.sampling.seed = 99 + number;
+    one.sampling.grammar = grammar;
+    one.return_logprob = number == 2;
+    return one;
+  }
+
+  std::string family_ = "llama";
+};
+
+constexpr const char* kMostlyForced = "[ab](the quick brown fox jumps)[ab](over the lazy dog)[a-z]*";
+
+TEST_P(JumpForward, WritesForcedTextInFewSteps) {
+  auto plain = serve(false), jumping = serve(true);
+  const std::vector<GenerateRequest> alone = {request(1, regex(kMostlyForced))};
+  const auto expected = ask(plain, alone), got = ask(jumping, alone);
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(text_of(got[0].ids).substr(1, 25), "the quick brown fox jumps");
+  for (const ServedModel* served : {&plain, &jumping}) {
+    EXPECT_TRUE(served->engine->audit().ok()) << served->engine->audit().message();  // and the last step is counted
+  }
+  EXPECT_EQ(plain.engine->stats().decode_steps.steps, 47u);
+  // 2 + 2 steps over 25 and 17 forced tokens, one at most before each, and 4 tokens of choice behind them.
+  EXPECT_LE(jumping.engine->stats().decode_steps.steps, 14u);
+  EXPECT_EQ(jumping.engine->stats().generation_tokens_total, 48u);
+  EXPECT_FALSE(jumping.engine->stats().speculation);
+}
+
+TEST_P(JumpForward, SaysTheSameInABatchAndWithTooSmallAPool) {
+  for (const char* family : {"llama", "gemma3", "qwen3-moe"}) {
+    SCOPED_TRACE(family);
+    family_ = family;
+    std::vector<GenerateRequest> asked;
+    for (int i = 0; i < 8; ++i) asked.push_back(request(i, i % 4 == 3 ? nullptr : regex(kMostlyForced), 30 + i));
+    auto plain = serve(false);
+    const auto expected = ask(plain, asked);
+    for (const int max_total_tokens : {4096, 160}) {
+      auto jumping = serve(true, max_total_tokens);
+      for (int turn = 0; turn < 2; ++turn) {
+        const auto got = ask(jumping, asked);
+        EXPECT_EQ(got, expected);
+        ASSERT_EQ(got[2].logprobs.size(), expected[2].logprobs.size());
+        for (size_t k = 0; k < got[2].logprobs.size(); ++k) EXPECT_NEAR(got[2].logprobs[k], expected[2].logprobs[k], 1e-4);
+      }
+      EXPECT_TRUE(jumping.engine->audit().ok()) << jumping.engine->audit().message();
+      EXPECT_GT(jumping.engine->stats().decode_steps.tokens, jumping.engine->stats().decode_steps.requests);
+    }
+  }
+}
+
+TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
+  auto served = serve(true);
+  std::vector<GenerateRequest> asked;
+  for (int i = 0; i < 8; ++i) asked.push_back(request(i, i == 0 ? regex("([ab](xyz))*") : nullptr));
+  ask(served, asked);
+  EXPECT_TRUE(served.engine->audit().ok());
+  const EngineStats stats = served.engine->stats();
+  // While all eight run, 3 forced tokens are fewer than the rows of a step.
+  EXPECT_EQ(stats.decode_steps.tokens, stats.decode_steps.requests);
+}
+
+INSTANTIATE_TEST_SUITE_P(Overlap, JumpForward, testing::Bool());
+
+}  // namespace
+}  // namespace warpweave
