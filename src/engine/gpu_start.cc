@@ -58,7 +58,7 @@ GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& pa
 // Of one step with proposals, padding included.
 int max_verify_rows(const GpuRunnerOptions& options) {
   if (options.max_proposals == 0) return 0;
-  const int rows = options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*gpu=*/true));
+  const int rows = options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*forced=*/false, /*gpu=*/true));
   return options.graph_batch_sizes.empty() ? rows : std::max(rows, std::min(kMostGraphRows, options.max_tokens));
 }
 
