@@ -35,6 +35,7 @@ MODERN = dict(**SHAPE, num_hidden_layers=4, local_attention=8, max_position_embe
 ENCODERS = {
     "bert": dict(**SHAPE, num_hidden_layers=2, max_position_embeddings=48, pad_token_id=2),
     "roberta": dict(**SHAPE, num_hidden_layers=2, max_position_embeddings=48, type_vocab_size=1, pad_token_id=1),
+    "xlm-roberta": dict(**SHAPE, num_hidden_layers=2, max_position_embeddings=48, type_vocab_size=1, pad_token_id=1),
     "modernbert": MODERN,
 }
 
@@ -51,6 +52,8 @@ MODELS = {
     "modernbert-cls": ("modernbert", 0, "cls", True, "float32"),
     "modernbert-score": ("modernbert", 1, None, False, "float32"),
     "modernbert-labels": ("modernbert", 3, None, False, "bfloat16"),
+    "xlm-roberta-mean": ("xlm-roberta", 0, "mean", True, "float32"),
+    "xlm-roberta-score": ("xlm-roberta", 1, None, False, "float32"),
 }
 
 
@@ -97,6 +100,23 @@ def write_tokenizer(folder):
     tokenizer.train_from_iterator([*TEXTS, *(text for pair in PAIRS for text in pair)], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=[("[CLS]", 0), ("[SEP]", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+def write_unigram(folder):
+    """XLM-RoBERTa's: SentencePiece's Unigram with its four special tokens first."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=VOCAB, show_progress=False, unk_token="<unk>",
+                                      special_tokens=["<s>", "<pad>", "</s>", "<unk>"])
+    tokenizer.train_from_iterator([*TEXTS, *(text for pair in PAIRS for text in pair)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     tokenizer.save(str(folder / "tokenizer.json"))
     return tokenizer
 
@@ -157,6 +177,8 @@ def make(name, seed):
 
     if model_type in ("bert", "modernbert"):
         golden["texts"] = text_cases(write_tokenizer(folder), result_of)
+    if model_type == "xlm-roberta":
+        golden["texts"] = text_cases(write_unigram(folder), result_of)
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
 
 

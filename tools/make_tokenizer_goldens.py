@@ -231,9 +231,77 @@ def families():
                 split(r"[[:alpha:]_]+|\b", behavior),
                 split(r"(?<=[aeiou])[^\Waeiou]{2,}?|[^\S\r\n]+", behavior, invert=True),
                 pre.Punctuation(behavior), pre.WhitespaceSplit()]))
+    def unigram(byte_fallback):
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Replace(Regex(" {2,}"), " ")])
+        metaspace = pre.Metaspace(prepend_scheme="first" if byte_fallback else "always")
+        tokenizer.pre_tokenizer = metaspace if byte_fallback else pre.Sequence([pre.WhitespaceSplit(), metaspace])
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=400, show_progress=False, unk_token="<unk>",
+                                          special_tokens=["<s>", "<pad>", "</s>", "<unk>"])
+        tokenizer.train_from_iterator(TEXT.splitlines(True), trainer)
+        spec = json.loads(tokenizer.to_str())
+        if byte_fallback:
+            spec["model"]["byte_fallback"] = True
+            spec["model"]["vocab"] += [["<0x%02X>" % b, -20.0] for b in range(256)]
+        else:
+            spec["added_tokens"].append(dict(id=400, content="<mask>", single_word=False, lstrip=True, rstrip=False,
+                                             normalized=False, special=True))
+        tokenizer = Tokenizer.from_str(json.dumps(spec))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+        return tokenizer
+
+    made["xlm_roberta"] = unigram(False)
+    made["unigram_bytes"] = unigram(True)
     made["bert"] = word_piece(True, True)
     made["bert_cased"] = word_piece(False, False)
     return made
+
+
+def charsmap():
+    """A small map as SentencePiece compiles it: what becomes nothing, a space, another character or several."""
+    import tempfile
+    import sentencepiece as spm
+    rules = {"\ufb01": "fi", "\u2460": "1", "\u3000": " ", "\u00a0": " ", "\t": " ", "\n": " ", "\r": " ", "\u200b": "",
+             "e\u0301": "\u00e9", "E\u0301": "\u00c9", "\u00bd": "1/2", "\u2026": "...", "\u30ab\u3099": "\u30ac", "\u0130": "i"}
+    rules |= {chr(0xFF01 + i): chr(0x21 + i) for i in range(94)}
+    model = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as tsv:
+        for source, target in sorted(rules.items()):
+            tsv.write("\t".join(" ".join("%X" % ord(c) for c in text) for text in (source, target)) + "\n")
+        tsv.flush()
+        spm.SentencePieceTrainer.train(sentence_iterator=iter(TEXT.splitlines()), model_writer=model, vocab_size=400,
+                                       hard_vocab_limit=False, normalization_rule_tsv=tsv.name, minloglevel=2)
+    normalizer = dict(fields(model.getvalue()))[3]
+    return dict(fields(normalizer))[2]
+
+
+def fields(message):
+    """(number, bytes) of the fields with a length in a message of Protocol Buffers."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            varint()
+        elif key & 7 == 2:
+            size = varint()
+            yield key >> 3, message[at:at + size]
+            at += size
+        else:
+            at += 4 if key & 7 == 5 else 8
 
 
 class Texts:

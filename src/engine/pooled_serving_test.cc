@@ -152,7 +152,8 @@ TEST_P(EncoderTest, EqualsTransformersWithEveryBackend) {
 
 std::vector<EncoderCase> encoder_cases() {
   std::vector<EncoderCase> out;
-  for (const char* model : {"bert-mean", "bert-score", "roberta-labels", "modernbert-cls", "modernbert-score", "modernbert-labels"}) {
+  for (const char* model : {"bert-mean", "bert-score", "roberta-labels", "modernbert-cls", "modernbert-score", "modernbert-labels",
+                           "xlm-roberta-mean", "xlm-roberta-score"}) {
     for (const char* backend : {"intel_amx", "torch_native", "flex_attention", "triton"}) out.push_back({model, backend});
   }
   return out;

@@ -82,7 +82,12 @@ void read_modernbert(ConfigReader& config, ModelConfig& out) {
 }  // namespace
 
 std::optional<DeclaredModel> declared_encoder(std::string_view architecture) {
-  constexpr std::string_view kFamilies[] = {"Bert", "Roberta", "ModernBert"};
+  struct Family {
+    std::string_view name;
+    std::string_view encoder;  // XLM-RoBERTa is RoBERTa with another tokenizer
+  };
+  constexpr Family kFamilies[] = {{"Bert", "BertModel"}, {"Roberta", "RobertaModel"}, {"XLMRoberta", "RobertaModel"},
+                                  {"ModernBert", "ModernBertModel"}};
   struct Suffix {
     std::string_view text;
     ModelHead head;
@@ -91,10 +96,10 @@ std::optional<DeclaredModel> declared_encoder(std::string_view architecture) {
   constexpr Suffix kSuffixes[] = {{"Model", ModelHead::none},
                                   {"ForMaskedLM", ModelHead::none},
                                   {"ForSequenceClassification", ModelHead::labels}};
-  for (const std::string_view family : kFamilies) {
-    if (!architecture.starts_with(family)) continue;
+  for (const Family& family : kFamilies) {
+    if (!architecture.starts_with(family.name)) continue;
     for (const Suffix& suffix : kSuffixes) {
-      if (architecture.substr(family.size()) == suffix.text) return DeclaredModel{std::string(family) + "Model", suffix.head};
+      if (architecture.substr(family.name.size()) == suffix.text) return DeclaredModel{std::string(family.encoder), suffix.head};
     }
   }
   return std::nullopt;

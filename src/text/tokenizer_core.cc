@@ -39,6 +39,7 @@ struct TokenizerCore::Scratch {
   RegexScratch regex;
   PreTokenizerScratch words;
   BpeScratch bpe;
+  UnigramScratch unigram;
   std::string normalized;
   std::vector<TextSection> raw_sections;
   std::vector<TextSection> sections;
@@ -88,6 +89,9 @@ Result<std::unique_ptr<TokenizerCore>> TokenizerCore::build(const TokenizerSpec&
                       BpeModel::build(spec.model, core->pre_tokenizer_.byte_level_words()));
   if (spec.model.word_piece) {
     WW_ASSIGN_OR_RETURN(core->word_piece_, WordPiece::build(spec.model, core->model_.vocab()));
+  }
+  if (spec.model.unigram) {
+    WW_ASSIGN_OR_RETURN(core->unigram_, Unigram::build(spec.model, core->model_.vocab()));
   }
   WW_RETURN_IF_ERROR(core->add_tokens(spec.added_tokens));
   WW_RETURN_IF_ERROR(core->build_pieces(spec));
@@ -255,6 +259,8 @@ Status TokenizerCore::encode_words(std::string_view text, bool starts_text, Scra
     const std::string_view bytes = words.text.substr(word.begin, word.end - word.begin);
     if (word_piece_) {
       word_piece_->encode_word(model_.vocab(), bytes, ids);
+    } else if (unigram_) {
+      unigram_->encode_word(model_.vocab(), bytes, &scratch->unigram, ids);
     } else {
       model_.encode_word(bytes, &scratch->bpe, ids);
     }

@@ -18,6 +18,7 @@
 #include "text/tokenizer_normalizer.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_spec.h"
+#include "text/unigram.h"
 #include "text/word_piece.h"
 #include "warpweave/status.h"
 
@@ -109,8 +110,9 @@ class TokenizerCore {
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  BpeModel model_;                        // of a WordPiece model the vocabulary alone
+  BpeModel model_;                        // of a WordPiece or Unigram model the vocabulary alone
   std::optional<WordPiece> word_piece_;
+  std::optional<Unigram> unigram_;
   AddedTokenMatcher raw_matcher_;         // before the normalizer
   AddedTokenMatcher normalized_matcher_;  // after it
   std::unordered_map<std::string, int32_t> added_ids_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/json_file.h"
+#include "text/charsmap.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_core.h"
 #include "text/tokenizer_json_parts.h"
@@ -127,6 +128,11 @@ Status read_normalizer(const object& node, int depth, std::vector<NormalizerStep
     step.kind = Kind::replace;
     WW_RETURN_IF_ERROR(get_pattern(node, &step.pattern));
     step.content = get_string(node, "content").value_or("");
+  } else if (type == "Precompiled") {
+    step.kind = Kind::charsmap;
+    const std::optional<std::string> bytes = decode_base64(get_string(node, "precompiled_charsmap").value_or(""));
+    if (!bytes) return broken("must be Base64", "precompiled_charsmap");
+    step.content = *bytes;
   } else if (type == "Strip") {
     step.kind = Kind::strip;
     step.strip_left = get_bool(node, "strip_left", false);
@@ -288,8 +294,33 @@ Status read_word_piece(const object& node, BpeSpec* bpe) {
   return read_vocab(node, bpe);
 }
 
+// [[token, score], ...], the ids being their places.
+Status read_unigram(const object& node, BpeSpec* bpe) {
+  UnigramSpec& unigram = bpe->unigram.emplace();
+  array vocab;
+  if (node["vocab"].get(vocab) != simdjson::SUCCESS) return broken("the model needs a vocab", "model");
+  bpe->vocab.reserve(vocab.size());
+  for (element item : vocab) {
+    const auto id = static_cast<int32_t>(bpe->vocab.size());
+    std::string_view token;
+    double score = 0;
+    if (item.at(0).get(token) != simdjson::SUCCESS || item.at(1).get(score) != simdjson::SUCCESS) {
+      return broken("entry " + std::to_string(id) + " is not a token and its score", "vocab");
+    }
+    bpe->vocab.push_back({token, id});
+    unigram.scores.push_back(score);
+  }
+  element unk;
+  if (!is_null_or_missing(node, "unk_id", &unk)) WW_RETURN_IF_ERROR(get_id(unk, &unigram.unk_id));
+  if (unigram.unk_id >= static_cast<int32_t>(bpe->vocab.size())) return broken("is behind the vocabulary", "unk_id");
+  if (unigram.unk_id >= 0) bpe->unk_token = std::string(bpe->vocab[unigram.unk_id].token);
+  bpe->byte_fallback = get_bool(node, "byte_fallback", false);
+  return {};
+}
+
 Status read_model(const object& node, BpeSpec* bpe) {
   const std::string type = type_of(node);
+  if (type == "Unigram") return read_unigram(node, bpe);
   if (type == "WordPiece") return read_word_piece(node, bpe);
   if (!type.empty() && type != "BPE") return unknown_type("model", type);
   for (std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {

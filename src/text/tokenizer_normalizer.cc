@@ -73,6 +73,12 @@ Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps) {
       if (!regex.ok()) return regex.status().with_context("normalizer");
       step.regex.emplace(std::move(regex).value());
     }
+    if (spec.kind == Kind::charsmap) {
+      Result<Charsmap> charsmap = Charsmap::build(spec.content);
+      if (!charsmap.ok()) return charsmap.status().with_context("normalizer");
+      step.charsmap.emplace(std::move(charsmap).value());
+      step.spec.content.clear();
+    }
     built.steps_.push_back(std::move(step));
   }
   return built;
@@ -94,6 +100,7 @@ Status Normalizer::run(std::string_view text, RegexScratch* regex, std::string* 
       case Kind::clean_text: *out = clean_text(*out); break;
       case Kind::space_ideographs: *out = space_ideographs(*out); break;
       case Kind::strip_marks: *out = strip_marks(*out); break;
+      case Kind::charsmap: WW_RETURN_IF_ERROR(step.charsmap->run(regex, out, starts_text)); break;
       default: to_unicode_form(step.spec.kind, out); break;
     }
     if (out->size() >= kMaxPreTokenizerBytes) {

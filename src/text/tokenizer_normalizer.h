@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/charsmap.h"
 #include "text/tokenizer_regex.h"
 #include "text/tokenizer_spec.h"
 #include "warpweave/status.h"
@@ -27,6 +28,7 @@ class Normalizer {
   struct Step {
     NormalizerStep spec;
     std::optional<Regex> regex;
+    std::optional<Charsmap> charsmap;
   };
   static Status replace(const Step& step, RegexScratch* regex, std::string* text,
                         bool* starts_text);

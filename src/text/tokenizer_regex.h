@@ -46,6 +46,8 @@ struct RegexMatch {
 class Regex {
  public:
   static Result<Regex> compile(std::string_view oniguruma_pattern);
+  // Matches one extended grapheme cluster (UAX 29).
+  static Result<Regex> graphemes() { return compile_pcre2("\\X", "\\X"); }
   // Matches `text` itself.
   static Result<Regex> literal(std::string_view text);
 

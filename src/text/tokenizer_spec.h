@@ -23,9 +23,10 @@ struct NormalizerStep {
     clean_text,        // BERT: control characters go, white space becomes spaces
     space_ideographs,  // BERT: spaces around CJK ideographs
     strip_marks,       // BERT: nonspacing marks go
+    charsmap,          // SentencePiece: a map of its own, see charsmap.h
   } kind;
   PatternSpec pattern;      // replace
-  std::string content;      // replace, prepend
+  std::string content;      // replace, prepend; charsmap: its bytes
   bool strip_left = false;
   bool strip_right = false;
 };
@@ -75,6 +76,12 @@ struct WordPieceSpec {
 };
 inline constexpr uint64_t kMaxWordPieceChars = 1000;
 
+// Scores of a Unigram vocabulary, by id (see unigram.h).
+struct UnigramSpec {
+  std::vector<double> scores;
+  int32_t unk_id = -1;              // -1: none
+};
+
 // A part of two texts joined: one of them, or ids.
 struct PairPart {
   enum class Text { none, first, second } text = Text::none;
@@ -95,6 +102,7 @@ struct BpeSpec {
   bool byte_fallback = false;
   bool ignore_merges = false;
   std::optional<WordPieceSpec> word_piece;  // set: there are no merges
+  std::optional<UnigramSpec> unigram;       // likewise
 };
 
 struct TokenizerSpec {

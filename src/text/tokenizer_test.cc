@@ -16,7 +16,7 @@ namespace {
 
 const std::filesystem::path kGoldens = "tests/golden/tokenizer";
 const char* const kFamilies[] = {
-    "bert", "bert_cased", "gpt2", "gpt2_prefix", "llama3", "qwen2", "smollm", "o200k", "deepseek_v3", "deepseek_coder",
+    "bert", "bert_cased", "xlm_roberta", "unigram_bytes", "gpt2", "gpt2_prefix", "llama3", "qwen2", "smollm", "o200k", "deepseek_v3", "deepseek_coder",
     "gguf_default", "falcon", "llama2", "mistral", "gemma", "metaspace", "unk"};
 const char* const kSplitBehaviors[] = {"split_removed", "split_isolated",
                                        "split_merged_with_previous", "split_merged_with_next",
@@ -238,6 +238,13 @@ TEST(Tokenizer, RefusesBrokenFiles) {
       {"[]", StatusCode::data_loss},
       {R"({"model":{"type":"WordLevel","vocab":{},"merges":[]}})", StatusCode::unsupported},
       {R"({"model":{"type":"WordPiece","vocab":{}}})", StatusCode::data_loss},
+      {R"({"model":{"type":"Unigram","vocab":{}}})", StatusCode::data_loss},
+      {R"({"model":{"type":"Unigram","vocab":[]}})", StatusCode::data_loss},
+      {R"({"model":{"type":"Unigram","vocab":[["a"]]}})", StatusCode::data_loss},
+      {R"({"model":{"type":"Unigram","unk_id":1,"vocab":[["a",-1.0]]}})", StatusCode::data_loss},
+      {R"({"model":{"type":"Unigram","byte_fallback":true,"vocab":[["a",-1.0]]}})", StatusCode::data_loss},
+      {R"({"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAA"},"model":{"type":"Unigram","vocab":[["a",-1.0]]}})", StatusCode::data_loss},
+      {R"({"normalizer":{"type":"Precompiled","precompiled_charsmap":"/////w=="},"model":{"type":"Unigram","vocab":[["a",-1.0]]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":-1},"merges":[]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":99999999},"merges":[]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":0},"merges":["a b"]}})", StatusCode::data_loss},
