@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <numeric>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -28,6 +30,21 @@ gpu::LoraSiteShape shape_of(const std::vector<LoraModule>& modules, LoraSite sit
     out.columns[out.num_parts++] = module->columns;
   }
   return out;
+}
+
+// Numbers that are infinite or NaN become zeros; false if there were any.
+bool make_finite(std::span<std::byte> values, DType dtype) {
+  if (dtype == DType::f32) return true;
+  const uint16_t exponent = dtype == DType::f16 ? 0x7c00 : 0x7f80;
+  bool finite = true;
+  for (size_t at = 0; at < values.size(); at += sizeof(uint16_t)) {
+    uint16_t bits;
+    std::memcpy(&bits, values.data() + at, sizeof(bits));
+    if ((bits & exponent) != exponent) continue;
+    std::memset(values.data() + at, 0, sizeof(bits));
+    finite = false;
+  }
+  return finite;
 }
 
 // 16-bit rows are read 16 bytes at a time and written by pairs.
@@ -104,10 +121,13 @@ Status GpuPlacer::add(LoraPlace place, std::span<const LoraMatrices> parts) {
     copy_rows(shrink + first_rank * shape.in_features * element_, matrices.a, shape.in_features);
     const size_t expand = room(matrices.module->columns, rank);
     copy_rows(expand, matrices.b, rank);
+    // In a product's kernel zeros of other rows meet B (lora_join.cuh): what is not finite in it is the adapter's own
+    // requests' trouble, by a scale that makes their rows NaN.
+    const bool finite = make_finite(std::span(image_).subspan(expand, matrices.module->columns * rank * element_), home_->options_.dtype);
     site.expand[part] = reinterpret_cast<const void*>(expand);
     site.first_rank[part] = first_rank;
     site.rank[part] = rank;
-    site.scale[part] = matrices.scale;
+    site.scale[part] = finite ? matrices.scale : std::numeric_limits<float>::quiet_NaN();
     first_rank += rank;
   }
   return {};
@@ -149,7 +169,10 @@ Result<std::shared_ptr<GpuAdapters>> GpuAdapters::create(const LoraTargets& targ
   const size_t row_bytes = out->model_.layers.size() * kLoraSites * sizeof(gpu::LoraSiteWeights);
   WW_ASSIGN_OR_RETURN(out->table_, DeviceBuffer::allocate(options.max_loaded * row_bytes, "the table of adapters; lower --max-loaded-loras"));
   WW_ASSIGN_OR_RETURN(out->stream_, create_stream());
+  WW_ASSIGN_OR_RETURN(out->counters_, DeviceBuffer::allocate(2 * sizeof(int32_t), "the adapters' counters"));
+  WW_CUDA_RETURN_IF_ERROR(cudaMemset(out->counters_.as<void>(), 0, 2 * sizeof(int32_t)), "the adapters' counters");
   out->model_.sites = out->table_.as<gpu::LoraSiteWeights>();
+  out->model_.counters = out->counters_.as<int32_t>();
   return out;
 }
 

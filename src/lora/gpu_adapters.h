@@ -48,6 +48,7 @@ class GpuAdapters : public std::enable_shared_from_this<GpuAdapters> {
   const GpuAdaptersOptions options_;
   gpu::LoraModel model_;
   DeviceBuffer table_;           // [max_loaded, layers, kLoraSites]
+  DeviceBuffer counters_;        // LoraModel::counters
   CudaStream stream_;            // of copies
   std::mutex mutex_;             // guards what follows
   std::condition_variable slot_freed_;

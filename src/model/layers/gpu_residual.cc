@@ -32,7 +32,7 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   adapters_ = limits.adapters;
   if (adapters_ != nullptr) {
     workspace.get(lora_sums_, gpu::lora_sums_size(*adapters_, limits.tokens, limits.max_adapters), sizeof(float));
-    const int64_t rows = std::min<int64_t>(limits.tokens, gpu::kStreamGemmRows);  // of products that read an addend
+    const int64_t rows = std::min<int64_t>(limits.tokens, gpu::kSmallGemmRows);  // of products that read an addend
     workspace.get(lora_addend_, max_lora_tiles(static_cast<int>(rows), limits.max_adapters) * kLoraTileRows * adapters_->widest(),
                   sizeof(float));
   }
@@ -95,21 +95,25 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
 }
 
 bool GpuResidual::joins_adapters(const gpu::GemmCall& call, LoraPlace place) const {
-  return rows_ <= gpu::kStreamGemmRows && adapters_->shape(place).all_columns() == call.linear->out_features &&
-         gemm_.takes_addend(call);
+  const bool every_column = adapters_->shape(place).all_columns() == call.linear->out_features;
+  return gemm_.takes_adapters(call) || (every_column && gemm_.takes_addend(call));
 }
 
-// A product, and what the rows' adapters make of its input: ahead of the product, which streams its weights meanwhile, or
-// added to its result.
+// A product, and what the rows' adapters make of its input: in the product's kernel; ahead of the product, which streams its
+// weights meanwhile; or added to its result.
 Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place) {
-  if (!place || !adapting()) return gemm_.run(call, stream_);
-  const gpu::LoraCall lora = {.model = adapters_, .place = *place, .tiles = lora_tiles_.tiles, .num_tiles = lora_tiles_.count,
-                              .rows = rows_, .dtype = dtype_, .sums = lora_sums_};
+  if (!place || !adapting() || adapters_->shape(*place).num_parts == 0) return gemm_.run(call, stream_);
+  const gpu::LoraCall lora = {.model = adapters_, .place = *place, .tiles = lora_tiles_.tiles, .places = lora_tiles_.places,
+                              .num_tiles = lora_tiles_.count, .rows = rows_, .dtype = dtype_, .sums = lora_sums_};
+  gpu::GemmCall joined = call;
+  if (gemm_.takes_adapters(call)) {
+    joined.adapters = &lora;
+    return gemm_.run(joined, stream_);
+  }
   gpu::lora_shrink(lora, call.x, stream_);
   if (joins_adapters(call, *place)) {
     const int64_t columns = call.linear->out_features;
     gpu::lora_expand(lora, {.data = lora_addend_, .dtype = DType::f32, .row_stride = columns, .by_place = true}, stream_);
-    gpu::GemmCall joined = call;
     joined.addend = {lora_addend_, columns, lora_tiles_.places};
     return gemm_.run(joined, stream_);
   }

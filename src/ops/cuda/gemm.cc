@@ -390,8 +390,11 @@ bool GpuGemm::takes_fused(const GemmCall& call) const {
 
 bool GpuGemm::takes_addend(const GemmCall& call) const {
   if (call.linear->dtype == DType::f32 || call.linear->dtype == DType::fp8_e4m3) return false;
-  const Kernel kernel = kernel_for(call);
-  return kernel == Kernel::small || (kernel == Kernel::stream && (call.partials != nullptr || call.fused_glu));
+  return kernel_for(call) == Kernel::small;
+}
+
+bool GpuGemm::takes_adapters(const GemmCall& call) const {
+  return kernel_for(call) == Kernel::stream && (call.partials != nullptr || call.fused_glu);
 }
 
 int GpuGemm::partial_splits(const GemmCall& call) const {
@@ -407,6 +410,7 @@ bool GpuGemm::runs_library(const GemmCall& call) const { return kernel_for(call)
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
   assert(call.addend.values == nullptr || takes_addend(call));
+  assert(call.adapters == nullptr || takes_adapters(call));
   WW_RETURN_IF_ERROR(call.linear->dtype == DType::fp8_e4m3 ? run_fp8(call, stream) : run_16_bit(call, stream));
   if (call.linear->bias != nullptr) add_bias(call, stream);
   return {};

@@ -63,6 +63,8 @@ struct ProductAddend {
   const int32_t* places = nullptr;  // [rows], -1: nothing joins this one
 };
 
+struct LoraCall;
+
 struct GemmCall {
   const GpuLinear* linear = nullptr;
   const void* x = nullptr;       // [rows, in_features] dense, of the linear's dtype, x_dtype for e4m3
@@ -76,6 +78,7 @@ struct GemmCall {
   NormedInput norm = {};         // in place of x; see takes_fused()
   float* partials = nullptr;     // in place of y: partial_splits() sums in f32, [splits][rows][out_features]
   ProductAddend addend = {};     // see takes_addend()
+  const LoraCall* adapters = nullptr;  // what they make of x joins before the activation; see takes_adapters()
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
@@ -93,6 +96,8 @@ class GpuGemm {
   bool takes_fused(const GemmCall& call) const;
   // Whether run() of this call adds an addend, which is in memory before the kernel is launched.
   bool takes_addend(const GemmCall& call) const;
+  // Whether its kernel brings rows to their adapters' ranks itself (lora_join.cuh). No bias, rows as in the adapters' call.
+  bool takes_adapters(const GemmCall& call) const;
   // How many partial sums run() leaves of this call where it is given room for them (stream_gemm.h); 0: it does not.
   // Of more rows than kMostPartialRows it leaves none.
   int partial_splits(const GemmCall& call) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/lora_join.cuh"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -135,6 +136,21 @@ void lora_shrink(const LoraCall& call, const void* x, Stream stream) {
                        : call.dtype == DType::bf16 ? lora_shrink_kernel<ptx::Bf16>
                                                    : lora_shrink_kernel<ptx::F16>;
   launch(args, args.slices * args.rank_blocks, kernel, stream);
+}
+
+LoraJoin lora_join(const LoraCall& call, const void* x) {
+  LoraJoin out = {};
+  out.lora = args_of(call);
+  out.lora.x = x;
+  const int64_t depth = out.lora.in_features, slice = (depth + kJoinSlices - 1) / kJoinSlices;
+  out.slice_depth = static_cast<int>((slice + kLoraSlice - 1) / kLoraSlice * kLoraSlice);
+  out.lora.slices = static_cast<int>((depth + out.slice_depth - 1) / out.slice_depth);
+  out.lora.rank_blocks = (out.lora.max_ranks + kJoinRanks - 1) / kJoinRanks;
+  out.places = call.places;
+  out.counters = call.model->counters;
+  out.rows = static_cast<int>(call.rows);
+  out.workers = out.items();
+  return out;
 }
 
 void lora_expand(const LoraCall& call, const LoraResult& y, Stream stream) {

@@ -55,12 +55,53 @@ WW_DEVICE void prefetch_expand(const LoraArgs& args, const LoraSiteWeights& weig
   }
 }
 
+// sum += rows times ranks, of kSteps steps of the depth; blocks of 8 ranks.
+template <class E, int kSteps, int kBlocks>
+WW_DEVICE void multiply_ranks(const uint4 (&of_rows)[kSteps][2], const uint4 (&of_ranks)[kSteps][kBlocks], int ranks,
+                              float (&sum)[kBlocks][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const uint4 low = of_rows[step][0], high = of_rows[step][1];
+    const ptx::u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      if (block * 8 >= ranks) continue;
+      E::mma(sum[block], first, of_ranks[step][block].x, of_ranks[step][block].y);
+      E::mma(sum[block], second, of_ranks[step][block].z, of_ranks[step][block].w);
+    }
+  }
+}
+
+// What the warps of either half of the CTA have summed; both together are the whole.
+template <int kRanks>
+using LoraWarpSums = float[kLoraWarps / 2][kLoraTileRows][kRanks];
+
+// `sync`: of the four warps; the last one stands at the end.
+template <int kBlocks, typename Sync>
+WW_DEVICE void add_warps(const float (&sum)[kBlocks][4], int warp, int lane, LoraWarpSums<8 * kBlocks>& of_warp,
+                        const Sync& sync) {
+  constexpr int kHalf = kLoraWarps / 2;
+  for (int second_half = 0; second_half < 2; ++second_half) {
+    if (warp / kHalf == second_half) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& at = of_warp[warp % kHalf][lane / 4 + i / 2 * 8][block * 8 + lane % 4 * 2 + i % 2];
+          at = second_half ? at + sum[block][i] : sum[block][i];
+        }
+      }
+    }
+    sync();
+  }
+}
+
 // Grid: (tiles, slices x blocks of ranks, the latter fastest). Matrices are asked for before the kernel behind may begin,
 // whose weights would stand in front of them in memory's queue. Little shared memory: that kernel wants the rest of the SM.
 template <class E>
 __global__ void __launch_bounds__(kLoraThreads) lora_shrink_kernel(const __grid_constant__ LoraArgs args) {
-  constexpr int kBlocks = kLoraRanks / 8, kSteps = kLoraWarpDepth / kLoraStep, kHalf = kLoraWarps / 2;
-  __shared__ float of_warp[kHalf][kLoraTileRows][kLoraRanks];
+  constexpr int kBlocks = kLoraRanks / 8, kSteps = kLoraWarpDepth / kLoraStep;
+  __shared__ LoraWarpSums<kLoraRanks> of_warp;
   const LoraTile& tile = args.tiles[blockIdx.x];
   const int slot = tile.slot;
   const int rows[2] = {tile.rows[threadIdx.x % 32 / 4], tile.rows[threadIdx.x % 32 / 4 + 8]};
@@ -109,32 +150,10 @@ __global__ void __launch_bounds__(kLoraThreads) lora_shrink_kernel(const __grid_
       }
     }
     float sum[kBlocks][4] = {};
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const uint4 low = of_rows[step][0], high = of_rows[step][1];
-      const ptx::u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        if (block * 8 >= ranks) continue;
-        E::mma(sum[block], first, of_ranks[step][block].x, of_ranks[step][block].y);
-        E::mma(sum[block], second, of_ranks[step][block].z, of_ranks[step][block].w);
-      }
-    }
+    multiply_ranks<E>(of_rows, of_ranks, ranks, sum);
     if (slice + args.slices < num_slices) load(slice + args.slices);
     __syncthreads();  // the slice before was read
-    for (int second_half = 0; second_half < 2; ++second_half) {
-      if (warp / kHalf == second_half) {
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float& at = of_warp[warp % kHalf][lane / 4 + i / 2 * 8][block * 8 + lane % 4 * 2 + i % 2];
-            at = second_half ? at + sum[block][i] : sum[block][i];
-          }
-        }
-      }
-      __syncthreads();
-    }
+    add_warps(sum, warp, lane, of_warp, [] { __syncthreads(); });
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       const int at = i * kLoraThreads + static_cast<int>(threadIdx.x), row = at / kLoraRanks, rank = at % kLoraRanks;

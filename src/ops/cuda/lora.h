@@ -1,10 +1,11 @@
 // Low-rank adapters beside the products of a model, on the GPU: y += scale * (x A^T) B^T, where rows of one batch have
 // different adapters, or none (LoRA, Hu et al. 2021; batches of many adapters: Punica, Chen et al. 2023). ops/lora.h's twin.
 //
-// Two kernels a product: the first brings the rows of a tile (ops/lora_tiles.h) to the ranks of its adapter, ahead of the
-// product; the second adds what they give to its result, or to one of the partial sums that it leaves. Both begin under
-// the kernels before them and ask for their matrices there. The depth is summed in slices, in one order whatever the batch: the bits of
-// a row depend on that row and its adapter alone. Tiles are read from the step's arrays, so that one CUDA graph serves
+// Products of 17 to 64 rows do both in their own kernel (lora_join.cuh). Else two kernels a product: the first brings the
+// rows of a tile (ops/lora_tiles.h) to the ranks of its adapter, ahead of the product; the second adds what they give to its
+// result, or to one of the partial sums that it leaves. Both begin under the kernels before them and ask for their matrices
+// there. The depth is summed in slices, in one order whatever the batch: the bits of a row depend on that row and its adapter
+// alone. Tiles are read from the step's arrays, so that one CUDA graph serves
 // steps of any mixture. Neither allocates nor waits; both may be captured. Inputs f32, bf16 or f16; sums are f32.
 #pragma once
 
@@ -46,6 +47,7 @@ struct LoraSiteWeights {
 // The adapters of a server, as a model's layers see them.
 struct LoraModel {
   const LoraSiteWeights* sites = nullptr;    // [slots, layers, kLoraSites], in GPU memory
+  int32_t* counters = nullptr;               // [2] in GPU memory, zeros between products: of lora_join.cuh
   std::vector<std::array<LoraSiteShape, kLoraSites>> layers;
   int max_rank = 0;                          // of one part of any adapter
 
@@ -59,6 +61,7 @@ struct LoraCall {
   const LoraModel* model = nullptr;
   LoraPlace place;
   const LoraTile* tiles = nullptr;  // in GPU memory
+  const int32_t* places = nullptr;  // [rows], fill_lora_tiles(); for products that do it themselves
   int num_tiles = 0;
   int64_t rows = 0;              // of the batch
   DType dtype = DType::bf16;     // of x and the matrices
@@ -70,6 +73,10 @@ int64_t lora_sums_size(const LoraModel& model, int64_t rows, int adapters);
 
 // sums = x A^T. x: [rows, in_features] dense; in_features a multiple of 8 where 16-bit.
 void lora_shrink(const LoraCall& call, const void* x, Stream stream);
+
+struct LoraJoin;
+// What a streamed product of x needs to do both itself; every CTA of it may bring rows to ranks.
+LoraJoin lora_join(const LoraCall& call, const void* x);
 
 // What adapters add to.
 struct LoraResult {

@@ -28,7 +28,7 @@ struct StreamPlan {
 // tile_gemm and wide_gemm need the same.
 bool has_wgmma();
 
-// Whether stream_gemm computes this call; a GLU may be fused.
+// Whether stream_gemm computes this call; a GLU may be fused, adapters may join.
 bool stream_gemm_takes(const GemmCall& call);
 
 StreamPlan stream_plan(const GemmCall& call);

@@ -1,0 +1,348 @@
+// What adapters make of a product's input, inside the product's own kernel (stream_gemm.cu): [x, ranks] * [W, B]^T.
+//
+// Four warps beside those that multiply bring rows to ranks while the weights stream, share the sums with the other CTAs
+// through memory, and lay what they give behind the weights, as further chunks of the depth. Such a chunk holds four pieces
+// of 16 ranks, each of one part of one adapter: columns of B on the weights' side, and on the inputs' side the ranks of that
+// adapter's rows, scaled, with zeros in all other rows. B must be finite (GpuAdapters sees to it), else zeros times it
+// would reach the rows of others.
+//
+// While weights stream, what else a CTA asks memory for stands in a queue of some microseconds: hence few requests one behind
+// the other. A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
+// multiprocessors, so that they run before any CTA that could only wait.
+#pragma once
+
+#include "ops/cuda/lora.cuh"
+
+namespace warpweave::gpu {
+
+constexpr int kJoinBarrier = 1;       // named, of the four warps
+constexpr int kJoinTiles = 64;        // of rows: as many as a streamed product has
+constexpr int kJoinSlices = 16;       // of the depth at most: a row's sums are read where they are needed
+constexpr int kJoinRanks = 32;        // summed at once
+constexpr int kJoinPieces = 4;        // of a chunk
+constexpr int kJoinKept = 2;          // pieces of a row that are read ahead
+constexpr int kJoinRowBytes = 128;    // of a chunk: 64 numbers, with the 128-byte swizzle
+
+struct LoraJoin {
+  LoraArgs lora;
+  const int32_t* places;  // [rows], fill_lora_tiles()
+  int32_t* counters;      // [2], zeros between products: CTAs whose sums are there, CTAs that have seen them all
+  int rows;
+  int slice_depth;        // a multiple of kLoraSlice
+  int workers;            // CTAs that bring rows to ranks
+
+  __host__ WW_DEVICE int items() const { return lora.num_tiles * lora.rank_blocks * lora.slices; }
+};
+
+// The weight rows of a CTA: `boxes` runs of neighbours.
+struct JoinTile {
+  int boxes;
+  int box_rows;
+  int64_t first;     // of the first box, among the product's columns
+  int64_t apart;     // from there to the second box's
+  int rank, count;   // CTAs that share the tile take turns with pieces
+
+  WW_DEVICE bool overlaps(const LoraSiteShape& shape, int part) const {
+    for (int box = 0; box < boxes; ++box) {
+      const int64_t begin = first + box * apart - shape.first_column[part];
+      if (begin < shape.columns[part] && begin + box_rows > 0) return true;
+    }
+    return false;
+  }
+};
+
+// One part of an adapter.
+struct JoinPart {
+  const uint16_t* expand;
+  int32_t rank, first_rank;
+  float scale;
+};
+
+struct LoraJoinShared {
+  union {
+    LoraWarpSums<kJoinRanks> of_warp;
+    uint4 kept[kJoinKept][kLoraThreads];       // of each thread's row, when sums are there: keep_ranks()
+  };
+  JoinPart parts[kJoinTiles][kLoraParts];      // of the adapters that the batch has
+  int32_t adapter_of[kJoinTiles];              // by tile: its adapter's place in `parts`, -1 for an empty tile
+  int32_t pieces[kLoraParts][kJoinTiles + 1];  // before each of the adapters, of those parts that the CTA's columns have
+  int32_t first[kJoinTiles];                   // whether an adapter's first tile
+  int num_adapters;
+  int chunks;                                  // of this CTA
+  alignas(8) uint64_t issued;                  // mbarrier: all of the product's own chunks have been asked for
+};
+
+WW_DEVICE void join_sync() { ptx::named_barrier_sync(kJoinBarrier, kLoraThreads); }
+
+// Lists the batch's adapters and counts the chunks of this CTA. `thread`: of the four warps.
+WW_DEVICE void list_adapters(const LoraJoin& join, const JoinTile& tile, int thread, LoraJoinShared& shared) {
+  const LoraArgs& lora = join.lora;
+  const int slot = thread < lora.num_tiles ? lora.tiles[thread].slot : -1;
+  if (thread < kJoinTiles) shared.adapter_of[thread] = slot;
+  join_sync();
+  int first = thread;  // tile of this adapter
+  for (int other = 0; other < thread && slot >= 0; ++other) {
+    if (shared.adapter_of[other] != slot) continue;
+    first = other;
+    break;
+  }
+  if (thread < kJoinTiles) shared.first[thread] = slot >= 0 && first == thread;
+  join_sync();
+  int before = 0, all = 0;
+  for (int other = 0; other < lora.num_tiles; ++other) {
+    before += other < first ? shared.first[other] : 0;
+    all += shared.first[other];
+  }
+  if (thread < kJoinTiles) shared.adapter_of[thread] = slot >= 0 ? before : -1;
+  if (slot >= 0 && first == thread) {
+    const LoraSiteWeights& weights = lora.weights(slot);
+#pragma unroll
+    for (int part = 0; part < kLoraParts; ++part) {
+      const auto* const expand = static_cast<const uint16_t*>(weights.expand[part]);
+      shared.parts[before][part] = {expand, weights.rank[part], weights.first_rank[part], weights.scale[part]};
+      const bool there = part < lora.shape.num_parts && expand != nullptr && tile.overlaps(lora.shape, part);
+      shared.pieces[part][before] = there ? weights.rank[part] / kLoraRankMultiple : 0;
+    }
+  }
+  join_sync();
+  if (thread < kLoraParts) {
+    int sum = 0;
+    for (int i = 0; i <= all; ++i) {
+      const int pieces = i < all ? shared.pieces[thread][i] : 0;
+      shared.pieces[thread][i] = sum;
+      sum += pieces;
+    }
+  }
+  join_sync();
+  if (thread == 0) {
+    int pieces = 0;
+    for (int part = 0; part < kLoraParts; ++part) pieces += shared.pieces[part][all];
+    const int own = pieces > tile.rank ? (pieces - tile.rank + tile.count - 1) / tile.count : 0;
+    shared.num_adapters = all;
+    shared.chunks = (own + kJoinPieces - 1) / kJoinPieces;
+  }
+  join_sync();
+}
+
+// A slice of the depth of a tile's rows, up to kJoinRanks ranks.
+struct JoinItem {
+  int tile = 0, slice = 0, first_rank = 0, ranks = 0;
+  const uint16_t* a = nullptr;  // of first_rank
+  int rows[2] = {};             // of this thread
+};
+WW_DEVICE JoinItem read_item(const LoraJoin& join, int item, int thread) {
+  const LoraArgs& lora = join.lora;
+  JoinItem out;
+  out.first_rank = item % lora.rank_blocks * kJoinRanks;
+  out.slice = item / lora.rank_blocks % lora.slices;
+  out.tile = item / lora.rank_blocks / lora.slices;  // the empty ones are the last
+  const LoraTile& tile = lora.tiles[out.tile];
+  const int slot = tile.slot;
+  const LoraSiteWeights& weights = lora.weights(slot < 0 ? 0 : slot);
+  out.rows[0] = tile.rows[thread % 32 / 4];
+  out.rows[1] = tile.rows[thread % 32 / 4 + 8];
+  out.ranks = slot < 0 ? 0 : min(weights.ranks - out.first_rank, kJoinRanks);
+  out.a = static_cast<const uint16_t*>(weights.shrink) + out.first_rank * lora.in_features;
+  return out;
+}
+
+// Asks for the A of an item.
+WW_DEVICE void prefetch_item(const LoraJoin& join, int number, int thread) {
+  const JoinItem item = read_item(join, number, thread);
+  constexpr int kLine = 64;  // numbers
+  const int64_t begin = static_cast<int64_t>(item.slice) * join.slice_depth;
+  const int64_t end = min(join.lora.in_features, begin + join.slice_depth);
+  for (int rank = thread / 8; rank < item.ranks; rank += kLoraThreads / 8) {
+    for (int64_t k = begin + thread % 8 * kLine; k < end; k += 8 * kLine) ptx::prefetch_l2(item.a + rank * join.lora.in_features + k);
+  }
+}
+
+template <class E>
+WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, LoraJoinShared& shared) {
+  constexpr int kBlocks = kJoinRanks / 8, kSteps = 4, kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
+  if (item.ranks <= 0) return;
+  const LoraArgs& lora = join.lora;
+  const int warp = thread / 32, lane = thread % 32;
+  const int64_t depth = lora.in_features, end = min(depth, static_cast<int64_t>(item.slice + 1) * join.slice_depth);
+  const auto* const a = item.a + lane / 4 * depth;
+  const auto* const x = static_cast<const uint16_t*>(lora.x);
+  float sum[kBlocks][4] = {};
+  for (int64_t begin = static_cast<int64_t>(item.slice) * join.slice_depth + warp * kSteps * kLoraStep; begin < end;
+       begin += kLoraWarps * kSteps * kLoraStep) {
+    uint4 of_ranks[kSteps][kBlocks], of_rows[kSteps][2];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int64_t k = begin + step * kLoraStep + lane % 4 * 8;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        of_ranks[step][block] = uint4{0, 0, 0, 0};
+        if (block * 8 < item.ranks && k < depth) of_ranks[step][block] = *reinterpret_cast<const uint4*>(a + block * 8 * depth + k);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        of_rows[step][half] = uint4{0, 0, 0, 0};
+        if (item.rows[half] >= 0 && k < depth) of_rows[step][half] = *reinterpret_cast<const uint4*>(x + item.rows[half] * depth + k);
+      }
+    }
+    multiply_ranks<E>(of_rows, of_ranks, item.ranks, sum);
+  }
+  join_sync();  // the item before was read
+  add_warps(sum, warp, lane, shared.of_warp, [] { join_sync(); });
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    const int at = i * kLoraThreads + thread, row = at / kJoinRanks, rank = at % kJoinRanks;
+    if (rank >= item.ranks) continue;
+    lora.sums_of(item.slice, item.tile, row)[item.first_rank + rank] = shared.of_warp[0][row][rank] + shared.of_warp[1][row][rank];
+  }
+}
+
+// This CTA's share of the sums, and word that they are there.
+template <class E>
+WW_DEVICE void make_sums(const LoraJoin& join, int cta, int thread, LoraJoinShared& shared) {
+  if (cta >= join.workers) return;
+  for (int item = cta; item < join.items(); item += join.workers) {
+    sum_item<E>(join, read_item(join, item, thread), thread, shared);
+  }
+  join_sync();
+  if (thread == 0) ptx::add_acq_rel(join.counters, 1);
+}
+
+// Until all sums are there. The last of `ctas` that asks sets the counters back.
+WW_DEVICE void await_sums(const LoraJoin& join, int ctas, int thread) {
+  if (thread == 0) {
+    while (ptx::load_acquire(join.counters) != join.workers) {
+    }
+  }
+  join_sync();
+  // Nobody waits for this.
+  if (thread == kLoraThreads - 1 && ptx::add_acq_rel(join.counters + 1, 1) == ctas - 1) join.counters[0] = join.counters[1] = 0;
+}
+
+// The columns of B that a piece has of a CTA.
+struct JoinPiece {
+  const uint16_t* b = nullptr;  // of the first column's 16 ranks
+  int64_t rank = 0;             // from column to column
+  int64_t first = 0;            // column of the part that is the product's first
+  int64_t columns = 0;          // of the part; 0: no piece
+};
+
+WW_DEVICE JoinPiece find_piece(const LoraJoin& join, const LoraJoinShared& shared, const JoinTile& tile, int chunk, int place) {
+  int piece = (chunk * kJoinPieces + place) * tile.count + tile.rank;
+  for (int part = 0; part < kLoraParts; ++part) {
+    const int32_t* const before = shared.pieces[part];
+    const int of_part = before[shared.num_adapters];
+    if (piece >= of_part) {
+      piece -= of_part;
+      continue;
+    }
+    int adapter = 0;
+    while (before[adapter + 1] <= piece) ++adapter;
+    const JoinPart& from = shared.parts[adapter][part];
+    return {from.expand + (piece - before[adapter]) * kLoraRankMultiple, from.rank, -join.lora.shape.first_column[part],
+            join.lora.shape.columns[part]};
+  }
+  return {};
+}
+
+// Calls run(row of the boxes, source or null) for this thread's rows of a piece; eight threads have a row.
+template <typename Run>
+WW_DEVICE void each_row(const JoinTile& tile, const JoinPiece& piece, int thread, const Run& run) {
+  for (int box = 0; box < tile.boxes; ++box) {
+    const int64_t first = tile.first + box * tile.apart + piece.first;
+#pragma unroll 4
+    for (int row = thread / 8; row < tile.box_rows; row += kLoraThreads / 8) {
+      const int64_t column = first + row;
+      const bool inside = column >= 0 && column < piece.columns;
+      run(box * tile.box_rows + row, inside ? piece.b + column * piece.rank + thread % 2 * 8 : nullptr);
+    }
+  }
+}
+
+// Asks for the B of a chunk.
+WW_DEVICE void prefetch_weights(const JoinTile& tile, const JoinPiece& piece, int thread) {
+  each_row(tile, piece, thread, [&](int, const uint16_t* from) {
+    if (from != nullptr && thread % 2 == 0) ptx::prefetch_l2(from);
+  });
+}
+
+// A chunk on the weights' side, at `smem`: its copies are the caller's to wait for.
+WW_DEVICE void lay_weights(const LoraJoin& join, const JoinTile& tile, const JoinPiece& piece, int thread, ptx::u32 smem) {
+  const int place = thread % 8;
+  each_row(tile, piece, thread, [&](int row, const uint16_t* from) {
+    const bool there = from != nullptr;
+    ptx::cp_async_16(smem + row * kJoinRowBytes + (place ^ (row & 7)) * 16, there ? from : join.lora.x, there ? 16 : 0);
+  });
+}
+
+// The row of a thread on the inputs' side, and which 8 of 16 ranks.
+struct JoinRow {
+  int row, half;
+  int place = -1;    // in the tiles
+  int adapter = -1;  // its place in LoraJoinShared::parts
+
+  WW_DEVICE JoinRow(const LoraJoin& join, const LoraJoinShared& shared, int thread) : row(thread / 2), half(thread % 2) {
+    if (row < join.rows) place = join.places[row];
+    if (place >= 0) adapter = shared.adapter_of[place / kLoraTileRows];
+  }
+};
+
+// 8 of a row's ranks, scaled.
+template <class E>
+WW_DEVICE uint4 read_ranks(const LoraJoin& join, const JoinRow& row, const JoinPart& part, int first) {
+  const LoraArgs& lora = join.lora;
+  const int64_t stride = static_cast<int64_t>(lora.num_tiles) * kLoraTileRows * lora.max_ranks;
+  const float* from = lora.sums_of(0, row.place / kLoraTileRows, row.place % kLoraTileRows) + part.first_rank + first + row.half * 8;
+  float sum[8] = {};
+#pragma unroll 8
+  for (int slice = 0; slice < lora.slices; ++slice, from += stride) {
+    const float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+    const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] += values[i];
+  }
+  return {E::pack(part.scale * sum[0], part.scale * sum[1]), E::pack(part.scale * sum[2], part.scale * sum[3]),
+          E::pack(part.scale * sum[4], part.scale * sum[5]), E::pack(part.scale * sum[6], part.scale * sum[7])};
+}
+
+// Calls run(its number, JoinPart, first rank, turn) for the pieces of a row that fall to this CTA; a turn is a place among all
+// of the CTA's.
+template <typename Run>
+WW_DEVICE void each_piece(const LoraJoinShared& shared, const JoinTile& tile, const JoinRow& row, const Run& run) {
+  if (row.adapter < 0) return;
+  int base = 0, number = 0;
+  for (int part = 0; part < kLoraParts; ++part) {
+    const int32_t* const before = shared.pieces[part];
+    const int first = base + before[row.adapter], end = base + before[row.adapter + 1];
+    for (int piece = first; piece < end; ++piece) {
+      if (piece % tile.count != tile.rank) continue;
+      run(number++, shared.parts[row.adapter][part], (piece - first) * kLoraRankMultiple, piece / tile.count);
+    }
+    base += before[shared.num_adapters];
+  }
+}
+
+// Reads the first pieces of the thread's row, while the product's own chunks are still under way.
+template <class E>
+WW_DEVICE void keep_ranks(const LoraJoin& join, LoraJoinShared& shared, const JoinTile& tile, const JoinRow& row, int thread) {
+  each_piece(shared, tile, row, [&](int number, const JoinPart& part, int first, int) {
+    if (number < kJoinKept) shared.kept[number][thread] = read_ranks<E>(join, row, part, first);
+  });
+}
+
+// A chunk on the inputs' side, of kJoinTiles rows, at `to`.
+template <class E>
+WW_DEVICE void lay_ranks(const LoraJoin& join, const LoraJoinShared& shared, const JoinTile& tile, const JoinRow& row, int thread,
+                         int chunk, char* to) {
+  const auto cell = [&](int piece) -> uint4& {
+    const int place = (piece * 2 + row.half) ^ (row.row & 7);
+    return *reinterpret_cast<uint4*>(to + row.row * kJoinRowBytes + place * 16);
+  };
+#pragma unroll
+  for (int piece = 0; piece < kJoinPieces; ++piece) cell(piece) = uint4{0, 0, 0, 0};
+  each_piece(shared, tile, row, [&](int number, const JoinPart& part, int first, int turn) {
+    if (turn / kJoinPieces != chunk) return;
+    cell(turn % kJoinPieces) = number < kJoinKept ? shared.kept[number][thread] : read_ranks<E>(join, row, part, first);
+  });
+}
+
+}  // namespace warpweave::gpu
