@@ -29,7 +29,7 @@ constexpr int64_t kStreamedRows = 8;    // up to here one pass over the weights 
 const LinearKernels& kernels_of(CpuTier tier) {
 #if defined(__x86_64__)
   switch (tier) {
-    case CpuTier::amx_bf16: return kLinearAmxBf16;
+    case CpuTier::amx_bf16: return cpu_info().amx_int8 ? kLinearAmxInt8 : kLinearAmxBf16;
     case CpuTier::avx512_bf16: return kLinearAvx512Bf16;
     case CpuTier::avx512: {  // a better CPU that was asked for this tier shows what one without VNNI does
       const bool own_tier = cpu_info().tier == CpuTier::avx512;

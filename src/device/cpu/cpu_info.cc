@@ -31,12 +31,13 @@ std::string read_model_name() {
 }
 
 // Linux hands out AMX tile state only on request, once per process.
-bool request_amx() {
+void request_amx(CpuInfo* info) {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const bool has_amx = (d >> 24 & 1) && (d >> 22 & 1);  // AMX-TILE and AMX-BF16
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+  const bool has_tiles = d >> 24 & 1, has_bf16 = d >> 22 & 1, has_int8 = d >> 25 & 1;
   constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
-  return has_amx && syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+  info->amx_bf16 = has_tiles && has_bf16 && syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+  info->amx_int8 = info->amx_bf16 && has_int8;
 }
 #endif
 
@@ -52,7 +53,7 @@ CpuInfo probe() {
   info.avx512_vnni = info.avx512 && __builtin_cpu_supports("avx512vnni");
   unsigned a = 0, b = 0, c = 0, d = 0;
   info.avx512_bf16 = info.avx512_vnni && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-  info.amx_bf16 = info.avx512_bf16 && request_amx();
+  if (info.avx512_bf16) request_amx(&info);
 #else
   info.model_name = "unknown";
 #endif

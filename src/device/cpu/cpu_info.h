@@ -20,6 +20,7 @@ struct CpuInfo {
   bool avx512_bf16 = false;
   bool avx512_vnni = false;
   bool amx_bf16 = false;    // present, and the kernel granted tile state to this process
+  bool amx_int8 = false;    // beside amx_bf16
   int cpus = 1;             // that this process may use
 };
 

@@ -8,5 +8,6 @@ const LinearKernels kLinearAvx512 = linear_kernels(nullptr, &kInt8Avx512);
 const LinearKernels kLinearAvx512Vnni = linear_kernels(nullptr, &kInt8Vnni);
 const LinearKernels kLinearAvx512Bf16 = linear_kernels(gemm_bf16_dot_avx512, &kInt8Vnni);
 const LinearKernels kLinearAmxBf16 = linear_kernels(gemm_bf16_dot_amx, nullptr, 8);
+const LinearKernels kLinearAmxInt8 = linear_kernels(gemm_bf16_dot_amx, &kInt8Amx, 8);
 }  // namespace warpweave
 #endif

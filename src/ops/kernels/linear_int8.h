@@ -104,44 +104,46 @@ WW_INLINE void nibble_words(const PanelWord* codes, IVec* out) {
   }
 }
 
-// What a format does with group `g` of its block: words() once, first_sum() and add() for every row. `at` counts groups
-// of the row.
+// What a format does with group `g` of its block: words() once, add() for every row, with the group's scale of the row
+// and the scaled sum of its codes. `products` are of codes less kCentre.
 //
-// Of weights that are scale * (code - a constant).
+// Of weights that are scale * (code - kCentre).
 struct Int8Scaled {
+  static constexpr bool kHasOffset = false;
   Vec scale;
-  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
-    return vfma(scale, vmul(products, vset1(x.scales[at])), acc);
+  WW_MEMBER Vec add(Vec acc, Vec products, float x_scale, float) const {
+    return vfma(scale, vmul(products, vset1(x_scale)), acc);
   }
 };
 // Of weights that are scale * code + offset.
 struct Int8Offset {
+  static constexpr bool kHasOffset = true;
+  static constexpr int kCentre = 0;
   Vec scale, offset;
-  WW_MEMBER int32_t first_sum(const Int8Row&, int64_t) const { return 0; }
-  WW_MEMBER Vec add(Vec acc, Vec products, const Int8Row& x, int64_t at) const {
-    acc = vfma(scale, vmul(products, vset1(x.scales[at])), acc);
-    return vfma(offset, vset1(x.scaled_sums[at]), acc);
+  WW_MEMBER Vec add(Vec acc, Vec products, float x_scale, float x_scaled_sum) const {
+    acc = vfma(scale, vmul(products, vset1(x_scale)), acc);
+    return vfma(offset, vset1(x_scaled_sum), acc);
   }
 };
 
 struct Int8Q8_0 : Int8Scaled {
   using Panel = PanelQ8_0;
   static constexpr bool kWide = true;
+  static constexpr int kCentre = 128;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) out[j] = iload(block.codes[j]);
   }
-  WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -128 * x.sum_of_group(at); }
 };
 struct Int8Q4_0 : Int8Scaled {
   using Panel = PanelQ4_0;
   static constexpr bool kWide = false;
+  static constexpr int kCentre = 8;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
     nibble_words(block.codes, out);
   }
-  WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -8 * x.sum_of_group(at); }
 };
 struct Int8Q4_1 : Int8Offset {
   using Panel = PanelQ4_1;
@@ -185,7 +187,7 @@ WW_INLINE void iq4_words(const PanelWord* codes, IVec* out) {
 }
 struct Int8IQ4 : Int8Scaled {
   static constexpr bool kWide = true;
-  WW_MEMBER int32_t first_sum(const Int8Row& x, int64_t at) const { return -128 * x.sum_of_group(at); }
+  static constexpr int kCentre = 128;
 };
 struct Int8IQ4NL : Int8IQ4 {
   using Panel = PanelIQ4NL;
@@ -224,12 +226,12 @@ void int8_rows(const Int8Tile& t, int first_row, int panel) {
       const int64_t first = k + g * 32, at = first / 32;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        IVec dot = iset1(format.first_sum(x[r], at));
+        IVec dot = iset1(-Format::kCentre * x[r].sum_of_group(at));
 #pragma GCC unroll 8
         for (int j = 0; j < 8; ++j) {
           dot = dot4<Format::kWide>(dot, w[j], Int8Row::word_at(x[r].codes, first + 4 * j));
         }
-        acc[r] = format.add(acc[r], vto_float(dot), x[r], at);
+        acc[r] = format.add(acc[r], vto_float(dot), x[r].scales[at], x[r].scaled_sums[at]);
       }
     }
   }
@@ -237,8 +239,18 @@ void int8_rows(const Int8Tile& t, int first_row, int panel) {
   for (int r = 0; r < kRows; ++r) vstore(t.acc + (first_row + r) * t.acc_stride + panel * kPanelCols, acc[r]);
 }
 
-// q6_k: two scales to a group.
-struct Int8Q6K {};
+// q6_k: two scales to a group, of products of codes less 32.
+struct Int8Q6K {
+  using Panel = PanelQ6K;
+  static constexpr bool kHasOffset = false;
+  static constexpr int kCentre = 32;
+  Vec scales[2], d;
+  WW_MEMBER void words(const Panel& block, int g, IVec* out);
+  WW_MEMBER Vec add(Vec acc, Vec first, Vec second, float x_scale) const {
+    const Vec both = vfma(scales[0], first, vmul(scales[1], second));
+    return vfma(d, vmul(both, vset1(x_scale)), acc);
+  }
+};
 WW_INLINE void q6_words(const PanelQ6K& block, int g, IVec* out) {
   const IVec top = iset1(0x30303030);
   nibble_words(block.low + 4 * g, out);
@@ -252,6 +264,12 @@ WW_INLINE void q6_words(const PanelQ6K& block, int g, IVec* out) {
   }
 }
 
+void Int8Q6K::words(const Panel& block, int g, IVec* out) {
+  d = vload_half(block.d);
+  for (int half = 0; half < 2; ++half) scales[half] = vto_float(iload_i8(block.scales[2 * g + half]));
+  q6_words(block, g, out);
+}
+
 template <int kRows>
 void int8_rows_q6(const Int8Tile& t, int first_row, int panel) {
   Int8Row x[kRows];
@@ -263,26 +281,24 @@ void int8_rows_q6(const Int8Tile& t, int first_row, int panel) {
   }
   const auto* block = reinterpret_cast<const PanelQ6K*>(t.weights + panel * t.panel_bytes);
   for (int64_t k = 0; k < t.k; k += 256, ++block) {
-    const Vec d = vload_half(block->d);
     for (int g = 0; g < 8; ++g) {
+      Int8Q6K format;
       IVec w[8];
-      q6_words(*block, g, w);
+      format.words(*block, g, w);
       prefetch(reinterpret_cast<const unsigned char*>(block) + g * (sizeof(PanelQ6K) / 8) + 1024);
-      const Vec scales[2] = {vto_float(iload_i8(block->scales[2 * g])), vto_float(iload_i8(block->scales[2 * g + 1]))};
       const int64_t first = k + g * 32, at = first / 32;
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         IVec dots[2];
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          dots[half] = iset1(-32 * x[r].sums[2 * at + half]);
+          dots[half] = iset1(-Int8Q6K::kCentre * x[r].sums[2 * at + half]);
 #pragma GCC unroll 4
           for (int j = 4 * half; j < 4 * half + 4; ++j) {
             dots[half] = dot4<false>(dots[half], w[j], Int8Row::word_at(x[r].codes, first + 4 * j));
           }
         }
-        const Vec both = vfma(scales[0], vto_float(dots[0]), vmul(scales[1], vto_float(dots[1])));
-        acc[r] = vfma(d, vmul(both, vset1(x[r].scales[at])), acc[r]);
+        acc[r] = format.add(acc[r], vto_float(dots[0]), vto_float(dots[1]), x[r].scales[at]);
       }
     }
   }

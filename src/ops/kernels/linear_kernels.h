@@ -101,12 +101,13 @@ extern const Int8Kernels kInt8Scalar;
 
 extern const LinearKernels kLinearScalar;
 #if defined(__x86_64__)
-extern const Int8Kernels kInt8Avx2, kInt8Avx512, kInt8Vnni;
+extern const Int8Kernels kInt8Avx2, kInt8Avx512, kInt8Vnni, kInt8Amx;
 extern const LinearKernels kLinearAvx2;
 extern const LinearKernels kLinearAvx512;
 extern const LinearKernels kLinearAvx512Vnni;  // of CPUs with VNNI and no bf16 unit
 extern const LinearKernels kLinearAvx512Bf16;
 extern const LinearKernels kLinearAmxBf16;
+extern const LinearKernels kLinearAmxInt8;     // with tiles for bytes, too
 
 // bf16_dot alone, for the tiers that add a bf16 unit to the avx512 kernels.
 void gemm_bf16_dot_avx512(const GemmTile& tile);

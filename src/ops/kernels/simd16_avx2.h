@@ -109,6 +109,7 @@ WW_BINARY(iadd, _mm256_add_epi32)
 WW_BINARY(isub, _mm256_sub_epi32)
 WW_BINARY(iand, _mm256_and_si256)
 WW_BINARY(ior, _mm256_or_si256)
+WW_BINARY(ixor, _mm256_xor_si256)
 #undef WW_BINARY
 template <int kBits>
 WW_INLINE IVec ishl(IVec a) {

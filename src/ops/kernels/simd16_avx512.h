@@ -64,6 +64,7 @@ WW_INLINE IVec iadd(IVec a, IVec b) { return _mm512_add_epi32(a, b); }
 WW_INLINE IVec isub(IVec a, IVec b) { return _mm512_sub_epi32(a, b); }
 WW_INLINE IVec iand(IVec a, IVec b) { return _mm512_and_si512(a, b); }
 WW_INLINE IVec ior(IVec a, IVec b) { return _mm512_or_si512(a, b); }
+WW_INLINE IVec ixor(IVec a, IVec b) { return _mm512_xor_si512(a, b); }
 template <int kBits>
 WW_INLINE IVec ishl(IVec a) { return _mm512_slli_epi32(a, kBits); }
 template <int kBits>

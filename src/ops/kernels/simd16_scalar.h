@@ -103,6 +103,7 @@ WW_INLINE IVec iadd(IVec a, IVec b) { return {a.v + b.v}; }
 WW_INLINE IVec isub(IVec a, IVec b) { return {a.v - b.v}; }
 WW_INLINE IVec iand(IVec a, IVec b) { return {a.v & b.v}; }
 WW_INLINE IVec ior(IVec a, IVec b) { return {a.v | b.v}; }
+WW_INLINE IVec ixor(IVec a, IVec b) { return {a.v ^ b.v}; }
 template <int kBits>
 WW_INLINE IVec ishl(IVec a) { return {a.v << kBits}; }
 template <int kBits>

@@ -1,0 +1,86 @@
+// The tile instructions that linear_int8_tiles.h uses: AMX's where the file is compiled for it, else the same in plain
+// C++, by which tests run those kernels on every CPU. Tile names are literals 0 to 7, as the instructions want.
+//
+// Tiles are state of the thread: configure before use, release after.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AMX_INT8__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+// As the instruction LDTILECFG reads it.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+#if defined(__AMX_INT8__)
+#define WW_TILE_CONFIGURE(config) _tile_loadconfig(config)
+#define WW_TILE_RELEASE() _tile_release()
+#define WW_TILE_ZERO(tile) _tile_zero(tile)
+// g++ does not know that these instructions read memory; without the barrier it may drop stores before them.
+#define WW_TILE_LOAD(tile, at, stride_bytes) \
+  do { __asm__ volatile("" ::: "memory"); _tile_loadd(tile, at, stride_bytes); } while (false)
+#define WW_TILE_STORE(tile, at, stride_bytes) _tile_stored(tile, at, stride_bytes)
+// sums += a * b: bytes with signs, four neighbours of a row of `a` with four of a column of `b`, to 32 bits.
+#define WW_TILE_DOT(sums, a, b) _tile_dpbssd(sums, a, b)
+#else
+
+struct EmulatedTiles {
+  TileConfig config;
+  uint8_t bytes[8][16][64] = {};
+};
+thread_local EmulatedTiles emulated_tiles;
+
+inline void emulated_load(int tile, const void* at, int64_t stride_bytes) {
+  const TileConfig& config = emulated_tiles.config;
+  memset(emulated_tiles.bytes[tile], 0, sizeof emulated_tiles.bytes[tile]);
+  for (int r = 0; r < config.rows[tile]; ++r) {
+    memcpy(emulated_tiles.bytes[tile][r], static_cast<const char*>(at) + r * stride_bytes, config.row_bytes[tile]);
+  }
+}
+
+inline void emulated_store(int tile, void* at, int64_t stride_bytes) {
+  const TileConfig& config = emulated_tiles.config;
+  for (int r = 0; r < config.rows[tile]; ++r) {
+    memcpy(static_cast<char*>(at) + r * stride_bytes, emulated_tiles.bytes[tile][r], config.row_bytes[tile]);
+  }
+}
+
+inline void emulated_dot(int sums, int a, int b) {
+  const TileConfig& config = emulated_tiles.config;
+  // The processor raises #UD where the shapes do not fit.
+  if (config.rows[a] != config.rows[sums] || config.row_bytes[b] != config.row_bytes[sums] ||
+      config.row_bytes[a] != 4 * config.rows[b]) {
+    __builtin_trap();
+  }
+  for (int r = 0; r < config.rows[sums]; ++r) {
+    for (int c = 0; c < config.row_bytes[sums] / 4; ++c) {
+      int32_t sum;
+      memcpy(&sum, &emulated_tiles.bytes[sums][r][4 * c], 4);
+      for (int i = 0; i < config.row_bytes[a]; ++i) {
+        sum += static_cast<int8_t>(emulated_tiles.bytes[a][r][i]) *
+               static_cast<int8_t>(emulated_tiles.bytes[b][i / 4][4 * c + i % 4]);
+      }
+      memcpy(&emulated_tiles.bytes[sums][r][4 * c], &sum, 4);
+    }
+  }
+}
+
+#define WW_TILE_CONFIGURE(from) (emulated_tiles.config = *(from))
+#define WW_TILE_RELEASE() (emulated_tiles = EmulatedTiles())
+#define WW_TILE_ZERO(tile) memset(emulated_tiles.bytes[tile], 0, sizeof emulated_tiles.bytes[tile])
+#define WW_TILE_LOAD(tile, at, stride_bytes) emulated_load(tile, at, stride_bytes)
+#define WW_TILE_STORE(tile, at, stride_bytes) emulated_store(tile, at, stride_bytes)
+#define WW_TILE_DOT(sums, a, b) emulated_dot(sums, a, b)
+#endif
+
+}  // namespace
