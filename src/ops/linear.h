@@ -9,8 +9,8 @@
 // activations with the widened weights. Under ComputeMode::bf16 activations are rounded to bf16
 // when the CPU has a bf16 unit (avx512_bf16, amx_bf16); weights stored as f32 or f16, and CPUs
 // without such a unit, still compute in f32 (bf16 inputs are widened). Activations that meet GGUF
-// blocks are then rounded to 8 bits, a scale for 32 values, and multiplied as integers; with AMX
-// both are rounded to bf16, which its unit multiplies faster.
+// blocks are then rounded to 8 bits, a scale for 32 values, and multiplied as integers; only a CPU that
+// has AMX for bf16 and not for bytes widens blocks to bf16.
 //
 // Batch invariance: the bits of output row m depend only on input row m and the tier, not on M,
 // the other rows or the number of threads. Every element is one chain of sums over ascending k.

@@ -94,7 +94,7 @@ struct LinearKernels {
   DequantizeKernels to_f32;    // [k][16] f32
   DequantizeKernels to_bf16;   // [k/2][16][2] bf16
   int tile_panels;             // preferred panels of a tile
-  const Int8Kernels* int8;     // of compressed panels; null: the tier multiplies them faster widened
+  const Int8Kernels* int8;     // of compressed panels; null: the tier has no unit for bytes
 };
 
 extern const Int8Kernels kInt8Scalar;
