@@ -9,8 +9,11 @@
 #include <atomic>
 #include <algorithm>
 #include <mutex>
+#include <ctime>
 #include <set>
 #include <vector>
+
+#include "server/vllm_metrics.h"
 
 namespace warpweave::server {
 namespace {
@@ -20,10 +23,13 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 const prometheus::Histogram::BucketBoundaries kFirstTokenSeconds = {
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400};
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 25, 50, 100, 200, 400};
 const prometheus::Histogram::BucketBoundaries kInterTokenSeconds = {
     0.0005, 0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03,
     0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.8, 1.5, 3};
+// With the borders that vLLM's dashboards ask for, as above.
+const prometheus::Histogram::BucketBoundaries kPerOutputSeconds = {
+    0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 4};
 const prometheus::Histogram::BucketBoundaries kRequestSeconds = {
     0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240, 480, 960, 1920};
 const prometheus::Histogram::BucketBoundaries kQueueSeconds = {
@@ -200,7 +206,9 @@ void add_other_names(std::string_view compat, std::vector<MetricFamily>* familie
     if (compat == "sglang") add(i, "sglang:" + name);
     if (compat != "vllm") continue;
     for (const OtherName& other : kVllmNames) {
-      if (other.own == name) add(i, std::string(other.other));
+      if (other.own != name) continue;
+      add(i, std::string(other.other));
+      for (ClientMetric& metric : families->back().metric) metric.label.push_back({"engine", "0"});
     }
   }
 }
@@ -216,7 +224,7 @@ struct ServerMetrics::Impl {
         inter_token(histogram("inter_token_latency_seconds", "Time between tokens",
                               kInterTokenSeconds)),
         per_output_token(histogram("request_time_per_output_token_seconds",
-                                   "Request time divided by its tokens", kInterTokenSeconds)),
+                                   "Request time divided by its tokens", kPerOutputSeconds)),
         e2e(histogram("e2e_request_latency_seconds", "Arrival to last token", kRequestSeconds)),
         queue(histogram("queue_time_seconds", "Arrival to first scheduling", kQueueSeconds)),
         prefill(histogram("request_prefill_time_seconds", "First scheduling to first token", kFirstTokenSeconds)),
@@ -257,6 +265,22 @@ struct ServerMetrics::Impl {
     return *routes.emplace(route).first;
   }
 
+  // What vLLM's dashboards ask for beside other names of what is there.
+  void add_vllm(const Engine* engine, std::vector<MetricFamily>* families) const {
+    const auto append = [&](std::vector<MetricFamily> more) {
+      std::move(more.begin(), more.end(), std::back_inserter(*families));
+    };
+    const std::string counted = name("http_responses_total");
+    const auto http = std::find_if(families->begin(), families->end(), [&](const auto& family) { return family.name == counted; });
+    if (http != families->end()) append({vllm_http_family(*http)});
+    append(process_families(start_time_s));
+    if (engine == nullptr) return;
+    const uint64_t ended = prompt_tokens.Collect().histogram.sample_count;
+    append(vllm_engine_families({engine->stats(), engine->info(), compiling_grammars.load(), ended},
+                                {{"model_name", options.model_name}, {"engine", "0"}}));
+  }
+
+  const double start_time_s = static_cast<double>(std::time(nullptr));
   std::atomic<int> compiling_grammars{0};
   std::mutex mutex;
   std::set<std::string, std::less<>> routes;
@@ -346,6 +370,7 @@ std::string ServerMetrics::render(const Engine* engine, const AdapterStore* adap
     families.back().name = Impl::name(families.back().name);
   }
   add_other_names(impl_->options.compat, &families);
+  if (impl_->options.compat == "vllm") impl_->add_vllm(engine, &families);
   return prometheus::TextSerializer().Serialize(families);
 }
 

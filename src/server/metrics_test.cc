@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
 #include "server/testing/fake_engine.h"
 
 namespace warpweave::server {
@@ -129,12 +133,40 @@ TEST(ServerMetrics, VllmsDashboardsFindTheirNames) {
     EXPECT_NE(page.find("\nvllm:" + std::string(name) + "{model_name=\"tale\""), std::string::npos) << name;
   }
   for (const char* reason : {"stop", "length", "abort"}) {
-    const std::string series = std::string("vllm:request_success_total{finished_reason=\"") + reason + "\",model_name=\"tale\"}";
+    const std::string series = std::string("vllm:request_success_total{finished_reason=\"") + reason + "\",model_name=\"tale\",engine=\"0\"}";
     EXPECT_TRUE(has_line(page, series + (reason == std::string("length") ? " 1" : " 0"))) << series << page;
   }
-  EXPECT_TRUE(has_line(page, "vllm:request_prefill_time_seconds_sum{model_name=\"tale\"} 0.1"));
-  EXPECT_TRUE(has_line(page, "vllm:request_decode_time_seconds_sum{model_name=\"tale\"} 0.399"));
-  EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_sum{model_name=\"tale\"} 7"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prefill_time_seconds_sum{model_name=\"tale\",engine=\"0\"} 0.1"));
+  EXPECT_TRUE(has_line(page, "vllm:request_decode_time_seconds_sum{model_name=\"tale\",engine=\"0\"} 0.399"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_sum{model_name=\"tale\",engine=\"0\"} 7"));
+}
+
+// Those that the test of the whole program looks for, too.
+TEST(ServerMetrics, VllmsDashboardsFindAllListedNames) {
+  testing::FakeEngine engine;
+  ServerMetrics metrics({.model_name = "tale", .compat = "vllm"});
+  metrics.observe_request_end(kEnd);
+  metrics.count_http("/v1/completions", 200);
+  metrics.count_http("/metrics", 200);
+  const std::string page = metrics.render(&engine);
+  std::ifstream file("tests/server/dashboard_metrics.json");
+  const nlohmann::json names = nlohmann::json::parse(file);
+  size_t looked_for = 0;
+  for (const auto& [dashboard, listed] : names["vllm"].items()) {
+    if (dashboard == "vllm_speculative_decoding") continue;  // this engine does not speculate
+    for (const std::string name : listed) {
+      ++looked_for;
+      const bool own = name.starts_with("vllm:");
+      EXPECT_TRUE(page.find("\n" + name + "{") != std::string::npos || (!own && page.find("\n" + name + " ") != std::string::npos))
+          << dashboard << " " << name;
+      if (name.ends_with("_total")) EXPECT_NE(page.find("# TYPE " + name + " counter"), std::string::npos) << name;
+    }
+  }
+  EXPECT_GT(looked_for, 100u);
+  for (const auto& [name, why] : names["not_given"].items()) EXPECT_EQ(page.find("\n" + name), std::string::npos) << name;
+  EXPECT_TRUE(has_line(page, "http_requests_total{handler=\"/v1/completions\",status=\"2xx\"} 1"));
+  EXPECT_EQ(page.find("handler=\"/metrics\""), std::string::npos);
+  EXPECT_NE(page.find("vllm:time_to_first_token_seconds_bucket{model_name=\"tale\",engine=\"0\",le=\"2.5\"}"), std::string::npos);
 }
 
 TEST(ServerMetrics, SpeaksVllmsNames) {
@@ -143,8 +175,8 @@ TEST(ServerMetrics, SpeaksVllmsNames) {
   ServerMetrics metrics({.model_name = "tale", .compat = "vllm"});
   metrics.observe_first_token(0.02);
   const std::string page = metrics.render(&engine);
-  EXPECT_TRUE(has_line(page, "vllm:num_requests_running{model_name=\"tale\"} 0")) << page;
-  EXPECT_TRUE(has_line(page, "vllm:time_to_first_token_seconds_count{model_name=\"tale\"} 1"));
+  EXPECT_TRUE(has_line(page, "vllm:num_requests_running{model_name=\"tale\",engine=\"0\"} 0")) << page;
+  EXPECT_TRUE(has_line(page, "vllm:time_to_first_token_seconds_count{model_name=\"tale\",engine=\"0\"} 1"));
   EXPECT_EQ(page.find("sglang:"), std::string::npos);
 }
 

@@ -1,8 +1,9 @@
 """Every series that the Grafana dashboards of SGLang and vLLM ask for is in /metrics under their names.
 
 dashboard_metrics.json holds the names in the queries of each dashboard as its repository has it on 2026-11-23:
-SGLang's examples/monitoring/grafana/dashboards/json, and of vLLM's examples/observability prometheus_grafana and, in
-dashboards/grafana, the three named there.
+SGLang's examples/monitoring/grafana/dashboards/json, and of vLLM's examples/observability prometheus_grafana and all in
+dashboards/grafana. not_given: their names for what is not here, each of a part that a flag of vLLM turns on, but two:
+buckets of tokens per step, and times by HTTP handler.
 """
 
 import json
@@ -33,7 +34,26 @@ def test_every_name_is_given_with_the_model(page):
     compat, text = page
     for dashboard, names in NAMES[compat].items():
         for name in names:
-            assert re.search(rf'^{name}{{[^}}]*model_name="tale"', text, re.MULTILINE), (dashboard, name)
+            labels = r'{[^}]*model_name="tale"' if ":" in name else r"[{ ]"
+            assert re.search(f"^{name}{labels}", text, re.MULTILINE), (dashboard, name)
+
+
+def test_vllms_labels(page):
+    """Its dashboards choose by engine, split some names by a label, and look for buckets at the limits they offer."""
+    compat, text = page
+    if compat != "vllm":
+        return
+    for line in text.splitlines():
+        assert not line.startswith("vllm:") or 'engine="0"' in line, line
+    for name, label, values in (("vllm:prompt_tokens_by_source_total", "source", ("local_compute", "local_cache_hit")),
+                                ("vllm:num_requests_waiting_by_reason", "reason", ("capacity", "deferred")),
+                                ("vllm:engine_sleep_state", "sleep_state", ("awake", "discard_all")),
+                                ("vllm:time_to_first_token_seconds_bucket", "le", ("0.1", "0.25", "0.5", "0.75", "1", "2.5", "5", "10")),
+                                ("vllm:request_time_per_output_token_seconds_bucket", "le", ("0.025", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5")),
+                                ("http_requests_total", "status", ("2xx",))):
+        for value in values:
+            assert re.search(f'^{name}{{[^}}]*{label}="{value}"', text, re.MULTILINE), (name, value)
+    assert 'handler="/v1/completions"' in text and 'handler="/metrics"' not in text
 
 
 def test_what_only_grows_says_so(page):
