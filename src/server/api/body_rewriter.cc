@@ -58,4 +58,35 @@ void copy_fields(const FieldReader& reader, std::span<const std::string_view> na
   }
 }
 
+namespace {
+
+bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+
+bool stands_at(std::string_view text, size_t at, std::string_view name) {
+  if (!text.substr(at).starts_with(name)) return false;
+  const size_t end = at + name.size();
+  if (is_word(name.front()) && at > 0 && is_word(text[at - 1])) return false;
+  return !is_word(name.back()) || end == text.size() || !is_word(text[end]);
+}
+
+std::string with_own_names(std::string_view text, std::span<const OtherName> names) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const auto found = std::ranges::find_if(names, [&](const OtherName& name) { return stands_at(text, at, name.chat); });
+    if (found == names.end()) {
+      out += text[at++];
+    } else {
+      out += found->own;
+      at += found->chat.size();
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Status in_own_names(const Status& status, std::span<const OtherName> names) {
+  return {status.code(), with_own_names(status.message(), names), with_own_names(status.field(), names)};
+}
+
 }  // namespace warpweave::server

@@ -31,4 +31,14 @@ void copy_fields(const FieldReader& reader, std::span<const std::string_view> na
 // An object of `value`, or the failure that names `field`.
 Status require_object(const Json& value, const std::string& field);
 
+// What a chat request calls something, and what the body that was rewritten to it does.
+struct OtherName {
+  std::string_view chat;
+  std::string_view own;
+};
+
+// The failure of such a chat request in the body's own words. Of names that begin at one place the first in `names` counts; what
+// begins with a letter is replaced as a whole word.
+Status in_own_names(const Status& status, std::span<const OtherName> names);
+
 }  // namespace warpweave::server

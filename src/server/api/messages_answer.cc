@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/body_rewriter.h"
 #include "server/api/chat_answer.h"
 #include "server/api/chat_request.h"
 #include "server/api/errors.h"
@@ -145,7 +146,14 @@ Result<PreparedChat> prepare_messages(const Api& api, std::string_view body, boo
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/messages"));
   WW_ASSIGN_OR_RETURN(const OwnedJson chat, chat_of_messages(api, owned.value, needs_length));
-  return prepare_chat(api, chat.value, chat.value.dump(), "msg_");
+  static constexpr OtherName kOtherNames[] = {
+      {".function.parameters", ".input_schema"},
+      {".function.", "."},
+      {"max_tokens or max_completion_tokens", "max_tokens"},
+  };
+  auto prepared = prepare_chat(api, chat.value, chat.value.dump(), "msg_");
+  if (!prepared.ok()) return in_own_names(prepared.status(), kOtherNames);
+  return prepared;
 }
 
 }  // namespace

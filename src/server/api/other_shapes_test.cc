@@ -172,6 +172,42 @@ TEST(Responses, FormsAndRefusals) {
   }
 }
 
+// What the chat request made of a body finds wrong is said in the body's own names.
+struct NamedRefusal {
+  const char* route;
+  const char* members;  // beside those that must be there
+  const char* param;
+  const char* said;     // in the message
+};
+
+class OwnNames : public ::testing::TestWithParam<NamedRefusal> {};
+
+TEST_P(OwnNames, AreInRefusals) {
+  TestApi api(scripted({"ok"}));
+  const NamedRefusal& refusal = GetParam();
+  const bool anthropic = std::string_view(refusal.route).starts_with("/v1/messages");
+  const std::string rest = anthropic ? R"({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], )" : R"({"input": "Hi", )";
+  const Reply reply = api.post(refusal.route, rest + refusal.members + "}");
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  const Json error = reply.json()["error"];
+  const std::string message = error["message"];
+  EXPECT_NE(message.find(refusal.said), std::string::npos) << message;
+  for (const char* other : {"response_format", "reasoning_effort", ".function", "\"function\": {", "\"json_schema\": {", "max_completion_tokens"}) {
+    EXPECT_EQ(message.find(other), std::string::npos) << message;
+  }
+  if (!anthropic) EXPECT_EQ(error["param"], refusal.param) << reply.body;
+}
+
+INSTANTIATE_TEST_SUITE_P(Chats, OwnNames, ::testing::Values(
+    NamedRefusal{"/v1/responses", R"("text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 5}}})", "text.format.schema", "text.format.schema: "},
+    NamedRefusal{"/v1/responses", R"("text": {"format": {"type": "json_schema"}})", "text.format", R"("name": "...", "schema": {...}})"},
+    NamedRefusal{"/v1/responses", R"("reasoning": {"effort": 5})", "reasoning.effort", "reasoning.effort is 5"},
+    NamedRefusal{"/v1/responses", R"("tools": [{"type": "function", "name": 5}])", "tools[0].name", "tools[0].name is 5"},
+    NamedRefusal{"/v1/responses", R"("tool_choice": "zz")", "tool_choice", R"({"type": "function", "name": "..."})"},
+    NamedRefusal{"/v1/responses", R"("max_output_tokens": 1000000000)", "max_output_tokens", "max_output_tokens"},
+    NamedRefusal{"/v1/messages", R"("tools": [{"name": "f", "input_schema": 5}])", "", "tools[0].input_schema is 5"},
+    NamedRefusal{"/v1/messages", R"("tools": [{"name": 5, "input_schema": {}}])", "", "tools[0].name is 5"}));
+
 TEST(ResponseStore, IsBoundedByOwner) {
   ResponseStore store(2);
   for (const char* id : {"1", "2", "3"}) EXPECT_TRUE(store.put("a", id, {"body", "[]"}));

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/api/body_rewriter.h"
 #include "server/api/chat_answer.h"
 #include "server/api/chat_request.h"
 #include "server/api/requests.h"
@@ -13,6 +14,20 @@ namespace {
 
 using output::AnswerEvent;
 using Kind = AnswerEvent::Kind;
+
+constexpr OtherName kOtherNames[] = {
+    {"response_format.json_schema", "text.format"},
+    {"response_format", "text.format"},
+    {R"("json_schema": {"name": "...", "schema": {...}}})", R"("name": "...", "schema": {...}})"},
+    {"reasoning_effort", "reasoning.effort"},
+    {"max_tokens or max_completion_tokens", "max_output_tokens"},
+    {"max_completion_tokens", "max_output_tokens"},
+    {"max_tokens", "max_output_tokens"},
+    {R"("function": {"name": "..."}})", R"("name": "..."})"},
+    {".function.", "."},
+    {"messages", "input"},
+    {"prompt", "input"},
+};
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -202,9 +217,10 @@ Result<GenerationJob> parse_response(Api& api, std::string_view body, std::strin
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   WW_RETURN_IF_ERROR(api.require_tokenizer("/v1/responses"));
   WW_ASSIGN_OR_RETURN(ResponseRequest request, read_response_request(api, owned.value, std::string(owner)));
-  WW_ASSIGN_OR_RETURN(PreparedChat chat, prepare_chat(api, request.chat.value, request.chat.value.dump(), "resp_"));
-  chat.job.builder = std::make_unique<ResponsesBuilder>(api, chat, std::move(request), std::string(owner));
-  return std::move(chat.job);
+  auto chat = prepare_chat(api, request.chat.value, request.chat.value.dump(), "resp_");
+  if (!chat.ok()) return in_own_names(chat.status(), kOtherNames);
+  chat->job.builder = std::make_unique<ResponsesBuilder>(api, *chat, std::move(request), std::string(owner));
+  return std::move(chat->job);
 }
 
 }  // namespace warpweave::server
