@@ -6,11 +6,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/trim_memory.h"
 
 namespace warpweave {
 namespace {
 
 constexpr auto kUntilItComes = std::chrono::microseconds::max();
+constexpr auto kIdleBeforeTrim = std::chrono::milliseconds(100);
+constexpr auto kBetweenTrims = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -63,6 +66,7 @@ void EngineCore::run_step() {
   const Step& step = scheduler_->schedule();
   DeviceStep* launched = step.empty() ? nullptr : prepare(step);
   if (launched != nullptr) {
+    to_trim_ = true;
     launched->launched_at = SteadyClock::now();
     runner_->launch(launched);
     (launched_[0] == nullptr ? launched_[0] : launched_[1]) = launched;
@@ -146,6 +150,7 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
     std::unique_lock lock(mutex_);
     const auto came = [&] { return stopping_ || !inbox_.empty(); };
     if (patience == kUntilItComes) {
+      if (to_trim_) trim_when_idle(lock);
       inbox_changed_.wait(lock, came);
     } else if (patience.count() > 0) {
       inbox_changed_.wait_for(lock, patience, came);
@@ -175,6 +180,18 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
   }
   for (; !taken_.audits.empty(); taken_.audits.pop_back()) taken_.audits.back().set_value(scheduler_->audit());
   return has_more();
+}
+
+// What a burst of requests left free goes back to the system, when nothing has come for a moment; not more than every few seconds,
+// as it costs milliseconds, and pages that are used again are to be had anew.
+void EngineCore::trim_when_idle(std::unique_lock<std::mutex>& lock) {
+  const auto when = std::max(SteadyClock::now() + kIdleBeforeTrim, last_trim_ + kBetweenTrims);
+  if (inbox_changed_.wait_until(lock, when, [&] { return stopping_ || !inbox_.empty(); })) return;
+  lock.unlock();
+  trim_memory();
+  last_trim_ = SteadyClock::now();
+  to_trim_ = false;
+  lock.lock();
 }
 
 bool EngineCore::has_more() {

@@ -83,6 +83,7 @@ class EngineCore : public Engine {
   void wait(DeviceStep* step);
   std::chrono::microseconds patience() const;
   bool take_inbox(std::chrono::microseconds patience);
+  void trim_when_idle(std::unique_lock<std::mutex>& lock);
   bool has_more();
   void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
@@ -143,6 +144,8 @@ class EngineCore : public Engine {
 
   // Engine thread only.
   std::unique_ptr<Scheduler> scheduler_;
+  bool to_trim_ = false;          // a step has run since last_trim_
+  SteadyClock::time_point last_trim_{};
   Inbox taken_;                   // what is being worked on; kept here so that no failure loses it
   DeviceStep* running_ = nullptr; // launched, and not published yet
   std::array<DeviceStep*, 2> launched_{};  // not waited for yet

@@ -1,6 +1,7 @@
 // The engine on the shipped model: the goldens that another implementation computed, and the
 // promises of the loop (stop strings, abort, caching, determinism over batching).
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <condition_variable>
@@ -247,6 +248,35 @@ TEST(Engine, AbortFreesThePages) {
   served.engine->drain(5);
   EXPECT_EQ(served.engine->submit(greedy("c", {5}, 1), answers.sink("c")).code(), StatusCode::unavailable);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+size_t resident_bytes() {
+  size_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Blocks that are freed between others that stay keep their pages, until the engine has been idle for a moment.
+TEST(Engine, GivesFreeMemoryBackWhenIdle) {
+  constexpr size_t kBlocks = 4096, kBlockBytes = 16 << 10, kKeptOf = 64;
+  ServedModel served = serve();
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (size_t i = 0; i < kBlocks; ++i) blocks.push_back(std::make_unique<char[]>(kBlockBytes));
+  for (size_t i = 0; i < kBlocks; ++i) {
+    if (i % kKeptOf != 0) blocks[i].reset();
+  }
+  const size_t held = resident_bytes(), half = kBlocks * kBlockBytes / 2;
+  ASSERT_GT(held, half);
+  Collector answers;
+  ASSERT_TRUE(served.engine->submit(greedy("a", {5, 6, 7}, 4), answers.sink("a")).ok());
+  answers.wait(1);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (resident_bytes() > held - half && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_LT(resident_bytes(), held - half);
+}
+#endif
 
 // Who asked for an abort hears "cancelled"; whom the shutdown ends may try another server.
 TEST(Engine, ADrainThatRunsOutOfTimeSaysUnavailable) {

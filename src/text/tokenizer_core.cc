@@ -2,10 +2,9 @@
 
 #include <simdjson.h>
 
-#include <malloc.h>
-
 #include <algorithm>
 
+#include "base/trim_memory.h"
 #include "text/tokenizer_unicode.h"
 
 namespace warpweave {
@@ -15,13 +14,6 @@ constexpr size_t kMaxTextBytes = size_t{256} << 20;
 constexpr size_t kIdleScratches = 16;                     // about 1.5 MB each
 constexpr size_t kIdleScratchTextBytes = size_t{256} << 10;  // what has seen a longer text is freed
 constexpr size_t kTrimTextBytes = size_t{4} << 20;
-
-// Gives the allocator's free memory back to the system.
-void trim_heap() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-}
 
 // Those of the ascending `offsets` in (begin, end), counted from `begin`.
 std::vector<size_t> offsets_within(std::span<const size_t> offsets, size_t begin, size_t end) {
@@ -61,7 +53,7 @@ class TokenizerCore::ScratchLease {
   ~ScratchLease() {
     if (text_bytes_ > kIdleScratchTextBytes) {
       scratch_.reset();
-      if (text_bytes_ > kTrimTextBytes) trim_heap();
+      if (text_bytes_ > kTrimTextBytes) trim_memory();
       return;
     }
     std::lock_guard lock(core_.pool_mutex_);

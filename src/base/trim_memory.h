@@ -1,0 +1,12 @@
+// Free memory of the C library's allocator, back to the system.
+//
+// The allocator keeps what was freed between blocks that are in use, one heap for each few threads: a server's resident memory stays
+// at the most that each of them ever needed at one moment.
+#pragma once
+
+namespace warpweave {
+
+// Takes about 0.3 ms for each MiB that goes back, in which allocations of other threads may wait. Nothing without glibc. Thread-safe.
+void trim_memory() noexcept;
+
+}  // namespace warpweave
