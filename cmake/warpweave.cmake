@@ -43,6 +43,11 @@ endfunction()
 function(ww_tier FILE)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(optimise -O3)
+    if(WARPWEAVE_SANITIZE MATCHES "undefined")
+      # One AVX-512 file takes compilers more than a quarter of an hour with checks of undefined behaviour in unrolled kernels, and
+      # minutes so. The scalar kernels, of the same templates, have these checks; addresses are checked in all.
+      set(optimise -O1 -fno-sanitize=undefined)
+    endif()
     if(WARPWEAVE_FUZZ)
       # Fuzzing is about what reads bytes; clang works for minutes on unrolled kernels with checks in them.
       set(optimise -O1 -fno-sanitize=all,fuzzer-no-link)
