@@ -265,7 +265,10 @@ void Connection::reject(const HttpError& error, const HeaderList& headers, bool 
   body_ = {};
   lease_.reset();
   open_exchange(keep_alive && whole && parser_.head().keep_alive);
-  exchange_->send(error.status, "application/json", error_body(error.status, error.message, error.code), headers);
+  const bool anthropic = target_.path == "/v1/messages" || target_.path.starts_with("/v1/messages/");
+  exchange_->send(error.status, "application/json",
+                  anthropic ? anthropic_error_body(error.status, error.message)
+                            : error_body(error.status, error.message, error.code), headers);
 }
 
 // What a page's client wants to send (SDKs add headers of their own), as far as these are names of headers.

@@ -183,6 +183,14 @@ std::string error_body(int status, std::string_view message, std::string_view co
   return body;
 }
 
+std::string anthropic_error_body(int status, std::string_view message) {
+  std::string_view type = error_kind(status).type;
+  if (status == 413) type = "request_too_large";
+  if (status == 503) type = "overloaded_error";
+  if (status >= 500 && status != 503) type = "api_error";
+  return "{\"type\":\"error\",\"error\":{\"type\":" + json_string(type) + ",\"message\":" + json_string(message) + "}}";
+}
+
 bool constant_time_equal(std::string_view a, std::string_view b) {
   if (b.empty()) return a.empty();
   volatile unsigned difference = a.size() == b.size() ? 0 : 1;

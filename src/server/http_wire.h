@@ -41,6 +41,8 @@ inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 // An error body in OpenAI's shape: {"error": {"message", "type", "param", "code"}}. Without a code of its
 // own an error has its status's.
 std::string error_body(int status, std::string_view message, std::string_view code = {});
+// The same for Anthropic's clients: {"type": "error", "error": {"type", "message"}}.
+std::string anthropic_error_body(int status, std::string_view message);
 
 // 0 to 15; -1: not hexadecimal.
 int hex_digit(char c);

@@ -1,11 +1,14 @@
 #include "server/api/api.h"
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "server/api/adapters.h"
 #include "server/api/errors.h"
+#include "server/api/input_items.h"
 #include "server/api/json_write.h"
 #include "server/api/native.h"
 #include "server/api/pooled.h"
@@ -37,10 +40,15 @@ Handler generation_handler(ApiPtr api, Parser parse) {
   };
 }
 
-// Whose stored responses a request may see: those of the key it sends.
+// Whose stored responses a request may see: those of the key it sends, in whichever header.
 std::string owner_of(const HttpRequest& request) {
-  const std::string_view key = request.header("authorization");
-  return std::string(key.empty() ? request.header("x-api-key") : key);
+  std::string_view key = request.header("authorization");
+  if (key.empty()) return std::string(request.header("x-api-key"));
+  constexpr std::string_view kScheme = "bearer ";
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  if (std::ranges::equal(key.substr(0, kScheme.size()), kScheme, same)) key.remove_prefix(kScheme.size());
+  while (key.starts_with(' ')) key.remove_prefix(1);
+  return std::string(key);
 }
 
 Handler responses_handler(ApiPtr api) {
@@ -53,21 +61,32 @@ Handler responses_handler(ApiPtr api) {
 
 Status no_such_response(std::string_view id) {
   if (const size_t slash = id.find('/'); slash != std::string_view::npos) {
-    return Status::not_found(fmt::format("Of a response only itself is kept here, and not its {}; ask for /v1/responses/{}.",
+    return Status::not_found(fmt::format("Of a response itself and its input_items are kept here, and not its {}; ask for /v1/responses/{}.",
                                          id.substr(slash + 1, 100), id.substr(0, std::min<size_t>(slash, 100))), "response_id");
   }
   return Status::not_found(fmt::format("The response \"{}\" is not stored here.", id.substr(0, 100)), "response_id");
 }
 
 constexpr std::string_view kResponsePrefix = "/v1/responses/";
+constexpr std::string_view kInputItems = "/input_items";
+
+// GET /v1/responses/ID, and /v1/responses/ID/input_items.
+void send_response(Api& api, const HttpRequest& request, ResponseWriter& writer) {
+  std::string id = request.path.substr(kResponsePrefix.size());
+  const bool items = id.ends_with(kInputItems);
+  if (items) id.resize(id.size() - kInputItems.size());
+  const std::optional<ResponseStore::Entry> entry = api.responses().get(owner_of(request), id);
+  if (!entry) return send_error(writer, no_such_response(id));
+  if (!items) return writer.send(200, kJson, entry->body);
+  Result<std::string> page = page_of_items(entry->input, request.query);
+  if (!page.ok()) return send_error(writer, page.status());
+  writer.send(200, kJson, std::move(page).value());
+}
 
 void add_responses_routes(Router& router, const ApiPtr& api) {
   router.add({"POST", "/v1/responses", AuthLevel::api_key, responses_handler(api)});
   router.add({"GET", "/v1/responses/*", AuthLevel::api_key, [api](Request request, Writer writer) {
-                const std::string id = request->path.substr(kResponsePrefix.size());
-                const std::optional<ResponseStore::Entry> entry = api->responses().get(owner_of(*request), id);
-                if (!entry) return send_error(*writer, no_such_response(id));
-                writer->send(200, kJson, entry->body);
+                send_response(*api, *request, *writer);
               }});
   router.add({"DELETE", "/v1/responses/*", AuthLevel::api_key, [api](Request request, Writer writer) {
                 const std::string id = request->path.substr(kResponsePrefix.size());

@@ -111,6 +111,41 @@ TEST(Messages, RefusalsHaveAnthropicsShape) {
   }
 }
 
+TEST(Responses, ListWhatTheyWereAskedWith) {
+  TestApi api(scripted(kThoughtTextCall));
+  const Json first = api.post("/v1/responses", R"({"input": "Hi"})").json();
+  const std::string path = "/v1/responses/" + first["id"].get<std::string>() + "/input_items";
+  const Json one = api.get(path).json();
+  EXPECT_EQ(one["object"], "list");
+  ASSERT_EQ(one["data"].size(), 1u) << one.dump();
+  EXPECT_EQ(one["data"][0]["type"], "message");
+  EXPECT_EQ(one["data"][0]["role"], "user");
+  EXPECT_EQ(one["data"][0]["content"], Json::parse(R"([{"type": "input_text", "text": "Hi"}])"));
+  EXPECT_EQ(one["first_id"], one["data"][0]["id"]);
+  EXPECT_EQ(one["last_id"], one["data"][0]["id"]);
+  EXPECT_EQ(one["has_more"], false);
+  const Json many = api.post("/v1/responses", R"({"input": [{"role": "user", "content": "a"},
+      {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": "b"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]})").json();
+  const std::string items = "/v1/responses/" + many["id"].get<std::string>() + "/input_items";
+  const Json up = api.get(items + "?order=asc&limit=2").json();
+  ASSERT_EQ(up["data"].size(), 2u);
+  EXPECT_EQ(up["data"][1]["id"], "fc_1");
+  EXPECT_EQ(up["has_more"], true);
+  const Json rest = api.get(items + "?order=asc&after=fc_1").json();
+  ASSERT_EQ(rest["data"].size(), 3u);
+  EXPECT_EQ(rest["data"][1]["content"][0]["type"], "output_text");
+  EXPECT_EQ(rest["has_more"], false);
+  EXPECT_EQ(api.get(items).json()["data"][0]["content"][0]["text"], "d");  // the last one first
+  EXPECT_EQ(api.get(items + "?after=" + rest["data"][2]["id"].get<std::string>()).json()["data"].size(), 4u);
+  for (const char* bad : {"?limit=0", "?limit=101", "?limit=x", "?order=up", "?after=msg_none", "?before=fc_1"}) {
+    const Reply reply = api.get(items + bad);
+    EXPECT_EQ(reply.status, 400) << bad;
+    EXPECT_NE(std::string(bad).find(reply.json()["error"]["param"].get<std::string>()), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(api.get("/v1/responses/resp_none/input_items").status, 404);
+}
+
 TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
   TestApi api(scripted(kThoughtTextCall));
   const Json first = api.post("/v1/responses", std::string(R"({"input": "Hi", "instructions": "Be brief.", "metadata": {"a": "b"}, )") + kResponseTools + "}").json();
@@ -125,8 +160,8 @@ TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
   EXPECT_EQ(first["output"][2]["arguments"], "{\"city\": \"Rome\"}");
   const std::string id = first["id"];
   EXPECT_EQ(api.get("/v1/responses/" + id).json(), first);
-  const std::string parts = api.get("/v1/responses/" + id + "/input_items").json()["error"]["message"];
-  EXPECT_EQ(parts, "Of a response only itself is kept here, and not its input_items; ask for /v1/responses/" + id + ".");
+  const std::string parts = api.get("/v1/responses/" + id + "/cancel").json()["error"]["message"];
+  EXPECT_EQ(parts, "Of a response itself and its input_items are kept here, and not its cancel; ask for /v1/responses/" + id + ".");
   const std::string more = R"({"previous_response_id": ")" + id + R"(", "input": [{"type": "function_call_output", "call_id": "c", "output": "sunny"}]})";
   EXPECT_EQ(api.post("/v1/responses", more).status, 200);
   EXPECT_EQ(prompt_of(api), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nI look.<|im_end|>\n"

@@ -22,6 +22,7 @@ class ResponseStore {
   struct Entry {
     std::string body;      // the answer, as it was given
     std::string messages;  // the conversation up to its end: a JSON list of chat messages
+    std::string input;     // what was asked with: a JSON list of items
   };
 
   // False: too large, or none are kept. Where memory ends it throws and keeps nothing of the entry.
@@ -35,7 +36,7 @@ class ResponseStore {
   struct Kept {
     std::string owner, id;
     Entry entry;
-    size_t bytes() const { return owner.size() + id.size() + entry.body.size() + entry.messages.size(); }
+    size_t bytes() const { return owner.size() + id.size() + entry.body.size() + entry.messages.size() + entry.input.size(); }
   };
   using List = std::list<Kept>;  // the one used last in front
   using Key = std::pair<std::string_view, std::string_view>;  // owner and id, of an element of kept_

@@ -189,7 +189,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     Json message{{"role", "assistant"}, {"content", said_}};
     if (!calls_.empty()) message["tool_calls"] = calls_;
     messages.push_back(std::move(message));
-    store_.put(owner_, id_, {dump(response), dump(messages)});
+    store_.put(owner_, id_, {dump(response), dump(messages), dump(request_.input.value)});
   }
 
   ResponseStore& store_;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "server/api/body_rewriter.h"
+#include "server/api/input_items.h"
 #include "server/api/limits.h"
 
 namespace warpweave::server {
@@ -224,6 +225,7 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   }
   WW_RETURN_IF_ERROR(reader.status());
   WW_RETURN_IF_ERROR(read_input(reader, &messages));
+  out.input.value = listed_input(*reader.find("input"));
   Json& chat = out.chat.value;
   chat["messages"] = std::move(messages);
   constexpr std::string_view kSame[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "top_k", "min_p", "seed",

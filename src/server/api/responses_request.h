@@ -11,6 +11,7 @@ namespace warpweave::server {
 
 struct ResponseRequest {
   OwnedJson chat;            // the chat request; its messages begin with those of previous_response_id
+  OwnedJson input;           // its items, as they are listed
   OwnedJson echoed;          // members of the answer: instructions, tools, temperature, ...
   bool store = true;
   std::string previous_id;

@@ -133,12 +133,14 @@ TestApi::TestApi(TestApiOptions options) : options_(std::move(options)) {
                          .is_ready = options_.is_ready});
 }
 
-std::shared_ptr<RecordingWriter> TestApi::begin(const std::string& method, const std::string& path,
+std::shared_ptr<RecordingWriter> TestApi::begin(const std::string& method, const std::string& target,
                                                 const std::string& body) {
   auto writer = std::make_shared<RecordingWriter>();
   auto request = std::make_shared<HttpRequest>();
+  const std::string path = target.substr(0, target.find('?'));
   request->method = method;
   request->path = path;
+  if (path.size() < target.size()) request->query = target.substr(path.size() + 1);
   request->body = body;
   for (const Route& route : router_.routes()) {
     const bool prefix = route.path.ends_with("/*");
