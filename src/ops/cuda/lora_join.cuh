@@ -159,7 +159,7 @@ WW_DEVICE void prefetch_item(const LoraJoin& join, int number, int thread) {
 
 template <class E>
 WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, LoraJoinShared& shared) {
-  constexpr int kBlocks = kJoinRanks / 8, kSteps = 4, kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
+  constexpr int kBlocks = kJoinRanks / 8, kSteps = 2, kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
   if (item.ranks <= 0) return;
   const LoraArgs& lora = join.lora;
   const int warp = thread / 32, lane = thread % 32;
