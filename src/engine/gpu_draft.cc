@@ -47,7 +47,8 @@ Result<GpuDrafter> start_gpu_drafter(const DraftPlan& plan, GpuDraftParts parts,
   const GpuDraftLimits limits = {.options = plan.options, .max_requests = setup.max_requests, .max_tokens = setup.max_tokens,
                                  .max_level_rows = level_rows,
                                  .max_kept_rows = num_slots + Drafter::kept_rows(plan.options, level_rows),
-                                 .max_pages_per_request = setup.max_pages_per_request};
+                                 .max_pages_per_request = setup.max_pages_per_request,
+                                 .graph_batch_sizes = setup.graph_batch_sizes};
   WW_ASSIGN_OR_RETURN(std::unique_ptr<GpuDraftModel> model, GpuDraftModel::create(std::move(parts), limits, target, setup.stream));
   GpuDrafter out;
   out.model = model.get();

@@ -52,7 +52,8 @@ void lower_requests(GpuRunnerOptions& options, int max_requests) {
 GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& parts) {
   return {.max_requests = options.max_requests, .max_tokens = options.max_tokens,
           .max_step_proposals = max_step_proposals(/*forced=*/false, /*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
-          .context_len = options.context_len, .stream = parts.stream.get(), .team = parts.team.get()};
+          .context_len = options.context_len, .graph_batch_sizes = options.graph_batch_sizes,
+          .stream = parts.stream.get(), .team = parts.team.get()};
 }
 
 // Of one step with proposals, padding included.

@@ -10,6 +10,11 @@ int DraftPass::max_q_len() const {
   return longest;
 }
 
+Status DraftModel::run_chain(std::span<const DraftPass> passes, const BatchBuilder& step) {
+  for (const DraftPass& pass : passes) WW_RETURN_IF_ERROR(run(pass, step));
+  return {};
+}
+
 void DraftPass::clear() {
   for (auto* list : {&input_ids, &positions, &kv_slots, &kv_lens, &requests, &logits_rows, &features, &keep}) list->clear();
   q_indptr.assign(1, 0);

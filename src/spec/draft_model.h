@@ -45,6 +45,8 @@ class DraftModel {
   virtual Status copy_pages(std::span<const PageCopy> copies) = 0;
   // `pass` has rows; `step` is the target's, whose page tables say where its requests' K/V stand.
   virtual Status run(const DraftPass& pass, const BatchBuilder& step) = 0;
+  // run() of each pass in turn, which a device may do at once: of requests that draft chains.
+  virtual Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step);
   // The choices of all passes since the last call: by pass, by logits row, the likeliest first. Valid until the next run().
   virtual Result<std::span<const DraftChoice>> take_choices() = 0;
 };

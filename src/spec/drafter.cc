@@ -25,10 +25,14 @@ void Drafter::end_request(int row, int kv_len) {
   pass_.kv_lens.push_back(kv_len);
 }
 
-Status Drafter::run(const BatchBuilder& step) {
-  if (pass_.rows() == 0) return {};
+void Drafter::finish_pass() {
   pass_.topk = options_.topk;
   num_choices_ += static_cast<int>(pass_.logits_rows.size());
+}
+
+Status Drafter::run(const BatchBuilder& step) {
+  if (pass_.rows() == 0) return {};
+  finish_pass();
   return model_->run(pass_, step);
 }
 
@@ -121,7 +125,13 @@ Status Drafter::grow_chains(const BatchBuilder& step, std::span<const DraftRow> 
     if (!options_.eagle) growing_[i].choices.push_back(static_cast<int>(i));
     if (growing_[i].slot >= 0) growing_[i].features.assign(1, growing_[i].slot);
   }
-  for (int level = 1; add_chain_level(step, rows, level); ++level) WW_RETURN_IF_ERROR(run(step));
+  size_t levels = 0;
+  for (; add_chain_level(step, rows, static_cast<int>(levels) + 1); ++levels) {
+    finish_pass();
+    if (levels == chain_.size()) chain_.emplace_back();
+    std::swap(chain_[levels], pass_);
+  }
+  WW_RETURN_IF_ERROR(model_->run_chain(std::span(chain_).first(levels), step));
   WW_ASSIGN_OR_RETURN(const std::span<const DraftChoice> choices, take_choices());
   for (Growing& one : growing_) {
     size_t level = 0;

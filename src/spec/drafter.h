@@ -64,6 +64,7 @@ class Drafter {
   int32_t slot(const BatchBuilder& step, int row, int position) const;
   void add_row(const BatchBuilder& step, int row, int position, int32_t token);
   void end_request(int row, int kv_len);
+  void finish_pass();
   Status run(const BatchBuilder& step);
   Status start_standalone(const BatchBuilder& step, std::span<const DraftRow> rows);
   Status grow_chains(const BatchBuilder& step, std::span<const DraftRow> rows);
@@ -88,6 +89,7 @@ class Drafter {
   std::vector<DraftState> observed_;   // whose first level is among the choices that are not taken yet
 
   DraftPass pass_;
+  std::vector<DraftPass> chain_;       // passes to come, and memory of earlier ones behind them
   std::vector<Growing> growing_;
   std::vector<int> in_pass_;           // of growing_, by request of the pass
   int next_kept_ = 0;

@@ -27,6 +27,10 @@ class Recorder : public DraftModel {
     }
     return {};
   }
+  Status run_chain(std::span<const DraftPass> chain, const BatchBuilder& step) override {
+    chains.push_back(static_cast<int>(chain.size()));
+    return DraftModel::run_chain(chain, step);
+  }
   Result<std::span<const DraftChoice>> take_choices() override {
     ++takes;
     taken_ = std::exchange(waiting_, {});
@@ -34,6 +38,7 @@ class Recorder : public DraftModel {
   }
 
   std::vector<DraftPass> passes;
+  std::vector<int> chains;  // passes of each
   int takes = 0;
   bool fails = false;
 
@@ -120,6 +125,7 @@ TEST(Drafter, TakesAChainsChoicesOnce) {
   EXPECT_TRUE(drafts[0].is_chain());
   ASSERT_EQ(requests.recorder->passes.size(), 4u);
   EXPECT_EQ(requests.recorder->takes, 1);
+  EXPECT_EQ(requests.recorder->chains, std::vector<int>{3}) << "behind the pass that reads the text";
   EXPECT_EQ(requests.recorder->passes[0].rows(), 20) << "all that was not read yet";
   EXPECT_EQ(requests.recorder->passes[1].input_ids, (std::vector<int32_t>{-1, -2})) << "what the pass before chose";
   EXPECT_EQ(requests.recorder->passes[3].input_ids, (std::vector<int32_t>{-5, -6}));

@@ -10,12 +10,10 @@
 namespace warpweave {
 namespace {
 
-constexpr size_t kArrayAlign = 16;
-constexpr int kWordsOfChoice = sizeof(DraftChoice) / sizeof(int32_t);
 
 constexpr std::string_view kWhat = "drafts; lower --max-running-requests or --speculative-eagle-topk";
 
-size_t aligned(size_t size_bytes) { return (size_bytes + kArrayAlign - 1) / kArrayAlign * kArrayAlign; }
+constexpr auto aligned = GpuDraftModel::aligned;
 
 // All that a pass may bring: seven arrays by row, four by request, and the mask.
 size_t arrays_bytes(const GpuDraftLimits& limits) {
@@ -44,15 +42,17 @@ Status GpuDraftModel::reserve() {
   if (!parts_.tokens.empty()) WW_RETURN_IF_ERROR(reserve_tokens());
   const size_t level_rows = limits_.max_level_rows;
   max_choices_ = limits_.max_level_rows * limits_.options.topk * (limits_.options.num_steps + 1);
-  WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(arrays_bytes(limits_), kWhat));
+  WW_RETURN_IF_ERROR(reserve_chains());
+  const size_t all_arrays_bytes = std::max(arrays_bytes(limits_), chain_bytes());
+  WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(all_arrays_bytes, kWhat));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(sizeof(int32_t) * limits_.max_requests *
                                                           limits_.max_pages_per_request, kWhat));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * head_columns() * sizeof(float), kWhat));
-  WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
-  WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(max_choices_ * sizeof(DraftChoice), kWhat));
+  WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
+  WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
   if (parts_.kind) WW_RETURN_IF_ERROR(reserve_rows());
   for (Staging& staging : staging_) {
-    WW_ASSIGN_OR_RETURN(staging.memory, PinnedBuffer::allocate(arrays_bytes(limits_), kWhat));
+    WW_ASSIGN_OR_RETURN(staging.memory, PinnedBuffer::allocate(all_arrays_bytes, kWhat));
     WW_ASSIGN_OR_RETURN(staging.read, create_event());
   }
   WW_ASSIGN_OR_RETURN(chosen_, create_event());
@@ -65,7 +65,7 @@ Status GpuDraftModel::reserve_rows() {
   const size_t rows = round_up_rows(limits_.max_tokens);
   const size_t fc_row_bytes = parts_.model->weights().fc.in_features * dtype_info(target_.dtype()).block_bytes;
   WW_ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(rows * fc_row_bytes, kWhat));
-  WW_ASSIGN_OR_RETURN(kept_, DeviceBuffer::allocate(limits_.max_kept_rows * row_bytes, kWhat));
+  WW_ASSIGN_OR_RETURN(kept_, DeviceBuffer::allocate((limits_.max_kept_rows + 1) * row_bytes, kWhat));
   if (parts_.kind == DraftHeadKind::eagle) {
     WW_ASSIGN_OR_RETURN(last_rows_, DeviceBuffer::allocate(limits_.max_level_rows * row_bytes, kWhat));
   }
@@ -111,27 +111,32 @@ Status GpuDraftModel::copy_pages(std::span<const PageCopy> copies) {
   return {};
 }
 
-// Stages an array; where it will stand on the GPU.
-template <typename T>
-const T* GpuDraftModel::put(std::span<const T> values) {
-  const size_t at = filled_bytes_;
-  filled_bytes_ += aligned(values.size_bytes());
-  if (!values.empty()) std::memcpy(filled_->memory.as<std::byte>() + at, values.data(), values.size_bytes());
-  return reinterpret_cast<const T*>(arrays_.as<std::byte>() + at);
+Status GpuDraftModel::start_upload() {
+  filled_ = &staging_[next_staging_];
+  next_staging_ = (next_staging_ + 1) % static_cast<int>(staging_.size());
+  filled_bytes_ = 0;
+  return cuda_status(cudaEventSynchronize(filled_->read.get()), "an earlier pass of the draft model");
+}
+
+Status GpuDraftModel::finish_upload() {
+  gpu::StepUpload up;
+  up.host_arrays = filled_->memory.as<void>();
+  up.arrays = arrays_.as<void>();
+  up.size_bytes = static_cast<int64_t>(filled_bytes_);
+  gpu::upload_step(up, stream_);
+  WW_CUDA_RETURN_IF_ERROR(cudaPeekAtLastError(), "uploading a pass of the draft model");
+  return cuda_status(cudaEventRecord(filled_->read.get(), stream_), "a pass of the draft model");
 }
 
 // Brings the pass to the GPU and describes it.
 Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays) {
-  filled_ = &staging_[next_staging_];
-  next_staging_ = (next_staging_ + 1) % static_cast<int>(staging_.size());
-  filled_bytes_ = 0;
-  WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(filled_->read.get()), "an earlier pass of the draft model");
+  WW_RETURN_IF_ERROR(start_upload());
   choice_slots_.resize(pass.rows());
   std::transform(pass.input_ids.begin(), pass.input_ids.end(), choice_slots_.begin(),
                  [](int32_t id) { return id < 0 ? (-1 - id) * kWordsOfChoice : -1; });
   const auto ints = [&](const std::vector<int32_t>& values) { return put(std::span<const int32_t>(values)); };
   arrays = {.input_ids = ints(pass.input_ids), .choice_slots = ints(choice_slots_), .requests = ints(pass.requests),
-            .features = ints(pass.features), .keep = ints(pass.keep)};
+            .features = ints(pass.features), .keep = ints(pass.keep), .reads_target = pass.reads_target};
   batch.input_ids = pass.input_ids;
   batch.positions = pass.positions;
   batch.kv_slots = pass.kv_slots;
@@ -148,13 +153,7 @@ Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays&
   batch.device.kv_lens = ints(pass.kv_lens);
   batch.device.logits_rows = ints(pass.logits_rows);
   if (!pass.mask.empty()) batch.device.tree_mask = put(std::span<const uint32_t>(pass.mask));
-  gpu::StepUpload up;
-  up.host_arrays = filled_->memory.as<void>();
-  up.arrays = arrays_.as<void>();
-  up.size_bytes = static_cast<int64_t>(filled_bytes_);
-  gpu::upload_step(up, stream_);
-  WW_CUDA_RETURN_IF_ERROR(cudaPeekAtLastError(), "uploading a pass of the draft model");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(filled_->read.get(), stream_), "a pass of the draft model");
+  WW_RETURN_IF_ERROR(finish_upload());
 
   batch.num_reqs = pass.num_requests();
   batch.num_tokens = pass.rows();
@@ -174,19 +173,19 @@ Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays&
 }
 
 // The rows that the head's layer begins with (model/draft_head.h).
-Status GpuDraftModel::make_head_rows(const DraftPass& pass, const Arrays& arrays) {
-  const int64_t hidden = parts_.model->config().hidden_size, rows = pass.rows();
+Status GpuDraftModel::make_head_rows(int64_t rows, const Arrays& arrays) {
+  const int64_t hidden = parts_.model->config().hidden_size;
   const bool eagle3 = parts_.kind == DraftHeadKind::eagle3;
   const GpuDraftNorms& norms = parts_.model->weights().draft_norms;
   const NormSpec& rule = parts_.model->spec().norm;
-  const void* const features = pass.reads_target ? target_.hidden() : kept_.as<void>();
+  const void* const features = arrays.reads_target ? target_.hidden() : kept_.as<void>();
   gpu::draft_inputs({.table = target_.weights().embedding, .scale = target_.embedding_scale(), .dtype = target_.dtype(),
                      .ids = arrays.input_ids, .choices = choices_.as<DraftChoice>(), .features = eagle3 ? nullptr : features,
                      .feature_rows = arrays.features, .rows = rows, .cols = hidden, .embedding_norm = norms.embedding.weight.data,
                      .feature_norm = norms.hidden.weight.data, .norm_weight_offset = rule.weight_offset, .norm_eps = rule.eps,
                      .out = eagle3 ? beside_.as<void>() : inputs_.as<void>()}, stream_);
   if (!eagle3) return multiply_fc(rows);
-  if (pass.reads_target) {
+  if (arrays.reads_target) {
     const int64_t row_bytes = target_.hidden_width() * static_cast<int64_t>(dtype_info(target_.dtype()).block_bytes);
     gpu::gather_rows(features, arrays.features, rows, row_bytes, inputs_.as<void>(), stream_);
     return multiply_fc(rows);
@@ -218,11 +217,11 @@ const void* GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
   return read;
 }
 
-Status GpuDraftModel::forward_head(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays) {
-  WW_RETURN_IF_ERROR(make_head_rows(pass, arrays));
+Status GpuDraftModel::forward_head(const ForwardBatch& batch, const Arrays& arrays) {
+  WW_RETURN_IF_ERROR(make_head_rows(batch.num_tokens, arrays));
   WW_RETURN_IF_ERROR(parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention,
                                             .from_rows = true}));
-  const auto wanted = static_cast<int64_t>(pass.logits_rows.size());
+  const auto wanted = static_cast<int64_t>(batch.logits_rows.size());
   if (wanted == 0) return {};
   const void* const rows = keep_rows(wanted, arrays);
   if (has_own_head()) return parts_.model->head_logits(rows, wanted, logits_.as<float>(), stream_);
@@ -238,29 +237,43 @@ Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays
 Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
   const int wanted = static_cast<int>(pass.logits_rows.size()), choices = wanted * pass.topk;
   if (pass.rows() > limits_.max_tokens || pass.num_requests() > limits_.max_requests || wanted > limits_.max_level_rows ||
-      num_choices_ + choices > max_choices_) {
+      num_choices_ + choices > max_choices_ || drafted_.requests > 0) {
     return Status::internal("a pass of the draft model is larger than the memory for it");
   }
   ForwardBatch batch;
   Arrays arrays;
   WW_RETURN_IF_ERROR(upload(pass, batch, arrays));
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(parts_.kind ? forward_head(pass, batch, arrays) : forward_standalone(batch, arrays));
-  gpu::top_choices({.logits = logits_.as<float>(), .rows = wanted, .vocab_size = static_cast<int>(head_columns()),
-                    .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(), .topk = pass.topk, .out = choices_.as<DraftChoice>() + num_choices_}, stream_);
+  WW_RETURN_IF_ERROR(choose(batch, arrays, pass.topk, choices_.as<DraftChoice>() + num_choices_));
   num_choices_ += choices;
+  return {};
+}
+
+// The planned batch's choices, by logits row.
+Status GpuDraftModel::choose(const ForwardBatch& batch, const Arrays& arrays, int topk, DraftChoice* out) {
+  WW_RETURN_IF_ERROR(parts_.kind ? forward_head(batch, arrays) : forward_standalone(batch, arrays));
+  gpu::top_choices({.logits = logits_.as<float>(), .rows = static_cast<int>(batch.logits_rows.size()),
+                    .vocab_size = static_cast<int>(head_columns()),
+                    .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(), .topk = topk, .out = out}, stream_);
   return cuda_status(cudaPeekAtLastError(), "a pass of the draft model");
 }
 
+// Those of single passes, and then of the graph, without its padding.
 Result<std::span<const DraftChoice>> GpuDraftModel::take_choices() {
   const int count = std::exchange(num_choices_, 0);
-  if (count > 0) {
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host_choices_.as<void>(), choices_.as<void>(), count * sizeof(DraftChoice),
-                                            cudaMemcpyDeviceToHost, stream_), "reading drafts");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(chosen_.get(), stream_), "reading drafts");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(chosen_.get()), "a draft on the GPU");
+  const ChainShape drafted = std::exchange(drafted_, {});
+  if (count == 0 && drafted.requests == 0) return std::span<const DraftChoice>();
+  DraftChoice* const host = host_choices_.as<DraftChoice>();
+  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host, choices_.as<void>(), count * sizeof(DraftChoice), cudaMemcpyDeviceToHost, stream_),
+                          "reading drafts");
+  for (int pass = 0; pass < drafted.passes; ++pass) {
+    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host + count + pass * drafted_requests_, chain_choices() + pass * drafted.requests,
+                                            drafted_requests_ * sizeof(DraftChoice), cudaMemcpyDeviceToHost, stream_),
+                            "reading drafts");
   }
-  return std::span<const DraftChoice>(host_choices_.as<DraftChoice>(), static_cast<size_t>(count));
+  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(chosen_.get(), stream_), "reading drafts");
+  WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(chosen_.get()), "a draft on the GPU");
+  return std::span<const DraftChoice>(host, static_cast<size_t>(count + drafted.passes * drafted_requests_));
 }
 
 }  // namespace warpweave

@@ -1,8 +1,12 @@
 // A draft model on a GPU: passes only enqueue, on the target's stream and behind its work; what they choose, the next pass
-// reads from the GPU's memory, and the host in take_choices(). Only for builds with GPU kernels.
+// reads from the GPU's memory, and the host in take_choices(). The passes of chains run as one CUDA graph, one per number of
+// passes and batch size of a list, where the attention backend plans by the batch's device arrays alone
+// (AttentionBackend::captures_verification). Only for builds with GPU kernels.
 #pragma once
 
 #include <array>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -32,6 +36,7 @@ struct GpuDraftLimits {
   int max_level_rows = 0;       // rows of a pass that choices are made for
   int max_kept_rows = 0;
   int max_pages_per_request = 0;
+  std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
 };
 
 class GpuDraftModel : public DraftModel {
@@ -50,8 +55,11 @@ class GpuDraftModel : public DraftModel {
   size_t cache_bytes() const override { return parts_.cache->size_bytes(); }
   Status copy_pages(std::span<const PageCopy> copies) override;
   Status run(const DraftPass& pass, const BatchBuilder& step) override;
+  Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step) override;
   Result<std::span<const DraftChoice>> take_choices() override;
 
+  // Of an array among those of a pass.
+  static constexpr size_t aligned(size_t size_bytes) { return (size_bytes + 15) / 16 * 16; }
   // Where a kept hidden state stands on the GPU: [hidden] of the target's dtype.
   const void* kept(int row) const;
 
@@ -68,7 +76,20 @@ class GpuDraftModel : public DraftModel {
     const int32_t* requests = nullptr;
     const int32_t* features = nullptr;
     const int32_t* keep = nullptr;
+    bool reads_target = false;
   };
+  // Chains that a graph drafts.
+  struct ChainShape {
+    int requests = 0;            // padded; 0: none, the passes run one by one
+    int passes = 0;
+    auto operator<=>(const ChainShape&) const = default;
+  };
+  struct ChainPass {
+    ForwardBatch batch;
+    Arrays arrays;
+  };
+
+  static constexpr int kWordsOfChoice = sizeof(DraftChoice) / sizeof(int32_t);
 
   GpuDraftModel(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target, cudaStream_t stream)
       : parts_(std::move(parts)), limits_(limits), target_(target), stream_(stream) {}
@@ -77,17 +98,37 @@ class GpuDraftModel : public DraftModel {
   Status reserve_tokens();
   bool has_own_head() const { return parts_.kind == DraftHeadKind::eagle3 && parts_.model->has_head(); }
   int64_t head_columns() const;
+  // Stages an array; where it will stand on the GPU.
   template <typename T>
-  const T* put(std::span<const T> values);
+  const T* put(std::span<const T> values) {
+    const size_t at = filled_bytes_;
+    filled_bytes_ += aligned(values.size_bytes());
+    if (!values.empty()) std::memcpy(filled_->memory.as<std::byte>() + at, values.data(), values.size_bytes());
+    return reinterpret_cast<const T*>(arrays_.as<std::byte>() + at);
+  }
+  Status start_upload();
+  Status finish_upload();
   Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
-  Status make_head_rows(const DraftPass& pass, const Arrays& arrays);
+  Status make_head_rows(int64_t rows, const Arrays& arrays);
   Status multiply_fc(int64_t rows);
-  Status forward_head(const DraftPass& pass, const ForwardBatch& batch, const Arrays& arrays);
+  Status choose(const ForwardBatch& batch, const Arrays& arrays, int topk, DraftChoice* out);
+  Status forward_head(const ForwardBatch& batch, const Arrays& arrays);
   const void* keep_rows(int64_t wanted, const Arrays& arrays);
   Status forward_standalone(const ForwardBatch& batch, const Arrays& arrays);
+  // gpu_draft_chain.cc
+  Status reserve_chains();
+  size_t chain_bytes() const;
+  ChainShape chain_shape_for(std::span<const DraftPass> passes) const;
+  void put_chain_tokens(std::span<const DraftPass> passes, size_t pass, const ChainShape& shape, Arrays& arrays);
+  void stage_chain(std::span<const DraftPass> passes, const ChainShape& shape);
+  const int32_t* put_padded(std::span<const int32_t> values, int count, int32_t padding);
+  Status enqueue_chain(const ChainShape& shape);
+  Status capture_chain(const ChainShape& shape);
+  Result<cudaGraphExec_t> chain_graph(const ChainShape& shape);
+  DraftChoice* chain_choices() const { return choices_.as<DraftChoice>() + max_choices_; }
 
   GpuDraftParts parts_;
-  const GpuDraftLimits limits_;
+  GpuDraftLimits limits_;
   GpuDecoder& target_;
   const cudaStream_t stream_;
   const int32_t* target_table_ = nullptr;
@@ -107,11 +148,16 @@ class GpuDraftModel : public DraftModel {
   DeviceBuffer head_rows_;            // and, without a head of its own, a copy of their rows of the target's head
   gpu::GpuLinear head_;               // over head_rows_
   DeviceBuffer logits_;               // [max_level_rows, head_columns()]
-  DeviceBuffer choices_;              // [max_choices]
+  DeviceBuffer choices_;              // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
   PinnedBuffer host_choices_;
   CudaEvent chosen_;
   int max_choices_ = 0;
   int num_choices_ = 0;               // that are not taken yet
+  std::map<ChainShape, CudaGraphExec> chain_graphs_;  // null: could not be captured
+  std::vector<ChainPass> chain_;      // as it was staged last
+  std::vector<int32_t> padded_, zeros_, counting_;    // counting_: 0, 1, 2, ...
+  ChainShape drafted_;                // by a graph, and not taken yet
+  int drafted_requests_ = 0;          // of those
 };
 
 }  // namespace warpweave

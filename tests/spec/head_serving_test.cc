@@ -128,6 +128,8 @@ TEST_P(HeadServing, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
     const std::vector<GenerateRequest> alone = {request};
     EXPECT_EQ(ask(served, alone), ask(plain, alone)) << request.rid;
   }
+  const double by_graphs = served.engine->stats().speculation->accept_length();
+  EXPECT_NEAR(by_graphs, plain.engine->stats().speculation->accept_length(), 0.1 * by_graphs);
 }
 #endif
 

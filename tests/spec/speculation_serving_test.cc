@@ -221,6 +221,9 @@ TEST_P(Bfloat16, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
     ASSERT_TRUE(got[0].finish.error.ok()) << got[0].finish.error.message();
     EXPECT_EQ(got[0].ids, expected[0].ids) << "request " << request.rid;
   }
+  // Products of drafts may be tuned otherwise in a graph, which changes a guess at most where two are almost as likely.
+  const double by_graphs = served.engine->stats().speculation->accept_length();
+  EXPECT_NEAR(by_graphs, plain.engine->stats().speculation->accept_length(), 0.1 * by_graphs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, Bfloat16,
