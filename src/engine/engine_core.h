@@ -157,6 +157,8 @@ class EngineCore : public Engine {
   std::vector<int> second_texts_; // of a step's rows
   std::optional<ForcedProposer> forced_;
   int live_grammars_ = 0;         // requests that have one
+  int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force
+  int vain_looks_ = 0;            // one after the other, in which nothing was
   std::optional<AdaptiveLength> lengths_;
   std::vector<LengthState*> planned_;  // of a step's requests that may guess
   uint64_t generated_tokens_ = 0;

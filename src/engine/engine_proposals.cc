@@ -42,7 +42,12 @@ ProposalCall EngineCore::proposal_call(const LiveRequest& request, int max_token
 // Whether the next step, with what grammars force in it, would write as many tokens as two without. Such a step waits
 // for the one in flight, which most likely writes the first of the forced tokens.
 bool EngineCore::pays_to_jump() {
-  if (live_grammars_ == 0) return false;
+  // A look takes about as long as the rows' masks do: with many rows, for which it seldom pays, not before every step, and
+  // the less often the longer nothing was forced.
+  constexpr int kRowsLookedAtAStep = 8, kMostVainLooks = 8;
+  const int live = static_cast<int>(requests_.size());
+  if (live_grammars_ == 0 || ++steps_unlooked_ * kRowsLookedAtAStep < live * std::max(vain_looks_, 1)) return false;
+  steps_unlooked_ = 0;
   const int in_flight = running_ != nullptr ? 1 : 0;
   int rows = 0, gained = 0;
   for (const auto& [id, request] : requests_) {
@@ -51,7 +56,10 @@ bool EngineCore::pays_to_jump() {
     if (request->request.states != StateWish::none) continue;
     gained += std::max(forced_->count(proposal_call(*request, kMaxForcedProposals + in_flight)) - in_flight, 0);
   }
-  return gained > 0 && std::min(gained, options_.scheduler.max_step_proposals) >= rows;
+  const bool pays = gained > 0 && std::min(gained, options_.scheduler.max_step_proposals) >= rows;
+  vain_looks_ = live <= kRowsLookedAtAStep || gained > 0 ? 0 : std::min(vain_looks_ + 1, kMostVainLooks);
+  if (pays) steps_unlooked_ = live;  // more may follow
+  return pays;
 }
 
 bool EngineCore::anyone_guesses() const {
