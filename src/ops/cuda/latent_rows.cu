@@ -9,18 +9,7 @@
 namespace warpweave::gpu {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-
-// The sum over the block, in every thread; in the same order whatever the grid.
-__device__ float block_sum(float x) {
-  __shared__ float of_warp[kWarps];
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += of_warp[w];
-  return sum;
-}
+constexpr int kThreads = 256;
 
 struct Turn {
   float cos, sin;
@@ -55,7 +44,7 @@ __device__ void write_token(const LatentRowsCall& call, int64_t row, int32_t slo
     values[i] = x;
     if (i < call.kv_rank) squares += x * x;
   }
-  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(call.kv_rank) + call.norm_eps);
+  const float scale = 1.0f / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(call.kv_rank) + call.norm_eps);
   const int64_t at = slot / call.page_size * call.out.page_stride + slot % call.page_size * call.out.token_stride;
   for (int i = threadIdx.x; i < call.kv_rank; i += kThreads) {
     store_element(call.out, at + i, values[i] * scale * call.latent_norm[i]);
@@ -110,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows_kernel(NormRowsCall call) 
     const float value = to_f32(x[i]);
     squares += value * value;
   }
-  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(call.cols) + call.eps);
+  const float scale = 1.0f / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(call.cols) + call.eps);
   for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) out[i] = from_f32<T>(to_f32(x[i]) * scale * call.weight[i]);
 }
 

@@ -8,19 +8,7 @@
 namespace warpweave::gpu {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-
-// The sum over the block, in every thread; in the same order whatever the grid.
-__device__ float block_sum(float x) {
-  __shared__ float of_warp[kWarps];
-  x = warp_sum(x);
-  __syncthreads();  // the sums before have been read
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += of_warp[w];
-  return sum;
-}
+constexpr int kThreads = 256;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormCall call) {
@@ -29,10 +17,10 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(LayerNormCall call
   const float count = static_cast<float>(call.cols);
   float sum = 0;
   for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) sum += x[i];
-  const float mean = block_sum(sum) / count;
+  const float mean = block_sum<kThreads>(sum) / count;
   float squares = 0;
   for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) squares += (x[i] - mean) * (x[i] - mean);
-  const float scale = 1.0f / sqrtf(block_sum(squares) / count + call.eps);
+  const float scale = 1.0f / sqrtf(block_sum<kThreads>(squares) / count + call.eps);
   for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) {
     const float y = (x[i] - mean) * scale * call.weight[i] + (call.bias != nullptr ? call.bias[i] : 0.0f);
     static_cast<T*>(call.out)[first + i] = from_f32<T>(y);
@@ -48,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) wide_norm_kernel(WideNormCall call) 
     const float value = to_f32(x[i]);
     squares += value * value;
   }
-  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(call.cols) + call.eps);
+  const float scale = 1.0f / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(call.cols) + call.eps);
   for (int64_t i = threadIdx.x; i < call.cols; i += kThreads) x[i] = from_f32<T>(to_f32(x[i]) * scale * call.weight[i]);
 }
 

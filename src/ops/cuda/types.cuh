@@ -51,6 +51,19 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+// The sum over a CTA of kThreads, in every thread; in the same order whatever the grid.
+template <int kThreads>
+__device__ float block_sum(float x) {
+  __shared__ float of_warp[kThreads / 32];
+  x = warp_sum(x);
+  __syncthreads();  // the sums before have been read
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < kThreads / 32; ++w) sum += of_warp[w];
+  return sum;
+}
+
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));

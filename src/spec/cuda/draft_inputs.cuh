@@ -1,24 +1,13 @@
-// The rows that a draft head begins with, by one block a half of a row. For draft_kernels.cu, behind ops/cuda/types.cuh.
+// The rows that a draft head begins with, by one block a half of a row. For draft_kernels.cu.
 #pragma once
 
+#include "ops/cuda/types.cuh"
 #include "spec/cuda/draft_kernels.h"
 
 namespace warpweave::gpu {
 namespace {
 
 constexpr int kDraftRowThreads = 256;
-constexpr int kDraftRowWarps = kDraftRowThreads / 32;
-
-// The sum over the block, in every thread.
-__device__ float draft_row_sum(float x) {
-  __shared__ float of_warp[kDraftRowWarps];
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kDraftRowWarps; ++w) sum += of_warp[w];
-  return sum;
-}
 
 // Grid: x = row, y = half.
 template <typename T>
@@ -41,7 +30,7 @@ __global__ void draft_inputs_kernel(DraftInputsCall call) {
 #pragma unroll
       for (int j = 0; j < kPack; ++j) squares += scale * values[j] * (scale * values[j]);
     }
-    scale *= 1.0f / sqrtf(draft_row_sum(squares) / static_cast<float>(cols) + call.norm_eps);
+    scale *= 1.0f / sqrtf(block_sum<kDraftRowThreads>(squares) / static_cast<float>(cols) + call.norm_eps);
   }
   for (int64_t i = threadIdx.x * kPack; i < cols; i += kDraftRowThreads * kPack) {
     float values[kPack];
