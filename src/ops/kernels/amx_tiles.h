@@ -7,20 +7,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "device/cpu/amx_tile_config.h"
+
 #if defined(__AMX_INT8__)
 #include <immintrin.h>
 #endif
 
 namespace {
-
-// As the instruction LDTILECFG reads it.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
 
 #if defined(__AMX_INT8__)
 #define WW_TILE_CONFIGURE(config) _tile_loadconfig(config)
@@ -35,13 +28,13 @@ struct alignas(64) TileConfig {
 #else
 
 struct EmulatedTiles {
-  TileConfig config;
+  warpweave::AmxTileConfig config;
   uint8_t bytes[8][16][64] = {};
 };
 thread_local EmulatedTiles emulated_tiles;
 
 inline void emulated_load(int tile, const void* at, int64_t stride_bytes) {
-  const TileConfig& config = emulated_tiles.config;
+  const warpweave::AmxTileConfig& config = emulated_tiles.config;
   memset(emulated_tiles.bytes[tile], 0, sizeof emulated_tiles.bytes[tile]);
   for (int r = 0; r < config.rows[tile]; ++r) {
     memcpy(emulated_tiles.bytes[tile][r], static_cast<const char*>(at) + r * stride_bytes, config.row_bytes[tile]);
@@ -49,14 +42,14 @@ inline void emulated_load(int tile, const void* at, int64_t stride_bytes) {
 }
 
 inline void emulated_store(int tile, void* at, int64_t stride_bytes) {
-  const TileConfig& config = emulated_tiles.config;
+  const warpweave::AmxTileConfig& config = emulated_tiles.config;
   for (int r = 0; r < config.rows[tile]; ++r) {
     memcpy(static_cast<char*>(at) + r * stride_bytes, emulated_tiles.bytes[tile][r], config.row_bytes[tile]);
   }
 }
 
 inline void emulated_dot(int sums, int a, int b) {
-  const TileConfig& config = emulated_tiles.config;
+  const warpweave::AmxTileConfig& config = emulated_tiles.config;
   // The processor raises #UD where the shapes do not fit.
   if (config.rows[a] != config.rows[sums] || config.row_bytes[b] != config.row_bytes[sums] ||
       config.row_bytes[a] != 4 * config.rows[b]) {

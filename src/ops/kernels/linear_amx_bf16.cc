@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "device/cpu/amx_tile_config.h"
 #include "ops/kernels/linear_kernels.h"
 
 namespace warpweave {
@@ -13,18 +14,10 @@ constexpr int kTileRows = 16;
 constexpr int kTileK = 32;            // bf16 values in one tile row of 64 bytes
 constexpr int kStepBytes = kTileK * 32;  // of one panel
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
 // Tiles 0-3: C. Two row blocks: C[block][panel] in 0-3, A in 4-5, B in 6-7. One row block: C per
 // panel in 0-3, A in 4, B in 6.
 void configure(int rows) {
-  TileConfig config;
+  AmxTileConfig config;
   const int first = rows < kTileRows ? rows : kTileRows;
   const int second = rows - first;
   const int tile_rows[8] = {first, first, second ? second : first, second ? second : first,

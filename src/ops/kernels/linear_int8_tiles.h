@@ -49,7 +49,7 @@ struct TileRange {
 // Tiles 0 and 1: sums, 4 and 5: rows, 6 and 7: words.
 template <class Format>
 void configure_tiles(int rows) {
-  TileConfig config;
+  warpweave::AmxTileConfig config;
   const auto shape = [&config](int tile, int tile_rows, int row_bytes) {
     config.rows[tile] = static_cast<uint8_t>(tile_rows);
     config.row_bytes[tile] = static_cast<uint16_t>(row_bytes);

@@ -5,19 +5,13 @@
 // Up to 16 rows work block after block. 32 rows are pipelined: while the vector unit computes the
 // softmax of block b, the tile unit multiplies block b - 1's probabilities and block b + 1's scores.
 #include "attention/backends/intel_amx/pairs_fp8.h"
+#include "device/cpu/amx_tile_config.h"
 
 namespace warpweave::intel_amx {
 namespace {
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-constexpr TileConfig kTileConfig;
+constexpr AmxTileConfig kTileConfig = {.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
 void load_tile_config() { _tile_loadconfig(&kTileConfig); }
 
