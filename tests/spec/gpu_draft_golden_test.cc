@@ -2,40 +2,27 @@
 // the rows that they go on from. Skipped without a GPU.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <numeric>
-
 #include "attention/hybrid.h"
 #include "device/cuda/cuda_check.h"
 #include "engine/engine_impl.h"
 #include "engine/gpu_draft.h"
 #include "engine/start_device.h"
 #include "engine/testing/serving_device.h"
+#include "head_golden.h"
 #include "model/gpu_weights.h"
 #include "model/recurrent.h"
-#include "spec/drafter.h"
 
 namespace warpweave {
 namespace {
 
-constexpr int kPages = 40, kPageSize = 16, kSteps = 4, kMaxTokens = 512;
+constexpr int kMaxTokens = 512;
 
-// A target and its draft model, without an engine: one request, on pages 1, 2, ...
+// A target and its draft model, without an engine: one request.
 class GpuDrafting {
  public:
-  GpuDrafting(const std::string& algorithm, const std::string& folder, const std::string& model) {
-    args_.model_path = model;
-    args_.skip_tokenizer_init = true;
+  explicit GpuDrafting(const GoldenHead& head)
+      : args_(drafting_args(head.algorithm, head.draft_folder(), head.target_folder())) {
     args_.device = "cuda";
-    args_.dtype = "float32";
-    args_.page_size = kPageSize;
-    args_.speculative_algorithm = algorithm;
-    args_.speculative_draft_model_path = folder;
-    args_.speculative_num_steps = kSteps;
-    args_.speculative_eagle_topk = 1;
-    pages_.resize(kPages - 1);
-    std::iota(pages_.begin(), pages_.end(), 1);
   }
 
   Status start() {
@@ -52,9 +39,9 @@ class GpuDrafting {
                                                      .keep_hidden = draft.options.eagle && draft.target_layers.empty(),
                                                      .keep_layers = draft.target_layers}));
     WW_ASSIGN_OR_RETURN(attention_, create_resolved_backend(plan.attention, {.team = &team_, .max_context_len = plan.context_len,
-                                                                             .page_size = kPageSize}));
+                                                                             .page_size = kDraftPageSize}));
     KvCacheShape shape = kv_shape_of(bundle.config, plan.attention);
-    shape.num_pages = kPages;
+    shape.num_pages = kDraftPages;
     shape.layout = plan.cache_layout;
     WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(shape));
     cache_ = std::make_unique<GpuKvCache>(std::move(cache));
@@ -63,49 +50,35 @@ class GpuDrafting {
       states_ = std::make_unique<GpuStateCache>(std::move(states));
     }
     WW_RETURN_IF_ERROR(reserve());
-    const GpuDraftSetup setup = {.max_requests = 1, .max_tokens = kMaxTokens, .max_step_proposals = kSteps,
-                                 .max_pages_per_request = kPages, .context_len = plan.context_len, .stream = stream_.get(),
+    const GpuDraftSetup setup = {.max_requests = 1, .max_tokens = kMaxTokens, .max_step_proposals = kDraftSteps,
+                                 .max_pages_per_request = kDraftPages, .context_len = plan.context_len, .stream = stream_.get(),
                                  .team = &team_};
     WW_ASSIGN_OR_RETURN(GpuDraftParts parts, load_gpu_draft(draft, setup));
-    WW_ASSIGN_OR_RETURN(drafts_, start_gpu_drafter(draft, std::move(parts), kPages, setup, *target_));
+    WW_ASSIGN_OR_RETURN(drafts_, start_gpu_drafter(draft, std::move(parts), kDraftPages, setup, *target_));
     drafts_.model->set_page_table(table_.as<int32_t>());
     return {};
   }
 
   // Prefills and shows the draft model that `next` follows.
   Status prefill(const std::vector<int32_t>& prompt, int32_t next) {
-    Step step = step_of(prompt.data(), static_cast<int>(prompt.size()), 0);
-    step.rows[0].prefill = true;
-    builder_.build(step);
-    ForwardBatch batch = builder_.batch();
+    ForwardBatch batch = request_.build_prompt(prompt, states_ != nullptr).batch();
     WW_RETURN_IF_ERROR(upload(batch));
     WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
     WW_RETURN_IF_ERROR(target_->forward({.batch = batch, .cache = *cache_, .attention = *attention_,
                                          .logits = logits_.as<float>(), .states = states_.get()}));
-    const DraftRow row = {.state = &state_, .start = 0, .num_tokens = static_cast<int>(prompt.size()), .prefill = true,
-                          .prompt = prompt, .output = {}};
-    const ObservedRow observed = {.nodes = {}, .sampled = {&next, 1}};
-    WW_RETURN_IF_ERROR(drafts_.drafter->observe(builder_, {&row, 1}, {&observed, 1}));
+    WW_RETURN_IF_ERROR(request_.show(*drafts_.drafter, prompt, next));
     return cuda_status(cudaStreamSynchronize(stream_.get()), "a prompt");
   }
 
   Result<std::vector<int32_t>> draft(const std::vector<int32_t>& prompt, int32_t next) {
-    Step step = step_of(&next, 1, static_cast<int>(prompt.size()));
-    step.rows[0].max_proposals = kSteps;
-    std::vector<Proposal> proposals(1);
-    proposals[0].tokens.assign(kSteps, 0);
-    builder_.build(step, proposals);
-    const DraftRow row = {.state = &state_, .start = static_cast<int>(prompt.size()), .num_tokens = 1, .prefill = false,
-                          .prompt = prompt, .output = {&next, 1}};
-    WW_RETURN_IF_ERROR(drafts_.drafter->draft(builder_, {&row, 1}, proposals));
-    return proposals[0].tokens;
+    return request_.draft(*drafts_.drafter, prompt, next, states_ != nullptr);
   }
 
   std::vector<float> hidden_of(int row) const {
     const int64_t width = target_->hidden_width();
     return read(static_cast<const float*>(target_->hidden()) + row * width, width);
   }
-  std::vector<float> feature() const { return read(drafts_.model->kept(state_.slot), target_->config().hidden_size); }
+  std::vector<float> feature() const { return read(drafts_.model->kept(request_.slot()), target_->config().hidden_size); }
   int32_t chosen() const {
     const std::vector<float> logits = read(logits_.as<float>(), target_->config().vocab_size);
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -120,9 +93,9 @@ class GpuDrafting {
 
   Status reserve() {
     WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(8 * kMaxTokens * sizeof(int32_t), "a step"));
-    WW_ASSIGN_OR_RETURN(table_, DeviceBuffer::allocate(kPages * sizeof(int32_t), "a page table"));
+    WW_ASSIGN_OR_RETURN(table_, DeviceBuffer::allocate(kDraftPages * sizeof(int32_t), "a page table"));
     WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(target_->config().vocab_size * sizeof(float), "logits"));
-    return cuda_status(cudaMemcpy(table_.as<void>(), pages_.data(), pages_.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+    return cuda_status(cudaMemcpy(table_.as<void>(), request_.pages().data(), request_.pages().size() * sizeof(int32_t), cudaMemcpyHostToDevice),
                        "a page table");
   }
 
@@ -146,26 +119,8 @@ class GpuDrafting {
       batch.device.initial_state_slots = put(std::vector<int32_t>{kNoStateSlot});
     }
     batch.device.page_table = table_.as<int32_t>();
-    batch.page_table_stride = kPages;
+    batch.page_table_stride = kDraftPages;
     return cuda_status(cudaMemcpy(arrays_.as<void>(), all.data(), all.size() * sizeof(int32_t), cudaMemcpyHostToDevice), "a step");
-  }
-
-  Step step_of(const int32_t* ids, int count, int start) {
-    Step step;
-    StepRow& row = step.rows.emplace_back();
-    row.id = 1;
-    row.start = start;
-    row.num_tokens = count;
-    row.num_logits = 1;
-    row.sample_slot = 0;
-    row.input_ids = ids;
-    row.pages = pages_.data();
-    row.num_pages = static_cast<int>(pages_.size());
-    if (states_ != nullptr) row.state_slot = 0;
-    row.pages_version = 1;
-    step.num_tokens = count;
-    step.num_samples = 1;
-    return step;
   }
 
   ServerArgs args_;
@@ -177,33 +132,17 @@ class GpuDrafting {
   std::unique_ptr<GpuStateCache> states_;
   DeviceBuffer arrays_, table_, logits_;
   GpuDrafter drafts_;
-  BatchBuilder builder_{BatchCache{kPageSize, 1, -1}};
-  std::vector<int32_t> pages_;
-  DraftState state_;
+  OneRequest request_;
 };
 
-void expect_near(const std::vector<float>& got, const nlohmann::json& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3) << i;
-}
-
-struct Head {
-  const char* algorithm;
-  const char* folder;      // in tests/golden/drafts
-  const char* target = "";
-};
-void PrintTo(const Head& head, std::ostream* out) { *out << head.algorithm << " " << head.folder; }
-
-class GpuHeadGolden : public testing::TestWithParam<Head> {};
+class GpuHeadGolden : public testing::TestWithParam<GoldenHead> {};
 
 TEST_P(GpuHeadGolden, DraftsAsTheReferenceDoes) {
   if (const auto gpu = probe_cuda_device(); !gpu.ok()) GTEST_SKIP() << gpu.status().message();
-  const std::string folder = "tests/golden/drafts/" + std::string(GetParam().folder);
-  const bool own_folder = *GetParam().target != '\0';
-  GpuDrafting drafting(GetParam().algorithm, own_folder ? folder : "", folder + GetParam().target);
+  GpuDrafting drafting(GetParam());
   const Status started = drafting.start();
   ASSERT_TRUE(started.ok()) << started.message();
-  for (const auto& prompt : nlohmann::json::parse(std::ifstream(folder + "/golden.json"))["prompts"]) {
+  for (const auto& prompt : drafts_golden(GetParam().folder())["prompts"]) {
     const std::vector<int32_t> ids = prompt["input_ids"];
     const int32_t next = prompt["target_next"];
     const Status read = drafting.prefill(ids, next);
@@ -217,9 +156,7 @@ TEST_P(GpuHeadGolden, DraftsAsTheReferenceDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, GpuHeadGolden,
-                         testing::Values(Head{"NEXTN", "nextn-deepseek-v3"}, Head{"EAGLE", "nextn-glm4-moe"},
-                                         Head{"NEXTN", "nextn-qwen3-next"}, Head{"EAGLE3", "eagle3", "/target"}));
+INSTANTIATE_TEST_SUITE_P(Heads, GpuHeadGolden, testing::ValuesIn(kGoldenHeads));
 
 }  // namespace
 }  // namespace warpweave
