@@ -21,22 +21,10 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/testing/device_values.h"
 
 namespace warpweave::gpu {
 namespace {
-
-DeviceBuffer on_device(const void* data, size_t size_bytes) {
-  DeviceBuffer out = DeviceBuffer::allocate(size_bytes, "a test").value();
-  EXPECT_EQ(cudaMemcpy(out.as<void>(), data, size_bytes, cudaMemcpyHostToDevice), cudaSuccess);
-  return out;
-}
-
-template <typename T>
-std::vector<T> on_host(const DeviceBuffer& buffer, size_t count) {
-  std::vector<T> out(count);
-  EXPECT_EQ(cudaMemcpy(out.data(), buffer.as<void>(), count * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-  return out;
-}
 
 bool usable_gpu() { return probe_cuda_device().ok() && keeps_fp8(); }
 
@@ -138,7 +126,7 @@ class GpuFp8GemmTest : public testing::TestWithParam<Case> {
                                       .accumulate = before != 0},
                                      nullptr);
     EXPECT_TRUE(status.ok()) << status.message();
-    return on_host<float>(device_y, y.size());
+    return from_device<float>(device_y, y.size());
   }
 
   // Every 61st element: all of them would take the test's time.
@@ -190,7 +178,7 @@ TEST_P(GpuFp8GemmTest, EveryCandidateWritesTheOutputInTheServingType) {
                                       .y = device_y.as<void>(), .y_dtype = c.dtype, .y_stride = c.n},
                                      nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
-    y = on_host<uint16_t>(device_y, y.size());
+    y = from_device<uint16_t>(device_y, y.size());
     std::vector<float> values(y.size());
     for (size_t i = 0; i < y.size(); ++i) values[i] = wide(y[i], c.dtype);
     expect_near(values, x, 0, 0x1p-4);
@@ -209,7 +197,7 @@ TEST_P(GpuFp8GemmTest, BatchInvariantRowsKeepTheirBits) {
                                     .y = device_y.as<void>(), .y_dtype = DType::f32, .y_stride = c.n},
                                    nullptr);
   ASSERT_TRUE(status.ok()) << status.message();
-  alone = on_host<float>(device_y, c.n);
+  alone = from_device<float>(device_y, c.n);
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + row * c.n));
 }
 
@@ -220,8 +208,8 @@ TEST_P(GpuFp8GemmTest, RowsAreRoundedAsOnTheHost) {
   DeviceBuffer scales = DeviceBuffer::allocate(c.rows * across * 4, "a test").value();
   quantize_rows({.x = device_x_.as<void>(), .dtype = c.dtype, .rows = c.rows, .cols = c.k, .scaling = c.scaling,
                  .codes = codes.as<uint8_t>(), .scales = scales.as<float>()}, nullptr);
-  const auto got_codes = on_host<uint8_t>(codes, c.rows * c.k);
-  const auto got_scales = on_host<float>(scales, c.rows * across);
+  const auto got_codes = from_device<uint8_t>(codes, c.rows * c.k);
+  const auto got_scales = from_device<float>(scales, c.rows * across);
   const std::vector<float> rounded = rounded_x();
   for (int64_t i = 0; i < c.rows * c.k; ++i) {
     const int64_t block = c.scaling == Fp8Scaling::row ? 0 : i % c.k / 128;
@@ -264,7 +252,7 @@ TEST(GpuFp8Gemm, WidensInPieces) {
   const Status status = (*gemm)->run({.linear = &linear, .x = device_x.as<void>(), .rows = rows, .y = device_y.as<void>(),
                                       .y_dtype = DType::f32, .y_stride = n}, nullptr);
   ASSERT_TRUE(status.ok()) << status.message();
-  const auto y = on_host<float>(device_y, rows * n);
+  const auto y = from_device<float>(device_y, rows * n);
   for (int64_t i = 0; i < rows * n; ++i) {
     ASSERT_NEAR(y[i], e4m3_to_f32(codes[i % n * k]) * 0.5f * k, 1e-3f) << "row " << i / n << " column " << i % n;
   }

@@ -10,6 +10,7 @@
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
+#include "ops/cuda/testing/device_values.h"
 #include "ops/cuda/tile_gemm.h"
 #include "ops/cuda/wide_gemm.h"
 
@@ -20,12 +21,6 @@ std::vector<uint16_t> random_bf16(size_t count, float scale, std::mt19937& rando
   std::normal_distribution<float> normal(0, scale);
   std::vector<uint16_t> out(count);
   for (uint16_t& x : out) x = f32_to_bf16(normal(random));
-  return out;
-}
-
-DeviceBuffer on_device(const void* data, size_t size_bytes) {
-  DeviceBuffer out = DeviceBuffer::allocate(size_bytes, "a test").value();
-  EXPECT_EQ(cudaMemcpy(out.as<void>(), data, size_bytes, cudaMemcpyHostToDevice), cudaSuccess);
   return out;
 }
 

@@ -11,11 +11,14 @@
 
 namespace warpweave::gpu {
 
+inline DeviceBuffer on_device(const void* data, size_t size_bytes) {
+  DeviceBuffer out = DeviceBuffer::allocate(size_bytes, "a test").value();
+  EXPECT_EQ(cudaMemcpy(out.as<void>(), data, size_bytes, cudaMemcpyHostToDevice), cudaSuccess);
+  return out;
+}
 template <typename T>
 DeviceBuffer on_device(const std::vector<T>& data) {
-  DeviceBuffer out = DeviceBuffer::allocate(data.size() * sizeof(T), "a test").value();
-  EXPECT_EQ(cudaMemcpy(out.as<void>(), data.data(), data.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  return out;
+  return on_device(data.data(), data.size() * sizeof(T));
 }
 
 template <typename T>
