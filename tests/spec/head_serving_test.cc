@@ -185,6 +185,12 @@ std::string right_model() {
   return folder;
 }
 
+#ifdef WW_TEST_ON_GPU
+constexpr double kLeastOfTrees = 3.2;  // an H200 keeps 3.39, a CPU 3.67: why is not known
+#else
+constexpr double kLeastOfTrees = 3.5;
+#endif
+
 TEST(RightHead, IsBelieved) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
   ServerArgs args = args_of(right_model());
@@ -200,13 +206,8 @@ TEST(RightHead, IsBelieved) {
     args.speculative_eagle_topk = topk;
     if (topk > 1) args.speculative_num_draft_tokens = 16;
     ServedModel served = serve(args);
-    for (size_t i = 0; i < asked.size(); ++i) {  // alone, so that no other request's prompt takes a step
-      const std::vector<GenerateRequest> alone = {asked[i]};
-      EXPECT_EQ(ask(served, alone).front(), expected[i]);
-    }
-    const SpeculationCounts counts = *served.engine->stats().speculation;
-    // Of 4, less at the end. A tree keeps the likeliest paths, and the model's choice at each place is not always on one of them.
-    EXPECT_GT(counts.accept_length(), topk == 1 ? 3.5 : 3.2) << counts.verify_steps << " steps";
+    EXPECT_EQ(ask(served, asked), expected);
+    EXPECT_GT(served.engine->stats().speculation->accept_length(), topk == 1 ? 3.5 : kLeastOfTrees) << "of 4, less at the end";
   }
 }
 
