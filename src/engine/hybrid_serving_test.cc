@@ -198,6 +198,7 @@ TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
     EXPECT_TRUE(small.engine->audit().ok()) << small.engine->audit().message();
   }
 }
+
 // Proposals that are right by dice, chains and trees of every shape, and prompts that go on from checkpoints of such steps.
 TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
   std::vector<Ids> prompts, turns;
@@ -273,9 +274,9 @@ TEST_F(HybridServingFlags, EveryNameServesInBfloat16) {
   }
 }
 
-// One request at a time, so that both ways run the same kernels over as many rows: steps that are replayed from graphs, and
-// the states that are committed behind them, give the bits of steps launched one by one.
-TEST_F(HybridServingFlags, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
+// One request at a time, so that both ways run the same kernels over as many rows. Decode steps are replayed from graphs, go on
+// from states that were committed behind checks, and give the bits of steps launched one by one; checks are never in graphs.
+TEST_F(HybridServingFlags, DecodeInGraphsBetweenChecksGivesTheTextsOfStepsLaunchedOneByOne) {
   for (const int topk : {1, 4}) {
     ServerArgs args;
     args.dtype = "bfloat16";

@@ -60,7 +60,7 @@ struct GpuForward {
   const int32_t* tree_parents = nullptr;  // with those: ForwardBatch::tree_parents on the GPU; null: there are no trees
 };
 
-// A forward of ForwardMode::target_verify, or the replay of its graph, and what was accepted of it.
+// A forward of ForwardMode::target_verify and what was accepted of it.
 struct GpuCommit {
   const ForwardBatch& batch;
   const int32_t* tree_parents = nullptr;  // as GpuForward's

@@ -29,8 +29,7 @@ class GpuGdnWorkspace {
   // Once for each forward, before its first layer: who reads and writes which state. `tree_parents`:
   // ForwardBatch::tree_parents on the GPU; null: there are no trees.
   Status start(const ForwardBatch& batch, const int32_t* tree_parents);
-  // Once after a forward of ForwardMode::target_verify, or the replay of its graph, before its layers' commit(). `batch` is
-  // that forward's; accepted: [requests] on the GPU, the last node of each as a row of its own.
+  // Once after a forward of ForwardMode::target_verify, before its layers' commit(). `batch` is that forward's; accepted: [requests] on the GPU, the last node of each as a row of its own.
   Status start_commit(const ForwardBatch& batch, const int32_t* tree_parents, const int32_t* accepted);
 
  private:
