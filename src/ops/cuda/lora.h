@@ -1,12 +1,13 @@
 // Low-rank adapters beside the products of a model, on the GPU: y += scale * (x A^T) B^T, where rows of one batch have
 // different adapters, or none (LoRA, Hu et al. 2021; batches of many adapters: Punica, Chen et al. 2023). ops/lora.h's twin.
 //
-// Products of 17 to 64 rows do both in their own kernel (lora_join.cuh). Else two kernels a product: the first brings the
+// Products of 17 to 64 rows do both in their own kernel (lora_join.cuh): which of their partial sums a row's ranks join there
+// depends on the batch's other adapters, and so does the last bit of a row. Else two kernels a product: the first brings the
 // rows of a tile (ops/lora_tiles.h) to the ranks of its adapter, ahead of the product; the second adds what they give to its
 // result, or to one of the partial sums that it leaves. Both begin under the kernels before them and ask for their matrices
-// there. The depth is summed in slices, in one order whatever the batch: the bits of a row depend on that row and its adapter
-// alone. Tiles are read from the step's arrays, so that one CUDA graph serves
-// steps of any mixture. Neither allocates nor waits; both may be captured. Inputs f32, bf16 or f16; sums are f32.
+// there. The depth is summed in slices, in one order whatever the batch: what these two add to a row depends on that row and
+// its adapter alone. Tiles are read from the step's arrays, so that one CUDA graph serves steps of any mixture. Neither
+// allocates nor waits; both may be captured. Inputs f32, bf16 or f16; sums are f32.
 #pragma once
 
 #include <array>
@@ -61,7 +62,7 @@ struct LoraCall {
   const LoraModel* model = nullptr;
   LoraPlace place;
   const LoraTile* tiles = nullptr;  // in GPU memory
-  const int32_t* places = nullptr;  // [rows], fill_lora_tiles(); for products that do it themselves
+  const int32_t* places = nullptr;  // [rows], fill_lora_tiles(); of lora_join() only
   int num_tiles = 0;
   int64_t rows = 0;              // of the batch
   DType dtype = DType::bf16;     // of x and the matrices
@@ -75,7 +76,7 @@ int64_t lora_sums_size(const LoraModel& model, int64_t rows, int adapters);
 void lora_shrink(const LoraCall& call, const void* x, Stream stream);
 
 struct LoraJoin;
-// What a streamed product of x needs to do both itself; every CTA of it may bring rows to ranks.
+// What the kernel of a product of x needs for both; every CTA of it may bring rows to ranks.
 LoraJoin lora_join(const LoraCall& call, const void* x);
 
 // What adapters add to.
