@@ -109,6 +109,16 @@ TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
   EXPECT_EQ(stats.decode_steps.tokens, stats.decode_steps.requests);
 }
 
+// With so many rows the engine does not look before every step.
+TEST_P(JumpForward, LargeBatchesJumpWhereAllIsForced) {
+  auto plain = serve(false), jumping = serve(true);
+  std::vector<GenerateRequest> asked;
+  for (int i = 0; i < 20; ++i) asked.push_back(request(i, regex(kMostlyForced)));
+  EXPECT_EQ(ask(jumping, asked), ask(plain, asked));
+  EXPECT_GT(jumping.engine->stats().decode_steps.tokens, jumping.engine->stats().decode_steps.requests);
+  EXPECT_TRUE(jumping.engine->audit().ok()) << jumping.engine->audit().message();
+}
+
 INSTANTIATE_TEST_SUITE_P(Overlap, JumpForward, testing::Bool());
 
 }  // namespace
