@@ -168,25 +168,25 @@ Result<std::vector<int64_t>> read_pickled_list(std::string_view pickle) {
 }
 
 // Which numbers of the archive's storage a tensor is made of.
-struct TensorView {
+struct StorageView {
   std::string_view storage_type;
   int64_t offset = 0, size = 0, stride = 0;
 };
 
 // What torch pickles of a tensor of one dimension: none where the pickle is of anything else.
-std::optional<TensorView> read_tensor_pickle(std::string_view pickle) {
+std::optional<StorageView> read_tensor_pickle(std::string_view pickle) {
   static constexpr std::string_view kKinds = "ss((sssssitQii\x85i\x85\x89ss)RtR.";
   constexpr size_t kFunction = 1, kStorageType = 6, kKey = 7, kOffset = 12, kSize = 13, kStride = 15;
   const auto items = pickle_items(pickle);
   if (!items || !std::ranges::equal(*items, kKinds, {}, &PickleItem::kind)) return std::nullopt;
   const std::vector<PickleItem>& at = *items;
   if (at[kFunction].text != "_rebuild_tensor_v2" || at[kKey].text != "0") return std::nullopt;
-  return TensorView{at[kStorageType].text, at[kOffset].number, at[kSize].number, at[kStride].number};
+  return StorageView{at[kStorageType].text, at[kOffset].number, at[kSize].number, at[kStride].number};
 }
 
 // The numbers of type T in `storage` that the view is made of; none where it reaches out of it.
 template <typename T>
-std::optional<std::vector<int64_t>> numbers_of(const TensorView& view, std::string_view storage) {
+std::optional<std::vector<int64_t>> numbers_of(const StorageView& view, std::string_view storage) {
   const auto stored = static_cast<int64_t>(storage.size() / sizeof(T));
   if (view.offset < 0 || view.size < 0 || view.stride < 0) return std::nullopt;
   if (view.offset > stored || view.size > stored || view.stride > stored) return std::nullopt;
