@@ -10,7 +10,6 @@
 namespace warpweave {
 namespace {
 
-
 constexpr std::string_view kWhat = "drafts; lower --max-running-requests or --speculative-eagle-topk";
 
 constexpr auto aligned = GpuDraftModel::aligned;
