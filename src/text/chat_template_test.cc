@@ -271,7 +271,9 @@ TEST(ChatTemplate, PartsWithATypeThatIsNoTextAreRefusedInOurWords) {
   ordered_json part = {{"type", 5}, {"text", "x"}};
   auto text = parsed->render_chat(
       chat({{{"role", "user"}, {"content", ordered_json::array({part})}}}));
-  if (!text.ok()) EXPECT_EQ(text.status().message().find("json.exception"), std::string::npos);
+  if (!text.ok()) {
+    EXPECT_EQ(text.status().message().find("json.exception"), std::string::npos);
+  }
 }
 
 TEST(ChatTemplate, RenderChatPassesKwargsButNeverOverTheMessages) {

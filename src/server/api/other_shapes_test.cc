@@ -230,7 +230,9 @@ TEST_P(OwnNames, AreInRefusals) {
   for (const char* other : {"response_format", "reasoning_effort", ".function", "\"function\": {", "\"json_schema\": {", "max_completion_tokens"}) {
     EXPECT_EQ(message.find(other), std::string::npos) << message;
   }
-  if (!anthropic) EXPECT_EQ(error["param"], refusal.param) << reply.body;
+  if (!anthropic) {
+    EXPECT_EQ(error["param"], refusal.param) << reply.body;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Chats, OwnNames, ::testing::Values(
