@@ -5,6 +5,7 @@
 // Source of the field names: the request and meta_info fields that users of SGLang know.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -143,6 +144,13 @@ struct StepTotals {
   double host_ms = 0;             // choosing, preparing and enqueueing; with overlap, while the step before runs
 };
 
+// Steps since the start by the tokens in them. counts[i]: more than limits_tokens[i - 1] and at most limits_tokens[i];
+// the last one: more than any limit. The limits are those of vLLM's dashboards.
+struct StepSizes {
+  static constexpr std::array<int, 13> limits_tokens = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+  std::array<uint64_t, limits_tokens.size() + 1> counts{};
+};
+
 // A snapshot for /metrics, /get_server_info and the periodic log line.
 struct EngineStats {
   int running_reqs = 0;
@@ -161,7 +169,10 @@ struct EngineStats {
   uint64_t steps_total = 0;
   double step_overhead_us = 0;    // host time of the last step outside the model's forward
   StepTotals decode_steps, prefill_steps, mixed_steps;  // mixed: prefill and decode in one
+  StepSizes step_sizes;           // of all three kinds
   std::optional<SpeculationCounts> speculation;  // of all requests; unset: the engine does not speculate
+  // Proposals kept, by how far behind the row's own token they stood: [0] right behind it. Deeper ones than have a place: none.
+  std::array<uint64_t, 64> accepted_by_position{};
 };
 
 // How the experts of one layer were chosen since the start.

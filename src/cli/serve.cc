@@ -206,9 +206,9 @@ Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& 
   options.max_connections = room.max_connections;
   options.max_body_bytes = static_cast<size_t>(args.max_body_bytes);
   options.read_timeout_s = options.idle_timeout_s = options.write_timeout_s = args.http_timeout_s;
-  options.on_response = [&metrics, log = args.log_requests](const std::string& route, int status) {
-    if (ServerMetrics* counted = metrics.load()) counted->count_http(route, status);
-    if (log) LOG_INFO("{} {}", route, status);
+  options.on_response = [&metrics, log = args.log_requests](const AnsweredRequest& answered) {
+    if (ServerMetrics* counted = metrics.load()) counted->observe_http(answered);
+    if (log) LOG_INFO("{} {}", answered.route, answered.status);
   };
   return options;
 }

@@ -163,12 +163,14 @@ class EngineCore : public Engine {
   std::vector<LengthState*> planned_;  // of a step's requests that may guess
   uint64_t generated_tokens_ = 0;
   SpeculationCounts speculated_;
+  decltype(EngineStats::accepted_by_position) accepted_by_position_{};
   uint64_t requests_total_ = 0;
   uint64_t aborted_total_ = 0;
   double last_overhead_us_ = 0;
   double last_decode_us_ = 0;     // of the device
   bool request_ended_ = false;    // with the step published last
   StepTotals decode_steps_, prefill_steps_, mixed_steps_;
+  StepSizes step_sizes_;
   SteadyClock::time_point last_log_ = SteadyClock::now();
   uint64_t generated_at_last_log_ = 0;
 

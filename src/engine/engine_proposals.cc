@@ -108,6 +108,8 @@ void EngineCore::count_proposals(const DeviceStep& device_step) {
       counts->draft_tokens += proposal_of(device_step.proposals, i).size();
       counts->accepted_tokens += tokens - 1;
     }
+    const size_t kept = std::min(static_cast<size_t>(tokens - 1), accepted_by_position_.size());
+    for (size_t position = 0; position < kept; ++position) ++accepted_by_position_[position];
   }
 }
 

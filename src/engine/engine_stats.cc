@@ -24,6 +24,8 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   ++totals.steps;
   totals.requests += static_cast<uint64_t>(batch.num_reqs);
   totals.tokens += static_cast<uint64_t>(batch.num_tokens);
+  const auto limit = std::lower_bound(StepSizes::limits_tokens.begin(), StepSizes::limits_tokens.end(), batch.num_tokens);
+  ++step_sizes_.counts[static_cast<size_t>(limit - StepSizes::limits_tokens.begin())];
   totals.device_ms += device_step.device_us / 1000;
   totals.draft_ms += device_step.draft_us / 1000;
   totals.host_ms += device_step.host_us / 1000;
@@ -55,6 +57,8 @@ void EngineCore::update_stats() {
   now.decode_steps = decode_steps_;
   now.prefill_steps = prefill_steps_;
   now.mixed_steps = mixed_steps_;
+  now.step_sizes = step_sizes_;
+  now.accepted_by_position = accepted_by_position_;
   std::lock_guard lock(mutex_);
   generation_rate_.add(seconds_since_start(), now.generation_tokens_total - stats_.generation_tokens_total);
   stats_ = now;

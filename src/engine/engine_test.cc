@@ -8,6 +8,7 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "engine/engine_impl.h"
@@ -148,6 +149,11 @@ TEST(Engine, StepTotalsCountEveryStepAndRowOnce) {
   EXPECT_EQ(rows, tokens);
   EXPECT_EQ(stats.decode_steps.tokens, stats.decode_steps.requests);
   EXPECT_GT(stats.decode_steps.steps, 0u);
+  const auto& sizes = stats.step_sizes.counts;
+  EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}), steps);
+  // Prefills here have 8 tokens at most, and each request beside them one.
+  EXPECT_GT(sizes[0] + sizes[1], 0u);
+  EXPECT_EQ(std::accumulate(sizes.begin() + 3, sizes.end(), uint64_t{0}), 0u);
 }
 
 TEST(Engine, InputLogprobsAreThoseOfTheModel) {

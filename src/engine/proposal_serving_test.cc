@@ -1,6 +1,9 @@
 // Steps of many tokens: a proposer that is right by dice changes how many steps an answer takes, never its text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "engine/testing/asking.h"
 #include "engine/testing/dice_proposer.h"
 #include "engine/testing/serving_device.h"
@@ -88,6 +91,9 @@ TEST_P(ProposalServing, SaysWhatItSaysWithoutProposalsInFewerSteps) {
     // A step that checks proposals is one of decode, unless prompts are in it.
     if (!served.engine->info().enable_mixed_chunk) EXPECT_EQ(with.mixed_steps.steps, 0u);
     EXPECT_GT(with.decode_steps.tokens, with.decode_steps.requests);
+    const auto& kept = with.accepted_by_position;
+    EXPECT_EQ(std::accumulate(kept.begin(), kept.end(), uint64_t{0}), with.speculation->accepted_tokens);
+    EXPECT_TRUE(std::is_sorted(kept.rbegin(), kept.rend()));  // who stands deeper is kept only with those before it
     if (percent == 100 && !GetParam().overlap && !GetParam().trees) EXPECT_LT(with.steps_total, without.steps_total);
   }
 }

@@ -141,6 +141,7 @@ size_t Connection::parse(std::string_view bytes) {
 void Connection::begin_request() {
   leave_idle();
   phase_ = Phase::receiving;
+  request_begun_ = transport_.hooks.now();
   const double allowed_s = transport_.options.read_timeout_s;
   set_deadline(peer_.is_spare ? std::min(allowed_s, kSpareReadSeconds) : allowed_s);
   allow_origin_ = transport_.guard.allow_origin(AuthLevel::open, {}, {});
@@ -299,7 +300,7 @@ void Connection::start_exchange() {
   auto held = std::make_shared<HeldRequest>();
   held->lease = lease_;
   HttpRequest& request = held->request;
-  request.method = std::move(parser_.head().method);
+  request.method = parser_.head().method;  // kept there, too, for on_response
   request.path = std::move(target_.path);
   request.query = std::move(target_.query);
   request.headers = std::move(parser_.head().fields);
@@ -379,7 +380,9 @@ void Connection::on_writable() {
 void Connection::count_response(int status) const noexcept {
   if (!transport_.options.on_response) return;
   try {
-    transport_.options.on_response(std::string(route_name()), status);
+    const std::chrono::duration<double> taken = transport_.hooks.now() - request_begun_;
+    transport_.options.on_response({.route = std::string(route_name()), .method = parser_.head().method, .status = status,
+                                    .duration_s = taken.count()});
   } catch (const std::exception&) {
     LOG_ERROR("an answer was not counted");
   }

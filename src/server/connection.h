@@ -91,6 +91,7 @@ class Connection : public SocketEvents, public std::enable_shared_from_this<Conn
   bool closed_ = false;
   std::optional<Clock::time_point> deadline_;
   Clock::time_point idle_since_;
+  Clock::time_point request_begun_;      // its first byte came
   std::optional<std::list<Connection*>::iterator> idle_place_;
 
   bool reading_ = false;                 // a wait for bytes is open

@@ -61,7 +61,8 @@ class ConnectionTest : public ::testing::Test {
                   waits_ = writer;
                 }, true});
     transport_ = std::make_unique<Transport>(
-        ServerOptions{.read_timeout_s = 60, .write_timeout_s = 60}, router,
+        ServerOptions{.read_timeout_s = 60, .write_timeout_s = 60,
+                      .on_response = [this](const AnsweredRequest& answered) { answered_.push_back(answered); }}, router,
         TransportHooks{.now = [this] { return now_; },
                        .wake = [this] { woken_ = true; },
                        .submit = [](const std::function<void()>&) { return false; }});
@@ -89,6 +90,7 @@ class ConnectionTest : public ::testing::Test {
   Clock::time_point now_{1h};
   bool woken_ = false;
   Line line_;
+  std::vector<AnsweredRequest> answered_;
   std::weak_ptr<ResponseWriter> waits_;  // what the handler of /waits left behind
   std::unique_ptr<Transport> transport_;
 };
@@ -117,6 +119,29 @@ TEST_F(ConnectionTest, AReaderThatTakesEachMiBInTimeGetsItAll) {
   EXPECT_FALSE(line_.closed);
   EXPECT_GT(line_.to_client.size(), kAnswerBytes);
   EXPECT_EQ(transport_->active_requests, 0);
+}
+
+// From the first byte that came to the last that went, the next request of the connection apart.
+TEST_F(ConnectionTest, AnAnswerIsReportedWithItsTime) {
+  send("GET /long HT");
+  pass(2s);
+  send(std::string_view(kGetLong).substr(12));
+  take(1 << 20);
+  EXPECT_TRUE(answered_.empty());
+  pass(3s);
+  take(2 * kAnswerBytes);
+  pass(30s);
+  line_.room_bytes = 10'000;
+  send("DELETE /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_EQ(answered_.size(), 2u);
+  EXPECT_EQ(answered_[0].route, "/long");
+  EXPECT_EQ(answered_[0].method, "GET");
+  EXPECT_EQ(answered_[0].status, 200);
+  EXPECT_EQ(answered_[0].duration_s, 5);
+  EXPECT_EQ(answered_[1].route, "unmatched");
+  EXPECT_EQ(answered_[1].method, "DELETE");
+  EXPECT_EQ(answered_[1].status, 405);
+  EXPECT_EQ(answered_[1].duration_s, 0);
 }
 
 TEST_F(ConnectionTest, ASenderThatTricklesIsAnsweredInTime) {

@@ -23,6 +23,14 @@
 
 namespace warpweave::server {
 
+// A request whose answer has gone out whole.
+struct AnsweredRequest {
+  std::string route;      // the matched route's path, or "unmatched"
+  std::string method;     // as the client wrote it; empty where its first line was not understood
+  int status = 0;
+  double duration_s = 0;  // from the request's first byte to the answer's last one
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 30000;                           // 0: any free one, see port()
@@ -42,8 +50,8 @@ struct ServerOptions {
   double write_timeout_s = 60;                // for a reader to take the next MiB of its answer
   std::vector<std::string> allowed_origins{};  // see web_guard.h
   std::vector<std::string> allowed_hosts{};
-  // Called for every answered request, on the I/O thread: the matched route's path or "unmatched".
-  std::function<void(const std::string& route, int status)> on_response{};
+  // Called for every answered request, on the I/O thread.
+  std::function<void(const AnsweredRequest& answered)> on_response{};
   // How threads start; may throw std::system_error. Empty: std::thread. For tests.
   std::function<std::thread(std::function<void()>)> start_thread{};
 };

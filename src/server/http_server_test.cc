@@ -376,7 +376,7 @@ TEST_F(HttpServerTest, StopsAlthoughTheSweepTimerHasJustRunOut) {
   auto stopping_now = stopping.get_future().share();
   ServerOptions options;
   options.read_timeout_s = options.idle_timeout_s = options.write_timeout_s = 1;  // sweep: 0.25 s
-  options.on_response = [&busy, stopping_now](const std::string&, int) {
+  options.on_response = [&busy, stopping_now](const AnsweredRequest&) {
     busy.set_value();
     stopping_now.wait();
     std::this_thread::sleep_for(400ms);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <mutex>
 #include <ctime>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -38,7 +39,11 @@ const prometheus::Histogram::BucketBoundaries kQueueSeconds = {
 const prometheus::Histogram::BucketBoundaries kTokens = {
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 
+// 0.1, 0.5 and 1 are those that Prometheus' instrumentation of FastAPI has.
+const prometheus::Histogram::BucketBoundaries kHttpSeconds = {0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+
 constexpr size_t kMaxRoutes = 64;  // label values of `endpoint`
+constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
 constexpr std::string_view kPrefix = "warpweave:";
 
 struct EngineMetric {
@@ -110,15 +115,21 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
   return metrics;
 }
 
-// Steps and the tokens in them: a sum and a count.
+// Steps by the tokens in them.
 MetricFamily step_metrics(const EngineStats& stats, const std::vector<ClientMetric::Label>& labels) {
-  MetricFamily out = {"iteration_tokens", "Tokens of a step of the engine", MetricType::Summary, {}};
+  MetricFamily out = {"iteration_tokens", "Tokens of a step of the engine", MetricType::Histogram, {}};
   ClientMetric metric;
   metric.label = labels;
   for (const StepTotals& steps : {stats.decode_steps, stats.prefill_steps, stats.mixed_steps}) {
-    metric.summary.sample_count += steps.steps;
-    metric.summary.sample_sum += static_cast<double>(steps.tokens);
+    metric.histogram.sample_count += steps.steps;
+    metric.histogram.sample_sum += static_cast<double>(steps.tokens);
   }
+  uint64_t so_far = 0;
+  for (size_t i = 0; i < StepSizes::limits_tokens.size(); ++i) {
+    so_far += stats.step_sizes.counts[i];
+    metric.histogram.bucket.push_back({so_far, static_cast<double>(StepSizes::limits_tokens[i])});
+  }
+  metric.histogram.bucket.push_back({metric.histogram.sample_count, std::numeric_limits<double>::infinity()});
   out.metric.push_back(std::move(metric));
   return out;
 }
@@ -156,6 +167,10 @@ MetricFamily adapter_metrics(const std::vector<AdapterInfo>& adapters, const std
     out.metric.push_back(std::move(metric));
   }
   return out;
+}
+
+std::string known_method(const std::string& method) {
+  return std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods) ? method : "other";
 }
 
 struct OtherName {
@@ -241,11 +256,15 @@ struct ServerMetrics::Impl {
         aborted(finished.Add({{"model_name", options.model_name}, {"finished_reason", "abort"}})),
         requests(prometheus::BuildCounter()
                      .Name(name("http_requests_total"))
-                     .Help("HTTP requests by route")
+                     .Help("HTTP requests by route and method")
                      .Register(registry)),
         responses(prometheus::BuildCounter()
                       .Name(name("http_responses_total"))
-                      .Help("HTTP answers by route and status")
+                      .Help("HTTP answers by route, method and status")
+                      .Register(registry)),
+        durations(prometheus::BuildHistogram()
+                      .Name(name("http_request_duration_seconds"))
+                      .Help("First byte of an HTTP request to the last one of its answer")
                       .Register(registry)) {}
 
   static std::string name(std::string_view metric) {
@@ -270,9 +289,13 @@ struct ServerMetrics::Impl {
     const auto append = [&](std::vector<MetricFamily> more) {
       std::move(more.begin(), more.end(), std::back_inserter(*families));
     };
-    const std::string counted = name("http_responses_total");
-    const auto http = std::find_if(families->begin(), families->end(), [&](const auto& family) { return family.name == counted; });
-    if (http != families->end()) append({vllm_http_family(*http)});
+    const auto family_of = [&](std::string_view metric) {
+      return std::find_if(families->begin(), families->end(), [&](const auto& family) { return family.name == name(metric); });
+    };
+    std::vector<MetricFamily> http;
+    if (const auto it = family_of("http_responses_total"); it != families->end()) http.push_back(vllm_http_requests(*it));
+    if (const auto it = family_of("http_request_duration_seconds"); it != families->end()) http.push_back(vllm_http_durations(*it));
+    append(std::move(http));
     append(process_families(start_time_s));
     if (engine == nullptr) return;
     const uint64_t ended = prompt_tokens.Collect().histogram.sample_count;
@@ -303,6 +326,7 @@ struct ServerMetrics::Impl {
   prometheus::Counter& aborted;
   prometheus::Family<prometheus::Counter>& requests;
   prometheus::Family<prometheus::Counter>& responses;
+  prometheus::Family<prometheus::Histogram>& durations;
 };
 
 ServerMetrics::ServerMetrics(MetricsOptions options)
@@ -333,10 +357,12 @@ void ServerMetrics::observe_request_end(const RequestEnd& end) {
   impl_->decode.Observe(std::max(0.0, end.e2e_s - end.first_token_s));
 }
 
-void ServerMetrics::count_http(std::string_view route, int status) {
-  const std::string path = impl_->known(route);
-  impl_->requests.Add({{"endpoint", path}}).Increment();
-  impl_->responses.Add({{"endpoint", path}, {"status_code", std::to_string(status)}}).Increment();
+void ServerMetrics::observe_http(const AnsweredRequest& answered) {
+  prometheus::Labels http = {{"endpoint", impl_->known(answered.route)}, {"method", known_method(answered.method)}};
+  impl_->requests.Add(http).Increment();
+  impl_->durations.Add(http, kHttpSeconds).Observe(answered.duration_s);
+  http["status_code"] = std::to_string(answered.status);
+  impl_->responses.Add(http).Increment();
 }
 
 void ServerMetrics::grammar_begins() { impl_->compiling_grammars.fetch_add(1); }

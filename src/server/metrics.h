@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/http_server.h"
 #include "warpweave/adapters.h"
 #include "warpweave/engine.h"
 
@@ -44,9 +45,9 @@ class ServerMetrics {
   // The request's latencies, the times of its prefill and decoding, its tokens and how it finished; call once, when it ends.
   void observe_request_end(const RequestEnd& end);
 
-  // http_requests_total and http_responses_total; called by the transport for every request.
-  // `route` is a path of the route table, or "unmatched".
-  void count_http(std::string_view route, int status);
+  // http_requests_total, http_responses_total and http_request_duration_seconds; for every answer of the server.
+  // Methods without a meaning in HTTP share one label value.
+  void observe_http(const AnsweredRequest& answered);
 
   // num_grammar_queue_reqs: requests whose grammar is being compiled, or waits to be.
   void grammar_begins();

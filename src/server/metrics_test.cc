@@ -36,21 +36,23 @@ TEST(ServerMetrics, RendersRequestHistograms) {
 // Routes come from the table; should that ever change, the page stays small all the same.
 TEST(ServerMetrics, TheNumberOfSeriesIsBounded) {
   ServerMetrics metrics({.model_name = "tale"});
-  for (int i = 0; i < 100000; ++i) metrics.count_http("/made/up/" + std::to_string(i), 100 + i % 500);
+  for (int i = 0; i < 100000; ++i) {
+    metrics.observe_http({.route = "/made/up/" + std::to_string(i), .method = "M" + std::to_string(i % 1000), .status = 100 + i % 500});
+  }
   EXPECT_LT(metrics.render(nullptr).size(), size_t{1} << 20);
-  metrics.count_http("/generate", 200);
+  metrics.observe_http({.route = "/generate", .method = "POST", .status = 200, .duration_s = 0.25});
   EXPECT_NE(metrics.render(nullptr).find("endpoint=\"other\""), std::string::npos);
 }
 
 TEST(ServerMetrics, CountsHttpByRouteAndStatus) {
   ServerMetrics metrics({.model_name = "tale"});
-  metrics.count_http("/generate", 200);
-  metrics.count_http("/generate", 200);
-  metrics.count_http("/generate", 400);
+  metrics.observe_http({.route = "/generate", .method = "POST", .status = 200, .duration_s = 0.25});
+  metrics.observe_http({.route = "/generate", .method = "POST", .status = 200, .duration_s = 0.25});
+  metrics.observe_http({.route = "/generate", .method = "POST", .status = 400, .duration_s = 0.25});
   const std::string page = metrics.render(nullptr);
-  EXPECT_TRUE(has_line(page, "warpweave:http_requests_total{endpoint=\"/generate\"} 3"));
+  EXPECT_TRUE(has_line(page, "warpweave:http_requests_total{endpoint=\"/generate\",method=\"POST\"} 3"));
   EXPECT_TRUE(has_line(
-      page, "warpweave:http_responses_total{endpoint=\"/generate\",status_code=\"400\"} 1"));
+      page, "warpweave:http_responses_total{endpoint=\"/generate\",method=\"POST\",status_code=\"400\"} 1"));
 }
 
 TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
@@ -59,13 +61,13 @@ TEST(ServerMetrics, ReadsTheEngineAndSpeaksBothPrefixes) {
   options.info.max_total_tokens = 1000;
   testing::FakeEngine engine(options);
   ServerMetrics metrics({.model_name = "m\"x", .compat = "sglang"});
-  metrics.count_http("/health", 200);
+  metrics.observe_http({.route = "/health", .method = "GET", .status = 200, .duration_s = 0.25});
   const std::string page = metrics.render(&engine);
   for (const std::string prefix : {"warpweave:", "sglang:"}) {
     EXPECT_TRUE(has_line(page, prefix + "page_size{model_name=\"m\\\"x\"} 16")) << page;
     EXPECT_TRUE(has_line(page, prefix + "max_total_num_tokens{model_name=\"m\\\"x\"} 1000"));
     EXPECT_TRUE(has_line(page, "# TYPE " + prefix + "num_requests_total counter"));
-    EXPECT_TRUE(has_line(page, prefix + "http_requests_total{endpoint=\"/health\"} 1"));
+    EXPECT_TRUE(has_line(page, prefix + "http_requests_total{endpoint=\"/health\",method=\"GET\"} 1"));
   }
 }
 
@@ -143,17 +145,18 @@ TEST(ServerMetrics, VllmsDashboardsFindTheirNames) {
 
 // Those that the test of the whole program looks for, too.
 TEST(ServerMetrics, VllmsDashboardsFindAllListedNames) {
-  testing::FakeEngine engine;
+  testing::FakeEngineOptions options;
+  options.stats.speculation = SpeculationCounts{};
+  testing::FakeEngine engine(options);
   ServerMetrics metrics({.model_name = "tale", .compat = "vllm"});
   metrics.observe_request_end(kEnd);
-  metrics.count_http("/v1/completions", 200);
-  metrics.count_http("/metrics", 200);
+  metrics.observe_http({.route = "/v1/completions", .method = "POST", .status = 200, .duration_s = 0.25});
+  metrics.observe_http({.route = "/metrics", .method = "GET", .status = 200, .duration_s = 0.25});
   const std::string page = metrics.render(&engine);
   std::ifstream file("tests/server/dashboard_metrics.json");
   const nlohmann::json names = nlohmann::json::parse(file);
   size_t looked_for = 0;
   for (const auto& [dashboard, listed] : names["vllm"].items()) {
-    if (dashboard == "vllm_speculative_decoding") continue;  // this engine does not speculate
     for (const std::string name : listed) {
       ++looked_for;
       const bool own = name.starts_with("vllm:");
@@ -164,9 +167,48 @@ TEST(ServerMetrics, VllmsDashboardsFindAllListedNames) {
   }
   EXPECT_GT(looked_for, 100u);
   for (const auto& [name, why] : names["not_given"].items()) EXPECT_EQ(page.find("\n" + name), std::string::npos) << name;
-  EXPECT_TRUE(has_line(page, "http_requests_total{handler=\"/v1/completions\",status=\"2xx\"} 1"));
+  EXPECT_TRUE(has_line(page, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1"));
   EXPECT_EQ(page.find("handler=\"/metrics\""), std::string::npos);
   EXPECT_NE(page.find("vllm:time_to_first_token_seconds_bucket{model_name=\"tale\",engine=\"0\",le=\"2.5\"}"), std::string::npos);
+}
+
+// Sums, counts and buckets of the same steps, proposals and requests.
+TEST(ServerMetrics, VllmsDashboardsFindStepsBySizeAndTimesByHandler) {
+  testing::FakeEngineOptions options;
+  options.stats.decode_steps = {.steps = 5, .requests = 12, .tokens = 12};
+  options.stats.prefill_steps = {.steps = 1, .requests = 1, .tokens = 20000};
+  options.stats.step_sizes.counts = {3, 2};
+  options.stats.step_sizes.counts.back() = 1;
+  options.stats.speculation = SpeculationCounts{.verify_steps = 4, .draft_tokens = 8, .accepted_tokens = 5};
+  options.stats.accepted_by_position = {3, 2};
+  testing::FakeEngine engine(options);
+  ServerMetrics metrics({.model_name = "t", .compat = "vllm"});
+  for (const double seconds : {0.25, 0.5, 40.0}) {
+    metrics.observe_http({.route = "/generate", .method = "POST", .status = 200, .duration_s = seconds});
+  }
+  metrics.observe_http({.route = "/health", .method = "GET", .status = 200, .duration_s = 1});
+  metrics.observe_http({.route = "unmatched", .method = "BREW", .status = 405, .duration_s = 1});
+  const std::string page = metrics.render(&engine);
+  for (const std::string name : {"warpweave:iteration_tokens_", "vllm:iteration_tokens_total_"}) {
+    const std::string labels = std::string("{model_name=\"t\"") + (name[0] == 'v' ? ",engine=\"0\"" : "");
+    EXPECT_TRUE(has_line(page, name + "count" + labels + "} 6")) << page;
+    EXPECT_TRUE(has_line(page, name + "sum" + labels + "} 20012"));
+    EXPECT_TRUE(has_line(page, name + "bucket" + labels + ",le=\"1\"} 3"));
+    EXPECT_TRUE(has_line(page, name + "bucket" + labels + ",le=\"8\"} 5"));
+    EXPECT_TRUE(has_line(page, name + "bucket" + labels + ",le=\"16384\"} 5"));
+    EXPECT_TRUE(has_line(page, name + "bucket" + labels + ",le=\"+Inf\"} 6"));
+  }
+  const std::string kept = "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"t\",engine=\"0\",position=";
+  EXPECT_TRUE(has_line(page, kept + "\"0\"} 3") && has_line(page, kept + "\"1\"} 2"));
+  EXPECT_EQ(page.find(kept + "\"2\"}"), std::string::npos);
+  const std::string times = "http_request_duration_seconds_", post = "{handler=\"/generate\",method=\"POST\"";
+  EXPECT_TRUE(has_line(page, times + "count" + post + "} 3"));
+  EXPECT_TRUE(has_line(page, times + "sum" + post + "} 40.75"));
+  EXPECT_TRUE(has_line(page, times + "bucket" + post + ",le=\"0.5\"} 2"));
+  EXPECT_TRUE(has_line(page, times + "bucket" + post + ",le=\"60\"} 3"));
+  EXPECT_TRUE(has_line(page, times + "count{handler=\"unmatched\",method=\"other\"} 1"));
+  EXPECT_EQ(page.find("handler=\"/health\""), std::string::npos);
+  EXPECT_TRUE(has_line(page, "warpweave:http_request_duration_seconds_count{endpoint=\"/health\",method=\"GET\"} 1"));
 }
 
 TEST(ServerMetrics, SpeaksVllmsNames) {

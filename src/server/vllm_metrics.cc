@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -28,6 +29,13 @@ MetricLabels with(MetricLabels labels, std::string name, std::string value) {
   return labels;
 }
 
+std::string value_of_label(const ClientMetric& metric, std::string_view name) {
+  for (const ClientMetric::Label& label : metric.label) {
+    if (label.name == name) return label.value;
+  }
+  return {};
+}
+
 struct Split {
   const char* value;  // of the label
   double count;
@@ -37,6 +45,18 @@ MetricFamily split_family(const char* name, const char* help, MetricType type, c
                           const std::vector<Split>& parts, const MetricLabels& labels) {
   MetricFamily out = {name, help, type, {}};
   for (const Split& part : parts) out.metric.push_back(value_of(part.count, with(labels, label, part.value)));
+  return out;
+}
+
+// One series for each place in a proposal down to the deepest at which one was kept; the first one always.
+MetricFamily accepted_by_position(const EngineStats& stats, const MetricLabels& labels) {
+  MetricFamily out = {"vllm:spec_decode_num_accepted_tokens_per_pos_total", "Drafted tokens that were accepted, by their place in the draft",
+                      MetricType::Counter, {}};
+  for (size_t position = 0; position < stats.accepted_by_position.size(); ++position) {
+    const auto kept = static_cast<double>(stats.accepted_by_position[position]);
+    if (kept == 0 && position > 0) break;
+    out.metric.push_back(value_of(kept, with(labels, "position", std::to_string(position))));
+  }
   return out;
 }
 
@@ -59,7 +79,7 @@ std::vector<MetricFamily> vllm_engine_families(const VllmSources& from, const Me
   computed.metric[0].summary.sample_count = from.ended_requests;
   MetricLabels cache = with(labels, "block_size", std::to_string(from.info.page_size));
   cache.push_back({"num_gpu_blocks", std::to_string(from.info.num_pages)});
-  return {
+  std::vector<MetricFamily> out = {
       split_family("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their K and V come from", counter, "source",
                    {{"local_compute", prompts - cached}, {"local_cache_hit", cached}, {"external_kv_transfer", 0}}, labels),
       split_family("vllm:prompt_tokens_cached_by_source_total", "Prompt tokens found in a cache", counter, "source",
@@ -72,23 +92,30 @@ std::vector<MetricFamily> vllm_engine_families(const VllmSources& from, const Me
                    {{"awake", 1}, {"weights_offloaded", 0}, {"discard_all", 0}}, labels),
       {"vllm:cache_config_info", "The KV pool", gauge, {value_of(1, std::move(cache))}},
       std::move(computed)};
+  if (from.stats.speculation) out.push_back(accepted_by_position(from.stats, labels));
+  return out;
 }
 
-MetricFamily vllm_http_family(const MetricFamily& responses) {
-  std::map<std::pair<std::string, std::string>, double> counts;  // by handler and class of status
+MetricFamily vllm_http_requests(const MetricFamily& responses) {
+  std::map<std::array<std::string, 3>, double> counts;  // by handler, method and class of status
   for (const ClientMetric& one : responses.metric) {
-    std::string handler, status;
-    for (const ClientMetric::Label& label : one.label) {
-      if (label.name == "endpoint") handler = label.value;
-      if (label.name == "status_code" && !label.value.empty()) status = label.value.substr(0, 1) + "xx";
-    }
-    if (!is_probe(handler)) counts[{handler, status}] += one.counter.value;
+    const std::string handler = value_of_label(one, "endpoint"), status = value_of_label(one, "status_code");
+    if (!is_probe(handler)) counts[{handler, value_of_label(one, "method"), status.substr(0, 1) + "xx"}] += one.counter.value;
   }
-  MetricFamily out = {"http_requests_total", "HTTP requests by handler and class of status", MetricType::Counter, {}};
+  MetricFamily out = {"http_requests_total", "HTTP requests by handler, method and class of status", MetricType::Counter, {}};
   for (const auto& [key, count] : counts) {
-    out.metric.push_back(value_of(count, {{"handler", key.first}, {"status", key.second}}));
+    out.metric.push_back(value_of(count, {{"handler", key[0]}, {"method", key[1]}, {"status", key[2]}}));
   }
   return out;
+}
+
+MetricFamily vllm_http_durations(MetricFamily durations) {
+  durations.name = "http_request_duration_seconds";
+  std::erase_if(durations.metric, [](const ClientMetric& one) { return is_probe(value_of_label(one, "endpoint")); });
+  for (ClientMetric& one : durations.metric) {
+    one.label = {{"handler", value_of_label(one, "endpoint")}, {"method", value_of_label(one, "method")}};
+  }
+  return durations;
 }
 
 std::vector<MetricFamily> process_families(double start_time_s) {

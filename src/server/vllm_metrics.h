@@ -22,8 +22,11 @@ struct VllmSources {
 // `labels`: model_name, and engine.
 std::vector<prometheus::MetricFamily> vllm_engine_families(const VllmSources& from, const MetricLabels& labels);
 
-// http_requests_total by handler and class of status ("2xx"), out of our http_responses_total; probes are left out.
-prometheus::MetricFamily vllm_http_family(const prometheus::MetricFamily& responses);
+// Under the names and labels that Prometheus' instrumentation of FastAPI gives; probes are left out.
+// http_requests_total by handler, method and class of status ("2xx"), out of our http_responses_total.
+prometheus::MetricFamily vllm_http_requests(const prometheus::MetricFamily& responses);
+// http_request_duration_seconds by handler and method, out of ours.
+prometheus::MetricFamily vllm_http_durations(prometheus::MetricFamily durations);
 
 // process_*, as Prometheus' client libraries name them; of what the system does not tell there is none.
 std::vector<prometheus::MetricFamily> process_families(double start_time_s);

@@ -2,8 +2,7 @@
 
 dashboard_metrics.json holds the names in the queries of each dashboard as its repository has it on 2026-11-23:
 SGLang's examples/monitoring/grafana/dashboards/json, and of vLLM's examples/observability prometheus_grafana and all in
-dashboards/grafana. not_given: their names for what is not here, each of a part that a flag of vLLM turns on, but two:
-buckets of tokens per step, and times by HTTP handler.
+dashboards/grafana. not_given: their names for what is not here, each of a part that a flag of vLLM turns on.
 """
 
 import json
@@ -50,10 +49,34 @@ def test_vllms_labels(page):
                                 ("vllm:engine_sleep_state", "sleep_state", ("awake", "discard_all")),
                                 ("vllm:time_to_first_token_seconds_bucket", "le", ("0.1", "0.25", "0.5", "0.75", "1", "2.5", "5", "10")),
                                 ("vllm:request_time_per_output_token_seconds_bucket", "le", ("0.025", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5")),
+                                ("vllm:iteration_tokens_total_bucket", "le", ("1", "8", "16", "16384", r"\+Inf")),
+                                ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position", ("0",)),
+                                ("http_request_duration_seconds_bucket", "le", ("0.1", "0.5", "1", r"\+Inf")),
+                                ("http_request_duration_seconds_sum", "handler", ("/v1/completions",)),
+                                ("http_requests_total", "method", ("POST",)),
                                 ("http_requests_total", "status", ("2xx",))):
         for value in values:
             assert re.search(f'^{name}{{[^}}]*{label}="{value}"', text, re.MULTILINE), (name, value)
     assert 'handler="/v1/completions"' in text and 'handler="/metrics"' not in text
+
+
+def values_of(text, name):
+    return [float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE)]
+
+
+def test_steps_by_size_and_times_by_handler(page):
+    """What percentiles and means are drawn from: buckets that add up, and the time that the requests took."""
+    compat, text = page
+    prefix = f"{compat}:" if compat == "sglang" else "vllm:"
+    steps = prefix + ("iteration_tokens" if compat == "sglang" else "iteration_tokens_total")
+    buckets = values_of(text, steps + "_bucket")
+    assert len(buckets) == 14 and buckets == sorted(buckets) and [buckets[-1]] == values_of(text, steps + "_count")
+    assert buckets[0] < buckets[2] <= buckets[-1]  # steps of one token, and more that check proposals
+    durations, label = {"sglang": ("sglang:http_request_duration_seconds", "endpoint"), "vllm": ("http_request_duration_seconds", "handler")}[compat]
+    labels = f'{{{label}="/v1/completions",method="POST"}}'
+    (count,), (seconds,) = values_of(text, durations + "_count" + labels), values_of(text, durations + "_sum" + labels)
+    (generating,) = values_of(text, f"{prefix}e2e_request_latency_seconds_sum")
+    assert count == 2 and seconds >= generating > 0
 
 
 def test_what_only_grows_says_so(page):

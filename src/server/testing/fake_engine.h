@@ -27,12 +27,14 @@ struct FakeEngineOptions {
   Status audit{};                        // what audit() says
   EngineInfo info{};
   std::vector<ExpertLayerLoad> expert_load = {};
+  EngineStats stats{};                   // what stats() counts on from
 };
 
 class FakeEngine : public Engine {
  public:
   explicit FakeEngine(FakeEngineOptions options = {}) : options_(std::move(options)) {
     EngineInfo& info = options_.info;
+    stats_ = options_.stats;
     if (info.model_path.empty()) info.model_path = "fake";
     if (info.served_model_name.empty()) info.served_model_name = info.model_path;
     if (info.context_len == 0) info.context_len = 1024;

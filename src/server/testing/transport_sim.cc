@@ -121,7 +121,9 @@ TransportSim::TransportSim(SimOptions options) : options_(options), random_(opti
     server.max_total_body_bytes = 1 << 20;
     server.max_write_buffer_bytes = 20'000;
   }
-  server.on_response = [this](const std::string&, int) { ++answered_; };
+  server.on_response = [this](const AnsweredRequest& answered) {
+    if (answered.duration_s < 0) fail("an answer was there before its request");
+  };
   transport_ = std::make_unique<Transport>(
       server, make_router(),
       TransportHooks{.now = [this] { return now_; },

@@ -94,7 +94,7 @@ class TransportSim {
   std::vector<std::shared_ptr<int>> disconnects_;
   std::vector<SimClient> clients_;
   std::unique_ptr<Transport> transport_;
-  int io_calls_ = 0, submits_ = 0, next_id_ = 1, answered_ = 0;
+  int io_calls_ = 0, submits_ = 0, next_id_ = 1;
   bool jumped_ = false;          // the clock passed a timeout
   std::string error_;
 };
