@@ -26,6 +26,7 @@ struct GrammarLimits {
   size_t first_match_work = size_t{1} << 26;     // steps that a text may take to match, and that it keeps at most,
   size_t match_work_per_token = size_t{1} << 20; // and what each of its tokens adds to them
   std::chrono::milliseconds max_compile_time{2000};  // of the compiling thread on a processor: of a schema, for each of two tries
+  ThreadClock clock = thread_time;               // what that time is measured by
 };
 
 // Steps of a few nanoseconds that some work may still take: a bound that, unlike time, is hit by the same input on
@@ -45,6 +46,6 @@ class WorkBudget {
 };
 
 // The time of a compilation, asked for in its inner loops.
-inline ThreadDeadline compile_deadline(const GrammarLimits& limits) { return {limits.max_compile_time, 256}; }
+inline ThreadDeadline compile_deadline(const GrammarLimits& limits) { return {limits.max_compile_time, 256, limits.clock}; }
 
 }  // namespace warpweave::grammar
