@@ -64,7 +64,8 @@ void NgramHistory::renew(std::string_view salt, Context& context) {
 
 void NgramHistory::learn(std::string_view salt, int32_t token, Context& context) {
   if (static_cast<int64_t>(young_.num_nodes_with_salts()) > options_.capacity_nodes / 2) {
-    old_ = std::exchange(young_, NgramTrie());
+    std::swap(old_, young_);
+    young_.clear();
     ++generation_;
   }
   if (context.generation != generation_) renew(salt, context);

@@ -3,7 +3,8 @@
 //
 // The estimate blends the longest context with shorter ones, as prediction by partial matching does (Cleary and
 // Witten, 1984; escape method after Moffat, 1990), but trusts a context the more the longer it is. Memory is bounded
-// by two tries of half the capacity: when the younger is full it becomes the older, and the older is dropped.
+// by two tries of half the capacity: when the younger is full it becomes the older, and the older is cleared to be
+// the younger: its memory stays, so that a long run neither grows tables anew in its steps nor cuts up the heap.
 // Not thread-safe.
 #pragma once
 
@@ -53,6 +54,7 @@ class NgramHistory {
   int matched_tokens(const Context& context) const;
 
   size_t num_nodes() const { return young_.num_nodes() + old_.num_nodes(); }
+  size_t reserved_bytes() const { return young_.reserved_bytes() + old_.reserved_bytes(); }
   size_t num_salts() const { return young_.num_salts() + old_.num_salts(); }
 
  private:

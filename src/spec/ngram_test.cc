@@ -128,6 +128,17 @@ TEST(NgramHistory, DropsTheOlderHalfWhenItIsFull) {
   EXPECT_EQ(history.matched_tokens(gone), 0);
 }
 
+TEST(NgramHistory, KeepsItsMemoryOnceBothHalvesWereFull) {
+  NgramHistory history({.max_context = 3, .capacity_nodes = 4000});
+  auto context = history.begin("");
+  for (int32_t i = 0; i < 4000; ++i) history.learn("", i, context);
+  const size_t full_bytes = history.reserved_bytes();
+  for (int32_t i = 4000; i < 20000; ++i) {
+    history.learn("", i, context);
+    ASSERT_EQ(history.reserved_bytes(), full_bytes) << i;
+  }
+}
+
 // A salt is up to two kilobytes that a client chose, with a node or two behind it.
 TEST(NgramHistory, SaltsCountByTheirBytes) {
   NgramHistory history({.max_context = 3, .capacity_nodes = 4000});

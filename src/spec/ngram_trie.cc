@@ -2,6 +2,14 @@
 
 namespace warpweave {
 
+void NgramTrie::clear() {
+  nodes_.clear();
+  slots_.assign(slots_.size(), kNone);
+  num_edges_ = 0;
+  roots_.clear();
+  salt_bytes_ = 0;
+}
+
 NgramTrie::NodeId NgramTrie::root(std::string_view salt) {
   if (const NodeId known = find_root(salt); known != kNone) return known;
   const auto id = static_cast<NodeId>(nodes_.size());

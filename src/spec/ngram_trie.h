@@ -1,7 +1,7 @@
 // A trie of token sequences that were seen, with how often each was: what followed these tokens before?
 //
 // Edges stand in one hash table; the children of a node form a list, the one seen last first. Nodes are never taken
-// out: whoever needs a bound drops a whole trie. Lookups and insertions take constant time. Not thread-safe.
+// out: whoever needs a bound clears a whole trie. Lookups and insertions take constant time. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,9 @@ class NgramTrie {
 
   NgramTrie() { slots_.assign(kFirstSlots, kNone); }
 
+  // Forgets everything and keeps the memory, for a trie that fills again.
+  void clear();
+
   // Where the sequences of one salt begin.
   NodeId root(std::string_view salt);
   // kNone where there is none, and of kNone.
@@ -39,6 +42,7 @@ class NgramTrie {
 
   const Node& node(NodeId id) const { return nodes_[id]; }
   size_t num_nodes() const { return nodes_.size(); }
+  size_t reserved_bytes() const { return nodes_.capacity() * sizeof(Node) + slots_.capacity() * sizeof(NodeId); }
   size_t num_salts() const { return roots_.size(); }
   // The nodes, and as many as the salts' texts have room for: what a bound on memory counts.
   size_t num_nodes_with_salts() const { return nodes_.size() + salt_bytes_ / sizeof(Node); }
