@@ -23,6 +23,7 @@
 #include "server/http_server.h"
 #include "server/metrics.h"
 #include "text/literal_text.h"
+#include "text/tokenizer_core.h"
 
 namespace warpweave {
 namespace {
@@ -260,6 +261,7 @@ int serve(const ServerArgs& args) {
     const Result<LiteralText> usable = LiteralText::create(*model->served.tokenizer, {});
     if (!usable.ok()) return fail(usable.status(), kExitFailed);
   }
+  if (model->served.tokenizer != nullptr) model->served.tokenizer->core().prepare(ServerOptions().worker_threads);
   print_model(engine);
 
   metrics.emplace(MetricsOptions{.model_name = engine.info().served_model_name,

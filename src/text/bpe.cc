@@ -39,6 +39,16 @@ bool meta_after_other(std::string_view text) {
 
 BpeScratch::BpeScratch() : cache_(kCacheEntries) {}
 
+void BpeScratch::free_text() noexcept {
+  std::vector<BpeSymbol>().swap(symbols_);
+  std::vector<Candidate>().swap(heap_);
+  std::string().swap(spelled_);
+}
+
+size_t BpeScratch::text_bytes() const {
+  return symbols_.capacity() * sizeof(BpeSymbol) + heap_.capacity() * sizeof(Candidate) + spelled_.capacity();
+}
+
 Result<BpeModel> BpeModel::build(const BpeSpec& spec, bool byte_level) {
   BpeModel model;
   model.byte_level_ = byte_level;

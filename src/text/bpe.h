@@ -63,6 +63,10 @@ class BpeScratch {
  public:
   BpeScratch();
 
+  // Frees what long words took; what is known of short ones stays.
+  void free_text() noexcept;
+  size_t text_bytes() const;  // what free_text() would free
+
  private:
   friend class BpeModel;
   static constexpr size_t kCacheEntries = 1 << 14;

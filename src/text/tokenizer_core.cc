@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kMaxTextBytes = size_t{256} << 20;
 constexpr size_t kIdleScratches = 16;                     // about 1.5 MB each
 constexpr size_t kIdleScratchTextBytes = size_t{256} << 10;  // what has seen a longer text is freed
+constexpr size_t kKeptTextBytes = size_t{16} << 10;  // of a longer text only its words are kept
 constexpr size_t kTrimTextBytes = size_t{4} << 20;
 
 // Those of the ascending `offsets` in (begin, end), counted from `begin`.
@@ -35,6 +36,15 @@ struct TokenizerCore::Scratch {
   std::string normalized;
   std::vector<TextSection> raw_sections;
   std::vector<TextSection> sections;
+
+  void free_text() noexcept {
+    words = PreTokenizerScratch();
+    unigram = UnigramScratch();
+    bpe.free_text();
+    std::string().swap(normalized);
+    std::vector<TextSection>().swap(raw_sections);
+    std::vector<TextSection>().swap(sections);
+  }
 };
 
 class TokenizerCore::ScratchLease {
@@ -56,6 +66,7 @@ class TokenizerCore::ScratchLease {
       if (text_bytes_ > kTrimTextBytes) trim_memory();
       return;
     }
+    if (text_bytes_ > kKeptTextBytes) scratch_->free_text();
     std::lock_guard lock(core_.pool_mutex_);
     if (core_.pool_.size() < kIdleScratches) core_.pool_.push_back(std::move(scratch_));
   }
@@ -177,6 +188,21 @@ std::vector<std::string_view> TokenizerCore::special_texts() const {
     if (token.special) texts.push_back(token.content);
   }
   return texts;
+}
+
+void TokenizerCore::prepare(int threads) const {
+  std::lock_guard lock(pool_mutex_);
+  while (pool_.size() < std::min(static_cast<size_t>(threads), kIdleScratches)) pool_.push_back(std::make_unique<Scratch>());
+}
+
+size_t TokenizerCore::idle_text_bytes() const {
+  std::lock_guard lock(pool_mutex_);
+  size_t bytes = 0;
+  for (const auto& scratch : pool_) {
+    bytes += scratch->bpe.text_bytes() + scratch->normalized.capacity() + scratch->words.words.capacity() * sizeof(TextRange) +
+             (scratch->raw_sections.capacity() + scratch->sections.capacity()) * sizeof(TextSection);
+  }
+  return bytes;
 }
 
 size_t TokenizerCore::idle_scratches() const {

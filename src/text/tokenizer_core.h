@@ -57,7 +57,11 @@ class TokenizerCore {
   }
   // The texts of the special tokens, for who marks text that must stay literal.
   std::vector<std::string_view> special_texts() const;
-  size_t idle_scratches() const;  // for tests
+  // Makes scratch memory for so many threads at once, so that none is made under load, at a moment when as many encode
+  // for the first time.
+  void prepare(int threads) const;
+  size_t idle_scratches() const;    // for tests
+  size_t idle_text_bytes() const;   // for tests: what they hold beside the words that they know
 
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::optional<std::string_view> token_text(int32_t id) const;

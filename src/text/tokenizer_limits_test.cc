@@ -87,6 +87,28 @@ TEST(TokenizerLimits, ScratchOfLongTextsIsGivenBack) {
   EXPECT_EQ(tokenizer->core().idle_scratches(), 0u);
 }
 
+// Else each scratch would grow at the moment when it, of all, meets a long text: a server would seem to leak for hours.
+TEST(TokenizerLimits, ScratchKeepsNoMemoryOfAMiddlingText) {
+  for (const char* name : {"gpt2", "llama2", "qwen2"}) {
+    const auto tokenizer = load(name);
+    ASSERT_TRUE(tokenizer->encode("short", false).ok());
+    const size_t before = tokenizer->core().idle_text_bytes();
+    ASSERT_TRUE(tokenizer->encode(std::string(100'000, 'a'), false).ok());
+    EXPECT_EQ(tokenizer->core().idle_scratches(), 1u);
+    EXPECT_LE(tokenizer->core().idle_text_bytes(), before) << name;
+  }
+}
+
+TEST(TokenizerLimits, ScratchIsThereForAsManyThreadsAsAskedFor) {
+  const auto tokenizer = load("gpt2");
+  tokenizer->core().prepare(3);
+  EXPECT_EQ(tokenizer->core().idle_scratches(), 3u);
+  ASSERT_TRUE(tokenizer->encode("short", false).ok());
+  EXPECT_EQ(tokenizer->core().idle_scratches(), 3u);
+  tokenizer->core().prepare(1'000'000);
+  EXPECT_LE(tokenizer->core().idle_scratches(), 16u);
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 size_t resident_bytes() {
   size_t total = 0, resident = 0;
