@@ -30,7 +30,10 @@ MAX_RUNNING, MAX_QUEUED = 8, 16
 FLAGS = ["--enable-metrics", "--max-running-requests", str(MAX_RUNNING), "--max-queued-requests", str(MAX_QUEUED),
          "--max-total-tokens", "8192", "--context-length", "1024", "--log-level", "warning",
          # A trie that is full after minutes, so that what grows afterwards is no guess.
-         "--speculative-algorithm", "NGRAM", "--speculative-ngram-capacity", "20000"]
+         "--speculative-algorithm", "NGRAM", "--speculative-ngram-capacity", "20000",
+         # Buffers of a step grow to the most rows that any step had. Prompts are cut, so that the first minutes have such
+         # a step and not, by chance, a late one.
+         "--chunked-prefill-size", "256"]
 LOADED, GUEST = ("fox", "owl"), "guest"  # adapters: there from the start, and loaded by request
 WORKERS = 6
 MIN_ROUNDS = 8
