@@ -26,7 +26,7 @@ EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> 
     device_step = std::make_unique<DeviceStep>(options_.batch_cache);
   }
   if (options_.adaptive) lengths_.emplace(*options_.adaptive);
-  if (options_.proposes_forced) forced_.emplace();
+  if (options_.proposes_forced) forced_.emplace(options_.step_cost_rows);
   update_stats();
   thread_ = std::thread([this] { loop(); });
 }

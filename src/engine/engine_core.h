@@ -44,6 +44,7 @@ struct EngineCoreOptions {
   bool drafts = false;                   // the device guesses, in the room that the proposer keeps
   std::optional<AdaptiveOptions> adaptive;  // of those guesses' lengths; unset: as many as there is room for
   bool proposes_forced = false;          // what grammars force; without a proposer only in steps where that pays
+  double step_cost_rows = 1;             // what a step takes beside the time of its rows, in rows
   Pooler pooler;                         // of requests for pooled states
 };
 

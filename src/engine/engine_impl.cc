@@ -313,6 +313,7 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   WW_ASSIGN_OR_RETURN(const PoolingConfig pooling, resolve_pooling(args, bundle));
   WW_ASSIGN_OR_RETURN(core.pooler, Pooler::create(bundle.config, pooling, *bundle.weights));
   set_proposer(options, plan, core);
+  core.step_cost_rows = step_cost_rows(gpu.has_value());
   core.scheduler = plan.scheduler;
   core.info = describe(options, bundle, plan.attention, plan.dtype);
   ServedModel served;

@@ -11,6 +11,7 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
   device_step.sampled_begin.clear();
   if (options_.proposer == nullptr && !forced_) return;
   bool any = false;
+  if (forced_) forced_->set_rows(static_cast<int>(step.rows.size()));
   if (lengths_) plan_lengths(step);
   int left = options_.scheduler.max_step_proposals;
   const int share = options_.proposer != nullptr ? left / std::max(static_cast<int>(step.rows.size()), 1) : left;
@@ -39,25 +40,29 @@ ProposalCall EngineCore::proposal_call(const LiveRequest& request, int max_token
           .grammar = request.request.sampling.grammar};
 }
 
-// Whether the next step, with what grammars force in it, would write as many tokens as two without. Such a step waits
-// for the one in flight, which most likely writes the first of the forced tokens.
+// Whether the next step is to have what grammars force in it. Such a step waits for the one in flight, which most likely
+// writes the first of the forced tokens; so the guesses must save more than that costs.
 bool EngineCore::pays_to_jump() {
   // A look takes about as long as the rows' masks do: with many rows, for which it seldom pays, not before every step, and
-  // the less often the longer nothing was forced.
+  // the less often the longer it did not.
   constexpr int kRowsLookedAtAStep = 8, kMostVainLooks = 8;
   const int live = static_cast<int>(requests_.size());
   if (live_grammars_ == 0 || ++steps_unlooked_ * kRowsLookedAtAStep < live * std::max(vain_looks_, 1)) return false;
   steps_unlooked_ = 0;
   const int in_flight = running_ != nullptr ? 1 : 0;
-  int rows = 0, gained = 0;
+  const auto decodes = [](const LiveRequest& request) { return !request.answered && !request.output_ids.empty(); };
+  const auto rows = std::count_if(requests_.begin(), requests_.end(), [&](const auto& entry) { return decodes(*entry.second); });
+  forced_->set_rows(static_cast<int>(rows));
+  int left = options_.scheduler.max_step_proposals;
+  double rows_saved = 0;
   for (const auto& [id, request] : requests_) {
-    if (request->answered || request->output_ids.empty()) continue;
-    ++rows;
-    if (request->request.states != StateWish::none) continue;
-    gained += std::max(forced_->count(proposal_call(*request, kMaxForcedProposals + in_flight)) - in_flight, 0);
+    if (!decodes(*request) || request->request.states != StateWish::none) continue;
+    const auto forecast = forced_->forecast(proposal_call(*request, std::min(kMaxForcedProposals, left)), in_flight);
+    rows_saved += forecast.rows_saved;
+    left -= forecast.tokens;
   }
-  const bool pays = gained > 0 && std::min(gained, options_.scheduler.max_step_proposals) >= rows;
-  vain_looks_ = live <= kRowsLookedAtAStep || gained > 0 ? 0 : std::min(vain_looks_ + 1, kMostVainLooks);
+  const bool pays = rows_saved >= forced_->wait_cost_rows();
+  vain_looks_ = pays || live <= kRowsLookedAtAStep ? 0 : std::min(vain_looks_ + 1, kMostVainLooks);
   if (pays) steps_unlooked_ = live;  // more may follow
   return pays;
 }

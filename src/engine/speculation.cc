@@ -16,6 +16,7 @@ constexpr int kNgramMaxContext = 12;
 constexpr int kMaxStepProposalsCpu = 64;
 constexpr int kMaxStepProposalsGpu = 1024;
 constexpr int kMaxStepForced = 64;
+constexpr double kStepCostRowsCpu = 4, kStepCostRowsGpu = 128;
 
 Status check_ngram_flags_unset(const ServerArgs& args) {
   struct Given {
@@ -141,6 +142,8 @@ int max_step_proposals(bool forced, bool gpu) {
   if (forced) return kMaxStepForced;
   return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu;
 }
+
+double step_cost_rows(bool gpu) { return gpu ? kStepCostRowsGpu : kStepCostRowsCpu; }
 
 bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention) {
   if (args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic) return false;

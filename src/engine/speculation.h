@@ -23,6 +23,10 @@ int max_proposals(const Speculation& speculation);
 // Of all requests in a step together: with more, a step takes longer than the guesses save. `forced`: without speculation.
 int max_step_proposals(bool forced, bool gpu);
 
+// What a step of decoding takes beside the time of its rows, in rows: about what reading the weights takes beside
+// multiplying one row by them. Of CPUs the least that was measured, for guesses must not cost time where weights are cached.
+double step_cost_rows(bool gpu);
+
 // Without speculation: whether what a grammar forces is proposed all the same (jump-forward), at most so many tokens of a
 // request at once. Not with recurrent layers, whose states would take memory for it, nor where answers must not depend on
 // how steps are cut (--enable-deterministic-inference).
