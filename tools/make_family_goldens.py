@@ -155,6 +155,18 @@ FAMILIES |= {
     "qwen3_5-moe": ("qwen3_5_moe_text", dict(HYBRID, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                                              shared_expert_intermediate_size=40), "bfloat16"),
 }
+CONV_LAYERS = ["conv", "full_attention", "conv", "conv"]
+FAMILIES |= {
+    "lfm2": ("lfm2", dict(rope("default", theta=1e6), num_hidden_layers=4, layer_types=CONV_LAYERS, conv_L_cache=3,
+                          hidden_size=64, intermediate_size=60, block_multiple_of=8, block_ffn_dim_multiplier=1.1,
+                          norm_eps=1e-5, tie_word_embeddings=True), "bfloat16"),
+    "lfm2-bias": ("lfm2", dict(rope("default"), num_hidden_layers=3, layer_types=CONV_LAYERS[:3], conv_L_cache=4, conv_bias=True,
+                               hidden_size=64, block_auto_adjust_ff_dim=False, norm_eps=1e-5, tie_word_embeddings=False),
+                  "bfloat16"),
+    "lfm2-moe": ("lfm2_moe", dict(rope("default", theta=1e6), num_hidden_layers=4, layer_types=CONV_LAYERS, conv_L_cache=3,
+                                  hidden_size=64, norm_eps=1e-5, num_dense_layers=1, num_experts=6, num_experts_per_tok=3,
+                                  moe_intermediate_size=24, routed_scaling_factor=1.4), "bfloat16"),
+}
 FAMILIES["qwen3_5-moe-wrapped"] = FAMILIES["qwen3_5-moe"]
 
 
@@ -177,7 +189,7 @@ def randomize(model, dtype, generator):
             value = noise * (1.6 / math.sqrt(fan_in))
         weight.data.copy_(value.to(dtype))
     for name, values in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             values.copy_((torch.randn(values.shape, generator=generator) * 0.3).to(dtype))
 
 

@@ -14,7 +14,7 @@ import torch
 from gguf import GGMLQuantizationType as Quant
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from make_family_goldens import (BASE, MSCALES, OUT, PHIMOE, TWO_HEADS, YARN, golden, longrope, model_with_clear_path, rope,
+from make_family_goldens import (BASE, FAMILIES, MSCALES, OUT, PHIMOE, TWO_HEADS, YARN, golden, longrope, model_with_clear_path, rope,
                                  show_sizes, write_golden)
 
 
@@ -183,6 +183,9 @@ GGUF_FAMILIES = {
                                      layer_types=["sliding_attention", "full_attention"]), "exaone4"),
     "gguf-ernie4_5": ("ernie4_5", dict(rope("default"), use_bias=True, tie_word_embeddings=True), "ernie4_5"),
     "gguf-hunyuan": ("hunyuan_v1_dense", dict(rope("dynamic", alpha=50.0, factor=1.0)), "hunyuan-dense"),
+    "gguf-lfm2": FAMILIES["lfm2"][:2] + ("lfm2",),
+    "gguf-lfm2-moe": ("lfm2_moe", {**FAMILIES["lfm2-moe"][1], "tie_word_embeddings": True,
+                                    "routed_scaling_factor": 1.0}, "lfm2moe"),
     "gguf-seed_oss": ("seed_oss", dict(rope("default"), attention_bias=True, attention_out_bias=False), "seed_oss"),
 }
 
@@ -202,6 +205,10 @@ def write_gguf_experts(writer, config):
         writer.add_expert_weights_scale(config.routed_scaling_factor)
         writer.add_expert_weights_norm(config.norm_topk_prob)
         writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
+    if config.model_type == "lfm2_moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.model_type == "phimoe":
         values = config.rope_parameters
         writer.add_rope_scaling_orig_ctx_len(values["original_max_position_embeddings"])
@@ -246,20 +253,32 @@ def write_gguf_windows(writer, config):
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
 
 
+def adjusted_width(config):
+    """Of the feed-forward: LFM2 makes two thirds of what its configuration says, rounded up."""
+    if config.model_type != "lfm2" or not config.block_auto_adjust_ff_dim:
+        return config.intermediate_size
+    multiple = config.block_multiple_of
+    return -(-int(config.block_ffn_dim_multiplier * int(2 * config.intermediate_size / 3)) // multiple) * multiple
+
+
 def write_gguf_metadata(writer, config, arch_name):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers + (getattr(config, "num_nextn_predict_layers", None) or 0))
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(adjusted_width(config))
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    if getattr(config, "head_dim", None) and config.model_type not in ("phi3", "stablelm", "starcoder2"):
+    if arch_name.startswith("lfm2"):
+        writer.add_head_count_kv([config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types])
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
+    if getattr(config, "head_dim", None) and not arch_name.startswith("lfm2") and config.model_type not in ("phi3", "stablelm", "starcoder2"):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     if arch_name in ("cohere2", "stablelm", "starcoder2"):
         writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", getattr(config, "norm_epsilon", None)))
     else:
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)  # LFM2's norm_eps here, too
     if getattr(config, "num_local_experts", getattr(config, "num_experts", None)):
         write_gguf_experts(writer, config)
     write_gguf_rope(writer, config)
@@ -302,10 +321,16 @@ def gguf_tensors(model, names):
         if kind == "e_score_correction_bias":
             yield names.get_name(stem.removesuffix("gate") + "gate.e_score_correction") + ".bias", values
             continue
+        if stem.endswith("conv.conv"):
+            values = values.squeeze(1)
+        if name.endswith("feed_forward.expert_bias"):
+            yield names.get_name(name) + ".bias", values
+            continue
         if stem.endswith("mlp.router"):  # phimoe's router, which its files call gate
             stem = stem.removesuffix("router") + "gate"
         if stem.endswith("shared_expert_gate"):
             values = values.squeeze()
+        assert names.get_name(stem), stem
         yield names.get_name(stem) + "." + kind, values
 
 

@@ -113,7 +113,7 @@ Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
   if (!bundle.ok()) return Status(bundle.status().code(), fmt::format("{}: {}", kPathFlag, bundle.status().message()), kPathFlag);
   plan.config = std::move(bundle->config);
   plan.weights = std::move(bundle->weights);
-  if (plan.config.linear) return refused("a draft model with recurrent layers cannot go back behind rejected tokens; use another");
+  if (plan.config.has_recurrent_layers()) return refused("a draft model with recurrent layers cannot go back behind rejected tokens; use another");
   return {};
 }
 

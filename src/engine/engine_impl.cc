@@ -204,7 +204,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const double share = args.mem_fraction_static.value_or(kDefaultMemFraction);
   double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
                       (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
-  if (config.linear) {
+  if (config.has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, pool_bytes));
     WW_ASSIGN_OR_RETURN(parts.recurrent, HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
     for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);

@@ -103,7 +103,7 @@ Result<KvSelfCheck> check_gpu_kv_format(GpuDecoder& model, KvFormat format, cons
   Arrays arrays;
   WW_ASSIGN_OR_RETURN(const ForwardBatch batch, make_batch(config, tokens, setup.stream, arrays));
   std::optional<GpuStateCache> states;
-  if (config.linear) {
+  if (config.has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(states, GpuStateCache::create(state_cache_shape(config, 1, setup.state_dtype)));
   }
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));

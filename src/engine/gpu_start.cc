@@ -109,7 +109,7 @@ Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, G
   const ServerArgs& args = setup.options.args;
   const std::optional<DraftPlan>& draft = setup.plan.draft;
   WW_ASSIGN_OR_RETURN(double bytes, pool_bytes(args));
-  if (setup.bundle.config.linear) {
+  if (setup.bundle.config.has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, bytes));
     WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(shape));
     bytes -= static_cast<double>(states.size_bytes());

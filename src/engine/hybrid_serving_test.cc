@@ -13,14 +13,17 @@ namespace warpweave {
 namespace {
 
 constexpr const char* kModel = "tests/golden/families/qwen3-next";
+constexpr const char* kConvolutions = "tests/golden/families/lfm2";  // as recurrent layers
 constexpr int kInterval = 16;
 constexpr int kContext = 128;
 constexpr int kMostAccepted = 12;  // tokens of a step with drafts
 constexpr int kMostProposals = 5;  // of a request, where they are right by dice
 
-Result<ServedModel> try_serve(ServerArgs args, const std::string& path = kModel) {
+// args.model_path: the model, where it is not kModel.
+Result<ServedModel> try_serve(ServerArgs args) {
   serve_on_test_device(args);
-  args.model_path = path;
+  if (args.model_path.empty()) args.model_path = kModel;
+  const std::string path = args.model_path;
   args.skip_tokenizer_init = true;
   return create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
 }
@@ -35,9 +38,10 @@ struct Setting {
   int page_size;
   bool overlap;
   bool mixed;
+  const char* model = kModel;
 };
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << "page " << s.page_size << (s.overlap ? "" : ", no overlap") << (s.mixed ? ", mixed chunks" : "");
+  *out << s.model << ", page " << s.page_size << (s.overlap ? "" : ", no overlap") << (s.mixed ? ", mixed chunks" : "");
 }
 
 class HybridServing : public testing::TestWithParam<Setting> {
@@ -47,6 +51,7 @@ class HybridServing : public testing::TestWithParam<Setting> {
   }
   ServerArgs args() const {
     ServerArgs args;
+    args.model_path = GetParam().model;
     args.page_size = GetParam().page_size;
     args.disable_overlap_schedule = !GetParam().overlap;
     args.enable_mixed_chunk = GetParam().mixed;
@@ -213,9 +218,8 @@ TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
   }
   ServerArgs proposed = args();
   serve_on_test_device(proposed);
-  proposed.model_path = kModel;
   proposed.skip_tokenizer_init = true;
-  auto served = create_engine({.args = proposed, .model_path = kModel, .on_weights_progress = {}, .proposer = &proposer,
+  auto served = create_engine({.args = proposed, .model_path = GetParam().model, .on_weights_progress = {}, .proposer = &proposer,
                                .max_proposals = kMostProposals});
   ASSERT_TRUE(served.ok()) << served.status().message();
   EXPECT_EQ(ask(*served, prompts, 40), expected);
@@ -227,7 +231,8 @@ TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                          testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
-                                         Setting{16, false, true}, Setting{4, false, false}, Setting{32, true, true}));
+                                         Setting{16, false, true}, Setting{4, false, false}, Setting{32, true, true},
+                                         Setting{4, true, true, kConvolutions}, Setting{16, false, false, kConvolutions}));
 
 class HybridServingFlags : public testing::Test {
  protected:
@@ -297,8 +302,8 @@ TEST_F(HybridServingFlags, DecodeInGraphsBetweenChecksGivesTheTextsOfStepsLaunch
   }
 }
 #else
-std::string refused(const ServerArgs& args, const std::string& path = kModel) {
-  const auto served = try_serve(args, path);
+std::string refused(const ServerArgs& args) {
+  const auto served = try_serve(args);
   return served.ok() ? "nothing" : served.status().field();
 }
 
@@ -309,7 +314,15 @@ TEST_F(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(refused(args), "--max-mamba-cache-size");
   ServerArgs other;
   other.mamba_track_interval = 64;
-  EXPECT_EQ(refused(other, "tests/golden/families/llama"), "--mamba-track-interval");
+  other.model_path = "tests/golden/families/llama";
+  EXPECT_EQ(refused(other), "--mamba-track-interval");
+  ServerArgs convolutions;
+  convolutions.model_path = kConvolutions;
+  convolutions.mamba_ssm_dtype = "bfloat16";
+  EXPECT_EQ(refused(convolutions), "--mamba-ssm-dtype");
+  convolutions.mamba_ssm_dtype.clear();
+  convolutions.linear_attn_backend = "triton";
+  EXPECT_EQ(refused(convolutions), "--linear-attn-backend");
   ServerArgs recorded;
   recorded.dump_batch = 1;
   recorded.dump_batch_layer = 2;
@@ -328,7 +341,7 @@ TEST(StateSlots, RunningRequestsAreLoweredToTheMemory) {
   ModelConfig config;
   config.num_layers = 4;
   config.linear = LinearAttnConfig{.k_heads = 1, .v_heads = 1, .k_dim = 16, .v_dim = 16, .conv_width = 4};
-  config.linear_layers = {true, true, true, false};
+  config.recurrent_layers = {true, true, true, false};
   const double slot = static_cast<double>(StateCache::bytes_per_slot(state_cache_shape(config, 1, DType::f32)));
   SchedulerConfig scheduler;
   scheduler.context_len = kContext;

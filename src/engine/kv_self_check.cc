@@ -41,7 +41,7 @@ Status run(DecoderModel& model, std::span<const int32_t> ids, KvCache& cache, Th
   batch.page_table_stride = tokens;
   std::unique_ptr<HostRecurrent> recurrent;
   const int32_t state_slots[] = {0};
-  if (model.config().linear) {
+  if (model.config().has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(recurrent, HostRecurrent::create(model.config(), state_cache_shape(model.config(), 1, DType::f32),
                                                          {.prefill = "cpu", .decode = "cpu", .verify = {}}, team));
     batch.state_slots = state_slots;
@@ -95,7 +95,7 @@ KvCacheShape kv_check_shape(const ModelConfig& config, int tokens, KvFormat form
   shape.k_head_dim = config.head_dim;
   shape.v_head_dim = config.cached_v_dim();
   shape.format = format;
-  if (config.linear) shape.layout = single_cache_group(config.num_layers, config.linear_layers);
+  if (config.has_recurrent_layers()) shape.layout = single_cache_group(config.num_layers, config.recurrent_layers);
   return shape;
 }
 

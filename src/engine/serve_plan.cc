@@ -132,7 +132,7 @@ Status check_layers(const Resolved& attention, const ServeTarget& target) {
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
   const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
   if (args.disable_hybrid_swa_memory || !config.has_windows() || config.encoder || one_table) {
-    return single_cache_group(config.num_layers, config.linear_layers);
+    return single_cache_group(config.num_layers, config.recurrent_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);
   for (int i = 0; i < config.num_layers; ++i) {
@@ -260,8 +260,8 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_RETURN_IF_ERROR(check_served_model(args, model, target.hardware.arch));
   const bool gpu = is_gpu_target(target.hardware.arch);
   if (args.dump_batch && args.dump_batch_layer && *args.dump_batch_layer < model.config.num_layers &&
-      model.config.linear && model.config.linear_layers[*args.dump_batch_layer]) {
-    return Status::invalid_argument(fmt::format("--dump-batch-layer {} has linear attention, of which nothing is recorded; "
+      model.config.has_recurrent_layers() && model.config.recurrent_layers[*args.dump_batch_layer]) {
+    return Status::invalid_argument(fmt::format("--dump-batch-layer {} is a recurrent layer, of which nothing is recorded; "
                                                 "name a layer with full attention", *args.dump_batch_layer),
                                     "--dump-batch-layer");
   }

@@ -128,7 +128,7 @@ Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation
                                            "makes trees; add --speculative-eagle-topk 1", speculation.topk),
                                "--speculative-adaptive");
   }
-  if (!model.linear || speculation.num_draft_tokens <= kLinearAttnMaxVerifyNodes) return {};
+  if (!model.has_recurrent_layers() || speculation.num_draft_tokens <= kLinearAttnMaxVerifyNodes) return {};
   return Status::unsupported(
       fmt::format("--speculative-num-draft-tokens {}: recurrent layers check {} tokens of a request at once; lower it",
                   speculation.num_draft_tokens, kLinearAttnMaxVerifyNodes), "--speculative-num-draft-tokens");
@@ -147,7 +147,7 @@ double step_cost_rows(bool gpu) { return gpu ? kStepCostRowsGpu : kStepCostRowsC
 
 bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention) {
   if (args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic) return false;
-  if (model.encoder || model.linear || model.head != ModelHead::vocabulary || args.is_embedding) return false;
+  if (model.encoder || model.has_recurrent_layers() || model.head != ModelHead::vocabulary || args.is_embedding) return false;
   const Caps* verifying = attention.prefill_caps;
   if (verifying == nullptr || verifying->spec == SpecSupport::none) return false;
   return attention.page_size == 1 || verifying->spec_paged != SpecSupport::none;

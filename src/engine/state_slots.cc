@@ -23,7 +23,12 @@ int64_t useful_slots(const ServerArgs& args, const SchedulerConfig& scheduler) {
 }  // namespace
 
 Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
-  if (config.linear) return {};
+  if (config.short_conv && !args.mamba_ssm_dtype.empty()) {
+    return Status::unsupported(fmt::format("--mamba-ssm-dtype: this model's recurrent layers ({}) keep the inputs of their "
+                                           "convolution alone, which are float32; leave it out", config.architecture),
+                               "--mamba-ssm-dtype");
+  }
+  if (config.has_recurrent_layers()) return {};
   struct Given { const char* flag; bool given; };
   for (const Given& state : {Given{"--max-mamba-cache-size", args.max_mamba_cache_size.has_value()},
                              {"--mamba-full-memory-ratio", args.mamba_full_memory_ratio.has_value()},

@@ -20,12 +20,12 @@ void add_attention(const ModelConfig& config, const FamilyTraits& traits, std::v
     out.push_back({prefix + "k_proj", LoraSite::qkv, q, kv, hidden});
     out.push_back({prefix + "v_proj", LoraSite::qkv, q + kv, kv, hidden});
   }
-  out.push_back({prefix + "o_proj", LoraSite::o, 0, hidden, q});
+  out.push_back({prefix + traits.attention_names.o, LoraSite::o, 0, hidden, q});
 }
 
 void add_dense(const ModelConfig& config, const MlpNames& names, std::vector<LoraModule>& out) {
   const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
-  const std::string prefix = "mlp.", gate = names.gate, up = names.up;
+  const std::string prefix = std::string(names.block) + ".", gate = names.gate, up = names.up;
   if (gate == up) {
     out.push_back({prefix + up, LoraSite::gate_up, 0, 2 * ffn, hidden});
   } else {

@@ -6,6 +6,7 @@
 #include "base/json_file.h"
 #include "model/config_draft.h"
 #include "model/config_encoder.h"
+#include "model/config_hybrid.h"
 #include "model/config_reader.h"
 #include "model/config_rope.h"
 #include "ops/router_rule.h"
@@ -34,42 +35,14 @@ void read_layer_types(ConfigReader& config, ModelConfig& out) {
     return config.fail("layer_types", "must list one type per layer");
   }
   out.sliding_layers.clear();
-  for (const json& type : *types) {
-    const bool linear = out.linear && type == "linear_attention";  // read_linear_layers() takes those
-    if (type != "full_attention" && type != "sliding_attention" && !linear) {
+  for (size_t i = 0; i < types->size(); ++i) {
+    const json& type = (*types)[i];
+    const bool recurrent = !out.recurrent_layers.empty() && out.recurrent_layers[i];  // read_recurrent_layers() has read it
+    if (type != "full_attention" && type != "sliding_attention" && !recurrent) {
       return config.fail("layer_types", "may hold full_attention and sliding_attention here");
     }
     out.sliding_layers.push_back(type == "sliding_attention");
   }
-}
-
-// By their types, or all but one in full_attention_interval.
-void read_linear_layers(ConfigReader& config, ModelConfig& out) {
-  const json* types = config.find("layer_types");
-  const int interval = config.integer("full_attention_interval", 4, 1, 1 << 20);
-  const bool typed = types != nullptr && types->is_array() && static_cast<int>(types->size()) == out.num_layers;
-  for (int i = 0; i < out.num_layers; ++i) {
-    out.linear_layers.push_back(typed ? (*types)[i] == "linear_attention" : (i + 1) % interval != 0);
-  }
-  if (out.num_kv_layers() == 0) {
-    config.fail(typed ? "layer_types" : "full_attention_interval", "must leave a layer with full attention");
-  }
-}
-
-void read_linear_attention(ConfigReader& config, ModelConfig& out) {
-  if (!is_gated_hybrid(out.model_type)) return;
-  if (!config.boolean("attn_output_gate", true)) config.fail("attn_output_gate", "must be true: attention passes a gate");
-  constexpr int kMostHeads = 4096, kWidestHead = 256;
-  LinearAttnConfig& linear = out.linear.emplace();
-  linear.k_heads = config.required_integer("linear_num_key_heads", 1, kMostHeads);
-  linear.v_heads = config.required_integer("linear_num_value_heads", 1, kMostHeads);
-  linear.k_dim = config.required_integer("linear_key_head_dim", 1, kWidestHead);
-  linear.v_dim = config.required_integer("linear_value_head_dim", 1, kWidestHead);
-  linear.conv_width = config.integer("linear_conv_kernel_dim", 4, 2, 8);
-  if (linear.v_heads % linear.k_heads != 0) config.fail("linear_num_key_heads", "must divide linear_num_value_heads");
-  if (linear.k_dim % 16 != 0) config.fail("linear_key_head_dim", "must be a multiple of 16");
-  if (linear.v_dim % 16 != 0) config.fail("linear_value_head_dim", "must be a multiple of 16");
-  read_linear_layers(config, out);
 }
 
 // One layer in so many sees everything; 0: none does. nullopt: the family has another rule.
@@ -155,14 +128,16 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
     config.fail("num_experts_per_tok", "must be at most num_experts");
   }
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
-  const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || is_gated_hybrid(out.model_type);
+  const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || is_gated_hybrid(out.model_type) ||
+                      is_lfm2(out.model_type);
   out.norm_topk_prob = config.boolean("norm_topk_prob", normed);
   out.routed_scaling_factor = config.number("routed_scaling_factor", 1, -1e6, 1e6);
   out.router_jitter_noise = config.number("router_jitter_noise", 0.01, 0, 1e6);
   read_scoring(config, out);
   read_expert_groups(config, out);
   out.shared_expert_intermediate_size = read_shared_experts(config, out);
-  out.first_k_dense_replace = config.integer("first_k_dense_replace", 0, 0, 1 << 20);
+  const bool lfm2 = is_lfm2(out.model_type);
+  out.first_k_dense_replace = config.integer(lfm2 ? "num_dense_layers" : "first_k_dense_replace", lfm2 ? 2 : 0, 0, 1 << 20);
   out.moe_layer_freq = config.integer("moe_layer_freq", 1, 1, 1 << 20);
   out.decoder_sparse_step = config.integer("decoder_sparse_step", 1, 1, 1 << 20);
   for (int32_t layer : config.token_ids("mlp_only_layers")) out.mlp_only_layers.push_back(layer);
@@ -187,7 +162,7 @@ void read_dual_chunk(ConfigReader& config, ModelConfig& out) {
 }
 
 double read_norm_eps(ConfigReader& config) {
-  for (const char* key : {"rms_norm_eps", "layer_norm_eps", "norm_epsilon"}) {
+  for (const char* key : {"norm_eps", "rms_norm_eps", "layer_norm_eps", "norm_epsilon"}) {
     if (config.has(key)) return config.number(key, 1e-6, kNormEpsRange);
   }
   return 1e-6;
@@ -195,7 +170,7 @@ double read_norm_eps(ConfigReader& config) {
 
 bool is_tied_by_default(const std::string& model_type) {
   return model_type.starts_with("gemma") || model_type == "cohere2" || model_type == "smollm3" ||
-         model_type == "starcoder2" || model_type == "ernie4_5";
+         model_type == "starcoder2" || model_type == "ernie4_5" || is_lfm2(model_type);
 }
 
 // use_bias (StarCoder2, Ernie) is for every product, use_qkv_bias (StableLM) for q, k and v.
@@ -223,8 +198,9 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.vocab_size = config.required_integer("vocab_size", 1, 1 << 24);
   out.hidden_size = config.required_integer("hidden_size", 1, kMaxDim);
   const bool experts_alone = out.model_type == "qwen3_5_moe_text";  // no layer is dense
-  out.intermediate_size = experts_alone ? config.integer("intermediate_size", 1, 1, kMaxDim)
-                                        : config.required_integer("intermediate_size", 1, kMaxDim);
+  const char* const width = config.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
+  out.intermediate_size = experts_alone ? config.integer(width, 1, 1, kMaxDim) : config.required_integer(width, 1, kMaxDim);
+  if (out.model_type == "lfm2") out.intermediate_size = adjusted_intermediate_size(config, out.intermediate_size);
   out.num_layers = config.required_integer("num_hidden_layers", 1, 4096);
   out.num_q_heads = config.required_integer("num_attention_heads", 1, 65536);
   out.num_kv_heads = config.integer("num_key_value_heads", out.num_q_heads, 1, 65536);
@@ -238,6 +214,7 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.hidden_act = config.text("hidden_act", config.text("hidden_activation", "silu"));
   if (config.has("hidden_activation")) out.hidden_act = config.text("hidden_activation", "silu");
   out.tie_word_embeddings = config.boolean("tie_word_embeddings", is_tied_by_default(out.model_type));
+  if (is_lfm2(out.model_type)) out.tie_word_embeddings = config.boolean("tie_embedding", out.tie_word_embeddings);
   read_biases(config, out);
   out.lm_head_bias = config.boolean("lm_head_bias", false);
   out.use_qk_norm = config.boolean("use_qk_norm", false);
@@ -386,7 +363,7 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   read_quantization(parsed.contains("quantization_config") ? parsed : object, config, out);
   read_moe(config, out);
   read_ropes(config, out);
-  read_linear_attention(config, out);
+  read_recurrent_layers(config, out);
   read_drafts(config, out);
   if (config.status().ok() && !encoder) read_window(config, out);
   if (config.status().ok() && encoder) read_encoder(config, out);

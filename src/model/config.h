@@ -72,6 +72,15 @@ inline bool is_gated_hybrid(std::string_view model_type) {
   return model_type == "qwen3_next" || model_type == "qwen3_5_text" || model_type == "qwen3_5_moe_text";
 }
 
+// LFM2, dense or with experts, by its model_type: gated short convolutions beside attention.
+inline bool is_lfm2(std::string_view model_type) { return model_type == "lfm2" || model_type == "lfm2_moe"; }
+
+// Layers of a gated short convolution (src/linear/short_conv.h), which keep its last inputs in place of K/V.
+struct ShortConvConfig {
+  int width = 0;                          // in tokens
+  bool bias = false;                      // on the convolution and on both products
+};
+
 // Layers of linear attention by the gated delta rule (src/linear/linear_attn.h), which keep a state in place of K/V.
 struct LinearAttnConfig {
   int k_heads = 0;                        // of q, too
@@ -144,8 +153,9 @@ struct ModelConfig {
 
   std::vector<bool> nope_layers;          // [num_layers] whose q and k are not rotated; empty: none
 
-  std::optional<LinearAttnConfig> linear;
-  std::vector<bool> linear_layers;        // [num_layers]; empty: none
+  std::optional<LinearAttnConfig> linear;     // of the recurrent layers: this, or a short convolution
+  std::optional<ShortConvConfig> short_conv;
+  std::vector<bool> recurrent_layers;     // [num_layers] that keep a state in place of K/V; empty: none
 
   double attention_softcap = 0;           // 0: off
   double final_softcap = 0;
@@ -181,9 +191,10 @@ struct ModelConfig {
 
   int rope_head_dim() const { return latent ? latent->rope_dim : head_dim; }
   int cached_v_dim() const { return latent ? 0 : head_dim; }  // latent attention reads V out of K
-  int num_linear_layers() const { return static_cast<int>(std::count(linear_layers.begin(), linear_layers.end(), true)); }
+  bool has_recurrent_layers() const { return linear.has_value() || short_conv.has_value(); }
+  int num_recurrent_layers() const { return static_cast<int>(std::count(recurrent_layers.begin(), recurrent_layers.end(), true)); }
   bool has_windows() const { return sliding_window > 0 && std::count(sliding_layers.begin(), sliding_layers.end(), true) > 0; }
-  int num_kv_layers() const { return num_layers - num_linear_layers(); }
+  int num_kv_layers() const { return num_layers - num_recurrent_layers(); }
 };
 
 // What both kinds of files are held to. A value that is left out is another thing than 0, which would

@@ -129,8 +129,14 @@ std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* para
 }  // namespace
 
 // Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
+// Where a file leaves it out.
+static double default_theta(const std::string& model_type) {
+  if (model_type == "smollm3") return 2e6;
+  return is_lfm2(model_type) ? 1e6 : 1e4;
+}
+
 void read_ropes(ConfigReader& config, ModelConfig& out) {
-  const double theta = config.number("rope_theta", out.model_type == "smollm3" ? 2e6 : 1e4, kRopeThetaRange);
+  const double theta = config.number("rope_theta", default_theta(out.model_type), kRopeThetaRange);
   const json* parameters = config.find("rope_parameters");
   const bool by_layer_type = parameters != nullptr && parameters->is_object() && parameters->contains("full_attention");
   const json* section = parameters != nullptr ? parameters : config.find("rope_scaling");

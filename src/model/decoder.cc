@@ -44,6 +44,13 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
   }
 }
 
+template <typename RecurrentPart>
+std::unique_ptr<Mixer> DecoderModel::recurrent(std::unique_ptr<RecurrentPart> mixer, int64_t row_width) {
+  recurrent_mixers_.push_back(mixer.get());
+  recurrent_row_width_ = row_width;
+  return mixer;
+}
+
 std::unique_ptr<Mixer> DecoderModel::make(const AttentionWeights& weights, const LayerPlan& plan) {
   const bool rotated = !weights_.ropes.empty() && plan.rope_index >= 0;
   const RopeTable* const rope = rotated ? &weights_.ropes[plan.rope_index] : nullptr;
@@ -54,9 +61,12 @@ std::unique_ptr<Mixer> DecoderModel::make(const LatentWeights& weights, const La
 }
 std::unique_ptr<Mixer> DecoderModel::make(const GdnWeights& weights, const LayerPlan&) {
   if (gdn_layer_ == nullptr) gdn_layer_ = &weights.layer;
-  auto mixer = std::make_unique<GdnMixer>(weights, static_cast<int>(gdn_mixers_.size()), gdn_workspace_);
-  gdn_mixers_.push_back(mixer.get());
-  return mixer;
+  const int state_layer = static_cast<int>(recurrent_mixers_.size());
+  return recurrent(std::make_unique<GdnMixer>(weights, state_layer, gdn_workspace_), weights.layer.row_width());
+}
+std::unique_ptr<Mixer> DecoderModel::make(const ShortConvWeights& weights, const LayerPlan&) {
+  const int state_layer = static_cast<int>(recurrent_mixers_.size());
+  return recurrent(std::make_unique<ShortConvMixer>(weights, state_layer, short_conv_workspace_), weights.in.out_features());
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
   return std::make_unique<DenseFeedForward>(weights, spec_.activation, glu_workspace_);
@@ -153,8 +163,8 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
 }
 
 Status DecoderModel::commit_states(std::span<const int32_t> accepted, HostRecurrent& recurrent, ThreadTeam& team) {
-  gdn_workspace_.start_commit(accepted);
-  for (GdnMixer* const mixer : gdn_mixers_) WW_RETURN_IF_ERROR(mixer->commit(recurrent, team));
+  recurrent_rows_.start_commit(accepted);
+  for (RecurrentMixer* const mixer : recurrent_mixers_) WW_RETURN_IF_ERROR(mixer->commit(recurrent, team));
   return {};
 }
 
@@ -181,9 +191,10 @@ Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const Lay
   } else {
     attention_workspace_.start(batch);
   }
-  if (gdn_layer_ != nullptr) {
+  if (!recurrent_mixers_.empty()) {
     assert(call.recurrent != nullptr && static_cast<int>(batch.state_slots.size()) == batch.num_reqs);
-    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, *gdn_layer_, *call.recurrent));
+    recurrent_rows_.start(batch, recurrent_row_width_, static_cast<int>(recurrent_mixers_.size()));
+    if (gdn_layer_ != nullptr) WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, *gdn_layer_, *call.recurrent));
   }
   if (rows != nullptr) {
     std::memcpy(x_.data(), rows, sizeof(float) * batch.num_tokens * spec_.hidden_size);

@@ -27,6 +27,7 @@
 #include "model/layers/latent_mixer.h"
 #include "model/layers/on_host.h"
 #include "model/layers/residual.h"
+#include "model/layers/short_conv_mixer.h"
 
 namespace warpweave {
 
@@ -122,6 +123,9 @@ class DecoderModel {
   std::unique_ptr<Mixer> make(const AttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const LatentWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const GdnWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<Mixer> make(const ShortConvWeights& weights, const LayerPlan& plan);
+  template <typename RecurrentPart>
+  std::unique_ptr<Mixer> recurrent(std::unique_ptr<RecurrentPart> mixer, int64_t row_width);
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
@@ -138,9 +142,12 @@ class DecoderModel {
   // What layers of a kind share.
   AttentionWorkspace attention_workspace_;
   LatentWorkspace latent_workspace_;
-  GdnWorkspace gdn_workspace_;
+  RecurrentRows recurrent_rows_;
+  GdnWorkspace gdn_workspace_{recurrent_rows_};
+  ShortConvWorkspace short_conv_workspace_{recurrent_rows_};
   const GdnLayerWeights* gdn_layer_ = nullptr;  // of the first gated delta net; all are alike
-  std::vector<GdnMixer*> gdn_mixers_;           // of layers_
+  std::vector<RecurrentMixer*> recurrent_mixers_;  // of layers_
+  int64_t recurrent_row_width_ = 0;             // of their rows
   std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;

@@ -15,6 +15,7 @@
 #include "model/layers/experts_builder.h"
 #include "model/layers/gdn_builder.h"
 #include "model/layers/latent_builder.h"
+#include "model/layers/short_conv_builder.h"
 #include "model/rope_frequencies.h"
 #include "model/tensor_packer.h"
 
@@ -72,7 +73,7 @@ Status DecoderBuilder<Target>::head(Weights& out) {
     WW_RETURN_IF_ERROR(pack_.target.embedding(table, pack_.source, out));
   }
   if (traits_.final_norm) {
-    WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm("model.norm"));
+    WW_ASSIGN_OR_RETURN(out.final_norm, pack_.row_norm(traits_.final_norm_name));
   }
   if (headless) return {};
   WW_ASSIGN_OR_RETURN(out.lm_head, pack_.linear({{tied ? embedding : "lm_head.weight", config_.vocab_size,
@@ -90,7 +91,7 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   const bool reads_rows = index == 0 && !traits_.first_mixer_norm;
   BranchNames mixer = {prefix + "self_attn.", reads_rows ? "" : named(norms.mixer_in), named(norms.mixer_out),
                        named(norms.mixer_after)};
-  BranchNames feed_forward = {prefix + "mlp.", named(norms.feed_forward_in), named(norms.feed_forward_out),
+  BranchNames feed_forward = {prefix + traits_.mlp_names.block + ".", named(norms.feed_forward_in), named(norms.feed_forward_out),
                               named(norms.feed_forward_after)};
   switch (traits_.layers[index].mixer) {
     case MixerKind::attention: {
@@ -104,6 +105,11 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
     case MixerKind::gated_delta_net: {
       mixer.prefix = prefix + "linear_attn.";
       WW_ASSIGN_OR_RETURN(out.mixer, build_gdn(pack_, mixer));
+      break;
+    }
+    case MixerKind::short_conv: {
+      mixer.prefix = prefix + "conv.";
+      WW_ASSIGN_OR_RETURN(out.mixer, build_short_conv(pack_, mixer));
       break;
     }
   }

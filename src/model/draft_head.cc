@@ -81,7 +81,8 @@ Result<ModelConfig> nextn_config(const ModelConfig& target, const WeightSource& 
   }
   out.num_layers = 1;
   out.linear.reset();
-  out.linear_layers.clear();
+  out.short_conv.reset();
+  out.recurrent_layers.clear();
   out.sliding_window = 0;
   out.sliding_layers.clear();
   out.nope_layers.clear();

@@ -32,6 +32,8 @@ constexpr GgufArch kArchs[] = {
      .window_pattern = 4},
     {.name = "ernie4_5", .model_type = "ernie4_5", .architecture = "Ernie4_5ForCausalLM"},
     {.name = "hunyuan-dense", .model_type = "hunyuan_v1_dense", .architecture = "HunYuanDenseV1ForCausalLM"},
+    {.name = "lfm2", .model_type = "lfm2", .architecture = "Lfm2ForCausalLM"},
+    {.name = "lfm2moe", .model_type = "lfm2_moe", .architecture = "Lfm2MoeForCausalLM"},
     {.name = "seed_oss", .model_type = "seed_oss", .architecture = "SeedOssForCausalLM", .post_attention_norm = true},
 };
 
@@ -50,6 +52,7 @@ Result<GgufArch> find_gguf_arch(std::string_view name) {
 std::string gguf_name(std::string_view name, const GgufArch& arch) {
   if (name == "model.embed_tokens.weight") return "token_embd.weight";
   if (name.starts_with("model.norm.")) return "output_norm." + std::string(name.substr(11));
+  if (name == "model.embedding_norm.weight") return "token_embd_norm.weight";
   if (name.starts_with("lm_head.")) return "output." + std::string(name.substr(8));
   constexpr std::string_view kPrefix = "model.layers.";
   if (!name.starts_with(kPrefix)) return {};
@@ -76,13 +79,19 @@ std::string gguf_name(std::string_view name, const GgufArch& arch) {
       {"mlp.shared_expert.up_proj", "ffn_up_shexp"},     {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
       {"mlp.shared_expert.down_proj", "ffn_down_shexp"}, {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
       {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+      {"operator_norm", "attn_norm"},         {"ffn_norm", "ffn_norm"},
+      {"self_attn.out_proj", "attn_output"},  {"self_attn.q_layernorm", "attn_q_norm"},
+      {"self_attn.k_layernorm", "attn_k_norm"}, {"feed_forward.w1", "ffn_gate"},
+      {"feed_forward.w3", "ffn_up"},          {"feed_forward.w2", "ffn_down"},
+      {"feed_forward.gate", "ffn_gate_inp"},  {"conv.conv", "shortconv.conv"},
+      {"conv.in_proj", "shortconv.in_proj"},  {"conv.out_proj", "shortconv.out_proj"},
   };
   const size_t suffix = rest.rfind('.');
   const std::string_view stem = rest.substr(0, suffix), kind = rest.substr(suffix);
   if (stem == "post_attention_layernorm") {
     return "blk." + layer + (arch.post_attention_norm ? ".post_attention_norm" : ".ffn_norm") + std::string(kind);
   }
-  if (rest == "mlp.gate.e_score_correction_bias") return "blk." + layer + ".exp_probs_b.bias";
+  if (rest == "mlp.gate.e_score_correction_bias" || rest == "feed_forward.expert_bias") return "blk." + layer + ".exp_probs_b.bias";
   for (const auto& [from, to] : kNames) {
     if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
   }

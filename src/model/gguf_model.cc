@@ -156,7 +156,7 @@ void read_from_tensors(const GgufContents& file, ModelConfig& out) {
   out.parallel_residual =
       out.model_type == "cohere2" || (out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight"));
   out.tie_word_embeddings = !has("output.weight");
-  for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight"}) {
+  for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight", "blk.0.shortconv.in_proj.weight"}) {
     if (has(name)) out.dtype = file.tensors.find(name)->second.dtype;
   }
 }
@@ -185,7 +185,7 @@ void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
     out.model_type = "mixtral";
     out.architecture = "MixtralForCausalLM";
   }
-  const bool sigmoid = out.model_type == "glm4_moe";
+  const bool sigmoid = out.model_type == "glm4_moe" || is_lfm2(out.model_type);
   if (meta.integer("expert_gating_func", sigmoid ? 2 : 1, 0, 1000) != (sigmoid ? 2 : 1)) {
     meta.fail("expert_gating_func", "is not the one of this architecture");
   }
@@ -200,6 +200,29 @@ void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   out.num_layers -= predicting;
 }
 
+// Heads of K and V: one number, or of LFM2 a list with 0 for each layer that is a short convolution.
+void read_gguf_kv_heads(Metadata& meta, ModelConfig& out) {
+  const char* const key = "attention.head_count_kv";
+  if (!is_lfm2(out.model_type)) {
+    out.num_kv_heads = meta.integer(key, out.num_q_heads, 1, 65536);
+    return;
+  }
+  out.short_conv = ShortConvConfig{.width = meta.integer("shortconv.l_cache", 3, 2, 8)};
+  if (out.hidden_size % 16 != 0) return meta.fail("embedding_length", "must be a multiple of 16");
+  const std::vector<int64_t>* heads = meta.list(key);
+  if (heads == nullptr || static_cast<int>(heads->size()) != out.num_layers) {
+    return meta.fail(key, "must say of every layer how many heads of K and V it has");
+  }
+  for (const int64_t count : *heads) {
+    if (count < 0 || count > 65536 || (count > 0 && out.num_kv_heads > 0 && count != out.num_kv_heads)) {
+      return meta.fail(key, "must be 0 for convolutions and one number for all other layers");
+    }
+    if (count > 0) out.num_kv_heads = static_cast<int>(count);
+    out.recurrent_layers.push_back(count == 0);
+  }
+  if (out.num_kv_heads == 0) meta.fail(key, "must leave a layer with full attention");
+}
+
 Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) {
   Metadata meta(file, std::string(arch.name));
   ModelConfig out;
@@ -208,7 +231,8 @@ Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) 
   out.hidden_size = meta.required("embedding_length", 1 << 24);
   out.num_layers = meta.required("block_count", 4096);
   out.num_q_heads = meta.required("attention.head_count", 65536);
-  out.num_kv_heads = meta.integer("attention.head_count_kv", out.num_q_heads, 1, 65536);
+  read_gguf_kv_heads(meta, out);
+  if (!meta.status().ok()) return meta.status();  // before it divides
   out.head_dim = meta.integer("attention.key_length", std::max(2, out.hidden_size / out.num_q_heads), 2, 4096);
   out.intermediate_size = meta.integer("feed_forward_length", 1, 1, 1 << 24);
   out.max_position_embeddings = meta.required("context_length", 1 << 28);
@@ -297,6 +321,10 @@ class GgufSource : public WeightSource {
     if (name.ends_with(".shared_expert_gate.weight") && view.rank == 1) {  // of one row, which files leave out
       view.rank = 2;
       view.shape = {1, view.shape[0]};
+    }
+    if (name.ends_with(".conv.conv.weight") && view.rank == 2) {  // [channels, 1, width] without what is 1
+      view.rank = 3;
+      view.shape = {view.shape[0], 1, view.shape[1]};
     }
     return view;
   }

@@ -99,29 +99,32 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   return {};
 }
 
-int GpuDecoder::recurrent_layers() const {
-  return static_cast<int>(std::count_if(weights_.layers.begin(), weights_.layers.end(), [](const GpuLayerWeights& layer) {
-    return std::holds_alternative<GpuGdnWeights>(layer.mixer);
-  }));
-}
-
 Status GpuDecoder::commit_states(const GpuCommit& commit, GpuStateCache& states) {
-  if (gdn_mixers_.empty()) return {};
-  WW_RETURN_IF_ERROR(gdn_workspace_.start_commit(commit.batch, commit.tree_parents, commit.accepted));
-  for (GpuGdnMixer* const mixer : gdn_mixers_) WW_RETURN_IF_ERROR(mixer->commit(states, commit.batch.device.stream));
+  if (recurrent_mixers_.empty()) return {};
+  WW_RETURN_IF_ERROR(recurrent_rows_.start_commit(commit.batch, commit.tree_parents, commit.accepted));
+  for (GpuRecurrentMixer* const mixer : recurrent_mixers_) {
+    WW_RETURN_IF_ERROR(mixer->commit(states, commit.batch.device.stream));
+  }
   return cuda_status(cudaPeekAtLastError(), "committing recurrent states");
 }
 
 Status GpuDecoder::reserve_recurrent(const GpuDecoderLimits& limits) {
-  for (const GpuLayerWeights& layer : weights_.layers) {
-    const auto* const weights = std::get_if<GpuGdnWeights>(&layer.mixer);
-    if (weights == nullptr) continue;
-    return gdn_workspace_.reserve(*weights, {.dtype = dtype_, .state_dtype = limits.state_dtype,
-                                             .tokens = round_up_rows(limits.max_tokens),
-                                             .kept_rows = round_up_rows(limits.max_logits_rows),
-                                             .max_requests = limits.max_requests,
-                                             .verify_rows = round_up_rows(limits.max_verify_rows), .layers = recurrent_layers(),
-                                             .kernels = limits.linear}, workspace_);
+  const GpuRecurrentLimits recurrent = {.dtype = dtype_, .state_dtype = limits.state_dtype,
+                                        .tokens = round_up_rows(limits.max_tokens),
+                                        .kept_rows = round_up_rows(limits.max_logits_rows),
+                                        .max_requests = limits.max_requests,
+                                        .verify_rows = round_up_rows(limits.max_verify_rows),
+                                        .layers = config_.num_recurrent_layers(), .kernels = limits.linear};
+  for (const GpuLayerWeights& layer : weights_.layers) {  // all such layers are alike
+    if (const auto* const gdn = std::get_if<GpuGdnWeights>(&layer.mixer)) {
+      recurrent_rows_.reserve(gdn->layer.row_width(), recurrent, workspace_);
+      return gdn_workspace_.reserve(*gdn, recurrent, workspace_);
+    }
+    if (const auto* const conv = std::get_if<GpuShortConvWeights>(&layer.mixer)) {
+      recurrent_rows_.reserve(conv->in.out_features, recurrent, workspace_);
+      short_conv_workspace_.reserve(*conv, recurrent, workspace_);
+      return workspace_.status();
+    }
   }
   return {};
 }
@@ -143,8 +146,13 @@ std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuAttentionWeights& weights, c
   return std::make_unique<GpuAttentionMixer>(weights, plan, rope, attention_workspace_);
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuGdnWeights& weights, const LayerPlan&) {
-  auto mixer = std::make_unique<GpuGdnMixer>(weights, static_cast<int>(gdn_mixers_.size()), gdn_workspace_);
-  gdn_mixers_.push_back(mixer.get());
+  auto mixer = std::make_unique<GpuGdnMixer>(weights, static_cast<int>(recurrent_mixers_.size()), gdn_workspace_);
+  recurrent_mixers_.push_back(mixer.get());
+  return mixer;
+}
+std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuShortConvWeights& weights, const LayerPlan&) {
+  auto mixer = std::make_unique<GpuShortConvMixer>(weights, static_cast<int>(recurrent_mixers_.size()), short_conv_workspace_);
+  recurrent_mixers_.push_back(mixer.get());
   return mixer;
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuLatentWeights& weights, const LayerPlan& plan) {
@@ -210,9 +218,9 @@ Status GpuDecoder::forward(const GpuForward& forward) {
   if (keeps_all) batch.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
   x_.start(batch);
   if (spec_.latent.num_heads > 0) WW_RETURN_IF_ERROR(latent_workspace_.prefill->start(batch, forward.attention));
-  if (!gdn_mixers_.empty()) {
+  if (!recurrent_mixers_.empty()) {
     assert(forward.states != nullptr && batch.device.state_slots != nullptr);
-    WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, forward.tree_parents));
+    WW_RETURN_IF_ERROR(recurrent_rows_.start(batch, forward.tree_parents));
   }
   if (!forward.from_rows) embed(batch, forward.futures);
   const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,

@@ -22,6 +22,7 @@
 #include "model/layers/gpu_gdn_mixer.h"
 #include "model/layers/gpu_latent_mixer.h"
 #include "model/layers/gpu_residual.h"
+#include "model/layers/gpu_short_conv_mixer.h"
 #include "ops/cuda/gemm.h"
 
 namespace warpweave {
@@ -115,10 +116,10 @@ class GpuDecoder {
              std::unique_ptr<gpu::GpuGemm> gemm);
   Status reserve(const GpuDecoderLimits& limits);
   Status reserve_recurrent(const GpuDecoderLimits& limits);
-  int recurrent_layers() const;
   void make_layers();
   std::unique_ptr<GpuMixer> make(const GpuAttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuMixer> make(const GpuGdnWeights& weights, const LayerPlan& plan);
+  std::unique_ptr<GpuMixer> make(const GpuShortConvWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuMixer> make(const GpuLatentWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuFeedForward> make(const GpuDenseWeights& weights);
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
@@ -138,8 +139,10 @@ class GpuDecoder {
   // What layers of a kind share.
   GpuWorkspace workspace_;
   GpuAttentionWorkspace attention_workspace_;
-  GpuGdnWorkspace gdn_workspace_;
-  std::vector<GpuGdnMixer*> gdn_mixers_;  // of layers_, which own them
+  GpuRecurrentRows recurrent_rows_;
+  GpuGdnWorkspace gdn_workspace_{recurrent_rows_};
+  GpuShortConvWorkspace short_conv_workspace_{recurrent_rows_};
+  std::vector<GpuRecurrentMixer*> recurrent_mixers_;  // of layers_, which own them
   GpuLatentWorkspace latent_workspace_;
   GpuGluWorkspace glu_workspace_;
   std::unique_ptr<GpuExperts> experts_;  // of mixtures

@@ -17,7 +17,9 @@ std::vector<LayerPlan> transformer_layers(const ModelConfig& config) {
   std::vector<LayerPlan> layers(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
     if (config.latent) layers[i].mixer = MixerKind::latent;
-    if (!config.linear_layers.empty() && config.linear_layers[i]) layers[i].mixer = MixerKind::gated_delta_net;
+    if (!config.recurrent_layers.empty() && config.recurrent_layers[i]) {
+      layers[i].mixer = config.short_conv ? MixerKind::short_conv : MixerKind::gated_delta_net;
+    }
     if (has_experts(config, i)) layers[i].feed_forward = FeedForwardKind::experts;
     layers[i].parallel = config.parallel_residual;
     if (!config.sliding_layers.empty() && config.sliding_layers[i]) {

@@ -14,6 +14,7 @@ enum class MixerKind : uint8_t {
   attention,        // over pages of K and V: MHA, GQA, MQA
   latent,           // over pages of latent tokens: MLA
   gated_delta_net,  // linear attention: a short convolution and a state
+  short_conv,       // a gated short convolution alone
 };
 enum class FeedForwardKind : uint8_t { none, dense, experts };
 

@@ -134,7 +134,7 @@ json qwen3_next(const json& changes = json::object()) {
 TEST(HybridConfig, EveryFourthLayerHasFullAttentionUnlessTypesSayOtherwise) {
   auto config = parse_config_json(qwen3_next().dump());
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->linear_layers, (std::vector<bool>{true, true, true, false, true, true, true, false}));
+  EXPECT_EQ(config->recurrent_layers, (std::vector<bool>{true, true, true, false, true, true, true, false}));
   EXPECT_EQ(config->num_kv_layers(), 2);
   EXPECT_EQ(config->rope.partial_rotary_factor, 0.25);
   EXPECT_TRUE(config->norm_topk_prob);
@@ -143,7 +143,7 @@ TEST(HybridConfig, EveryFourthLayerHasFullAttentionUnlessTypesSayOtherwise) {
   for (int i = 1; i < 8; ++i) types.push_back("linear_attention");
   config = parse_config_json(qwen3_next({{"layer_types", types}}).dump());
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->num_linear_layers(), 7);
+  EXPECT_EQ(config->num_recurrent_layers(), 7);
   const auto traits = family_traits(*config);
   ASSERT_TRUE(traits.ok()) << traits.status().message();
   EXPECT_EQ(traits->layers[0].mixer, MixerKind::attention);
@@ -164,6 +164,54 @@ TEST(HybridConfig, LayersThatNoKernelRunsNameTheirKey) {
   EXPECT_TRUE(names({{"full_attention_interval", 9}}, "full_attention_interval"));
   EXPECT_TRUE(names({{"full_attention_interval", 0}}, "full_attention_interval"));
   EXPECT_TRUE(names({{"layer_types", {"linear_attention"}}}, "layer_types"));
+}
+
+// With LFM2-1.2B's numbers.
+json lfm2(const json& changes = json::object()) {
+  json out = {{"architectures", {"Lfm2ForCausalLM"}}, {"model_type", "lfm2"}, {"vocab_size", 65536}, {"hidden_size", 2048},
+              {"block_ff_dim", 12288}, {"block_auto_adjust_ff_dim", true}, {"block_ffn_dim_multiplier", 1.0},
+              {"block_multiple_of", 256}, {"num_hidden_layers", 16}, {"num_attention_heads", 32}, {"num_key_value_heads", 8},
+              {"norm_eps", 1e-5}, {"conv_L_cache", 3}, {"conv_bias", false},
+              {"full_attn_idxs", {2, 5, 8, 10, 12, 14}}};
+  out.update(changes);
+  return out;
+}
+
+TEST(HybridConfig, Lfm2SaysWhichLayersAreConvolutions) {
+  const auto config = parse_config_json(lfm2().dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->intermediate_size, 8192);  // two thirds
+  EXPECT_EQ(config->norm_eps, 1e-5);
+  EXPECT_EQ(config->rope.theta, 1e6);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  EXPECT_EQ(config->num_recurrent_layers(), 10);
+  EXPECT_EQ(config->num_kv_layers(), 6);
+  const auto traits = family_traits(*config);
+  ASSERT_TRUE(traits.ok()) << traits.status().message();
+  EXPECT_EQ(traits->layers[1].mixer, MixerKind::short_conv);
+  EXPECT_EQ(traits->layers[2].mixer, MixerKind::attention);
+  EXPECT_TRUE(check_gpu_model(*config).ok());
+  const auto rounded = parse_config_json(lfm2({{"block_ff_dim", 10000}, {"block_ffn_dim_multiplier", 1.1}}).dump());
+  ASSERT_TRUE(rounded.ok()) << rounded.status().message();
+  EXPECT_EQ(rounded->intermediate_size, 7424);  // 7332, rounded up
+  const auto whole = parse_config_json(lfm2({{"block_auto_adjust_ff_dim", false}, {"tie_embedding", false}}).dump());
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_EQ(whole->intermediate_size, 12288);
+  EXPECT_FALSE(whole->tie_word_embeddings);
+}
+
+TEST(HybridConfig, Lfm2sBrokenKeysAreNamed) {
+  const auto names = [](const json& changes, const char* key) {
+    return error_of(lfm2(changes)).find(key) != std::string::npos;
+  };
+  EXPECT_TRUE(names({{"conv_L_cache", 9}}, "conv_L_cache"));
+  EXPECT_TRUE(names({{"full_attn_idxs", {16}}}, "full_attn_idxs"));
+  EXPECT_TRUE(names({{"full_attn_idxs", json::array()}}, "full_attn_idxs"));
+  EXPECT_TRUE(names({{"full_attn_idxs", nullptr}}, "layer_types"));
+  EXPECT_TRUE(names({{"layer_types", std::vector<std::string>(16, "conv")}}, "layer_types"));
+  EXPECT_TRUE(names({{"layer_types", std::vector<std::string>(16, "mamba")}}, "layer_types"));
+  EXPECT_TRUE(names({{"block_ffn_dim_multiplier", 1e-3}, {"block_ff_dim", 1}}, "block_ffn_dim_multiplier"));
+  EXPECT_TRUE(names({{"hidden_size", 2040}}, "hidden_size"));
 }
 
 }  // namespace

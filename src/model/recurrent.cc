@@ -11,10 +11,14 @@ LinearAttnShape linear_attn_shape(const ModelConfig& config) {
 }
 
 StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DType recurrent_dtype) {
-  const LinearAttnShape layer = linear_attn_shape(config);
   StateCacheShape shape;
-  shape.num_layers = config.num_linear_layers();
+  shape.num_layers = config.num_recurrent_layers();
   shape.num_slots = num_slots;
+  if (config.short_conv) {
+    shape.conv_elements = int64_t{config.hidden_size} * (config.short_conv->width - 1);
+    return shape;
+  }
+  const LinearAttnShape layer = linear_attn_shape(config);
   shape.recurrent_elements = int64_t{layer.v_heads} * layer.v_dim * layer.k_dim;
   shape.conv_elements = int64_t{layer.conv_channels()} * (config.linear->conv_width - 1);
   shape.recurrent_dtype = recurrent_dtype;
@@ -24,9 +28,11 @@ StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DTyp
 Result<std::unique_ptr<HostRecurrent>> HostRecurrent::create(const ModelConfig& config, const StateCacheShape& shape,
                                                              const LinearAttnNames& names, ThreadTeam& team) {
   WW_ASSIGN_OR_RETURN(StateCache states, StateCache::create(shape));
-  WW_ASSIGN_OR_RETURN(LinearAttnDispatcher kernels,
-                      LinearAttnDispatcher::create(linear_attn_shape(config).kind, names, shape.recurrent_dtype,
-                                                   cpu_linear_attn_backends(team)));
+  LinearAttnDispatcher kernels;
+  if (config.linear) {
+    WW_ASSIGN_OR_RETURN(kernels, LinearAttnDispatcher::create(linear_attn_shape(config).kind, names, shape.recurrent_dtype,
+                                                              cpu_linear_attn_backends(team)));
+  }
   return std::make_unique<HostRecurrent>(HostRecurrent{std::move(states), std::move(kernels)});
 }
 

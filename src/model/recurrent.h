@@ -12,12 +12,13 @@ namespace warpweave {
 
 // Of the layers that config.linear describes, which must be given.
 LinearAttnShape linear_attn_shape(const ModelConfig& config);
+// Of a model with recurrent layers. Short convolutions alone have no recurrent part, and nothing of `recurrent_dtype`.
 StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DType recurrent_dtype);
 
 // Used by one forward at a time.
 struct HostRecurrent {
   StateCache states;             // its layers are the model's recurrent ones, counted from 0
-  LinearAttnDispatcher kernels;
+  LinearAttnDispatcher kernels;  // of models with linear attention
 
   // Errors: those of StateCache::create and LinearAttnDispatcher::create. `team` outlives it.
   static Result<std::unique_ptr<HostRecurrent>> create(const ModelConfig& config, const StateCacheShape& shape,

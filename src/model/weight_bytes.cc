@@ -7,7 +7,7 @@ namespace {
 
 int64_t attention_elements(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size, heads = config.num_q_heads;
-  if (!config.latent) return hidden * config.head_dim * ((config.linear ? 3 : 2) * heads + 2 * config.num_kv_heads);
+  if (!config.latent) return hidden * config.head_dim * ((is_gated_hybrid(config.model_type) ? 3 : 2) * heads + 2 * config.num_kv_heads);
   const LatentConfig& latent = *config.latent;
   const int64_t q = heads * latent.qk_dim();
   const int64_t queries = latent.q_rank > 0 ? latent.q_rank * (hidden + q) : hidden * q;
@@ -15,11 +15,24 @@ int64_t attention_elements(const ModelConfig& config) {
          hidden * heads * latent.v_dim;
 }
 
+// Three parts in, one out.
+int64_t short_conv_elements(const ModelConfig& config) { return int64_t{4} * config.hidden_size * config.hidden_size; }
+
 // q, k, v, z, the output, and the rows of two gates.
 int64_t linear_elements(const ModelConfig& config) {
   const LinearAttnConfig& linear = *config.linear;
   const int64_t keys = int64_t{linear.k_heads} * linear.k_dim, values = int64_t{linear.v_heads} * linear.v_dim;
   return config.hidden_size * (2 * keys + 3 * values + 2 * linear.v_heads);
+}
+
+int64_t mixer_elements(const ModelConfig& config, MixerKind mixer) {
+  switch (mixer) {
+    case MixerKind::gated_delta_net: return linear_elements(config);
+    case MixerKind::short_conv: return short_conv_elements(config);
+    case MixerKind::attention:
+    case MixerKind::latent: break;
+  }
+  return attention_elements(config);
 }
 
 int64_t experts_elements(const ModelConfig& config) {
@@ -33,7 +46,7 @@ int64_t weight_bytes(const ModelConfig& config, DType dtype) {
   if (!find_family(config.architecture).ok() || is_quantized(config.dtype)) return 0;
   int64_t projections = 0, routers = 0;
   for (const LayerPlan& layer : transformer_layers(config)) {
-    projections += layer.mixer == MixerKind::gated_delta_net ? linear_elements(config) : attention_elements(config);
+    projections += mixer_elements(config, layer.mixer);
     switch (layer.feed_forward) {
       case FeedForwardKind::none: break;
       case FeedForwardKind::dense: projections += int64_t{3} * config.hidden_size * config.intermediate_size; break;

@@ -81,15 +81,15 @@ spec_mutant(states_go_one_node_too_far engine/device_worker.cc
 spec_mutant(states_of_requests_are_swapped engine/device_worker.cc
   [[return parts_.model->commit_states(]]
   [[std::reverse(accepted_.begin(), accepted_.end()); return parts_.model->commit_states(]] state_bug_objects)
-spec_mutant(checking_moves_states model/layers/gdn_mixer.cc
+spec_mutant(checking_moves_states model/layers/recurrent_rows.cc
   [[if (keeps_rows_) phase_ = LinearAttnPhase::target_verify;]]
   [[]] state_bug_objects)
-spec_mutant(states_take_trees_for_chains model/layers/gdn_mixer.cc
+spec_mutant(states_take_trees_for_chains model/layers/recurrent_rows.cc
   [[batch_.parents = batch.tree_parents.data();]]
   [[batch_.parents = nullptr;]] state_bug_objects)
 spec_mutant(states_read_rows_of_the_last_layer model/layers/gdn_mixer.cc
-  [[gdn.rows = w_.rows_of(state_layer_);]]
-  [[gdn.rows = w_.rows_of(0);]] state_bug_objects)
+  [[gdn.rows = w_.rows_.of_layer(state_layer_);]]
+  [[gdn.rows = w_.rows_.of_layer(0);]] state_bug_objects)
 spec_mutant(checkpoint_after_the_step sched/states.cc
   [[(before ? step.state_loads : step.state_saves)]]
   [[step.state_saves]] state_bug_objects)

@@ -22,14 +22,6 @@ constexpr LinearAttnKernelCaps kCaps = {.name = "cpu",
                                         .bf16_state = true,
                                         .deterministic = true};
 
-const LinearCpuKernels& kernels_of(CpuTier tier) {
-#if defined(__x86_64__)
-  if (tier >= CpuTier::avx512) return kLinearAttnAvx512;
-  if (tier == CpuTier::avx2) return kLinearAttnAvx2;
-#endif
-  return kLinearAttnScalar;
-}
-
 // Decayed states and products of decays reach denormal numbers, which some CPUs compute a hundred times slower.
 class FlushDenormals {
  public:
@@ -46,7 +38,7 @@ class FlushDenormals {
 
 class CpuLinearAttn : public LinearAttnKernelBase {
  public:
-  CpuLinearAttn(ThreadTeam& team, CpuTier tier) : team_(team), kernels_(kernels_of(tier)) {}
+  CpuLinearAttn(ThreadTeam& team, CpuTier tier) : team_(team), kernels_(cpu_linear_kernels(tier)) {}
 
   const LinearAttnKernelCaps& caps() const override { return kCaps; }
 
@@ -90,6 +82,14 @@ class CpuLinearAttn : public LinearAttnKernelBase {
 };
 
 }  // namespace
+
+const LinearCpuKernels& cpu_linear_kernels(CpuTier tier) {
+#if defined(__x86_64__)
+  if (tier >= CpuTier::avx512) return kLinearAttnAvx512;
+  if (tier == CpuTier::avx2) return kLinearAttnAvx2;
+#endif
+  return kLinearAttnScalar;
+}
 
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier) {
   return std::make_unique<CpuLinearAttn>(team, tier);

@@ -14,6 +14,10 @@
 
 namespace warpweave {
 
+struct LinearCpuKernels;
+// What a tier's files provide (kernels.h).
+const LinearCpuKernels& cpu_linear_kernels(CpuTier tier);
+
 // `team` is not owned and outlives the kernel; a tier that the CPU lacks must not be asked for.
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier = cpu_info().tier);
 

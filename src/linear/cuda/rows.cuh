@@ -26,11 +26,18 @@ WW_DEVICE bool find_rows(const LinearParams& p, int index, Chunk& rows) {
   return true;
 }
 
+// A convolution without gates: what stands at (row, channel) of its inputs and outputs is multiplied by nothing.
+struct NoGates {
+  WW_DEVICE float in(float x, int64_t, int) const { return x; }
+  WW_DEVICE float out(float sum, int64_t, int) const { return sum; }
+};
+
 // One channel of a request.
+template <class Gates>
 class ConvChannel {
  public:
-  WW_DEVICE ConvChannel(const RowsParams& p, int request, int channel)
-      : p_(p), batch_(p.linear.batch), first_(first_row(batch_, request)), slot_(batch_.slots[request]),
+  WW_DEVICE ConvChannel(const RowsParams& p, const Gates& gates, int request, int channel)
+      : p_(p), gates_(gates), batch_(p.linear.batch), first_(first_row(batch_, request)), slot_(batch_.slots[request]),
         from_(initial_slot(batch_, request)), request_(request), channel_(channel), taps_(p.conv.width - 1) {
 #pragma unroll
     for (int j = 0; j <= kMost; ++j) {
@@ -58,7 +65,9 @@ class ConvChannel {
   static constexpr int kMost = kLinearAttnMaxConvWidth - 1;
 
   WW_DEVICE int64_t at(int slot, int tap) const { return slot * p_.conv.slot_stride + int64_t{channel_} * taps_ + tap; }
-  WW_DEVICE float x(int64_t row) const { return load_one(p_.conv.x.data, row * p_.conv.x.token_stride + channel_, p_.conv.x.dtype); }
+  WW_DEVICE float x(int64_t row) const {
+    return gates_.in(load_one(p_.conv.x.data, row * p_.conv.x.token_stride + channel_, p_.conv.x.dtype), row, channel_);
+  }
   // The input `back` rows before the request's first one; 1: the newest of the state.
   WW_DEVICE float before(int back) const {
     float value = 0;
@@ -70,7 +79,7 @@ class ConvChannel {
   }
   WW_DEVICE void put(int64_t row, float sum) const {
     if (p_.conv.silu) sum = __fdividef(sum, 1.0f + expf(-sum));
-    store_one(p_.packed, row * p_.channels + channel_, sum, p_.packed_dtype);
+    store_one(p_.packed, row * p_.channels + channel_, gates_.out(sum, row, channel_), p_.packed_dtype);
   }
 
   WW_DEVICE void run_chain(const Chunk& rows) const {
@@ -143,6 +152,7 @@ class ConvChannel {
   }
 
   const RowsParams& p_;
+  const Gates& gates_;
   const LinearAttnBatch& batch_;
   const int first_, slot_, from_, request_, channel_, taps_;
   float weight_[kLinearAttnMaxConvWidth], state_[kMost];
@@ -155,7 +165,7 @@ WW_DEVICE void make_rows(const RowsParams& p) {
   const int channel = blockIdx.x * kRowsThreads + threadIdx.x;
   if (channel >= p.channels || !find_rows(p.linear, blockIdx.y, rows) || p.linear.batch.slots[rows.request] < 0) return;
   if (p.has_conv) {
-    ConvChannel(p, rows.request, channel).run(rows);
+    ConvChannel(p, NoGates(), rows.request, channel).run(rows);
     return;
   }
   const LinearParams& l = p.linear;

@@ -15,7 +15,7 @@
 namespace warpweave {
 
 // What the tensors of an expert layer are called: "<block>.<router>.weight", "<block>.experts.3.<gate>.weight",
-// "<block>.<shared>.gate_proj.weight", "<block>.<shared>_gate.weight".
+// "<block>.<shared>.gate_proj.weight", "<block>.<shared>_gate.weight", "<block>.<correction>".
 struct ExpertNames {
   const char* block = "mlp";
   const char* router = "gate";
@@ -23,6 +23,7 @@ struct ExpertNames {
   const char* up = "up_proj";
   const char* down = "down_proj";
   const char* shared = "shared_experts";
+  const char* correction = "gate.e_score_correction_bias";  // of the choice, whole
 };
 
 // What the norms of a layer are called; an empty name: there is none. in: of the rows that a branch reads, out: of what it
@@ -41,14 +42,16 @@ struct AttentionNames {
   const char* qkv = "";
   const char* q_norm = "q_norm";
   const char* k_norm = "k_norm";
+  const char* o = "o_proj";
 };
 
-// Tensors of a dense feed-forward under "mlp.". gate the same as up: one holds both, gate's rows first; gate empty: it
+// Tensors of a dense feed-forward under "<block>.". gate the same as up: one holds both, gate's rows first; gate empty: it
 // has none, and up's result itself passes the activation.
 struct MlpNames {
   const char* gate = "gate_proj";
   const char* up = "up_proj";
   const char* down = "down_proj";
+  const char* block = "mlp";
 };
 
 // A draft head's parts beside its layers (model/draft_head.h). Of a name the norm's weight is "<name>.weight"; empty: there is
@@ -76,6 +79,7 @@ struct FamilyTraits {
   bool sinks = false;
   bool first_mixer_norm = true;       // false: layer 0 attends to the rows as they are
   bool final_norm = true;             // false: the last layer's norm is the last
+  const char* final_norm_name = "model.norm";
   bool layers_only = false;           // a draft head: embedding, and where it has none of its own final norm and head, are
                                       // another model's
   DraftHeadTraits draft;              // with layers_only
@@ -120,6 +124,7 @@ FamilyTraits qwen3_traits(const ModelConfig& config);
 FamilyTraits qwen3_moe_traits(const ModelConfig& config);
 FamilyTraits qwen3_next_traits(const ModelConfig& config);
 FamilyTraits qwen3_5_traits(const ModelConfig& config);
+FamilyTraits lfm2_traits(const ModelConfig& config);
 FamilyTraits gemma2_traits(const ModelConfig& config);
 FamilyTraits gemma3_traits(const ModelConfig& config);
 FamilyTraits gpt_oss_traits(const ModelConfig& config);

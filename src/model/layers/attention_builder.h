@@ -54,7 +54,7 @@ auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
     WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part("q_proj", q_rows, bias), part("k_proj", kv_rows, bias),
                                                part("v_proj", kv_rows, bias)}, in_features));
   }
-  WW_ASSIGN_OR_RETURN(out.o, pack.linear({part("o_proj", config.hidden_size, traits.o_bias)}, q_rows));
+  WW_ASSIGN_OR_RETURN(out.o, pack.linear({part(traits.attention_names.o, config.hidden_size, traits.o_bias)}, q_rows));
   if (traits.qk_norm) {
     const bool wide = traits.wide_qk_norm;
     WW_ASSIGN_OR_RETURN(out.q_norm, pack.vector(names.prefix + traits.attention_names.q_norm + ".weight", wide ? q_rows : config.head_dim));

@@ -85,7 +85,7 @@ Status ExpertsBuilder<Target>::router() {
   const int count = pack_.config.num_experts;
   WW_ASSIGN_OR_RETURN(out_.router, pack_.linear({{name + ".weight", count, name + ".bias"}}, hidden_, GluActivation::none,
                                                 /*exact=*/true));
-  WW_ASSIGN_OR_RETURN(out_.router_correction, pack_.optional_vector(name + ".e_score_correction_bias", count));
+  WW_ASSIGN_OR_RETURN(out_.router_correction, pack_.optional_vector(names_.prefix + pack_.traits.expert_names.correction, count));
   return {};
 }
 

@@ -7,10 +7,6 @@ namespace {
 
 constexpr size_t kWorkspaceAlignBytes = 256;
 
-void grow(std::vector<float>& values, int64_t size) {
-  if (values.size() < static_cast<size_t>(size)) values.resize(size);
-}
-
 std::byte* aligned(std::byte* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return data + (kWorkspaceAlignBytes - address % kWorkspaceAlignBytes) % kWorkspaceAlignBytes;
@@ -19,35 +15,13 @@ std::byte* aligned(std::byte* data) {
 }  // namespace
 
 Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& layer, HostRecurrent& recurrent) {
-  initial_slots_.assign(batch.state_slots.begin(), batch.state_slots.end());
-  for (int r = 0; r < batch.num_reqs; ++r) {
-    if (batch.q_len(r) > 0 && batch.positions[batch.q_indptr[r]] == 0) initial_slots_[r] = kNoStateSlot;
-  }
-  const bool steps = batch.mode == ForwardMode::decode;  // one row each
-  keeps_rows_ = batch.mode == ForwardMode::target_verify;
-  phase_ = steps ? LinearAttnPhase::decode : LinearAttnPhase::extend;
-  if (keeps_rows_) phase_ = LinearAttnPhase::target_verify;
-  batch_ = {};
-  batch_.num_requests = batch.num_reqs;
-  batch_.num_tokens = batch.num_tokens;
-  batch_.max_q_tokens = batch.max_q_len;
-  batch_.q_indptr = steps ? nullptr : batch.q_indptr.data();
-  batch_.slots = batch.state_slots.data();
-  batch_.initial_slots = initial_slots_.data();
-  if (keeps_rows_ && !batch.tree_parents.empty()) batch_.parents = batch.tree_parents.data();
-  layer_rows_ = batch.num_tokens * layer.row_width();
-  grow(rows_, layer_rows_ * (keeps_rows_ ? recurrent.states.shape().num_layers : 1));
-  grow(heads_, batch.num_tokens * layer.v_width());
+  const auto values = static_cast<size_t>(batch.num_tokens * layer.v_width());
+  if (heads_.size() < values) heads_.resize(values);
   const size_t bytes = kWorkspaceAlignBytes + recurrent.kernels.workspace_bytes(
       layer.shape, {.max_requests = batch.num_reqs, .max_tokens = batch.num_tokens, .conv_width = layer.conv_width});
   if (memory_.size() < bytes) memory_ = AlignedBuffer::allocate(bytes);
   if (memory_.data() == nullptr) return Status::resource_exhausted("no memory for the workspace of linear attention");
   return {};
-}
-
-void GdnWorkspace::start_commit(std::span<const int32_t> accepted) {
-  phase_ = LinearAttnPhase::commit;
-  batch_.accepted = accepted.data();
 }
 
 GdnLayerCall GdnMixer::layer_call(HostRecurrent& recurrent) const {
@@ -56,13 +30,13 @@ GdnLayerCall GdnMixer::layer_call(HostRecurrent& recurrent) const {
   const StateLayerView conv = recurrent.states.conv(state_layer_);
   std::byte* const memory = aligned(w_.memory_.data());
   GdnLayerCall gdn;
-  gdn.phase = w_.phase_;
-  gdn.batch = &w_.batch_;
+  gdn.phase = w_.rows_.phase();
+  gdn.batch = &w_.rows_.batch();
   gdn.state = {state.data, state.dtype, state.slot_stride, int64_t{layer.shape.v_dim} * layer.shape.k_dim};
   gdn.conv_state = conv.data;
   gdn.conv_state_dtype = conv.dtype;
   gdn.conv_slot_stride = conv.slot_stride;
-  gdn.rows = w_.rows_of(state_layer_);
+  gdn.rows = w_.rows_.of_layer(state_layer_);
   gdn.heads = w_.heads_.data();
   gdn.workspace = memory;
   gdn.workspace_bytes = w_.memory_.size() - (memory - w_.memory_.data());

@@ -9,12 +9,13 @@
 #include "model/layers/experts_weights.h"
 #include "model/layers/gdn_weights.h"
 #include "model/layers/latent_weights.h"
+#include "model/layers/short_conv_weights.h"
 
 namespace warpweave {
 
 template <typename Device>
 struct LayerWeightsOf {
-  std::variant<AttentionWeightsOf<Device>, LatentWeightsOf<Device>, GdnWeightsOf<Device>> mixer;
+  std::variant<AttentionWeightsOf<Device>, LatentWeightsOf<Device>, GdnWeightsOf<Device>, ShortConvWeightsOf<Device>> mixer;
   std::variant<std::monostate, DenseWeightsOf<Device>, ExpertsWeightsOf<Device>> feed_forward;  // monostate: none
 
   // visit(weights) for the parts that are there.

@@ -71,6 +71,7 @@ using GpuLayerWeights = LayerWeightsOf<OnGpu>;
 using GpuAttentionWeights = AttentionWeightsOf<OnGpu>;
 using GpuLatentWeights = LatentWeightsOf<OnGpu>;
 using GpuGdnWeights = GdnWeightsOf<OnGpu>;
+using GpuShortConvWeights = ShortConvWeightsOf<OnGpu>;
 using GpuDenseWeights = DenseWeightsOf<OnGpu>;
 using GpuExpertsWeights = ExpertsWeightsOf<OnGpu>;
 

@@ -48,6 +48,7 @@ using LayerWeights = LayerWeightsOf<OnHost>;
 using AttentionWeights = AttentionWeightsOf<OnHost>;
 using LatentWeights = LatentWeightsOf<OnHost>;
 using GdnWeights = GdnWeightsOf<OnHost>;
+using ShortConvWeights = ShortConvWeightsOf<OnHost>;
 using DenseWeights = DenseWeightsOf<OnHost>;
 using ExpertsWeights = ExpertsWeightsOf<OnHost>;
 

@@ -76,9 +76,9 @@ class GpuRun {
                                                               .v_head_dim = run->config_.cached_v_dim(),
                                                               .format = options.kv_format,
                                                               .layout = single_cache_group(run->config_.num_layers,
-                                                                                           run->config_.linear_layers)}));
+                                                                                           run->config_.recurrent_layers)}));
     run->cache_ = std::make_unique<GpuKvCache>(std::move(cache));
-    if (run->config_.linear) {
+    if (run->config_.has_recurrent_layers()) {
       WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(state_cache_shape(run->config_, kRunStateSlots,
                                                                                        options.state_dtype)));
       run->states_ = std::make_unique<GpuStateCache>(std::move(states));

@@ -34,10 +34,10 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
                                                       .k_head_dim = config.head_dim,
                                                       .v_head_dim = config.cached_v_dim(),
                                                       .format = options.kv_format,
-                                                      .layout = single_cache_group(config.num_layers, config.linear_layers)},
+                                                      .layout = single_cache_group(config.num_layers, config.recurrent_layers)},
                                                      std::move(scales)));
   run->cache_ = std::make_unique<KvCache>(std::move(cache));
-  if (config.linear) {
+  if (config.has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(run->recurrent_, HostRecurrent::create(config, state_cache_shape(config, 3, options.state_dtype),
                                                                {"triton", "triton", "", false}, run->team_));
     for (int slot = 0; slot < 3; ++slot) run->recurrent_->states.fill(slot, std::byte{0xff});  // NaN

@@ -1,0 +1,95 @@
+#include "model/config_hybrid.h"
+
+namespace warpweave {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kWidestConv = 8;  // tokens
+
+// By layer_types, where a file has them: those called `type`; nullopt: it has none.
+std::optional<std::vector<bool>> layers_of_type(ConfigReader& config, const ModelConfig& model, std::string_view type) {
+  const json* types = config.find("layer_types");
+  if (types == nullptr || !types->is_array() || static_cast<int>(types->size()) != model.num_layers) return std::nullopt;
+  std::vector<bool> out;
+  for (const json& each : *types) out.push_back(each == type);
+  return out;
+}
+
+void need_full_attention(ConfigReader& config, const char* key, const ModelConfig& model) {
+  if (model.num_kv_layers() == 0) config.fail(key, "must leave a layer with full attention");
+}
+
+// By their types, or all but one in full_attention_interval.
+void read_delta_layers(ConfigReader& config, ModelConfig& out) {
+  const int interval = config.integer("full_attention_interval", 4, 1, 1 << 20);
+  const auto typed = layers_of_type(config, out, "linear_attention");
+  for (int i = 0; i < out.num_layers; ++i) out.recurrent_layers.push_back(typed ? (*typed)[i] : (i + 1) % interval != 0);
+  need_full_attention(config, typed ? "layer_types" : "full_attention_interval", out);
+}
+
+void read_gated_hybrid(ConfigReader& config, ModelConfig& out) {
+  if (!config.boolean("attn_output_gate", true)) config.fail("attn_output_gate", "must be true: attention passes a gate");
+  constexpr int kMostHeads = 4096, kWidestHead = 256;
+  LinearAttnConfig& linear = out.linear.emplace();
+  linear.k_heads = config.required_integer("linear_num_key_heads", 1, kMostHeads);
+  linear.v_heads = config.required_integer("linear_num_value_heads", 1, kMostHeads);
+  linear.k_dim = config.required_integer("linear_key_head_dim", 1, kWidestHead);
+  linear.v_dim = config.required_integer("linear_value_head_dim", 1, kWidestHead);
+  linear.conv_width = config.integer("linear_conv_kernel_dim", 4, 2, kWidestConv);
+  if (linear.v_heads % linear.k_heads != 0) config.fail("linear_num_key_heads", "must divide linear_num_value_heads");
+  if (linear.k_dim % 16 != 0) config.fail("linear_key_head_dim", "must be a multiple of 16");
+  if (linear.v_dim % 16 != 0) config.fail("linear_value_head_dim", "must be a multiple of 16");
+  read_delta_layers(config, out);
+}
+
+// LFM2's files say it by types, or name the layers that have attention.
+void read_conv_layers(ConfigReader& config, ModelConfig& out) {
+  if (const auto typed = layers_of_type(config, out, "conv")) {
+    out.recurrent_layers = *typed;
+    return need_full_attention(config, "layer_types", out);
+  }
+  const char* const key = "full_attn_idxs";
+  const json* attention = config.find(key);
+  if (attention == nullptr || !attention->is_array()) {
+    return config.fail(config.has(key) ? key : "layer_types", "must say which layers have attention");
+  }
+  out.recurrent_layers.assign(out.num_layers, true);
+  for (const json& layer : *attention) {
+    if (!layer.is_number_integer() || layer.get<double>() < 0 || layer.get<double>() >= out.num_layers) {
+      return config.fail(key, "must hold numbers of layers, from 0");
+    }
+    out.recurrent_layers[layer.get<int>()] = false;
+  }
+  need_full_attention(config, key, out);
+}
+
+void read_short_conv(ConfigReader& config, ModelConfig& out) {
+  ShortConvConfig& conv = out.short_conv.emplace();
+  conv.width = config.integer("conv_L_cache", 3, 2, kWidestConv);
+  conv.bias = config.boolean("conv_bias", false);
+  if (out.hidden_size % 16 != 0) config.fail("hidden_size", "must be a multiple of 16");
+  read_conv_layers(config, out);
+}
+
+}  // namespace
+
+int adjusted_intermediate_size(ConfigReader& config, int intermediate_size) {
+  if (!config.boolean("block_auto_adjust_ff_dim", true)) return intermediate_size;
+  const double factor = config.number("block_ffn_dim_multiplier", 1, 1e-3, 1e3);
+  const int64_t multiple = config.integer("block_multiple_of", 256, 1, 1 << 20);
+  const auto wanted = static_cast<int64_t>(factor * static_cast<double>(int64_t{2} * intermediate_size / 3));
+  const int64_t rounded = (wanted + multiple - 1) / multiple * multiple;
+  if (rounded < 1 || rounded > 1 << 24) {
+    config.fail("block_ffn_dim_multiplier", "must leave a feed-forward of 1 to 16777216 columns");
+    return intermediate_size;
+  }
+  return static_cast<int>(rounded);
+}
+
+void read_recurrent_layers(ConfigReader& config, ModelConfig& out) {
+  if (is_gated_hybrid(out.model_type)) read_gated_hybrid(config, out);
+  if (is_lfm2(out.model_type)) read_short_conv(config, out);
+}
+
+}  // namespace warpweave
