@@ -167,6 +167,14 @@ FAMILIES |= {
                                   hidden_size=64, norm_eps=1e-5, num_dense_layers=1, num_experts=6, num_experts_per_tok=3,
                                   moe_intermediate_size=24, routed_scaling_factor=1.4), "bfloat16"),
 }
+KIMI_LAYERS = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+FAMILIES |= {
+    "kimi-linear-moe": ("kimi_linear", dict(
+        num_hidden_layers=4, layer_types=KIMI_LAYERS, mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+        num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12,
+        linear_head_dim=16, linear_num_heads=2, linear_conv_kernel_dim=4, num_local_experts=8, n_shared_experts=1,
+        num_experts_per_tok=3, moe_intermediate_size=24, routed_scaling_factor=1.7), "bfloat16"),
+}
 FAMILIES["qwen3_5-moe-wrapped"] = FAMILIES["qwen3_5-moe"]
 
 
@@ -258,6 +266,27 @@ def wrap_language_model(folder):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def publish_kimi_linear(folder):
+    """Leaves configuration and tensors as the published models have them; transformers saves both otherwise."""
+    config = json.loads((folder / "config.json").read_text())
+    types, dense = config.pop("layer_types"), config.pop("mlp_layer_types").count("dense")
+    numbered = {kind: [i + 1 for i, each in enumerate(types) if each == kind] for kind in set(types)}
+    config["linear_attn_config"] = {
+        "full_attn_layers": numbered["full_attention"], "kda_layers": numbered["linear_attention"],
+        "head_dim": config.pop("linear_head_dim"), "num_heads": config.pop("linear_num_heads"),
+        "short_conv_kernel_size": config.pop("linear_conv_kernel_dim")}
+    config.update(first_k_dense_replace=dense, moe_layer_freq=1, moe_router_activation_func="sigmoid", mla_use_nope=True,
+                  rope_theta=10000.0, rope_scaling=None, num_nextn_predict_layers=0)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tensors = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        parts = name.split(".")
+        if "block_sparse_moe" in parts and int(parts[2]) < dense:  # a dense layer's, which transformers renames, too
+            name = name.replace("block_sparse_moe", "mlp")
+        tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def show_sizes(name):
     print(name, {f.name: f.stat().st_size for f in sorted((OUT / name).iterdir())})
 
@@ -290,6 +319,8 @@ def make_family(name):
     saved.save_pretrained(folder)
     if name.endswith("-wrapped"):
         wrap_language_model(folder)
+    if model_type == "kimi_linear":
+        publish_kimi_linear(folder)
     (folder / "model.safetensors").chmod(0o644)
     write_golden(folder, value)
 

@@ -175,7 +175,7 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
   facts.softcap = config.attention_softcap > 0;
   facts.sinks = config.model_type == "gpt_oss";
   facts.dual_chunk = config.dual_chunk.has_value();
-  if (config.linear) facts.linear = LinearAttention::gdn;
+  if (config.linear) facts.linear = config.linear->channel_decay ? LinearAttention::kda : LinearAttention::gdn;
   return facts;
 }
 

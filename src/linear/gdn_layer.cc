@@ -36,18 +36,31 @@ Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, 
   return parts;
 }
 
+namespace {
+
+// `columns` of the call's rows, through a rank.
+void run_low_rank(const GdnLayerCall& call, const PackedLinear& down, const PackedLinear& up, float* columns, int64_t width,
+                  ThreadTeam& team) {
+  const int64_t rank = down.out_features();
+  down.forward(call.x, {.data = call.low, .row_stride = rank}, team);
+  up.forward({.data = call.low, .rows = call.batch->num_tokens, .row_stride = rank}, {.data = columns, .row_stride = width}, team);
+}
+
+}  // namespace
+
 Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team) {
   const LinearAttnShape& shape = weights.shape;
-  const int64_t width = weights.row_width(), channels = shape.conv_channels(), v_width = weights.v_width();
+  const int64_t width = weights.row_width(), v_width = weights.v_width();
   const auto part = [&](int64_t at, int64_t head_stride) {
     return LinearAttnRows{call.rows + at, DType::f32, width, head_stride};
   };
-  const LinearAttnConv conv{.x = part(0, channels), .weight = weights.conv_weight.data(), .width = weights.conv_width,
+  const LinearAttnConv conv{.x = part(0, shape.conv_channels()), .weight = weights.conv_weight.data(), .width = weights.conv_width,
                             .state = call.conv_state, .state_dtype = call.conv_state_dtype, .slot_stride = call.conv_slot_stride};
-  const LinearAttnGates gates{.a = part(channels + v_width + shape.v_heads, 1), .b = part(channels + v_width, 1),
+  const LinearAttnGates gates{.a = part(weights.a_column(), shape.decay_dim()), .b = part(weights.b_column(), 1),
                               .a_log = weights.a_log.data(), .dt_bias = weights.dt_bias.data()};
-  const LinearAttnNorm norm{.z = part(channels, shape.v_dim), .weight = weights.norm_weight.data(), .eps = weights.norm_eps};
+  const LinearAttnNorm norm{.z = part(weights.z_column(), shape.v_dim), .weight = weights.norm_weight.data(), .eps = weights.norm_eps,
+                            .gate = weights.norm_gate()};
   LinearAttnCall attention;
   attention.shape = shape;
   attention.batch = call.batch;
@@ -67,6 +80,10 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
     return {};
   }
   weights.in.forward(call.x, {.data = call.rows, .row_stride = width}, team);
+  if (weights.is_kda()) {
+    run_low_rank(call, weights.a_down, weights.a_up, call.rows + weights.a_column(), width, team);
+    run_low_rank(call, weights.z_down, weights.z_up, call.rows + weights.z_column(), width, team);
+  }
   switch (call.phase) {
     case LinearAttnPhase::decode: kernels.decode(attention); break;
     case LinearAttnPhase::target_verify: kernels.target_verify(attention); break;

@@ -1,8 +1,9 @@
-// The gated delta net layer of Qwen3-Next and Qwen3.5 on the host: input products, then one LinearAttnCall with its
-// convolution, gates, l2norm and gated norm, then the output product.
+// The gated delta net layers of Qwen3-Next and Qwen3.5 (GDN) and of Kimi Linear (KDA) on the host: input products, then one
+// LinearAttnCall with its convolution, gates, l2norm and gated norm, then the output product.
 //
-// The input product makes one row per token: q of all heads, k, v, z, b, a, in this order, so that the convolution and
-// the gates read their part of it in place. Weights are read only; one call at a time per dispatcher.
+// The input products make one row per token, so that the convolution and the gates read their part of it in place: q of all
+// heads, k, v, then in GDN z, b, a, all of one product. In KDA b follows v; a and z have a value per channel and come through
+// products of a low rank each, and z passes a sigmoid. Weights are read only; one call at a time per dispatcher.
 #pragma once
 
 #include <vector>
@@ -14,18 +15,27 @@ namespace warpweave {
 
 template <typename Linear, typename Vector>
 struct GdnLayerWeightsOf {
-  LinearAttnShape shape;            // kind gdn
+  LinearAttnShape shape;
   int conv_width = 4;
   float norm_eps = 1e-6f;
-  Linear in;                        // hidden -> row_width()
+  Linear in;                        // hidden -> row_width(), in KDA to q, k, v and b
+  Linear a_down, a_up;              // KDA: hidden -> rank -> v_heads x k_dim
+  Linear z_down, z_up;              // KDA: hidden -> rank -> v_heads x v_dim
   Linear out;                       // v_heads x v_dim -> hidden
   Vector conv_weight;               // [conv_channels, conv_width]
   Vector a_log;                     // [v_heads]
-  Vector dt_bias;                   // [v_heads]
+  Vector dt_bias;                   // [v_heads], in KDA [v_heads, k_dim]
   Vector norm_weight;               // [v_dim]
 
   int64_t v_width() const { return int64_t{shape.v_heads} * shape.v_dim; }
-  int64_t row_width() const { return shape.conv_channels() + v_width() + 2 * shape.v_heads; }
+  bool is_kda() const { return shape.kind == LinearAttnKind::kda; }
+  int64_t a_width() const { return int64_t{shape.v_heads} * shape.decay_dim(); }
+  // Where the parts of a row begin.
+  int64_t z_column() const { return shape.conv_channels() + (is_kda() ? shape.v_heads : 0); }
+  int64_t b_column() const { return shape.conv_channels() + (is_kda() ? 0 : v_width()); }
+  int64_t a_column() const { return shape.conv_channels() + v_width() + shape.v_heads; }
+  int64_t row_width() const { return a_column() + a_width(); }
+  LinearAttnNormGate norm_gate() const { return is_kda() ? LinearAttnNormGate::sigmoid : LinearAttnNormGate::silu; }
 };
 
 using GdnLayerWeights = GdnLayerWeightsOf<PackedLinear, std::vector<float>>;
@@ -45,6 +55,7 @@ struct GdnLayerCall {
   int64_t conv_slot_stride = 0;
   float* rows = nullptr;            // [tokens, row_width()]; target_verify leaves in it what commit reads
   float* heads = nullptr;           // [tokens, v_width()]
+  float* low = nullptr;             // KDA: [tokens, the larger rank]
   void* workspace = nullptr;        // of the dispatcher's workspace_bytes, 256-byte aligned
   size_t workspace_bytes = 0;
 };

@@ -84,9 +84,10 @@ int read_shared_experts(ConfigReader& config, const ModelConfig& model) {
     config.fail("shared_expert_intermediate_size", "is missing or 0: every Qwen2-MoE layer has a shared expert");
   }
   if (width > 0) return width;
-  const int count = config.integer("n_shared_experts", model.model_type == "glm4_moe" ? 1 : 0, 0, 1024);
+  const char* const key = is_kimi_linear(model.model_type) ? "num_shared_experts" : "n_shared_experts";
+  const int count = config.integer(key, model.model_type == "glm4_moe" ? 1 : 0, 0, 1024);
   if (int64_t{count} * model.moe_intermediate_size > kMaxDim) {
-    config.fail("n_shared_experts", "times moe_intermediate_size must be at most " + std::to_string(kMaxDim));
+    config.fail(key, "times moe_intermediate_size must be at most " + std::to_string(kMaxDim));
     return 0;
   }
   return count * model.moe_intermediate_size;
@@ -95,6 +96,9 @@ int read_shared_experts(ConfigReader& config, const ModelConfig& model) {
 // Router scores: of DeepSeek V3 and GLM-4 sigmoids by default, of V2 the softmax.
 void read_scoring(ConfigReader& config, ModelConfig& out) {
   const bool glm = out.model_type == "glm4_moe", v2 = out.architecture == "DeepseekV2ForCausalLM";
+  if (is_kimi_linear(out.model_type) && config.text("moe_router_activation_func", "sigmoid") != "sigmoid") {
+    config.fail("moe_router_activation_func", "must be sigmoid");
+  }
   const std::string score = config.text("scoring_func", v2 ? "softmax" : "sigmoid");
   if (score != "sigmoid" && (glm || score != "softmax")) {
     config.fail("scoring_func", glm ? "must be sigmoid for glm4_moe" : "must be softmax or sigmoid");
@@ -108,12 +112,27 @@ void read_expert_groups(ConfigReader& config, ModelConfig& out) {
   if (!method.empty() && method != "group_limited_greedy" && method != "noaux_tc") {
     return config.fail("topk_method", "must be greedy, group_limited_greedy or noaux_tc");
   }
-  out.n_group = config.integer("n_group", 1, 1, kMaxExperts);
+  const char* const groups = is_kimi_linear(out.model_type) ? "num_expert_group" : "n_group";
+  out.n_group = config.integer(groups, 1, 1, kMaxExperts);
   out.topk_group = config.integer("topk_group", out.n_group, 1, kMaxExperts);
-  if (out.num_experts % out.n_group != 0) return config.fail("n_group", "must divide the number of experts");
+  if (out.num_experts % out.n_group != 0) return config.fail(groups, "must divide the number of experts");
   if (out.topk_group > out.n_group) return config.fail("topk_group", "must be at most n_group");
   if (out.topk_group * (out.num_experts / out.n_group) < out.experts_per_token) {
     config.fail("topk_group", "groups hold fewer experts than num_experts_per_tok");
+  }
+}
+
+// How transformers saves which of Kimi Linear's layers are dense.
+void read_mlp_layer_types(ConfigReader& config, ModelConfig& out) {
+  const json* types = config.find("mlp_layer_types");
+  if (types == nullptr) return;
+  if (!types->is_array() || static_cast<int>(types->size()) != out.num_layers) {
+    return config.fail("mlp_layer_types", "must list one type per layer");
+  }
+  for (int i = 0; i < out.num_layers; ++i) {
+    const json& type = (*types)[i];
+    if (type != "dense" && type != "sparse") return config.fail("mlp_layer_types", "may hold dense and sparse");
+    if (type == "dense") out.mlp_only_layers.push_back(i);
   }
 }
 
@@ -123,14 +142,14 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
   }
   if (out.num_experts == 0) return;
   const bool glm = out.model_type == "glm4_moe";
-  out.experts_per_token = config.integer("num_experts_per_tok", 1, 1, kMaxExpertsPerToken);
-  if (out.experts_per_token > out.num_experts) {
-    config.fail("num_experts_per_tok", "must be at most num_experts");
-  }
+  const bool kimi = is_kimi_linear(out.model_type);  // has names of its own
+  const char* const per_token = kimi ? "num_experts_per_token" : "num_experts_per_tok";
+  out.experts_per_token = config.integer(per_token, 1, 1, kMaxExpertsPerToken);
+  if (out.experts_per_token > out.num_experts) config.fail(per_token, "must be at most num_experts");
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
   const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || is_gated_hybrid(out.model_type) ||
-                      is_lfm2(out.model_type);
-  out.norm_topk_prob = config.boolean("norm_topk_prob", normed);
+                      is_lfm2(out.model_type) || kimi;
+  out.norm_topk_prob = config.boolean(kimi ? "moe_renormalize" : "norm_topk_prob", normed);
   out.routed_scaling_factor = config.number("routed_scaling_factor", 1, -1e6, 1e6);
   out.router_jitter_noise = config.number("router_jitter_noise", 0.01, 0, 1e6);
   read_scoring(config, out);
@@ -138,6 +157,7 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
   out.shared_expert_intermediate_size = read_shared_experts(config, out);
   const bool lfm2 = is_lfm2(out.model_type);
   out.first_k_dense_replace = config.integer(lfm2 ? "num_dense_layers" : "first_k_dense_replace", lfm2 ? 2 : 0, 0, 1 << 20);
+  if (kimi) read_mlp_layer_types(config, out);
   out.moe_layer_freq = config.integer("moe_layer_freq", 1, 1, 1 << 20);
   out.decoder_sparse_step = config.integer("decoder_sparse_step", 1, 1, 1 << 20);
   for (int32_t layer : config.token_ids("mlp_only_layers")) out.mlp_only_layers.push_back(layer);
@@ -209,7 +229,8 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
     config.fail("num_key_value_heads", "must divide num_attention_heads");
   }
   if (out.head_dim % 2 != 0) config.fail("head_dim", "must be even");
-  out.max_position_embeddings = config.integer("max_position_embeddings", 2048, 1, 1 << 28);
+  const char* const positions = is_kimi_linear(out.model_type) ? "model_max_length" : "max_position_embeddings";
+  out.max_position_embeddings = config.integer(positions, 2048, 1, 1 << 28);
   out.norm_eps = read_norm_eps(config);
   out.hidden_act = config.text("hidden_act", config.text("hidden_activation", "silu"));
   if (config.has("hidden_activation")) out.hidden_act = config.text("hidden_activation", "silu");

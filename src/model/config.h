@@ -75,6 +75,8 @@ inline bool is_gated_hybrid(std::string_view model_type) {
 // LFM2, dense or with experts, by its model_type: gated short convolutions beside attention.
 inline bool is_lfm2(std::string_view model_type) { return model_type == "lfm2" || model_type == "lfm2_moe"; }
 
+inline bool is_kimi_linear(std::string_view model_type) { return model_type == "kimi_linear"; }
+
 // Layers of a gated short convolution (src/linear/short_conv.h), which keep its last inputs in place of K/V.
 struct ShortConvConfig {
   int width = 0;                          // in tokens
@@ -88,6 +90,7 @@ struct LinearAttnConfig {
   int k_dim = 0;
   int v_dim = 0;
   int conv_width = 0;                     // of the short convolution before it, in tokens
+  bool channel_decay = false;             // KDA: each channel of k has a decay of its own
 };
 
 // BERT and its like: every token attends to all, or in layers with a window to the sliding_window - 1 tokens on both sides.

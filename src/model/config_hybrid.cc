@@ -43,6 +43,59 @@ void read_gated_hybrid(ConfigReader& config, ModelConfig& out) {
   read_delta_layers(config, out);
 }
 
+// 1-based numbers of layers in linear_attn_config, which together are all layers.
+void read_kimi_layers(ConfigReader& config, const json& section, ModelConfig& out) {
+  const char* const key = "linear_attn_config";
+  std::vector<int> kinds(out.num_layers, 0);
+  const auto read = [&](const char* list, int kind) {
+    const json layers = section.value(list, json());
+    if (!layers.is_array()) return config.fail(key, std::string("must have a list ") + list);
+    for (const json& layer : layers) {
+      const bool valid = layer.is_number_integer() && layer.get<double>() >= 1 && layer.get<double>() <= out.num_layers;
+      if (!valid || kinds[layer.get<int>() - 1] != 0) {
+        return config.fail(key, "must name every layer once, from 1, in kda_layers and full_attn_layers");
+      }
+      kinds[layer.get<int>() - 1] = kind;
+    }
+  };
+  read("kda_layers", 1);
+  read("full_attn_layers", 2);
+  for (const int kind : kinds) {
+    if (kind == 0) config.fail(key, "must name every layer once, from 1, in kda_layers and full_attn_layers");
+    out.recurrent_layers.push_back(kind == 1);
+  }
+  need_full_attention(config, key, out);
+}
+
+// Kimi Linear, as published, with a section of its own, or as transformers saves it.
+void read_kimi_linear(ConfigReader& config, ModelConfig& out) {
+  constexpr int kMostHeads = 4096, kWidestHead = 256;
+  if (!out.latent) config.fail("kv_lora_rank", "is missing: layers with full attention are latent");
+  if (!config.boolean("mla_use_nope", true)) config.fail("mla_use_nope", "must be true: nothing is rotated");
+  LinearAttnConfig& linear = out.linear.emplace();
+  linear.channel_decay = true;
+  const json* section = config.find("linear_attn_config");
+  if (section != nullptr && !section->is_object()) return config.fail("linear_attn_config", "must be an object");
+  if (section != nullptr) {
+    ConfigReader own(*section, "config.json: linear_attn_config");
+    linear.k_heads = linear.v_heads = own.required_integer("num_heads", 1, kMostHeads);
+    linear.k_dim = linear.v_dim = own.required_integer("head_dim", 1, kWidestHead);
+    linear.conv_width = own.integer("short_conv_kernel_size", 4, 2, kWidestConv);
+    if (!own.status().ok()) config.fail(own.status());
+    read_kimi_layers(config, *section, out);
+  } else {
+    linear.k_heads = linear.v_heads = config.required_integer("linear_num_heads", 1, kMostHeads);
+    linear.k_dim = linear.v_dim = config.required_integer("linear_head_dim", 1, kWidestHead);
+    linear.conv_width = config.integer("linear_conv_kernel_dim", 4, 2, kWidestConv);
+    const auto typed = layers_of_type(config, out, "linear_attention");
+    if (!typed) return config.fail("layer_types", "must say which layers have linear attention");
+    out.recurrent_layers = *typed;
+    need_full_attention(config, "layer_types", out);
+  }
+  if (linear.k_dim % 16 != 0) config.fail("linear_attn_config", "head_dim must be a multiple of 16");
+  out.rope.type = RopeConfig::Type::none;
+}
+
 // LFM2's files say it by types, or name the layers that have attention.
 void read_conv_layers(ConfigReader& config, ModelConfig& out) {
   if (const auto typed = layers_of_type(config, out, "conv")) {
@@ -90,6 +143,7 @@ int adjusted_intermediate_size(ConfigReader& config, int intermediate_size) {
 void read_recurrent_layers(ConfigReader& config, ModelConfig& out) {
   if (is_gated_hybrid(out.model_type)) read_gated_hybrid(config, out);
   if (is_lfm2(out.model_type)) read_short_conv(config, out);
+  if (is_kimi_linear(out.model_type)) read_kimi_linear(config, out);
 }
 
 }  // namespace warpweave

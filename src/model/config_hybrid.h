@@ -8,7 +8,7 @@
 namespace warpweave {
 
 // Sets config.recurrent_layers and what describes them (config.linear, config.short_conv) for families that have such
-// layers; needs config.num_layers and hidden_size.
+// layers; needs the model's shape and its ropes, which Kimi Linear has none of.
 void read_recurrent_layers(ConfigReader& reader, ModelConfig& config);
 
 // LFM2's feed-forward width, which its files give before it is made two thirds and rounded up.

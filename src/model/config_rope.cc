@@ -126,15 +126,15 @@ std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* para
   return config.has("rope_local_base_freq") || model.model_type == "olmo3" ? std::optional(local) : std::nullopt;
 }
 
-}  // namespace
-
-// Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
-// Where a file leaves it out.
-static double default_theta(const std::string& model_type) {
+// The base, where a file leaves it out.
+double default_theta(const std::string& model_type) {
   if (model_type == "smollm3") return 2e6;
   return is_lfm2(model_type) ? 1e6 : 1e4;
 }
 
+}  // namespace
+
+// Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
 void read_ropes(ConfigReader& config, ModelConfig& out) {
   const double theta = config.number("rope_theta", default_theta(out.model_type), kRopeThetaRange);
   const json* parameters = config.find("rope_parameters");

@@ -51,13 +51,15 @@ std::unique_ptr<Mixer> DecoderModel::recurrent(std::unique_ptr<RecurrentPart> mi
   return mixer;
 }
 
+const RopeTable* DecoderModel::rope_of(const LayerPlan& plan) const {
+  return !weights_.ropes.empty() && plan.rope_index >= 0 ? &weights_.ropes[plan.rope_index] : nullptr;
+}
+
 std::unique_ptr<Mixer> DecoderModel::make(const AttentionWeights& weights, const LayerPlan& plan) {
-  const bool rotated = !weights_.ropes.empty() && plan.rope_index >= 0;
-  const RopeTable* const rope = rotated ? &weights_.ropes[plan.rope_index] : nullptr;
-  return std::make_unique<AttentionMixer>(weights, plan, rope, attention_workspace_);
+  return std::make_unique<AttentionMixer>(weights, plan, rope_of(plan), attention_workspace_);
 }
 std::unique_ptr<Mixer> DecoderModel::make(const LatentWeights& weights, const LayerPlan& plan) {
-  return std::make_unique<LatentMixer>(weights, weights_.ropes[plan.rope_index], latent_workspace_);
+  return std::make_unique<LatentMixer>(weights, rope_of(plan), latent_workspace_);
 }
 std::unique_ptr<Mixer> DecoderModel::make(const GdnWeights& weights, const LayerPlan&) {
   if (gdn_layer_ == nullptr) gdn_layer_ = &weights.layer;

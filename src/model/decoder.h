@@ -120,6 +120,7 @@ class DecoderModel {
   const std::string& first_nan() const { return first_nan_; }
 
  private:
+  const RopeTable* rope_of(const LayerPlan& plan) const;  // null: q and k are not rotated
   std::unique_ptr<Mixer> make(const AttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const LatentWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const GdnWeights& weights, const LayerPlan& plan);

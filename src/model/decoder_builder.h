@@ -103,6 +103,10 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
       break;
     }
     case MixerKind::gated_delta_net: {
+      if (config_.linear->channel_decay) {
+        WW_ASSIGN_OR_RETURN(out.mixer, build_kda(pack_, mixer));
+        break;
+      }
       mixer.prefix = prefix + "linear_attn.";
       WW_ASSIGN_OR_RETURN(out.mixer, build_gdn(pack_, mixer));
       break;

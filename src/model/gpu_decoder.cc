@@ -140,10 +140,12 @@ void GpuDecoder::make_layers() {
   }
 }
 
+const GpuRope* GpuDecoder::rope_of(const LayerPlan& plan) const {
+  return !weights_.ropes.empty() && plan.rope_index >= 0 ? &weights_.ropes[plan.rope_index] : nullptr;
+}
+
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuAttentionWeights& weights, const LayerPlan& plan) {
-  const bool rotated = !weights_.ropes.empty() && plan.rope_index >= 0;
-  const GpuRope* const rope = rotated ? &weights_.ropes[plan.rope_index] : nullptr;
-  return std::make_unique<GpuAttentionMixer>(weights, plan, rope, attention_workspace_);
+  return std::make_unique<GpuAttentionMixer>(weights, plan, rope_of(plan), attention_workspace_);
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuGdnWeights& weights, const LayerPlan&) {
   auto mixer = std::make_unique<GpuGdnMixer>(weights, static_cast<int>(recurrent_mixers_.size()), gdn_workspace_);
@@ -156,7 +158,7 @@ std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuShortConvWeights& weights, c
   return mixer;
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuLatentWeights& weights, const LayerPlan& plan) {
-  return std::make_unique<GpuLatentMixer>(weights, weights_.ropes[plan.rope_index], latent_workspace_);
+  return std::make_unique<GpuLatentMixer>(weights, rope_of(plan), latent_workspace_);
 }
 std::unique_ptr<GpuFeedForward> GpuDecoder::make(const GpuDenseWeights& weights) {
   return std::make_unique<GpuDenseFeedForward>(weights, spec_.activation, glu_workspace_);

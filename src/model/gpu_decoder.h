@@ -117,6 +117,7 @@ class GpuDecoder {
   Status reserve(const GpuDecoderLimits& limits);
   Status reserve_recurrent(const GpuDecoderLimits& limits);
   void make_layers();
+  const GpuRope* rope_of(const LayerPlan& plan) const;  // null: q and k are not rotated
   std::unique_ptr<GpuMixer> make(const GpuAttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuMixer> make(const GpuGdnWeights& weights, const LayerPlan& plan);
   std::unique_ptr<GpuMixer> make(const GpuShortConvWeights& weights, const LayerPlan& plan);

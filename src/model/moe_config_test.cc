@@ -211,7 +211,70 @@ TEST(HybridConfig, Lfm2sBrokenKeysAreNamed) {
   EXPECT_TRUE(names({{"layer_types", std::vector<std::string>(16, "conv")}}, "layer_types"));
   EXPECT_TRUE(names({{"layer_types", std::vector<std::string>(16, "mamba")}}, "layer_types"));
   EXPECT_TRUE(names({{"block_ffn_dim_multiplier", 1e-3}, {"block_ff_dim", 1}}, "block_ffn_dim_multiplier"));
-  EXPECT_TRUE(names({{"hidden_size", 2040}}, "hidden_size"));
+  EXPECT_TRUE(names({{"hidden_size", 2056}}, "hidden_size"));
+}
+
+json kimi_linear(const json& changes = json::object()) {
+  json out = {{"architectures", {"KimiLinearForCausalLM"}}, {"model_type", "kimi_linear"}, {"vocab_size", 100},
+              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 5}, {"num_attention_heads", 4},
+              {"model_max_length", 4096}, {"kv_lora_rank", 32}, {"q_lora_rank", nullptr}, {"qk_nope_head_dim", 16},
+              {"qk_rope_head_dim", 8}, {"v_head_dim", 16}, {"num_experts", 16}, {"num_experts_per_token", 4},
+              {"moe_intermediate_size", 32}, {"num_shared_experts", 2}, {"first_k_dense_replace", 1}, {"rope_theta", 10000.0},
+              {"linear_attn_config", {{"kda_layers", {1, 2, 3, 5}}, {"full_attn_layers", {4}}, {"head_dim", 32}, {"num_heads", 4}}}};
+  out.update(changes);
+  return out;
+}
+
+TEST(HybridConfig, KimiLinearIsReadAsPublishedAndAsSaved) {
+  const auto published = parse_config_json(kimi_linear().dump());
+  json section = kimi_linear();
+  section.erase("linear_attn_config");
+  section.erase("first_k_dense_replace");
+  section.update({{"layer_types", {"linear_attention", "linear_attention", "linear_attention", "full_attention", "linear_attention"}},
+                  {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse", "sparse"}}, {"linear_head_dim", 32},
+                  {"linear_num_heads", 4}});
+  const auto saved = parse_config_json(section.dump());
+  for (const auto* config : {&published, &saved}) {
+    ASSERT_TRUE(config->ok()) << config->status().message();
+    EXPECT_EQ((*config)->recurrent_layers, (std::vector<bool>{true, true, true, false, true}));
+    EXPECT_TRUE((*config)->linear->channel_decay);
+    EXPECT_EQ((*config)->linear->conv_width, 4);
+    EXPECT_EQ((*config)->max_position_embeddings, 4096);
+    EXPECT_EQ((*config)->rope.type, RopeConfig::Type::none);
+    EXPECT_EQ((*config)->experts_per_token, 4);
+    EXPECT_EQ((*config)->shared_expert_intermediate_size, 64);
+    EXPECT_TRUE((*config)->norm_topk_prob);
+    const auto traits = family_traits(**config);
+    ASSERT_TRUE(traits.ok()) << traits.status().message();
+    EXPECT_EQ(traits->layers[3].mixer, MixerKind::latent);
+    EXPECT_EQ(traits->layers[4].mixer, MixerKind::gated_delta_net);
+    EXPECT_EQ(traits->layers[0].feed_forward, FeedForwardKind::dense);
+    EXPECT_EQ(traits->layers[1].feed_forward, FeedForwardKind::experts);
+    EXPECT_EQ(traits->router.score, RouterScore::sigmoid);
+    EXPECT_TRUE(check_gpu_model(**config).ok());
+  }
+}
+
+TEST(HybridConfig, KimiLinearsBrokenKeysAreNamed) {
+  const auto names = [](const json& changes, const char* key) {
+    return error_of(kimi_linear(changes)).find(key) != std::string::npos;
+  };
+  const auto layers = [](const json& kda, const json& full, int head_dim = 32) {
+    return json{{"linear_attn_config", {{"kda_layers", kda}, {"full_attn_layers", full}, {"head_dim", head_dim}, {"num_heads", 4}}}};
+  };
+  EXPECT_TRUE(names(layers({1, 2, 3}, {4}), "linear_attn_config"));
+  EXPECT_TRUE(names(layers({1, 2, 3, 4}, {4, 5}), "linear_attn_config"));
+  EXPECT_TRUE(names(layers({0, 1, 2, 3, 5}, {4}), "linear_attn_config"));
+  EXPECT_TRUE(names(layers({1, 2, 3, 4, 5}, json::array()), "linear_attn_config"));
+  EXPECT_TRUE(names(layers("all", {4}), "kda_layers"));
+  EXPECT_TRUE(names(layers({1, 2, 3, 5}, {4}, 24), "head_dim"));
+  EXPECT_TRUE(names({{"linear_attn_config", 3}}, "linear_attn_config"));
+  EXPECT_TRUE(names({{"linear_attn_config", nullptr}, {"linear_num_heads", 4}, {"linear_head_dim", 32}}, "layer_types"));
+  EXPECT_TRUE(names({{"kv_lora_rank", nullptr}}, "kv_lora_rank"));
+  EXPECT_TRUE(names({{"mla_use_nope", false}}, "mla_use_nope"));
+  EXPECT_TRUE(names({{"moe_router_activation_func", "softmax"}}, "moe_router_activation_func"));
+  EXPECT_TRUE(names({{"num_experts_per_token", 17}}, "num_experts_per_token"));
+  EXPECT_TRUE(names({{"mlp_layer_types", {"dense"}}}, "mlp_layer_types"));
 }
 
 }  // namespace

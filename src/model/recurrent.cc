@@ -6,7 +6,7 @@ namespace warpweave {
 
 LinearAttnShape linear_attn_shape(const ModelConfig& config) {
   const LinearAttnConfig& linear = *config.linear;
-  return {.kind = LinearAttnKind::gdn, .k_heads = linear.k_heads, .v_heads = linear.v_heads, .k_dim = linear.k_dim,
+  return {.kind = linear.channel_decay ? LinearAttnKind::kda : LinearAttnKind::gdn, .k_heads = linear.k_heads, .v_heads = linear.v_heads, .k_dim = linear.k_dim,
           .v_dim = linear.v_dim};
 }
 

@@ -18,10 +18,14 @@ int64_t attention_elements(const ModelConfig& config) {
 // Three parts in, one out.
 int64_t short_conv_elements(const ModelConfig& config) { return int64_t{4} * config.hidden_size * config.hidden_size; }
 
-// q, k, v, z, the output, and the rows of two gates.
+// q, k, v, z, the output, and the rows of two gates; in KDA z and one of them come through low ranks.
 int64_t linear_elements(const ModelConfig& config) {
   const LinearAttnConfig& linear = *config.linear;
   const int64_t keys = int64_t{linear.k_heads} * linear.k_dim, values = int64_t{linear.v_heads} * linear.v_dim;
+  if (linear.channel_decay) {
+    const int64_t down = int64_t{2} * linear.k_dim * config.hidden_size, up = linear.k_dim * (keys + values);
+    return config.hidden_size * (2 * keys + 2 * values + linear.v_heads) + down + up;
+  }
   return config.hidden_size * (2 * keys + 3 * values + 2 * linear.v_heads);
 }
 

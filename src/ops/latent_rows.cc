@@ -11,11 +11,12 @@ namespace {
 constexpr int64_t kSerialElements = 16 * 1024;
 
 void one_row(const ElementwiseKernels& kernels, const LatentRowsCall& call, int64_t r) {
-  const RopeTable& rope = *call.rope;
-  const int half = rope.rotary_dim / 2;
-  const int64_t angles = int64_t{call.positions[r]} * half;
-  assert(call.positions[r] >= 0 && call.positions[r] < rope.positions);
   const auto rotate = [&](float* part) {
+    if (call.rope == nullptr) return;
+    const RopeTable& rope = *call.rope;
+    assert(call.positions[r] >= 0 && call.positions[r] < rope.positions);
+    const int half = rope.rotary_dim / 2;
+    const int64_t angles = int64_t{call.positions[r]} * half;
     kernels.rope(part, rope.cos.data() + angles, rope.sin.data() + angles, half, rope.interleaved);
   };
   float* const q = call.q_rope + r * call.q_stride;
@@ -32,18 +33,18 @@ void one_row(const ElementwiseKernels& kernels, const LatentRowsCall& call, int6
   rotate(token + call.kv_rank);
   if (call.out.data == nullptr || call.kv_slots[r] < 0) return;
   write_kv_head(kernels, call.out, 0, slot_index(call.out, call.kv_slots[r], call.page_size), token,
-                call.kv_rank + rope.rotary_dim);
+                call.kv_rank + call.rope_dim);
 }
 
 }  // namespace
 
 void norm_rope_write_latent(const LatentRowsCall& call, ThreadTeam& team) {
-  assert(call.rope != nullptr && call.positions != nullptr);
+  assert(call.rope == nullptr || (call.positions != nullptr && call.rope->rotary_dim == call.rope_dim));
   const ElementwiseKernels& kernels = elementwise_kernels_of(cpu_info().tier);
   const auto rows = [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) one_row(kernels, call, r);
   };
-  const int64_t row_elements = int64_t{call.num_heads + 1} * call.rope->rotary_dim + call.kv_rank;
+  const int64_t row_elements = int64_t{call.num_heads + 1} * call.rope_dim + call.kv_rank;
   if (call.rows * row_elements <= kSerialElements) {
     rows(0, call.rows);
   } else {

@@ -28,6 +28,60 @@ auto build_grouped_gdn_input(TensorPacker<Target>& pack, const BranchNames& name
   return in;
 }
 
+// Kimi Linear's: a product of q, k, v and b, and the gates' low ranks.
+template <typename Target, typename Layer>
+Status build_kda_input(TensorPacker<Target>& pack, const BranchNames& names, Layer& layer) {
+  const LinearAttnShape& shape = layer.shape;
+  const int64_t hidden = pack.config.hidden_size, rank = shape.k_dim, keys = int64_t{shape.k_heads} * shape.k_dim;
+  const auto part = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+  WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
+                                             part("b_proj", shape.v_heads)}, hidden));
+  WW_ASSIGN_OR_RETURN(layer.a_down, pack.linear({part("f_a_proj", rank)}, hidden));
+  WW_ASSIGN_OR_RETURN(layer.a_up, pack.linear({part("f_b_proj", layer.a_width())}, rank));
+  WW_ASSIGN_OR_RETURN(layer.z_down, pack.linear({part("g_a_proj", rank)}, hidden));
+  WW_ASSIGN_OR_RETURN(layer.z_up, pack.linear({part("g_b_proj", layer.v_width())}, rank));
+  return {};
+}
+
+// The taps of several convolutions, of channels one below the other.
+template <typename Target>
+auto build_conv(TensorPacker<Target>& pack, const std::vector<PartName>& names, int64_t width)
+    -> Result<typename Target::Device::Vector> {
+  std::vector<float> taps;
+  for (const PartName& name : names) {
+    const int64_t shape[] = {name.rows, 1, width};
+    WW_ASSIGN_OR_RETURN(const TensorView view, pack.source->find(name.weight, shape));
+    const std::vector<float> part = widened(view);
+    taps.insert(taps.end(), part.begin(), part.end());
+  }
+  return pack.target.vector({.data = taps.data(), .dtype = DType::f32, .rank = 1, .shape = {static_cast<int64_t>(taps.size())}});
+}
+
+template <typename Target>
+auto build_kda(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
+  const ModelConfig& config = pack.config;
+  GdnWeightsOf<typename Target::Device> out;
+  WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
+  auto& layer = out.layer;
+  layer.shape = linear_attn_shape(config);
+  layer.conv_width = config.linear->conv_width;
+  layer.norm_eps = static_cast<float>(config.norm_eps);
+  WW_RETURN_IF_ERROR(build_kda_input(pack, names, layer));
+  WW_ASSIGN_OR_RETURN(layer.out, pack.linear({{names.prefix + "o_proj.weight", config.hidden_size, ""}}, layer.v_width()));
+  const int64_t keys = int64_t{layer.shape.k_heads} * layer.shape.k_dim, heads = layer.shape.v_heads;
+  const auto conv = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+  WW_ASSIGN_OR_RETURN(layer.conv_weight, build_conv(pack, {conv("q_conv1d", keys), conv("k_conv1d", keys),
+                                                           conv("v_conv1d", layer.v_width())}, layer.conv_width));
+  const int64_t a_shape[] = {1, 1, heads, 1};
+  WW_ASSIGN_OR_RETURN(TensorView a_log, pack.source->find(names.prefix + "A_log", a_shape));
+  a_log.rank = 1;
+  a_log.shape = {heads};
+  WW_ASSIGN_OR_RETURN(layer.a_log, pack.target.vector(a_log));
+  WW_ASSIGN_OR_RETURN(layer.dt_bias, pack.vector(names.prefix + "dt_bias", layer.a_width()));
+  WW_ASSIGN_OR_RETURN(layer.norm_weight, pack.vector(names.prefix + "o_norm.weight", layer.shape.v_dim));
+  return out;
+}
+
 template <typename Target>
 auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
   const ModelConfig& config = pack.config;

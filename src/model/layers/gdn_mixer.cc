@@ -1,5 +1,7 @@
 #include "model/layers/gdn_mixer.h"
 
+#include <algorithm>
+
 #include "model/layers/residual.h"
 
 namespace warpweave {
@@ -17,6 +19,8 @@ std::byte* aligned(std::byte* data) {
 Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& layer, HostRecurrent& recurrent) {
   const auto values = static_cast<size_t>(batch.num_tokens * layer.v_width());
   if (heads_.size() < values) heads_.resize(values);
+  const int64_t rank = layer.is_kda() ? std::max(layer.a_down.out_features(), layer.z_down.out_features()) : 0;
+  low_.resize(std::max(low_.size(), static_cast<size_t>(batch.num_tokens * rank)));
   const size_t bytes = kWorkspaceAlignBytes + recurrent.kernels.workspace_bytes(
       layer.shape, {.max_requests = batch.num_reqs, .max_tokens = batch.num_tokens, .conv_width = layer.conv_width});
   if (memory_.size() < bytes) memory_ = AlignedBuffer::allocate(bytes);
@@ -38,6 +42,7 @@ GdnLayerCall GdnMixer::layer_call(HostRecurrent& recurrent) const {
   gdn.conv_slot_stride = conv.slot_stride;
   gdn.rows = w_.rows_.of_layer(state_layer_);
   gdn.heads = w_.heads_.data();
+  gdn.low = w_.low_.data();
   gdn.workspace = memory;
   gdn.workspace_bytes = w_.memory_.size() - (memory - w_.memory_.data());
   return gdn;

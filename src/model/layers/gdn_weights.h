@@ -14,6 +14,9 @@ struct GdnWeightsOf {
   template <typename Visit>
   void each_linear(Visit&& visit) const {
     visit(layer.in);
+    if (layer.is_kda()) {
+      for (const auto* linear : {&layer.a_down, &layer.a_up, &layer.z_down, &layer.z_up}) visit(*linear);
+    }
     visit(layer.out);
   }
 };

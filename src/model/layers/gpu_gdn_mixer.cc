@@ -1,5 +1,6 @@
 #include "model/layers/gpu_gdn_mixer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "linear/cuda/cuda_device.h"
@@ -12,6 +13,9 @@ Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuRecurrent
   WW_ASSIGN_OR_RETURN(kernels_, LinearAttnDispatcher::create(layer.shape.kind, limits.kernels, limits.state_dtype,
                                                              linear::cuda_linear_attn_backends()));
   const size_t element = dtype_info(limits.dtype).block_bytes;
+  if (layer.is_kda()) {
+    workspace.get(low_, limits.tokens * std::max(layer.a_down.out_features, layer.z_down.out_features), element);
+  }
   workspace.get(heads_[0], limits.tokens * layer.v_width(), element);
   workspace.get(heads_[1], limits.kept_rows * layer.v_width(), element);
   memory_bytes_ = kernels_.workspace_bytes(layer.shape, {.max_requests = limits.max_requests, .max_tokens = limits.tokens,
@@ -35,16 +39,17 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
   const LinearAttnShape& shape = layer.shape;
   const DType dtype = w_.rows_.dtype();
   const StateLayerView state = states.recurrent(state_layer_), window = states.conv(state_layer_);
-  const int64_t width = layer.row_width(), channels = shape.conv_channels(), v_width = layer.v_width();
+  const int64_t width = layer.row_width(), v_width = layer.v_width();
   const auto columns = [&](int64_t at, int64_t head_stride) {
     const auto* const rows = static_cast<const std::byte*>(w_.rows_.of_layer(state_layer_)) + at * static_cast<int64_t>(dtype_info(dtype).block_bytes);
     return LinearAttnRows{rows, dtype, width, head_stride};
   };
-  const LinearAttnConv conv{.x = columns(0, channels), .weight = layer.conv_weight.data, .width = layer.conv_width,
+  const LinearAttnConv conv{.x = columns(0, shape.conv_channels()), .weight = layer.conv_weight.data, .width = layer.conv_width,
                             .state = window.data, .state_dtype = window.dtype, .slot_stride = window.slot_stride};
-  const LinearAttnGates gates{.a = columns(channels + v_width + shape.v_heads, 1), .b = columns(channels + v_width, 1),
+  const LinearAttnGates gates{.a = columns(layer.a_column(), shape.decay_dim()), .b = columns(layer.b_column(), 1),
                               .a_log = layer.a_log.data, .dt_bias = layer.dt_bias.data};
-  const LinearAttnNorm norm{.z = columns(channels, shape.v_dim), .weight = layer.norm_weight.data, .eps = layer.norm_eps};
+  const LinearAttnNorm norm{.z = columns(layer.z_column(), shape.v_dim), .weight = layer.norm_weight.data, .eps = layer.norm_eps,
+                            .gate = layer.norm_gate()};
   LinearAttnCall attention;
   attention.shape = shape;
   attention.conv = &conv;
@@ -68,11 +73,32 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
   return {};
 }
 
+// The layer's rows of the normed ones.
+Status GpuGdnMixer::make_rows(const GpuLayerCall& call) {
+  const auto& layer = weights_.layer;
+  GpuResidual& x = call.x;
+  void* const rows = w_.rows_.of_layer(state_layer_);
+  const int64_t width = layer.row_width();
+  gpu::GemmCall in = {.linear = &layer.in, .rows = x.product_rows(), .y = rows, .y_dtype = x.dtype(), .y_stride = width};
+  if (!layer.is_kda()) return x.run_normed(weights_.norms.in, in);
+  x.normed(weights_.norms.in, x.ahead(layer.in));
+  in.x = x.h();
+  WW_RETURN_IF_ERROR(x.gemm().run(in, x.stream()));
+  const auto through_rank = [&](const gpu::GpuLinear& down, const gpu::GpuLinear& up, int64_t column) -> Status {
+    WW_RETURN_IF_ERROR(x.gemm().run({.linear = &down, .x = x.h(), .rows = x.product_rows(), .y = w_.low_, .y_dtype = x.dtype(),
+                                     .y_stride = down.out_features}, x.stream()));
+    auto* const to = static_cast<std::byte*>(rows) + column * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
+    return x.gemm().run({.linear = &up, .x = w_.low_, .rows = x.product_rows(), .y = to, .y_dtype = x.dtype(), .y_stride = width},
+                        x.stream());
+  };
+  WW_RETURN_IF_ERROR(through_rank(layer.a_down, layer.a_up, layer.a_column()));
+  return through_rank(layer.z_down, layer.z_up, layer.z_column());
+}
+
 Status GpuGdnMixer::forward(const GpuLayerCall& call) {
   const auto& layer = weights_.layer;
   GpuResidual& x = call.x;
-  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &layer.in, .rows = x.product_rows(), .y = w_.rows_.of_layer(state_layer_),
-                                                      .y_dtype = x.dtype(), .y_stride = layer.row_width()}));
+  WW_RETURN_IF_ERROR(make_rows(call));
   WW_RETURN_IF_ERROR(attend(*call.recurrent, x.stream()));
   if (call.last_mixer && call.batch.logits_rows.empty()) return {};
   const void* heads = w_.heads_[0];

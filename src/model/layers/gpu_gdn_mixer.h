@@ -1,4 +1,4 @@
-// GdnMixer (gdn_mixer.h) on a GPU: the input product, one LinearAttnCall with convolution, gates and norm, the output
+// GdnMixer (gdn_mixer.h) on a GPU: the input products, one LinearAttnCall with convolution, gates and norm, the output
 // product.
 #pragma once
 
@@ -21,6 +21,7 @@ class GpuGdnWorkspace {
 
   GpuRecurrentRows& rows_;        // [tokens, row_width]
   LinearAttnDispatcher kernels_;
+  void* low_ = nullptr;           // KDA: [tokens, the larger rank of its gates]
   void* heads_[2] = {};           // [tokens, v_width], and of those rows that are kept
   void* memory_ = nullptr;        // of the kernels
   size_t memory_bytes_ = 0;
@@ -36,6 +37,7 @@ class GpuGdnMixer final : public GpuRecurrentMixer {
   Status commit(const GpuStateCache& states, void* stream) override { return attend(states, stream); }
 
  private:
+  Status make_rows(const GpuLayerCall& call);
   Status attend(const GpuStateCache& states, void* stream);
 
   const GpuGdnWeights& weights_;

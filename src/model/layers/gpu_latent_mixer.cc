@@ -72,9 +72,11 @@ void GpuLatentMixer::write_token(const GpuLayerCall& call, const GpuLatentQuerie
   rows.token_stride = spec.in_dim();
   rows.latent_norm = weights_.latent_norm.data;
   rows.norm_eps = LatentSpec::kInnerNormEps;
-  rows.cos = rope_.cos;
-  rows.sin = rope_.sin;
-  rows.interleaved = rope_.interleaved;
+  if (rope_ != nullptr) {
+    rows.cos = rope_->cos;
+    rows.sin = rope_->sin;
+    rows.interleaved = rope_->interleaved;
+  }
   rows.positions = call.batch.device.positions;
   rows.kv_slots = call.batch.device.kv_slots;
   rows.page_size = call.batch.page_size;

@@ -29,7 +29,7 @@ struct GpuLatentWorkspace {
 class GpuLatentMixer final : public GpuMixer {
  public:
   // All outlive the mixer.
-  GpuLatentMixer(const GpuLatentWeights& weights, const GpuRope& rope, const GpuLatentWorkspace& workspace)
+  GpuLatentMixer(const GpuLatentWeights& weights, const GpuRope* rope, const GpuLatentWorkspace& workspace)
       : weights_(weights), rope_(rope), w_(workspace) {}
   std::string_view name() const override { return "latent attention"; }
   Status forward(const GpuLayerCall& call) override;
@@ -47,7 +47,7 @@ class GpuLatentMixer final : public GpuMixer {
   Status forward_expanded(const GpuLayerCall& call, const GpuLatentQueries& queries);
 
   const GpuLatentWeights& weights_;
-  const GpuRope& rope_;
+  const GpuRope* rope_;
   const GpuLatentWorkspace& w_;
 };
 

@@ -51,6 +51,7 @@ void LatentMixer::write_token(const LayerCall& call, float* queries) {
   rows.rows = call.x.rows();
   rows.num_heads = spec.num_heads;
   rows.kv_rank = spec.dims.kv_rank;
+  rows.rope_dim = spec.dims.rope_dim;
   rows.q_rope = queries + spec.dims.nope_dim;
   rows.q_stride = spec.dims.q_rank > 0 ? spec.q_dim() : spec.in_dim();
   rows.q_head_stride = spec.dims.qk_dim();
@@ -58,7 +59,7 @@ void LatentMixer::write_token(const LayerCall& call, float* queries) {
   rows.token_stride = spec.in_dim();
   rows.latent_norm = weights_.latent_norm.data();
   rows.norm_eps = LatentSpec::kInnerNormEps;
-  rows.rope = &rope_;
+  rows.rope = rope_;
   rows.positions = call.batch.positions.data();
   rows.kv_slots = call.batch.kv_slots.data();
   rows.page_size = call.batch.page_size;

@@ -34,7 +34,7 @@ class LatentWorkspace {
 class LatentMixer final : public Mixer {
  public:
   // All outlive the mixer.
-  LatentMixer(const LatentWeights& weights, const RopeTable& rope, LatentWorkspace& workspace)
+  LatentMixer(const LatentWeights& weights, const RopeTable* rope, LatentWorkspace& workspace)
       : weights_(weights), rope_(rope), w_(workspace) {}
   std::string_view name() const override { return "latent attention"; }
   Status forward(const LayerCall& call) override;
@@ -52,7 +52,7 @@ class LatentMixer final : public Mixer {
   void multiply_heads(std::span<const PackedLinear> heads, const HeadRows& in, const HeadRows& out, const LayerCall& call);
 
   const LatentWeights& weights_;
-  const RopeTable& rope_;
+  const RopeTable* rope_;
   LatentWorkspace& w_;
 };
 

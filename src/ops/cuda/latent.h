@@ -29,7 +29,7 @@ struct LatentRowsCall {
   int64_t token_stride = 0;
   const float* latent_norm = nullptr;     // [kv_rank]
   float norm_eps = 1e-6f;
-  const float* cos = nullptr;             // [positions, rope_dim / 2]
+  const float* cos = nullptr;             // [positions, rope_dim / 2]; null: nothing is rotated
   const float* sin = nullptr;
   bool interleaved = false;
   const int32_t* positions = nullptr;     // [rows]; both were written before the step's kernels (launch.cuh)

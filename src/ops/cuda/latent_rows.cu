@@ -19,6 +19,7 @@ __device__ Turn turn_of(const LatentRowsCall& call, int position, int pair) {
   const int half = call.rope_dim / 2;
   const int64_t at = int64_t{position} * half + pair;
   const int first = call.interleaved ? 2 * pair : pair;
+  if (call.cos == nullptr) return {1, 0, first, call.interleaved ? first + 1 : first + half};
   return {call.cos[at], call.sin[at], first, call.interleaved ? first + 1 : first + half};
 }
 
