@@ -6,6 +6,8 @@ very deep and very wide ones. The same bytes on every machine.
 """
 
 import ast
+import base64
+import copy
 import json
 import pathlib
 import random
@@ -96,6 +98,52 @@ def tokenizers():
     added = [{"id": i, "content": f"<{i}>", "special": True} for i in range(1000)]
     return [json.dumps({"model": model}), json.dumps({"model": model, "added_tokens": added}) + "\0<1><2>x" * 100,
             '{"normalizer":' + text + ',"model":{"type":"BPE","vocab":{},"merges":[]}}']
+
+
+UNIGRAM_TEXTS = ["\ufb01ne \uff21\uff22 \u2460\u00bd e\u0301 \u1100\u1161\u11a8", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0e33\u0e33",
+                 " \u3000\t a  b\n\u2581\u2581x", "e" + "\u0301" * 300, "\u0fac" * 200, "<s><mask> </s>", ""]
+
+
+def change_unigram(tokenizer, rng):
+    """One part of a tokenizer with a vocabulary of scores changed, inside of what a byte changed at random would only break."""
+    model, normalizers = tokenizer["model"], tokenizer["normalizer"]["normalizers"]
+    kind = rng.randrange(8)
+    if kind < 3:  # the map behind its Base64: the size, the trie, the results
+        data = bytearray(base64.b64decode(normalizers[0]["precompiled_charsmap"]))
+        trie_bytes = min(struct.unpack_from("<I", data)[0], len(data) - 8)
+        for _ in range(rng.choice([1, 4, 64])):
+            at = rng.randrange(*[(0, 4), (4, 4 + trie_bytes), (4 + trie_bytes, len(data))][kind])
+            data[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        normalizers[0]["precompiled_charsmap"] = base64.b64encode(data).decode()
+    elif kind == 3:
+        scores = [0, -0.0, 1e308, -1e308, 5e-324, 17, -1]
+        for entry in rng.sample(model["vocab"], 40):
+            entry[1] = rng.choice(scores)
+    elif kind == 4:
+        for entry in rng.sample(model["vocab"], 8):
+            entry[0] = rng.choice(["", "\u2581", "a" * 3000, "e\u0301", "\U0001f468\u200d", "<0x00>", model["vocab"][0][0]])
+    elif kind == 5:
+        model["unk_id"] = rng.choice([None, 0, len(model["vocab"]) - 1, len(model["vocab"]), -1, 1 << 40])
+    elif kind == 6:
+        model["byte_fallback"] = not model["byte_fallback"]
+        normalizers += rng.sample([{"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True},
+                                   {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}, copy.deepcopy(normalizers[0])], 2)
+    else:
+        where = tokenizer["pre_tokenizer"].get("pretokenizers", [tokenizer["pre_tokenizer"]])[-1]
+        where.update(replacement=rng.choice(["\u2581", "_", "\U0001f600", "ab", ""]), prepend_scheme=rng.choice(["always", "first", "never", "x"]))
+
+
+def unigrams():
+    rng = random.Random(11)
+    out = []
+    for data in files("tests/golden/tokenizer/xlm_roberta/tokenizer.json") + files("tests/golden/tokenizer/unigram_bytes/tokenizer.json"):
+        for i in range(120):
+            tokenizer = json.loads(data)
+            for _ in range(i % 4):
+                change_unigram(tokenizer, rng)
+            text = rng.choice(UNIGRAM_TEXTS).encode() + rng.choice([b"", b"\xe2\x96", b"\xff", b"\xf0\x9f"])
+            out.append(json.dumps(tokenizer, ensure_ascii=i % 2 == 0).encode() + b"\0" + text)
+    return out
 
 
 def files(pattern):
@@ -217,7 +265,7 @@ def seeds():
         "json_fuzz": (deep + wide, configs),
         "config_fuzz": (deep + wide, configs),
         "adapter_config_fuzz": (deep + wide, files("tests/golden/lora/*/adapter_config.json")),
-        "tokenizer_fuzz": (deep + wide + tokenizers(), files("tests/golden/tokenizer/*/tokenizer.json")),
+        "tokenizer_fuzz": (deep + wide + tokenizers() + unigrams(), files("tests/golden/tokenizer/*/tokenizer.json")),
         "chat_template_fuzz": (template_shapes + snippets, files("tests/golden/chat_template/*.jinja")),
         "safetensors_fuzz": (headers + deep + wide, index + files("tests/golden/families/*/model.safetensors")),
         "gguf_fuzz": (ggufs(), files("tests/golden/families/*/model.gguf")),

@@ -42,13 +42,18 @@ constexpr Endpoint kEndpoints[] = {
         {"type": "function_call", "call_id": "b", "name": "c", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "b", "output": "d"}], "instructions": "e", "max_output_tokens": 32,
         "tools": [{"type": "function", "name": "c", "description": "f", "parameters": {"type": "object"}}],
-        "tool_choice": "auto", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}})"},
+        "tool_choice": "auto", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"], "top_logprobs": 1})"},
     {"/v1/messages", R"({"max_tokens": 2, "system": "a", "messages": [{"role": "user", "content": [{"type": "text",
         "text": "b"}]}, {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "d",
         "input": {"e": 1}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
         "content": "f", "is_error": false}]}], "tools": [{"name": "d", "description": "g", "input_schema":
         {"type": "object"}}], "tool_choice": {"type": "auto"}, "stop_sequences": ["zz"], "thinking":
         {"type": "disabled"}})"},
+    {"/v1/messages", R"({"max_tokens": 2, "messages": [{"role": "user", "content": "b"}], "output_config": {"effort": "low",
+        "format": {"type": "json_schema", "schema": {"type": "object"}}}})"},
+    {"/v1/messages", R"({"max_tokens": 2, "messages": [{"role": "user", "content": "b"}], "output_format":
+        {"type": "json_schema", "schema": {"type": "object"}}})"},
     {"/v1/messages/count_tokens", R"({"messages": [{"role": "user", "content": "b"}], "system": "a"})"},
     {"/tokenize", R"({"prompt": ["a", "b"], "add_special_tokens": true})"},
     {"/tokenize", R"({"messages": [{"role": "user", "content": "b"}]})"},
@@ -77,7 +82,7 @@ constexpr Endpoint kEndpoints[] = {
 const std::set<std::string> kTakeEverything = {
     "/v1/chat/completions chat_template_kwargs.k", "/v1/messages messages[1].content[0].input.e",
     "/v1/messages tools[0].input_schema.type", "/v1/responses metadata", "/v1/responses stream_options",
-    "/v1/responses tools[0].parameters.type", "/v1/responses top_logprobs", "/v1/responses user"};
+    "/v1/responses tools[0].parameters.type", "/v1/responses user"};
 
 // A kind of value each, so that a field that takes them all stands out; then edges of numbers.
 constexpr const char* kKinds[] = {"true", "3", "\"odd\"", "[7]", "{\"odd\": 7}"};

@@ -150,6 +150,9 @@ Result<PreparedChat> prepare_messages(const Api& api, std::string_view body, boo
       {".function.parameters", ".input_schema"},
       {".function.", "."},
       {"max_tokens or max_completion_tokens", "max_tokens"},
+      {"response_format.json_schema", "output_config.format"},
+      {"response_format", "output_config.format"},
+      {"reasoning_effort", "output_config.effort"},
   };
   auto prepared = prepare_chat(api, chat.value, chat.value.dump(), "msg_");
   if (!prepared.ok()) return in_own_names(prepared.status(), kOtherNames);

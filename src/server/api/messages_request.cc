@@ -186,6 +186,38 @@ Status read_thinking(const FieldReader& reader, Json* chat) {
   return {};
 }
 
+Status set_format(const Json& format, const std::string& field, Json* chat) {
+  WW_RETURN_IF_ERROR(require_object(format, field));
+  FieldReader fields(format, field + ".");
+  std::string type;
+  fields.get("type", TextLimit{kMaxRidBytes}, &type);
+  const Json* schema = fields.find("schema");
+  fields.refuse_unknown();
+  WW_RETURN_IF_ERROR(fields.status());
+  if (type != "json_schema" || schema == nullptr) {
+    return Status::invalid_argument(fmt::format(R"({} must be {{"type": "json_schema", "schema": {{...}}}}.)", field), field);
+  }
+  (*chat)["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+  return {};
+}
+
+// output_config.format, or output_format as it was called before; output_config.effort.
+Status read_output_config(const FieldReader& reader, Json* chat) {
+  const Json* format = reader.find("output_format");
+  if (format) WW_RETURN_IF_ERROR(set_format(*format, "output_format", chat));
+  const Json* config = reader.find("output_config");
+  if (!config) return {};
+  WW_RETURN_IF_ERROR(require_object(*config, "output_config"));
+  FieldReader fields(*config, "output_config.");
+  if (const Json* effort = fields.find("effort")) (*chat)["reasoning_effort"] = *effort;
+  if (const Json* newer = fields.find("format")) {
+    if (format) return Status::invalid_argument("output_format and output_config.format ask for the same; send one of them.", "output_format");
+    WW_RETURN_IF_ERROR(set_format(*newer, "output_config.format", chat));
+  }
+  fields.refuse_unknown();
+  return fields.status();
+}
+
 }  // namespace
 
 Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_length) {
@@ -204,6 +236,7 @@ Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_
   WW_RETURN_IF_ERROR(read_tools(reader, &chat.value));
   WW_RETURN_IF_ERROR(read_tool_choice(reader, &chat.value));
   WW_RETURN_IF_ERROR(read_thinking(reader, &chat.value));
+  WW_RETURN_IF_ERROR(read_output_config(reader, &chat.value));
   constexpr std::string_view kWithoutEffect[] = {"metadata", "service_tier", "inference_geo", "cache_control"};
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());

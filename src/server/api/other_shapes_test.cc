@@ -97,6 +97,26 @@ TEST(Messages, ToolResultsAndCountedTokens) {
   EXPECT_EQ(count["input_tokens"], api.engine().submitted().back().input_ids.size());
 }
 
+// output_format is what output_config.format was called before.
+TEST(Messages, SchemasHoldTheAnswer) {
+  TestApi api;
+  const std::string rest = R"("max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]})";
+  const std::string format = R"({"type": "json_schema", "schema": {"type": "object"}})";
+  for (const std::string& member : {R"("output_config": {"effort": "low", "format": )" + format + "}", R"("output_format": )" + format}) {
+    EXPECT_EQ(api.post("/v1/messages", "{" + member + ", " + rest).status, 200) << member;
+    EXPECT_NE(api.engine().submitted().back().sampling.grammar, nullptr) << member;
+  }
+  for (const auto& [member, said] : std::vector<std::pair<std::string, std::string>>{
+           {R"("output_config": {"format": {"type": "json_schema", "schema": {"type": 5}}})", "output_config.format.schema: "},
+           {R"("output_config": {"format": {"type": "text"}})", "output_config.format must be"},
+           {R"("output_config": {"effort": 5})", "output_config.effort is 5"}, {R"("output_config": {"formats": 5})", "output_config.formats"},
+           {R"("output_format": 5)", "output_format"}, {R"("output_format": )" + format + R"(, "output_config": {"format": )" + format + "}", "send one"}}) {
+    const Reply reply = api.post("/v1/messages", "{" + member + ", " + rest);
+    EXPECT_EQ(reply.status, 400) << member;
+    EXPECT_NE(reply.json()["error"]["message"].get<std::string>().find(said), std::string::npos) << reply.body;
+  }
+}
+
 TEST(Messages, RefusalsHaveAnthropicsShape) {
   TestApi api;
   for (const char* body : {R"({"messages": [{"role": "user", "content": "Hi"}]})", R"({"max_tokens": 5})",
@@ -183,6 +203,7 @@ TEST(Responses, Stream) {
     EXPECT_EQ(event["sequence_number"], number++);
     if (event["type"] == "response.output_text.delta") text += event["delta"].get<std::string>();
     if (event["type"] == "response.function_call_arguments.delta") arguments += event["delta"].get<std::string>();
+    if (event["type"] == "response.function_call_arguments.done") EXPECT_EQ(event["name"], "weather");
   }
   EXPECT_EQ(text, "I look.");
   EXPECT_EQ(arguments, "{\"city\": \"Rome\"}");
@@ -192,6 +213,30 @@ TEST(Responses, Stream) {
   EXPECT_EQ(events.back()["response"]["output"].size(), 3u);
 }
 
+// In the message, and in a stream with the text they belong to.
+TEST(Responses, LogprobsAreIncludedWhereAsked) {
+  TestApi api(scripted({"I ", "look."}));
+  const std::string asked = R"("input": "Hi", "top_logprobs": 2, "include": ["message.output_text.logprobs", "reasoning.encrypted_content"]})";
+  const Json whole = api.post("/v1/responses", "{" + asked).json();
+  ASSERT_TRUE(whole.contains("output")) << whole.dump();
+  const Json logprobs = whole["output"][0]["content"][0]["logprobs"];
+  ASSERT_EQ(logprobs.size(), 2u) << whole.dump();
+  EXPECT_TRUE(logprobs[0]["logprob"].is_number());
+  EXPECT_EQ(logprobs[0]["top_logprobs"].size(), 2u);
+  EXPECT_EQ(api.engine().submitted().back().top_logprobs_num, 2);
+  Json streamed = Json::array(), done;
+  for (const Json& event : typed_events(api.post("/v1/responses", R"({"stream": true, )" + asked))) {
+    if (event["type"] == "response.output_text.done") done = event["logprobs"];
+    if (event["type"] != "response.output_text.delta") continue;
+    for (const Json& position : event["logprobs"]) streamed.push_back(position);
+  }
+  EXPECT_EQ(streamed, logprobs);
+  EXPECT_EQ(done, logprobs);
+  const Json plain = api.post("/v1/responses", R"({"input": "Hi", "include": []})").json();
+  EXPECT_EQ(plain["output"][0]["content"][0]["logprobs"], Json::array());
+  EXPECT_FALSE(api.engine().submitted().back().return_logprob);
+}
+
 TEST(Responses, FormsAndRefusals) {
   TestApi api;
   EXPECT_EQ(api.post("/v1/responses", R"({"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}})").status, 200);
@@ -199,6 +244,8 @@ TEST(Responses, FormsAndRefusals) {
   for (const auto& [body, param] : std::vector<std::pair<std::string, std::string>>{
            {R"({})", "input"}, {R"({"input": 3})", "input"}, {R"({"input": "a", "background": true})", "background"},
            {R"({"input": "a", "truncation": "auto"})", "truncation"}, {R"({"input": "a", "tools": [{"type": "web_search"}]})", "tools[0].type"},
+           {R"({"input": "a", "include": ["file_search_call.results"]})", "include"}, {R"({"input": "a", "include": "x"})", "include"},
+           {R"({"input": "a", "top_logprobs": 2})", "top_logprobs"},
            {R"({"input": [{"type": "item_reference"}]})", "input[0].type"}, {R"({"input": "a", "inputs": "b"})", "inputs"},
            {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content[0].type"}}) {
     const Reply reply = api.post("/v1/responses", body);

@@ -6,6 +6,7 @@
 #include "server/api/body_rewriter.h"
 #include "server/api/chat_answer.h"
 #include "server/api/chat_request.h"
+#include "server/api/openai_logprobs.h"
 #include "server/api/requests.h"
 #include "server/api/responses_request.h"
 
@@ -34,7 +35,8 @@ std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 class ResponsesBuilder final : public ResponseBuilder {
  public:
   ResponsesBuilder(Api& api, const PreparedChat& chat, ResponseRequest request, std::string owner)
-      : store_(api.responses()), owner_(std::move(owner)), id_(chat.options.rid), request_(std::move(request)), reader_(chat.plan) {
+      : store_(api.responses()), owner_(std::move(owner)), id_(chat.options.rid), request_(std::move(request)), reader_(chat.plan),
+        tokenizer_(*api.context().tokenizer), with_logprobs_(chat.options.logprobs) {
     frame_.value = {{"id", id_}, {"object", "response"}, {"created_at", std::time(nullptr)}, {"model", chat.options.model_name(api)}};
     frame_.value.update(request_.echoed.value);
     frame_.value["store"] = request_.store;
@@ -52,6 +54,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     completion_tokens_ = delta.completion_tokens;
     if (delta.finish) finish_ = delta.finish;
     const std::vector<AnswerEvent> parts = reader_.read(delta);
+    if (with_logprobs_) unsaid_.add(delta.output_logprobs, tokenizer_);
     if (events && !begun_) begin(events);
     for (const AnswerEvent& part : parts) take(part, events);
     if (!finish_) return;
@@ -98,7 +101,7 @@ class ResponsesBuilder final : public ResponseBuilder {
   }
   Json part_of(std::string_view type) const {
     Json part{{"type", type}, {"text", text_}};
-    if (type == "output_text") part.update({{"annotations", Json::array()}, {"logprobs", Json::array()}});
+    if (type == "output_text") part.update({{"annotations", Json::array()}, {"logprobs", logprobs_}});
     return part;
   }
   Json place(bool in_part) const {
@@ -118,6 +121,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     open_ = true;
     kind_ = part.kind;
     text_.clear();
+    logprobs_ = Json::array();
     item_id_ = random_id(kind_ == Kind::reasoning ? "rs_" : kind_ == Kind::content ? "msg_" : "fc_");
     call_id_ = part.id;
     name_ = part.text;
@@ -139,10 +143,23 @@ class ResponsesBuilder final : public ResponseBuilder {
     const bool goes_on = open_ && (part.kind == kind_ || part.kind == Kind::arguments);
     if (!goes_on) begin_item(part, events);
     text_ += part.text;
+    const Json logprobs = kind_ == Kind::content ? take_logprobs() : Json();
     if (!events) return;
     Json delta = place(has_parts());
     delta["delta"] = part.text;
+    if (kind_ == Kind::content) delta["logprobs"] = logprobs;
     append_event(event_name() + ".delta", std::move(delta), events);
+  }
+
+  // Of the tokens since the last text, those of marks and reasoning among them; they stay with the item, too.
+  Json take_logprobs() {
+    if (!with_logprobs_) return Json::array();
+    std::string text;
+    unsaid_.append_json(&text);
+    unsaid_.clear();
+    Json taken = Json::parse(text)["content"];
+    for (const Json& position : taken) logprobs_.push_back(position);
+    return taken;
   }
 
   void end_item(std::string* events) {
@@ -151,6 +168,8 @@ class ResponsesBuilder final : public ResponseBuilder {
     if (events) {
       Json last = place(has_parts());
       last[has_parts() ? "text" : "arguments"] = text_;
+      if (kind_ == Kind::content) last["logprobs"] = logprobs_;
+      if (!has_parts()) last["name"] = name_;
       append_event(event_name() + ".done", std::move(last), events);
       if (kind_ == Kind::content) {
         Json part = place(true);
@@ -198,6 +217,9 @@ class ResponsesBuilder final : public ResponseBuilder {
   ResponseRequest request_;
   OwnedJson frame_;
   ChoiceReader reader_;
+  const Tokenizer& tokenizer_;
+  const bool with_logprobs_;
+  ChatLogprobs unsaid_;  // of tokens whose text has not come
   std::optional<FinishReason> finish_;
   int prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
   bool begun_ = false;
@@ -206,6 +228,7 @@ class ResponsesBuilder final : public ResponseBuilder {
   bool open_ = false;  // the item being written
   Kind kind_ = Kind::content;
   std::string item_id_, call_id_, name_, text_;
+  Json logprobs_ = Json::array();  // of a message
   Json output_ = Json::array();
   std::string said_;
   Json calls_ = Json::array();

@@ -180,10 +180,31 @@ Status refuse_what_is_not_here(FieldReader* reader) {
   for (const char* name : {"conversation", "prompt", "max_tool_calls", "context_management"}) {
     if (reader->find(name)) reader->fail(Status::unsupported(fmt::format("{} is not supported; use previous_response_id, and leave it out.", name), name));
   }
-  if (const Json* include = reader->find("include"); include && !include->empty()) {
-    reader->fail(Status::unsupported("include is not supported: answers hold all there is; leave it out.", "include"));
-  }
   return reader->status();
+}
+
+// Log-probabilities of the answer's text where include asks for them. Reasoning is in the answer as it is, so that
+// reasoning.encrypted_content, which is to bring it back with the next request, adds nothing.
+Status read_include(FieldReader* reader, Json* chat) {
+  constexpr std::string_view kLogprobs = "message.output_text.logprobs";
+  std::vector<std::string> include;
+  reader->get("include", TextLimit{kMaxRidBytes, 16}, &include);
+  int top = 0;
+  reader->get("top_logprobs", IntRange{0, kMaxChatTopLogprobs}, &top);
+  WW_RETURN_IF_ERROR(reader->status());
+  for (const std::string& what : include) {
+    if (what == kLogprobs) {
+      (*chat)["logprobs"] = true;
+      (*chat)["top_logprobs"] = top;
+    } else if (what != "reasoning.encrypted_content") {
+      return Status::unsupported(fmt::format("include holds \"{}\", but {} and reasoning.encrypted_content are all that is there; leave it out.",
+                                             what.substr(0, 60), kLogprobs), "include");
+    }
+  }
+  if (top > 0 && !chat->contains("logprobs")) {
+    return Status::invalid_argument(fmt::format("top_logprobs needs include to hold \"{}\".", kLogprobs), "top_logprobs");
+  }
+  return {};
 }
 
 void echo_fields(const FieldReader& reader, Json* echoed) {
@@ -236,10 +257,11 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   WW_RETURN_IF_ERROR(read_tools(reader, &chat));
   WW_RETURN_IF_ERROR(read_forms(reader, &chat));
   WW_RETURN_IF_ERROR(refuse_what_is_not_here(&reader));
+  WW_RETURN_IF_ERROR(read_include(&reader, &chat));
   reader.get("store", &out.store);
   echo_fields(reader, &out.echoed.value);
   constexpr std::string_view kWithoutEffect[] = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-                                                 "service_tier", "stream_options", "top_logprobs", "user"};
+                                                 "service_tier", "stream_options", "user"};
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   return out;
