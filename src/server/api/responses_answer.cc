@@ -1,4 +1,5 @@
 // /v1/responses: answers and streams, kept for previous_response_id where asked.
+#include <cmath>
 #include <ctime>
 #include <optional>
 #include <utility>
@@ -6,7 +7,6 @@
 #include "server/api/body_rewriter.h"
 #include "server/api/chat_answer.h"
 #include "server/api/chat_request.h"
-#include "server/api/openai_logprobs.h"
 #include "server/api/requests.h"
 #include "server/api/responses_request.h"
 
@@ -32,6 +32,21 @@ constexpr OtherName kOtherNames[] = {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
+  const std::string_view bytes = tokenizer.token_bytes(token.token_id);
+  Json numbers = Json::array();
+  for (const char byte : bytes) numbers.push_back(static_cast<unsigned char>(byte));
+  // What cannot be sampled has no finite one; -9999 stands for it in all of OpenAI's shapes.
+  return {{"token", bytes}, {"logprob", std::isfinite(token.logprob) ? token.logprob : -9999.0f}, {"bytes", std::move(numbers)}};
+}
+
+Json position_json(const PositionLogprobs& position, const Tokenizer& tokenizer) {
+  Json out = token_json(position.chosen, tokenizer);
+  out["top_logprobs"] = Json::array();
+  for (const TokenLogprob& token : position.top) out["top_logprobs"].push_back(token_json(token, tokenizer));
+  return out;
+}
+
 class ResponsesBuilder final : public ResponseBuilder {
  public:
   ResponsesBuilder(Api& api, const PreparedChat& chat, ResponseRequest request, std::string owner)
@@ -54,7 +69,9 @@ class ResponsesBuilder final : public ResponseBuilder {
     completion_tokens_ = delta.completion_tokens;
     if (delta.finish) finish_ = delta.finish;
     const std::vector<AnswerEvent> parts = reader_.read(delta);
-    if (with_logprobs_) unsaid_.add(delta.output_logprobs, tokenizer_);
+    if (with_logprobs_) {
+      for (const PositionLogprobs& position : delta.output_logprobs) unsaid_.push_back(position_json(position, tokenizer_));
+    }
     if (events && !begun_) begin(events);
     for (const AnswerEvent& part : parts) take(part, events);
     if (!finish_) return;
@@ -153,13 +170,8 @@ class ResponsesBuilder final : public ResponseBuilder {
 
   // Of the tokens since the last text, those of marks and reasoning among them; they stay with the item, too.
   Json take_logprobs() {
-    if (!with_logprobs_) return Json::array();
-    std::string text;
-    unsaid_.append_json(&text);
-    unsaid_.clear();
-    Json taken = Json::parse(text)["content"];
-    for (const Json& position : taken) logprobs_.push_back(position);
-    return taken;
+    for (const Json& position : unsaid_) logprobs_.push_back(position);
+    return std::exchange(unsaid_, Json::array());
   }
 
   void end_item(std::string* events) {
@@ -219,7 +231,7 @@ class ResponsesBuilder final : public ResponseBuilder {
   ChoiceReader reader_;
   const Tokenizer& tokenizer_;
   const bool with_logprobs_;
-  ChatLogprobs unsaid_;  // of tokens whose text has not come
+  Json unsaid_ = Json::array();    // log-probabilities of tokens whose text has not come
   std::optional<FinishReason> finish_;
   int prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
   bool begun_ = false;
