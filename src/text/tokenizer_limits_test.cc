@@ -30,6 +30,22 @@ std::string words(size_t bytes) {
   return text;
 }
 
+// A token of thousands of bytes that the text nearly holds everywhere: steps as many as bytes compared, not as bytes hashed
+// of every length.
+TEST(TokenizerLimits, LongTokensOfScoredVocabulariesCostTheirLength) {
+  const std::string run(1500, 'a');
+  const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-2],["aa",-3],["aaaa",-3.5],[")" +
+                                               run + R"(b",-1],["b",-9]]}})", "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += run;
+  const auto ids = (*tokenizer)->encode(text + "b", false);
+  ASSERT_TRUE(ids.ok());
+  ASSERT_EQ(ids->size(), (text.size() - run.size()) / 4 + 1);
+  EXPECT_EQ((*ids)[0], 3);
+  EXPECT_EQ(ids->back(), 4);
+}
+
 TEST(TokenizerLimits, TextsThatFitAreEncodedWhole) {
   for (const char* name : {"gpt2", "llama2", "qwen2"}) {
     const auto tokenizer = load(name);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "text/tokenizer_unicode.h"
 
@@ -10,6 +11,8 @@ namespace warpweave {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // below the lowest score of the vocabulary
+
+size_t byte_at(std::string_view text, size_t at) { return static_cast<unsigned char>(text[at]); }
 
 }  // namespace
 
@@ -21,12 +24,13 @@ Result<Unigram> Unigram::build(const BpeSpec& spec, const StringTable& vocab) {
     return Status::data_loss("unk_id must be the place of a token of the vocabulary", "unk_id");
   }
   out.unk_score_ = *std::min_element(out.scores_.begin(), out.scores_.end()) - kUnknownPenalty;
-  out.longest_beginning_.assign(256, 0);
-  for (const BpeSpec::Entry& entry : spec.vocab) {
-    if (entry.token.empty()) continue;
-    uint32_t& longest = out.longest_beginning_[static_cast<unsigned char>(entry.token[0])];
-    longest = std::max(longest, static_cast<uint32_t>(entry.token.size()));
+  for (int32_t id = 0; id < static_cast<int32_t>(spec.vocab.size()); ++id) {
+    if (!vocab.text(id).empty()) out.sorted_.push_back(id);
   }
+  std::ranges::sort(out.sorted_, {}, [&](int32_t id) { return vocab.text(id); });
+  out.first_.assign(257, 0);
+  for (const int32_t id : out.sorted_) ++out.first_[byte_at(vocab.text(id), 0) + 1];
+  std::partial_sum(out.first_.begin(), out.first_.end(), out.first_.begin());
   if (!spec.byte_fallback) return out;
   for (int byte = 0; byte < 256; ++byte) {
     const int32_t id = vocab.find(fmt::format("<0x{:02X}>", byte));
@@ -36,27 +40,36 @@ Result<Unigram> Unigram::build(const BpeSpec& spec, const StringTable& vocab) {
   return out;
 }
 
+// Calls take(id, bytes) for each token that `text` begins with, the shortest first.
+template <typename Take>
+void Unigram::each_beginning(const StringTable& vocab, std::string_view text, const Take& take) const {
+  auto low = sorted_.begin() + first_[byte_at(text, 0)], high = sorted_.begin() + first_[byte_at(text, 0) + 1];
+  for (size_t depth = 1; low != high; ++depth) {  // from low to high the tokens begin with the text's first `depth` bytes
+    if (vocab.text(*low).size() == depth) take(*low++, depth);
+    if (low == high || depth == text.size()) return;
+    const size_t next = byte_at(text, depth);
+    const auto byte_of = [&](int32_t id) { return byte_at(vocab.text(id), depth); };
+    // Many tokens share their beginnings: then there is nothing to search.
+    if (byte_of(*low) != next) low = std::ranges::lower_bound(low, high, next, {}, byte_of);
+    if (low != high && byte_of(*(high - 1)) != next) high = std::ranges::upper_bound(low, high, next, {}, byte_of);
+  }
+}
+
 void Unigram::find_best(const StringTable& vocab, std::string_view word, UnigramScratch* scratch) const {
   std::vector<UnigramScratch::Node>& best = scratch->best_;
   best.assign(word.size() + 1, {});
   for (size_t begin = 0, character = 0; begin < word.size(); begin += character) {
-    const auto first = static_cast<unsigned char>(word[begin]);
-    character = utf8_length(first);
+    character = utf8_length(static_cast<unsigned char>(word[begin]));
     const double here = best[begin].score;
     const auto offer = [&](size_t end, double score, int32_t id) {
       if (best[end].begin >= 0 && score <= best[end].score) return;
       best[end] = {score, static_cast<int64_t>(begin), id};
     };
     bool known = false;
-    const size_t last = std::min(word.size(), begin + longest_beginning_[first]);
-    for (size_t end = begin + character; end <= last; end += utf8_length(static_cast<unsigned char>(word[end]))) {
-      const int32_t id = vocab.find(word.substr(begin, end - begin));
-      if (id >= 0) {
-        offer(end, here + scores_[id], id);
-        known |= end == begin + character;
-      }
-      if (end == word.size()) break;
-    }
+    each_beginning(vocab, word.substr(begin), [&](int32_t id, size_t bytes) {
+      offer(begin + bytes, here + scores_[id], id);
+      known |= bytes == character;
+    });
     if (!known) offer(begin + character, here + unk_score_, -1);
   }
 }

@@ -1,7 +1,8 @@
 // The Unigram model: of all ways to cut a word into tokens of the vocabulary the one whose scores (logarithms of
 // probabilities) have the largest sum; characters that begin no token are unknown.
 //
-// Viterbi's algorithm over the word's bytes: (bytes * longest token) look-ups. Immutable after build() and thread-safe.
+// Viterbi's algorithm over the word's bytes. From each character on the tokens that the text goes on with are found in the
+// sorted vocabulary, byte for byte, until none is left: (bytes * longest match) steps. Immutable after build() and thread-safe.
 // Kudo 2018, arXiv:1804.10959; the order of ties and the unknown token's score are those of the `tokenizers` library.
 #pragma once
 
@@ -37,12 +38,15 @@ class Unigram {
                    std::vector<int32_t>* ids) const;
 
  private:
+  template <typename Take>
+  void each_beginning(const StringTable& vocab, std::string_view text, const Take& take) const;
   void find_best(const StringTable& vocab, std::string_view word, UnigramScratch* scratch) const;
   void append_unknown(std::string_view text, std::vector<int32_t>* ids) const;
 
   std::vector<double> scores_;              // by id
   std::vector<int32_t> bytes_;              // the ids of <0x00>..<0xFF>; empty without byte fallback
-  std::vector<uint32_t> longest_beginning_;  // bytes of the longest token with this first byte
+  std::vector<int32_t> sorted_;             // ids, by the bytes of their tokens
+  std::vector<uint32_t> first_;             // of sorted_: where those with this first byte begin; 257 places
   double unk_score_ = 0;
   int32_t unk_id_ = -1;                     // -1: there is none
 };
