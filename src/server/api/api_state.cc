@@ -1,5 +1,7 @@
 #include "server/api/api_state.h"
 
+#include <sys/random.h>
+
 #include <random>
 #include <utility>
 
@@ -66,14 +68,14 @@ void Api::abort(const std::string& rid) {
   for (const std::string& one : rids) engine().abort(one);
 }
 
+// From the system: an id opens a stored answer, and who has seen many of a generator's numbers can compute the next.
 std::string random_id(std::string_view prefix) {
-  thread_local std::mt19937_64 generator = [] {
+  uint64_t words[2];
+  if (getrandom(words, sizeof words, 0) != static_cast<ssize_t>(sizeof words)) {
     std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  const uint64_t high = generator();
-  return fmt::format("{}{:016x}{:016x}", prefix, high, generator());
+    for (uint64_t& word : words) word = uint64_t{device()} << 32 | device();
+  }
+  return fmt::format("{}{:016x}{:016x}", prefix, words[0], words[1]);
 }
 
 }  // namespace warpweave::server

@@ -1,6 +1,10 @@
 // /v1/messages and /v1/responses: what the engine is asked, answers, streams, what is kept, and what is refused.
 #include <gtest/gtest.h>
 
+#include <random>
+#include <sstream>
+
+#include "server/api/api_state.h"
 #include "server/api/response_store.h"
 #include "server/api/testing.h"
 
@@ -252,6 +256,56 @@ TEST(Responses, FormsAndRefusals) {
     EXPECT_EQ(reply.status, 400) << body;
     EXPECT_EQ(reply.json()["error"]["param"], param) << body << reply.body;
   }
+}
+
+// Calls that follow one another are one message of the chat, so its indices are not the body's.
+TEST(Responses, ArgumentsTooLargeAreNamedByTheirItem) {
+  TestApi api(scripted({"ok"}));
+  Json members = Json::object();
+  for (int i = 0; i < 20'000; ++i) members[std::to_string(i)] = 1;
+  const auto call = [](const std::string& arguments) {
+    return Json{{"type", "function_call"}, {"call_id", "a"}, {"name", "f"}, {"arguments", arguments}};
+  };
+  const Json items = Json::array({Json{{"role", "user"}, {"content", "Hi"}}, call("{}"), call(members.dump())});
+  const Reply reply = api.post("/v1/responses", Json{{"instructions", "Be brief."}, {"input", items}}.dump());
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.json()["error"]["param"], "input[2].arguments") << reply.body;
+  EXPECT_EQ(reply.body.find("tool_calls"), std::string::npos) << reply.body;
+}
+
+uint64_t undo_shift_right(uint64_t x, int shift, uint64_t mask) {
+  uint64_t out = x;
+  for (int i = 0; i < 64 / shift; ++i) out = x ^ ((out >> shift) & mask);
+  return out;
+}
+
+uint64_t undo_shift_left(uint64_t x, int shift, uint64_t mask) {
+  uint64_t out = x;
+  for (int i = 0; i < 64 / shift; ++i) out = x ^ ((out << shift) & mask);
+  return out;
+}
+
+// Who has an id may read and delete the answer, so a client must not find others' ids from its own: 312 words are all that a
+// Mersenne twister is made of.
+TEST(Responses, IdsDoNotTellTheNext) {
+  std::vector<uint64_t> words;
+  while (words.size() < 314) {
+    const std::string id = random_id("");
+    for (const size_t begin : {0, 16}) words.push_back(std::stoull(id.substr(begin, 16), nullptr, 16));
+  }
+  std::stringstream state;
+  for (size_t i = 0; i < 312; ++i) {
+    uint64_t word = undo_shift_right(words[i], 43, ~uint64_t{0});
+    word = undo_shift_left(word, 37, 0xFFF7EEE000000000);
+    word = undo_shift_left(word, 17, 0x71D67FFFEDA60000);
+    state << undo_shift_right(word, 29, 0x5555555555555555) << ' ';
+  }
+  state << 312;
+  std::mt19937_64 guess;
+  state >> guess;
+  ASSERT_TRUE(state);
+  EXPECT_NE(guess(), words[312]);
+  EXPECT_NE(guess(), words[313]);
 }
 
 // What the chat request made of a body finds wrong is said in the body's own names.

@@ -33,6 +33,7 @@ class Items {
       reader.get("call_id", TextLimit{kMaxRidBytes}, &id);
       reader.get("name", TextLimit{kMaxRidBytes}, &name);
       reader.get("arguments", TextLimit{kMaxTextBytes}, &arguments);
+      WW_RETURN_IF_ERROR(check_size(arguments, field + ".arguments"));
       assistant()["tool_calls"].push_back(chat_tool_call(id, name, arguments));
       return end(&reader);
     }
@@ -55,6 +56,15 @@ class Items {
   }
 
  private:
+  // Held to what the chat may read of all its calls, for an error that names the item: the chat's messages are others.
+  Status check_size(const std::string& arguments, const std::string& field) {
+    size_t used_values = 0;
+    const Result<Json> parsed = parse_json(arguments, argument_limits_, &used_values);
+    argument_limits_.max_values -= std::min(argument_limits_.max_values, used_values);
+    if (parsed.ok() || parsed.status().code() != StatusCode::resource_exhausted) return {};
+    return Status::invalid_argument(fmt::format("{} cannot be read: {}; send smaller arguments.", field, parsed.status().message()), field);
+  }
+
   // The message that a call belongs to: the assistant's last one, or a new one.
   Json& assistant() {
     if (messages_.empty() || !is_text(messages_.back()["role"], "assistant")) {
@@ -92,6 +102,7 @@ class Items {
   }
 
   Json& messages_;
+  JsonLimits argument_limits_;
 };
 
 Status read_input(const FieldReader& reader, Json* messages) {
