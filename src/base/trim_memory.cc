@@ -4,6 +4,21 @@
 
 namespace warpweave {
 
+namespace {
+
+#ifdef __GLIBC__
+constexpr int kFreeBytesOfAHeap = 1 << 20;
+#endif
+
+}  // namespace
+
+void bound_free_memory() noexcept {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, kFreeBytesOfAHeap);
+  mallopt(M_TRIM_THRESHOLD, kFreeBytesOfAHeap);
+#endif
+}
+
 void trim_memory() noexcept {
 #ifdef __GLIBC__
   malloc_trim(0);

@@ -9,4 +9,9 @@ namespace warpweave {
 // Takes about 0.3 ms for each MiB that goes back, in which allocations of other threads may wait. Nothing without glibc. Thread-safe.
 void trim_memory() noexcept;
 
+// For a server's start: each heap keeps at most about a megabyte free at its end, and larger blocks stand apart and go back when
+// they are freed. By itself the C library raises both bounds to 64 and 32 MiB with the largest block that was ever freed, and
+// trim_memory() does not reach the ends of any heap but the first.
+void bound_free_memory() noexcept;
+
 }  // namespace warpweave

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/trim_memory.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
 #include "cli/loading_routes.h"
@@ -237,6 +238,7 @@ void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
 }
 
 int serve(const ServerArgs& args) {
+  bound_free_memory();
   hold_memory_reserve();
   StopSignals& signals = *new StopSignals;  // its thread lives to the process's end
   std::printf("%s\n", version_text().c_str());

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/trim_memory.h"
 #include "server/http_syntax.h"
 
 namespace warpweave::server {
@@ -16,9 +17,16 @@ constexpr double kLingerSeconds = 2;
 constexpr double kSpareReadSeconds = 5;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
+constexpr size_t kTrimBodyBytes = 4 << 20;  // what reading a larger body left free goes back to the system
+
 // A request in its handler. The body's memory is given back with it.
 struct HeldRequest {
-  ~HeldRequest() { lease->release(); }
+  ~HeldRequest() {
+    lease->release();
+    if (request.body.size() <= kTrimBodyBytes) return;
+    std::string().swap(request.body);
+    trim_memory();
+  }
   std::shared_ptr<BodyLease> lease;
   HttpRequest request;
 };
