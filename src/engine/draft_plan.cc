@@ -39,12 +39,19 @@ Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
   return {};
 }
 
+Status at_path(const Status& status) {
+  return Status(status.code(), fmt::format("{}: {}", kPathFlag, status.message()), kPathFlag);
+}
+
 // The configuration and the weights of a head that has a folder of its own.
 Status open_head(const ServerArgs& args, std::string_view architecture, DraftPlan& plan) {
   const std::string& path = args.speculative_draft_model_path;
   if (!path_exists(path + "/config.json")) return Status::not_found(fmt::format("{} '{}': no config.json", kPathFlag, path), kPathFlag);
-  WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(path + "/config.json"));
-  WW_ASSIGN_OR_RETURN(plan.config, parse_config_json(text));
+  const Result<std::string> text = read_text_file(path + "/config.json");
+  if (!text.ok()) return at_path(text.status());
+  Result<ModelConfig> config = parse_config_json(*text);
+  if (!config.ok()) return at_path(config.status());
+  plan.config = *std::move(config);
   if (plan.config.architecture != architecture) {
     return refused(fmt::format("{} is no such head; --speculative-algorithm EAGLE runs {}, EAGLE3 {}, and STANDALONE any model "
                                "with the target's vocabulary", plan.config.architecture, kEagleHead, kEagle3Head));
@@ -56,13 +63,11 @@ Status open_head(const ServerArgs& args, std::string_view architecture, DraftPla
   if (args.load_format == "dummy") {
     plan.weights = make_dummy_weights(plan.config.dtype, kDummySeed);
   } else {
-    WW_ASSIGN_OR_RETURN(plan.weights, open_safetensors(path));
+    auto weights = open_safetensors(path);
+    if (!weights.ok()) return at_path(weights.status());
+    plan.weights = *std::move(weights);
   }
   return {};
-}
-
-Status at_path(const Status& status) {
-  return Status(status.code(), fmt::format("{}: {}", kPathFlag, status.message()), kPathFlag);
 }
 
 // A head of its own vocabulary: `config` then says its size.
@@ -110,7 +115,7 @@ Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
   options.quantization.clear();
   options.skip_tokenizer = true;
   auto bundle = open_model_bundle(args.speculative_draft_model_path, options);
-  if (!bundle.ok()) return Status(bundle.status().code(), fmt::format("{}: {}", kPathFlag, bundle.status().message()), kPathFlag);
+  if (!bundle.ok()) return at_path(bundle.status());
   plan.config = std::move(bundle->config);
   plan.weights = std::move(bundle->weights);
   if (plan.config.has_recurrent_layers()) return refused("a draft model with recurrent layers cannot go back behind rejected tokens; use another");
@@ -222,15 +227,23 @@ KvCacheShape draft_cache_shape(const DraftPlan& plan, int num_pages) {
 
 size_t draft_page_bytes(const DraftPlan& plan) { return KvCache::page_bytes(draft_cache_shape(plan, 1)); }
 
+namespace {
+
+Result<std::unique_ptr<DecoderModel>> build_draft(const DraftPlan& plan, const BuildOptions& build, ThreadTeam& team) {
+  auto model = plan.head ? build_draft_head(*plan.head, plan.config, plan.weights, build, team)
+                         : build_decoder(plan.config, plan.weights, build, team);
+  // The layers of NEXTN may be the model's own.
+  if (!model.ok() && plan.head != DraftHeadKind::nextn) return at_path(model.status());
+  return model;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const DraftLimits& limits, DecoderModel& target,
                                                ThreadTeam& team) {
   HostDraftParts parts;
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len, .progress = {}};
-  if (plan.head) {
-    WW_ASSIGN_OR_RETURN(parts.model, build_draft_head(*plan.head, plan.config, plan.weights, build, team));
-  } else {
-    WW_ASSIGN_OR_RETURN(parts.model, build_decoder(plan.config, plan.weights, build, team));
-  }
+  WW_ASSIGN_OR_RETURN(parts.model, build_draft(plan, build, team));
   WW_ASSIGN_OR_RETURN(parts.attention, create_resolved_backend(plan.attention, {.team = &team,
                                                                                 .max_context_len = limits.context_len,
                                                                                 .page_size = plan.attention.page_size}));

@@ -242,6 +242,34 @@ Status refusal(const ServerArgs& args) {
   return served.ok() ? Status() : served.status();
 }
 
+// The model has files of the same names.
+TEST(HeadFlags, ErrorsOfItsFilesNameTheFlag) {
+  const fs::path folder = fs::path(testing::TempDir()) / "damaged_files_head";
+  const auto copy = [&](const char* name) {
+    fs::copy_file(fs::path("models/tale-eagle") / name, folder / name,
+                               fs::copy_options::overwrite_existing);
+  };
+  ServerArgs args = args_of("models/tale-llama");
+  args.speculative_algorithm = "EAGLE";
+  args.speculative_draft_model_path = folder;
+  const auto expect_flag = [&](const char* what) {
+    EXPECT_TRUE(refusal(args).message().starts_with("--speculative-draft-model-path: ")) << what << ": " << refusal(args).message();
+  };
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json") << std::string(100'000, '[');
+  expect_flag("configuration");
+  copy("config.json");
+  std::ofstream(folder / "model.safetensors") << "short";
+  expect_flag("weights");
+  std::ifstream in("models/tale-eagle/model.safetensors", std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const size_t name = bytes.find("fc.weight");
+  ASSERT_NE(name, std::string::npos);
+  bytes[name] = 'g';
+  std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
+  expect_flag("a missing tensor");
+}
+
 TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   ServerArgs args = args_of("tests/golden/families/llama");
   args.speculative_algorithm = "NEXTN";
