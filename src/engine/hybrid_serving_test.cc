@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kModel = "tests/golden/families/qwen3-next";
 constexpr const char* kConvolutions = "tests/golden/families/lfm2";  // as recurrent layers
 constexpr const char* kLatent = "tests/golden/families/kimi-linear-moe";  // as full attention, beside KDA
+constexpr const char* kWindows = "tests/golden/families/jet-nemotron";  // in one of its layers with attention
 constexpr int kInterval = 16;
 constexpr int kContext = 128;
 constexpr int kMostAccepted = 12;  // tokens of a step with drafts
@@ -234,7 +235,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                          testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
                                          Setting{16, false, true}, Setting{4, false, false}, Setting{32, true, true},
                                          Setting{4, true, true, kConvolutions}, Setting{16, false, false, kConvolutions},
-                                         Setting{4, true, true, kLatent}, Setting{16, false, false, kLatent}));
+                                         Setting{4, true, true, kLatent}, Setting{16, false, false, kLatent},
+                                         Setting{4, true, true, kWindows}, Setting{16, false, false, kWindows}));
 
 class HybridServingFlags : public testing::Test {
  protected:

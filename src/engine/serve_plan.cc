@@ -127,11 +127,11 @@ Status check_layers(const Resolved& attention, const ServeTarget& target) {
   return {};
 }
 
-// Layers with a sliding window keep their pages apart, unless that is off, or a plug-in or a recording, which know one
-// page table, take part.
+// Layers with a sliding window keep their pages apart, unless that is off, other layers keep states, or a plug-in or a
+// recording, which know one page table, take part.
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
   const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
-  if (args.disable_hybrid_swa_memory || !config.has_windows() || config.encoder || one_table) {
+  if (args.disable_hybrid_swa_memory || !config.has_windows() || config.encoder || config.has_recurrent_layers() || one_table) {
     return single_cache_group(config.num_layers, config.recurrent_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);

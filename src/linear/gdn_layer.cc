@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "ops/elementwise.h"
+
 namespace warpweave {
 namespace {
 
@@ -38,12 +40,19 @@ Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, 
 
 namespace {
 
-// `columns` of the call's rows, through a rank.
-void run_low_rank(const GdnLayerCall& call, const PackedLinear& down, const PackedLinear& up, float* columns, int64_t width,
-                  ThreadTeam& team) {
-  const int64_t rank = down.out_features();
-  down.forward(call.x, {.data = call.low, .row_stride = rank}, team);
-  up.forward({.data = call.low, .rows = call.batch->num_tokens, .row_stride = rank}, {.data = columns, .row_stride = width}, team);
+struct LowRank {
+  const PackedLinear& down;
+  const PackedLinear& up;
+  int64_t column;      // of the row
+  bool silu = false;   // between them
+};
+
+void run_low_rank(const GdnLayerCall& call, const LowRank& part, int64_t width, ThreadTeam& team) {
+  const int64_t rank = part.down.out_features(), tokens = call.batch->num_tokens;
+  part.down.forward(call.x, {.data = call.low, .row_stride = rank}, team);
+  if (part.silu) activate_rows(GluActivation::silu, call.low, tokens, rank, DType::f32, team);
+  part.up.forward({.data = call.low, .rows = tokens, .row_stride = rank}, {.data = call.rows + part.column, .row_stride = width},
+                  team);
 }
 
 }  // namespace
@@ -55,7 +64,9 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
   const auto part = [&](int64_t at, int64_t head_stride) {
     return LinearAttnRows{call.rows + at, DType::f32, width, head_stride};
   };
-  const LinearAttnConv conv{.x = part(0, shape.conv_channels()), .weight = weights.conv_weight.data(), .width = weights.conv_width,
+  const LinearAttnConv conv{.x = part(0, shape.conv_channels()), .weight = weights.conv_weight.data(),
+                            .v_weight = weights.token_weights ? part(weights.weight_column(), 0) : LinearAttnRows{},
+                            .width = weights.conv_width,
                             .state = call.conv_state, .state_dtype = call.conv_state_dtype, .slot_stride = call.conv_slot_stride};
   const LinearAttnGates gates{.a = part(weights.a_column(), shape.decay_dim()), .b = part(weights.b_column(), 1),
                               .a_log = weights.a_log.data(), .dt_bias = weights.dt_bias.data()};
@@ -81,9 +92,10 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
   }
   weights.in.forward(call.x, {.data = call.rows, .row_stride = width}, team);
   if (weights.is_kda()) {
-    run_low_rank(call, weights.a_down, weights.a_up, call.rows + weights.a_column(), width, team);
-    run_low_rank(call, weights.z_down, weights.z_up, call.rows + weights.z_column(), width, team);
+    run_low_rank(call, {weights.a_down, weights.a_up, weights.a_column()}, width, team);
+    run_low_rank(call, {weights.z_down, weights.z_up, weights.z_column()}, width, team);
   }
+  if (weights.token_weights) run_low_rank(call, {weights.weight_down, weights.weight_up, weights.weight_column(), true}, width, team);
   switch (call.phase) {
     case LinearAttnPhase::decode: kernels.decode(attention); break;
     case LinearAttnPhase::target_verify: kernels.target_verify(attention); break;

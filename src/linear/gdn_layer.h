@@ -1,11 +1,13 @@
-// The gated delta net layers of Qwen3-Next and Qwen3.5 (GDN) and of Kimi Linear (KDA) on the host: input products, then one
+// The gated delta net layers of Qwen3-Next, Qwen3.5 and Jet-Nemotron (GDN) and of Kimi Linear (KDA) on the host: input products, then one
 // LinearAttnCall with its convolution, gates, l2norm and gated norm, then the output product.
 //
 // The input products make one row per token, so that the convolution and the gates read their part of it in place: q of all
 // heads, k, v, then in GDN z, b, a, all of one product. In KDA b follows v; a and z have a value per channel and come through
-// products of a low rank each, and z passes a sigmoid. Weights are read only; one call at a time per dispatcher.
+// products of a low rank each, and z passes a sigmoid. Where a model makes the weights of v's convolution of each token, they
+// stand at the end of the row, through a low rank with a SiLU in it. Weights are read only; one call at a time per dispatcher.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "linear/dispatch.h"
@@ -21,6 +23,8 @@ struct GdnLayerWeightsOf {
   Linear in;                        // hidden -> row_width(), in KDA to q, k, v and b
   Linear a_down, a_up;              // KDA: hidden -> rank -> v_heads x k_dim
   Linear z_down, z_up;              // KDA: hidden -> rank -> v_heads x v_dim
+  bool token_weights = false;       // LinearAttnConv::v_weight
+  Linear weight_down, weight_up;    // with it: hidden -> rank -> v_heads x v_dim x conv_width
   Linear out;                       // v_heads x v_dim -> hidden
   Vector conv_weight;               // [conv_channels, conv_width]
   Vector a_log;                     // [v_heads]
@@ -34,7 +38,15 @@ struct GdnLayerWeightsOf {
   int64_t z_column() const { return shape.conv_channels() + (is_kda() ? shape.v_heads : 0); }
   int64_t b_column() const { return shape.conv_channels() + (is_kda() ? 0 : v_width()); }
   int64_t a_column() const { return shape.conv_channels() + v_width() + shape.v_heads; }
-  int64_t row_width() const { return a_column() + a_width(); }
+  int64_t weight_column() const { return a_column() + a_width(); }
+  int64_t row_width() const { return weight_column() + (token_weights ? v_width() * conv_width : 0); }
+  // The widest of the low ranks; 0: there are none. `out_features`: of a Linear.
+  template <typename OutFeatures>
+  int64_t widest_rank(const OutFeatures& out_features) const {
+    int64_t rank = is_kda() ? std::max<int64_t>(out_features(a_down), out_features(z_down)) : 0;
+    if (token_weights) rank = std::max<int64_t>(rank, out_features(weight_down));
+    return rank;
+  }
   LinearAttnNormGate norm_gate() const { return is_kda() ? LinearAttnNormGate::sigmoid : LinearAttnNormGate::silu; }
 };
 
@@ -55,7 +67,7 @@ struct GdnLayerCall {
   int64_t conv_slot_stride = 0;
   float* rows = nullptr;            // [tokens, row_width()]; target_verify leaves in it what commit reads
   float* heads = nullptr;           // [tokens, v_width()]
-  float* low = nullptr;             // KDA: [tokens, the larger rank]
+  float* low = nullptr;             // [tokens, widest_rank()]
   void* workspace = nullptr;        // of the dispatcher's workspace_bytes, 256-byte aligned
   size_t workspace_bytes = 0;
 };

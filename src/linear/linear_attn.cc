@@ -73,6 +73,9 @@ Status check_qkv(const LinearAttnCall& call) {
     return broken("conv.width", fmt::format("is {}; 2 to {} run", conv.width, kLinearAttnMaxConvWidth));
   }
   if (conv.weight == nullptr) return broken("conv.weight", "is missing");
+  if (conv.v_weight.data != nullptr) {
+    WW_RETURN_IF_ERROR(check_rows("conv.v_weight", conv.v_weight, 1, shape.v_heads * shape.v_dim * conv.width));
+  }
   if (conv.state == nullptr) return broken("conv.state", "is missing");
   if (!is_state(conv.state_dtype)) return broken("conv.state_dtype", "is neither f32 nor bf16");
   const int64_t slot = int64_t{shape.conv_channels()} * (conv.width - 1);

@@ -49,7 +49,8 @@ struct LinearAttnShape {
 
   int heads_per_k() const { return v_heads / k_heads; }
   // Channels of the convolution: all heads of q, then of k, then of v.
-  int conv_channels() const { return 2 * k_heads * k_dim + v_heads * v_dim; }
+  int conv_channels() const { return v_channel() + v_heads * v_dim; }
+  int v_channel() const { return 2 * k_heads * k_dim; }  // of them, where v begins
   int decay_dim() const { return kind == LinearAttnKind::kda ? k_dim : 1; }
 };
 
@@ -101,6 +102,9 @@ struct LinearAttnConv {
   LinearAttnRows x;                // [tokens, conv_channels]; head_stride unused
   const float* weight = nullptr;   // [conv_channels, width], tap width - 1 is the newest row
   const float* bias = nullptr;     // [conv_channels], or null
+  // Where a model makes the weights of v's channels of each token (Jet-Nemotron, Gu et al. 2025): [tokens, v channels,
+  // width], in place of their weight and bias; head_stride unused. Not given: all are fixed.
+  LinearAttnRows v_weight = {};
   int width = 4;                   // 2 .. kLinearAttnMaxConvWidth
   bool silu = true;
   void* state = nullptr;           // [slots, conv_channels, width - 1], the newest row last, a slot dense

@@ -115,7 +115,16 @@ class Recurrence {
     const int channels = shape_.conv_channels();
     carried.window.push_back(row_of<Real>(conv.x, token, 0, channels));
     std::vector<Real> out(channels);
+    const bool dynamic = conv.v_weight.data != nullptr;
+    std::vector<Real> taps;
+    if (dynamic) taps = row_of<Real>(conv.v_weight, token, 0, (channels - shape_.v_channel()) * conv.width);
     for (int c = 0; c < channels; ++c) {
+      if (dynamic && c >= shape_.v_channel()) {
+        Real of_token = 0;
+        for (int j = 0; j < conv.width; ++j) of_token += taps[(c - shape_.v_channel()) * conv.width + j] * carried.window[j][c];
+        out[c] = conv.silu ? of_token * sigmoid(of_token) : of_token;
+        continue;
+      }
       Real sum = conv.bias != nullptr ? static_cast<Real>(conv.bias[c]) : Real(0);
       for (int j = 0; j < conv.width; ++j) sum += static_cast<Real>(conv.weight[c * conv.width + j]) * carried.window[j][c];
       out[c] = conv.silu ? sum * sigmoid(sum) : sum;

@@ -56,6 +56,7 @@ std::optional<int> usual_window_pattern(const std::string& model_type) {
 
 // Which layers slide, for files without layer_types.
 void read_window(ConfigReader& config, ModelConfig& out) {
+  if (is_jet_nemotron(out.model_type)) return drop_idle_window(out);  // read_recurrent_layers() has read it
   out.sliding_window = config.integer("sliding_window", 0, 0, 1 << 28);
   const std::string& type = out.model_type;
   if (out.sliding_window > 0) {
@@ -190,7 +191,8 @@ double read_norm_eps(ConfigReader& config) {
 
 bool is_tied_by_default(const std::string& model_type) {
   return model_type.starts_with("gemma") || model_type == "cohere2" || model_type == "smollm3" ||
-         model_type == "starcoder2" || model_type == "ernie4_5" || is_lfm2(model_type);
+         model_type == "starcoder2" || model_type == "ernie4_5" || is_lfm2(model_type) ||
+         is_jet_nemotron(model_type);
 }
 
 // use_bias (StarCoder2, Ernie) is for every product, use_qkv_bias (StableLM) for q, k and v.

@@ -75,6 +75,7 @@ inline bool is_gated_hybrid(std::string_view model_type) {
 // LFM2, dense or with experts, by its model_type: gated short convolutions beside attention.
 inline bool is_lfm2(std::string_view model_type) { return model_type == "lfm2" || model_type == "lfm2_moe"; }
 
+inline bool is_jet_nemotron(std::string_view model_type) { return model_type == "jet_nemotron"; }
 inline bool is_kimi_linear(std::string_view model_type) { return model_type == "kimi_linear"; }
 
 // Layers of a gated short convolution (src/linear/short_conv.h), which keep its last inputs in place of K/V.
@@ -91,6 +92,8 @@ struct LinearAttnConfig {
   int v_dim = 0;
   int conv_width = 0;                     // of the short convolution before it, in tokens
   bool channel_decay = false;             // KDA: each channel of k has a decay of its own
+  int generator_rank = 0;                 // Jet-Nemotron: through which the convolution's weights are made; 0: they are fixed
+  double norm_eps = 1e-5;                 // Jet-Nemotron: of the norm behind it
 };
 
 // BERT and its like: every token attends to all, or in layers with a window to the sliding_window - 1 tokens on both sides.

@@ -1,5 +1,8 @@
 #include "model/config_hybrid.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace warpweave {
 namespace {
 
@@ -96,6 +99,47 @@ void read_kimi_linear(ConfigReader& config, ModelConfig& out) {
   out.rope.type = RopeConfig::Type::none;
 }
 
+// Layers are called jet, swa (with a window) and attn. Widths of v are factors of k's, written with so many digits.
+void read_jet_nemotron(ConfigReader& config, ModelConfig& out) {
+  constexpr int kMostHeads = 4096, kWidestHead = 256;
+  const char* const key = "efficient_attention_config";
+  const json* section = config.find(key);
+  const auto kind = [&](const char* name) { return section != nullptr && section->is_object() ? section->value(name, json()) : json(); };
+  const json jet = kind("jet"), window = kind("swa");
+  if (!jet.is_object()) return config.fail(key, "must have an object jet");
+  ConfigReader own(jet, "config.json: efficient_attention_config.jet");
+  LinearAttnConfig& linear = out.linear.emplace();
+  linear.k_heads = linear.v_heads = own.required_integer("num_heads", 1, kMostHeads);
+  linear.k_dim = own.required_integer("head_dim", 16, kWidestHead);
+  linear.v_dim = static_cast<int>(linear.k_dim * own.number("expand_v", 2, 1e-2, 1e2));
+  linear.conv_width = own.integer("conv_size", 4, 2, kWidestConv);
+  linear.generator_rank = linear.v_heads * linear.v_dim / own.integer("dconv_generator_reduction", 8, 1, 1 << 16);
+  if (linear.k_dim % 16 != 0) own.fail("head_dim", "must be a multiple of 16");
+  if (linear.v_dim % 16 != 0 || linear.v_dim < 16 || linear.v_dim > kWidestHead) {
+    own.fail("expand_v", "times head_dim must be a multiple of 16 up to 256");
+  }
+  if (linear.generator_rank < 1) own.fail("dconv_generator_reduction", "leaves no row");
+  const json eps = jet.value("norm_eps", json());  // a text in the published files
+  const std::string digits = eps.is_string() ? eps.get<std::string>() : "";
+  linear.norm_eps = eps.is_string() ? std::strtod(digits.c_str(), nullptr) : own.number("norm_eps", 1e-5, kNormEpsRange);
+  if (!(linear.norm_eps >= kNormEpsRange.min && linear.norm_eps <= kNormEpsRange.max)) own.fail("norm_eps", "must be a number from 1e-12 to 1");
+  if (!own.status().ok()) config.fail(own.status());
+  const auto jets = layers_of_type(config, out, "jet"), windows = layers_of_type(config, out, "swa"),
+             full = layers_of_type(config, out, "attn");
+  if (!jets) return config.fail("layer_types", "must list one type per layer");
+  for (int i = 0; i < out.num_layers; ++i) {
+    if (!(*jets)[i] && !(*windows)[i] && !(*full)[i]) return config.fail("layer_types", "may hold jet, swa and attn");
+  }
+  out.recurrent_layers = *jets;
+  need_full_attention(config, "layer_types", out);
+  if (std::count(windows->begin(), windows->end(), true) == 0) return;
+  if (!window.is_object()) return config.fail(key, "must have an object swa for layers of that type");
+  ConfigReader of_window(window, "config.json: efficient_attention_config.swa");
+  out.sliding_window = of_window.required_integer("window_size", 1, 1 << 28);
+  out.sliding_layers = *windows;
+  if (!of_window.status().ok()) config.fail(of_window.status());
+}
+
 // LFM2's files say it by types, or name the layers that have attention.
 void read_conv_layers(ConfigReader& config, ModelConfig& out) {
   if (const auto typed = layers_of_type(config, out, "conv")) {
@@ -143,6 +187,7 @@ int adjusted_intermediate_size(ConfigReader& config, int intermediate_size) {
 void read_recurrent_layers(ConfigReader& config, ModelConfig& out) {
   if (is_gated_hybrid(out.model_type)) read_gated_hybrid(config, out);
   if (is_lfm2(out.model_type)) read_short_conv(config, out);
+  if (is_jet_nemotron(out.model_type)) read_jet_nemotron(config, out);
   if (is_kimi_linear(out.model_type)) read_kimi_linear(config, out);
 }
 

@@ -129,7 +129,7 @@ std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* para
 // The base, where a file leaves it out.
 double default_theta(const std::string& model_type) {
   if (model_type == "smollm3") return 2e6;
-  return is_lfm2(model_type) ? 1e6 : 1e4;
+  return is_lfm2(model_type) || is_jet_nemotron(model_type) ? 1e6 : 1e4;
 }
 
 }  // namespace

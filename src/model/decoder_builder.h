@@ -107,6 +107,10 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
         WW_ASSIGN_OR_RETURN(out.mixer, build_kda(pack_, mixer));
         break;
       }
+      if (config_.linear->generator_rank > 0) {
+        WW_ASSIGN_OR_RETURN(out.mixer, build_jet(pack_, mixer));
+        break;
+      }
       mixer.prefix = prefix + "linear_attn.";
       WW_ASSIGN_OR_RETURN(out.mixer, build_gdn(pack_, mixer));
       break;

@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                                          "gguf-granite", "gguf-cohere2", "gguf-glm4", "gguf-smollm3", "gguf-stablelm",
                                          "gguf-starcoder2", "gguf-exaone4", "gguf-ernie4_5", "gguf-hunyuan",
                                          "gguf-seed_oss", "qwen3_5", "qwen3_5-moe", "qwen3_5-moe-wrapped",
-                                         "lfm2", "lfm2-bias", "lfm2-moe", "gguf-lfm2", "gguf-lfm2-moe", "kimi-linear-moe"),
+                                         "lfm2", "lfm2-bias", "lfm2-moe", "gguf-lfm2", "gguf-lfm2-moe", "kimi-linear-moe", "jet-nemotron"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -222,7 +222,7 @@ TEST(FamilyDummy, EveryFamilyRunsOnRandomWeightsOfItsConfigAlone) {
                            "gemma3", "gpt-oss", "mixtral-moe", "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe",
                            "phi3", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3", "stablelm",
                            "stablelm-parallel", "starcoder2", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic",
-                           "qwen3_5", "qwen3_5-moe", "lfm2", "lfm2-moe", "kimi-linear-moe"}) {
+                           "qwen3_5", "qwen3_5-moe", "lfm2", "lfm2-moe", "kimi-linear-moe", "jet-nemotron"}) {
     auto run = open_or_fail(golden_folder(name), {.load_format = "dummy"});
     ASSERT_NE(run, nullptr) << name;
     const int32_t ids[] = {5, 6, 7, 8};

@@ -277,5 +277,50 @@ TEST(HybridConfig, KimiLinearsBrokenKeysAreNamed) {
   EXPECT_TRUE(names({{"mlp_layer_types", {"dense"}}}, "mlp_layer_types"));
 }
 
+// With Jet-Nemotron-2B's numbers.
+json jet_nemotron(const json& jet = json::object(), const json& changes = json::object()) {
+  json section = {{"mode", "chunk"}, {"num_heads", 12}, {"head_dim", 96}, {"expand_v", 2.6666666667}, {"conv_size", 4},
+                  {"norm_eps", "1e-5"}, {"dconv_generator_reduction", 8}};
+  section.update(jet);
+  json out = {{"architectures", {"JetNemotronForCausalLM"}}, {"model_type", "jet_nemotron"}, {"vocab_size", 100},
+              {"hidden_size", 1536}, {"intermediate_size", 8960}, {"num_hidden_layers", 4}, {"num_attention_heads", 12},
+              {"num_key_value_heads", 2}, {"max_position_embeddings", 131072}, {"layer_types", {"jet", "attn", "swa", "jet"}},
+              {"efficient_attention_config", {{"jet", section}, {"swa", {{"window_size", 1152}}}}}};
+  out.update(changes);
+  return out;
+}
+
+TEST(HybridConfig, JetNemotronHasLayersOfThreeKinds) {
+  const auto config = parse_config_json(jet_nemotron().dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->recurrent_layers, (std::vector<bool>{true, false, false, true}));
+  EXPECT_EQ(config->sliding_layers, (std::vector<bool>{false, false, true, false}));
+  EXPECT_EQ(config->sliding_window, 1152);
+  EXPECT_EQ(config->linear->v_dim, 256);
+  EXPECT_EQ(config->linear->generator_rank, 384);
+  EXPECT_EQ(config->linear->norm_eps, 1e-5);
+  EXPECT_EQ(config->rope.theta, 1e6);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  const auto traits = family_traits(*config);
+  ASSERT_TRUE(traits.ok()) << traits.status().message();
+  EXPECT_EQ(traits->layers[0].mixer, MixerKind::gated_delta_net);
+  EXPECT_EQ(traits->layers[2].window_left, 1151);
+  EXPECT_TRUE(check_gpu_model(*config).ok());
+}
+
+TEST(HybridConfig, JetNemotronsBrokenKeysAreNamed) {
+  const auto names = [](const json& jet, const json& changes, const char* key) {
+    return error_of(jet_nemotron(jet, changes)).find(key) != std::string::npos;
+  };
+  EXPECT_TRUE(names({{"head_dim", 100}}, json::object(), "head_dim"));
+  EXPECT_TRUE(names({{"expand_v", 2.7}}, json::object(), "expand_v"));
+  EXPECT_TRUE(names({{"conv_size", 9}}, json::object(), "conv_size"));
+  EXPECT_TRUE(names({{"norm_eps", "small"}}, json::object(), "norm_eps"));
+  EXPECT_TRUE(names({{"dconv_generator_reduction", 4000}}, json::object(), "dconv_generator_reduction"));
+  EXPECT_TRUE(names(json::object(), {{"efficient_attention_config", nullptr}}, "efficient_attention_config"));
+  EXPECT_TRUE(names(json::object(), {{"layer_types", {"jet", "attn", "mamba", "jet"}}}, "layer_types"));
+  EXPECT_TRUE(names(json::object(), {{"layer_types", {"jet", "jet", "jet", "jet"}}}, "layer_types"));
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -26,7 +26,8 @@ int64_t linear_elements(const ModelConfig& config) {
     const int64_t down = int64_t{2} * linear.k_dim * config.hidden_size, up = linear.k_dim * (keys + values);
     return config.hidden_size * (2 * keys + 2 * values + linear.v_heads) + down + up;
   }
-  return config.hidden_size * (2 * keys + 3 * values + 2 * linear.v_heads);
+  const int64_t generator = linear.generator_rank * (config.hidden_size + values * linear.conv_width);
+  return config.hidden_size * (2 * keys + 3 * values + 2 * linear.v_heads) + generator;
 }
 
 int64_t mixer_elements(const ModelConfig& config, MixerKind mixer) {

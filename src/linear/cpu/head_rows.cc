@@ -115,13 +115,38 @@ void LinearHeadTask::convolve(const Tokens& tokens, const Part& part, float* out
       source = node >= 0 && tokens.parents != nullptr ? taps + tokens.parents[node] : source - 1;
     }
   }
-  for (int c = 0; c < part.dim; ++c) {
-    for (int j = 0; j < conv.width; ++j) s_.conv_weight[j * part.dim + c] = conv.weight[int64_t{part.channel + c} * conv.width + j];
+  LinearConvRows rows{.x = s_.conv_x, .x_stride = kMaxDim, .sources = s_.sources, .weight = s_.conv_weight,
+                      .bias = conv.bias != nullptr ? conv.bias + part.channel : nullptr, .tokens = tokens.count,
+                      .width = conv.width, .dim = part.dim, .silu = conv.silu, .out = out, .out_stride = stride};
+  if (conv.v_weight.data != nullptr && part.channel >= shape_.v_channel()) {
+    convolve_by_token(tokens, part, rows);
+  } else {
+    for (int c = 0; c < part.dim; ++c) {
+      for (int j = 0; j < conv.width; ++j) s_.conv_weight[j * part.dim + c] = conv.weight[int64_t{part.channel + c} * conv.width + j];
+    }
+    kernels_.conv(rows);
   }
-  kernels_.conv({.x = s_.conv_x, .x_stride = kMaxDim, .sources = s_.sources, .weight = s_.conv_weight,
-                 .bias = conv.bias != nullptr ? conv.bias + part.channel : nullptr, .tokens = tokens.count,
-                 .width = conv.width, .dim = part.dim, .silu = conv.silu, .out = out, .out_stride = stride});
   std::copy_n(s_.conv_x + int64_t{tokens.count} * kMaxDim, taps * kMaxDim, window);
+}
+
+// The same with weights of each token's own.
+void LinearHeadTask::convolve_by_token(const Tokens& tokens, const Part& part, LinearConvRows rows) {
+  const LinearAttnRows& weight = call_.conv->v_weight;
+  const int width = rows.width;
+  rows.bias = nullptr;
+  rows.tokens = 1;
+  for (int t = 0; t < tokens.count; ++t) {
+    const int64_t at = tokens.row(t) * weight.token_stride + int64_t{part.channel - shape_.v_channel()} * width;
+    for (int c = 0; c < part.dim; c += kBlock) {
+      kernels_.widen(offset(weight.data, weight.dtype, at + int64_t{c} * width), type_of(weight.dtype), kBlock * width, s_.block);
+      for (int i = 0; i < kBlock; ++i) {
+        for (int j = 0; j < width; ++j) s_.conv_weight[j * part.dim + c + i] = s_.block[i * width + j];
+      }
+    }
+    kernels_.conv(rows);
+    rows.sources += width;
+    rows.out += rows.out_stride;
+  }
 }
 
 void LinearHeadTask::load_qk(const Tokens& tokens) {

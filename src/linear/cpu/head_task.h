@@ -95,6 +95,7 @@ class LinearHeadTask {
   struct Part { int channel, dim, window; };
   void load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, int head, float* out, int64_t stride);
   void convolve(const Tokens& tokens, const Part& part, float* out, int64_t stride);
+  void convolve_by_token(const Tokens& tokens, const Part& part, LinearConvRows rows);
 
   void channel_terms(const Tokens& tokens);
   void channel_block(int first, int end);

@@ -101,7 +101,7 @@ RowsParams rows_of(const LinearAttnCall& call, const LinearParams& p) {
 bool conv_step_takes(const RowsParams& rows) {
   const LinearAttnConv& conv = rows.conv;
   const auto state = reinterpret_cast<uintptr_t>(conv.state), weight = reinterpret_cast<uintptr_t>(conv.weight);
-  return conv.width == kConvStepWidth && rows.channels % 4 == 0 && aligned(conv.x, 4) && weight % 16 == 0 &&
+  return conv.width == kConvStepWidth && conv.v_weight.data == nullptr && rows.channels % 4 == 0 && aligned(conv.x, 4) && weight % 16 == 0 &&
          state % (4 * bytes_of(conv.state_dtype)) == 0 && conv.slot_stride % 4 == 0;
 }
 

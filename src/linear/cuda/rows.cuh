@@ -45,6 +45,8 @@ class ConvChannel {
       weight_[j] = tap >= 0 ? p.conv.weight[int64_t{channel} * p.conv.width + tap] : 0.0f;
     }
     bias_ = p.conv.bias == nullptr ? 0.0f : p.conv.bias[channel];
+    v_channel_ = p.conv.v_weight.data == nullptr ? -1 : channel - (p.channels - p.linear.v_heads * p.linear.v_dim);
+    if (v_channel_ >= 0) bias_ = 0;
   }
 
   WW_DEVICE void run(const Chunk& rows) {
@@ -77,12 +79,23 @@ class ConvChannel {
     }
     return value;
   }
+  // The weights of this token, where it has its own.
+  WW_DEVICE void load_weight(int64_t row) {
+    if (v_channel_ < 0) return;
+    const LinearAttnRows& of_tokens = p_.conv.v_weight;
+    const int64_t first = row * of_tokens.token_stride + int64_t{v_channel_} * p_.conv.width;
+#pragma unroll
+    for (int j = 0; j <= kMost; ++j) {
+      const int tap = j - (kMost - taps_);
+      if (tap >= 0) weight_[j] = load_one(of_tokens.data, first + tap, of_tokens.dtype);
+    }
+  }
   WW_DEVICE void put(int64_t row, float sum) const {
     if (p_.conv.silu) sum = __fdividef(sum, 1.0f + expf(-sum));
     store_one(p_.packed, row * p_.channels + channel_, gates_.out(sum, row, channel_), p_.packed_dtype);
   }
 
-  WW_DEVICE void run_chain(const Chunk& rows) const {
+  WW_DEVICE void run_chain(const Chunk& rows) {
     float window[kMost];  // inputs before the row, the newest last
 #pragma unroll
     for (int j = 0; j < kMost; ++j) {
@@ -93,6 +106,7 @@ class ConvChannel {
 #pragma unroll 4
     for (int i = 0; i < rows.tokens; ++i) {
       const float value = x(rows.first + i);
+      load_weight(rows.first + i);
       float sum = bias_;
 #pragma unroll
       for (int j = 0; j < kMost; ++j) sum += weight_[j] * window[j];
@@ -111,8 +125,9 @@ class ConvChannel {
     }
     return node >= 0 ? x(first_ + node) : before(back + 1);
   }
-  WW_DEVICE void run_tree(const Chunk& rows) const {
+  WW_DEVICE void run_tree(const Chunk& rows) {
     for (int i = 0; i < rows.tokens; ++i) {
+      load_weight(rows.first + i);
       float sum = bias_;
 #pragma unroll
       for (int j = 0; j <= kMost; ++j) {
@@ -157,6 +172,7 @@ class ConvChannel {
   const int first_, slot_, from_, request_, channel_, taps_;
   float weight_[kLinearAttnMaxConvWidth], state_[kMost];
   float bias_;
+  int v_channel_;  // among v's, where their weights are of each token; else -1
 };
 
 // Grid: x = channels / kRowsThreads, y = blocks.

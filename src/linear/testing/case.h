@@ -33,6 +33,7 @@ struct LinearAttnCase {
   bool conv = false;
   bool conv_bias = false;
   int conv_width = 4;
+  bool v_weight = false;         // LinearAttnConv::v_weight
   bool gates = false;
   bool norm = false;
   LinearAttnNormGate norm_gate = LinearAttnNormGate::silu;

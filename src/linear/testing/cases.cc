@@ -45,6 +45,7 @@ void add_extend(Kind kind, std::vector<LinearAttnCase>& cases) {
   cases.push_back({.name = "checkpoints", .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {100, 3, 1, 64, 200, 129}, .start = Start::elsewhere, .checkpoints = true});
   cases.push_back({.name = "padded_and_strided", .shape = shape_of(kind, 2, 4, 32, 48), .lengths = {20, -3, 70, -1, 0, 9}, .start = Start::elsewhere, .checkpoints = true, .strided = true});
   for (int width : {2, 3, 4, 8}) {
+    cases.push_back({.name = fmt::format("conv_{}_of_tokens", width), .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {0, 1, 3, 70}, .start = Start::elsewhere, .conv = true, .conv_bias = width != 4, .conv_width = width, .v_weight = true, .checkpoints = true});
     cases.push_back({.name = fmt::format("conv_{}", width), .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {0, 1, 2, 3, 5, 70}, .start = Start::elsewhere, .conv = true, .conv_bias = width != 4, .conv_width = width, .checkpoints = true});
   }
   cases.push_back({.name = "gates", .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {50, 90}, .gates = true});
@@ -74,6 +75,7 @@ void add_decode(Kind kind, std::vector<LinearAttnCase>& cases) {
   }
   cases.push_back({.name = "unit_keys", .phase = phase, .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {1, 1}, .l2norm = false});
   for (int width : {2, 4, 8}) {
+    cases.push_back({.name = fmt::format("conv_{}_of_tokens", width), .phase = phase, .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {1, 1, -1, 1}, .start = Start::elsewhere, .conv = true, .conv_bias = width != 4, .conv_width = width, .v_weight = true});
     cases.push_back({.name = fmt::format("conv_{}", width), .phase = phase, .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {1, 1, -1, 1}, .start = Start::elsewhere, .conv = true, .conv_bias = width != 4, .conv_width = width});
   }
   cases.push_back(whole_layer({.name = "layer", .phase = phase, .shape = shape_of(kind, 2, 4, 128, 128), .lengths = {1, -1, 1}, .start = Start::elsewhere, .strided = true}));
@@ -88,7 +90,7 @@ void add_verify(Kind kind, std::vector<LinearAttnCase>& cases) {
     cases.push_back(whole_layer({.name = fmt::format("{}_layer", name), .phase = phase, .shape = shape_of(kind, 1, 2, 32, 48), .lengths = {7, 64, -3, 16, 2, 33}, .start = Start::elsewhere, .tree = tree, .strided = true}));
   }
   for (uint64_t seed = 1; seed <= 8; ++seed) {
-    cases.push_back(whole_layer({.name = fmt::format("tree_{}", seed), .phase = phase, .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {12, 20, 9}, .tree = Tree::random, .conv_width = seed % 2 ? 4 : 3, .seed = seed}));
+    cases.push_back(whole_layer({.name = fmt::format("tree_{}", seed), .phase = phase, .shape = shape_of(kind, 1, 2, 32, 32), .lengths = {12, 20, 9}, .tree = Tree::random, .conv_width = seed % 2 ? 4 : 3, .v_weight = seed % 4 == 3, .seed = seed}));
   }
   cases.push_back({.name = "tree_decay_mixed", .phase = phase, .shape = shape_of(kind, 1, 2, 64, 64), .lengths = {40, 12}, .decay = Decay::mixed, .tree = Tree::random});
   cases.push_back({.name = "tree_heads", .phase = phase, .shape = shape_of(kind, 2, 6, 128, 128), .lengths = {16, 4}, .tree = Tree::random});

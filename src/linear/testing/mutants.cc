@@ -206,11 +206,20 @@ class Mutant : public LinearAttnKernelBase {
     }
     window.push_back(std::move(x));
     Floats out(shape_.conv_channels());
-    for (int c = 0; c < shape_.conv_channels(); ++c) {
-      float sum = conv.bias != nullptr && !is(M::conv_bias_dropped) ? conv.bias[c] : 0;
+    const int v_channel = shape_.v_channel(), channels = shape_.conv_channels();
+    Floats of_token;
+    if (conv.v_weight.data != nullptr) {
+      const int64_t from = is(M::conv_weight_of_token_before) && !first && token > 0 ? token - 1 : token;
+      of_token = row_of(conv.v_weight, from, 0, (channels - v_channel) * conv.width);
+    }
+    for (int c = 0; c < channels; ++c) {
+      const bool own = !of_token.empty() && c >= v_channel;
+      const bool biased = conv.bias != nullptr && (!own || is(M::conv_bias_beside_token_weight));
+      float sum = biased && !is(M::conv_bias_dropped) ? conv.bias[c] : 0;
       for (int j = 0; j < conv.width; ++j) {
         const int tap = is(M::conv_reversed) ? conv.width - 1 - j : is(M::conv_shifted) ? std::min(j + 1, conv.width - 1) : j;
-        sum += conv.weight[c * conv.width + tap] * window[j][c];
+        const float weight = own ? of_token[(c - v_channel) * conv.width + tap] : conv.weight[c * conv.width + tap];
+        sum += weight * window[j][c];
       }
       out[c] = conv.silu && !is(M::conv_without_silu) ? sum * sigmoid(sum) : sum;
     }

@@ -28,6 +28,7 @@ namespace warpweave::testing_linear {
   X(conv_shifted) X(conv_reversed) X(conv_without_silu) X(conv_bias_dropped) X(conv_state_not_written) \
   X(conv_state_shifted) X(conv_state_of_call_only) X(conv_state_reversed) X(conv_fresh_reads_slot) \
   X(conv_of_row_before) X(conv_checkpoint_of_end) \
+  X(conv_weight_of_token_before) X(conv_bias_beside_token_weight) \
   /* Gates and norm */ \
   X(softplus_as_relu) X(dt_bias_dropped) X(dt_bias_of_first_head) X(a_log_not_exponentiated) \
   X(beta_without_sigmoid) X(gate_before_norm) X(gate_swapped) X(norm_weight_dropped) X(norm_by_sum) \

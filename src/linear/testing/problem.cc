@@ -204,6 +204,10 @@ void LinearAttnProblem::make_inputs() {
     conv_.width = case_.conv_width;
     conv_.weight = floats(randoms(s.conv_channels() * case_.conv_width, 0.5));
     if (case_.conv_bias) conv_.bias = floats(randoms(s.conv_channels(), 0.3));
+    if (case_.v_weight) {
+      const int taps = s.v_heads * s.v_dim * case_.conv_width;
+      conv_.v_weight = add_rows(1, taps, case_.activation, randoms(tokens_ * taps, 0.5));
+    }
     conv_.state_dtype = case_.state;
     call_.conv = &conv_;
   } else {

@@ -125,6 +125,7 @@ FamilyTraits qwen3_moe_traits(const ModelConfig& config);
 FamilyTraits qwen3_next_traits(const ModelConfig& config);
 FamilyTraits qwen3_5_traits(const ModelConfig& config);
 FamilyTraits kimi_linear_traits(const ModelConfig& config);
+FamilyTraits jet_nemotron_traits(const ModelConfig& config);
 FamilyTraits lfm2_traits(const ModelConfig& config);
 FamilyTraits gemma2_traits(const ModelConfig& config);
 FamilyTraits gemma3_traits(const ModelConfig& config);

@@ -15,7 +15,7 @@ constexpr Family kFamilies[] = {
     {"Qwen3NextForCausalLM", qwen3_next_traits},
     {"Qwen3_5ForCausalLM", qwen3_5_traits},   {"Qwen3_5ForConditionalGeneration", qwen3_5_traits},
     {"Qwen3_5MoeForCausalLM", qwen3_5_traits}, {"Qwen3_5MoeForConditionalGeneration", qwen3_5_traits},
-    {"KimiLinearForCausalLM", kimi_linear_traits},
+    {"KimiLinearForCausalLM", kimi_linear_traits}, {"JetNemotronForCausalLM", jet_nemotron_traits},
     {"Lfm2ForCausalLM", lfm2_traits},         {"Lfm2MoeForCausalLM", lfm2_traits},
     {"PhimoeForCausalLM", phimoe_traits},     {"PhiMoEForCausalLM", phimoe_traits},
     {"Phi3ForCausalLM", phi3_traits},         {"Olmo2ForCausalLM", olmo2_traits},

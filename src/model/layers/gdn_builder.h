@@ -82,6 +82,38 @@ auto build_kda(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
   return out;
 }
 
+// Jet-Nemotron's: q and k pass their activation as they are, a convolution of the newest row alone; v's weights are made of
+// each token.
+template <typename Target>
+auto build_jet(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
+  const ModelConfig& config = pack.config;
+  GdnWeightsOf<typename Target::Device> out;
+  WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
+  auto& layer = out.layer;
+  layer.shape = linear_attn_shape(config);
+  layer.conv_width = config.linear->conv_width;
+  layer.norm_eps = static_cast<float>(config.linear->norm_eps);
+  layer.token_weights = true;
+  const int64_t hidden = config.hidden_size, heads = layer.shape.v_heads, rank = config.linear->generator_rank;
+  const int64_t keys = int64_t{layer.shape.k_heads} * layer.shape.k_dim, channels = layer.shape.conv_channels();
+  const auto part = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+  WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
+                                             part("g_proj", layer.v_width()), part("b_proj", heads), part("a_proj", heads)}, hidden));
+  const std::string generator = names.prefix + "dynamic_conv1d.kernel_generator.";
+  WW_ASSIGN_OR_RETURN(layer.weight_down, pack.linear({{generator + "w1.weight", rank, ""}}, hidden));
+  WW_ASSIGN_OR_RETURN(layer.weight_up, pack.linear({{generator + "w2.weight", layer.v_width() * layer.conv_width,
+                                                     generator + "w2.bias"}}, rank));
+  WW_ASSIGN_OR_RETURN(layer.out, pack.linear({part("o_proj", hidden)}, layer.v_width()));
+  std::vector<float> newest(channels * layer.conv_width);
+  for (int64_t c = 0; c < channels; ++c) newest[(c + 1) * layer.conv_width - 1] = 1;
+  WW_ASSIGN_OR_RETURN(layer.conv_weight, pack.target.vector({.data = newest.data(), .dtype = DType::f32, .rank = 1,
+                                                             .shape = {static_cast<int64_t>(newest.size())}}));
+  WW_ASSIGN_OR_RETURN(layer.a_log, pack.vector(names.prefix + "A_log", heads));
+  WW_ASSIGN_OR_RETURN(layer.dt_bias, pack.vector(names.prefix + "dt_bias", heads));
+  WW_ASSIGN_OR_RETURN(layer.norm_weight, pack.vector(names.prefix + "o_norm.weight", layer.shape.v_dim));
+  return out;
+}
+
 template <typename Target>
 auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
   const ModelConfig& config = pack.config;

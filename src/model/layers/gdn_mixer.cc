@@ -19,7 +19,7 @@ std::byte* aligned(std::byte* data) {
 Status GdnWorkspace::start(const ForwardBatch& batch, const GdnLayerWeights& layer, HostRecurrent& recurrent) {
   const auto values = static_cast<size_t>(batch.num_tokens * layer.v_width());
   if (heads_.size() < values) heads_.resize(values);
-  const int64_t rank = layer.is_kda() ? std::max(layer.a_down.out_features(), layer.z_down.out_features()) : 0;
+  const int64_t rank = layer.widest_rank([](const PackedLinear& linear) { return linear.out_features(); });
   low_.resize(std::max(low_.size(), static_cast<size_t>(batch.num_tokens * rank)));
   const size_t bytes = kWorkspaceAlignBytes + recurrent.kernels.workspace_bytes(
       layer.shape, {.max_requests = batch.num_reqs, .max_tokens = batch.num_tokens, .conv_width = layer.conv_width});

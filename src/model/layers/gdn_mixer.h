@@ -21,7 +21,7 @@ class GdnWorkspace {
 
   RecurrentRows& rows_;                 // [tokens, row_width]
   std::vector<float> heads_;            // [tokens, v_width]
-  std::vector<float> low_;              // KDA: [tokens, the larger rank of its gates]
+  std::vector<float> low_;              // [tokens, the widest low rank]
   AlignedBuffer memory_;                // of the kernels
 };
 

@@ -17,6 +17,10 @@ struct GdnWeightsOf {
     if (layer.is_kda()) {
       for (const auto* linear : {&layer.a_down, &layer.a_up, &layer.z_down, &layer.z_up}) visit(*linear);
     }
+    if (layer.token_weights) {
+      visit(layer.weight_down);
+      visit(layer.weight_up);
+    }
     visit(layer.out);
   }
 };

@@ -5,6 +5,7 @@
 
 #include "linear/cuda/cuda_device.h"
 #include "model/layers/gpu_residual.h"
+#include "ops/cuda/norms.h"
 
 namespace warpweave {
 
@@ -13,9 +14,8 @@ Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuRecurrent
   WW_ASSIGN_OR_RETURN(kernels_, LinearAttnDispatcher::create(layer.shape.kind, limits.kernels, limits.state_dtype,
                                                              linear::cuda_linear_attn_backends()));
   const size_t element = dtype_info(limits.dtype).block_bytes;
-  if (layer.is_kda()) {
-    workspace.get(low_, limits.tokens * std::max(layer.a_down.out_features, layer.z_down.out_features), element);
-  }
+  const int64_t rank = layer.widest_rank([](const gpu::GpuLinear& linear) { return linear.out_features; });
+  if (rank > 0) workspace.get(low_, limits.tokens * rank, element);
   workspace.get(heads_[0], limits.tokens * layer.v_width(), element);
   workspace.get(heads_[1], limits.kept_rows * layer.v_width(), element);
   memory_bytes_ = kernels_.workspace_bytes(layer.shape, {.max_requests = limits.max_requests, .max_tokens = limits.tokens,
@@ -44,7 +44,9 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
     const auto* const rows = static_cast<const std::byte*>(w_.rows_.of_layer(state_layer_)) + at * static_cast<int64_t>(dtype_info(dtype).block_bytes);
     return LinearAttnRows{rows, dtype, width, head_stride};
   };
-  const LinearAttnConv conv{.x = columns(0, shape.conv_channels()), .weight = layer.conv_weight.data, .width = layer.conv_width,
+  const LinearAttnConv conv{.x = columns(0, shape.conv_channels()), .weight = layer.conv_weight.data,
+                            .v_weight = layer.token_weights ? columns(layer.weight_column(), 0) : LinearAttnRows{},
+                            .width = layer.conv_width,
                             .state = window.data, .state_dtype = window.dtype, .slot_stride = window.slot_stride};
   const LinearAttnGates gates{.a = columns(layer.a_column(), shape.decay_dim()), .b = columns(layer.b_column(), 1),
                               .a_log = layer.a_log.data, .dt_bias = layer.dt_bias.data};
@@ -80,17 +82,22 @@ Status GpuGdnMixer::make_rows(const GpuLayerCall& call) {
   void* const rows = w_.rows_.of_layer(state_layer_);
   const int64_t width = layer.row_width();
   gpu::GemmCall in = {.linear = &layer.in, .rows = x.product_rows(), .y = rows, .y_dtype = x.dtype(), .y_stride = width};
-  if (!layer.is_kda()) return x.run_normed(weights_.norms.in, in);
+  if (!layer.is_kda() && !layer.token_weights) return x.run_normed(weights_.norms.in, in);
   x.normed(weights_.norms.in, x.ahead(layer.in));
   in.x = x.h();
   WW_RETURN_IF_ERROR(x.gemm().run(in, x.stream()));
-  const auto through_rank = [&](const gpu::GpuLinear& down, const gpu::GpuLinear& up, int64_t column) -> Status {
+  const auto through_rank = [&](const gpu::GpuLinear& down, const gpu::GpuLinear& up, int64_t column, bool silu = false) -> Status {
     WW_RETURN_IF_ERROR(x.gemm().run({.linear = &down, .x = x.h(), .rows = x.product_rows(), .y = w_.low_, .y_dtype = x.dtype(),
                                      .y_stride = down.out_features}, x.stream()));
+    if (silu) {
+      gpu::activate({.activation = GluActivation::silu, .x = w_.low_, .dtype = x.dtype(), .count = x.rows() * down.out_features},
+                    x.stream());
+    }
     auto* const to = static_cast<std::byte*>(rows) + column * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
     return x.gemm().run({.linear = &up, .x = w_.low_, .rows = x.product_rows(), .y = to, .y_dtype = x.dtype(), .y_stride = width},
                         x.stream());
   };
+  if (layer.token_weights) return through_rank(layer.weight_down, layer.weight_up, layer.weight_column(), true);
   WW_RETURN_IF_ERROR(through_rank(layer.a_down, layer.a_up, layer.a_column()));
   return through_rank(layer.z_down, layer.z_up, layer.z_column());
 }

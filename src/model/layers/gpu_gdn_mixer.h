@@ -21,7 +21,7 @@ class GpuGdnWorkspace {
 
   GpuRecurrentRows& rows_;        // [tokens, row_width]
   LinearAttnDispatcher kernels_;
-  void* low_ = nullptr;           // KDA: [tokens, the larger rank of its gates]
+  void* low_ = nullptr;           // [tokens, the widest low rank]
   void* heads_[2] = {};           // [tokens, v_width], and of those rows that are kept
   void* memory_ = nullptr;        // of the kernels
   size_t memory_bytes_ = 0;

@@ -98,7 +98,7 @@ class GpuAdapter : public LinearAttnKernelBase {
       const LinearAttnShape& s = call.shape;
       if (call.conv != nullptr) {
         conv = *call.conv;
-        rows(conv.x);
+        rows(conv.x), rows(conv.v_weight);
         conv.weight = memory.copy(conv.weight, s.conv_channels() * conv.width);
         conv.bias = memory.copy(conv.bias, s.conv_channels());
         conv.state = memory.copy_bytes(conv.state, conv_bytes());
