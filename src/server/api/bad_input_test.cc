@@ -110,6 +110,9 @@ TEST(BadInput, FieldsOfOneBody) {
   expect_refused(post(api, Body::chat, R"("logprobs": true, "top_logprobs": 21)"), "",
                  "top_logprobs");
   expect_refused(post(api, Body::chat, R"("top_logprobs": 2)"), "", "top_logprobs");
+  for (const char* own : {R"({"messages": []})", R"({"tools": []})"}) {
+    expect_refused(post(api, Body::chat, std::string(R"("chat_template_kwargs": )") + own), "", "chat_template_kwargs");
+  }
   expect_refused(post(api, Body::chat, R"("chat_template_kwargs": [])"), "",
                  "chat_template_kwargs");
   expect_refused(post(api, Body::chat, R"("tools": {})"), "", "tools");

@@ -220,6 +220,11 @@ Result<ChatInput> read_chat_input(const Api& api, FieldReader* reader, const Too
                       extra->size(), kMaxTemplateKwargs),
           "chat_template_kwargs");
     }
+    for (const char* own : {"messages", "tools"}) {
+      if (!extra->contains(own)) continue;
+      return Status::invalid_argument(fmt::format("chat_template_kwargs may not replace the {}; leave them out there.", own),
+                                      "chat_template_kwargs");
+    }
     input.extra = *extra;
   }
   if (std::string effort; reader->get("reasoning_effort", TextLimit{kMaxRidBytes}, &effort)) {
