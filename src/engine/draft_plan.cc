@@ -242,7 +242,8 @@ Result<std::unique_ptr<DecoderModel>> build_draft(const DraftPlan& plan, const B
 Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const DraftLimits& limits, DecoderModel& target,
                                                ThreadTeam& team) {
   HostDraftParts parts;
-  const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len, .progress = {}};
+  const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len,
+                              .batch_invariant = plan.attention.deterministic, .progress = {}};
   WW_ASSIGN_OR_RETURN(parts.model, build_draft(plan, build, team));
   WW_ASSIGN_OR_RETURN(parts.attention, create_resolved_backend(plan.attention, {.team = &team,
                                                                                 .max_context_len = limits.context_len,

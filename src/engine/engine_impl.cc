@@ -189,6 +189,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   WW_ASSIGN_OR_RETURN(KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   WW_ASSIGN_OR_RETURN(parts.model, build_decoder(config, std::move(setup.bundle.weights),
                                                  {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,
+                                                  .batch_invariant = setup.plan.attention.deterministic,
                                                   .progress = setup.options.on_weights_progress},
                                                  *parts.team));
   if (kv_format_is_scaled(kv_format) && kv_scales.k.empty()) {

@@ -22,7 +22,8 @@ class HostTarget {
   static constexpr bool kSharedAmongExperts = false;
   static constexpr bool takes_fp8() { return false; }
 
-  HostTarget(DType dtype, ThreadTeam& team) : dtype_(dtype), team_(team) {}
+  HostTarget(const BuildOptions& options, ThreadTeam& team)
+      : dtype_(options.dtype), batch_invariant_(options.batch_invariant), team_(team) {}
 
   Result<std::vector<float>> vector(const TensorView& view) { return widened(view); }
   Result<RopeTable> rope(RopeTable table) { return table; }
@@ -37,7 +38,9 @@ class HostTarget {
   Result<PackedLinear> pack(std::vector<LinearPart> parts, GluActivation glu, bool exact) {
     convert(parts);
     const ComputeMode mode = !exact && dtype_ == DType::bf16 ? ComputeMode::bf16 : ComputeMode::f32;
-    auto packed = PackedLinear::pack(parts, {.compute = mode, .glu = glu}, team_);
+    LinearOptions linear = {.compute = mode, .glu = glu};
+    if (!batch_invariant_) linear.widen_from_rows = fastest_widen_from_rows(parts[0].weight.dtype);
+    auto packed = PackedLinear::pack(parts, linear, team_);
     converted_.clear();
     return packed;
   }
@@ -46,6 +49,7 @@ class HostTarget {
   void convert(std::vector<LinearPart>& parts);
 
   DType dtype_;
+  bool batch_invariant_;
   ThreadTeam& team_;
   std::vector<std::vector<uint16_t>> converted_;  // alive while one linear is packed
 };
@@ -190,7 +194,7 @@ namespace {
 Result<std::unique_ptr<DecoderModel>> build_with(const ModelConfig& config, const FamilyTraits& traits,
                                                  const std::shared_ptr<WeightSource>& source,
                                                  const BuildOptions& options, ThreadTeam& team) {
-  HostTarget target(options.dtype, team);
+  HostTarget target(options, team);
   BuildOptions build = options;
   DecoderSpec spec = decoder_spec(config, traits);
   std::optional<DualChunkConfig>& dual_chunk = spec.attention.dual_chunk;

@@ -14,6 +14,7 @@ namespace warpweave {
 struct BuildOptions {
   DType dtype = DType::bf16;   // --dtype resolved: f32, bf16 or f16
   int max_positions = 0;       // rope tables reach this far: the context length served
+  bool batch_invariant = true; // on the CPU: a row's bits do not depend on the number of rows (ops/linear.h)
   std::function<void(int done_layers, int all_layers)> progress;  // may be empty
 };
 

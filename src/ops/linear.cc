@@ -12,6 +12,7 @@
 #include "base/float16.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/linear_kernels.h"
+#include "ops/linear_input.h"
 #include "ops/linear_pack.h"
 
 namespace warpweave {
@@ -106,21 +107,12 @@ struct RowSource {
   }
 };
 
-// The thread's own grow-only memory: nothing is allocated in a steady decode loop.
-std::byte* thread_scratch(int which, size_t bytes) {
-  thread_local std::array<AlignedBuffer, 4> buffers;
-  AlignedBuffer& buffer = buffers[which];
-  if (buffer.size() < bytes) buffer = AlignedBuffer::allocate(std::max(bytes, buffer.size() * 3 / 2));
-  if (buffer.size() < bytes) throw std::bad_alloc();
-  return buffer.data();
-}
-constexpr int kInputScratch = 0, kAccScratch = 1, kWeightScratch = 2, kBestScratch = 3;
-
 }  // namespace
 
 struct PackedLinear::Plan {
   const LinearKernels* kernels;
-  const void* x;           // under int8 rows of int8_row_bytes(), dense
+  const void* x;           // for integers rows of int8_row_bytes(), dense
+  bool integers;
   bool x_is_bf16;
   int64_t x_stride;
   int64_t k;               // of the kernel: padded for bf16 products
@@ -130,6 +122,13 @@ struct PackedLinear::Plan {
   int64_t jobs;
   LinearOutput y;
 };
+
+int64_t fastest_widen_from_rows(DType dtype) {
+  // Only AMX's bf16 products are faster than integers, whose sums leave the tiles at every scale; with Q8_0's codes, which
+  // take longest to widen, they are not. docs/benchmarks.md.
+  const bool has_both = cpu_info().tier == CpuTier::amx_bf16 && cpu_info().amx_int8;
+  return has_both && is_quantized(dtype) && dtype != DType::q8_0 ? 96 : kNeverWiden;
+}
 
 // ---- packing ----
 
@@ -160,6 +159,7 @@ Result<PackedLinear> PackedLinear::pack(std::span<const LinearPart> parts,
   if (options.compute == ComputeMode::bf16 && is_quantized(linear.dtype_) && kernels_of(linear.tier_).int8 != nullptr) {
     linear.uses_int8_ = true;
     linear.uses_bf16_ = false;
+    if (kernels_of(linear.tier_).bf16_dot != nullptr) linear.widen_from_rows_ = options.widen_from_rows;
   }
   linear.weights_ = AlignedBuffer::allocate(linear.panel_bytes_ * linear.panels_);
   const bool has_bias =
@@ -214,39 +214,6 @@ void PackedLinear::weight_row(int64_t index, float* out) const {
 
 namespace {
 
-// x in the kernel's dtype, with bf16 rows padded to `k`; converted rows live in the caller's
-// scratch until its next forward.
-const void* prepare_input(const LinearInput& x, int64_t in_features, int64_t k, bool want_bf16,
-                          int64_t* stride, ThreadTeam& team) {
-  if ((x.dtype == DType::bf16) == want_bf16 && (!want_bf16 || k == in_features)) {
-    *stride = x.row_stride;
-    return x.data;
-  }
-  const size_t element_bytes = want_bf16 ? 2 : 4;
-  std::byte* const out = thread_scratch(kInputScratch, x.rows * k * element_bytes);
-  *stride = k;
-  const auto convert = [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      std::byte* to = out + r * k * element_bytes;
-      if (!want_bf16) {
-        bf16_to_f32_row(static_cast<const uint16_t*>(x.data) + r * x.row_stride, in_features,
-                        reinterpret_cast<float*>(to));
-        continue;
-      }
-      uint16_t* const row = reinterpret_cast<uint16_t*>(to);
-      if (x.dtype == DType::bf16) {
-        std::memcpy(row, static_cast<const uint16_t*>(x.data) + r * x.row_stride, in_features * 2);
-      } else {
-        f32_to_bf16_row(static_cast<const float*>(x.data) + r * x.row_stride, in_features, row);
-      }
-      std::fill(row + in_features, row + k, uint16_t{0});
-    }
-  };
-  const int64_t grain = std::max<int64_t>(1, (64 << 10) / in_features);
-  team.parallel_for(x.rows, grain, convert);
-  return out;
-}
-
 // A member of DequantizeKernels or Int8Kernels; they are called the same.
 template <typename Kernels>
 auto of_format(const Kernels& kernels, DType dtype) -> decltype(kernels.q8_0) {
@@ -283,7 +250,8 @@ PackedLinear::Plan PackedLinear::plan_tiles(const LinearInput& x, const LinearOu
   Plan plan{};
   plan.kernels = &kernels_of(tier_);
   plan.x = x.data;
-  plan.x_is_bf16 = uses_bf16_;
+  plan.integers = multiplies_integers(x.rows);
+  plan.x_is_bf16 = uses_bf16_ || (uses_int8_ && !plan.integers);
   plan.x_stride = x.row_stride;
   plan.rows = x.rows;
   plan.y = y;
@@ -300,6 +268,17 @@ PackedLinear::Plan PackedLinear::plan_tiles(const LinearInput& x, const LinearOu
   return plan;
 }
 
+size_t PackedLinear::prepared_bytes(int64_t rows) const {
+  return rows * (multiplies_integers(rows) ? int8_row_bytes(in_features_) : in_features_ * 2);
+}
+
+// Rows that meet blocks, in 8 bits or in bf16, written to `out`: dense, prepared_bytes() of them.
+const void* PackedLinear::prepare_blocks_input(const LinearInput& x, std::byte* out, ThreadTeam& team) const {
+  if (multiplies_integers(x.rows)) return quantize_input(x, out, team);
+  convert_rows(x, {.width = in_features_, .padded_width = in_features_, .want_bf16 = true}, out, team);
+  return out;
+}
+
 // The rows in 8 bits, written to `out`.
 const void* PackedLinear::quantize_input(const LinearInput& x, std::byte* out, ThreadTeam& team) const {
   const auto quantize = kernels_of(tier_).int8->quantize;
@@ -308,7 +287,7 @@ const void* PackedLinear::quantize_input(const LinearInput& x, std::byte* out, T
     for (int64_t r = begin; r < end; ++r) {
       const auto* row = static_cast<const float*>(x.data) + r * x.row_stride;
       if (x.dtype == DType::bf16) {
-        auto* const wide = reinterpret_cast<float*>(thread_scratch(kAccScratch, in_features_ * sizeof(float)));
+        auto* const wide = reinterpret_cast<float*>(thread_scratch(LinearScratch::sums, in_features_ * sizeof(float)));
         bf16_to_f32_row(static_cast<const uint16_t*>(x.data) + r * x.row_stride, in_features_, wide);
         row = wide;
       }
@@ -326,9 +305,11 @@ void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTe
   if (x.rows == 0 || empty()) return;
   LinearInput prepared = x;
   if (uses_int8_) {
-    prepared.data = quantize_input(x, thread_scratch(kInputScratch, x.rows * int8_row_bytes(in_features_)), team);
+    prepared.data = prepare_blocks_input(x, thread_scratch(LinearScratch::input, prepared_bytes(x.rows)), team);
+    prepared.row_stride = in_features_;
   } else {
-    prepared.data = prepare_input(x, in_features_, product_width(), uses_bf16_, &prepared.row_stride, team);
+    prepared.data = prepare_input(x, {.width = in_features_, .padded_width = product_width(), .want_bf16 = uses_bf16_},
+                                  &prepared.row_stride, team);
   }
   const Plan plan = plan_tiles(prepared, y, 0, team.size());
   if (y.best != nullptr) return run_jobs_for_best(plan, team);
@@ -347,12 +328,12 @@ void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& te
   plans.clear();
   first_job.assign(1, 0);
   int64_t tiles = 0, work = 0;
-  size_t quantized_bytes = 0;
+  size_t prepared_bytes = 0;
   for (const LinearTask& task : tasks) {
-    if (task.linear->uses_int8_) quantized_bytes += task.x.rows * int8_row_bytes(task.linear->in_features_);
+    if (task.linear->uses_int8_) prepared_bytes += task.linear->prepared_bytes(task.x.rows);
     tiles += task.linear->panels_ / std::max(1, kernels_of(task.linear->tier_).tile_panels);
   }
-  std::byte* quantized = quantized_bytes > 0 ? thread_scratch(kInputScratch, quantized_bytes) : nullptr;
+  std::byte* prepared = prepared_bytes > 0 ? thread_scratch(LinearScratch::input, prepared_bytes) : nullptr;
   for (const LinearTask& task : tasks) {
     const PackedLinear& linear = *task.linear;
     assert(task.x.dtype == linear.preferred_input() && task.x.row_stride >= linear.product_width());
@@ -360,8 +341,9 @@ void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& te
     const int64_t own = linear.panels_ / std::max(1, kernels_of(linear.tier_).tile_panels);
     LinearInput x = task.x;
     if (linear.uses_int8_ && x.rows > 0) {
-      x.data = linear.quantize_input(task.x, quantized, team);
-      quantized += x.rows * int8_row_bytes(linear.in_features_);
+      x.data = linear.prepare_blocks_input(task.x, prepared, team);
+      x.row_stride = linear.in_features_;
+      prepared += linear.prepared_bytes(x.rows);
     }
     plans.push_back(linear.plan_tiles(x, task.y, tiles - own, team.size()));
     first_job.push_back(first_job.back() + (task.x.rows > 0 ? plans.back().jobs : 0));
@@ -383,7 +365,7 @@ void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& te
 void PackedLinear::run_jobs_for_best(const Plan& plan, ThreadTeam& team) const {
   const int members = team.size();
   RowBest* const partial = reinterpret_cast<RowBest*>(
-      thread_scratch(kBestScratch, members * plan.rows * sizeof(RowBest)));
+      thread_scratch(LinearScratch::best, members * plan.rows * sizeof(RowBest)));
   std::fill_n(partial, members * plan.rows, RowBest{});
   std::atomic<int64_t> next{0};
   team.run([&](int member, int) {
@@ -418,7 +400,7 @@ void PackedLinear::multiply_widened(const Plan& plan, GemmTile& tile, const unsi
   const GemmTileFn multiply = tile_kernel(*plan.kernels, dtype_, plan.x_is_bf16);
   unsigned char* const expanded =
       compressed ? reinterpret_cast<unsigned char*>(thread_scratch(
-                       kWeightScratch, tile.panels * block_k * kPanelCols * expanded_bytes))
+                       LinearScratch::weights, tile.panels * block_k * kPanelCols * expanded_bytes))
                  : nullptr;
 
   for (int64_t k = 0; k < plan.k; k += block_k) {
@@ -468,9 +450,9 @@ void PackedLinear::run_job(const Plan& plan, int64_t job, RowBest* best) const {
   tile.panels = panels;
   tile.acc_stride = panels * kPanelCols;
   tile.acc = reinterpret_cast<float*>(
-      thread_scratch(kAccScratch, rows * tile.acc_stride * sizeof(float)));
+      thread_scratch(LinearScratch::sums, rows * tile.acc_stride * sizeof(float)));
 
-  if (uses_int8_) {
+  if (plan.integers) {
     multiply_int8(plan, tile, weights, first_row);
   } else {
     multiply_widened(plan, tile, weights, first_row);

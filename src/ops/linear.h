@@ -9,11 +9,13 @@
 // activations with the widened weights. Under ComputeMode::bf16 activations are rounded to bf16
 // when the CPU has a bf16 unit (avx512_bf16, amx_bf16); weights stored as f32 or f16, and CPUs
 // without such a unit, still compute in f32 (bf16 inputs are widened). Activations that meet GGUF
-// blocks are then rounded to 8 bits, a scale for 32 values, and multiplied as integers; only a CPU that
-// has AMX for bf16 and not for bytes widens blocks to bf16.
+// blocks are then rounded to 8 bits, a scale for 32 values, and multiplied as integers; a CPU that has
+// AMX for bf16 and not for bytes widens blocks to bf16 instead, and so do products of
+// LinearOptions::widen_from_rows rows or more.
 //
-// Batch invariance: the bits of output row m depend only on input row m and the tier, not on M,
-// the other rows or the number of threads. Every element is one chain of sums over ascending k.
+// Batch invariance: the bits of output row m depend only on input row m and the tier, not on the
+// other rows or the number of threads, nor on M but where widen_from_rows is set: there on which side
+// of it M is. Every element is one chain of sums over ascending k.
 //
 // Layout: panels of 16 output features, padded with zeros: f32 and f16 [N/16][K][16], bf16
 // [N/16][K/2][16][2] with K padded to 32 (what vdpbf16ps and AMX tiles want), GGUF blocks: see
@@ -24,6 +26,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -53,11 +56,18 @@ struct LinearPart {
   std::optional<RandomMatrix> random = {};  // in place of the weight's data, which only a GPU takes: all its rows
 };
 
+inline constexpr int64_t kNeverWiden = std::numeric_limits<int64_t>::max();
+
 struct LinearOptions {
   ComputeMode compute = ComputeMode::f32;
   GluActivation glu = GluActivation::none;  // otherwise: exactly two parts of equal rows, gate, up
   CpuTier tier = cpu_info().tier;           // tests lower it; never above cpu_info().tier
+  // From so many rows on GGUF blocks meet activations of bf16 in place of 8 bits, where the CPU has a bf16 unit.
+  int64_t widen_from_rows = kNeverWiden;
 };
+
+// The widen_from_rows that takes the least time on this CPU for blocks of `dtype`, by measurement.
+int64_t fastest_widen_from_rows(DType dtype);
 
 struct LinearInput {
   const void* data = nullptr;  // [rows, in_features]
@@ -124,7 +134,7 @@ class PackedLinear {
   bool empty() const { return out_features_ == 0; }
   // What forward() multiplies with; feed it inputs of this dtype to save the conversion.
   DType preferred_input() const { return uses_bf16_ ? DType::bf16 : DType::f32; }
-  // Whether products round their input to 8 bits.
+  // Whether products round their input to 8 bits, below widen_from_rows.
   bool rounds_to_int8() const { return uses_int8_; }
   // Elements of an input row that products read: in_features() or, for bf16, the next multiple of 32.
   int64_t product_width() const;
@@ -132,6 +142,9 @@ class PackedLinear {
  private:
   struct Plan;  // how one forward is cut into jobs
 
+  bool multiplies_integers(int64_t rows) const { return uses_int8_ && rows < widen_from_rows_; }
+  size_t prepared_bytes(int64_t rows) const;
+  const void* prepare_blocks_input(const LinearInput& x, std::byte* out, ThreadTeam& team) const;
   Plan plan_tiles(const LinearInput& x, const LinearOutput& y, int64_t tiles_beside, int members) const;
   void run_jobs_for_best(const Plan& plan, ThreadTeam& team) const;
   void run_job(const Plan& plan, int64_t job, RowBest* best) const;
@@ -146,6 +159,7 @@ class PackedLinear {
   GluActivation glu_ = GluActivation::none;
   bool uses_bf16_ = false;      // products by the CPU's bf16 unit
   bool uses_int8_ = false;      // of blocks, with rows rounded to 8 bits
+  int64_t widen_from_rows_ = kNeverWiden;
   int64_t in_features_ = 0;
   int64_t out_features_ = 0;
   int64_t part_rows_ = 0;       // under a GLU: rows of gate (= of up); else all rows

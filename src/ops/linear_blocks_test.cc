@@ -1,0 +1,143 @@
+// PackedLinear with weights in GGUF blocks, against a scalar f64 reference, for every tier this CPU can run.
+#include <array>
+
+#include "ops/linear.h"
+#include "ops/linear_testing.h"
+
+namespace warpweave {
+namespace {
+
+using namespace linear_testing;
+
+class BlockDtype : public testing::TestWithParam<DType> {};
+
+TEST_P(BlockDtype, MatchesReference) {
+  ThreadTeam team(2);
+  const int64_t block = dtype_info(GetParam()).block_elements;
+  const int64_t rows[] = {1, 2, 8, 9, 37};
+  for (const Shape shape : {Shape{1, block}, {17, 3 * block}, {70, 768}}) {
+    ASSERT_NO_FATAL_FAILURE(
+        expect_products(make_weight(GetParam(), shape.n, shape.k, 5), rows, team));
+  }
+}
+
+TEST_P(BlockDtype, WeightRowsComeBackExactly) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(GetParam(), 19, 512, 5);
+  const PackedLinear linear = packed(w, ComputeMode::f32, CpuTier::scalar, team);
+  std::vector<float> row(w.cols);
+  for (int64_t r = 0; r < w.rows; ++r) {
+    linear.weight_row(r, row.data());
+    EXPECT_EQ(0, std::memcmp(row.data(), &w.values[r * w.cols], w.cols * sizeof(float)));
+  }
+}
+// Every tier but that of AMX without bytes multiplies blocks as integers where it may round, and none where it may not.
+TEST_P(BlockDtype, AreMultipliedAsIntegersUnderBf16) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(GetParam(), 19, 512, 5);
+  for (const CpuTier tier : tiers()) {
+    EXPECT_EQ(packed(w, ComputeMode::bf16, tier, team).rounds_to_int8(), tier != CpuTier::amx_bf16 || cpu_info().amx_int8);
+    EXPECT_FALSE(packed(w, ComputeMode::f32, tier, team).rounds_to_int8());
+  }
+}
+TEST_P(BlockDtype, RowsOfNoNumberShowAndRowsOfNothingAreZero) {
+  ThreadTeam team(1);
+  const Weight w = make_weight(GetParam(), 19, 512, 5);
+  for (const CpuTier tier : tiers()) {
+    const PackedLinear linear = packed(w, ComputeMode::bf16, tier, team);
+    if (!linear.rounds_to_int8()) continue;
+    std::vector<float> x(5 * 512, 0.0f), y(5 * 19, 7.0f);
+    std::fill_n(x.begin(), 512, 2.0f);
+    x[512 + 100] = kNan;
+    x[2 * 512 + 7] = std::numeric_limits<float>::infinity();
+    x[3 * 512 + 40] = 1e-38f;  // too small to be rounded
+    linear.forward({.data = x.data(), .rows = 5, .row_stride = 512}, {.data = y.data(), .row_stride = 19}, team);
+    for (int n = 0; n < 19; ++n) {
+      EXPECT_TRUE(std::isfinite(y[n]) && y[n] != 0);
+      EXPECT_TRUE(std::isnan(y[19 + n]) && std::isnan(y[2 * 19 + n]));
+      EXPECT_TRUE(y[3 * 19 + n] == 0 && y[4 * 19 + n] == 0);
+    }
+  }
+}
+
+// From widen_from_rows on a product has the errors of bf16 operands, not those of 8 bits; below it nothing changes.
+TEST_P(BlockDtype, AreWidenedFromTheRowsThatWereNamed) {
+  if (cpu_info().tier < CpuTier::avx512_bf16) GTEST_SKIP() << "this CPU has no bf16 unit";
+  constexpr int64_t kFrom = 40;
+  ThreadTeam team(2);
+  const Weight w = make_weight(GetParam(), 70, 768, 5);
+  const LinearPart part = {.weight = w.view(), .bias = {}};
+  const PackedLinear integers = packed(w, ComputeMode::bf16, cpu_info().tier, team);
+  auto linear = PackedLinear::pack({&part, 1}, {.compute = ComputeMode::bf16, .widen_from_rows = kFrom}, team);
+  ASSERT_TRUE(linear.ok());
+  if (!integers.rounds_to_int8()) GTEST_SKIP() << "this CPU widens products of any number of rows";
+
+  const Activations few(kFrom - 1, w.cols, 11), many(kFrom, w.cols, 11);
+  const auto product = [&](const PackedLinear& of, const Activations& x, DType in) {
+    std::vector<float> y(x.rows * w.rows);
+    of.forward(x.input(in), {.data = y.data(), .row_stride = w.rows}, team);
+    return y;
+  };
+  for (const DType in : {DType::f32, DType::bf16}) {
+    EXPECT_EQ(product(*linear, few, in), product(integers, few, in));
+    const std::vector<float> got = product(*linear, many, in), rounded = product(integers, many, in);
+    EXPECT_NE(got, rounded);
+    const std::vector<Dot> want = reference_product(w, many, in);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i].sum, tolerance(want[i], in == DType::f32, true)) << i;
+  }
+  // Side by side with one of few rows, the bits are the same.
+  std::vector<float> first(many.rows * w.rows), second(few.rows * w.rows);
+  PackedLinear::forward_all(std::array{LinearTask{&*linear, many.input(DType::f32), {.data = first.data(), .row_stride = w.rows}},
+                                       LinearTask{&*linear, few.input(DType::f32), {.data = second.data(), .row_stride = w.rows}}}, team);
+  EXPECT_EQ(first, product(*linear, many, DType::f32));
+  EXPECT_EQ(second, product(*linear, few, DType::f32));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
+                         testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
+                                         DType::q5_k, DType::q6_k, DType::iq4_nl, DType::iq4_xs),
+                         [](const auto& info) { return std::string(dtype_info(info.param).name); });
+
+// Values of blocks whose byte i is 37 i + 11, with d = 0.01, by the gguf package's dequantize().
+TEST(GgufBlocks, Iq4HasTheValuesOfTheGgufPackage) {
+  struct Expected {
+    DType dtype;
+    std::vector<std::pair<int, float>> values;
+    double sum;
+  };
+  const Expected all[] = {
+      {DType::iq4_nl, {{0, -0.35007477f}, {1, 0.2500534f}, {15, -1.2702713f}, {16, -0.35007477f}, {31, 0.010002136f}}, -2.570549},
+      {DType::iq4_xs, {{0, 0.65013885f}, {17, 0.35007477f}, {31, 0.35007477f}, {32, 4.550972f}, {77, 5.8812561f}, {128, -5.8512497f},
+                       {200, 11.402435f}, {255, -0.16003418f}}, -110.073509}};
+  for (const Expected& expected : all) {
+    const DTypeInfo& info = dtype_info(expected.dtype);
+    std::vector<unsigned char> block(info.block_bytes);
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<unsigned char>(37 * i + 11);
+    put_half(block.data(), 0.01f);
+    std::vector<float> values(info.block_elements);
+    dequantize_row_reference(expected.dtype, block.data(), info.block_elements, values.data());
+    double sum = 0;
+    for (const float value : values) sum += value;
+    EXPECT_NEAR(sum, expected.sum, 1e-4) << info.name;
+    for (const auto& [at, value] : expected.values) EXPECT_FLOAT_EQ(values[at], value) << info.name << ", " << at;
+  }
+}
+
+TEST(PackedLinear, BlockProductsTogetherGiveTheBitsOfEachAlone) {
+  ThreadTeam team(2);
+  const Activations x(9, 512, 3);
+  const auto make = [&](DType dtype) { return packed(make_weight(dtype, 64, 512, 5), ComputeMode::bf16, cpu_info().tier, team); };
+  const PackedLinear a = make(DType::q4_0), b = make(DType::q6_k);
+  std::vector<float> alone(9 * 128), together(9 * 128);  // a's columns, then b's
+  const LinearInput in = x.input(a.preferred_input());
+  const auto half = [](std::vector<float>& y, int at) { return LinearOutput{.data = y.data() + at, .row_stride = 128}; };
+  a.forward(in, half(alone, 0), team);
+  b.forward(in, half(alone, 64), team);
+  PackedLinear::forward_all(std::array{LinearTask{&a, in, half(together, 0)}, LinearTask{&b, in, half(together, 64)}}, team);
+  EXPECT_EQ(together, alone);
+}
+
+// Ties (equal weight rows), NaN rows and rows of -inf included, over jobs of several members.
+
+}  // namespace
+}  // namespace warpweave
