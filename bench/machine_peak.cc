@@ -29,7 +29,11 @@ float read_memory(const void* data, size_t bytes) {
     for (int i = 0; i < 8; ++i) sums[i] = _mm512_add_ps(sums[i], _mm512_loadu_ps(p + at + 64 * i));
   }
   for (int i = 1; i < 8; ++i) sums[0] = _mm512_add_ps(sums[0], sums[i]);
-  return _mm512_reduce_add_ps(sums[0]);
+  alignas(64) float lanes[16];
+  _mm512_store_ps(lanes, sums[0]);
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
 }
 #else
 int64_t run_f32_fma(int64_t) { return 0; }

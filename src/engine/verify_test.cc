@@ -85,7 +85,7 @@ class Drawing {
     step_.proposals.assign(1, plan.proposal);
     step_.sample_slots.assign(1, 0);
     step_.builder.build(scheduled, step_.proposals);
-    step_.sample_rows.assign(1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position)});
+    step_.sample_rows.assign(1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position), .logprob_ids = {}});
     values_.clear();
     best_.assign(plan.proposal.size() + 1, {});
     for (int node = 0; node <= plan.proposal.size(); ++node) {

@@ -58,7 +58,7 @@ bool UniqueWatch::read(uint8_t byte, int32_t opened) {
 bool UniqueWatch::take(uint8_t byte, int32_t opened) {
   if (levels_.empty()) {
     if (opened < 0 || byte != '[') return true;
-    text_ = "[";
+    text_.assign(1, '[');
     levels_.push_back({opened, 1, {}});
     return true;
   }

@@ -69,7 +69,7 @@ TEST_F(LoaderTest, WeightsThatAreCutWhileLoadingAreAnError) {
       if (extension == ".safetensors" || extension == ".gguf") weights = entry.path();
     }
     const fs::path model = weights.extension() == ".gguf" ? weights : copy;
-    const auto bundle = open_model_bundle(model, {.skip_tokenizer = true});
+    const auto bundle = open_model_bundle(model, {.tokenizer_path = {}, .skip_tokenizer = true});
     ASSERT_TRUE(bundle.ok()) << bundle.status().message();
     fs::resize_file(weights, 4096);
     const Status status = build(*bundle);
@@ -268,7 +268,7 @@ TEST(Gguf, WindowsAsWideAsTheContextHideNothing) {
     const size_t value = bytes.find(key) + key.size() + sizeof(uint32_t);  // after its type
     std::memcpy(bytes.data() + value, &window, sizeof window);
     write_file(file, bytes);
-    const auto bundle = open_model_bundle(file, {.skip_tokenizer = true});
+    const auto bundle = open_model_bundle(file, {.tokenizer_path = {}, .skip_tokenizer = true});
     EXPECT_TRUE(bundle.ok()) << bundle.status().message();
     EXPECT_EQ(std::count(bundle->config.nope_layers.begin(), bundle->config.nope_layers.end(), true), 1)
         << "the layer with full attention takes no positions all the same";
@@ -292,7 +292,7 @@ TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
     const std::string file = read_file(std::string("tests/golden/families/") + field.model + "/model.gguf");
     for (float value : {kNaN, 0.0f, -0.0f, -1.0f, kInfinity, -kInfinity, 1e-40f, 3e38f}) {
       write_file(folder / "bad.gguf", with_float(file, field.key, value));
-      expect_refusal(open_model_bundle(folder / "bad.gguf", {.skip_tokenizer = true}), StatusCode::data_loss,
+      expect_refusal(open_model_bundle(folder / "bad.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}), StatusCode::data_loss,
                      {"bad.gguf", field.key, "must be from"});
     }
   }

@@ -15,8 +15,8 @@ inline constexpr const char* kAgainstRecorded = "recorded";
 struct ReplayOptions {
   std::string backend;                  // to be judged
   std::string against = "reference";    // a backend, or "recorded"
-  std::optional<int> layer;             // unset: all
-  std::optional<double> tolerance;      // unset: by the KV format, relative to the largest value
+  std::optional<int> layer = {};        // unset: all
+  std::optional<double> tolerance = {}; // unset: by the KV format, relative to the largest value
 };
 
 // Where two outputs differ.

@@ -38,7 +38,7 @@ __device__ int section_kv_heads(const PlanInput& in, int shortest, int longest, 
 // Lists the blocks of K and V that the tiles read; returns their number.
 __device__ int list_copies(const PlanInput& in, long long* warp_sums) {
   const ExtendCopies& copies = in.copies;
-  if (copies.ready != nullptr && threadIdx.x < in.num_kv_heads) copies.ready[threadIdx.x] = 0;
+  if (copies.ready != nullptr && static_cast<int>(threadIdx.x) < in.num_kv_heads) copies.ready[threadIdx.x] = 0;
   __shared__ int chunk_blocks;
   int base = 0;
   for (int chunk = 0; chunk < in.num_requests; chunk += kPlanThreads) {

@@ -20,9 +20,9 @@ class ResponseStore {
   explicit ResponseStore(size_t max_per_owner) : max_per_owner_(max_per_owner) {}
 
   struct Entry {
-    std::string body;      // the answer, as it was given
-    std::string messages;  // the conversation up to its end: a JSON list of chat messages
-    std::string input;     // what was asked with: a JSON list of items
+    std::string body;        // the answer, as it was given
+    std::string messages;    // the conversation up to its end: a JSON list of chat messages
+    std::string input = {};  // what was asked with: a JSON list of items
   };
 
   // False: too large, or none are kept. Where memory ends it throws and keeps nothing of the entry.
