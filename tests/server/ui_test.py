@@ -338,7 +338,8 @@ def test_reasoning_and_tool_calls_are_shown(page, api):
 
 
 def test_tale_llama_says_what_it_is_and_offers_prompts(page, api):
-    assert "tale-llama" not in page.text(".empty")
+    assert "Chat with test-model" in page.text(".empty") and "tale-llama" not in page.text(".empty")
+    assert page.js("document.querySelectorAll('.prompts button').length") == 4
     api.model = "tale-llama"
     open_page(page, api.url() + "?tale")
     page.wait("document.querySelectorAll('.prompts button').length >= 3")
@@ -466,6 +467,18 @@ def test_fits_a_phone_and_the_dark(page, api):
     shot(page, "phone-light")
     page.dark(True)
     assert page.js("getComputedStyle(document.body).backgroundColor") == "rgb(18, 21, 27)"
+
+
+def test_a_long_model_name_fits_a_phone(page, api):
+    api.model = "An-Instruct-Model-With-A-Name-Longer-Than-Phones-Are-Wide.Q4_K_M"
+    page.size(390, 844)
+    open_page(page, api.url() + "?long")
+    page.wait("document.getElementById('model').textContent.startsWith('An-Instruct')")
+    ask_and_wait(page, "hello")
+    assert page.js("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    right = page.js("['toggle-panel', 'send', 'log'].map(id => document.getElementById(id).getBoundingClientRect().right)")
+    assert max(right) <= 390, right
+    shot(page, "phone-long-name")
 
 
 def test_every_control_has_a_name(page):

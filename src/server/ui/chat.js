@@ -6,6 +6,8 @@ import {streamAnswer} from "./turn.js";
 
 const ENDINGS = {length: "cut at the token limit", stopped: "stopped", broken: "broken off", tool_calls: "asks for tools"};
 
+const GENERAL_PROMPTS = ["Why is the sky blue?", "Write a Python function that counts the words of a text.",
+                         "Plan a weekend in a city by the sea.", "Explain recursion to a child."];
 // What the embedded model is, for those who meet it first.
 const TALE_LLAMA = {
   title: "tale-llama tells tales",
@@ -81,12 +83,13 @@ export class Chat {
       empty.append(node);
       return node;
     };
-    if (isTale) {
-      add("h2", TALE_LLAMA.title);
-      add("p", TALE_LLAMA.text);
+    const offer = isTale ? TALE_LLAMA : { title: `Chat with ${served.model}`, text: "", prompts: GENERAL_PROMPTS };
+    if (served.model) {
+      add("h2", offer.title);
+      if (offer.text) add("p", offer.text);
       const prompts = add("div", "");
       prompts.className = "prompts";
-      for (const text of TALE_LLAMA.prompts) {
+      for (const text of offer.prompts) {
         const button = document.createElement("button");
         button.type = "button";
         button.textContent = text;
