@@ -124,10 +124,12 @@ struct PackedLinear::Plan {
 };
 
 int64_t fastest_widen_from_rows(DType dtype) {
-  // Only AMX's bf16 products are faster than integers, whose sums leave the tiles at every scale; with Q8_0's codes, which
-  // take longest to widen, they are not. docs/benchmarks.md.
+  // Only AMX's bf16 products are faster than integers, whose sums leave the tiles at every scale; sooner in K formats, of
+  // more scales. docs/benchmarks.md.
   const bool has_both = cpu_info().tier == CpuTier::amx_bf16 && cpu_info().amx_int8;
-  return has_both && is_quantized(dtype) && dtype != DType::q8_0 ? 96 : kNeverWiden;
+  if (!has_both || !is_quantized(dtype)) return kNeverWiden;
+  const bool is_k_format = dtype == DType::q4_k || dtype == DType::q5_k || dtype == DType::q6_k;
+  return is_k_format ? 64 : 128;
 }
 
 // ---- packing ----

@@ -16,7 +16,9 @@
 namespace {
 
 #if defined(__AMX_INT8__)
-#define WW_TILE_CONFIGURE(config) _tile_loadconfig(config)
+// g++ takes the instruction for a reader of 8 bytes and may drop the stores of the others.
+#define WW_TILE_CONFIGURE(config) \
+  do { __asm__ volatile("" : : "r"(config) : "memory"); _tile_loadconfig(config); } while (false)
 #define WW_TILE_RELEASE() _tile_release()
 #define WW_TILE_ZERO(tile) _tile_zero(tile)
 // g++ does not know that these instructions read memory; without the barrier it may drop stores before them.
