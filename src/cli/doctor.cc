@@ -53,8 +53,11 @@ int doctor_command(std::span<const std::string> argv) {
     std::printf("  slow: no AVX2 here, every kernel runs its portable version\n");
   }
   std::printf("Compute threads: %d (--threads)\n", cpu.cpus);
-  std::printf("Memory: %.1f GB, %.1f GB available\n", meminfo_gib("MemTotal:"),
-              meminfo_gib("MemAvailable:"));
+  if (const double total_gib = meminfo_gib("MemTotal:"); total_gib > 0) {
+    std::printf("Memory: %.1f GB, %.1f GB available\n", total_gib, meminfo_gib("MemAvailable:"));
+  } else {
+    std::printf("Memory: not known, since /proc/meminfo cannot be read here; serve takes 4 GB for free (or: --max-total-tokens)\n");
+  }
   print_gpu();
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);

@@ -83,6 +83,7 @@ Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int do
   }
   loaded.default_sampling = sampling_defaults(args, served.generation);
   loaded.served = std::move(served);
+  loaded.embedded = source.embedded();
   return loaded;
 }
 

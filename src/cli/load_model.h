@@ -16,6 +16,7 @@ struct LoadedModel {
   ServedModel served;
   std::optional<ChatTemplate> chat_template;  // none: the model has no template
   SamplingParams default_sampling;
+  bool embedded = false;  // the program's own copy
 };
 
 // Prints progress to stderr: a bar on a terminal, else a line per quarter. `on_progress`, where given, gets

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "cli/commands.h"
 #include "cli/load_model.h"
 #include "cli/loading_routes.h"
+#include "cli/model_search.h"
 #include "cli/process_setup.h"
 #include "server/api/api.h"
 #include "server/http_syntax.h"
@@ -86,11 +88,13 @@ void print_attention(const EngineInfo& info) {
   for (const std::string& line : info.attention_refused) std::printf("  refused %s\n", line.c_str());
 }
 
-void print_model(const Engine& engine) {
+void print_model(const LoadedModel& model) {
+  const Engine& engine = *model.served.engine;
   const EngineInfo& info = engine.info();
   const EngineStats stats = engine.stats();
   std::printf("Device: %s\n", info.device.c_str());
-  std::printf("Model: %s (%s), %s, weights %.3f GB, loaded in %.2f s\n", info.model_path.c_str(),
+  std::printf("Model: %s (%s), %s, weights %.3f GB, loaded in %.2f s\n",
+              model.embedded ? fmt::format("the embedded {}", kDefaultModel).c_str() : info.model_path.c_str(),
               info.architecture.c_str(), info.dtype.c_str(), info.weight_bytes / kGiB,
               info.load_seconds);
   std::printf("KV pool: %.3f GB reserved for %lld tokens (%d pages of %d, %s), %lld tokens used; context %d tokens\n",
@@ -111,15 +115,17 @@ std::string url_of(const ServerArgs& args, int port) {
   return fmt::format("http://{}:{}", host, port);
 }
 
-void print_ready(const ServerArgs& args, const EngineInfo& info, bool has_chat, int port) {
+void print_ready(const ServerArgs& args, const LoadedModel& model, int port) {
   const std::string url = url_of(args, port);
   const std::string key = args.api_key.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'";
   std::string path = "/generate";
   std::string body = R"({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 64}})";
-  if (has_chat) {
+  if (model.chat_template.has_value()) {
     path = "/v1/chat/completions";
-    body = R"({"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}]})";
-  } else if (info.has_tokenizer) {
+    const bool tells_tales = std::filesystem::path(model.served.engine->info().model_path).filename() == kDefaultModel;
+    const char* const question = tells_tales ? "Tell me a tale of a fox and a lantern." : "What is the capital of France?";
+    body = fmt::format(R"({{"model": "default", "messages": [{{"role": "user", "content": "{}"}}]}})", question);
+  } else if (model.served.engine->info().has_tokenizer) {
     path = "/v1/completions";
     body = R"({"model": "default", "prompt": "Once upon a time", "max_tokens": 64})";
   }
@@ -264,7 +270,7 @@ int serve(const ServerArgs& args) {
     if (!usable.ok()) return fail(usable.status(), kExitFailed);
   }
   if (model->served.tokenizer != nullptr) model->served.tokenizer->core().prepare(ServerOptions().worker_threads);
-  print_model(engine);
+  print_model(*model);
 
   metrics.emplace(MetricsOptions{.model_name = engine.info().served_model_name,
                                  .compat = args.metrics_compat});
@@ -282,7 +288,7 @@ int serve(const ServerArgs& args) {
   server.set_router(std::move(router));
   if (!args.skip_server_warmup) warm_up(engine);
   ready = true;
-  print_ready(args, engine.info(), model->chat_template.has_value(), server.port());
+  print_ready(args, *model, server.port());
 
   signals.wait();
   ready = false;

@@ -41,7 +41,7 @@ def test_the_curl_line_works_and_the_model_has_its_folders_name():
     lines, running = lines_of()
     try:
         command = next(line for line in lines if line.startswith("Try: "))[len("Try: "):]
-        assert '"model": "default"' in command
+        assert '"model": "default"' in command and "a tale of a fox" in command
         done = subprocess.run(command.replace("curl ", "curl -sS --fail-with-body ", 1), shell=True, stdout=subprocess.PIPE,
                               timeout=60)
         assert done.returncode == 0 and json.loads(done.stdout)["model"] == "tale-llama"
