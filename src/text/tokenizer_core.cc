@@ -278,6 +278,9 @@ Status TokenizerCore::encode_words(std::string_view text, bool starts_text, Scra
     if (word_piece_) {
       word_piece_->encode_word(model_.vocab(), bytes, ids);
     } else if (unigram_) {
+      if (bytes.size() > Unigram::kMaxWordBytes) {
+        return Status::resource_exhausted("a word without a break is longer than 4 MiB, the most that is cut by scores");
+      }
       unigram_->encode_word(model_.vocab(), bytes, &scratch->unigram, ids);
     } else {
       model_.encode_word(bytes, &scratch->bpe, ids);

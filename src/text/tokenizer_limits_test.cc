@@ -30,6 +30,17 @@ std::string words(size_t bytes) {
   return text;
 }
 
+// Characters that no token has become one id, however many, so no limit on ids bounds them.
+TEST(TokenizerLimits, WordsOfScoredVocabulariesAreBounded) {
+  const auto tokenizer = load("xlm_roberta");
+  std::string word;
+  while (word.size() < size_t{4} << 20) word += "\uE000";
+  const auto refused = tokenizer->encode(word, false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::resource_exhausted);
+  EXPECT_TRUE(tokenizer->encode(word.substr(0, 30'000) + " " + word.substr(0, 30'000), false).ok());
+}
+
 // A token of thousands of bytes that the text nearly holds everywhere: steps as many as bytes compared, not as bytes hashed
 // of every length.
 TEST(TokenizerLimits, LongTokensOfScoredVocabulariesCostTheirLength) {

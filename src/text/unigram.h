@@ -33,7 +33,10 @@ class Unigram {
   // `vocab` has the tokens of spec.vocab, whose ids are their places, and spec.unigram their scores.
   static Result<Unigram> build(const BpeSpec& spec, const StringTable& vocab);
 
-  // Appends the ids of one pre-tokenized word of valid UTF-8; `vocab` is that of build().
+  // Of one word: 24 bytes are held for each of its bytes.
+  static constexpr size_t kMaxWordBytes = size_t{4} << 20;
+
+  // Appends the ids of one pre-tokenized word of valid UTF-8 and kMaxWordBytes at most; `vocab` is that of build().
   void encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
                    std::vector<int32_t>* ids) const;
 

@@ -14,6 +14,7 @@ import argparse
 import collections
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import json
 import pathlib
 import subprocess
