@@ -185,12 +185,6 @@ std::string right_model() {
   return folder;
 }
 
-#ifdef WW_TEST_ON_GPU
-constexpr double kLeastOfTrees = 3.2;  // an H200 keeps 3.39, a CPU 3.67: why is not known
-#else
-constexpr double kLeastOfTrees = 3.5;
-#endif
-
 TEST(RightHead, IsBelieved) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
   ServerArgs args = args_of(right_model());
@@ -199,15 +193,18 @@ TEST(RightHead, IsBelieved) {
   for (const GenerateRequest& request : questions()) {
     if (request.sampling.temperature == 0 && request.sampling.repetition_penalty == 1) asked.push_back(request);
   }
-  const auto expected = ask(plain, asked);
   args.speculative_algorithm = "NEXTN";
   args.speculative_num_steps = 3;
   for (const int topk : {1, 3}) {
     args.speculative_eagle_topk = topk;
     if (topk > 1) args.speculative_num_draft_tokens = 16;
     ServedModel served = serve(args);
-    EXPECT_EQ(ask(served, asked), expected);
-    EXPECT_GT(served.engine->stats().speculation->accept_length(), topk == 1 ? 3.5 : kLeastOfTrees) << "of 4, less at the end";
+    // One by one: a step that prefills, too, proposes nothing, and how many of those there are is a matter of timing.
+    for (const GenerateRequest& request : asked) {
+      const std::vector<GenerateRequest> alone = {request};
+      EXPECT_EQ(ask(served, alone), ask(plain, alone)) << request.rid;
+    }
+    EXPECT_GT(served.engine->stats().speculation->accept_length(), 3.5) << "of 4, less at the end";
   }
 }
 
