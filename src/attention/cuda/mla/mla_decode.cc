@@ -36,12 +36,11 @@ MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaPar
 
 }  // namespace
 
-// The wgmma kernel takes as long for 16 rows as for 64. With e4m3 pools it widens too slowly to be worth it for 32; with
-// 16-bit ones it loses where it gathers small pages for 16.
+// The wgmma kernel takes as long for 16 rows as for 64: it loses for 16 where it widens codes or gathers small pages.
 MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p) {
+  constexpr int kMmaRows = 16;
   if (takes_boxes(format, p)) return MlaFamily::wgmma;
-  const int rows = p.max_q_len * p.num_heads;
-  return rows <= (format == MlaFormat::same16 ? 16 : 32) ? MlaFamily::mma : MlaFamily::wgmma;
+  return p.max_q_len * p.num_heads <= kMmaRows ? MlaFamily::mma : MlaFamily::wgmma;
 }
 
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {

@@ -177,7 +177,8 @@ TEST(MlaFamilies, TheFasterOneIsByFormatPagesAndRows) {
   EXPECT_EQ(faster(MlaFormat::same16, 48, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 1), MlaFamily::mma);
   EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 2), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::ds_mla, 64, 16, 2), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 64, 16, 1), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 64, 16, 2), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 64, 33, 1), MlaFamily::wgmma);
 }
 

@@ -4,7 +4,8 @@
 // columns) and value (512) at once. O, 64 x 512 in float32, takes the registers of two warpgroups, half of the columns
 // each. One of them, the leader, also multiplies S and finds P, which the other one gets through shared memory (the
 // division of work is FlashAttention-3's for value dims of 512). Its S of the next tile is multiplied before O of this
-// one, so that its softmax runs under O's products, its own and the other's. A third warpgroup copies.
+// one, so that its softmax runs under O's products, its own and the other's. A third warpgroup copies, and where codes are
+// widened on the way, a fourth one, too.
 //
 // Shared memory holds Q and two KV tiles and no more. So a tile is released in parts (MlaPart), each as soon as its last
 // product is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a cluster
@@ -31,7 +32,8 @@ template <class C>
 WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, const SplitWork& work,
                                 const Sm90MlaShared<C>& shared, int box_tokens) {
   if constexpr (C::kFormat != MlaFormat::same16) {
-    Sm90MlaFp8Producer<C>(p, shared).run(work);
+    const int thread = static_cast<int>(threadIdx.x);  // of the first warpgroup or of the last one
+    Sm90MlaFp8Producer<C>(p, shared, thread < 128 ? thread : thread - 256).run(work);
   } else if constexpr (C::kBoxes) {
     Sm90MlaBoxProducer<C>(p, map, shared, box_tokens).run(work);
   } else {
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   __syncthreads();
   if constexpr (C::kPaired) ptx::cluster_meet_aligned();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (warpgroup == 0) {
+  if (warpgroup == 0 || warpgroup == 3) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
     sm90_mla_produce<C>(p, map, work, shared, box_tokens);
   } else if (warpgroup == 1) {

@@ -13,7 +13,9 @@ template <class C>
 class Sm90MlaHalf {
  protected:
   using E = typename C::Element;
-  using Pv = ptx::Wgmma<E, kMlaLatentDim / 2>;
+  // With four warpgroups, a product of all 256 columns would take more registers than the launch gives a thread.
+  static constexpr int kPvColumns = C::kProducers == 128 ? 256 : 128;
+  using Pv = ptx::Wgmma<E, kPvColumns>;
   static constexpr int kOut = kMlaLatentDim / 4;    // registers of O
   static constexpr int kScores = C::kTokens / 2;    // of S
   static constexpr float kLog2e = 1.4426950408889634f;
@@ -94,7 +96,11 @@ class Sm90MlaHalf {
         ptx::wgmma_descriptor(shared_.tile(ring_.stage()) + half_ * 4 * C::kColumnBytes, C::kColumnBytes));
 #pragma unroll
     for (int step = 0; step < C::kTokens / 16; ++step) {
-      Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
+#pragma unroll
+      for (int column = 0; column < kMlaLatentDim / 2; column += kPvColumns) {
+        auto& out = reinterpret_cast<float (&)[kPvColumns / 2]>(out_[column / 2]);
+        Pv::pv(out, probability[step], ptx::wgmma_advance(v, step * 16 * 128 + column / 64 * C::kColumnBytes), 1);
+      }
     }
   }
 

@@ -18,11 +18,13 @@ struct Sm90MlaConfig {
   static constexpr bool kPaired = kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
   static_assert(kBoxes || !kPaired);
   static_assert(kFormat == MlaFormat::same16 || !kBoxes);
-  static constexpr int kThreads = 384;
-  // Their sum is what the launch allocates (168 a thread), or setmaxnreg never returns.
-  static constexpr int kLeaderRegisters = kFormat == MlaFormat::same16 ? 240 : 224;
+  static constexpr int kProducers = kFormat == MlaFormat::same16 ? 128 : 256;  // threads that copy
+  static constexpr int kThreads = 256 + kProducers;
+  // Their sum over the warpgroups is what the launch allocates (504 or 512), or setmaxnreg never returns.
+  static constexpr int kLeaderRegisters = kFormat == MlaFormat::same16 ? 240 : 208;
   static constexpr int kFollowerRegisters = kFormat == MlaFormat::same16 && kBoxes ? 216 : 176;
-  static constexpr int kProducerRegisters = 504 - kLeaderRegisters - kFollowerRegisters;
+  static constexpr int kProducerRegisters = kProducers == 128 ? 504 - kLeaderRegisters - kFollowerRegisters
+                                                              : (512 - kLeaderRegisters - kFollowerRegisters) / 2;
   static constexpr int kRows = 64;           // of Q
   static constexpr int kTokens = kDecodeTileTokens;
   static constexpr int kColumnBlocks = kMlaDim / 64;
@@ -30,8 +32,7 @@ struct Sm90MlaConfig {
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
   static constexpr int kStages = 2;
   static constexpr int kProbabilityBytes = kRows * kTokens * 2;
-  static constexpr int kPagesBytes = kFormat == MlaFormat::same16 ? 0 : 2 * kTokens * 4;  // of two tiles' tokens
-  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + kPagesBytes + 1024;
+  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
 };
@@ -45,7 +46,7 @@ constexpr int mla_columns(int part) { return part == kMlaRopePart ? 1 : 4; }
 template <class C>
 struct Sm90MlaShared {
   ptx::u32 q, kv, probability, factors, barriers;
-  MlaCursor* cursors;  // [3]: the leader's, the follower's, the copying one's
+  MlaCursor* cursors;  // [3]: the leader's, the follower's, the copying ones'
 
   WW_DEVICE explicit Sm90MlaShared(char* base) {
     constexpr int kFactors = (1 + C::kStages) * C::kTileBytes + C::kProbabilityBytes;
@@ -61,14 +62,12 @@ struct Sm90MlaShared {
   WW_DEVICE ptx::u32 empty(int stage, int part) const {
     return barriers + ((C::kStages + stage) * kMlaParts + part) * 8;
   }
-  // [kTokens] of 4 bytes, the copying one's; `buffer` 0 or 1.
-  WW_DEVICE ptx::u32 pages(int buffer) const { return barriers + 512 + buffer * C::kTokens * 4; }
   WW_DEVICE ptx::u32 tile(int stage) const { return kv + stage * C::kTileBytes; }
 
   WW_DEVICE void init_barriers() const {
     for (int stage = 0; stage < C::kStages; ++stage) {
       for (int part = 0; part < kMlaParts; ++part) {
-        ptx::mbarrier_init(full(stage, part), C::kBoxes ? 1 : 128);
+        ptx::mbarrier_init(full(stage, part), C::kBoxes ? 1 : C::kProducers);
         ptx::mbarrier_init(empty(stage, part), C::kPaired ? 8 : 4);  // warps of one warpgroup of each CTA
       }
     }
