@@ -17,6 +17,8 @@ namespace warpweave {
 
 template <typename Linear, typename Vector>
 struct GdnLayerWeightsOf {
+  static constexpr int64_t kColumnAlign = 128;  // values: cuBLASLt takes 256 bytes for granted
+
   LinearAttnShape shape;
   int conv_width = 4;
   float norm_eps = 1e-6f;
@@ -34,12 +36,15 @@ struct GdnLayerWeightsOf {
   int64_t v_width() const { return int64_t{shape.v_heads} * shape.v_dim; }
   bool is_kda() const { return shape.kind == LinearAttnKind::kda; }
   int64_t a_width() const { return int64_t{shape.v_heads} * shape.decay_dim(); }
-  // Where the parts of a row begin.
-  int64_t z_column() const { return shape.conv_channels() + (is_kda() ? shape.v_heads : 0); }
+  // Where the parts of a row begin; those of a product of their own where libraries expect a matrix to.
+  static int64_t aligned_column(int64_t column) { return (column + kColumnAlign - 1) / kColumnAlign * kColumnAlign; }
+  int64_t z_column() const {
+    return is_kda() ? aligned_column(shape.conv_channels() + shape.v_heads) : shape.conv_channels();
+  }
   int64_t b_column() const { return shape.conv_channels() + (is_kda() ? 0 : v_width()); }
-  int64_t a_column() const { return shape.conv_channels() + v_width() + shape.v_heads; }
-  int64_t weight_column() const { return a_column() + a_width(); }
-  int64_t row_width() const { return weight_column() + (token_weights ? v_width() * conv_width : 0); }
+  int64_t a_column() const { return is_kda() ? aligned_column(z_column() + v_width()) : b_column() + shape.v_heads; }
+  int64_t weight_column() const { return aligned_column(a_column() + a_width()); }
+  int64_t row_width() const { return token_weights ? weight_column() + v_width() * conv_width : a_column() + a_width(); }
   // The widest of the low ranks; 0: there are none. `out_features`: of a Linear.
   template <typename OutFeatures>
   int64_t widest_rank(const OutFeatures& out_features) const {
