@@ -182,6 +182,8 @@ TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
   EXPECT_EQ(first["output"][1]["content"][0]["text"], "I look.");
   EXPECT_EQ(first["output"][2]["type"], "function_call");
   EXPECT_EQ(first["output"][2]["arguments"], "{\"city\": \"Rome\"}");
+  const auto thought = api.tokenizer().encode(first["output"][0]["content"][0]["text"].get<std::string>(), false);
+  EXPECT_EQ(first["usage"]["output_tokens_details"]["reasoning_tokens"], thought.value().size());
   const std::string id = first["id"];
   EXPECT_EQ(api.get("/v1/responses/" + id).json(), first);
   const std::string parts = api.get("/v1/responses/" + id + "/cancel").json()["error"]["message"];

@@ -1,4 +1,5 @@
 // /v1/responses: answers and streams, kept for previous_response_id where asked.
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <optional>
@@ -195,9 +196,16 @@ class ResponsesBuilder final : public ResponseBuilder {
     open_ = false;
   }
 
+  // Counted anew, for an answer's marks and texts may share tokens; at most all that the answer has.
+  int64_t tokens_of(const std::string& text) const {
+    const auto ids = tokenizer_.encode(text, /*add_special_tokens=*/false);
+    return ids.ok() ? std::min<int64_t>(static_cast<int64_t>(ids.value().size()), completion_tokens_ - reasoning_tokens_) : 0;
+  }
+
   // The item in the conversation that a next request may go on from.
   void remember() {
     if (kind_ == Kind::content) said_ += text_;
+    if (kind_ == Kind::reasoning) reasoning_tokens_ += tokens_of(text_);
     if (kind_ != Kind::content && kind_ != Kind::reasoning) {
       calls_.push_back({{"id", call_id_}, {"type", "function"}, {"function", {{"name", name_}, {"arguments", text_}}}});
     }
@@ -209,7 +217,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     response["incomplete_details"] = done() ? Json() : Json{{"reason", "max_output_tokens"}};
     response["output"] = output_;
     response["usage"] = {{"input_tokens", prompt_tokens_}, {"input_tokens_details", {{"cached_tokens", cached_tokens_}}},
-                         {"output_tokens", completion_tokens_}, {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                         {"output_tokens", completion_tokens_}, {"output_tokens_details", {{"reasoning_tokens", reasoning_tokens_}}},
                          {"total_tokens", prompt_tokens_ + completion_tokens_}};
     if (request_.store) keep(response);
     return response;
@@ -234,6 +242,7 @@ class ResponsesBuilder final : public ResponseBuilder {
   Json unsaid_ = Json::array();    // log-probabilities of tokens whose text has not come
   std::optional<FinishReason> finish_;
   int prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
+  int64_t reasoning_tokens_ = 0;
   bool begun_ = false;
   int sequence_ = 0;
 
