@@ -60,6 +60,7 @@ ModelDType dtype_of(const Config& config, const std::string& flag) {
 }
 
 bool uses_window(const Config& config) {
+  if (config.has_layer_type("swa")) return true;  // Jet-Nemotron
   if (!config.has_positive("sliding_window")) return false;
   const ConfigJson* use = config.find("use_sliding_window");
   if (use != nullptr && use->is_boolean() && !use->get<bool>()) return false;
@@ -69,7 +70,8 @@ bool uses_window(const Config& config) {
 LinearAttention linear_of(const Config& config) {
   if (config.find("linear_attn_config") != nullptr) return LinearAttention::kda;
   const bool spaced = config.find("linear_num_value_heads") != nullptr;  // every full_attention_interval-th layer is another
-  return spaced || config.has_layer_type("linear_attention") ? LinearAttention::gdn : LinearAttention::none;
+  const bool typed = config.has_layer_type("linear_attention") || config.has_layer_type("jet");
+  return spaced || typed ? LinearAttention::gdn : LinearAttention::none;
 }
 
 void set_heads(const Config& config, ModelFacts& facts) {

@@ -107,6 +107,7 @@ TEST(ModelFacts, AgreeWithWhatServingReads) {
     EXPECT_EQ(explained->softcap, served.softcap);
     EXPECT_EQ(explained->sinks, served.sinks);
     EXPECT_EQ(explained->dual_chunk, served.dual_chunk);
+    EXPECT_EQ(explained->linear, served.linear);
     ++compared;
   }
   EXPECT_GE(compared, 5);
