@@ -31,8 +31,8 @@ FLAGS = ["--enable-metrics", "--max-running-requests", str(MAX_RUNNING), "--max-
          "--max-total-tokens", "8192", "--context-length", "1024", "--log-level", "warning",
          # A trie that is full after minutes, so that what grows afterwards is no guess.
          "--speculative-algorithm", "NGRAM", "--speculative-ngram-capacity", "20000",
-         # Buffers of a step grow to the most rows that any step had. Prompts are cut, so that the first minutes have such
-         # a step and not, by chance, a late one.
+         # Buffers of a step grow to the most rows that any step had: with prompts that are cut, widest_steps() has such steps
+         # at the start, and not a late minute by chance.
          "--chunked-prefill-size", "256"]
 LOADED, GUEST = ("fox", "owl"), "guest"  # adapters: there from the start, and loaded by request
 WORKERS = 6
@@ -192,6 +192,20 @@ class Soak:
         run_all([(self.guarded, self.stream, "overload", random.Random(self.random.random()), None)
                  for _ in range(jobs)])
 
+    def widest_steps(self):
+        """Steps with as many rows as there can be: all requests but one write, and a long new prompt is read beside them."""
+        for _ in range(3):
+            rng = random.Random(self.random.random())
+            writing = {"text": TEXT, "sampling_params": {"max_new_tokens": 300, "temperature": 0.8, "ignore_eos": True}}
+            reading = {"text": f"{rng.getrandbits(60)} " + TEXT * 20, "return_logprob": True, "logprob_start_len": 0,
+                       "top_logprobs_num": 5, "sampling_params": {"max_new_tokens": 16}}
+            jobs = [(self.guarded, self.post, "wide", "/generate", writing, {200})] * (MAX_RUNNING - 1)
+            run_all(jobs + [(self.guarded, self.post_later, "wide", "/generate", reading, {200})])
+
+    def post_later(self, *request):
+        time.sleep(0.3)  # the others are writing by then
+        self.post(*request)
+
     def metrics(self):
         connection = self.connect()
         try:
@@ -253,6 +267,7 @@ class Soak:
         asking = threading.Thread(target=self.guarded, args=(self.ask_health,))
         asking.start()
         try:
+            self.widest_steps()
             # On a busy machine a round takes long; quarters need a few.
             while (time.monotonic() - start < seconds or len(samples) < MIN_ROUNDS) and not self.problems:
                 self.load(round_seconds)
