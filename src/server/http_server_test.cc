@@ -333,6 +333,7 @@ TEST_F(HttpServerTest, DrainRefusesNewWorkAndFinishesOld) {
   Client running(server_->port());
   running.send(get("/hold"));
   running.read_until_text(": open");
+  ASSERT_TRUE(events_->wait_held(1));  // what has been sent may be read before the handler says that it holds the answer
   server_->begin_drain();
   const std::string refused = ask(post("/echo", "a"));
   EXPECT_TRUE(refused.starts_with("HTTP/1.1 503")) << refused;
@@ -415,6 +416,7 @@ TEST_F(HttpServerTest, RoutesCanBeReplacedWhileRequestsRun) {
   Client client(server_->port());
   client.send(get("/hold"));
   client.read_until_text(": open");
+  ASSERT_TRUE(events_->wait_held(1));
   Router other;
   other.add({"GET", "/other", AuthLevel::open, [](auto, auto writer) { writer->send(200, "text/plain", "new"); }});
   server_->set_router(other);
