@@ -88,6 +88,7 @@ Status GpuRunner::reserve() {
   WW_ASSIGN_OR_RETURN(sampled_, DeviceBuffer::allocate(samples * sizeof(int32_t), "sampled tokens"));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(requests * parts_.model->config().vocab_size * sizeof(float),
                                                       "logits"));
+  WW_RETURN_IF_ERROR(masked_rows_.reserve(options_.max_requests, parts_.model->config().vocab_size));
   // Rows that no step has filled yet must still be page ids.
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(page_table_.as<void>(), 0, page_table_.size_bytes()), "clearing page tables");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(sampled_.as<void>(), 0, sampled_.size_bytes()), "clearing sampled tokens");

@@ -22,6 +22,7 @@
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 #include "engine/device_runner.h"
+#include "engine/gpu_masked_rows.h"
 #include "engine/step_arrays.h"
 #include "engine/verify.h"
 #include "lora/gpu_adapters.h"
@@ -65,6 +66,9 @@ inline constexpr int kMostGraphRows = 512;
 
 // Whether a row's token is chosen on the host: its logits are edited, or read.
 inline bool row_wants_host(const SampleRow& row) { return row.want_logprobs || row.state->needs_logit_edit(); }
+
+// Of a row of logits that is sampled `depth` tokens after the request's first one of the step.
+gpu::SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth);
 
 class GpuRunner : public DeviceRunner {
  public:
@@ -129,7 +133,7 @@ class GpuRunner : public DeviceRunner {
   Status capture(const GraphShape& shape, Flight& flight);
   Status tune_prefill(int tokens);
   Result<float*> logits_memory(int rows);
-  Status sample_on_host(DeviceStep& step, Flight& flight, const float* logits);
+  Status sample_on_host(DeviceStep& step, Flight& flight, float* logits);
   Status verify_on_host(DeviceStep& step, const Flight& flight, const float* logits);
   Result<std::vector<float>> read_logits(std::span<const int> rows, const float* logits) const;
   Status compute_input_logprobs(DeviceStep& step, const float* logits);
@@ -142,6 +146,7 @@ class GpuRunner : public DeviceRunner {
   GpuParts parts_;
   GpuRunnerOptions options_;
   Sampler sampler_;
+  GpuMaskedRows masked_rows_;
   VerifyWalk walk_;
   std::vector<ObservedRow> observed_;
   std::array<Flight, 2> flights_;

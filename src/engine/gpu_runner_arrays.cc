@@ -17,7 +17,8 @@ std::span<T> array_at(std::byte* block, size_t offset, int count) {
   return {reinterpret_cast<T*>(block + offset), static_cast<size_t>(count)};
 }
 
-// Of a row of logits that is sampled `depth` tokens after the request's first one of the step.
+}  // namespace
+
 SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth) {
   SampleRowParams out;
   const SamplingParams& params = row.state->params();
@@ -29,8 +30,6 @@ SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth) {
   if (params.temperature > 0) out.draw = uniform_draw(row.state->seed(), row.position + depth);
   return out;
 }
-
-}  // namespace
 
 // What changes in the device's page tables: pages at the end, and blanks at the beginning.
 void GpuRunner::collect_page_runs(const DeviceStep& step) {

@@ -1,5 +1,6 @@
 // From a step's logits or tokens on the GPU to what its requests are told.
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -111,8 +112,13 @@ Result<float*> GpuRunner::logits_memory(int rows) {
   return large_logits_.as<float>();
 }
 
-Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* logits) {
+Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, float* logits) {
   const int vocab_size = parts_.model->config().vocab_size;
+  std::vector<SampleRow> masked;
+  if (step.proposals.empty()) {
+    std::copy_if(step.sample_rows.begin(), step.sample_rows.end(), std::back_inserter(masked), GpuMaskedRows::takes);
+  }
+  if (!masked.empty()) WW_RETURN_IF_ERROR(masked_rows_.launch(masked, logits, stream()));
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a step on the GPU");
   if (!step.proposals.empty()) {
     WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
@@ -122,10 +128,14 @@ Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, const float* 
   std::vector<SampleRow> rows;
   std::vector<size_t> slots;
   std::vector<int> logits_rows;
+  auto masked_token = masked_rows_.tokens().begin();
   step.sampled.assign(step.sample_rows.size(), {});
   for (size_t i = 0; i < step.sample_rows.size(); ++i) {
     const SampleRow& row = step.sample_rows[i];
-    if (row_wants_host(row)) {
+    if (GpuMaskedRows::takes(row)) {
+      step.sampled[i].token_id = *masked_token++;
+      row.state->add_output(step.sampled[i].token_id);
+    } else if (row_wants_host(row)) {
       rows.push_back(row);
       rows.back().logits_row = static_cast<int>(slots.size());
       slots.push_back(i);

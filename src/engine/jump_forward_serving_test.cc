@@ -98,7 +98,6 @@ TEST_P(JumpForward, SaysTheSameInABatchAndWithTooSmallAPool) {
   }
 }
 
-#ifndef WW_TEST_ON_GPU  // where rows cost next to nothing, and so little pays
 TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
   auto served = serve(true);
   std::vector<GenerateRequest> asked;
@@ -109,7 +108,6 @@ TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
   // While all eight run, two forced tokens save a row at most, and a step that waits for the one before costs more.
   EXPECT_EQ(stats.decode_steps.tokens, stats.decode_steps.requests);
 }
-#endif
 
 // With so many rows the engine does not look before every step.
 TEST_P(JumpForward, LargeBatchesJumpWhereAllIsForced) {

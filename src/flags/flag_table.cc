@@ -88,7 +88,7 @@ std::vector<FlagSpec> model_flags() {
        .target = &A::constrained_json_disable_any_whitespace,
        .help = "Structured JSON without any whitespace"},
       {.names = {"--disable-jump-forward"}, .group = G::model, .target = &A::disable_jump_forward,
-       .help = "Without speculation: write text that a grammar forces token by token, not several tokens a step"},
+       .help = "Without speculation: write text that a grammar forces token by token, not several tokens a step; on GPUs it always is"},
       {.names = {"--is-embedding", "--embeddings", "--embedding"}, .group = G::model, .target = &A::is_embedding,
        .help = "Serve embeddings of a model that generates; models saved for embeddings or with labels need no flag"},
       {.names = {"--pooling"}, .group = G::model, .target = &A::pooling, .value_name = "METHOD",

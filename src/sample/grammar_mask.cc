@@ -126,6 +126,15 @@ void GrammarMask::apply(std::span<float> logits) {
   std::fill(logits.begin() + static_cast<std::ptrdiff_t>(masked), logits.end(), kNever);
 }
 
+void GrammarMask::copy_mask(std::span<uint32_t> mask) {
+  await();
+  std::fill(mask.begin(), mask.end(), 0);
+  if (!work_->valid) return;
+  const size_t size = work_->matcher.grammar().vocabulary().size();
+  std::copy_n(work_->mask.begin(), std::min(mask.size(), work_->mask.size()), mask.begin());
+  if (size % 32 != 0 && size / 32 < mask.size()) mask[size / 32] &= (1u << (size % 32)) - 1;
+}
+
 bool GrammarMask::must_end() const {
   const grammar::Vocabulary& vocabulary = work_->matcher.grammar().vocabulary();
   size_t ends = 0, all = 0;

@@ -33,7 +33,9 @@ class GrammarMask {
   void accept(int32_t token_id);
   // Sets the logits of all tokens that may not come next to -inf.
   void apply(std::span<float> logits);
-  // Nothing but the end may follow; after apply().
+  // What apply() leaves, a bit for each id of the model; ids past the grammar's vocabulary are not allowed.
+  void copy_mask(std::span<uint32_t> mask);
+  // Nothing but the end may follow; after apply() or copy_mask().
   bool must_end() const;
 
  private:

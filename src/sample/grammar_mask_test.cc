@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "grammar/testing/grammar_texts.h"
 #include "sample/sampler.h"
 
@@ -17,6 +19,18 @@ struct Sampled {
   std::string text;
   bool ended = false;
 };
+
+// The bits are those of the ids whose logits an edit leaves.
+void expect_mask_is_the_edit(const SamplerState& state, std::vector<float> logits) {
+  ASSERT_TRUE(state.only_masks());
+  std::vector<uint32_t> mask((logits.size() + 31) / 32, 0xabcdef01);
+  state.fill_mask(mask, static_cast<int>(logits.size()));
+  state.edit_logits(logits);
+  for (size_t id = 0; id < 32 * mask.size(); ++id) {
+    const bool allowed = id < logits.size() && std::isfinite(logits[id]);
+    ASSERT_EQ((mask[id / 32] >> (id % 32) & 1) != 0, allowed) << id;
+  }
+}
 
 // Samples by made-up logits until the end token comes; forgets and starts again at `reset_at`.
 Sampled sample_text(GrammarMaskThread* thread, float temperature, int reset_at, int min_new_tokens = 0) {
@@ -36,6 +50,7 @@ Sampled sample_text(GrammarMaskThread* thread, float temperature, int reset_at, 
     if (step == reset_at) state.reset_output(ids);
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>((i * 7919 + step * 31) % 97) / 10;
     logits.back() = 1000;
+    expect_mask_is_the_edit(state, logits);
     const RowBest best{};
     SampleRow row{.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(step), .logprob_ids = {}};
     SampledRow out;

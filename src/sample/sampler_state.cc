@@ -65,6 +65,24 @@ bool SamplerState::needs_logit_edit() const {
          !params_.bad_words.empty() || end_ids_masked() || grammar_ != nullptr;
 }
 
+bool SamplerState::only_masks() const {
+  return (end_ids_masked() || grammar_ != nullptr) && !tracks_counts() && params_.logit_bias.empty() &&
+         params_.allowed_token_ids.empty() && params_.bad_words.empty();
+}
+
+void SamplerState::fill_mask(std::span<uint32_t> mask, int vocab_size) const {
+  if (grammar_ != nullptr) {
+    grammar_->copy_mask(mask);
+  } else {
+    std::fill(mask.begin(), mask.end(), ~0u);
+  }
+  if (vocab_size % 32 != 0) mask.back() &= (1u << (vocab_size % 32)) - 1;
+  if (!end_ids_masked() || (grammar_ != nullptr && grammar_->must_end())) return;
+  for (const int32_t id : end_ids_) {
+    if (id >= 0 && id < vocab_size) mask[id / 32] &= ~(1u << (id % 32));
+  }
+}
+
 void SamplerState::edit_logits(std::span<float> logits) const {
   const auto in_vocab = [&](int32_t id) { return id >= 0 && id < static_cast<int64_t>(logits.size()); };
   if (params_.repetition_penalty != 1.0f) {

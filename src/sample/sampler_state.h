@@ -30,6 +30,10 @@ class SamplerState {
 
   const SamplingParams& params() const { return params_; }
   bool needs_logit_edit() const;
+  // Whether edit_logits() forbids tokens and does nothing else; bad words and lists of allowed ids are not counted here.
+  bool only_masks() const;
+  // The ids that are allowed next, a bit each, where only_masks(); bits past vocab_size are 0. `mask`: (vocab_size + 31) / 32.
+  void fill_mask(std::span<uint32_t> mask, int vocab_size) const;
   bool end_ids_masked() const { return output_tokens_ < params_.min_new_tokens; }
   std::span<const int32_t> end_ids() const { return end_ids_; }
   uint64_t seed() const { return seed_; }

@@ -24,4 +24,15 @@ struct SampleRowParams {
 void sample_rows(const SampleRowParams* rows, int num_rows, const float* logits, int vocab_size, int32_t* out,
                  void* stream);
 
+// Sets the logits of what a row's mask forbids to -inf, in place.
+struct MaskLogitsCall {
+  const SampleRowParams* rows = nullptr;  // [num_rows] in GPU memory; of each only logits_row
+  int num_rows = 0;
+  const uint32_t* masks = nullptr;        // [num_rows, mask_words] in GPU memory: bit i % 32 of word i / 32: id i is allowed
+  int mask_words = 0;
+  float* logits = nullptr;                // [.., vocab_size]
+  int vocab_size = 0;
+};
+void mask_logits(const MaskLogitsCall& call, void* stream);
+
 }  // namespace warpweave::gpu

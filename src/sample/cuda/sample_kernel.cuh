@@ -234,6 +234,14 @@ __device__ Cut find_cut(const Row& row, const SampleRowParams& params, double to
   return cut;
 }
 
+// A thread has an id of a row.
+__global__ void __launch_bounds__(kSampleThreads) mask_kernel(MaskLogitsCall call) {
+  const int row = call.rows[blockIdx.y].logits_row, id = static_cast<int>(blockIdx.x * kSampleThreads + threadIdx.x);
+  if (row < 0 || id >= call.vocab_size) return;
+  const uint32_t word = call.masks[int64_t{blockIdx.y} * call.mask_words + id / 32];
+  if ((word >> (id % 32) & 1) == 0) call.logits[int64_t{row} * call.vocab_size + id] = -INFINITY;
+}
+
 __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const SampleRowParams* rows, const float* logits,
                                                             int vocab_size, int32_t* out) {
   __shared__ Shared shared;

@@ -218,6 +218,25 @@ TEST(SampleKernelGreedy, RowsWithANaNOrNothingGiveNoTokenAndInfinityItself) {
   EXPECT_EQ(sampled(one, params, Order::ascending), 41);
 }
 
+TEST(MaskKernel, SetsWhatIsForbiddenInItsRowAlone) {
+  constexpr int kVocab = 500, kWords = (kVocab + 31) / 32;
+  std::mt19937 random(5);
+  std::vector<uint32_t> mask(kWords);
+  for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
+  std::vector<float> logits(3 * kVocab, 2);
+  SampleRowParams params;
+  params.logits_row = 1;
+  MaskLogitsCall call = {.rows = &params, .num_rows = 1, .masks = mask.data(), .mask_words = kWords, .logits = logits.data(), .vocab_size = kVocab};
+  host_cta::run(kSampleThreads, Order::ascending, [&] { mask_kernel(call); });
+  for (int i = 0; i < 3 * kVocab; ++i) {
+    const int id = i - kVocab;
+    const bool forbidden = id >= 0 && id < kVocab && (mask[id / 32] >> (id % 32) & 1) == 0;
+    EXPECT_EQ(logits[i], forbidden ? -INFINITY : 2) << i;
+  }
+  params.logits_row = -1;  // padding
+  host_cta::run(kSampleThreads, Order::ascending, [&] { mask_kernel(call); });
+}
+
 TEST(SampleKernelGreedy, PaddingGivesTokenZero) {
   const SampleRowParams params;
   int32_t out = -7;

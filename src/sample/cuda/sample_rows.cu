@@ -10,4 +10,10 @@ void sample_rows(const SampleRowParams* rows, int num_rows, const float* logits,
   sample_kernel<<<num_rows, kSampleThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, logits, vocab_size, out);
 }
 
+void mask_logits(const MaskLogitsCall& call, void* stream) {
+  if (call.num_rows == 0) return;
+  const dim3 grid((call.vocab_size + kSampleThreads - 1) / kSampleThreads, call.num_rows);
+  mask_kernel<<<grid, kSampleThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+}
+
 }  // namespace warpweave::gpu
