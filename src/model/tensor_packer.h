@@ -73,6 +73,8 @@ class TensorPacker {
       : config(config), traits(traits), source(std::move(source)), target(target) {}
 
   Result<Vector> vector(const std::string& name, int64_t size);
+  // A tensor of any rank, as a list.
+  Result<Vector> flat_vector(const std::string& name, std::span<const int64_t> shape);
   Result<Vector> optional_vector(const std::string& name, int64_t size);  // empty where there is none
   Result<Linear> linear(const std::vector<PartName>& names, int64_t in_features,
                         GluActivation glu = GluActivation::none, bool exact = false);
@@ -90,10 +92,17 @@ class TensorPacker {
 };
 
 template <typename Target>
+auto TensorPacker<Target>::flat_vector(const std::string& name, std::span<const int64_t> shape) -> Result<Vector> {
+  WW_ASSIGN_OR_RETURN(TensorView view, source->find(name, shape));
+  view.shape = {view.elements()};
+  view.rank = 1;
+  return target.vector(view);
+}
+
+template <typename Target>
 auto TensorPacker<Target>::vector(const std::string& name, int64_t size) -> Result<Vector> {
   const int64_t shape[] = {size};
-  WW_ASSIGN_OR_RETURN(const TensorView view, source->find(name, shape));
-  return target.vector(view);
+  return flat_vector(name, shape);
 }
 
 template <typename Target>

@@ -9,12 +9,7 @@
 
 #include "device/cuda/testing/host_cta.h"
 
-namespace warpweave {
-using std::fmaxf;
-using std::fminf;
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __fdividef(float a, float b) { return a / b; }
-}  // namespace warpweave
+#include "linear/cuda/testing/host_math.h"
 
 #include "linear/cuda/chunk_list.cuh"
 #include "linear/cuda/conv_step.cuh"

@@ -1,16 +1,9 @@
 // The CUDA kernel of the gated short convolution, run on the host (host_cta.h), against a reference in f64.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "device/cuda/testing/host_cta.h"
 
-namespace warpweave {
-using std::fmaxf;
-using std::fminf;
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline float __fdividef(float a, float b) { return a / b; }
-}  // namespace warpweave
+#include "linear/cuda/testing/host_math.h"
 
 #include "linear/cuda/short_conv.cuh"
 #include "linear/cuda/short_conv_params.h"

@@ -102,10 +102,7 @@ Status ExpertsBuilder<Target>::shared_experts(int among) {
   }
   if (!pack_.traits.shared_expert_gate) return {};
   const int64_t shape[] = {1, hidden_};
-  WW_ASSIGN_OR_RETURN(TensorView gate, pack_.source->find(shared + "_gate.weight", shape));
-  gate.rank = 1;
-  gate.shape = {hidden_};
-  WW_ASSIGN_OR_RETURN(out_.shared_gate, pack_.target.vector(gate));
+  WW_ASSIGN_OR_RETURN(out_.shared_gate, pack_.flat_vector(shared + "_gate.weight", shape));
   return {};
 }
 

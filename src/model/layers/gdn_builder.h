@@ -28,12 +28,29 @@ auto build_grouped_gdn_input(TensorPacker<Target>& pack, const BranchNames& name
   return in;
 }
 
+// A matrix of the mixer.
+inline PartName mixer_part(const BranchNames& names, const std::string& name, int64_t rows) {
+  return {names.prefix + name + ".weight", rows, ""};
+}
+
+// What each kind begins with.
+template <typename Target>
+auto begin_gdn(TensorPacker<Target>& pack, const BranchNames& names, double norm_eps)
+    -> Result<GdnWeightsOf<typename Target::Device>> {
+  GdnWeightsOf<typename Target::Device> out;
+  WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
+  out.layer.shape = linear_attn_shape(pack.config);
+  out.layer.conv_width = pack.config.linear->conv_width;
+  out.layer.norm_eps = static_cast<float>(norm_eps);
+  return out;
+}
+
 // Kimi Linear's: a product of q, k, v and b, and the gates' low ranks.
 template <typename Target, typename Layer>
 Status build_kda_input(TensorPacker<Target>& pack, const BranchNames& names, Layer& layer) {
   const LinearAttnShape& shape = layer.shape;
   const int64_t hidden = pack.config.hidden_size, rank = shape.k_dim, keys = int64_t{shape.k_heads} * shape.k_dim;
-  const auto part = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+  const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
   WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
                                              part("b_proj", shape.v_heads)}, hidden));
   WW_ASSIGN_OR_RETURN(layer.a_down, pack.linear({part("f_a_proj", rank)}, hidden));
@@ -59,24 +76,16 @@ auto build_conv(TensorPacker<Target>& pack, const std::vector<PartName>& names, 
 
 template <typename Target>
 auto build_kda(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
-  const ModelConfig& config = pack.config;
-  GdnWeightsOf<typename Target::Device> out;
-  WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
+  WW_ASSIGN_OR_RETURN(auto out, begin_gdn(pack, names, pack.config.norm_eps));
   auto& layer = out.layer;
-  layer.shape = linear_attn_shape(config);
-  layer.conv_width = config.linear->conv_width;
-  layer.norm_eps = static_cast<float>(config.norm_eps);
   WW_RETURN_IF_ERROR(build_kda_input(pack, names, layer));
-  WW_ASSIGN_OR_RETURN(layer.out, pack.linear({{names.prefix + "o_proj.weight", config.hidden_size, ""}}, layer.v_width()));
+  WW_ASSIGN_OR_RETURN(layer.out, pack.linear({mixer_part(names, "o_proj", pack.config.hidden_size)}, layer.v_width()));
   const int64_t keys = int64_t{layer.shape.k_heads} * layer.shape.k_dim, heads = layer.shape.v_heads;
-  const auto conv = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+  const auto conv = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
   WW_ASSIGN_OR_RETURN(layer.conv_weight, build_conv(pack, {conv("q_conv1d", keys), conv("k_conv1d", keys),
                                                            conv("v_conv1d", layer.v_width())}, layer.conv_width));
   const int64_t a_shape[] = {1, 1, heads, 1};
-  WW_ASSIGN_OR_RETURN(TensorView a_log, pack.source->find(names.prefix + "A_log", a_shape));
-  a_log.rank = 1;
-  a_log.shape = {heads};
-  WW_ASSIGN_OR_RETURN(layer.a_log, pack.target.vector(a_log));
+  WW_ASSIGN_OR_RETURN(layer.a_log, pack.flat_vector(names.prefix + "A_log", a_shape));
   WW_ASSIGN_OR_RETURN(layer.dt_bias, pack.vector(names.prefix + "dt_bias", layer.a_width()));
   WW_ASSIGN_OR_RETURN(layer.norm_weight, pack.vector(names.prefix + "o_norm.weight", layer.shape.v_dim));
   return out;
@@ -87,16 +96,12 @@ auto build_kda(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
 template <typename Target>
 auto build_jet(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
   const ModelConfig& config = pack.config;
-  GdnWeightsOf<typename Target::Device> out;
-  WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
+  WW_ASSIGN_OR_RETURN(auto out, begin_gdn(pack, names, config.linear->norm_eps));
   auto& layer = out.layer;
-  layer.shape = linear_attn_shape(config);
-  layer.conv_width = config.linear->conv_width;
-  layer.norm_eps = static_cast<float>(config.linear->norm_eps);
   layer.token_weights = true;
   const int64_t hidden = config.hidden_size, heads = layer.shape.v_heads, rank = config.linear->generator_rank;
   const int64_t keys = int64_t{layer.shape.k_heads} * layer.shape.k_dim, channels = layer.shape.conv_channels();
-  const auto part = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+  const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
   WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
                                              part("g_proj", layer.v_width()), part("b_proj", heads), part("a_proj", heads)}, hidden));
   const std::string generator = names.prefix + "dynamic_conv1d.kernel_generator.";
@@ -117,29 +122,22 @@ auto build_jet(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
 template <typename Target>
 auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
   const ModelConfig& config = pack.config;
-  GdnWeightsOf<typename Target::Device> out;
-  WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
+  WW_ASSIGN_OR_RETURN(auto out, begin_gdn(pack, names, config.norm_eps));
   auto& layer = out.layer;
-  layer.shape = linear_attn_shape(config);
-  layer.conv_width = config.linear->conv_width;
-  layer.norm_eps = static_cast<float>(config.norm_eps);
   const int64_t hidden = config.hidden_size, channels = layer.shape.conv_channels();
 
   if (pack.traits.split_linear_input) {
-    const auto part = [&](const char* name, int64_t rows) { return PartName{names.prefix + name + ".weight", rows, ""}; };
+    const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
     WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("in_proj_qkv", channels), part("in_proj_z", layer.v_width()),
                                                part("in_proj_b", layer.shape.v_heads), part("in_proj_a", layer.shape.v_heads)},
                                               hidden));
   } else {
     WW_ASSIGN_OR_RETURN(layer.in, build_grouped_gdn_input(pack, names, layer.shape));
   }
-  WW_ASSIGN_OR_RETURN(layer.out, pack.linear({{names.prefix + "out_proj.weight", hidden, ""}}, layer.v_width()));
+  WW_ASSIGN_OR_RETURN(layer.out, pack.linear({mixer_part(names, "out_proj", hidden)}, layer.v_width()));
 
   const int64_t conv_shape[] = {channels, 1, layer.conv_width};
-  WW_ASSIGN_OR_RETURN(TensorView conv, pack.source->find(names.prefix + "conv1d.weight", conv_shape));
-  conv.rank = 1;
-  conv.shape = {channels * layer.conv_width};
-  WW_ASSIGN_OR_RETURN(layer.conv_weight, pack.target.vector(conv));
+  WW_ASSIGN_OR_RETURN(layer.conv_weight, pack.flat_vector(names.prefix + "conv1d.weight", conv_shape));
   WW_ASSIGN_OR_RETURN(layer.a_log, pack.vector(names.prefix + "A_log", layer.shape.v_heads));
   WW_ASSIGN_OR_RETURN(layer.dt_bias, pack.vector(names.prefix + "dt_bias", layer.shape.v_heads));
   WW_ASSIGN_OR_RETURN(layer.norm_weight, pack.vector(names.prefix + "norm.weight", layer.shape.v_dim));

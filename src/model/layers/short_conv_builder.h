@@ -20,10 +20,7 @@ auto build_short_conv(TensorPacker<Target>& pack, const BranchNames& names)
   WW_ASSIGN_OR_RETURN(out.in, pack.linear({part("in_proj", 3 * hidden)}, hidden));
   WW_ASSIGN_OR_RETURN(out.out, pack.linear({part("out_proj", hidden)}, hidden));
   const int64_t shape[] = {hidden, 1, conv.width};
-  WW_ASSIGN_OR_RETURN(TensorView weight, pack.source->find(names.prefix + "conv.weight", shape));
-  weight.rank = 1;
-  weight.shape = {hidden * conv.width};
-  WW_ASSIGN_OR_RETURN(out.conv_weight, pack.target.vector(weight));
+  WW_ASSIGN_OR_RETURN(out.conv_weight, pack.flat_vector(names.prefix + "conv.weight", shape));
   if (conv.bias) {
     WW_ASSIGN_OR_RETURN(out.conv_bias, pack.optional_vector(names.prefix + "conv.bias", hidden));
   }
