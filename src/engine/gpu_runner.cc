@@ -111,7 +111,7 @@ Status GpuRunner::reserve() {
   if (options_.graph_batch_sizes.empty()) return {};
   GraphLimits limits;
   limits.max_batch_size = limits.max_tokens = options_.graph_batch_sizes.back();
-  if (options_.max_proposals > 0 && options_.capture_proposals) limits.max_tokens = std::max(limits.max_tokens, kMostGraphRows);
+  if (options_.max_proposals > 0) limits.max_tokens = std::max(limits.max_tokens, kMostGraphRows);
   limits.max_pages_per_request = options_.max_pages_per_request;
   return parts_.attention->init_cuda_graph_state(limits);
 }
@@ -246,8 +246,8 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
 // steps of proposals are launched one by one: what they leave for the commit was not tried with graphs.
 GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const ForwardBatch& batch = step.builder.batch();
-  const bool verifies = batch.mode == ForwardMode::target_verify && options_.capture_proposals &&
-                        parts_.states == nullptr && parts_.attention->captures_verification();
+  const bool verifies = batch.mode == ForwardMode::target_verify && parts_.states == nullptr &&
+                        parts_.attention->captures_verification();
   if ((batch.mode != ForwardMode::decode && !verifies) || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
       batch.num_tokens != batch.num_reqs * batch.max_q_len) {
     return {};

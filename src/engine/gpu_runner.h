@@ -53,7 +53,6 @@ struct GpuRunnerOptions {
   int max_pages_per_request = 0;
   int context_len = 0;
   int max_proposals = 0;               // of one request in a step
-  bool capture_proposals = true;       // false: their steps are of any shape, and run without graphs
   int max_adapters = 0;                // of one step's requests
   int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
   std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs

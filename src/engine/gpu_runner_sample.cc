@@ -128,7 +128,8 @@ Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, float* logits
   std::vector<SampleRow> rows;
   std::vector<size_t> slots;
   std::vector<int> logits_rows;
-  auto masked_token = masked_rows_.tokens().begin();
+  const std::span<const int32_t> masked_tokens = masked.empty() ? std::span<const int32_t>() : masked_rows_.tokens();
+  auto masked_token = masked_tokens.begin();
   step.sampled.assign(step.sample_rows.size(), {});
   for (size_t i = 0; i < step.sample_rows.size(); ++i) {
     const SampleRow& row = step.sample_rows[i];

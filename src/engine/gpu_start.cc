@@ -51,7 +51,7 @@ void lower_requests(GpuRunnerOptions& options, int max_requests) {
 
 GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& parts) {
   return {.max_requests = options.max_requests, .max_tokens = options.max_tokens,
-          .max_step_proposals = max_step_proposals(/*forced=*/false, /*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
+          .max_step_proposals = max_step_proposals(/*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
           .context_len = options.context_len, .graph_batch_sizes = options.graph_batch_sizes,
           .stream = parts.stream.get(), .team = parts.team.get()};
 }
@@ -59,7 +59,7 @@ GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& pa
 // Of one step with proposals, padding included.
 int max_verify_rows(const GpuRunnerOptions& options) {
   if (options.max_proposals == 0) return 0;
-  const int rows = options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*forced=*/false, /*gpu=*/true));
+  const int rows = options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*gpu=*/true));
   return options.graph_batch_sizes.empty() ? rows : std::max(rows, std::min(kMostGraphRows, options.max_tokens));
 }
 
@@ -81,7 +81,6 @@ GpuRunnerOptions runner_options(const DeviceSetup& setup) {
   options.max_tokens = max_step_tokens(setup.scheduler);
   options.context_len = plan.context_len;
   options.max_proposals = setup.scheduler.max_proposals;
-  options.capture_proposals = !plan.jump_forward;
   if (setup.options.args.wants_lora()) options.max_adapters = setup.scheduler.max_adapters;
   options.acceptance_dice = setup.options.args.acceptance_dice;
   if (!plan.attention.deterministic) {

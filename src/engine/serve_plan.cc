@@ -295,10 +295,9 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                                                     plan.context_len, plan.dtype}));
   plan.scheduler.max_proposals = plan.draft ? plan.draft->options.max_proposals()
                                             : max_proposals(plan.attention.speculation);
-  // On GPUs guesses under a grammar are checked on the host, which costs more than they save.
-  plan.jump_forward = !gpu && jumps_forward(args, model.config, plan.attention);
+  plan.jump_forward = jumps_forward(args, model.config, plan.attention, gpu);
   if (plan.jump_forward) plan.scheduler.max_proposals = kMaxForcedProposals;
-  plan.scheduler.max_step_proposals = max_step_proposals(plan.jump_forward, gpu);
+  plan.scheduler.max_step_proposals = max_step_proposals(gpu);
   plan.scheduler.num_pages = 1;  // until the memory is measured
   WW_RETURN_IF_ERROR(Scheduler::validate(plan.scheduler));
   WW_ASSIGN_OR_RETURN(plan.graph_batch_sizes, graph_batch_sizes(args, plan.scheduler.max_running_requests));

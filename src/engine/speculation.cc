@@ -15,7 +15,6 @@ constexpr int kNgramMaxContext = 12;
 // A small step is bound by reading weights; from about so many rows on it is bound by computing.
 constexpr int kMaxStepProposalsCpu = 64;
 constexpr int kMaxStepProposalsGpu = 1024;
-constexpr int kMaxStepForced = 64;
 constexpr double kStepCostRowsCpu = 4, kStepCostRowsGpu = 128;
 
 Status check_ngram_flags_unset(const ServerArgs& args) {
@@ -138,15 +137,12 @@ int max_proposals(const Speculation& speculation) {
   return speculation.algorithm.empty() ? 0 : speculation.num_draft_tokens - 1;
 }
 
-int max_step_proposals(bool forced, bool gpu) {
-  if (forced) return kMaxStepForced;
-  return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu;
-}
+int max_step_proposals(bool gpu) { return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu; }
 
 double step_cost_rows(bool gpu) { return gpu ? kStepCostRowsGpu : kStepCostRowsCpu; }
 
-bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention) {
-  if (args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic) return false;
+bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention, bool gpu) {
+  if (gpu || args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic) return false;
   if (model.encoder || model.has_recurrent_layers() || model.head != ModelHead::vocabulary || args.is_embedding) return false;
   const Caps* verifying = attention.prefill_caps;
   if (verifying == nullptr || verifying->spec == SpecSupport::none) return false;
