@@ -89,12 +89,16 @@ TEST_P(ProposalServing, SaysWhatItSaysWithoutProposalsInFewerSteps) {
     const EngineStats with = served.engine->stats(), without = plain.engine->stats();
     EXPECT_EQ(with.generation_tokens_total, without.generation_tokens_total);
     // A step that checks proposals is one of decode, unless prompts are in it.
-    if (!served.engine->info().enable_mixed_chunk) EXPECT_EQ(with.mixed_steps.steps, 0u);
+    if (!served.engine->info().enable_mixed_chunk) {
+      EXPECT_EQ(with.mixed_steps.steps, 0u);
+    }
     EXPECT_GT(with.decode_steps.tokens, with.decode_steps.requests);
     const auto& kept = with.accepted_by_position;
     EXPECT_EQ(std::accumulate(kept.begin(), kept.end(), uint64_t{0}), with.speculation->accepted_tokens);
     EXPECT_TRUE(std::is_sorted(kept.rbegin(), kept.rend()));  // who stands deeper is kept only with those before it
-    if (percent == 100 && !GetParam().overlap && !GetParam().trees) EXPECT_LT(with.steps_total, without.steps_total);
+    if (percent == 100 && !GetParam().overlap && !GetParam().trees) {
+      EXPECT_LT(with.steps_total, without.steps_total);
+    }
   }
 }
 

@@ -162,7 +162,9 @@ TEST(ServerMetrics, VllmsDashboardsFindAllListedNames) {
       const bool own = name.starts_with("vllm:");
       EXPECT_TRUE(page.find("\n" + name + "{") != std::string::npos || (!own && page.find("\n" + name + " ") != std::string::npos))
           << dashboard << " " << name;
-      if (name.ends_with("_total")) EXPECT_NE(page.find("# TYPE " + name + " counter"), std::string::npos) << name;
+      if (name.ends_with("_total")) {
+        EXPECT_NE(page.find("# TYPE " + name + " counter"), std::string::npos) << name;
+      }
     }
   }
   EXPECT_GT(looked_for, 100u);

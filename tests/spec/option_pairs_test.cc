@@ -198,7 +198,8 @@ TEST_P(OptionPairs, AbortedOnesLeaveTheOthersAlone) {
       if (number % 3 == 0 && answer.ids.size() >= static_cast<size_t>(2 * round)) served.engine->abort(delta.rid);
     });
     for (size_t i = 0; i < answers.size(); ++i) {
-      if ((i + 1) % 3 != 0) EXPECT_EQ(answers[i].ids, expected[i].ids) << "request " << i << " round " << round;
+      if ((i + 1) % 3 == 0) continue;
+      EXPECT_EQ(answers[i].ids, expected[i].ids) << "request " << i << " round " << round;
     }
     EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
   }

@@ -209,7 +209,9 @@ TEST(Responses, Stream) {
     EXPECT_EQ(event["sequence_number"], number++);
     if (event["type"] == "response.output_text.delta") text += event["delta"].get<std::string>();
     if (event["type"] == "response.function_call_arguments.delta") arguments += event["delta"].get<std::string>();
-    if (event["type"] == "response.function_call_arguments.done") EXPECT_EQ(event["name"], "weather");
+    if (event["type"] == "response.function_call_arguments.done") {
+      EXPECT_EQ(event["name"], "weather");
+    }
   }
   EXPECT_EQ(text, "I look.");
   EXPECT_EQ(arguments, "{\"city\": \"Rome\"}");

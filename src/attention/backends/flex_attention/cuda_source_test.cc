@@ -134,8 +134,12 @@ TEST(CudaSource, CoverageHoldsForEveryCell) {
         }
       }
       const int said = coverage(&box);
-      if (said == 0) ASSERT_EQ(shown, 0) << row.mask;
-      if (said == 2) ASSERT_EQ(shown, cells) << row.mask;
+      if (said == 0) {
+        ASSERT_EQ(shown, 0) << row.mask;
+      }
+      if (said == 2) {
+        ASSERT_EQ(shown, cells) << row.mask;
+      }
       decided += said != 1;
     }
     EXPECT_GE(decided, row.least_decided) << row.mask;

@@ -35,7 +35,9 @@ void check(const std::vector<Request>& requests, const MlaChunkRule& rule, host_
     int tokens = rule.fresh ? requests[r].q_len : std::clamp(prefix - rule.begin, 0, rule.max_tokens);
     if (requests[r].q_len < rule.min_q_len || prefix < 0) tokens = 0;
     ASSERT_EQ(lens[r], tokens) << "request " << r;
-    if (tokens > 0) ASSERT_EQ(begins[r], rule.fresh ? prefix : rule.begin);
+    if (tokens > 0) {
+      ASSERT_EQ(begins[r], rule.fresh ? prefix : rule.begin);
+    }
     ASSERT_EQ(first_rows[r], page * kExpandedPageTokens);
     for (int i = 0; i < stride; ++i) {
       const bool used = i * kExpandedPageTokens < tokens;
