@@ -39,6 +39,9 @@ constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P
   caps.archs = archs;
   caps.dtypes = k16Bit;
   caps.spec = spec;
+  // Of what is written: on every device a request's bits are those it has alone, and what GPUs run is captured.
+  caps.deterministic = !kernels.decode.empty();
+  caps.graph_capture = caps.deterministic && (archs.bits & kCpu.bits) == 0;
   return caps;
 }
 

@@ -135,6 +135,9 @@ TEST(Conformance, ExitCodes) {
   EXPECT_EQ(conformance_command(Argv{"--case", "no_such_case"}), kExitUsage);
   EXPECT_EQ(conformance_command(Argv{"--backend", "no_such_backend"}), kExitUsage);
   EXPECT_EQ(conformance_command(Argv{"--device", "abacus"}), kExitUsage);
+  EXPECT_EQ(conformance_command(Argv{"--case", "GDN/decode/batch", "--kind", "linear"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--case", "KDA/target_verify/tree", "--backend", "cpu", "--device", "cpu"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--kind", "sparse"}), kExitUsage);
   EXPECT_EQ(conformance_command(Argv{"--plugin", "/nonexistent.so"}), kExitUsage);
   EXPECT_EQ(backends_command(Argv{"--matrix"}), 0);
   EXPECT_EQ(docs_command(Argv{"matrix"}), 0);

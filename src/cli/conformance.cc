@@ -17,6 +17,7 @@
 #include "conformance/plugin_check.h"
 #include "conformance/report.h"
 #include "conformance/suite.h"
+#include "linear/conformance/conformance.h"
 
 namespace warpweave {
 namespace {
@@ -24,40 +25,60 @@ namespace {
 using namespace conformance;
 
 struct ConformanceFlags {
-  std::string backend, device, case_name, commit;
+  std::string backend, device, kind, case_name, commit;
   std::vector<std::string> plugins;
   int threads = available_cpus();
   bool json = false;
   bool list = false;
 };
 
-// The variants that the flags leave, the plug-ins' among them.
-Result<std::vector<Variant>> wanted_variants(const ConformanceFlags& flags) {
-  std::vector<Variant> all;
+// What runs: backends of attention, and kernels of linear layers.
+struct Plan {
+  std::vector<Variant> variants;
+  std::vector<testing_linear::LinearFamily> families;
+
+  // Of both, as the reports have them.
+  std::vector<Variant> names() const {
+    std::vector<Variant> all = variants;
+    for (const auto& family : families) all.insert(all.end(), family.names.begin(), family.names.end());
+    return all;
+  }
+};
+
+// All of this machine, the plug-ins' among them.
+Result<Plan> whole_plan(const ConformanceFlags& flags, ThreadTeam& team) {
+  Plan plan;
   for (const std::string& path : flags.plugins) {
     WW_ASSIGN_OR_RETURN(const Caps* caps, load_attention_plugin(path));
-    WW_ASSIGN_OR_RETURN(all.emplace_back(), plugin_variant(*caps));
+    WW_ASSIGN_OR_RETURN(plan.variants.emplace_back(), plugin_variant(*caps));
   }
   // With a plug-in only it runs, unless --backend names another one.
-  if (flags.plugins.empty() || !flags.backend.empty()) {
-    for (Variant& variant : all_variants()) all.push_back(std::move(variant));
-  }
+  if (!flags.plugins.empty() && flags.backend.empty()) return plan;
+  for (Variant& variant : all_variants()) plan.variants.push_back(std::move(variant));
+  plan.families = testing_linear::linear_families(team);
+  return plan;
+}
+
+// What the flags leave of it.
+Result<Plan> wanted_plan(const ConformanceFlags& flags, ThreadTeam& team) {
+  WW_ASSIGN_OR_RETURN(Plan plan, whole_plan(flags, team));
   std::string names;
-  std::vector<Variant> wanted;
-  for (Variant& variant : all) {
+  for (const Variant& variant : plan.names()) {
     names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", variant.name, variant.device);
-    const bool named = flags.backend.empty() || variant.name == flags.backend ||
-                       variant.caps->name == flags.backend;
-    if (named && (flags.device.empty() || variant.device == flags.device)) {
-      wanted.push_back(std::move(variant));
-    }
   }
-  if (wanted.empty()) {
-    return Status::not_found(fmt::format("no backend here is {}{}{}; there are: {}", flags.backend,
-                                         flags.device.empty() ? "" : " on device ", flags.device, names),
-                             flags.backend.empty() ? "--device" : "--backend");
-  }
-  return wanted;
+  const auto unwanted = [&](const Variant& variant) {
+    const auto kind = flags.kind == "linear" ? AttentionKind::linear : flags.kind == "mla" ? AttentionKind::mla : AttentionKind::mha;
+    const bool named = flags.backend.empty() || variant.name == flags.backend || variant.caps->name == flags.backend;
+    return !named || (!flags.device.empty() && variant.device != flags.device) ||
+           (!flags.kind.empty() && !variant.caps->kinds.has(kind));
+  };
+  std::erase_if(plan.variants, unwanted);
+  for (auto& family : plan.families) std::erase_if(family.names, unwanted);
+  std::erase_if(plan.families, [](const auto& family) { return family.names.empty(); });
+  if (!plan.names().empty()) return plan;
+  return Status::not_found(fmt::format("no backend here is {}{}{}; there are: {}", flags.backend,
+                                       flags.device.empty() ? "" : " on device ", flags.device, names),
+                           flags.backend.empty() ? "--device" : "--backend");
 }
 
 struct Tally {
@@ -65,9 +86,10 @@ struct Tally {
 };
 
 void print_failure(const CheckResult& result) {
-  std::printf("FAILED %s, %s, %s, KV %s: %s\n", result.variant.c_str(),
-              std::string(check_name(result.check)).c_str(), result.case_name.c_str(),
-              std::string(kv_format_name(result.kv_format)).c_str(), result.text.c_str());
+  const bool linear = result.case_name.find('/') != std::string::npos;  // of layers without a KV pool
+  std::printf("FAILED %s, %s, %s%s: %s\n", result.variant.c_str(), std::string(check_name(result.check)).c_str(),
+              result.case_name.c_str(), linear ? "" : fmt::format(", KV {}", kv_format_name(result.kv_format)).c_str(),
+              result.text.c_str());
 }
 
 void print_summary(const std::vector<Variant>& variants, const std::vector<CheckResult>& results) {
@@ -94,12 +116,20 @@ void print_summary(const std::vector<Variant>& variants, const std::vector<Check
   }
 }
 
+std::vector<testing_linear::LinearAttnCase> linear_cases(const std::string& name) {
+  std::vector<testing_linear::LinearAttnCase> cases = testing_linear::linear_attn_cases();
+  if (!name.empty()) std::erase_if(cases, [&](const auto& c) { return c.name != name; });
+  return cases;
+}
+
 int run_conformance(const ConformanceFlags& flags) {
   if (Status status = init_log("warning"); !status.ok()) return fail(status, kExitFailed);
-  Result<std::vector<Variant>> variants = wanted_variants(flags);
-  if (!variants.ok()) return fail(variants.status(), kExitUsage);
-  const bool one_device = std::all_of(variants->begin(), variants->end(), [&](const Variant& variant) {
-    return variant.device == variants->front().device && variant.hardware.arch == variants->front().hardware.arch;
+  ThreadTeam team(flags.threads);
+  const Result<Plan> plan = wanted_plan(flags, team);
+  if (!plan.ok()) return fail(plan.status(), kExitUsage);
+  const std::vector<Variant> names = plan->names();
+  const bool one_device = std::all_of(names.begin(), names.end(), [&](const Variant& variant) {
+    return variant.device == names.front().device && variant.hardware.arch == names.front().hardware.arch;
   });
   if (flags.json && !one_device) {
     return fail(Status::invalid_argument("--json writes the report of one architecture; add --device cpu or "
@@ -107,7 +137,8 @@ int run_conformance(const ConformanceFlags& flags) {
   }
   SuiteOptions options = committed_cases(flags.case_name);
   options.threads = flags.threads;
-  if (options.cases.empty() && options.determinism_cases.empty()) {
+  const auto of_linear = linear_cases(flags.case_name);
+  if (options.cases.empty() && options.determinism_cases.empty() && of_linear.empty()) {
     return fail(Status::not_found(fmt::format("no case is named {}; list them with: warpweave "
                                               "conformance --list", flags.case_name)),
                 kExitUsage);
@@ -119,14 +150,15 @@ int run_conformance(const ConformanceFlags& flags) {
     last_case = result.case_name;
     if (!result.passed && !flags.json) print_failure(result);
   };
-  const std::vector<CheckResult> results = run_suite(*variants, options);
+  std::vector<CheckResult> results = run_suite(plan->variants, options);
+  for (CheckResult& result : testing_linear::run_linear_suite(plan->families, of_linear, options.on_result)) results.push_back(std::move(result));
   bool passed = true;
   for (const CheckResult& result : results) passed &= result.passed;
   if (flags.json) {
     const std::string date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    std::fputs(report_json(make_report(*variants, results, date, flags.commit)).c_str(), stdout);
+    std::fputs(report_json(make_report(names, results, date, flags.commit)).c_str(), stdout);
   } else {
-    print_summary(*variants, results);
+    print_summary(names, results);
   }
   return passed ? 0 : kExitFailed;
 }
@@ -135,6 +167,7 @@ int list_cases() {
   const SuiteOptions options = committed_cases();
   for (const Case& c : options.cases) std::printf("%s\n", c.name.c_str());
   for (const Case& c : options.determinism_cases) std::printf("%s (determinism)\n", c.name.c_str());
+  for (const auto& c : linear_cases("")) std::printf("%s\n", c.name.c_str());
   return 0;
 }
 
@@ -142,11 +175,13 @@ int list_cases() {
 
 int conformance_command(std::span<const std::string> argv) {
   ConformanceFlags flags;
-  CLI::App app("Runs attention backends against the fp64 reference: what their Caps claim must pass, "
+  CLI::App app("Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must pass, "
                "what they do not claim must be refused by selection. Exit code 1: something failed.",
                "warpweave conformance");
-  app.add_option("--backend", flags.backend, "Only this backend or variant (intel_amx, intel_amx@avx2)");
+  app.add_option("--backend", flags.backend, "Only this backend or variant (intel_amx, intel_amx@avx2, cutedsl-linear@cuda)");
   app.add_option("--device", flags.device, "Only this device: cpu, cuda, opencl");
+  app.add_option("--kind", flags.kind, "Only backends of this kind: mha, mla (DeepSeek), or linear (GDN and KDA)")
+      ->check(CLI::IsMember({"mha", "mla", "linear"}));
   app.add_option("--case", flags.case_name, "Only the case of this name");
   app.add_option("--plugin,--attention-backend-plugin", flags.plugins,
                  "A backend in a shared library; only it runs, unless --backend is given");

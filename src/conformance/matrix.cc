@@ -12,8 +12,7 @@
 namespace warpweave::conformance {
 namespace {
 
-constexpr std::string_view kMultimodal = "multimodal", kChunkedCache = "chunked prefix cache",
-                           kVerify = "target verify", kBothWays = "bidirectional";
+constexpr std::string_view kMultimodal = "multimodal", kChunkedCache = "chunked prefix cache", kBothWays = "bidirectional";
 
 constexpr AttentionKind kKinds[] = {AttentionKind::mha, AttentionKind::mla, AttentionKind::sparse,
                                     AttentionKind::linear, AttentionKind::mm};
@@ -45,11 +44,6 @@ bool has_vision_kernel(const Caps& caps) {
 // The rule by which Caps refuse a column of their kind; empty when they claim it.
 std::string rule_of(const Caps& caps, AttentionKind kind, std::string_view column) {
   if (kind == AttentionKind::mm) return "";
-  if (kind == AttentionKind::linear) {
-    if (column == kVerify) return caps.spec != SpecSupport::none ? "" : "does not verify drafts";
-    const auto phase = column == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
-    return caps.phases.has(phase) ? "" : fmt::format("does not run {}", column);
-  }
   if (column == kChunkedCache) return caps.mla_chunked_prefix ? "" : "has no chunked prefix cache";
   if (column == kMultimodal) return has_vision_kernel(caps) ? "" : "has no kernels for vision towers";
   return refusal_of(caps, column);
@@ -101,9 +95,10 @@ MatrixRow proven_row(const Caps& caps, AttentionKind kind, const BackendReport& 
   row.device = device;
   row.via = backend.via;
   const auto columns = columns_of(kind);
+  const auto of_report = matrix_columns(kind);
   for (size_t i = 0; i < columns.size(); ++i) {
-    for (size_t j = 0; j < matrix_columns().size(); ++j) {
-      if (matrix_columns()[j].title == columns[i]) row.cells[i] = {backend.cells[j].state, backend.cells[j].text};
+    for (size_t j = 0; j < of_report.size(); ++j) {
+      if (of_report[j].title == columns[i]) row.cells[i] = {backend.cells[j].state, backend.cells[j].text};
     }
   }
   return row;
@@ -112,8 +107,9 @@ MatrixRow proven_row(const Caps& caps, AttentionKind kind, const BackendReport& 
 // The tiers of a CPU that kernels are written for, one variant each (variants.cc); empty: there is one form.
 std::vector<std::string> written_tiers(const Caps& caps) {
   std::vector<std::string> tiers;
-  if (caps.kernels.decode != "intel_amx") return tiers;
-  for (int tier = 0; tier <= static_cast<int>(CpuTier::amx_bf16); ++tier) {
+  const bool linear = caps.kernels.decode == "linear_cpu";
+  if (!linear && caps.kernels.decode != "intel_amx") return tiers;
+  for (int tier = 0; tier <= static_cast<int>(linear ? CpuTier::avx512 : CpuTier::amx_bf16); ++tier) {
     tiers.emplace_back(cpu_tier_name(static_cast<CpuTier>(tier)));
   }
   return tiers;
@@ -193,12 +189,14 @@ MatrixRow foreign_row(const BackendReport& backend, const DeviceReport& report, 
   row.via = backend.via;
   row.pages = backend.page_sizes + (backend.expands_pages ? ", others expanded" : "");
   for (const Cell& cell : backend.cells) row.cells.push_back({cell.state, cell.text});
-  row.cells.push_back({CellState::refused, "has no kernels for vision towers"});
+  if (backend.kind == kind_name(AttentionKind::linear)) row.kind = AttentionKind::linear;
+  else row.cells.push_back({CellState::refused, "has no kernels for vision towers"});
   return row;
 }
 
 void add_foreign(std::span<const DeviceReport> reports, std::vector<MatrixRow>& rows) {
-  const auto written = written_backends();
+  std::vector<const Caps*> written(written_backends().begin(), written_backends().end());
+  for (const KnownBackend& layer : known_layer_backends()) written.push_back(layer.caps);
   for (size_t d = 0; d < reports.size(); ++d) {
     for (const BackendReport& backend : reports[d].backends) {
       if (std::none_of(written.begin(), written.end(), [&](const Caps* caps) { return is_of(backend, *caps); })) {
@@ -224,7 +222,9 @@ std::vector<std::string_view> columns_of(AttentionKind kind) {
     case AttentionKind::sparse:
       titles = {"prefill", "decode", "cached prefix", "FP8 KV", "topk = 1", "topk > 1", "graphs"};
       break;
-    case AttentionKind::linear: titles = {"prefill", "decode", kVerify}; break;
+    case AttentionKind::linear:
+      for (const Column& column : matrix_columns(kind)) titles.push_back(column.title);
+      break;
     case AttentionKind::mm: titles = {kBothWays}; break;
   }
   return titles;
@@ -236,10 +236,9 @@ std::vector<MatrixRow> make_matrix(std::span<const DeviceReport> reports) {
     add_backends(kind, reports, rows);
     if (kind == AttentionKind::mha) add_foreign(reports, rows);
     for (const KnownBackend& layer : known_layer_backends()) {
-      if (layer.caps->kinds.has(kind)) {
-        rows.push_back(row_of(*layer.caps, kind, layer.caps->archs,
-                              layer.written ? RowState::claimed : RowState::not_written));
-      }
+      if (!layer.caps->kinds.has(kind)) continue;
+      if (layer.written) add_written(*layer.caps, kind, reports, rows);
+      else rows.push_back(row_of(*layer.caps, kind, layer.caps->archs, RowState::not_written));
     }
   }
   return rows;

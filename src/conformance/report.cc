@@ -35,6 +35,18 @@ constexpr std::array<Column, 17> kColumns = {{
     {"graphs", "graph replay"},
 }};
 
+constexpr std::string_view kGraphs = "graphs", kVerify = "target verify";
+constexpr std::array<Column, 8> kLinearColumns = {{
+    {"GDN prefill", "GDN prefill"},
+    {"GDN decode", "GDN decode"},
+    {"GDN target verify", "GDN target verify"},
+    {"KDA prefill", "KDA prefill"},
+    {"KDA decode", "KDA decode"},
+    {"KDA target verify", "KDA target verify"},
+    {"deterministic", "deterministic"},
+    {kGraphs, "graph replay"},
+}};
+
 constexpr std::array<std::string_view, 4> kStateNames = {"refused", "claimed", "proven", "failed"};
 
 // A plain question that the backend can answer on its own device: what the columns then vary.
@@ -67,6 +79,18 @@ void plain_question(const Caps& caps, Question& q) {
   if (!caps.phases.has(AttentionPhase::decode)) q.phase = AttentionPhase::prefill;
 }
 
+std::span<const Column> columns_of_report(std::string_view kind) {
+  return matrix_columns(kind == kind_name(AttentionKind::linear) ? AttentionKind::linear : AttentionKind::mha);
+}
+
+std::string linear_refusal_of(const Caps& caps, std::string_view column) {
+  if (column == "deterministic") return caps.deterministic ? "" : "promises no bits that do not depend on the batch";
+  if (column == kGraphs) return caps.graph_capture ? "" : "does not capture graphs";
+  if (column.ends_with(kVerify)) return caps.spec != SpecSupport::none ? "" : "does not verify drafts";
+  const auto phase = column.ends_with("prefill") ? AttentionPhase::prefill : AttentionPhase::decode;
+  return caps.phases.has(phase) ? "" : fmt::format("does not run {}", phase_name(phase));
+}
+
 void count(const CheckResult& result, Cell& cell) {
   if (!result.passed) {
     if (cell.state != CellState::failed) {
@@ -85,9 +109,10 @@ void add_results(std::span<const CheckResult> results, BackendReport& report) {
         report.variants.end()) {
       continue;
     }
-    for (size_t i = 0; i < kColumns.size(); ++i) {
+    const auto columns = columns_of_report(report.kind);
+    for (size_t i = 0; i < columns.size(); ++i) {
       const bool proves = std::find(result.features.begin(), result.features.end(),
-                                    kColumns[i].feature) != result.features.end();
+                                    columns[i].feature) != result.features.end();
       if (proves) count(result, report.cells[i]);
     }
   }
@@ -128,7 +153,7 @@ BackendReport backend_from(const Json& json) {
   report.variants = json.at("variants").get<std::vector<std::string>>();
   report.page_sizes = json.at("page_sizes");
   report.expands_pages = json.at("expands_pages");
-  for (const Column& column : kColumns) {
+  for (const Column& column : columns_of_report(report.kind)) {
     report.cells.push_back(cell_from(json.at("cells").at(std::string(column.title))));
   }
   return report;
@@ -136,9 +161,15 @@ BackendReport backend_from(const Json& json) {
 
 }  // namespace
 
-std::span<const Column> matrix_columns() { return kColumns; }
+std::span<const Column> matrix_columns(AttentionKind kind) {
+  if (kind == AttentionKind::linear) return kLinearColumns;
+  return kColumns;
+}
+
+std::string linear_column(std::string_view kind, std::string_view phase) { return fmt::format("{} {}", kind, phase); }
 
 std::string refusal_of(const Caps& caps, std::string_view column) {
+  if (caps.kinds.has(AttentionKind::linear)) return linear_refusal_of(caps, column);
   Question q;
   plain_question(caps, q);
   if (column == "prefill" || column == "decode") {
@@ -173,7 +204,7 @@ std::string refusal_of(const Caps& caps, std::string_view column) {
     q.model.head_dim = 256;
   } else if (column == "deterministic") {
     q.input.deterministic = true;
-  } else if (column == "graphs") {
+  } else if (column == kGraphs) {
     return caps.graph_capture ? "" : "does not capture graphs";
   }
   // A format that one phase alone reads is claimed for that phase.
@@ -187,7 +218,7 @@ std::string refusal_of(const Caps& caps, std::string_view column) {
 BackendReport claims_of(const Caps& caps) {
   BackendReport report;
   report.name = caps.name;
-  for (AttentionKind kind : {AttentionKind::mha, AttentionKind::mla, AttentionKind::sparse}) {
+  for (AttentionKind kind : {AttentionKind::mha, AttentionKind::mla, AttentionKind::sparse, AttentionKind::linear}) {
     if (!caps.kinds.has(kind)) continue;
     report.kind += fmt::format("{}{}", report.kind.empty() ? "" : ", ", kind_name(kind));
   }
@@ -197,7 +228,7 @@ BackendReport claims_of(const Caps& caps) {
   }
   report.page_sizes = page_sizes_text(caps);
   report.expands_pages = caps.expands_pages;
-  for (const Column& column : kColumns) {
+  for (const Column& column : columns_of_report(report.kind)) {
     const std::string rule = refusal_of(caps, column.title);
     report.cells.push_back({rule.empty() ? CellState::claimed : CellState::refused, 0, rule});
   }
@@ -246,9 +277,8 @@ std::string report_json(const DeviceReport& report) {
   Json backends = Json::array();
   for (const BackendReport& backend : report.backends) {
     Json cells = Json::object();
-    for (size_t i = 0; i < kColumns.size(); ++i) {
-      cells[std::string(kColumns[i].title)] = cell_json(backend.cells[i]);
-    }
+    const auto columns = columns_of_report(backend.kind);
+    for (size_t i = 0; i < columns.size(); ++i) cells[std::string(columns[i].title)] = cell_json(backend.cells[i]);
     Json entry = {{"backend", backend.name}, {"kind", backend.kind}, {"archs", backend.archs}};
     if (!backend.via.empty()) entry["via"] = backend.via;
     entry["variants"] = backend.variants;

@@ -18,7 +18,10 @@ struct Column {
   std::string_view title;    // "FP8 KV"
   std::string_view feature;  // of features_of, that proves it; empty: by no case
 };
-std::span<const Column> matrix_columns();
+// Of backends of a kind of layer: those of linear layers, or those of all others.
+std::span<const Column> matrix_columns(AttentionKind kind = AttentionKind::mha);
+// The column of linear layers that a phase ("prefill", "decode", "target verify") of a kind ("GDN", "KDA") proves.
+std::string linear_column(std::string_view kind, std::string_view phase);
 
 enum class CellState { refused, claimed, proven, failed };
 
@@ -30,11 +33,11 @@ struct Cell {
 
 struct BackendReport {
   std::string name;
-  std::string kind;                    // "MHA"
+  std::string kind;                    // "MHA", "linear"
   std::vector<std::string> archs;      // that its Caps list, by arch_name
   std::string via;                     // "OpenCL, Portable Computing Language"; empty: the device itself
   std::vector<std::string> variants;   // that ran: "intel_amx@avx2"
-  std::vector<Cell> cells;             // by column
+  std::vector<Cell> cells;             // by matrix_columns() of the kind
   bool expands_pages = false;
   std::string page_sizes;              // native ones
 };
@@ -58,7 +61,7 @@ struct DeviceReport {
 
 // What Caps alone say: refused or claimed.
 BackendReport claims_of(const Caps& caps);
-// The rule by which they refuse a column of matrix_columns(); empty when they claim it.
+// The rule by which they refuse a column of their kind's; empty when they claim it.
 std::string refusal_of(const Caps& caps, std::string_view column);
 
 std::vector<KvError> kv_errors_of(std::span<const CheckResult> results);

@@ -69,6 +69,9 @@ class LinearAttnProblem {
   std::vector<double> recurrent(int slot) const;
   std::vector<double> conv_state(int slot) const;
 
+  // The first tensor whose bits differ from those of another problem of the same case; empty: none.
+  std::string difference(const LinearAttnProblem& other) const;
+
   // Bytes outside of the slots in `written` (and outputs of requests) that differ from when it was made; empty, or
   // what was overwritten.
   std::string overwritten(const std::map<int, LinearAttnSlotState>& written, bool out_too) const;

@@ -294,6 +294,12 @@ std::vector<double> LinearAttnProblem::conv_state(int slot) const {
   return values;
 }
 
+std::string LinearAttnProblem::difference(const LinearAttnProblem& other) const {
+  if (out_ != other.out_) return "the output";
+  if (state_ != other.state_) return "the state";
+  return conv_state_ != other.conv_state_ ? "the convolution's state" : "";
+}
+
 std::string LinearAttnProblem::overwritten(const std::map<int, LinearAttnSlotState>& written, bool out_too) const {
   const LinearAttnShape& s = case_.shape;
   const int64_t size = bytes_of(case_.state);

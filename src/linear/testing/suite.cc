@@ -77,18 +77,70 @@ void compare_states(const LinearAttnProblem& problem, const LinearAttnTruth& tru
   }
 }
 
+// The kernel's workspace for a call, full of guards that reach past its end.
+class GuardedWorkspace {
+ public:
+  GuardedWorkspace(const LinearAttnKernelBase& kernel, LinearAttnCall& call) {
+    const LinearAttnLimits limits{call.batch->num_requests, call.batch->num_tokens,
+                                  call.conv != nullptr ? call.conv->width : 0};
+    bytes_ = call.workspace_bytes = kernel.workspace_bytes(call.shape, limits);
+    buffer_ = AlignedBuffer::allocate(bytes_ + kGuardBytes + 256);
+    const auto start = reinterpret_cast<uintptr_t>(buffer_.data());
+    memory_ = buffer_.data() + ((start + 255) / 256 * 256 - start);
+    std::memset(memory_, static_cast<int>(kGuard), bytes_ + kGuardBytes);
+    call.workspace = memory_;
+  }
+  bool overrun() const {
+    const std::byte* guard = memory_ + bytes_;
+    return std::any_of(guard, guard + kGuardBytes, [](std::byte b) { return b != kGuard; });
+  }
+
+ private:
+  AlignedBuffer buffer_;
+  size_t bytes_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
+// A call for one request of another call's.
+struct RequestCall {
+  LinearAttnCall call;
+  LinearAttnBatch batch;
+  LinearAttnConv conv;
+  LinearAttnGates gates;
+  LinearAttnNorm norm;
+  int32_t indptr[2] = {};
+
+  RequestCall(const LinearAttnCall& all, int request) : call(all), batch(*all.batch) {
+    const LinearAttnBatch& from = *all.batch;
+    const int64_t first = from.q_indptr != nullptr ? from.q_indptr[request] : request;
+    const int64_t tokens = from.q_indptr != nullptr ? from.q_indptr[request + 1] - first : 1;
+    indptr[1] = static_cast<int32_t>(tokens);
+    if (from.q_indptr != nullptr) batch.q_indptr = indptr;
+    batch.num_requests = 1, batch.num_tokens = tokens, batch.max_q_tokens = static_cast<int>(tokens);
+    const auto from_request = [&](const int32_t*& array) { array = array == nullptr ? nullptr : array + request; };
+    from_request(batch.slots), from_request(batch.initial_slots), from_request(batch.checkpoint_indptr);
+    from_request(batch.accepted);
+    if (batch.parents != nullptr) batch.parents += first;
+    call.batch = &batch;
+    skip(call.q, first), skip(call.k, first), skip(call.v, first), skip(call.g, first), skip(call.beta, first);
+    call.out = static_cast<std::byte*>(call.out) + first * call.out_token_stride * (call.out_dtype == DType::f32 ? 4 : 2);
+    if (all.conv != nullptr) call.conv = &(conv = *all.conv), skip(conv.x, first), skip(conv.v_weight, first);
+    if (all.gates != nullptr) call.gates = &(gates = *all.gates), skip(gates.a, first), skip(gates.b, first);
+    if (all.norm != nullptr) call.norm = &(norm = *all.norm), skip(norm.z, first);
+  }
+  RequestCall(const RequestCall&) = delete;
+
+ private:
+  static void skip(LinearAttnRows& rows, int64_t tokens) {
+    if (rows.data == nullptr) return;
+    rows.data = static_cast<const std::byte*>(rows.data) + tokens * rows.token_stride * (rows.dtype == DType::f32 ? 4 : 2);
+  }
+};
+
 void run_phase(LinearAttnKernelBase& kernel, LinearAttnProblem& problem, Phase phase, const SuiteOptions& options,
                CaseResult& result) {
   LinearAttnCall call = problem.call();
-  const LinearAttnLimits limits{call.batch->num_requests, call.batch->num_tokens,
-                                call.conv != nullptr ? call.conv->width : 0};
-  call.workspace_bytes = kernel.workspace_bytes(call.shape, limits);
-  AlignedBuffer workspace = AlignedBuffer::allocate(call.workspace_bytes + kGuardBytes + 256);
-  auto start = reinterpret_cast<uintptr_t>(workspace.data());
-  std::byte* memory = workspace.data() + ((start + 255) / 256 * 256 - start);
-  std::memset(memory, static_cast<int>(kGuard), call.workspace_bytes + kGuardBytes);
-  call.workspace = memory;
-
+  const GuardedWorkspace workspace(kernel, call);
   const LinearAttnTruth truth = linear_attn_reference(call, phase);
   const LinearAttnTruth naive = options.naive(call, phase);
   call_kernel(kernel, call, phase);
@@ -97,10 +149,7 @@ void run_phase(LinearAttnKernelBase& kernel, LinearAttnProblem& problem, Phase p
   // commit leaves `out` to the verify before it.
   const std::string overwritten = problem.overwritten(truth.slots, true);
   if (result.text.empty()) result.text = overwritten;
-  const std::byte* guard = memory + call.workspace_bytes;
-  if (result.text.empty() && std::any_of(guard, guard + kGuardBytes, [](std::byte b) { return b != kGuard; })) {
-    result.text = "wrote past the end of its workspace";
-  }
+  if (result.text.empty() && workspace.overrun()) result.text = "wrote past the end of its workspace";
   if (!result.text.empty()) result.text = fmt::format("{}: {}", linear_attn_phase_name(phase), result.text);
 }
 
@@ -114,6 +163,22 @@ bool runs_case(const LinearAttnKernelCaps& caps, const LinearAttnCase& c) {
     case Phase::extend: return caps.extend;
     default: return c.tree == Tree::chain ? caps.verify_chain : caps.verify_tree;
   }
+}
+
+CaseResult run_alone(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
+  LinearAttnProblem together(c), apart(c);
+  LinearAttnCall all = together.call();
+  const GuardedWorkspace workspace(kernel, all);
+  call_kernel(kernel, all, c.phase);
+  for (int r = 0; r < all.batch->num_requests; ++r) {
+    RequestCall one(apart.call(), r);
+    const GuardedWorkspace own(kernel, one.call);
+    call_kernel(kernel, one.call, c.phase);
+  }
+  CaseResult result;
+  const std::string differs = together.difference(apart);
+  if (!differs.empty()) result.text = fmt::format("{}: {} has other bits alone than in its batch", linear_attn_phase_name(c.phase), differs);
+  return result;
 }
 
 CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options) {

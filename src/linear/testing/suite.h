@@ -25,6 +25,10 @@ struct CaseResult {
 // Whether the kernel claims what the case needs.
 bool runs_case(const LinearAttnKernelCaps& caps, const LinearAttnCase& c);
 
+// Each request of the case in a call of its own: the bits of outputs and states are those of one call for all. (Of drafts: the
+// verify.)
+CaseResult run_alone(LinearAttnKernelBase& kernel, const LinearAttnCase& c);
+
 CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options = {});
 
 }  // namespace warpweave::testing_linear

@@ -55,10 +55,12 @@ class GpuMemory {
   std::vector<void*> parts_;
 };
 
-// Copies what a call names to the GPU, runs it, copies outputs, states and the workspace with its guard back.
+// Copies what a call names to the GPU, runs it (`captured`: as a captured graph), copies outputs, states and the workspace with
+// its guard back.
 class GpuAdapter : public LinearAttnKernelBase {
  public:
-  explicit GpuAdapter(std::unique_ptr<LinearAttnKernelBase> kernel) : kernel_(std::move(kernel)) {}
+  explicit GpuAdapter(std::unique_ptr<LinearAttnKernelBase> kernel, bool captured = false)
+      : kernel_(std::move(kernel)), captured_(captured) {}
   const LinearAttnKernelCaps& caps() const override { return kernel_->caps(); }
   size_t workspace_bytes(const LinearAttnShape& s, const LinearAttnLimits& l) const override { return kernel_->workspace_bytes(s, l); }
   void decode(const LinearAttnCall& call) override { run(call, &LinearAttnKernelBase::decode); }
@@ -134,8 +136,12 @@ class GpuAdapter : public LinearAttnKernelBase {
     on.call.state.data = on.memory.copy_bytes(host.state.data, state_bytes);
     on.call.out = on.memory.copy_bytes(host.out, out_bytes);
     on.call.workspace = on.memory.copy_bytes(host.workspace, workspace_bytes);
-    (kernel_.get()->*phase)(on.call);
-    must(cudaGetLastError());
+    if (captured_) {
+      replay(on.call, phase);
+    } else {
+      (kernel_.get()->*phase)(on.call);
+      must(cudaGetLastError());
+    }
     must(cudaDeviceSynchronize());
     const auto back = [](void* to, const void* from, size_t bytes) { must(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost)); };
     back(host.state.data, on.call.state.data, state_bytes);
@@ -144,7 +150,25 @@ class GpuAdapter : public LinearAttnKernelBase {
     if (host.conv != nullptr) back(host.conv->state, on.conv.state, on.conv_bytes());
   }
 
+  void replay(LinearAttnCall& call, void (LinearAttnKernelBase::*phase)(const LinearAttnCall&)) {
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    must(cudaStreamCreate(&stream));
+    call.stream = stream;
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    (kernel_.get()->*phase)(call);
+    must(cudaStreamEndCapture(stream, &graph));
+    must(cudaGraphInstantiate(&exec, graph, 0));
+    must(cudaGraphLaunch(exec, stream));
+    must(cudaStreamSynchronize(stream));
+    must(cudaGraphExecDestroy(exec));
+    must(cudaGraphDestroy(graph));
+    must(cudaStreamDestroy(stream));
+  }
+
   std::unique_ptr<LinearAttnKernelBase> kernel_;
+  const bool captured_;
 };
 
 // Normal random rows in bf16 on the GPU.

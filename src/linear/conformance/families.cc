@@ -1,0 +1,53 @@
+#include "linear/conformance/families.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "attention/registry.h"
+#include "device/cpu/cpu_info.h"
+#include "linear/conformance/cuda_families.h"
+#include "linear/cpu/cpu_linear_attn.h"
+#include "linear/testing/suite.h"
+
+namespace warpweave::testing_linear {
+namespace {
+
+// The names of `backends` that stand for kernels with these caps, with what selection knows of them on the device.
+std::vector<conformance::Variant> names_of(const LinearAttnKernelCaps& kernels, std::span<const LinearAttnBackend> backends,
+                                           const HardwareFacts& hardware, std::string_view device, std::string_view tier) {
+  std::vector<conformance::Variant> names;
+  for (const LinearAttnBackend& backend : backends) {
+    if (backend.caps != &kernels) continue;
+    for (const KnownBackend& known : known_layer_backends()) {
+      const Caps& caps = *known.caps;
+      if (caps.name != backend.name || !caps.kinds.has(AttentionKind::linear) || !caps.archs.has(hardware.arch)) continue;
+      names.push_back({fmt::format("{}-linear@{}", backend.name, tier), std::string(device), hardware, &caps, nullptr, {}, 1});
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<LinearFamily> linear_families(ThreadTeam& team) {
+  std::vector<LinearFamily> families;
+  const std::vector<LinearAttnBackend> on_cpu = cpu_linear_attn_backends(team);
+  for (CpuTier tier : {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512}) {
+    if (tier > cpu_info().tier) continue;
+    families.push_back({names_of(*on_cpu.front().caps, on_cpu, cpu_hardware_facts(), "cpu", cpu_tier_name(tier)),
+                        [&team, tier](bool) { return make_cpu_linear_attn(team, tier); },
+                        [](const LinearAttnCase&) { return SuiteOptions{}.slack; }});
+  }
+#if WARPWEAVE_CUDA
+  const std::optional<CudaLinearFamilies> cuda = cuda_linear_families();
+  if (!cuda) return families;
+  for (const CudaLinearFamily& family : cuda->families) {
+    families.push_back({names_of(*family.caps, cuda->backends, cuda->hardware, "cuda", "cuda"), family.create, cuda->slack});
+  }
+#endif
+  return families;
+}
+
+}  // namespace warpweave::testing_linear
