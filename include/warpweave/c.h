@@ -270,6 +270,49 @@ typedef struct ww_merge_args {
 #define WW_MERGE_ARGS_INIT { sizeof(ww_merge_args), NULL, NULL, NULL, NULL, NULL }
 WW_API ww_status ww_merge_states(ww_context* context, const ww_merge_args* args);
 
+/* ---- Linear attention: layers whose cache is a state of fixed size ----
+ *
+ * The gated delta rule (GDN) and Kimi delta attention (KDA). Per v head a state S [v_dim, k_dim]; one token, with the decay
+ * exp(g), a scalar in GDN and a value per channel of k in KDA:
+ *   S = S diag(exp(g));  S = S + beta (v - S k) k^T;  out = scale S q
+ * v head h reads q and k head h / (v_heads / k_heads). k_dim and v_dim are multiples of 16, at most 256. */
+typedef int32_t ww_linear_kind;
+enum { WW_LINEAR_GDN = 0,
+       WW_LINEAR_KDA = 1 };
+
+typedef struct ww_linear_args {
+  uint32_t struct_size;
+  ww_linear_kind kind;
+  const ww_tensor* q;    /* [tokens, k_heads, k_dim]: f32, bf16 or f16, as k and v */
+  const ww_tensor* k;    /* [tokens, k_heads, k_dim] */
+  const ww_tensor* v;    /* [tokens, v_heads, v_dim] */
+  const ww_tensor* g;    /* f32, <= 0: GDN [tokens, v_heads], KDA [tokens, v_heads, k_dim] */
+  const ww_tensor* beta; /* f32 [tokens, v_heads] */
+  /* In place of g and beta, the gates of a layer: g = -exp(a_log) softplus(a + dt_bias), beta = sigmoid(b). */
+  const ww_tensor* a;       /* of g's shape: f32, bf16 or f16 */
+  const ww_tensor* b;       /* [tokens, v_heads]: f32, bf16 or f16 */
+  const ww_tensor* a_log;   /* f32 [v_heads] */
+  const ww_tensor* dt_bias; /* f32, GDN [v_heads], KDA [v_heads, k_dim]; NULL: 0 */
+  const ww_tensor* state;   /* [slots, v_heads, v_dim, k_dim], f32 or bf16, heads dense: read, then written */
+  const ww_tensor* out;     /* [tokens, v_heads, v_dim]: f32, bf16 or f16; heads v_dim apart */
+  int32_t num_requests;
+  const int32_t* q_indptr; /* [num_requests + 1] on the host, ascending; NULL: a token each */
+  const int32_t* slots;    /* [num_requests] on the host, none twice; NULL: request r has slot r */
+  int32_t from_zeros;      /* 1: the states begin as zeros, whatever the slots hold */
+  int32_t l2norm;          /* 1: q and k are divided by sqrt(sum of squares + l2norm_eps), per head */
+  float l2norm_eps;        /* 0: 1e-6 */
+  float scale;             /* 0: 1 / sqrt(k_dim) */
+  int32_t exact;           /* 1: on a GPU, token by token in f32; 0: prompts by chunks, products of 16 bits (of f32 where q is) */
+  void* stream;            /* of a GPU (a CUstream) */
+} ww_linear_args;
+#define WW_LINEAR_ARGS_INIT                                                                                           \
+  {                                                                                                                   \
+    sizeof(ww_linear_args), WW_LINEAR_GDN, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, \
+        NULL, 0, 0, 0.0f, 0.0f, 0, NULL                                                                               \
+  }
+/* Scratch memory is taken for the call, on a GPU from the stream's pool. */
+WW_API ww_status ww_linear_attention(ww_context* context, const ww_linear_args* args);
+
 /* Adds an attention backend from a shared library (see plugin.h), which ww_plan_options.backend may
  * then name. `name` (may be NULL) receives its name, which lives to the process's end. */
 WW_API ww_status ww_load_backend_plugin(const char* path, const char** name);

@@ -15,6 +15,7 @@
 #include "attention/registry.h"
 #include "capi/context.h"
 #include "capi/kv_append.h"
+#include "capi/linear_attention.h"
 #include "capi/merge_states.h"
 #include "capi/plan.h"
 #include "capi/tensor_args.h"
@@ -198,6 +199,16 @@ ww_status ww_merge_states(ww_context* context, const ww_merge_args* args) {
     WW_RETURN_IF_ERROR(read_struct(args, "ww_merge_args", read));
     const std::lock_guard lock(context->mutex);
     return merge_states(*context, read);
+  });
+}
+
+ww_status ww_linear_attention(ww_context* context, const ww_linear_args* args) {
+  return guarded([&]() -> Status {
+    if (context == nullptr) return null_argument("context");
+    ww_linear_args read = WW_LINEAR_ARGS_INIT;
+    WW_RETURN_IF_ERROR(read_struct(args, "ww_linear_args", read));
+    const std::lock_guard lock(context->mutex);
+    return linear_attention(*context, read);
   });
 }
 

@@ -1,4 +1,5 @@
 #include "capi/gpu.h"
+#include "capi/linear_attention.h"
 #include "device/cuda/cuda_device.h"
 
 namespace warpweave::capi {
@@ -22,5 +23,6 @@ Status GpuArrays::before_run(void*, bool) { return no_kernels(); }
 Status GpuArrays::after_run(void*, bool) { return no_kernels(); }
 Status append_kv_on_gpu(const GpuAppend&) { return no_kernels(); }
 Status merge_states_on_gpu(const GpuMerge&) { return no_kernels(); }
+Status linear_attention_on_gpu(const LinearAttnCall&) { return no_kernels(); }
 
 }  // namespace warpweave::capi

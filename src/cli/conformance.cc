@@ -67,7 +67,8 @@ Result<Plan> wanted_plan(const ConformanceFlags& flags, ThreadTeam& team) {
     names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", variant.name, variant.device);
   }
   const auto unwanted = [&](const Variant& variant) {
-    const auto kind = flags.kind == "linear" ? AttentionKind::linear : flags.kind == "mla" ? AttentionKind::mla : AttentionKind::mha;
+    const auto kind = flags.kind == "linear" ? AttentionKind::linear : flags.kind == "mla" ? AttentionKind::mla
+                                                                                           : AttentionKind::mha;
     const bool named = flags.backend.empty() || variant.name == flags.backend || variant.caps->name == flags.backend;
     return !named || (!flags.device.empty() && variant.device != flags.device) ||
            (!flags.kind.empty() && !variant.caps->kinds.has(kind));
@@ -175,9 +176,10 @@ int list_cases() {
 
 int conformance_command(std::span<const std::string> argv) {
   ConformanceFlags flags;
-  CLI::App app("Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must pass, "
-               "what they do not claim must be refused by selection. Exit code 1: something failed.",
-               "warpweave conformance");
+  CLI::App app(
+      "Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must pass, "
+      "what they do not claim must be refused by selection. Exit code 1: something failed.",
+      "warpweave conformance");
   app.add_option("--backend", flags.backend, "Only this backend or variant (intel_amx, intel_amx@avx2, cutedsl-linear@cuda)");
   app.add_option("--device", flags.device, "Only this device: cpu, cuda, opencl");
   app.add_option("--kind", flags.kind, "Only backends of this kind: mha, mla (DeepSeek), or linear (GDN and KDA)")

@@ -189,8 +189,10 @@ MatrixRow foreign_row(const BackendReport& backend, const DeviceReport& report, 
   row.via = backend.via;
   row.pages = backend.page_sizes + (backend.expands_pages ? ", others expanded" : "");
   for (const Cell& cell : backend.cells) row.cells.push_back({cell.state, cell.text});
-  if (backend.kind == kind_name(AttentionKind::linear)) row.kind = AttentionKind::linear;
-  else row.cells.push_back({CellState::refused, "has no kernels for vision towers"});
+  if (backend.kind == kind_name(AttentionKind::linear))
+    row.kind = AttentionKind::linear;
+  else
+    row.cells.push_back({CellState::refused, "has no kernels for vision towers"});
   return row;
 }
 
@@ -237,8 +239,10 @@ std::vector<MatrixRow> make_matrix(std::span<const DeviceReport> reports) {
     if (kind == AttentionKind::mha) add_foreign(reports, rows);
     for (const KnownBackend& layer : known_layer_backends()) {
       if (!layer.caps->kinds.has(kind)) continue;
-      if (layer.written) add_written(*layer.caps, kind, reports, rows);
-      else rows.push_back(row_of(*layer.caps, kind, layer.caps->archs, RowState::not_written));
+      if (layer.written)
+        add_written(*layer.caps, kind, reports, rows);
+      else
+        rows.push_back(row_of(*layer.caps, kind, layer.caps->archs, RowState::not_written));
     }
   }
   return rows;

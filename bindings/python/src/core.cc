@@ -12,71 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "views.h"
 #include "warpweave/c.h"
 
-namespace nb = nanobind;
+using namespace warpweave::python;
 using namespace nb::literals;
 
 namespace {
 
-using Tensor = nb::ndarray<>;
-using ConstTensor = nb::ndarray<nb::ro>;
 using Ints = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-// The exceptions of the package: ValueError, NotImplementedError, MemoryError, FileNotFoundError.
-void check(ww_status status) {
-  PyObject* type = PyExc_RuntimeError;
-  switch (status) {
-    case WW_OK: return;
-    case WW_INVALID_ARGUMENT: type = PyExc_ValueError; break;
-    case WW_UNSUPPORTED: type = PyExc_NotImplementedError; break;
-    case WW_RESOURCE_EXHAUSTED: type = PyExc_MemoryError; break;
-    case WW_NOT_FOUND: type = PyExc_FileNotFoundError; break;
-    default: break;
-  }
-  PyErr_SetString(type, ww_last_error());
-  throw nb::python_error();
-}
-
-// An ndarray as the C interface wants it; the array must live as long.
-class View {
- public:
-  template <typename Array>
-  explicit View(const Array& array) {
-    for (size_t i = 0; i < array.ndim(); ++i) {
-      shape_.push_back(static_cast<int64_t>(array.shape(i)));
-      strides_.push_back(array.stride(i));
-    }
-    const nb::dlpack::dtype dtype = array.dtype();
-    tensor_.data = const_cast<void*>(static_cast<const void*>(array.data()));
-    tensor_.device = {array.device_type(), array.device_id()};
-    tensor_.ndim = static_cast<int32_t>(array.ndim());
-    tensor_.dtype = {dtype.code, dtype.bits, dtype.lanes};
-    tensor_.shape = shape_.data();
-    tensor_.strides = strides_.data();
-  }
-  View(const View&) = delete;
-  View& operator=(const View&) = delete;
-  const ww_tensor* get() const { return &tensor_; }
-
- private:
-  std::vector<int64_t> shape_, strides_;
-  ww_tensor tensor_{};
-};
-
-class OptionalView {
- public:
-  template <typename Array>
-  explicit OptionalView(const std::optional<Array>& array) {
-    if (array) view_ = std::make_unique<View>(*array);
-  }
-  const ww_tensor* get() const { return view_ ? view_->get() : nullptr; }
-
- private:
-  std::unique_ptr<View> view_;
-};
 
 ww_dtype dtype_of(const std::string& name) {
   if (name == "float32") return {WW_DTYPE_FLOAT, 32, 1};
@@ -91,9 +37,6 @@ ww_device device_of(const std::string& name) {
   throw nb::value_error(("device " + name + " is not cpu or cuda").c_str());
 }
 
-// A CUstream as Python's libraries pass it around; 0: the default one.
-void* stream_of(uint64_t handle) { return reinterpret_cast<void*>(static_cast<uintptr_t>(handle)); }
-
 ww_kv_format kv_format_of(const std::string& name) {
   const char* const names[] = {"float32",  "bfloat16", "float16",
                                "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"};
@@ -105,17 +48,6 @@ ww_kv_format kv_format_of(const std::string& name) {
                          "fp4_e2m1")
                             .c_str());
 }
-
-// The threads and the scratch memory that plans of one Python thread share.
-struct Context {
-  explicit Context(int threads) {
-    ww_context_options options = WW_CONTEXT_OPTIONS_INIT;
-    options.threads = threads;
-    check(ww_context_create(&options, &context));
-  }
-  ~Context() { ww_context_destroy(context); }
-  ww_context* context = nullptr;
-};
 
 struct Workspace {
   Workspace(Context& owner, size_t bytes) {
@@ -376,6 +308,7 @@ NB_MODULE(_core, m) {
         "stream"_a = 0);
   m.def("merge_states", &merge_states, "context"_a, "outs"_a, "lses_ln"_a, "out"_a,
         "lse_ln"_a = nb::none(), "stream"_a = 0);
+  bind_linear_attention(m);
   m.def("load_backend_plugin", &load_backend_plugin, "path"_a);
   m.def("backends", &backends);
 }

@@ -6,6 +6,7 @@ makes both attention and masks known to transformers under the name "warpweave".
 
 from ._core import abi_version, backends, load_backend_plugin
 from ._runtime import set_num_threads
+from .fla import chunk_gated_delta_rule, chunk_kda, fused_recurrent_gated_delta_rule, fused_recurrent_kda
 from .flash import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from .hf import register_transformers
 from .wrappers import (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper,
@@ -13,7 +14,8 @@ from .wrappers import (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPaged
 
 __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper",
-    "BatchPrefillWithRaggedKVCacheWrapper", "abi_version", "backends", "flash_attn_func",
-    "flash_attn_varlen_func", "flash_attn_with_kvcache", "load_backend_plugin", "merge_state", "merge_states",
+    "BatchPrefillWithRaggedKVCacheWrapper", "abi_version", "backends", "chunk_gated_delta_rule", "chunk_kda",
+    "flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache", "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_kda", "load_backend_plugin", "merge_state", "merge_states",
     "register_transformers", "set_num_threads",
 ]

@@ -10,9 +10,9 @@ using conformance::Check;
 using conformance::CheckResult;
 
 std::string column_of(const LinearAttnCase& c) {
-  const std::string_view phase = c.phase == LinearAttnPhase::decode    ? "decode"
+  const std::string_view phase = c.phase == LinearAttnPhase::decode   ? "decode"
                                  : c.phase == LinearAttnPhase::extend ? "prefill"
-                                                                       : "target verify";
+                                                                      : "target verify";
   return conformance::linear_column(linear_attn_kind_name(c.shape.kind), phase);
 }
 

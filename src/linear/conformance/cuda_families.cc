@@ -12,7 +12,8 @@ namespace {
 // Chunks multiply 16-bit elements; a norm makes large outputs of small ones. Steps and exact prompts are f32.
 double slack_of(const LinearAttnCase& c) {
   const bool recurrent = c.phase == LinearAttnPhase::decode || c.exact;
-  return recurrent ? 5e-5 : c.norm ? 0.05 : 0.02;
+  return recurrent ? 5e-5 : c.norm ? 0.05
+                                   : 0.02;
 }
 
 }  // namespace

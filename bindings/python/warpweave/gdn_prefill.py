@@ -1,0 +1,37 @@
+"""Prompts of GDN layers in the shape of flashinfer.gdn_prefill."""
+
+from ._linear import as_floats, copied, new_out, run, zeros
+
+
+def _logs(alpha):
+    """Natural logarithms of decays in (0, 1]; of 0 a number that decays to it."""
+    alpha = as_floats(alpha)
+    if hasattr(alpha, "clamp"):
+        return alpha.clamp(min=1e-38).log()
+    import numpy as np
+    return np.log(np.maximum(alpha, np.float32(1e-38)))
+
+
+def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None,
+                           use_qk_l2norm_in_kernel=False, output=None, output_state=None):
+    """q and k [tokens, k heads, dim], v [tokens, v heads, dim], sequences end to end by cu_seqlens. Unlike fla's, g is the decay
+    itself, exp of fla's: [tokens, v heads] in float32, and states are [sequences, v heads, v dim, k dim]. None: no decay; beta
+    None: 1. Returns out, or (out, final state)."""
+    starts = [0, q.shape[0]] if cu_seqlens is None else cu_seqlens
+    heads, shape = tuple(v.shape[:2]), (len(starts) - 1, v.shape[1], v.shape[2], q.shape[2])
+    if initial_state is not None and tuple(initial_state.shape) != shape:
+        raise ValueError(f"initial_state: is {tuple(initial_state.shape)}, must be {shape}")
+    if output_state is not None:
+        state = output_state
+        if initial_state is not None:
+            state[...] = initial_state
+    else:
+        state = zeros(v, shape) if initial_state is None else copied(as_floats(initial_state))
+    log_decays = zeros(v, heads) if g is None else _logs(g)
+    if beta is None:
+        beta = zeros(v, heads)
+        beta[...] = 1
+    output = new_out(v, output)
+    run(q, k, v, state, output, q_indptr=starts, g=log_decays, beta=as_floats(beta), scale=scale, l2norm=use_qk_l2norm_in_kernel,
+        from_zeros=initial_state is None)
+    return (output, state) if output_final_state else output
