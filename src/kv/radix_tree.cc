@@ -113,7 +113,7 @@ void RadixTree::limit_to_windows(Cursor& at) const {
   if (pages == matched_pages) return;
   while (!at.node->is_root() && at.node->begin >= pages * page_size_) at.node = at.node->parent;
   at.full_tokens = pages * page_size_;
-  at.pages_in_node = at.node->is_root() ? 0 : pages - at.node->begin / page_size_;
+  at.pages_in_node = pages - at.node->begin / page_size_;  // of a root: 0
 }
 
 RadixTree::Cursor RadixTree::walk_tokens(Node* root, std::span<const int32_t> tokens) const {
@@ -314,7 +314,6 @@ RadixTree::Node* RadixTree::add_leaf(Node* parent, std::span<const int32_t> toke
   for (size_t i = 0; i < leaf->pages.size(); ++i) {
     if (leaf->pages[i] != kNoPage) own(leaf->pages[i], static_cast<int>(i) % num_groups_);
   }
-  untrack(parent);
   parent->children.insert(leaf);
   track(leaf);
   track_windows(leaf);

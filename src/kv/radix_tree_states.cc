@@ -26,7 +26,7 @@ RadixTree::Cursor RadixTree::cut_at(Node* node, int position) const {
   while (!node->is_root() && node->begin >= pages * page_size_) node = node->parent;
   at.node = node;
   at.full_tokens = pages * page_size_;
-  at.pages_in_node = node->is_root() ? 0 : pages - node->begin / page_size_;
+  at.pages_in_node = pages - node->begin / page_size_;  // of a root: 0
   return at;
 }
 

@@ -2,6 +2,7 @@
 //   sim --schedules 100000 --seed 1 --threads 2     seeds 1 .. 100000
 //   sim --schedules 1 --seed 4711 --trace           one of them again, told step by step
 //   sim --expect-failure                            for planted bugs: succeeds when one fails
+//   sim --schedules 5000 --decisions 0x123          fails, too, when the scheduler decided otherwise (decisions.h)
 // Exit 0: all held. 1: one failed (its seed is printed). 2: wrong usage.
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,6 +52,7 @@ void add(Outcome& sum, const Outcome& one) {
   sum.rejected += one.rejected;
   sum.aborted += one.aborted;
   sum.evicted_tokens += one.evicted_tokens;
+  sum.decisions += one.decisions;
 }
 
 }  // namespace
@@ -58,6 +61,7 @@ int main(int argc, char** argv) {
   uint64_t first_seed = 1, schedules = 100000;
   int threads = warpweave::available_cpus();
   bool trace = false;
+  std::optional<uint64_t> wanted_decisions;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--trace") {
@@ -68,11 +72,13 @@ int main(int argc, char** argv) {
       first_seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (i + 1 < argc && flag == "--schedules") {
       schedules = std::strtoull(argv[++i], nullptr, 10);
+    } else if (i + 1 < argc && flag == "--decisions") {
+      wanted_decisions = std::strtoull(argv[++i], nullptr, 0);
     } else if (i + 1 < argc && flag == "--threads") {
       threads = std::max(1, std::atoi(argv[++i]));
     } else {
       std::fprintf(stderr, "usage: %s [--schedules N] [--seed S] [--threads T] [--trace]"
-                   " [--expect-failure]\n",
+                   " [--decisions D] [--expect-failure]\n",
                    argv[0]);
       return 2;
     }
@@ -119,5 +125,12 @@ int main(int argc, char** argv) {
               static_cast<long long>(sum.wasted_rows), static_cast<long long>(sum.rejected),
               static_cast<long long>(sum.aborted), static_cast<long long>(sum.evicted_tokens),
               static_cast<long long>(sum.accepted));
+  std::printf("  decisions 0x%llx\n", static_cast<unsigned long long>(sum.decisions));
+  if (wanted_decisions && *wanted_decisions != sum.decisions) {
+    std::printf("FAILED the scheduler decided otherwise than in 0x%llx: a change that is meant to, of when requests run\n"
+                "or what is cached, gives the test the new number; any other has a bug\n",
+                static_cast<unsigned long long>(*wanted_decisions));
+    return expect_failure ? 0 : 1;
+  }
   return expect_failure ? 1 : 0;
 }

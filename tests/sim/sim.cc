@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "batch/batch_builder.h"
+#include "decisions.h"
 #include "fake_model.h"
 #include "scenario.h"
 
@@ -64,6 +65,7 @@ class World {
     outcome_.retractions = static_cast<int64_t>(stats.retracted_reqs_total);
     outcome_.cached_tokens = static_cast<int64_t>(stats.cached_tokens_total);
     outcome_.evicted_tokens = static_cast<int64_t>(stats.evicted_tokens_total);
+    outcome_.decisions = decisions_.value();
     return outcome_;
   }
 
@@ -166,6 +168,8 @@ class World {
     ++outcome_.steps;
     outcome_.copies += static_cast<int64_t>(step.copies.size());
     check_size(step);
+    decisions_.add(step);
+    decisions_.add(scheduler_.stats());
     CHECK_SIM(static_cast<int>(step.rows.size()) <= scenario_.config.max_running_requests,
               "too many rows");
     next_builder_ ^= 1;
@@ -273,7 +277,10 @@ class World {
     pending_.erase(pending_.begin());
     committed_ = true;
     idle_turn_after_change_ = 0;
-    for (const StepEvent& event : events) check_event(event);
+    for (const StepEvent& event : events) {
+      decisions_.add(event);
+      check_event(event);
+    }
     check_after_call();
   }
 
@@ -479,6 +486,7 @@ class World {
   int iterations_ = 0;
   bool committed_ = false;
   int idle_turn_after_change_ = 0;
+  Decisions decisions_;
   Outcome outcome_;
 };
 

@@ -25,6 +25,7 @@ struct Outcome {
   int64_t rejected = 0;
   int64_t aborted = 0;
   int64_t evicted_tokens = 0;
+  uint64_t decisions = 0;   // decisions.h
 };
 
 Outcome run_schedule(uint64_t seed, bool trace);

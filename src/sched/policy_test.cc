@@ -1,0 +1,188 @@
+// Bounds of the configuration, and of the patience that requests have with each other.
+#include <algorithm>
+
+#include "sched/testing/scheduler_steps.h"
+
+namespace warpweave {
+namespace {
+
+// `field` set to `least` is right, and one less is refused by a message that names `flag`.
+void expect_least(int SchedulerConfig::*field, int least, const std::string& flag) {
+  SchedulerConfig config = make_config();
+  config.max_running_requests = 1;
+  config.*field = least;
+  EXPECT_TRUE(Scheduler::validate(config).ok()) << flag << ": " << Scheduler::validate(config).message();
+  config.*field = least - 1;
+  EXPECT_EQ(Scheduler::validate(config).field(), flag);
+}
+
+TEST(SchedulerPolicy, EveryBoundOfTheConfigurationIsExact) {
+  expect_least(&SchedulerConfig::page_size, 1, "--page-size");
+  expect_least(&SchedulerConfig::num_pages, 1, "--max-total-tokens");
+  expect_least(&SchedulerConfig::context_len, 1, "--context-length");
+  expect_least(&SchedulerConfig::max_running_requests, 1, "--max-running-requests");
+  expect_least(&SchedulerConfig::max_prefill_tokens, 1, "--max-prefill-tokens");
+  expect_least(&SchedulerConfig::mixed_chunk_rows, 0, "--mixed-chunk-rows");
+  expect_least(&SchedulerConfig::max_adapters, 1, "--max-loras-per-batch");
+  expect_least(&SchedulerConfig::max_queued_requests, 1, "--max-queued-requests");
+  expect_least(&SchedulerConfig::chunked_prefill_size, 1, "--chunked-prefill-size");
+  for (int SchedulerConfig::*unbounded : {&SchedulerConfig::max_queued_requests, &SchedulerConfig::chunked_prefill_size}) {
+    SchedulerConfig config = make_config();
+    config.*unbounded = -1;
+    EXPECT_TRUE(Scheduler::validate(config).ok());
+    config.*unbounded = -2;
+    EXPECT_FALSE(Scheduler::validate(config).ok());
+  }
+  SchedulerConfig config = make_config();
+  for (const double conservativeness : {0.0, -0.5}) {
+    config.schedule_conservativeness = conservativeness;
+    EXPECT_EQ(Scheduler::validate(config).field(), "--schedule-conservativeness");
+  }
+  for (const int depth : {-1, 0, 1, 2}) {
+    config = make_config();
+    config.overlap_depth = depth;
+    EXPECT_EQ(Scheduler::validate(config).ok(), depth == 0 || depth == 1);
+  }
+  for (const int proposals : {-1, 0}) {
+    config = make_config();
+    config.max_proposals = proposals;
+    EXPECT_EQ(Scheduler::validate(config).ok(), proposals == 0);
+  }
+  for (const int groups : {0, 1, kMaxCacheGroups, kMaxCacheGroups + 1}) {
+    config = make_config();
+    config.cache_groups.resize(groups);
+    EXPECT_EQ(Scheduler::validate(config).ok(), groups > 0 && groups <= kMaxCacheGroups) << groups;
+  }
+}
+
+TEST(SchedulerPolicy, StatesAreEnoughForEveryRunningRequest) {
+  const auto is_right = [](int slots, int request_slots, int interval) {
+    SchedulerConfig config = make_config();
+    config.max_running_requests = 3;
+    config.state_slots = slots;
+    config.state_request_slots = request_slots;
+    config.state_interval = interval;
+    return Scheduler::validate(config).ok();
+  };
+  EXPECT_TRUE(is_right(3, 3, 1));
+  EXPECT_TRUE(is_right(4, 3, 1));
+  EXPECT_FALSE(is_right(3, 3, 0));
+  EXPECT_FALSE(is_right(3, 4, 1));
+  EXPECT_FALSE(is_right(2, 2, 1));
+  EXPECT_FALSE(is_right(1, 0, 1));
+  EXPECT_TRUE(is_right(0, 0, 0));  // no states
+}
+
+// Requests of another adapter come without end, and some are always running.
+TEST(SchedulerPolicy, TheOldestIsPassedOverForItsAdapterABoundedNumberOfTimes) {
+  SchedulerConfig config = make_config();
+  config.max_adapters = 1;
+  config.max_running_requests = 4;
+  Scheduler scheduler(config);
+  int places[2] = {};
+  RequestId next = 1;
+  const auto add = [&](int of, int new_tokens) {
+    ScheduledRequestSpec spec = make_spec(next, 4, new_tokens, static_cast<int>(10 * next));
+    ++next;
+    spec.adapter = reinterpret_cast<const LoraAdapter*>(&places[of]);
+    ASSERT_TRUE(scheduler.add(std::move(spec)).ok());
+  };
+  add(0, 6);
+  add(1, 1);
+  int passed = -1;  // the first was there before
+  for (int step_number = 0; step_number < 2000; ++step_number) {
+    add(0, 5 + step_number % 4);
+    const Step& step = scheduler.schedule();
+    const bool ran = std::any_of(step.rows.begin(), step.rows.end(), [](const StepRow& row) { return row.id == 2; });
+    for (const StepRow& row : step.rows) passed += row.first_scheduled && row.id != 2;
+    commit(scheduler, step);
+    if (ran) break;
+  }
+  EXPECT_GE(passed, kLpmMaxOvertakes);
+  EXPECT_LT(passed, kLpmMaxOvertakes + config.max_running_requests);  // a step may admit several
+}
+
+// Each of those it waits for fails before its prompt is cached.
+TEST(SchedulerPolicy, WaitsForTheSamePrefixOfSoManyOthersAndNoMore) {
+  SchedulerConfig config = make_config();
+  config.schedule_policy = SchedulePolicy::priority;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 60, 4, 0)).ok());
+  for (int turn = 0; turn <= kInBatchShareMaxWaits; ++turn) {
+    ScheduledRequestSpec spec = make_spec(2 + turn, 60, 4, 0);
+    spec.priority = 1;
+    ASSERT_TRUE(scheduler.add(std::move(spec)).ok());
+    const Step& step = scheduler.schedule();
+    const bool alone = turn < kInBatchShareMaxWaits;
+    EXPECT_EQ(ids_of(step).size(), alone ? 1u : 2u) << turn;
+    EXPECT_EQ(ids_of(step).front(), static_cast<RequestId>(2 + turn));
+    scheduler.fail_uncommitted();
+  }
+  EXPECT_TRUE(scheduler.idle());
+}
+
+// Waiting for one other is one wait, however many steps its prompt takes.
+TEST(SchedulerPolicy, WaitsForOneLongPromptToItsEnd) {
+  SchedulerConfig config = make_config();
+  config.chunked_prefill_size = 8;
+  config.max_prefill_tokens = 64;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 100, 1, 0)).ok());
+  ASSERT_TRUE(scheduler.add(make_spec(2, 100, 1, 0)).ok());
+  int chunks = 0;
+  for (; scheduler.stats().queued_reqs > 0; ++chunks) commit(scheduler, scheduler.schedule());
+  EXPECT_EQ(chunks, 100 / 8 + 1 + 1);
+  EXPECT_EQ(scheduler.stats().cached_tokens_total, 99u);
+}
+
+// With proposals a decode row's end is not known before it has run: its checkpoint is of the state before it.
+TEST(SchedulerPolicy, ARowWithProposalsKeepsTheStateBeforeItOnceAnInterval) {
+  SchedulerConfig config = make_config();
+  config.max_running_requests = 2;
+  config.state_request_slots = 2;
+  config.state_slots = 8;
+  config.state_interval = 4;
+  config.max_proposals = 1;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 5, 12)).ok());
+  std::vector<int> saved_after, saved_before;
+  while (!scheduler.idle()) {
+    const Step& step = scheduler.schedule();
+    ASSERT_EQ(step.rows.size(), 1u);
+    const StepRow& row = step.rows[0];
+    for (const StateCopy& copy : step.state_saves) {
+      EXPECT_EQ(copy.from, row.state_slot);
+      saved_after.push_back(row.start + row.num_tokens);
+    }
+    for (const StateCopy& copy : step.state_loads) {
+      EXPECT_EQ(copy.from, row.state_slot);
+      saved_before.push_back(row.start);
+    }
+    commit(scheduler, step);
+  }
+  EXPECT_EQ(saved_after, (std::vector<int>{4, 5}));  // the prompt's
+  EXPECT_EQ(saved_before, (std::vector<int>{8, 12}));
+  EXPECT_TRUE(scheduler.audit().ok()) << scheduler.audit().message();
+}
+
+// What is worth waiting for: kInBatchShareMinTokens tokens, by whole pages where the cache matches those.
+TEST(SchedulerPolicy, WaitsOnlyForPrefixesThatAreWorthIt) {
+  for (const PrefixMatchMode mode : {PrefixMatchMode::token, PrefixMatchMode::page}) {
+    for (const int common : {kInBatchShareMinTokens - 1, kInBatchShareMinTokens}) {
+      SchedulerConfig config = make_config();
+      config.prefix_match = mode;
+      config.page_size = 5;
+      Scheduler scheduler(config);
+      ASSERT_TRUE(scheduler.add(make_spec(1, 60, 4, 0)).ok());
+      ScheduledRequestSpec spec = make_spec(2, 60, 4, 0);
+      std::fill(spec.input_ids.begin() + common, spec.input_ids.end(), 5);
+      ASSERT_TRUE(scheduler.add(std::move(spec)).ok());
+      const bool waits = mode == PrefixMatchMode::token && common == kInBatchShareMinTokens;  // 32 are 6 pages of 5 and a bit
+      EXPECT_EQ(scheduler.schedule().rows.size(), waits ? 1u : 2u) << common;
+      scheduler.fail_uncommitted();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpweave
