@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "attention/base_caps.h"
 #include "attention/batch_check.h"
 #include "base/float16.h"
 #include "base/float8.h"
@@ -43,28 +44,14 @@ constexpr Named kNames[] = {
 };
 #undef WW_MUTANT
 
-constexpr Caps kCaps = {
-    .name = "mutant",
-    .summary = "a simple backend with a planted bug",
-    .kinds = {AttentionKind::mha, AttentionKind::mla},
-    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
-    .archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other},
-    .dtypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16},
-    .kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
-                   KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
-    .head_dims = IntChoice::any_up_to(),
-    .page_sizes = IntChoice::any_up_to(),
-    .spec = SpecSupport::tree,
-    .spec_paged = SpecSupport::tree,
-    .sliding_window = true,
-    .sinks = true,
-    .softcap = true,
-    .custom_mask = true,
-    .chunked_prefix = true,
-    .non_causal = true,
-    .right_window = true,
-    .deterministic = true,
-};
+constexpr Caps kCaps = [] {
+  Caps caps = kHostCaps;
+  caps.name = "mutant";
+  caps.summary = "a simple backend with a planted bug";
+  caps.kinds = {AttentionKind::mha, AttentionKind::mla};
+  caps.head_dims = IntChoice::any_up_to();
+  return caps;
+}();
 
 constexpr int kFp8Block = 64;
 constexpr Caps kFp8Caps = [] {

@@ -1,55 +1,23 @@
 // The portable tile kernels: through OpenCL on a CPU, through NVRTC on NVIDIA GPUs.
 #pragma once
 
-#include "attention/caps.h"
+#include "attention/base_caps.h"
 
 namespace warpweave::triton {
 
-inline constexpr Caps kOpenClCaps = {
-    .name = "triton",
-    .summary = "the portable tile kernels, compiled at run time; on a CPU through OpenCL",
-    .kinds = {AttentionKind::mha},
-    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
-    .archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other},
-    .dtypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16},
-    .kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
-                   KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
-    .head_dims = IntChoice::any_up_to(512),
-    .page_sizes = IntChoice::any_up_to(),
-    .spec = SpecSupport::tree,
-    .spec_paged = SpecSupport::tree,
-    .sliding_window = true,
-    .sinks = true,
-    .softcap = true,
-    .custom_mask = true,
-    .chunked_prefix = true,
-    .non_causal = true,
-    .right_window = true,
-    .deterministic = true,
-    .kernels = {.prefill = "tile", .decode = "tile"},
-};
+inline constexpr Caps kOpenClCaps = [] {
+  Caps caps = kHostCaps;
+  caps.name = "triton";
+  caps.summary = "the portable tile kernels, compiled at run time; on a CPU through OpenCL";
+  caps.kernels = {.prefill = "tile", .decode = "tile"};
+  return caps;
+}();
 
-inline constexpr Caps kCudaCaps = {
-    .name = "triton",
-    .summary = "the portable tile kernels, compiled at run time; on NVIDIA GPUs with mma.sync",
-    .kinds = {AttentionKind::mha},
-    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
-    .archs = {DeviceArch::sm_90},
-    .dtypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16},
-    .kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
-                   KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
-    .head_dims = IntChoice::any_up_to(512),
-    .page_sizes = IntChoice::any_up_to(),
-    .spec = SpecSupport::tree,
-    .spec_paged = SpecSupport::tree,
-    .sliding_window = true,
-    .sinks = true,
-    .softcap = true,
-    .custom_mask = true,
-    .chunked_prefix = true,
-    .non_causal = true,
-    .graph_capture = true,
-    .kernels = {.prefill = "tile", .decode = "tile"},
-};
+inline constexpr Caps kCudaCaps = [] {
+  Caps caps = kTileCudaCaps;
+  caps.name = "triton";
+  caps.summary = "the portable tile kernels, compiled at run time; on NVIDIA GPUs with mma.sync";
+  return caps;
+}();
 
 }  // namespace warpweave::triton

@@ -1,0 +1,60 @@
+// Caps that several backends begin with. A backend's caps.h names one of them and says what differs.
+#pragma once
+
+#include "attention/caps.h"
+
+namespace warpweave {
+
+inline constexpr EnumSet<KvFormat> kAllKvFormats = {KvFormat::f32,      KvFormat::bf16,     KvFormat::f16,
+                                                    KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
+inline constexpr EnumSet<AttentionPhase> kBothPhases = {AttentionPhase::prefill, AttentionPhase::decode};
+inline constexpr EnumSet<ModelDType> kAllDTypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16};
+
+// On a CPU, all that models of one KV cache a token ask for, in every format.
+inline constexpr Caps kHostCaps = {
+    .kinds = {AttentionKind::mha},
+    .phases = kBothPhases,
+    .archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other},
+    .dtypes = kAllDTypes,
+    .kv_formats = kAllKvFormats,
+    .head_dims = IntChoice::any_up_to(512),
+    .page_sizes = IntChoice::any_up_to(),
+    .spec = SpecSupport::tree,
+    .spec_paged = SpecSupport::tree,
+    .sliding_window = true,
+    .sinks = true,
+    .softcap = true,
+    .custom_mask = true,
+    .chunked_prefix = true,
+    .non_causal = true,
+    .right_window = true,
+    .deterministic = true,
+};
+
+// The portable tile kernels on an NVIDIA GPU.
+inline constexpr Caps kTileCudaCaps = [] {
+  Caps caps = kHostCaps;
+  caps.archs = {DeviceArch::sm_90};
+  caps.right_window = caps.deterministic = false;
+  caps.graph_capture = true;
+  caps.kernels = {.prefill = "tile", .decode = "tile"};
+  return caps;
+}();
+
+// Dual chunk attention in place of the ordinary one, which has no other forms.
+constexpr Caps dual_chunk_caps(Caps caps) {
+  caps.spec = caps.spec_paged = SpecSupport::none;
+  caps.sliding_window = caps.sinks = caps.softcap = caps.custom_mask = caps.non_causal = caps.right_window = false;
+  return caps;
+}
+
+// Latent rows (DeepSeek) through the code of ordinary attention: one KV head, V the first part of K.
+constexpr Caps latent_rows_caps(Caps caps) {
+  caps.kinds = {AttentionKind::mla};
+  caps.kv_formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2};
+  caps.head_dims = IntChoice::any_up_to(576);
+  caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = caps.right_window = false;
+  return caps;
+}
+
+}  // namespace warpweave
