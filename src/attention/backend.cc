@@ -14,6 +14,7 @@ Status no_graphs(const Caps& caps) {
 }  // namespace
 
 Status AttentionBackend::reserve(const ForwardBatch&, const AttentionCall&) { return {}; }
+Status AttentionBackend::compile(const AttentionCall&, int) { return {}; }
 
 Status AttentionBackend::init_cuda_graph_state(const GraphLimits&) { return no_graphs(caps()); }
 Status AttentionBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch&) {

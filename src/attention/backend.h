@@ -96,6 +96,11 @@ class AttentionBackend {
   // backend may leave it out and allocate on first use.
   virtual Status reserve(const ForwardBatch& batch, const AttentionCall& shape);
 
+  // Compiles the kernels of such calls with batches of `max_q_len` rows a request (1: decode), for backends that
+  // compile at run time; others do nothing. What was not compiled ahead is compiled by the call that needs it. Pointers
+  // in `shape` are not followed. Unlike all else here it may be called from several threads at once.
+  virtual Status compile(const AttentionCall& shape, int max_q_len);
+
   // Graphs: backends without Caps::graph_capture keep these defaults, which refuse.
   virtual Status init_cuda_graph_state(const GraphLimits& limits);
   virtual Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch);

@@ -66,6 +66,9 @@ Status HybridAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
 Status HybridAttnBackend::reserve(const ForwardBatch& batch, const AttentionCall& shape) {
   return child_for(batch.mode).reserve(batch, shape);
 }
+Status HybridAttnBackend::compile(const AttentionCall& shape, int max_q_len) {
+  return child_for(max_q_len == 1 ? ForwardMode::decode : ForwardMode::extend).compile(shape, max_q_len);
+}
 Status HybridAttnBackend::forward_extend(const ForwardBatch& batch, const AttentionCall& call) {
   return child_for(batch.mode).forward_extend(batch, call);
 }

@@ -19,6 +19,8 @@ class HybridAttnBackend : public AttentionBackend {
   const Caps& caps() const override { return caps_; }  // what both children can do
   Status init_forward_metadata(const ForwardBatch& batch) override;
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
+  // That of the child which decodes, or of the one which prefills.
+  Status compile(const AttentionCall& shape, int max_q_len) override;
   Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override;
   Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override;
   Status init_cuda_graph_state(const GraphLimits& limits) override;

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/float16.h"
 #include "device/cuda/cuda_device.h"
@@ -315,6 +316,19 @@ Output run(const Problem& problem, AttentionBackend& backend, const std::vector<
   return problem.collect(forward);
 }
 
+// For every number of rows that a request of the case has in a batch, see first_difference() of determinism.h. A failure
+// is left to the run that meets it again.
+void compile(AttentionBackend& backend, const Case& c, AttentionCall call, bool all_lengths) {
+  const DualChunkQueries forms = {nullptr, nullptr, int64_t{c.q_heads} * c.head_dim, c.dual_chunk_len};
+  if (c.dual_chunk_len > 0) call.dual_chunk = &forms;
+  call.q_dtype = call.out_dtype = activation_dtype(call.k.format);
+  std::set<int> lengths;
+  for (const Case::Request& request : c.requests) lengths.insert(request.q_len);
+  if (!all_lengths) lengths = {*lengths.rbegin()};
+  if (all_lengths) lengths.insert({1, 7});
+  for (const int length : lengths) static_cast<void>(backend.compile(call, std::max(1, length)));
+}
+
 }  // namespace
 
 std::vector<Variant> cuda_variants() {
@@ -330,7 +344,11 @@ std::vector<Variant> cuda_variants() {
     const std::string of_kind = backend.caps->kinds.has(AttentionKind::mla) ? "-mla" : "";
     Variant variant = {std::string(backend.caps->name) + of_kind + "@cuda", "cuda",
                        {info->name, *arch, info->driver_version}, backend.caps, backend.create, run,
-                       kGapMultiple, true, run_graph, {}};
+                       kGapMultiple, true, run_graph};
+    const std::shared_ptr<AttentionBackend> compiler = backend.create({});
+    variant.compile = [compiler](const Case& c, KvFormat format, int page_size, bool all_lengths) {
+      compile(*compiler, c, call_shape(c, format, page_size), all_lengths);
+    };
     // Code of an older architecture proves something about that one, and nothing about the device's.
     const int version = backend.code_version != nullptr ? backend.code_version() : 0;
     const std::optional<DeviceArch> code = arch_of_compute_capability(version);

@@ -21,6 +21,18 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr int32_t kNowhere = 0x3fffffff;  // a page id that must not be followed
 constexpr int64_t kFarPageStride = int64_t{1} << 31;
 
+// How a pool of K or V lies in memory.
+KvPoolView pool_shape(const Case& c, KvFormat format, int page_size, int dim) {
+  // Blocks of fp4 values must not cross heads.
+  const int gap = format == KvFormat::fp4_e2m1 ? (c.gap + 15) / 16 * 16 : c.gap;
+  KvPoolView view;
+  view.format = format;
+  view.head_stride = dim + gap;
+  view.token_stride = c.kv_heads * view.head_stride + gap;
+  view.page_stride = c.far ? kFarPageStride : page_size * view.token_stride + gap;
+  return view;
+}
+
 int64_t used_per_page(const Case& c, int page_size, const KvPoolView& view) {
   return (page_size - 1) * view.token_stride + c.kv_heads * view.head_stride;
 }
@@ -72,20 +84,14 @@ void Problem::place_pages(uint64_t seed) {
 }
 
 Problem::Pool Problem::make_pool(int dim, uint64_t seed) const {
-  const bool fp4 = kv_format_ == KvFormat::fp4_e2m1;
-  // Blocks of fp4 values must not cross heads.
-  const int gap = fp4 ? (case_.gap + 15) / 16 * 16 : case_.gap;
   Pool pool;
   KvPoolView& view = pool.view;
-  view.format = kv_format_;
-  view.head_stride = dim + gap;
-  view.token_stride = case_.kv_heads * view.head_stride + gap;
-  view.page_stride = case_.far ? kFarPageStride : page_size_ * view.token_stride + gap;
+  view = pool_shape(case_, kv_format_, page_size_, dim);
   const int64_t elements = view.page_stride * (num_pages_ - 1) +
                            used_per_page(case_, page_size_, view) + 64;
   pool.memory = std::make_unique<SparseMemory>(elements * kv_format_bits(kv_format_) / 8);
   view.data = pool.memory->data();
-  if (fp4) {
+  if (kv_format_ == KvFormat::fp4_e2m1) {
     pool.block_scales = std::make_unique<SparseMemory>(elements / kFp4BlockElements);
     view.block_scales = reinterpret_cast<const uint8_t*>(pool.block_scales->data());
   }
@@ -344,9 +350,27 @@ Forward Problem::prepare(const std::vector<Slice>& slices, bool decode) const {
   return forward;
 }
 
+AttentionCall call_shape(const Case& c, KvFormat kv_format, int page_size) {
+  AttentionCall call;
+  call.num_q_heads = c.q_heads;
+  call.num_kv_heads = c.kv_heads;
+  call.head_dim = c.head_dim;
+  call.v_head_dim = c.v_head_dim;
+  call.scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
+  call.window_left = c.window;
+  call.window_right = c.window_right;
+  call.logit_softcap = c.softcap;
+  call.q_token_stride = int64_t{c.q_heads} * c.head_dim + c.gap;
+  call.out_token_stride = int64_t{c.q_heads} * c.v_head_dim + c.gap;
+  call.k = pool_shape(c, kv_format, page_size, c.head_dim);
+  call.v = c.latent ? call.k : pool_shape(c, kv_format, page_size, c.v_head_dim);
+  return call;
+}
+
 void Problem::fill_call(Forward& forward) const {
-  const int64_t out_row = int64_t{case_.q_heads} * case_.v_head_dim, out_stride = out_row + case_.gap;
-  forward.out.assign(forward.batch.num_tokens * out_stride, kNaN);
+  AttentionCall& call = forward.call;
+  call = call_shape(case_, kv_format_, page_size_);
+  forward.out.assign(forward.batch.num_tokens * call.out_token_stride, kNaN);
   forward.lse.assign(static_cast<size_t>(forward.batch.num_tokens) * case_.q_heads, kNaN);
   const Pool& v = case_.latent ? k_ : v_;
   const auto bytes_of = [](const Pool& pool) {
@@ -354,22 +378,11 @@ void Problem::fill_call(Forward& forward) const {
   };
   forward.k_bytes = bytes_of(k_);
   forward.v_bytes = bytes_of(v);
-  AttentionCall& call = forward.call;
-  call.num_q_heads = case_.q_heads;
-  call.num_kv_heads = case_.kv_heads;
-  call.head_dim = case_.head_dim;
-  call.v_head_dim = case_.v_head_dim;
-  call.scale = scale_;
-  call.window_left = case_.window;
-  call.window_right = case_.window_right;
-  call.logit_softcap = case_.softcap;
   call.sinks = sinks();
   call.q = forward.q.data();
-  call.q_token_stride = int64_t{case_.q_heads} * case_.head_dim + case_.gap;
   call.k = k_.view;
   call.v = v_view();
   call.out = forward.out.data();
-  call.out_token_stride = out_stride;
   call.lse = forward.lse.data();
   if (case_.dual_chunk_len > 0) {
     const int64_t stride = int64_t{case_.q_heads} * case_.head_dim;

@@ -64,6 +64,9 @@ struct Forward {
   Forward& operator=(Forward&&) = default;
 };
 
+// The calls of a case's problems without memory: sizes and strides are right, all pointers are null.
+AttentionCall call_shape(const Case& c, KvFormat kv_format, int page_size);
+
 class Problem {
  public:
   Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size);

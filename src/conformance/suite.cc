@@ -90,6 +90,7 @@ class Suite {
       : variants_(variants), options_(options), team_(options.threads) {}
 
   std::vector<CheckResult> run() {
+    compile_ahead();
     run_cases();
     for (const Case& c : options_.determinism_cases) {
       for (KvFormat format : c.kv_formats) run_determinism(c, format);
@@ -115,6 +116,29 @@ class Suite {
     result.kv_format = format;
     result.check = check;
     return result;
+  }
+
+  // Kernels that are compiled at run time, by all threads: met one after the other they take longer than all else.
+  void compile_ahead() {
+    std::vector<std::function<void()>> tasks;
+    const auto add_tasks = [&](std::span<const Case> cases, bool all_lengths) {
+      for (const Case& c : cases) {
+        for (KvFormat format : c.kv_formats) {
+          for (const Variant& variant : variants_) {
+            if (!variant.compile || unclaimed(c, format, variant)) continue;
+            tasks.push_back([&variant, fitted = fit_gaps(c, variant), format, all_lengths,
+                             page_size = page_size_for(c, variant)] {
+              variant.compile(fitted, format, page_size, all_lengths);
+            });
+          }
+        }
+      }
+    };
+    add_tasks(options_.cases, false);
+    add_tasks(options_.determinism_cases, true);
+    team_.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) tasks[i]();
+    });
   }
 
   // A case in one format: its problems, and what they must give. Values do not depend on the page size, so one reference

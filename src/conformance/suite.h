@@ -2,8 +2,9 @@
 // case is run and must match the reference; what they do not claim must be refused by selection with
 // the rule named. Backends that claim determinism are held to equal bits besides.
 //
-// Used by the tests, by `warpweave conformance`, and for plug-ins. Not thread-safe. References are computed by a ThreadTeam
-// of `threads`, several cases at once; variants run one after the other on the calling thread and that team.
+// Used by the tests, by `warpweave conformance`, and for plug-ins. Not thread-safe. Kernels are compiled and references
+// computed by a ThreadTeam of `threads`, several at once; variants run one after the other on the calling thread and that
+// team.
 #pragma once
 
 #include <functional>

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
 #include "device/cuda/cuda_check.h"
+#include "engine/gpu_compile_ahead.h"
 #include "engine/gpu_draft.h"
 #include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
@@ -154,6 +155,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                                                 .max_context_len = plan.context_len,
                                                                                 .page_size = plan.attention.page_size,
                                                                                 .modifiers = &plan.modifiers}));
+  const auto compiling = compile_attention_ahead(setup, *parts.attention);
   WW_ASSIGN_OR_RETURN(const KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = plan.context_len,
                               .progress = setup.options.on_weights_progress};

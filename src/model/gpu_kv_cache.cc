@@ -3,11 +3,6 @@
 #include "device/cuda/cuda_check.h"
 
 namespace warpweave {
-namespace {
-
-constexpr size_t kAlignBytes = 256;
-
-}  // namespace
 
 size_t GpuKvCache::page_bytes(const KvCacheShape& shape) { return KvMemoryMap::page_bytes(shape, kAlignBytes); }
 

@@ -10,6 +10,7 @@ namespace warpweave {
 
 class GpuKvCache {
  public:
+  static constexpr size_t kAlignBytes = 256;  // of each layer's part
   // Errors: those of KvCache::create(), and `resource_exhausted` when the memory is not there.
   static Result<GpuKvCache> create(const KvCacheShape& shape, const KvHeadScales& scales = {});
 

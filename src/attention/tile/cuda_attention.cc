@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "attention/batch_check.h"
@@ -62,20 +63,33 @@ Result<Gpu> current_gpu() {
   return gpu;
 }
 
-// The programs of one backend's text, shared by all backends of this process that have it.
+// The programs of one backend's text, shared by all backends of this process that have it. Several threads may ask at
+// once: who asks first for a program builds it, and only those that want the same one wait.
 class Programs {
  public:
   static std::shared_ptr<Programs> of(const CudaTileOptions& options);
   explicit Programs(const CudaTileOptions& options) : modifiers_(options.modifiers), defines_(options.defines) {}
 
   Result<const BuiltTile*> tile(const Gpu& gpu, const TileKey& key);
+  // Builds it, unless another thread is at it already: that one is not waited for.
+  Status build_ahead(const Gpu& gpu, const TileKey& key);
 
  private:
-  std::mutex mutex_;
+  struct Entry {
+    explicit Entry(const TileKey& wanted) : key(wanted) {}
+    const TileKey key;
+    std::mutex mutex;  // held while it is built
+    std::optional<BuiltTile> tile;
+  };
+  Entry& entry_of(const TileKey& key);
+  Status fill(Entry& entry, const Gpu& gpu) const;
+  Result<BuiltTile> build(const Gpu& gpu, const TileKey& key) const;
+
   const std::string modifiers_;
   const std::vector<std::string> defines_;
-  ProgramCache cache_{ProgramCache::default_folder()};
-  std::deque<std::pair<TileKey, BuiltTile>> tiles_;  // few; addresses stay
+  const ProgramCache cache_{ProgramCache::default_folder()};
+  std::mutex mutex_;          // of the list alone
+  std::deque<Entry> tiles_;   // addresses stay
 };
 
 std::shared_ptr<Programs> Programs::of(const CudaTileOptions& options) {
@@ -89,11 +103,35 @@ std::shared_ptr<Programs> Programs::of(const CudaTileOptions& options) {
   return all.emplace_back(options.modifiers, std::make_shared<Programs>(options)).second;
 }
 
-Result<const BuiltTile*> Programs::tile(const Gpu& gpu, const TileKey& key) {
+Programs::Entry& Programs::entry_of(const TileKey& key) {
   std::lock_guard lock(mutex_);
-  for (const auto& [known, tile] : tiles_) {
-    if (known == key) return &tile;
+  for (Entry& known : tiles_) {
+    if (known.key == key) return known;
   }
+  return tiles_.emplace_back(key);
+}
+
+Result<const BuiltTile*> Programs::tile(const Gpu& gpu, const TileKey& key) {
+  Entry& entry = entry_of(key);
+  std::lock_guard lock(entry.mutex);
+  WW_RETURN_IF_ERROR(fill(entry, gpu));
+  return &*entry.tile;
+}
+
+Status Programs::build_ahead(const Gpu& gpu, const TileKey& key) {
+  Entry& entry = entry_of(key);
+  const std::unique_lock lock(entry.mutex, std::try_to_lock);
+  return lock.owns_lock() ? fill(entry, gpu) : Status();
+}
+
+Status Programs::fill(Entry& entry, const Gpu& gpu) const {
+  if (!entry.tile) {
+    WW_ASSIGN_OR_RETURN(entry.tile, build(gpu, entry.key));
+  }
+  return {};
+}
+
+Result<BuiltTile> Programs::build(const Gpu& gpu, const TileKey& key) const {
   BuiltTile built;
   WW_ASSIGN_OR_RETURN(built.spec, choose_tile(key.shape, key.rows, gpu.tiles));
   built.spec.aligned_rows = key.aligned && built.spec.lanes == LaneKind::mma;
@@ -105,7 +143,7 @@ Result<const BuiltTile*> Programs::tile(const Gpu& gpu, const TileKey& key) {
   LOG_INFO("tile kernels for head dim {}, {} KV, tiles of {} rows: {} in {:.2f} s", key.shape.head_dim,
            kv_format_name(key.shape.kv_format), built.spec.tile_m,
            built.program->from_cache() ? "read from the cache" : "compiled", built.program->build_seconds());
-  return &tiles_.emplace_back(key, std::move(built)).second;
+  return built;
 }
 
 class CudaAttention : public AttentionBackend {
@@ -120,6 +158,7 @@ class CudaAttention : public AttentionBackend {
   }
   Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override { return forward(batch, call, 1); }
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
+  Status compile(const AttentionCall& shape, int max_q_len) override;
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch&) override { return {}; }
@@ -132,6 +171,7 @@ class CudaAttention : public AttentionBackend {
   };
 
   Status prepare();
+  TileKey key_of(const AttentionCall& call, int max_q_len) const;
   Status forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
   Result<Launch> plan(const ForwardBatch& batch, const AttentionCall& call, int max_q_len);
   Status make_room(Launch& launch);
@@ -176,6 +216,18 @@ Status CudaAttention::reserve(const ForwardBatch& batch, const AttentionCall& sh
   return make_room(launch);
 }
 
+TileKey CudaAttention::key_of(const AttentionCall& call, int max_q_len) const {
+  TileKey key = {shape_of(call), row_class(max_q_len * (call.num_q_heads / call.num_kv_heads)), rows_are_aligned(call)};
+  key.shape.mask_modifier = mask_modifier_;
+  return key;
+}
+
+// What prepare() keeps is for the thread of the forwards.
+Status CudaAttention::compile(const AttentionCall& shape, int max_q_len) {
+  WW_ASSIGN_OR_RETURN(const Gpu gpu, current_gpu());
+  return programs_->build_ahead(gpu, key_of(shape, max_q_len));
+}
+
 Status CudaAttention::forward(const ForwardBatch& batch, const AttentionCall& call, int max_q_len) {
   if (batch.num_tokens == 0) return {};
   const Status status = run(batch, call, max_q_len);
@@ -186,10 +238,7 @@ Result<CudaAttention::Launch> CudaAttention::plan(const ForwardBatch& batch, con
                                                   int max_q_len) {
   Launch launch;
   launch.args = make_device_args(batch, call);
-  const int rows = max_q_len * launch.args.group;
-  TileKey key = {shape_of(call), row_class(rows), rows_are_aligned(call)};
-  key.shape.mask_modifier = mask_modifier_;
-  WW_ASSIGN_OR_RETURN(launch.tile, programs_->tile(gpu_, key));
+  WW_ASSIGN_OR_RETURN(launch.tile, programs_->tile(gpu_, key_of(call, max_q_len)));
   const TileSpec& spec = launch.tile->spec;
   const bool uniform = batch.num_tokens == batch.num_reqs * max_q_len;
   launch.grid = plan_grid(spec, uniform ? max_q_len : 0, launch.args);

@@ -1,10 +1,10 @@
 // The tile kernels on an NVIDIA GPU: what triton, flex_attention and dual_chunk_flash_attn are there.
 //
-// Programs are compiled by NVRTC for the device at hand, the first time a shape is met, and kept for
+// Programs are compiled by NVRTC for the device at hand, by compile() or the first time a shape is met, and kept for
 // the process and on disk (device/cuda/nvrtc_program.h). Everything a launch reads of the batch lies
 // in device memory, so that a captured decode step stays right when lengths change. One launch a
 // layer; two, when few work-groups would leave the GPU idle: then KV is split over more of them.
-// reserve() compiles.
+// reserve() compiles, too.
 #pragma once
 
 #include <memory>
