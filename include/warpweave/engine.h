@@ -73,7 +73,7 @@ struct GenerateRequest {
   bool stream = true;                 // false: one delta, at the end
   StateWish states = StateWish::none;
   // [input_ids, EngineInfo::hidden_size] in place of the embeddings of input_ids, which then only hold their places; or
-  // null. The caller sees to it that cache_salt is no other prompt's.
+  // null. Prefixes are cached by these values: an equal beginning is shared, and never with a prompt of ids.
   std::shared_ptr<const std::vector<float>> input_embeds;
   int second_text_at = -1;            // a pair's second text begins at this token (EngineInfo::reads_pairs); -1: none
   std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty

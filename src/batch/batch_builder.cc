@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 
 namespace warpweave {
 
@@ -75,7 +76,8 @@ void BatchBuilder::append_tokens(const StepRow& row, const Proposal& proposal) {
     futures_.push_back({first, row.future_slot});
     input_ids_.push_back(0);
   } else {
-    input_ids_.insert(input_ids_.end(), row.input_ids, row.input_ids + row.num_tokens);
+    std::transform(row.input_ids, row.input_ids + row.num_tokens, std::back_inserter(input_ids_),
+                   [this](int32_t id) { return id < cache_.vocab_size ? id : 0; });
   }
   input_ids_.insert(input_ids_.end(), proposal.tokens.begin(), proposal.tokens.end());
   for (int i = 0; i < row.num_tokens; ++i) positions_.push_back(row.start + i);

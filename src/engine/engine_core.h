@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/device_runner.h"
+#include "engine/embed_keys.h"
 #include "engine/forced_proposer.h"
 #include "engine/live_request.h"
 #include "engine/step_trace.h"
@@ -98,6 +99,7 @@ class EngineCore : public Engine {
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   int states_from(const GenerateRequest& request) const;
+  void name_embeds(const GenerateRequest& asked, ScheduledRequestSpec& spec);
   static void bring_embeds(const StepRow& row, int first_token_row, DeviceStep& device_step);
   void want_states(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void keep_prompt_rows(DeviceStep& device_step);
@@ -156,6 +158,7 @@ class EngineCore : public Engine {
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
   std::vector<int> second_texts_; // of a step's rows
+  EmbedKeys embed_keys_{options_.info.vocab_size};  // of input_embeds
   std::optional<ForcedProposer> forced_;
   int live_grammars_ = 0;         // requests that have one
   int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force

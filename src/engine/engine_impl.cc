@@ -269,7 +269,7 @@ void set_proposer(const EngineOptions& options, ServePlan& plan, EngineCoreOptio
 void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool gpu, EngineCoreOptions& core) {
   EngineInfo& info = core.info;
   info.gives_states = !gpu;
-  info.takes_embeds = !gpu;
+  info.takes_embeds = true;
   info.pools = info.gives_states && (pooling.stored || args.is_embedding || !info.generates);
   info.pooled_size = core.pooler.size();
   info.normalizes_pooled = core.pooler.normalizes();
@@ -281,7 +281,8 @@ void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool
 void describe_capacity(const DeviceSetup& setup, EngineCoreOptions& core) {
   const int page_size = setup.plan.attention.page_size, context_len = setup.plan.context_len;
   const KvCacheShape cache = kv_cache_shape(setup);
-  core.batch_cache = {page_size, cache.num_groups(), cache.blank_page(), !setup.bundle.config.encoder};
+  core.batch_cache = {page_size, cache.num_groups(), cache.blank_page(), !setup.bundle.config.encoder,
+                      setup.bundle.config.vocab_size};
   EngineInfo& info = core.info;
   info.context_len = context_len;
   info.num_pages = core.scheduler.num_pages;

@@ -1,4 +1,6 @@
 // What a request brings for its prompt's rows (input_embeds) and gets of them beside new tokens: log-probabilities, states.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -43,6 +45,13 @@ void EngineCore::want_states(const StepRow& row, int first_logits_row, DeviceSte
   device_step.states.push_back({.request = &request, .logits_row = first_logits_row + begin - first,
                                 .rows = end - begin, .position = begin,
                                 .add_up = pooled && options_.pooler.method() == PoolingMethod::mean, .values = {}});
+}
+
+// The scheduler and the prefix cache know rows that are brought by keys in place of ids.
+void EngineCore::name_embeds(const GenerateRequest& asked, ScheduledRequestSpec& spec) {
+  EmbedKeys::Prompt prompt = embed_keys_.keys_of(*asked.input_embeds, options_.info.hidden_size);
+  spec.input_ids = std::move(prompt.keys);
+  if (prompt.epoch > 0) spec.cache_salt = fmt::format("embeds {}:{}", prompt.epoch, spec.cache_salt);
 }
 
 // The part of input_embeds that this row of the step reads; tokens behind the prompt are embedded as ever.

@@ -189,7 +189,8 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
     clock = SteadyClock::now();
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
     flight.metadata_us = us_since(clock);
-    WW_RETURN_IF_ERROR(forward(batch, shape, logits));
+    WW_RETURN_IF_ERROR(bring_inputs(step, flight));
+    WW_RETURN_IF_ERROR(forward(batch, shape, logits, flight.inputs));
   }
   if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_saves, stream()));
   flight.enqueue_us = us_since(clock);
@@ -228,28 +229,50 @@ const int32_t* GpuRunner::tree_parents(const StepShape& shape) const {
   return shape.has_parents() ? device_array<int32_t>(arrays_, shape.tree_parents()) : nullptr;
 }
 
-Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits) {
+// The step's brought rows, scaled as embeddings are, where the GPU copies them from.
+Status GpuRunner::bring_inputs(const DeviceStep& step, Flight& flight) const {
+  flight.inputs.clear();
+  size_t count = 0;
+  for (const InputRows& rows : step.inputs) count += rows.values.size();
+  if (flight.brought.size_bytes() < count * sizeof(float)) {
+    WW_ASSIGN_OR_RETURN(flight.brought, PinnedBuffer::allocate(count * sizeof(float), "rows of input_embeds"));
+  }
+  const float scale = parts_.model->embedding_scale();
+  float* to = flight.brought.as<float>();
+  for (const InputRows& rows : step.inputs) {
+    std::transform(rows.values.begin(), rows.values.end(), to, [scale](float x) { return x * scale; });
+    flight.inputs.push_back({rows.row, {to, rows.values.size()}});
+    to += rows.values.size();
+  }
+  return {};
+}
+
+Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits,
+                            std::span<const InputRows> inputs) {
   const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
   return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = futures,
-                                .logits = logits, .states = parts_.states.get(), .tree_parents = tree_parents(shape)});
+                                .logits = logits, .inputs = inputs, .states = parts_.states.get(),
+                                .tree_parents = tree_parents(shape)});
 }
 
 // The forward and the sampling of a step, enqueued.
-Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, float* logits) {
-  WW_RETURN_IF_ERROR(run_model(batch, shape, logits));
+Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, float* logits,
+                          std::span<const InputRows> inputs) {
+  WW_RETURN_IF_ERROR(run_model(batch, shape, logits, inputs));
   gpu::sample_rows(device_array<SampleRowParams>(arrays_, shape.sample_rows()), shape.samples, logits,
                    parts_.model->config().vocab_size, sampled_.as<int32_t>(), stream());
   return cuda_status(cudaPeekAtLastError(), "sampling");
 }
 
 // The smallest graph that holds the step: of decode, or of proposals that are as many for every request. With recurrent layers
-// steps of proposals are launched one by one: what they leave for the commit was not tried with graphs.
+// steps of proposals are launched one by one: what they leave for the commit was not tried with graphs. Brought rows are
+// placed by copies that no graph has.
 GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const ForwardBatch& batch = step.builder.batch();
   const bool verifies = batch.mode == ForwardMode::target_verify && parts_.states == nullptr &&
                         parts_.attention->captures_verification();
   if ((batch.mode != ForwardMode::decode && !verifies) || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
-      batch.num_tokens != batch.num_reqs * batch.max_q_len) {
+      batch.num_tokens != batch.num_reqs * batch.max_q_len || !step.inputs.empty()) {
     return {};
   }
   const auto& sizes = options_.graph_batch_sizes;

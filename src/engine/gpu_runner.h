@@ -84,6 +84,8 @@ class GpuRunner : public DeviceRunner {
     DeviceStep* step = nullptr;
     PinnedBuffer staging;        // what upload_step reads
     PinnedBuffer sampled;        // [max_samples] ids on their way back
+    PinnedBuffer brought;        // rows that requests bring in place of embeddings, as large as a step ever needed
+    std::vector<InputRows> inputs;  // of the step, in `brought`
     CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
     bool follows = false;        // the step before was still running at launch
     ForwardBatch batch;          // as it was uploaded: what recurrent states are committed with
@@ -124,8 +126,9 @@ class GpuRunner : public DeviceRunner {
   void add_page_run(int table_row, int first, int num_pages);
   void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
   const int32_t* tree_parents(const StepShape& shape) const;
-  Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits);
-  Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits);
+  Status bring_inputs(const DeviceStep& step, Flight& flight) const;
+  Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits, std::span<const InputRows> inputs = {});
+  Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits, std::span<const InputRows> inputs = {});
   GraphShape graph_shape_for(const DeviceStep& step) const;
   StepShape shape_of_graph(const GraphShape& graph) const;
   Result<cudaGraphExec_t> graph_for(const GraphShape& shape, Flight& flight);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "model/dual_chunk.h"
 #include "model/families/family.h"
@@ -175,6 +176,14 @@ void GpuDecoder::embed(const ForwardBatch& batch, const GpuFutureTokens& futures
                  x_.stream());
 }
 
+Status GpuDecoder::place_inputs(std::span<const InputRows> inputs) {
+  for (const InputRows& rows : inputs) {
+    float* const to = x_.data() + int64_t{rows.row} * spec_.hidden_size;
+    WW_RETURN_IF_ERROR(copy_async(to, rows.values.data(), rows.values.size_bytes(), x_.stream(), "rows of input_embeds"));
+  }
+  return {};
+}
+
 Status GpuDecoder::write_logits(float* logits) {
   WW_RETURN_IF_ERROR(x_.run_normed(weights_.final_norm, {.linear = &weights_.lm_head, .rows = x_.rows(), .y = logits,
                                                          .y_dtype = DType::f32, .y_stride = spec_.vocab_size}));
@@ -197,8 +206,8 @@ Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu:
 
 Status GpuDecoder::write_hidden() {
   x_.normed(weights_.final_norm, {});
-  return cuda_status(cudaMemcpyAsync(hidden_, x_.h(), x_.rows() * spec_.hidden_size * dtype_info(dtype_).block_bytes,
-                                     cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(x_.stream())), "keeping hidden states");
+  return copy_async(hidden_, x_.h(), x_.rows() * spec_.hidden_size * dtype_info(dtype_).block_bytes, x_.stream(),
+                    "keeping hidden states");
 }
 
 // Behind the last part of a layer.
@@ -225,6 +234,7 @@ Status GpuDecoder::forward(const GpuForward& forward) {
     WW_RETURN_IF_ERROR(recurrent_rows_.start(batch, forward.tree_parents));
   }
   if (!forward.from_rows) embed(batch, forward.futures);
+  WW_RETURN_IF_ERROR(place_inputs(forward.inputs));
   const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,
                           .recurrent = forward.states};
   WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [this](int layer, std::string_view part) { keep_layer(layer, part); }));

@@ -16,6 +16,7 @@
 #include "model/decoder_spec.h"
 #include "model/gpu_kv_cache.h"
 #include "model/gpu_weights.h"
+#include "model/input_rows.h"
 #include "model/layers/gpu_attention_mixer.h"
 #include "model/layers/gpu_dense_feed_forward.h"
 #include "model/layers/gpu_experts.h"
@@ -57,6 +58,8 @@ struct GpuForward {
   GpuFutureTokens futures = {};
   float* logits = nullptr;       // [logits_rows, vocab] raw, of batch.logits_rows; null: last_rows() is all that is wanted
   bool from_rows = false;        // first_rows() stand there in place of the embeddings of input_ids
+  std::span<const InputRows> inputs = {};  // in place of the embeddings of some rows, times embedding_scale() already: in
+                                           // pinned memory that stays as it is until the forward has run
   GpuStateCache* states = nullptr;  // of recurrent layers; null where there are none
   const int32_t* tree_parents = nullptr;  // with those: ForwardBatch::tree_parents on the GPU; null: there are no trees
 };
@@ -125,6 +128,7 @@ class GpuDecoder {
   std::unique_ptr<GpuFeedForward> make(const GpuDenseWeights& weights);
   std::unique_ptr<GpuFeedForward> make(const GpuExpertsWeights& weights);
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
+  Status place_inputs(std::span<const InputRows> inputs);
   Status write_logits(float* logits);
   // What follows the product with a head, on so many of its values.
   void scale_and_cap(float* logits, int64_t count, gpu::Stream stream);

@@ -216,7 +216,6 @@ class NativeParser {
     return read_input_embeds(api_, encoder, *field.value);
   }
 
-  // Their cached K/V are of no tokens, so no other request may find them.
   Status bring_embeds(const std::vector<Embeds>& embeds) {
     for (size_t i = 0; i < embeds.size(); ++i) {
       GenerateRequest& request = requests_[i];
@@ -225,7 +224,6 @@ class NativeParser {
                                         "tokens; leave it out.", "logprob_start_len");
       }
       request.input_embeds = embeds[i];
-      request.cache_salt = random_id("input_embeds-");
     }
     return {};
   }
