@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -87,7 +88,7 @@ Case fit_gaps(const Case& c, const Variant& variant) {
 class Suite {
  public:
   Suite(std::span<const Variant> variants, const SuiteOptions& options)
-      : variants_(variants), options_(options), team_(options.threads) {}
+      : variants_(variants), options_(options), team_(options.threads), preparers_(options.threads) {}
 
   std::vector<CheckResult> run() {
     compile_ahead();
@@ -151,30 +152,42 @@ class Suite {
     std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
   };
 
-  // Problems and references, the costly part, are made by all threads for some cases at once; the variants, which may
-  // own a device, then run on this one.
+  // Problems and references, the costly part on the host, are made by all threads for some cases at once, while this one
+  // runs the variants, which may own a device, on the cases before.
   void run_cases() {
     std::vector<Job> jobs;
     for (const Case& c : options_.cases) {
       for (KvFormat format : c.kv_formats) jobs.push_back({&c, format, {}, {}, {}});
     }
-    const size_t at_once = 2 * static_cast<size_t>(team_.size());  // bounds the memory of tensors
+    const size_t at_once = std::max<size_t>(1, team_.size());  // bounds the memory of tensors
+    const auto batch = [&](size_t first) {
+      return std::span(jobs).subspan(std::min(first, jobs.size()), std::min(at_once, jobs.size() - std::min(first, jobs.size())));
+    };
+    std::future<void> prepared = prepare_ahead(batch(0));
     for (size_t first = 0; first < jobs.size(); first += at_once) {
-      const std::span some = std::span(jobs).subspan(first, std::min(at_once, jobs.size() - first));
-      team_.parallel_for(static_cast<int64_t>(some.size()), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) prepare(some[i]);
-      });
-      for (Job& job : some) {
+      prepared.get();
+      prepared = prepare_ahead(batch(first + at_once));
+      for (Job& job : batch(first)) {
         run_case(job);
         job = {};
       }
     }
   }
 
+  // What fails meanwhile is prepared in vain.
+  std::future<void> prepare_ahead(std::span<Job> jobs) {
+    return std::async(std::launch::async, [this, jobs, failed = failed_] {
+      preparers_.parallel_for(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) prepare(jobs[i], failed);
+      });
+    });
+  }
+
   // Called from many threads, each with a job of its own.
-  void prepare(Job& job) const {
+  void prepare(Job& job, const std::set<std::string>& failed) const {
     for (const Variant& variant : variants_) {
-      if (dropped(variant) || unclaimed(*job.c, job.format, variant)) continue;
+      if (options_.stop_at_first_failure && failed.count(variant.name) != 0) continue;
+      if (unclaimed(*job.c, job.format, variant)) continue;
       wanted_of(problem_of(job, variant), variant, job);
     }
   }
@@ -313,7 +326,8 @@ class Suite {
 
   std::span<const Variant> variants_;
   const SuiteOptions& options_;
-  ThreadTeam team_;
+  ThreadTeam team_;       // of backends on the host
+  ThreadTeam preparers_;  // one thread at a time runs it, another than that of team_
   std::vector<CheckResult> results_;
   std::set<std::string> failed_;
 };
