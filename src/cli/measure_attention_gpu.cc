@@ -5,7 +5,7 @@
 #include "base/float16.h"
 #include "cli/measure_attention.h"
 #include "device/cuda/memory.h"
-#include "device/cuda/stream.h"
+#include "device/cuda/graph.h"
 #include "kv/kv_codec.h"
 
 namespace warpweave {
@@ -159,16 +159,10 @@ class GpuPoint {
 };
 
 Result<CudaGraphExec> captured(AttentionBackend& backend, GpuPoint& point) {
-  CudaGraph graph;
-  CudaGraphExec exec;
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(point.stream(), cudaStreamCaptureModeRelaxed), "a measurement");
-  Status status = backend.init_forward_metadata_capture_cuda_graph(point.batch());
-  if (status.ok()) status = point.forward(backend);
-  const cudaError_t ended = cudaStreamEndCapture(point.stream(), graph.out());
-  WW_RETURN_IF_ERROR(status);
-  WW_CUDA_RETURN_IF_ERROR(ended, "a measurement");
-  WW_CUDA_RETURN_IF_ERROR(cudaGraphInstantiate(exec.out(), graph.get(), 0), "a measurement");
-  return exec;
+  return capture_graph(point.stream(), "a measurement", [&] {
+    const Status planned = backend.init_forward_metadata_capture_cuda_graph(point.batch());
+    return planned.ok() ? point.forward(backend) : planned;
+  });
 }
 
 }  // namespace
@@ -194,7 +188,7 @@ Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningS
          (static_cast<int>(times_ms.size()) < options.max_repeats * 4 && total_s < options.max_seconds)) {
     cudaEventRecord(begin.get(), gpu.stream());
     if (graphs) {
-      WW_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph.get(), gpu.stream()), "a measurement");
+      WW_RETURN_IF_ERROR(launch_graph(graph.get(), gpu.stream(), "a measurement"));
     } else {
       WW_RETURN_IF_ERROR(gpu.forward(backend));
     }

@@ -9,7 +9,7 @@
 #include "base/float16.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
-#include "device/cuda/stream.h"
+#include "device/cuda/graph.h"
 
 namespace warpweave::conformance {
 namespace {
@@ -249,22 +249,18 @@ Status run_on_device(const Problem& problem, AttentionBackend& backend, Forward&
 }
 
 // As the engine captures: two trial forwards, which try and allocate, then the captured one.
-Status capture(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend, bool decode,
-               CudaGraphExec& exec) {
+Result<CudaGraphExec> capture(const ForwardBatch& batch, const AttentionCall& call, AttentionBackend& backend,
+                              bool decode) {
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
   for (int i = 0; i < 2; ++i) {
     WW_RETURN_IF_ERROR(backend.init_forward_metadata_capture_cuda_graph(batch));
     WW_RETURN_IF_ERROR(run_layer(batch, call, backend, decode));
   }
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "a trial run"));
-  CudaGraph graph;
-  WW_RETURN_IF_ERROR(cuda_status(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capturing a graph"));
-  Status status = backend.init_forward_metadata_capture_cuda_graph(batch);
-  if (status.ok()) status = run_layer(batch, call, backend, decode);
-  const cudaError_t ended = cudaStreamEndCapture(stream, graph.out());
-  WW_RETURN_IF_ERROR(status);
-  WW_RETURN_IF_ERROR(cuda_status(ended, "capturing a graph"));
-  return cuda_status(cudaGraphInstantiate(exec.out(), graph.get(), 0), "instantiating a graph");
+  return capture_graph(stream, "capturing a graph", [&] {
+    const Status planned = backend.init_forward_metadata_capture_cuda_graph(batch);
+    return planned.ok() ? run_layer(batch, call, backend, decode) : planned;
+  });
 }
 
 // Captured while every request has its new tokens alone, on page 0; replayed with the lengths and pages
@@ -289,12 +285,11 @@ Status replay_on_device(const Problem& problem, AttentionBackend& backend, Forwa
   early.kv_lens = short_lens;
   early.page_table = first_page;
   device.set_lengths_and_pages(short_lens, first_page);
-  CudaGraphExec exec;
-  WW_RETURN_IF_ERROR(capture(early, device.call(), backend, decode, exec));
+  WW_ASSIGN_OR_RETURN(const CudaGraphExec exec, capture(early, device.call(), backend, decode));
   device.set_lengths_and_pages(real.kv_lens, real.page_table);
   device.clear_output();
   WW_RETURN_IF_ERROR(backend.init_forward_metadata_replay_cuda_graph(device.batch()));
-  WW_RETURN_IF_ERROR(cuda_status(cudaGraphLaunch(exec.get(), stream.get()), "launching a graph"));
+  WW_RETURN_IF_ERROR(launch_graph(exec.get(), stream.get(), "launching a graph"));
   WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "a graph"));
   device.download();
   return device.status();

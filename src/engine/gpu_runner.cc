@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "device/cuda/graph.h"
 #include "ops/elementwise.h"
 #include "sample/cuda/gpu_sampler.h"
 
@@ -184,7 +185,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   if (graph != nullptr) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_replay_cuda_graph(batch));
     flight.metadata_us = us_since(clock);
-    WW_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph, stream()), "launching a graph");
+    WW_RETURN_IF_ERROR(launch_graph(graph, stream(), "launching a graph"));
   } else {
     clock = SteadyClock::now();
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
@@ -333,15 +334,10 @@ Status GpuRunner::capture(const GraphShape& graph_shape, Flight& flight) {
   parts_.model->gemm().stop_tuning();
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a trial run");
 
-  CudaGraph graph;
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), "capturing a graph");
-  Status status = parts_.attention->init_forward_metadata_capture_cuda_graph(batch);
-  if (status.ok()) status = forward(batch, shape, logits);
-  const cudaError_t ended = cudaStreamEndCapture(stream(), graph.out());
-  WW_RETURN_IF_ERROR(status);
-  WW_CUDA_RETURN_IF_ERROR(ended, "capturing a graph");
-  CudaGraphExec exec;
-  WW_CUDA_RETURN_IF_ERROR(cudaGraphInstantiate(exec.out(), graph.get(), 0), "instantiating a graph");
+  WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream(), "capturing a graph", [&] {
+    const Status planned = parts_.attention->init_forward_metadata_capture_cuda_graph(batch);
+    return planned.ok() ? forward(batch, shape, logits) : planned;
+  }));
   WW_CUDA_RETURN_IF_ERROR(cudaGraphUpload(exec.get(), stream()), "uploading a graph");
   graphs_[graph_shape] = std::move(exec);
   return {};

@@ -313,13 +313,12 @@ void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int
     request.logits_from = std::max(request.logits_from, request.written);
   }
   const bool prefill_done = row.prefill && request.written == request.prefill_len;
-  const bool prefill_only = prefill_done && row.sample_slot < 0;
   StepEvent event{.id = row.id, .user = row.user, .row = row_index};
   event.cached_tokens = request.cached_tokens;
   event.retractions = request.retractions;
   if (row.sample_slot >= 0) {
     accept_tokens(request, tokens, event);
-  } else if (prefill_only) {
+  } else if (prefill_done) {  // no token is wanted
     event.finish = StepEvent::Finish::length;
     events_.push_back(event);
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "device/cuda/graph.h"
 #include "ops/cuda/gpu_ops.h"
 #include "spec/gpu_draft_model.h"
 
@@ -128,14 +129,7 @@ Status GpuDraftModel::capture_chain(const ChainShape& shape) {
   parts_.model->gemm().stop_tuning();
   WW_RETURN_IF_ERROR(tried);
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_), "a trial run of drafts");
-  CudaGraph graph;
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "capturing drafts");
-  const Status status = enqueue_chain(shape);
-  const cudaError_t ended = cudaStreamEndCapture(stream_, graph.out());
-  WW_RETURN_IF_ERROR(status);
-  WW_CUDA_RETURN_IF_ERROR(ended, "capturing drafts");
-  CudaGraphExec exec;
-  WW_CUDA_RETURN_IF_ERROR(cudaGraphInstantiate(exec.out(), graph.get(), 0), "instantiating a graph of drafts");
+  WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream_, "capturing drafts", [&] { return enqueue_chain(shape); }));
   chain_graphs_[shape] = std::move(exec);
   return {};
 }
@@ -162,7 +156,7 @@ Status GpuDraftModel::run_chain(std::span<const DraftPass> passes, const BatchBu
   for (const ChainPass& pass : chain_) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_replay_cuda_graph(pass.batch));
   }
-  WW_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph, stream_), "launching a graph of drafts");
+  WW_RETURN_IF_ERROR(launch_graph(graph, stream_, "launching a graph of drafts"));
   drafted_ = shape;
   drafted_requests_ = passes.front().rows();
   return {};
