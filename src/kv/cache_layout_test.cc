@@ -149,6 +149,13 @@ TEST_P(GroupedCache, KeepsThePagesOfGroupsApartAndTheBlankOneZero) {
 INSTANTIATE_TEST_SUITE_P(All, GroupedCache,
                          testing::Values(KvFormat::f32, KvFormat::bf16, KvFormat::fp8_e4m3, KvFormat::fp4_e2m1));
 
+TEST(CacheLayout, LayersWhoseRowsSeeThemselvesAloneKeepNearlyNothing) {
+  const std::vector<int> windows = {0, 0, 0, 0, 0, -1};
+  const CacheLayout layout = plan_cache_layout({.window_left = windows, .context_len = 1024, .page_size = 16});
+  EXPECT_EQ(layout.groups[layout.places[0].group].window_left, 0);
+  EXPECT_FALSE(layout.groups[layout.places[5].group].windowed());
+}
+
 TEST(CacheLayout, LayersWithoutKvTakeNoRoom) {
   const CacheLayout layout = single_cache_group(5, {true, false, true, true, false});
   EXPECT_EQ(layout.layers_per_page, 2);
