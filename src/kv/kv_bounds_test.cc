@@ -37,6 +37,16 @@ TEST(KvBounds, EverySizeMayBeOneAndNoneLess) {
   EXPECT_FALSE(KvMemoryMap::create(latent, 64).ok());
 }
 
+TEST(KvBounds, ABlankPageComesOnTopWhereAGroupHasAWindow) {
+  KvCacheShape shape = one_of_each();
+  shape.num_pages = 5;
+  EXPECT_EQ(shape.blank_page(), -1);
+  EXPECT_EQ(shape.physical_pages(), 5);
+  shape.layout = {.layers_per_page = 1, .groups = {{.window_left = 3}}, .places = {{}}};
+  EXPECT_EQ(shape.blank_page(), 5);
+  EXPECT_EQ(shape.physical_pages(), 6);
+}
+
 TEST(KvBounds, ACacheEndsBelowTheAddressSpace) {
   KvCacheShape shape = one_of_each();
   shape.k_head_dim = 1 << 14;
