@@ -147,8 +147,9 @@ TEST(Select, OwnKernelsReadFp4InBothPhases) {
 
 // Beyond the field's names for MLA.
 TEST(Select, LatentAttentionRunsOnCpus) {
-  for (const char* name : {"", "torch_native"}) {
-    const auto resolved = select_attention(named_hardware("cpu").value(), deepseek(), backend_flag(name));
+  const std::vector<KnownBackend> written = known_backends_as_built();
+  for (const char* name : {"", "torch_native", "triton"}) {
+    const auto resolved = select_attention(named_hardware("cpu").value(), deepseek(), backend_flag(name), written);
     ASSERT_TRUE(resolved.ok()) << resolved.status().message();
     EXPECT_EQ(resolved->prefill, *name == 0 ? "intel_amx" : name);
     EXPECT_EQ(resolved->decode, resolved->prefill);

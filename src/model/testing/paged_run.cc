@@ -18,8 +18,10 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   const ModelConfig& config = run->bundle_.config;
   WW_ASSIGN_OR_RETURN(KvHeadScales scales, load_kv_scales(*run->bundle_.weights, config));
   WW_RETURN_IF_ERROR(run->replace_weights(run->bundle_.weights));
+  const AttentionKind kind = config.latent ? AttentionKind::mla : AttentionKind::mha;
   for (const BackendRegistration& backend : built_backends()) {
-    if (backend.caps->name == options.backend && backend.caps->archs.has(cpu_hardware_facts().arch)) {
+    if (backend.caps->name == options.backend && backend.caps->archs.has(cpu_hardware_facts().arch) &&
+        backend.caps->kinds.has(kind)) {
       run->attention_ = backend.create({.team = &run->team_,
                                         .max_context_len = options.max_tokens,
                                         .page_size = options.page_size});

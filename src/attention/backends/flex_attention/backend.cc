@@ -208,14 +208,14 @@ void TileWorker::run(const TileShape& shape, const Programs& programs, const Pla
 
 class FlexAttentionBackend : public AttentionBackend {
  public:
-  FlexAttentionBackend(const BackendContext& context, CpuTier tier, const mods::Modifiers& modifiers)
-      : team_(context.team), tier_(tier),
+  FlexAttentionBackend(const BackendContext& context, CpuTier tier, const mods::Modifiers& modifiers, const Caps& caps)
+      : caps_(caps), team_(context.team), tier_(tier),
         programs_{Program(modifiers.score), Program(modifiers.mask), &strips_for(tier)},
         workers_(team_->size()) {
     if (!programs_.mask.empty()) bounds_.emplace(programs_.mask.expression());
   }
 
-  const Caps& caps() const override { return kCaps; }
+  const Caps& caps() const override { return caps_; }
 
   Status init_forward_metadata(const ForwardBatch& batch) override {
     WW_RETURN_IF_ERROR(check_batch(batch));
@@ -228,6 +228,7 @@ class FlexAttentionBackend : public AttentionBackend {
   }
 
  private:
+  const Caps& caps_;
   ThreadTeam* team_;
   CpuTier tier_;
   Programs programs_;
@@ -256,17 +257,30 @@ Status FlexAttentionBackend::forward_extend(const ForwardBatch& batch, const Att
 }  // namespace
 
 std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier,
-                                                  const mods::Modifiers& modifiers) {
-  return std::make_unique<FlexAttentionBackend>(context, tier, modifiers);
+                                                  const mods::Modifiers& modifiers, AttentionKind kind) {
+  return std::make_unique<FlexAttentionBackend>(context, tier, modifiers,
+                                                kind == AttentionKind::mla ? kMlaCaps : kCaps);
 }
 
-std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
+namespace {
+
+std::unique_ptr<AttentionBackend> create_with_modifiers(const BackendContext& context, AttentionKind kind) {
   return create_for_tier(context, cpu_info().tier,
-                         context.modifiers != nullptr ? *context.modifiers : mods::Modifiers{});
+                         context.modifiers != nullptr ? *context.modifiers : mods::Modifiers{}, kind);
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
+  return create_with_modifiers(context, AttentionKind::mha);
+}
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext& context) {
+  return create_with_modifiers(context, AttentionKind::mla);
 }
 
 }  // namespace warpweave::flex_attention
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(flex_attention, flex_attention::kCaps, flex_attention::create)
+WW_REGISTER_ATTENTION_BACKEND(flex_attention_mla, flex_attention::kMlaCaps, flex_attention::create_mla)
 }

@@ -9,11 +9,13 @@
 
 namespace warpweave::flex_attention {
 
-// With the context's modifiers.
+// With the context's modifiers; create_mla: for latent attention.
 std::unique_ptr<AttentionBackend> create(const BackendContext& context);
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext& context);
 
-// For tests: a given tier, which this CPU must have, and modifiers.
+// For tests: a given tier, which this CPU must have, and modifiers; `kind`: mha or mla.
 std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier,
-                                                  const mods::Modifiers& modifiers);
+                                                  const mods::Modifiers& modifiers,
+                                                  AttentionKind kind = AttentionKind::mha);
 
 }  // namespace warpweave::flex_attention

@@ -18,12 +18,14 @@
 namespace warpweave::flex_attention {
 namespace {
 
-const BackendRegistration* find_backend() {
+const BackendRegistration* find_backend(AttentionKind kind = AttentionKind::mha) {
   const auto gpu = probe_cuda_device();
   if (!gpu.ok()) return nullptr;
   const auto arch = arch_of_compute_capability(gpu->compute_capability);
   for (const BackendRegistration& backend : built_backends()) {
-    if (backend.caps->name == "flex_attention" && arch && backend.caps->archs.has(*arch)) return &backend;
+    if (backend.caps->name == "flex_attention" && backend.caps->kinds.has(kind) && arch && backend.caps->archs.has(*arch)) {
+      return &backend;
+    }
   }
   return nullptr;
 }
@@ -32,7 +34,7 @@ const BackendRegistration* find_backend() {
 class OnDevice {
  public:
   OnDevice(Batch& problem, DType dtype) : host_(problem), batch_(problem.batch), call_(problem.call) {
-    const size_t values = static_cast<size_t>(batch_.num_tokens) * Batch::kHeads * Batch::kDim;
+    const size_t values = host_.rows_and_heads() * call_.head_dim;
     batch_.device.q_indptr = copy(batch_.q_indptr);
     batch_.device.kv_lens = copy(batch_.kv_lens);
     batch_.device.page_table = copy(batch_.page_table);
@@ -41,9 +43,11 @@ class OnDevice {
     for (size_t i = 0; i < values; ++i) bits.push_back(f32_to_bf16(host_.call.q_f32()[i]));
     call_.q = dtype == DType::f32 ? copy(std::span(host_.call.q_f32(), values)) : static_cast<const void*>(copy(std::span<const uint16_t>(bits)));
     call_.k.data = copy(std::span(static_cast<const uint16_t*>(host_.call.k.data), host_.pool_values()));
-    call_.v.data = copy(std::span(static_cast<const uint16_t*>(host_.call.v.data), host_.pool_values()));
-    call_.out = const_cast<float*>(copy(std::span<const float>(host_.call.out_f32(), values)));
-    call_.lse = const_cast<float*>(copy(std::span<const float>(host_.call.lse, values / Batch::kDim)));
+    const bool latent = host_.call.v.data == host_.call.k.data;
+    call_.v.data = latent ? call_.k.data
+                          : copy(std::span(static_cast<const uint16_t*>(host_.call.v.data), host_.pool_values()));
+    call_.out = const_cast<float*>(copy(std::span<const float>(host_.call.out_f32(), host_.out_values())));
+    call_.lse = const_cast<float*>(copy(std::span<const float>(host_.call.lse, host_.rows_and_heads())));
   }
 
   void run(AttentionBackend& backend, bool decode) {
@@ -51,9 +55,8 @@ class OnDevice {
     const Status status = decode ? backend.forward_decode(batch_, call_) : backend.forward_extend(batch_, call_);
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const size_t values = static_cast<size_t>(batch_.num_tokens) * Batch::kHeads * Batch::kDim;
-    cudaMemcpy(host_.call.out, call_.out, values * sizeof(float), cudaMemcpyDeviceToHost);
-    cudaMemcpy(host_.call.lse, call_.lse, values / Batch::kDim * sizeof(float), cudaMemcpyDeviceToHost);
+    cudaMemcpy(host_.call.out, call_.out, host_.out_values() * sizeof(float), cudaMemcpyDeviceToHost);
+    cudaMemcpy(host_.call.lse, call_.lse, host_.rows_and_heads() * sizeof(float), cudaMemcpyDeviceToHost);
   }
 
  private:
@@ -87,6 +90,24 @@ TEST_P(FlexOnGpu, MatchesTheEvaluator) {
     Batch decode({{1, 250}, {1, 64}, {1, 1}, {1, 4000}});
     OnDevice(decode, dtype).run(*backend, true);
     EXPECT_LE(decode.error(wanted), bound) << dtype_info(dtype).name << ", decode";
+  }
+}
+
+TEST_P(FlexOnGpu, MatchesTheEvaluatorOnLatentRows) {
+  const BackendRegistration* registration = find_backend(AttentionKind::mla);
+  if (registration == nullptr) GTEST_SKIP() << "no GPU that flex_attention runs on";
+  if (const Status lacks = registration->probe(Probe::thorough); !lacks.ok()) GTEST_SKIP() << lacks.message();
+  const mods::Modifiers wanted = modifiers(GetParam().score, GetParam().mask);
+  const auto backend = registration->create({.modifiers = &wanted});
+  for (const auto& [dtype, bound] : {std::pair(DType::f32, 5e-5), std::pair(DType::bf16, 1e-2)}) {
+    for (const Batch::Dims& dims : {Batch::kLatent, Batch::kWideLatent}) {
+      Batch extend({{1, 1}, {30, 70}, {3, 200}, {1, 333}}, dims);
+      OnDevice(extend, dtype).run(*backend, false);
+      EXPECT_LE(extend.error(wanted), bound) << dtype_info(dtype).name << ", " << dims.k;
+      Batch decode({{1, 250}, {1, 64}, {1, 1}, {1, 1000}}, dims);
+      OnDevice(decode, dtype).run(*backend, true);
+      EXPECT_LE(decode.error(wanted), bound) << dtype_info(dtype).name << ", decode, " << dims.k;
+    }
   }
 }
 

@@ -37,6 +37,19 @@ TEST_P(FlexModifiers, MatchTheEvaluator) {
   }
 }
 
+TEST_P(FlexModifiers, MatchTheEvaluatorOnLatentRows) {
+  const mods::Modifiers wanted = modifiers(GetParam().score, GetParam().mask);
+  Batch problem({{1, 1}, {70, 70}, {3, 200}, {1, 333}}, Batch::kLatent);
+  ThreadTeam team(2);
+  for (CpuTier tier : tiers()) {
+    const auto backend = create_for_tier({.team = &team}, tier, wanted, AttentionKind::mla);
+    EXPECT_TRUE(backend->caps().kinds.has(AttentionKind::mla));
+    ASSERT_TRUE(backend->init_forward_metadata(problem.batch).ok());
+    ASSERT_TRUE(backend->forward_extend(problem.batch, problem.call).ok());
+    EXPECT_LE(problem.error(wanted), tier >= CpuTier::avx512_bf16 ? 1e-2 : 2e-5) << cpu_tier_name(tier);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Expressions, FlexModifiers, testing::ValuesIn(kModifierCases));
 
 TEST(FlexAttention, DecodeIsTheSameRow) {

@@ -28,9 +28,13 @@ inline mods::Modifiers modifiers(std::string_view score, std::string_view mask) 
 class Batch {
  public:
   struct Request { int q_len, kv_len; };
-  static constexpr int kPage = 5, kDim = 32, kHeads = 6, kKvHeads = 2;
+  static constexpr int kPage = 5, kHeads = 6;
+  // Where V has fewer values than K, it is the first part of K.
+  struct Dims { int kv_heads, k, v; };
+  static constexpr Dims kOrdinary = {2, 32, 32}, kLatent = {1, 32, 24}, kWideLatent = {1, 576, 512};
 
-  explicit Batch(std::vector<Request> requests, uint32_t seed = 1) : requests_(std::move(requests)) {
+  explicit Batch(std::vector<Request> requests, const Dims& dims = kOrdinary, uint32_t seed = 1)
+      : requests_(std::move(requests)), dims_(dims) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     int pages = 0, stride = 1;
@@ -50,11 +54,11 @@ class Batch {
       for (int p = 0; p * kPage < requests_[r].kv_len; ++p) pages_[r * stride + p] = ids[next++];
     }
     const auto fill = [&](std::vector<uint16_t>& pool) {
-      for (int i = 0; i < pages * kPage * kKvHeads * kDim; ++i) pool.push_back(f32_to_bf16(normal(random)));
+      for (int i = 0; i < pages * kPage * dims_.kv_heads * dims_.k; ++i) pool.push_back(f32_to_bf16(normal(random)));
     };
     fill(k_);
     fill(v_);
-    for (int i = 0; i < q_indptr_.back() * kHeads * kDim; ++i) {
+    for (int i = 0; i < q_indptr_.back() * kHeads * dims_.k; ++i) {
       q_.push_back(bf16_to_f32(f32_to_bf16(normal(random))));
     }
     batch.mode = ForwardMode::extend;
@@ -65,18 +69,24 @@ class Batch {
     batch.kv_lens = kv_lens_;
     batch.page_table = pages_;
     batch.page_table_stride = stride;
-    out_.resize(q_.size());
+    out_.resize(static_cast<size_t>(q_indptr_.back()) * kHeads * dims_.v);
     lse_.resize(q_indptr_.back() * kHeads);
     call.num_q_heads = kHeads;
-    call.num_kv_heads = kKvHeads;
-    call.head_dim = call.v_head_dim = kDim;
-    call.scale = 1 / std::sqrt(static_cast<float>(kDim));
+    call.num_kv_heads = dims_.kv_heads;
+    call.head_dim = dims_.k;
+    call.v_head_dim = dims_.v;
+    call.scale = 1 / std::sqrt(static_cast<float>(dims_.k));
     call.q = q_.data();
-    call.q_token_stride = call.out_token_stride = kHeads * kDim;
-    call.k = {.data = k_.data(), .format = KvFormat::bf16, .page_stride = kPage * kKvHeads * kDim,
-              .token_stride = kKvHeads * kDim, .head_stride = kDim, .block_scales = nullptr, .head_scales = nullptr};
+    call.q_token_stride = kHeads * dims_.k;
+    call.out_token_stride = kHeads * dims_.v;
+    call.k = {.data = k_.data(), .format = KvFormat::bf16, .page_stride = kPage * dims_.kv_heads * dims_.k,
+              .token_stride = dims_.kv_heads * dims_.k, .head_stride = dims_.k, .block_scales = nullptr, .head_scales = nullptr};
     call.v = call.k;
-    call.v.data = v_.data();
+    if (dims_.v < dims_.k) {
+      v_ = k_;
+    } else {
+      call.v.data = v_.data();
+    }
     call.out = out_.data();
     call.lse = lse_.data();
   }
@@ -93,6 +103,8 @@ class Batch {
   }
 
   size_t pool_values() const { return k_.size(); }
+  size_t out_values() const { return out_.size(); }
+  size_t rows_and_heads() const { return lse_.size(); }
 
   ForwardBatch batch;
   AttentionCall call;
@@ -100,15 +112,15 @@ class Batch {
  private:
   float at(const std::vector<uint16_t>& pool, int request, int token, int kv_head, int i) const {
     const int page = batch.pages_of(request)[token / kPage];
-    return bf16_to_f32(pool[((page * kPage + token % kPage) * kKvHeads + kv_head) * kDim + i]);
+    return bf16_to_f32(pool[((page * kPage + token % kPage) * dims_.kv_heads + kv_head) * dims_.k + i]);
   }
 
   double row_error(const mods::Modifiers& modifiers, int r, int i, int h) const {
     const auto [q_len, kv_len] = requests_[r];
-    const int row = q_indptr_[r] + i, kv_head = h / (kHeads / kKvHeads);
+    const int row = q_indptr_[r] + i, kv_head = h / (kHeads / dims_.kv_heads);
     mods::Cell cell = {.q_idx = kv_len - q_len + i, .request = r, .head = h, .q_len = q_len,
-                       .kv_len = kv_len, .num_heads = kHeads, .head_dim = kDim};
-    std::vector<double> weights(kv_len, 0), want(kDim, 0);
+                       .kv_len = kv_len, .num_heads = kHeads, .head_dim = dims_.k};
+    std::vector<double> weights(kv_len, 0), want(dims_.v, 0);
     double sum = 0;
     for (int t = 0; t < kv_len; ++t) {
       cell.kv_idx = t;
@@ -116,25 +128,26 @@ class Batch {
                                                   : mods::evaluate(modifiers.mask, cell).integer != 0;
       if (!visible) continue;
       double score = 0;
-      for (int d = 0; d < kDim; ++d) score += q_[(row * kHeads + h) * kDim + d] * static_cast<double>(at(k_, r, t, kv_head, d));
+      for (int d = 0; d < dims_.k; ++d) score += q_[(row * kHeads + h) * dims_.k + d] * static_cast<double>(at(k_, r, t, kv_head, d));
       cell.score = score * call.scale;
       if (!modifiers.score.empty()) cell.score = mods::evaluate(modifiers.score, cell).real;
       sum += weights[t] = std::exp(cell.score);
     }
     for (int t = 0; t < kv_len && sum > 0; ++t) {
-      for (int d = 0; d < kDim; ++d) want[d] += weights[t] / sum * at(v_, r, t, kv_head, d);
+      for (int d = 0; d < dims_.v; ++d) want[d] += weights[t] / sum * at(v_, r, t, kv_head, d);
     }
     const float lse = lse_[row * kHeads + h];
     if (sum == 0 && lse != -std::numeric_limits<float>::infinity()) return 1e30;
     double worst = sum == 0 ? 0 : std::fabs(lse - std::log(sum)) / std::max(1.0, std::fabs(std::log(sum)));
-    for (int d = 0; d < kDim; ++d) {
-      const double difference = std::fabs(out_[(row * kHeads + h) * kDim + d] - want[d]);
+    for (int d = 0; d < dims_.v; ++d) {
+      const double difference = std::fabs(out_[(row * kHeads + h) * dims_.v + d] - want[d]);
       if (!(difference <= worst)) worst = difference;
     }
     return worst;
   }
 
   std::vector<Request> requests_;
+  Dims dims_;
   std::vector<uint16_t> k_, v_;
   std::vector<float> q_, out_, lse_;
   std::vector<int32_t> q_indptr_ = {0}, kv_lens_, pages_;
