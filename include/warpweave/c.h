@@ -119,7 +119,7 @@ typedef struct ww_kv_cache {
   ww_kv_format format;
   ww_kv_layout layout;
   const ww_tensor* k;              /* the last dimension is contiguous */
-  const ww_tensor* v;
+  const ww_tensor* v;              /* NULL where the plan is latent */
   const ww_tensor* k_scales;       /* fp8, fp4: f32, [1] or [num_kv_heads]; NULL: 1. value = stored * scale */
   const ww_tensor* v_scales;
   const ww_tensor* k_block_scales; /* fp4: e4m3 or uint8, the shape of k with dim / 16 at the end */
@@ -172,11 +172,15 @@ typedef struct ww_plan_options {
    * request), page tables of this width and its arrays in the same places, so that a replay sees the batch
    * planned last. */
   int32_t max_pages_per_request;
+  /* Latent attention (MLA, DeepSeek), absorbed: all query heads meet one row a token, [latent | rope], of head_dim
+   * values, of which the first v_head_dim are V. num_kv_heads is 1, ww_kv_cache.v and its scales are NULL, and scale
+   * must be given: it is that of the heads before absorption. */
+  int32_t latent;
 } ww_plan_options;
 #define WW_PLAN_OPTIONS_INIT                                                             \
   {                                                                                      \
     sizeof(ww_plan_options), 0, 0, 0, 0, 0, WW_KV_BF16, {WW_DTYPE_FLOAT, 32, 1}, 0.0f,   \
-        0.0f, 1, -1, -1, 0, 0, 0, NULL, {0, 0}, 0                                                \
+        0.0f, 1, -1, -1, 0, 0, 0, NULL, {0, 0}, 0, 0                                             \
   }
 
 typedef struct ww_plan ww_plan;

@@ -34,6 +34,19 @@ ModelDType model_dtype(DType dtype) {
 
 size_t align_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+Status check_latent(const ww_plan_options& options) {
+  WW_RETURN_IF_ERROR(check_range("latent", options.latent, 0, 1));
+  if (options.num_kv_heads != 1) {
+    return invalid("num_kv_heads",
+                   fmt::format("is {}; latent attention has one row for all heads: 1", options.num_kv_heads));
+  }
+  WW_RETURN_IF_ERROR(check_range("v_head_dim", options.v_head_dim, 1, options.head_dim));
+  if (options.scale == 0) {
+    return invalid("scale", "is 0; latent attention needs that of the heads before absorption, 1 / sqrt(192) say");
+  }
+  return {};
+}
+
 // Each value by itself, and with its neighbours.
 Status check_options(const ww_plan_options& options) {
   WW_RETURN_IF_ERROR(check_range("num_kv_heads", options.num_kv_heads, 1, kMaxHeads));
@@ -71,7 +84,7 @@ Status check_options(const ww_plan_options& options) {
     return invalid("use_tree_mask",
                    "a tree mask needs causal = 1: rows see all tokens before the tree");
   }
-  return {};
+  return options.latent == 0 ? Status() : check_latent(options);
 }
 
 }  // namespace
@@ -94,7 +107,7 @@ Status AttentionPlan::read_options(const ww_plan_options& options) {
   WW_ASSIGN_OR_RETURN(const KvFormat format, read_kv_format(options.kv_format));
   const int v_head_dim = options.v_head_dim == 0 ? options.head_dim : options.v_head_dim;
   kv_spec_ = {options.num_kv_heads, options.head_dim, v_head_dim, 0, format,
-              options.device.device_type == WW_DEVICE_CUDA ? Place::gpu : Place::cpu};
+              options.device.device_type == WW_DEVICE_CUDA ? Place::gpu : Place::cpu, options.latent != 0};
   q_dtype_ = *dtype;
   use_sinks_ = options.use_sinks != 0;
   rules_.page_size = options.page_size;
@@ -130,6 +143,7 @@ Status AttentionPlan::check_tree_mask(const Caps& caps, const std::string& name)
 Status AttentionPlan::choose_backend(const ww_plan_options& options) {
   ModelFacts facts;
   facts.architecture = "ww_plan";
+  if (kv_spec_.latent) facts.kind = AttentionKind::mla;
   facts.dtype = model_dtype(q_dtype_);
   facts.num_q_heads = options.num_q_heads;
   facts.num_kv_heads = options.num_kv_heads;
@@ -154,7 +168,7 @@ Status AttentionPlan::choose_backend(const ww_plan_options& options) {
   }
   HardwareFacts hardware = cpu_hardware_facts();
   if (on_gpu()) {
-    if (kv_spec_.v_head_dim != kv_spec_.head_dim) {
+    if (kv_spec_.v_head_dim != kv_spec_.head_dim && !kv_spec_.latent) {
       return Status::unsupported("ww_plan_options.v_head_dim: on a GPU it must be head_dim",
                                  "v_head_dim");
     }

@@ -349,6 +349,14 @@ Result<KvView> read_kv(const ww_kv_cache& cache, const KvSpec& spec, float* scal
   WW_RETURN_IF_ERROR(read_kv_tensor({"kv.k", cache.k, "kv.k_block_scales", cache.k_block_scales,
                                      spec.head_dim}, spec, cache.layout, view, view.k));
   k_extent = view.extent;
+  if (spec.latent) {
+    if (cache.v != nullptr || cache.v_scales != nullptr || cache.v_block_scales != nullptr) {
+      return invalid("kv.v", "the plan is latent: V is the first part of kv.k; pass NULL, for its scales too");
+    }
+    WW_RETURN_IF_ERROR(read_head_scales(cache.k_scales, "kv.k_scales", spec, scales, view.k));
+    view.v = view.k;
+    return view;
+  }
   WW_RETURN_IF_ERROR(read_kv_tensor({"kv.v", cache.v, "kv.v_block_scales", cache.v_block_scales,
                                      spec.v_head_dim}, spec, cache.layout, view, view.v));
   if (view.extent != k_extent) {

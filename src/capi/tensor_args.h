@@ -65,6 +65,7 @@ struct KvSpec {
   int page_size;  // 0: no pages
   KvFormat format;
   Place place = Place::cpu;
+  bool latent = false;  // V is the first v_head_dim values of K's rows
 };
 
 struct KvView {

@@ -58,7 +58,8 @@ struct Workspace {
 };
 
 struct KvCache {
-  ConstTensor k, v;
+  ConstTensor k;
+  std::optional<ConstTensor> v;  // none: latent attention
   std::string format = "bfloat16";
   bool hnd = false;
   std::optional<ConstTensor> k_scales, v_scales, k_block_scales, v_block_scales;
@@ -82,8 +83,8 @@ struct KvView {
     cache.k_block_scales = k_block_scales.get();
     cache.v_block_scales = v_block_scales.get();
   }
-  View k, v;
-  OptionalView k_scales, v_scales, k_block_scales, v_block_scales;
+  View k;
+  OptionalView v, k_scales, v_scales, k_block_scales, v_block_scales;
   ww_kv_cache cache = WW_KV_CACHE_INIT;
 };
 
@@ -96,6 +97,7 @@ struct PlanOptions {
   bool use_sinks, use_tree_mask, deterministic;
   std::string device;
   int max_pages_per_request;
+  bool latent;
 };
 
 class Plan {
@@ -119,6 +121,7 @@ class Plan {
     options.backend = o.backend.c_str();
     options.device = device_of(o.device);
     options.max_pages_per_request = o.max_pages_per_request;
+    options.latent = o.latent;
     check(ww_plan_create(workspace.workspace, &options, &plan_));
   }
   ~Plan() { ww_plan_destroy(plan_); }
@@ -263,7 +266,7 @@ NB_MODULE(_core, m) {
   nb::class_<KvCache>(m, "KvCache")
       .def(
           "__init__",
-          [](KvCache* self, ConstTensor k, ConstTensor v, std::string format, bool hnd,
+          [](KvCache* self, ConstTensor k, std::optional<ConstTensor> v, std::string format, bool hnd,
              std::optional<ConstTensor> k_scales, std::optional<ConstTensor> v_scales,
              std::optional<ConstTensor> k_block_scales, std::optional<ConstTensor> v_block_scales) {
             new (self) KvCache{std::move(k),
@@ -275,7 +278,7 @@ NB_MODULE(_core, m) {
                                std::move(k_block_scales),
                                std::move(v_block_scales)};
           },
-          "k"_a, "v"_a, "format"_a, "hnd"_a = false, "k_scales"_a = nb::none(),
+          "k"_a, "v"_a.none(), "format"_a, "hnd"_a = false, "k_scales"_a = nb::none(),
           "v_scales"_a = nb::none(), "k_block_scales"_a = nb::none(),
           "v_block_scales"_a = nb::none());
   nb::class_<Plan>(m, "Plan")
@@ -285,17 +288,17 @@ NB_MODULE(_core, m) {
              int v_head_dim, int page_size, std::string kv_format, std::string q_dtype, float scale,
              float softcap, bool causal, int window_left, bool use_sinks, bool use_tree_mask,
              bool deterministic, std::string backend, std::string device,
-             int max_pages_per_request) {
+             int max_pages_per_request, bool latent) {
             new (self) Plan(workspace, {num_q_heads, num_kv_heads, head_dim, v_head_dim, page_size,
                                         kv_format, q_dtype, backend, scale, softcap, causal,
                                         window_left, use_sinks, use_tree_mask, deterministic,
-                                        device, max_pages_per_request});
+                                        device, max_pages_per_request, latent});
           },
           "workspace"_a, nb::kw_only(), "num_q_heads"_a, "num_kv_heads"_a, "head_dim"_a,
           "v_head_dim"_a = 0, "page_size"_a = 0, "kv_format"_a, "q_dtype"_a, "scale"_a = 0.0f,
           "softcap"_a = 0.0f, "causal"_a = true, "window_left"_a = -1, "use_sinks"_a = false,
           "use_tree_mask"_a = false, "deterministic"_a = false, "backend"_a = "",
-          "device"_a = "cpu", "max_pages_per_request"_a = 0, nb::keep_alive<1, 2>())
+          "device"_a = "cpu", "max_pages_per_request"_a = 0, "latent"_a = false, nb::keep_alive<1, 2>())
       .def("explain", &Plan::explain)
       .def("workspace_bytes", &Plan::workspace_bytes)
       .def("set_batch", &Plan::set_batch, nb::kw_only(), "q_indptr"_a, "kv_lens"_a = nb::none(),

@@ -267,3 +267,35 @@ def test_refusals_name_the_argument():
         wrapper.run(q[0], q[0], q[0])
     with pytest.raises(ValueError, match="max_pages_per_request"):
         warpweave.BatchDecodeWithPagedKVCacheWrapper(device="cuda", use_cuda_graph=True)
+
+
+@pytest.mark.skipif(torch.cuda.get_device_capability() != (9, 0), reason="latent attention has kernels for sm_90")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("page", [1, 64])
+def test_latent_attention(dtype, page):
+    lens, rank, rope, heads = [700, 33, 64], 512, 64, 16
+    counts = [-(-n // page) for n in lens]
+    cache = rows(sum(counts), page, rank + rope, dtype=dtype)
+    order = torch.randperm(sum(counts), device="cuda").int()
+    table = torch.zeros(3, max(counts), dtype=torch.int32, device="cuda")
+    for r, own in enumerate(order.split(counts)):
+        table[r, : len(own)] = own
+    kv_lens = torch.tensor(lens, dtype=torch.int32, device="cuda")
+    q = rows(3, 2, heads, rank + rope, dtype=dtype)
+    metadata, splits = warpweave.get_mla_metadata(kv_lens, 2 * heads, 1)
+    assert splits.is_cuda and splits.shape == (4,)
+    pages = cache[:, :, None]
+    out, lse = warpweave.flash_mla_with_kvcache(q, pages, table, kv_lens, rank, metadata, splits, 192**-0.5, True)
+    wrapper = warpweave.BatchMLAPagedAttentionWrapper(device="cuda")
+    wrapper.plan(torch.arange(0, 7, 2), torch.tensor([0, *counts]).cumsum(0).int(), order, kv_lens, heads, rank, rope,
+                 page, True, 192**-0.5, dtype)
+    flat = q.reshape(6, heads, rank + rope)
+    same = wrapper.run(flat[..., :rank], flat[..., rank:], cache[..., :rank], cache[..., rank:])
+    assert torch.equal(same.reshape(out.shape), out)
+    for r, tokens in enumerate(lens):
+        k = cache[table[r, : counts[r]].long()].reshape(-1, rank + rope)[:tokens].float()
+        scores = torch.einsum("rhd,td->rht", q[r].float(), k) * 192**-0.5
+        hidden = torch.arange(tokens, device="cuda")[None] > torch.arange(tokens - 2, tokens, device="cuda")[:, None]
+        scores = scores.masked_fill(hidden[:, None], float("-inf"))
+        close(out[r], scores.softmax(-1) @ k[:, :rank], dtype)
+        torch.testing.assert_close(lse[r].T, scores.logsumexp(-1), atol=2e-2, rtol=1e-3)

@@ -120,3 +120,30 @@ def test_other_devices_are_refused():
     q = torch.empty(1, 4, 2, 32, device="meta")
     with pytest.raises(Exception):
         warpweave.flash_attn_func(q, q, q)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_latent_attention(dtype):
+    """A cache whose parts flashinfer's names are views of, and FlashMLA's shape over the same pages."""
+    lens, page, rank, rope = [70, 33], 16, 512, 64
+    cache = torch.randn(9, page, rank + rope).to(dtype)
+    table = torch.tensor([[4, 2, 8, 0, 1], [7, 3, 5, -1, -1]], dtype=torch.int32)
+    q = torch.randn(2, 3, 4, rank + rope).to(dtype)
+    kv_lens = torch.tensor(lens, dtype=torch.int32)
+    out, lse = warpweave.flash_mla_with_kvcache(q, cache[:, :, None], table, kv_lens, rank, softmax_scale=192**-0.5,
+                                                causal=True)
+    assert out.dtype == dtype and lse.shape == (2, 4, 3)
+    wrapper = warpweave.BatchMLAPagedAttentionWrapper()
+    wrapper.plan(torch.tensor([0, 3, 6], dtype=torch.int32), torch.tensor([0, 5, 8], dtype=torch.int32),
+                 torch.tensor([4, 2, 8, 0, 1, 7, 3, 5], dtype=torch.int32), kv_lens, 4, rank, rope, page, True,
+                 192**-0.5, dtype)
+    rows = q.reshape(6, 4, rank + rope)
+    same = wrapper.run(rows[..., :rank], rows[..., rank:], cache[..., :rank], cache[..., rank:])
+    torch.testing.assert_close(same, out.reshape(6, 4, rank), atol=0, rtol=0)
+    for r, tokens in enumerate(lens):
+        k = cache[table[r, : -(-tokens // page)].long()].reshape(-1, rank + rope)[:tokens].double()
+        scores = torch.einsum("rhd,td->rht", q[r].double(), k) * 192**-0.5
+        hidden = torch.arange(tokens)[None] > torch.arange(tokens - 3, tokens)[:, None]
+        scores = scores.masked_fill(hidden[:, None], float("-inf"))
+        torch.testing.assert_close(out[r].double(), scores.softmax(-1) @ k[:, :rank], atol=TOLERANCE[dtype], rtol=0)
+        torch.testing.assert_close(lse[r].T.double(), scores.logsumexp(-1), atol=2e-2, rtol=0)

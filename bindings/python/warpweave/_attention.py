@@ -12,7 +12,8 @@ from ._runtime import plan
 
 @dataclass
 class Cache:
-    """K and V with how they are stored; `hnd`: heads before tokens."""
+    """K and V with how they are stored; `hnd`: heads before tokens. Without v attention is latent, and V the first
+    v_dim values of k's rows."""
 
     k: object
     v: object
@@ -22,6 +23,7 @@ class Cache:
     v_scales: object = None
     k_block_scales: object = None
     v_block_scales: object = None
+    v_dim: int = 0
 
     def core(self):
         return _core.KvCache(
@@ -102,10 +104,12 @@ def options_of(q, cache, rules, v_head_dim, page_size=0, tree=False):
         page_size=page_size, kv_format=kv_format(cache.k, cache.format), q_dtype=q_dtype(q),
         scale=rules.scale or 0.0, softcap=rules.softcap or 0.0, causal=bool(rules.causal),
         window_left=rules.window_left, use_sinks=rules.sinks is not None, use_tree_mask=tree,
-        deterministic=rules.deterministic, backend=rules.backend, device=device_of(q))
+        deterministic=rules.deterministic, backend=rules.backend, device=device_of(q), latent=cache.v is None)
 
 
 def v_dim_of(cache):
+    if cache.v is None:
+        return cache.v_dim
     packed = kv_format(cache.k, cache.format) == "fp4_e2m1"
     return cache.v.shape[-1] * (2 if packed else 1)
 

@@ -60,8 +60,8 @@ class _Wrapper:
         if device_of(q) != self._options["device"]:
             raise ValueError(f"q: is on {device_of(q)}, the plan on {self._options['device']}; pass device= to the wrapper")
         scales = [_scale(s, q, self._options["num_kv_heads"]) for s in scales[:2]] + list(scales[2:])
-        cache = Cache(k, v, self._hnd, self._options["kv_format"], *scales)
         v_dim = self._options["v_head_dim"]
+        cache = Cache(k, v, self._hnd, self._options["kv_format"], *scales, v_dim=v_dim)
         out, lse = run(self._plan, q, cache, v_dim, sinks, out, return_lse_ln, lse_ln)
         return (out, lse) if return_lse_ln else out
 
