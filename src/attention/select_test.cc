@@ -223,7 +223,7 @@ TEST(Select, NamesOfLatentAttentionBringTheirPages) {
   ModelFacts small = deepseek();  // of a rank that only plain kernels take
   small.head_dim = 40;
   small.v_head_dim = 32;
-  EXPECT_EQ(select_attention(h200, small, {}, written)->prefill, "torch_native");
+  EXPECT_EQ(select_attention(h200, small, {}, written)->prefill, "triton");
   AttentionFlags pair;
   pair.prefill_attention_backend = "fa4";
   pair.decode_attention_backend = "trtllm_mla";

@@ -115,7 +115,8 @@ TEST(LatentNames, ServeLongPromptsAlike) {
     const char* format;
     double bound;
   };
-  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "torch_native"}) {
+  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton", "flex_attention",
+                           "torch_native"}) {
     for (const Pool& pool : {Pool{"auto", 0.05}, {"fp8_e4m3", 0.25}}) {
       for (const int chunk : {-1, 512}) {  // behind a prefix: chunks of it are merged
         ServerArgs own = args;

@@ -191,7 +191,8 @@ TEST(GpuTale, LatentAttentionUnderEveryName) {
   };
   const Pool pools[] = {{DType::bf16, KvFormat::bf16, 64, 0.04}, {DType::bf16, KvFormat::bf16, 1, 0.04},
                         {DType::f16, KvFormat::f16, 53, 0.01}, {DType::bf16, KvFormat::fp8_e4m3, 32, 0.25}};
-  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "torch_native"}) {
+  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton", "flex_attention",
+                           "torch_native"}) {
     for (const Pool& pool : pools) {
       auto run = GpuRun::open(folder, {.backend = name, .dtype = pool.dtype, .kv_format = pool.format, .page_size = pool.page_size},
                               *arch);

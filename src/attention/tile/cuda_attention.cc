@@ -17,9 +17,9 @@
 namespace warpweave::tile {
 namespace {
 
-// Work-groups that keep an SM busy: of one warp, and of several.
+// Work-groups of 16 rows that keep an SM busy; of more rows one does.
 constexpr int kSmallGroupsPerSm = 8;
-constexpr int kLargeGroupsPerSm = 1;
+constexpr int kSmallWideGroupsPerSm = 2;   // of values that two warps share: as many fit
 // Fewer tokens than this are not worth a split.
 constexpr int kMinSplitTokens = 128;
 constexpr int kMaxSplits = 64;
@@ -42,6 +42,11 @@ struct TileKey {
 
 // Rows that share a tile configuration, named by their largest number.
 int row_class(int rows) { return rows <= 16 ? 16 : rows <= 64 ? 64 : 1 << 20; }
+
+int groups_per_sm(const TileSpec& spec) {
+  if (spec.warps > spec.column_warps) return 1;
+  return spec.column_warps == 1 ? kSmallGroupsPerSm : kSmallWideGroupsPerSm;
+}
 
 struct Gpu {
   int compute_capability = 0;
@@ -219,6 +224,7 @@ Status CudaAttention::reserve(const ForwardBatch& batch, const AttentionCall& sh
 TileKey CudaAttention::key_of(const AttentionCall& call, int max_q_len) const {
   TileKey key = {shape_of(call), row_class(max_q_len * (call.num_q_heads / call.num_kv_heads)), rows_are_aligned(call)};
   key.shape.mask_modifier = mask_modifier_;
+  key.shape.latent = caps_.kinds.has(AttentionKind::mla);
   return key;
 }
 
@@ -245,8 +251,7 @@ Result<CudaAttention::Launch> CudaAttention::plan(const ForwardBatch& batch, con
   // A captured launch serves every length to come.
   const int64_t kv_len = capturing_ ? int64_t{max_pages_} * batch.page_size : batch.max_kv_len;
   const int most = static_cast<int>(std::min<int64_t>(kMaxSplits, kv_len / kMinSplitTokens));
-  const int per_sm = spec.warps == 1 ? kSmallGroupsPerSm : kLargeGroupsPerSm;
-  launch.grid.splits = even_split_count(launch.grid, per_sm * gpu_.num_sms, most);
+  launch.grid.splits = even_split_count(launch.grid, groups_per_sm(spec) * gpu_.num_sms, most);
   launch.args.splits = launch.grid.splits;
   return launch;
 }

@@ -88,12 +88,19 @@ TEST(TileCompile, Cuda) {
                              shape(128, KvFormat::bf16, DType::bf16), 1 << 20};
   const Build mma_fp8 = {"fp8 decode", LaneKind::mma, shape(64, KvFormat::fp8_e4m3, DType::bf16), 4};
   const Build mma_fp4 = {"fp4 decode", LaneKind::mma, shape(64, KvFormat::fp4_e2m1, DType::f16), 4};
+  TileShape latent = shape(576, KvFormat::bf16, DType::bf16);
+  latent.v_head_dim = 512;
+  latent.latent = true;
+  const Build mma_latent = {"latent prompts", LaneKind::mma, latent, 1 << 20};
+  const Build mma_latent_decode = {"latent decode", LaneKind::mma, latent, 16};
   const Build plain = {"f32 lanes", LaneKind::threads, shape(64, KvFormat::f32, DType::f32), 1 << 20};
   const std::string command = nvcc + " -std=c++17 -O3 --cubin -Xptxas -v -arch=";
   expect_compiles(mma_prefill, ".cu", command + "sm_80");
   expect_compiles(mma_prefill, ".cu", command + "sm_90");
   expect_compiles(mma_fp8, ".cu", command + "sm_80");
   expect_compiles(mma_fp4, ".cu", command + "sm_90");
+  expect_compiles(mma_latent, ".cu", command + "sm_90");
+  expect_compiles(mma_latent_decode, ".cu", command + "sm_90");
   expect_compiles(plain, ".cu", command + "sm_75");
 }
 

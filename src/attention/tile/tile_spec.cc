@@ -57,10 +57,38 @@ TileSpec dpas_tile(int rows, const TileDevice& device) {
   return spec;
 }
 
-// Of a block's rows K and V, 16-bit, padded by 16 bytes against bank conflicts.
+// Values of a row in local memory, padded by 16 bytes against bank conflicts.
+size_t mma_row(int dim, const TileSpec& spec) { return round_up(dim, 16 * spec.column_warps) + 8; }
+
+// Of a block's rows K and V, 16-bit.
 size_t mma_stage_bytes(const TileSpec& spec) {
-  const size_t k_row = round_up(spec.shape.head_dim, 16) + 8, v_row = round_up(spec.shape.v_head_dim, 16) + 8;
-  return spec.tile_n * 2 * (k_row + v_row);
+  const size_t k_row = mma_row(spec.shape.head_dim, spec), v_row = mma_row(spec.shape.v_head_dim, spec);
+  return spec.tile_n * 2 * (k_row + (spec.shape.latent ? 0 : v_row));
+}
+
+// Sums of 16 rows by more columns do not fit a warp's registers: warps share them. Matrix units have no f32 operands.
+constexpr int kWarpColumns = 256;
+constexpr int kMaxColumnWarps = 2;
+constexpr int kMaxMmaHeadDim = 576;
+
+bool runs_on_mma(const TileShape& shape) {
+  // Forms of dual chunk attention are staged by warps of their own.
+  const int most_values = shape.dual_chunk ? kWarpColumns : kMaxColumnWarps * kWarpColumns;
+  return shape.kv_format != KvFormat::f32 && shape.q_dtype != DType::f32 && shape.head_dim <= kMaxMmaHeadDim &&
+         shape.v_head_dim <= most_values;
+}
+
+void set_row_warps(int row_warps, TileSpec& spec) {
+  spec.warps = row_warps * spec.column_warps;
+  spec.tile_m = row_warps * kMmaRows;
+}
+
+// Tokens of a block. Dual chunk attention holds a block's scores twice. A warp that is alone waits for memory most of
+// the time: with small blocks many of them fit an SM, above all where they wait for each load.
+int mma_tile_n(const TileSpec& spec) {
+  const bool small = spec.warps == spec.column_warps, coded = kv_format_bits(spec.shape.kv_format) < 16;
+  if (small) return spec.column_warps > 1 || !coded ? 32 : 16;  // 16 for each warp that makes scores
+  return spec.shape.dual_chunk ? 32 : 64;
 }
 
 // Work-groups of many rows read K and V less often; of few, do not compute rows that are not there.
@@ -69,12 +97,12 @@ TileSpec mma_tile(const TileShape& shape, int rows, const TileDevice& device) {
   spec.shape = shape;
   spec.lanes = LaneKind::mma;
   spec.lane_count = 32;
-  spec.warps = rows <= kMmaRows ? 1 : rows <= 4 * kMmaRows ? 4 : 8;
-  spec.tile_m = spec.warps * kMmaRows;
+  spec.column_warps = shape.v_head_dim > kWarpColumns ? kMaxColumnWarps : 1;
+  // Eight warps with all their sums in registers are what an SM has registers for.
+  int row_warps = rows <= kMmaRows ? 1 : rows <= 4 * kMmaRows || spec.column_warps > 1 ? 4 : 8;
+  set_row_warps(row_warps, spec);
   spec.row_block = 1;
-  // Dual chunk attention holds a block's scores twice. A warp that is alone waits for memory most of the
-  // time: with small blocks many of them fit an SM, above all where they wait for each load.
-  spec.tile_n = spec.warps == 1 ? (kv_format_bits(shape.kv_format) == 16 ? 32 : 16) : shape.dual_chunk ? 32 : 64;
+  spec.tile_n = mma_tile_n(spec);
   // The codes of fp8 and fp4 wait in registers.
   spec.stages = kv_format_bits(shape.kv_format) == 16 ? 2 : 1;
   while (local_bytes(spec) > device.local_memory_bytes && (spec.stages == 2 || spec.tile_n == 64)) {
@@ -84,19 +112,11 @@ TileSpec mma_tile(const TileShape& shape, int rows, const TileDevice& device) {
       spec.stages = 1;
     }
   }
-  while (local_bytes(spec) > device.local_memory_bytes && spec.warps > 1) {
-    spec.warps /= 2;
-    spec.tile_m /= 2;
+  while (local_bytes(spec) > device.local_memory_bytes && row_warps > 1) {
+    row_warps /= 2;
+    set_row_warps(row_warps, spec);
   }
   return spec;
-}
-
-// Sums of 16 rows by a wider head do not fit a warp's registers, and matrix units have no f32 operands.
-constexpr int kMaxMmaHeadDim = 256;
-
-bool runs_on_mma(const TileShape& shape) {
-  return shape.kv_format != KvFormat::f32 && shape.q_dtype != DType::f32 &&
-         std::max(shape.head_dim, shape.v_head_dim) <= kMaxMmaHeadDim;
 }
 
 }  // namespace
@@ -107,8 +127,9 @@ size_t local_bytes(const TileSpec& spec) {
   const size_t list_bytes = shape.mask_modifier ? 16 + kListedBlocks / 4 : 0;
   if (spec.lanes == LaneKind::mma) {
     const size_t row_places_bytes = 2 * spec.tile_n * 16;
-    return 2 * spec.tile_m * (round_up(shape.head_dim, 16) + 8) + spec.stages * mma_stage_bytes(spec) +
-           row_places_bytes + list_bytes;
+    const size_t scores_bytes = spec.column_warps > 1 ? sizeof(float) * spec.tile_m * (spec.tile_n + 8) : 0;
+    return 2 * spec.tile_m * mma_row(shape.head_dim, spec) + spec.stages * mma_stage_bytes(spec) +
+           row_places_bytes + scores_bytes + list_bytes;
   }
   const size_t dv = round_up(shape.v_head_dim, spec.lane_count);
   if (spec.lanes == LaneKind::dpas) {
@@ -171,7 +192,11 @@ std::vector<std::string> tile_defines(const TileSpec& spec) {
     defines.push_back(fmt::format("LANES={}", spec.lane_count));
     defines.push_back(fmt::format("WARPS={}", spec.warps));
   }
-  if (spec.lanes == LaneKind::mma) defines.push_back(fmt::format("STAGES={}", spec.stages));
+  if (spec.lanes == LaneKind::mma) {
+    defines.push_back(fmt::format("STAGES={}", spec.stages));
+    defines.push_back(fmt::format("COLUMN_WARPS={}", spec.column_warps));
+  }
+  if (shape.latent) defines.push_back("WW_LATENT");
   if (shape.mask_modifier) defines.push_back(fmt::format("LISTED_BLOCKS={}", kListedBlocks));
   if (shape.dual_chunk) defines.push_back("WW_DUAL_CHUNK");
   if (spec.lanes == LaneKind::dpas) defines.push_back("WW_INTEL_MATRIX");

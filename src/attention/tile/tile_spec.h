@@ -30,6 +30,7 @@ struct TileShape {
   DType out_dtype = DType::f32;
   bool dual_chunk = false;              // queries come in three forms: DualChunkQueries
   bool mask_modifier = false;           // hidden blocks are left out: kernels/modifiers.cl
+  bool latent = false;                  // a token's value is the first part of its key
 
   bool operator==(const TileShape&) const = default;
 };
@@ -39,6 +40,7 @@ struct TileSpec {
   LaneKind lanes = LaneKind::vector;
   int lane_count = 16;                  // 16 for vector; threads of a warp or sub-group otherwise
   int warps = 1;
+  int column_warps = 1;                 // mma: of them, so many share each 16 rows; divides warps
   int tile_m = 64;                      // packed query rows of a work-group
   int tile_n = 64;                      // tokens of a KV block
   int row_block = 8;                    // rows kept in registers at a time; divides tile_m / warps

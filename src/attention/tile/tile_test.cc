@@ -27,12 +27,37 @@ TEST(TileSpec, EveryTileFitsItsDevice) {
           EXPECT_LE(local_bytes(*spec), local);
           EXPECT_EQ(spec->tile_m % spec->warps, 0);
           EXPECT_EQ(spec->tile_m / spec->warps % spec->row_block, 0);
+          EXPECT_EQ(spec->warps % spec->column_warps, 0);
           EXPECT_EQ(spec->tile_n % 16, 0);
           EXPECT_EQ(spec->split_tokens % spec->tile_n, 0);
         }
       }
     }
   }
+}
+
+// Rows of 576 values, the first 512 of which are V, stand in local memory once, and two warps share 16 rows.
+TEST(TileSpec, LatentRowsRunOnMatrixUnits) {
+  TileShape shape;
+  shape.head_dim = 576;
+  shape.v_head_dim = 512;
+  shape.q_dtype = DType::bf16;
+  const TileDevice hopper = {.lanes = LaneKind::mma, .local_memory_bytes = 227 << 10};
+  const auto apart = choose_tile(shape, 16, hopper);
+  shape.latent = true;
+  const auto few = choose_tile(shape, 16, hopper), many = choose_tile(shape, 1 << 20, hopper);
+  ASSERT_TRUE(apart.ok() && few.ok() && many.ok());
+  EXPECT_EQ(few->lanes, LaneKind::mma);
+  EXPECT_EQ(few->column_warps, 2);
+  EXPECT_EQ(few->tile_m, 16);
+  EXPECT_EQ(few->warps, 2);
+  EXPECT_EQ(many->tile_m, 64);
+  EXPECT_EQ(many->warps, 8);
+  EXPECT_EQ(local_bytes(*apart) - local_bytes(*few), 2 * 2 * few->tile_n * (512u + 8)) << "V of two stages";
+  shape.kv_format = KvFormat::f32;
+  const auto plain = choose_tile(shape, 1 << 20, hopper);
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  EXPECT_EQ(plain->lanes, LaneKind::threads);
 }
 
 // What equal bits in prefill and decode rest on.

@@ -117,9 +117,13 @@ TEST(FlexNvrtc, Compiles) {
   if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status().message();
   const mods::Modifiers wanted = modifiers("softcap(20, alibi) + exp(score * 0.1)", "causal && document(20, 64, 130)");
   const CudaSource modifiers_text = cuda_source(wanted);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    tile::TileShape shape;
-    shape.head_dim = shape.v_head_dim = 128;
+  tile::TileShape heads, latent;
+  heads.head_dim = heads.v_head_dim = 128;
+  latent.head_dim = 576;
+  latent.v_head_dim = 512;
+  latent.latent = true;
+  for (const auto& [dtype, dims] : {std::pair(DType::f32, heads), {DType::bf16, heads}, {DType::bf16, latent}}) {
+    tile::TileShape shape = dims;
     shape.q_dtype = shape.out_dtype = dtype;
     shape.mask_modifier = true;
     const auto spec = tile::choose_tile(

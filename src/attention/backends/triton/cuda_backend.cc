@@ -9,6 +9,9 @@ namespace {
 std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) {
   return tile::create_cuda_attention({.caps = &kCudaCaps});
 }
+std::unique_ptr<AttentionBackend> create_cuda_mla(const BackendContext&) {
+  return tile::create_cuda_attention({.caps = &kCudaMlaCaps});
+}
 
 }  // namespace
 }  // namespace warpweave::triton
@@ -16,5 +19,8 @@ std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) {
 namespace warpweave {
 BackendRegistration register_attention_triton_cuda() {
   return {&triton::kCudaCaps, triton::create_cuda, tile::probe_nvrtc};
+}
+BackendRegistration register_attention_triton_cuda_mla() {
+  return {&triton::kCudaMlaCaps, triton::create_cuda_mla, tile::probe_nvrtc};
 }
 }  // namespace warpweave

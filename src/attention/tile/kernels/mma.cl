@@ -1,40 +1,58 @@
 // Tile operations on NVIDIA tensor cores, sm_80 and later: mma.sync m16n8k16 with f32 sums. Operands
 // are bf16, or f16 where the pool (or, beside fp8 and fp4, the query) holds f16; fp8 and fp4 codes, block scales applied, are exact in
-// both. A warp owns 16 rows; a lane holds two of them, g and g + 8 with g = lane / 4, and of each
+// both. COLUMN_WARPS warps own 16 rows; a lane holds two of them, g and g + 8 with g = lane / 4, and of each
 // n8 tile the columns 2 * (lane % 4) and the next. Scores stay in registers and are, in the layout
 // they are born with, the first operand of the product with the values.
+// Where the sums of wide values do not fit one warp's registers there are several COLUMN_WARPS: each makes the scores
+// of a part of the block's tokens, which all then read from local memory, and owns a part of the output's columns.
 //
 // Local memory, 16-bit: q [TILE_M][K_STRIDE], then STAGES blocks, each k [TILE_N][K_STRIDE] and
 // v [TILE_N][V_STRIDE]; rows are padded by 16 bytes, so that the 8 rows of an ldmatrix lie in different
-// banks. Behind them, twice, where the rows of a block's tokens begin in the pools.
+// banks. With WW_LATENT a value is the first part of its key, and v is k. Behind them, twice, where the rows of a block's
+// tokens begin in the pools; then, with several COLUMN_WARPS, f32 scores [TILE_M][SHARED_SCORES].
 // With two stages the next block is on its way while one is computed, at one barrier a block; fp8 and fp4 codes
 // wait in registers instead (WW_CARRIED).
 // Layouts: PTX ISA, "Matrix fragments for mma.m16n8k16".
 
-#define DK_PAD ROUND_UP(DK, 16)
-#define DV_PAD ROUND_UP(DV, 16)
+#define DK_PAD ROUND_UP(DK, 16 * COLUMN_WARPS)
+#define DV_PAD ROUND_UP(DV, 16 * COLUMN_WARPS)
 #define K_STRIDE (DK_PAD + 8)
+#if defined(WW_LATENT)
+#define V_STRIDE K_STRIDE
+#define BLOCK_VALUES (TILE_N * K_STRIDE)
+#else
 #define V_STRIDE (DV_PAD + 8)
+#define BLOCK_VALUES (TILE_N * (K_STRIDE + V_STRIDE))
+#endif
 #define WW_PIPELINED   // its own open_blocks and take_block
 #define WARP_TILE_ROWS 16
 #define ROWS 2
 #define COLS (TILE_N / 4)
-#define OUT_COLS (DV_PAD / 4)
+#define OUT_COLS (DV_PAD / COLUMN_WARPS / 4)
 #define LANE (THREAD % 32)
+#define ROW_WARP (WARP / COLUMN_WARPS)      // which 16 rows
+#define COLUMN_PART (WARP % COLUMN_WARPS)
+#define FIRST_OUT_COL (COLUMN_PART * (DV_PAD / COLUMN_WARPS))
 
-#define TILE_ROW(r) (WARP * 16 + (r)*8 + LANE / 4)
+#define TILE_ROW(r) (ROW_WARP * 16 + (r)*8 + LANE / 4)
 #define COL_BASE(j) ((j) / 2 * 8)
 #define COL_LANE(j) (LANE % 4 * 2 + (j) % 2)
-#define OUT_COL(j) ((j) / 2 * 8 + LANE % 4 * 2 + (j) % 2)
+#define OUT_COL(j) (FIRST_OUT_COL + (j) / 2 * 8 + LANE % 4 * 2 + (j) % 2)
 #define LIVE_ROWS(rows) ROWS
-#define ROW_LEADER (LANE % 4 == 0)
+#define ROW_LEADER (LANE % 4 == 0 && COLUMN_PART == 0)
 
 #define LOCAL_Q(base) ((u16*)(base))
 #define LOCAL_K(base, stage) \
-  (LOCAL_Q(base) + TILE_M * K_STRIDE + (stage)*TILE_N * (K_STRIDE + V_STRIDE))
+  (LOCAL_Q(base) + TILE_M * K_STRIDE + (stage)*BLOCK_VALUES)
+#if defined(WW_LATENT)
+#define LOCAL_V(base, stage) LOCAL_K(base, stage)
+#else
 #define LOCAL_V(base, stage) (LOCAL_K(base, stage) + TILE_N * K_STRIDE)
+#endif
 #define LOCAL_ROWS(base, stage) ((TokenRows*)LOCAL_K(base, STAGES) + (stage)*TILE_N)
-#define LOCAL_END(base) ((char*)LOCAL_ROWS(base, 2))
+#define SHARED_SCORES (TILE_N + 8)   // a row's; lanes that store side by side meet different banks
+#define LOCAL_SCORES(base) ((float*)LOCAL_ROWS(base, 2))
+#define LOCAL_END(base) ((char*)(LOCAL_SCORES(base) + (COLUMN_WARPS > 1 ? TILE_M * SHARED_SCORES : 0)))
 
 // Elements where a token's rows begin in the pools of K and V; -1: it is not there, and is 0.
 typedef struct TokenRows {
@@ -95,14 +113,16 @@ INLINE void multiply_add(float& c0, float& c1, float& c2, float& c3, const u32 (
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-INLINE void dot_scores(float (*s)[COLS], char* base, int stage, int rows) {
-  UNROLL for (int j = 0; j < COLS; ++j) s[0][j] = s[1][j] = 0.0f;
-  const u16* q = LOCAL_Q(base) + (WARP * 16 + LANE % 16) * K_STRIDE + LANE / 16 * 8;
-  const u16* k = LOCAL_K(base, stage) + (LANE / 16 * 8 + LANE % 8) * K_STRIDE + LANE / 8 % 2 * 8;
+// The scores of SCORE_TOKENS tokens of the block, from `first` on: an even number of n8 tiles.
+#define SCORE_TOKENS (TILE_N / COLUMN_WARPS)
+INLINE void dot_tokens(float (*s)[SCORE_TOKENS / 4], int first, char* base, int stage) {
+  UNROLL for (int j = 0; j < SCORE_TOKENS / 4; ++j) s[0][j] = s[1][j] = 0.0f;
+  const u16* q = LOCAL_Q(base) + (ROW_WARP * 16 + LANE % 16) * K_STRIDE + LANE / 16 * 8;
+  const u16* k = LOCAL_K(base, stage) + (first + LANE / 16 * 8 + LANE % 8) * K_STRIDE + LANE / 8 % 2 * 8;
   UNROLL for (int d = 0; d < DK_PAD; d += 16) {
     u32 a[4];
     load_matrices(a, q + d);
-    UNROLL for (int n = 0; n < TILE_N; n += 16) {
+    UNROLL for (int n = 0; n < SCORE_TOKENS; n += 16) {
       u32 b[4];
       load_matrices(b, k + n * K_STRIDE + d);
       const int j = n / 4;
@@ -112,6 +132,36 @@ INLINE void dot_scores(float (*s)[COLS], char* base, int stage, int rows) {
   }
 }
 
+#if COLUMN_WARPS == 1
+INLINE void dot_scores(float (*s)[COLS], char* base, int stage, int rows) { dot_tokens(s, 0, base, stage); }
+#else
+// Between the warps that share rows.
+INLINE void row_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + ROW_WARP), "n"(32 * COLUMN_WARPS) : "memory");
+}
+
+// Read before the next block's barrier, written after it.
+INLINE void dot_scores(float (*s)[COLS], char* base, int stage, int rows) {
+  float own[ROWS][SCORE_TOKENS / 4];
+  dot_tokens(own, COLUMN_PART * SCORE_TOKENS, base, stage);
+  float* shared = LOCAL_SCORES(base) + TILE_ROW(0) * SHARED_SCORES + LANE % 4 * 2;
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int j = 0; j < SCORE_TOKENS / 4; j += 2) {
+      *(float2*)(shared + r * 8 * SHARED_SCORES + COLUMN_PART * SCORE_TOKENS + COL_BASE(j)) =
+          make_float2(own[r][j], own[r][j + 1]);
+    }
+  }
+  row_barrier();
+  UNROLL for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int j = 0; j < COLS; j += 2) {
+      const float2 pair = *(const float2*)(shared + r * 8 * SHARED_SCORES + COL_BASE(j));
+      s[r][j] = pair.x;
+      s[r][j + 1] = pair.y;
+    }
+  }
+}
+#endif
+
 INLINE void dot_values(float (*o)[OUT_COLS], float (*s)[COLS], const float* alpha, char* base,
                        int stage, int rows, int tokens) {
   // Most blocks raise no row's maximum.
@@ -120,12 +170,12 @@ INLINE void dot_values(float (*o)[OUT_COLS], float (*s)[COLS], const float* alph
       UNROLL for (int j = 0; j < OUT_COLS; ++j) o[r][j] *= alpha[r];
     }
   }
-  const u16* v = LOCAL_V(base, stage) + LANE % 16 * V_STRIDE + LANE / 16 * 8;
+  const u16* v = LOCAL_V(base, stage) + LANE % 16 * V_STRIDE + FIRST_OUT_COL + LANE / 16 * 8;
   UNROLL for (int t = 0; t < TILE_N; t += 16) {
     const int i = t / 4;
     const u32 a[4] = {pack_pair(s[0][i], s[0][i + 1]), pack_pair(s[1][i], s[1][i + 1]),
                       pack_pair(s[0][i + 2], s[0][i + 3]), pack_pair(s[1][i + 2], s[1][i + 3])};
-    UNROLL for (int n = 0; n < DV_PAD; n += 16) {
+    UNROLL for (int n = 0; n < DV_PAD / COLUMN_WARPS; n += 16) {
       u32 b[4];
       load_matrices_transposed(b, v + t * V_STRIDE + n);
       const int j = n / 4;
@@ -245,11 +295,12 @@ INLINE uint4 query_piece(tile_address queries, tile_stride index, int d) {
                     pack_pair(x[6], x[7]));
 }
 
-// A form of the warp's query rows to local memory, zeros past the tile's last row.
+// A form of the warp's query rows to local memory, zeros past the tile's last row. Warps that share rows bring
+// some each; a barrier stands before the first block's scores.
 INLINE void stage_q(const TileArgs* a, const Tile* tile, int form, char* base) {
   const tile_address queries = query_array(a, form);
-  for (int r = LANE / 8; r < 16; r += 4) {
-    const int row = WARP * 16 + r, live = row < tile->rows;
+  for (int r = COLUMN_PART * 4 + LANE / 8; r < 16; r += 4 * COLUMN_WARPS) {
+    const int row = ROW_WARP * 16 + r, live = row < tile->rows;
     const tile_stride index = live ? query_index(a, tile, form, row) : 0;
     UNROLL for (int d = LANE % 8 * 8; d < DK_PAD; d += 64) {
       uint4 piece = make_uint4(0, 0, 0, 0);
@@ -276,13 +327,21 @@ INLINE void copy_piece(u16* to, tile_address pool, tile_stride row, int d) {
 #define THREAD_PIECES(pad) ((TILE_N * PIECES(pad) + THREADS - 1) / THREADS)
 
 // Codes wait in registers from one block to the next, while that is computed, where there is room for them.
-#if defined(WW_ALIGNED_ROWS) && KV_BITS < 16 && THREAD_PIECES(DK_PAD) + THREAD_PIECES(DV_PAD) <= 16
+#if defined(WW_LATENT)
+#define BLOCK_PIECES THREAD_PIECES(DK_PAD)
+#else
+#define BLOCK_PIECES (THREAD_PIECES(DK_PAD) + THREAD_PIECES(DV_PAD))
+#endif
+#if defined(WW_ALIGNED_ROWS) && KV_BITS < 16 && BLOCK_PIECES <= 16
 #define WW_CARRIED
 #endif
 
 typedef struct BlockCarry {
 #if defined(WW_CARRIED)
-  Codes k[THREAD_PIECES(DK_PAD)], v[THREAD_PIECES(DV_PAD)];
+  Codes k[THREAD_PIECES(DK_PAD)];
+#if !defined(WW_LATENT)
+  Codes v[THREAD_PIECES(DV_PAD)];
+#endif
   int slot;   // of LOCAL_ROWS: the rows of the next block
 #else
   int unused;
@@ -348,8 +407,25 @@ INLINE void stage_pool(const TileArgs* a, const TokenRows* rows, int second, u16
 
 INLINE void stage_block(const TileArgs* a, int stage, char* base) {
   stage_pool(a, LOCAL_ROWS(base, stage), 0, LOCAL_K(base, stage));
+#if !defined(WW_LATENT)
   stage_pool(a, LOCAL_ROWS(base, stage), 1, LOCAL_V(base, stage));
+#endif
 }
+
+#if defined(WW_CARRIED)
+INLINE void load_carry(const TileArgs* a, const TokenRows* rows, BlockCarry* carry) {
+  load_pieces(a, rows, 0, THREAD, carry->k);
+#if !defined(WW_LATENT)
+  load_pieces(a, rows, 1, THREAD, carry->v);
+#endif
+}
+INLINE void store_carry(const BlockCarry* carry, int stage, char* base) {
+  store_pieces(carry->k, 0, THREAD, LOCAL_K(base, stage));
+#if !defined(WW_LATENT)
+  store_pieces(carry->v, 1, THREAD, LOCAL_V(base, stage));
+#endif
+}
+#endif
 
 INLINE void find_rows(const TileArgs* a, const Tile* tile, int begin, int end, int block, int stage,
                       char* base) {
@@ -372,8 +448,7 @@ INLINE void open_blocks(const TileArgs* a, const Tile* tile, int begin, int end,
   find_rows(a, tile, begin, end, block, 0, base);
 #if defined(WW_CARRIED)
   BARRIER();
-  load_pieces(a, LOCAL_ROWS(base, 0), 0, THREAD, carry->k);
-  load_pieces(a, LOCAL_ROWS(base, 0), 1, THREAD, carry->v);
+  load_carry(a, LOCAL_ROWS(base, 0), carry);
   find_rows(a, tile, begin, end, next, 1, base);
   carry->slot = 1;
 #elif STAGES == 2
@@ -388,11 +463,9 @@ INLINE void take_block(const TileArgs* a, const Tile* tile, int begin, int end, 
                        int after_next, int stage, char* base, BlockCarry* carry) {
 #if defined(WW_CARRIED)
   BARRIER();
-  store_pieces(carry->k, 0, THREAD, LOCAL_K(base, stage));
-  store_pieces(carry->v, 1, THREAD, LOCAL_V(base, stage));
+  store_carry(carry, stage, base);
   if (next < end) {
-    load_pieces(a, LOCAL_ROWS(base, carry->slot), 0, THREAD, carry->k);
-    load_pieces(a, LOCAL_ROWS(base, carry->slot), 1, THREAD, carry->v);
+    load_carry(a, LOCAL_ROWS(base, carry->slot), carry);
     carry->slot ^= 1;
     find_rows(a, tile, begin, end, after_next, carry->slot, base);
   }
