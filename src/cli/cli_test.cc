@@ -130,6 +130,7 @@ TEST(Explain, ChecksTheModifiersOfFlexAttention) {
 
 TEST(Conformance, ExitCodes) {
   EXPECT_EQ(conformance_command(Argv{"--case", "page_16", "--backend", "torch_native"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--case", "mla_heads_1", "--backend", "torch_native", "--kind", "mla"}), 0);
   EXPECT_EQ(conformance_command(Argv{"--list"}), 0);
   EXPECT_EQ(conformance_command(Argv{"--help"}), 0);
   EXPECT_EQ(conformance_command(Argv{"--case", "no_such_case"}), kExitUsage);
