@@ -159,7 +159,8 @@ class Suite {
     for (const Case& c : options_.cases) {
       for (KvFormat format : c.kv_formats) jobs.push_back({&c, format, {}, {}, {}});
     }
-    const size_t at_once = std::max<size_t>(1, team_.size());  // bounds the memory of tensors
+    // Bounds the memory of tensors; and some cases take as long as many others, so that few would leave threads idle.
+    const size_t at_once = 4 * static_cast<size_t>(team_.size());
     const auto batch = [&](size_t first) {
       return std::span(jobs).subspan(std::min(first, jobs.size()), std::min(at_once, jobs.size() - std::min(first, jobs.size())));
     };
