@@ -156,6 +156,13 @@ TEST(CacheLayout, LayersWhoseRowsSeeThemselvesAloneKeepNearlyNothing) {
   EXPECT_FALSE(layout.groups[layout.places[5].group].windowed());
 }
 
+TEST(CacheLayout, APageMayHoldOneLayer) {
+  const std::vector<int> windows = {16, -1};
+  const CacheLayout layout = plan_cache_layout({.window_left = windows, .context_len = 1024, .page_size = 16});
+  EXPECT_EQ(layout.layers_per_page, 1);
+  EXPECT_EQ(layout.num_groups(), 2);
+}
+
 TEST(CacheLayout, LayersWithoutKvTakeNoRoom) {
   const CacheLayout layout = single_cache_group(5, {true, false, true, true, false});
   EXPECT_EQ(layout.layers_per_page, 2);

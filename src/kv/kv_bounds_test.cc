@@ -47,6 +47,18 @@ TEST(KvBounds, ABlankPageComesOnTopWhereAGroupHasAWindow) {
   EXPECT_EQ(shape.physical_pages(), 6);
 }
 
+TEST(KvBounds, PagesOfGroupsFillTheMemoryFromItsBeginning) {
+  KvCacheShape shape = one_of_each();
+  shape.num_pages = 5;
+  shape.page_size = 16;
+  shape.k_head_dim = shape.v_head_dim = 4;
+  shape.layout = {.layers_per_page = 1, .groups = {{.window_left = 3}}, .places = {{}}};
+  const KvMemoryMap map = std::move(KvMemoryMap::create(shape, 64)).value();
+  const std::byte memory{};
+  EXPECT_EQ(map.view(0, 0, &memory).data, &memory);
+  EXPECT_EQ(map.size_bytes(), 6u * 2 * 16 * 4 * sizeof(float));
+}
+
 TEST(KvBounds, ACacheEndsBelowTheAddressSpace) {
   KvCacheShape shape = one_of_each();
   shape.k_head_dim = 1 << 14;

@@ -165,6 +165,29 @@ TEST(SchedulerPolicy, ARowWithProposalsKeepsTheStateBeforeItOnceAnInterval) {
   EXPECT_TRUE(scheduler.audit().ok()) << scheduler.audit().message();
 }
 
+// While nothing is proposed steps overlap as without proposals; those in flight with some are waited for.
+TEST(SchedulerPolicy, StepsOverlapWhileNothingIsProposed) {
+  SchedulerConfig config = make_config();
+  config.overlap_depth = 1;
+  config.max_proposals = 2;
+  Scheduler scheduler(config);
+  scheduler.set_proposing(false);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 5, 20)).ok());
+  const Step& prompt = scheduler.schedule();
+  const Step& ahead = scheduler.schedule();
+  ASSERT_EQ(ids_of(ahead), std::vector<RequestId>{1});
+  EXPECT_EQ(ahead.rows[0].future_slot, 0);
+  commit(scheduler, prompt);
+  commit(scheduler, ahead);
+  scheduler.set_proposing(true);
+  const Step& proposing = scheduler.schedule();
+  EXPECT_GT(proposing.rows[0].max_proposals, 0);
+  scheduler.set_proposing(false);
+  EXPECT_TRUE(scheduler.schedule().empty());  // how many tokens that step gives is not known
+  commit(scheduler, proposing);
+  run_to_idle(scheduler);
+}
+
 // What is worth waiting for: kInBatchShareMinTokens tokens, by whole pages where the cache matches those.
 TEST(SchedulerPolicy, WaitsOnlyForPrefixesThatAreWorthIt) {
   for (const PrefixMatchMode mode : {PrefixMatchMode::token, PrefixMatchMode::page}) {
