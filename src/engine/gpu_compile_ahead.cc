@@ -22,18 +22,19 @@ struct PlannedCache {
   KvPoolView v(int layer) const { return map.view(layer, 1, nullptr); }
 };
 
-// What the first layer with attention asks; the others differ in windows alone. nullopt: no layer has plain attention.
+// What the first layer with attention asks; the others differ in windows alone. nullopt: no layer keeps K and V.
 Result<std::optional<AttentionCall>> planned_call(const DeviceSetup& setup) {
   const ModelConfig& config = setup.bundle.config;
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
   const DecoderSpec spec = decoder_spec(config, traits);
-  if (spec.latent.num_heads > 0) return std::optional<AttentionCall>();
   KvCacheShape shape = kv_cache_shape(setup);
   shape.num_pages = 1;
   WW_ASSIGN_OR_RETURN(const KvMemoryMap map, KvMemoryMap::create(shape, GpuKvCache::kAlignBytes));
   for (int layer = 0; layer < shape.model_layers(); ++layer) {
     if (!shape.keeps(layer)) continue;
-    AttentionCall call = attention_call(spec.attention, spec.layers[layer], PlannedCache{map}, layer);
+    AttentionCall call = spec.latent.num_heads > 0
+                             ? latent_attention_call(spec.latent, PlannedCache{map}, layer)
+                             : attention_call(spec.attention, spec.layers[layer], PlannedCache{map}, layer);
     call.q_dtype = call.out_dtype = setup.plan.dtype;
     return std::optional(call);
   }

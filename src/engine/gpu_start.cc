@@ -155,7 +155,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                                                 .max_context_len = plan.context_len,
                                                                                 .page_size = plan.attention.page_size,
                                                                                 .modifiers = &plan.modifiers}));
-  const auto compiling = compile_attention_ahead(setup, *parts.attention);
+  auto compiling = compile_attention_ahead(setup, *parts.attention);
   WW_ASSIGN_OR_RETURN(const KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = plan.context_len,
                               .progress = setup.options.on_weights_progress};
@@ -197,6 +197,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
     out.weight_bytes += parts.draft_model->weight_bytes();
     out.kv_cache_bytes += parts.draft_model->cache_bytes();
   }
+  compiling.clear();  // waits: a runner that does not start takes the backend with it
   WW_ASSIGN_OR_RETURN(out.runner, GpuRunner::create(std::move(parts), options));
   return out;
 }
