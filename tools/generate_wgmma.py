@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes src/attention/cuda/wgmma.h, wgmma_wide.h, wgmma_rows.h and wgmma_fp8.h: one wrapper per wgmma shape and operand form in use."""
+"""Writes src/attention/cuda/wgmma.h, wgmma_wide.h, wgmma_rows.h, wgmma_fp8.h and wgmma_fp8_wide.h: one wrapper per wgmma shape and operand form in use."""
 SHAPES = (56, 64, 80, 96, 128, 192, 256)
 SHAPES_ROWS = (64,)
 SHAPES_WIDE = (8, 16, 24, 32, 48, 112, 144, 160, 176, 208, 224, 240)  # both operands from shared memory only
 SHAPES_FP8 = (64, 128)
 SHAPES_FP8_SS = (8, 16, 24, 32, 48, 96)  # both operands from shared memory only
+SHAPES_FP8_WIDE = (144, 160, 176, 192)  # the same
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 
 HEAD = """// wgmma (sm_90a): d[64 x N] (+)= a[64 x 16] * b[16 x N], float32 accumulation, issued by a warpgroup.
@@ -67,6 +68,15 @@ inline constexpr u32 kWgmmaRows = kRowBytes == 128 ? 0x40000040u : 0x80000020u;
 
 template <int kColumns>
 struct WgmmaE4m3;
+"""
+
+
+HEAD_FP8_WIDE = """// More widths of wgmma on e4m3 (wgmma_fp8.h), both operands from shared memory. Made by tools/generate_wgmma.py.
+#pragma once
+
+#include "attention/cuda/wgmma_fp8.h"
+
+namespace warpweave::ptx {
 """
 
 
@@ -172,6 +182,12 @@ def main():
         out.append(asm_fp8(n, "ss"))
         out.append("};\n")
     write("src/attention/cuda/wgmma_fp8.h", out)
+    out = [HEAD_FP8_WIDE]
+    for n in SHAPES_FP8_WIDE:
+        out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
+        out.append(asm_fp8(n, "ss"))
+        out.append("};\n")
+    write("src/attention/cuda/wgmma_fp8_wide.h", out)
 
 
 if __name__ == "__main__":

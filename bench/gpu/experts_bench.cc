@@ -1,12 +1,11 @@
 // The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at 4.5 TB/s, products at
 // 0.85 of what a dense product reaches in the same run.
 //
-//   experts_bench [parts] [random N [SEED]]    default: fixed shapes; parts: the time of each kernel
+//   experts_bench [fp8] [parts] [random N [SEED]]    default: fixed shapes; parts: the time of each kernel
 //
 // Routing is uniform, drawn anew for each of the timed launches. One line a shape; `random` ends with the geometric mean of
-// time / max(floors).
+// time / max(floors). fp8: weights in e4m3 with scales of blocks, whose products are to be twice as fast.
 #include <cstring>
-#include <map>
 #include <string>
 
 #include "bench/gpu/cuda_bench.h"
@@ -26,15 +25,15 @@ struct Draws {
   double active = 0;            // experts of a draw, mean
 };
 
-Draws draw(ExpertMemory& memory, const ExpertShape& shape, std::mt19937& random) {
+Draws draw(ExpertMemory& memory, const ExpertShape& shape, int64_t rows, std::mt19937& random) {
   Draws out;
   std::normal_distribution<float> normal(0, 1);
-  std::vector<float> logits(shape.rows * shape.experts);
+  std::vector<float> logits(rows * shape.experts);
   for (int i = 0; i < kDraws; ++i) {
     for (float& x : logits) x = normal(random);
     out.logits.push_back(memory.get<float>(static_cast<int64_t>(logits.size())));
     must(cudaMemcpy(out.logits.back(), logits.data(), logits.size() * 4, cudaMemcpyHostToDevice));
-    plan_experts({.logits = out.logits.back(), .rows = shape.rows, .rule = {.num_experts = shape.experts, .k = shape.k}, .plan = memory.plan}, nullptr);
+    plan_experts({.logits = out.logits.back(), .rows = rows, .rule = {.num_experts = shape.experts, .k = shape.k}, .plan = memory.plan}, nullptr);
     std::vector<int32_t> offsets(shape.experts + 1);
     must(cudaDeviceSynchronize());
     must(cudaMemcpy(offsets.data(), memory.plan.offsets, offsets.size() * 4, cudaMemcpyDeviceToHost));
@@ -45,48 +44,61 @@ Draws draw(ExpertMemory& memory, const ExpertShape& shape, std::mt19937& random)
 }
 
 struct Layer {
-  ExpertShape shape;
+  ExpertShape shape;            // of which this call has `rows`
   ExpertMemory& memory;
-  float* norm;
-  void* router;
+  int64_t rows;
   cudaStream_t stream;
-  bool shared;                  // rows share places
+  float* norm = nullptr;
+  void* router = nullptr;
+  uint8_t* codes = nullptr;     // of rows by place
+  float* code_scales = nullptr;
 
-  int tile_places() const { return expert_gemm_tile_places(shape.rows * shape.k, shape.experts, shape.dtype); }
+  bool shared() const { return rows <= kSharedRows; }  // places
+  int64_t pairs() const { return rows * shape.k; }
+  int64_t places() const { return shared() ? kSharedRows * std::min<int64_t>(pairs(), shape.experts) : pairs(); }
+  int tile_places() const { return shared() ? 64 : expert_gemm_tile_places(pairs(), shape.experts); }
   RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
 
-  // Parts by bits: 1 routing, 2 gather, 4 gate and up, 8 down, 16 sum.
+  void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertProductCall call) const {
+    call.weights = weights;
+    call.x = shape.fp8 ? codes : x;
+    call.x_scales = code_scales;
+    call.places = places();
+    call.tile_places = tile_places();
+    call.y = y;
+    call.y_dtype = shape.dtype;
+    call.plan = memory.plan;
+    expert_gemm(call, stream);
+  }
+  void route(float* logits) const {
+    if (!shared()) {
+      return plan_experts({.logits = logits, .rows = rows, .rule = rule(), .tile_places = tile_places(), .plan = memory.plan}, stream);
+    }
+    // The router's logits are those of x, of which every draw has its own.
+    norm_route({.x = logits, .rows = rows, .hidden = shape.hidden, .norm_weight = norm, .router = router,
+                .router_dtype = shape.dtype, .rule = rule(), .h = memory.h, .dtype = shape.dtype, .codes = codes,
+                .code_scales = code_scales, .logits = memory.logits, .plan = memory.plan}, stream);
+  }
+  void round(const void* x, int64_t count, int64_t cols, const int32_t* place_of) const {
+    code_rows({.x = x, .dtype = shape.dtype, .rows = count, .cols = cols, .place_of = place_of,
+               .copies = place_of != nullptr ? shape.k : 1, .codes = codes, .scales = code_scales}, stream);
+  }
+  void spread() const {
+    if (shape.fp8) return round(memory.h, rows, shape.hidden, memory.plan.place_of);
+    spread_rows({memory.h, rows, shape.hidden * 2, memory.plan.place_of, shape.k, memory.rows}, stream);
+  }
+  // Parts by bits: 1 routing, 2 rows to their places, 4 gate and up, 8 rounding of their results, 16 down, 32 sum, by the norm behind.
   void run(float* logits, int parts) const {
-    const auto multiply = [&](const ExpertWeights& weights, const void* x, void* y, ExpertProductCall call) {
-      call.weights = weights;
-      call.x = x;
-      call.y = y;
-      call.y_dtype = shape.dtype;
-      call.plan = memory.plan;
-      expert_gemm(call, stream);
-    };
-    const CombineExpertsCall sum = {.results = memory.rows, .dtype = shape.dtype, .plan = memory.plan, .rows = shape.rows, .k = shape.k,
-                                    .hidden = shape.hidden, .y = memory.x};
-    if (shared) {
-      // The router's logits are those of x, of which every draw has its own.
-      const NormRouteCall route = {.x = logits, .rows = shape.rows, .hidden = shape.hidden, .norm_weight = norm, .router = router,
-                                   .router_dtype = shape.dtype, .rule = rule(), .h = memory.h, .dtype = shape.dtype,
-                                   .logits = memory.logits, .plan = memory.plan};
-      const int64_t places = kSharedRows * std::min<int64_t>(shape.rows * shape.k, shape.experts);
-      if (parts & 1) norm_route(route, stream);
-      if (parts & 4) multiply(memory.gate_up, memory.h, memory.act, {.places = places, .shared_rows = true});
-      if (parts & 8) multiply(memory.down, memory.act, memory.rows, {.places = places, .plan_settled = true});
-      if (parts & 16) combine_experts(sum, stream);
-      return;
+    if (parts & 1) route(logits);
+    if (parts & 2 && !shared()) spread();
+    if (parts & 4) multiply(memory.gate_up, shared() ? memory.h : memory.rows, memory.act, {.shared_rows = shared(), .plan_settled = !shared()});
+    if (parts & 8 && shape.fp8) round(memory.act, places(), shape.ffn, nullptr);
+    if (parts & 16) multiply(memory.down, memory.act, memory.rows, {.plan_settled = true});
+    if (parts & 32) {
+      const ExpertSums sums = {memory.rows, memory.plan.place_of, memory.plan.weights, shape.k};
+      norm_experts({{.x = memory.x, .rows = rows, .cols = shape.hidden, .weight = norm, .out = memory.h, .out_dtype = shape.dtype}, sums},
+                   stream);
     }
-    const int64_t pairs = shape.rows * shape.k;
-    if (parts & 1) {
-      plan_experts({.logits = logits, .rows = shape.rows, .rule = rule(), .tile_places = tile_places(), .plan = memory.plan}, stream);
-    }
-    if (parts & 2) gather_places(memory.h, memory.plan, shape.k, pairs, shape.hidden * 2, memory.rows, stream);
-    if (parts & 4) multiply(memory.gate_up, memory.rows, memory.act, {.places = pairs, .tile_places = tile_places()});
-    if (parts & 8) multiply(memory.down, memory.act, memory.rows, {.places = pairs, .tile_places = tile_places(), .plan_settled = true});
-    if (parts & 16) combine_experts(sum, stream);
   }
 };
 
@@ -101,45 +113,76 @@ double dense_tflops(cudaStream_t stream) {
   return 2.0 * kN * kN * kN / us * 1e-6;
 }
 
-// Time over the larger floor.
-double measure(const ExpertShape& shape, double tflops, bool parts, std::mt19937& random, cudaStream_t stream) {
-  ExpertMemory memory(shape);
-  Draws draws = draw(memory, shape, random);
-  Layer layer = {shape, memory, nullptr, nullptr, stream, shape.rows <= kSharedRows};
-  layer.norm = memory.get<float>(shape.hidden);
-  must(cudaMemcpy(layer.norm, std::vector<float>(shape.hidden, 1.0f).data(), shape.hidden * 4, cudaMemcpyHostToDevice));
-  const bench::Matrix router = bench::random_matrix(shape.experts * shape.hidden, 0.02f), h = bench::random_matrix(shape.rows * shape.hidden, 1);
-  layer.router = router.memory.as<void>();
-  must(cudaMemcpy(memory.h, h.memory.as<void>(), shape.rows * shape.hidden * 2, cudaMemcpyDeviceToDevice));
-  if (layer.shared) {
-    std::normal_distribution<float> normal(0, 1);
-    std::vector<float> x(shape.rows * shape.hidden);
-    for (float*& of : draws.logits) {
-      for (float& value : x) value = normal(random);
-      of = memory.get<float>(static_cast<int64_t>(x.size()));
-      must(cudaMemcpy(of, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
+struct Options {
+  bool fp8 = false, parts = false;
+  double tflops = 0;            // of a dense 16-bit product
+};
+
+// A shape's weights; measure() gives the time over the larger floor.
+class Bench {
+ public:
+  Bench(const ExpertShape& shape, const Options& options, cudaStream_t stream)
+      : shape_(shape), options_(options), memory_(shape), stream_(stream),
+        router_(bench::random_matrix(shape.experts * shape.hidden, 0.02f)), norm_(memory_.get<float>(shape.hidden)) {
+    must(cudaMemcpy(norm_, std::vector<float>(shape.hidden, 1.0f).data(), shape.hidden * 4, cudaMemcpyHostToDevice));
+    const bench::Matrix h = bench::random_matrix(shape.rows * shape.hidden, 1);
+    must(cudaMemcpy(memory_.h, h.memory.as<void>(), shape.rows * shape.hidden * 2, cudaMemcpyDeviceToDevice));
+    must(cudaMemset(memory_.x, 0, shape.rows * shape.hidden * 4));
+    if (!shape.fp8) return;
+    const int64_t places = std::max(shape.rows, int64_t{kSharedRows}) * shape.k;
+    codes_ = memory_.get<uint8_t>(std::max<int64_t>(places, kSharedRows * shape.experts) * std::max(shape.hidden, shape.ffn));
+    code_scales_ = memory_.get<float>(std::max<int64_t>(places, kSharedRows * shape.experts));
+  }
+
+  double measure(int64_t rows, std::mt19937& random) {
+    const Layer layer = {shape_, memory_, rows, stream_, norm_, router_.memory.as<void>(), codes_, code_scales_};
+    Draws draws = draw(memory_, shape_, rows, random);
+    if (layer.shared()) {
+      for (float*& of : draws.logits) of = random_x(rows, random);
     }
+    const auto time = [&](int of) {
+      return bench::time_us(stream_, kDraws, [&] { for (float* logits : draws.logits) layer.run(logits, of); });
+    };
+    const double us = time(63), ratio = print(rows, draws.active, us);
+    if (options_.parts) {
+      fmt::print("    routing {:.1f}, rows {:.1f}, gate_up {:.1f}, rounding {:.1f}, down {:.1f}, sum {:.1f}\n", time(1),
+                 layer.shared() ? 0 : time(2), time(4), shape_.fp8 ? time(8) : 0, time(16), time(32));
+    }
+    std::fflush(stdout);
+    return ratio;
   }
-  must(cudaMemset(memory.x, 0, shape.rows * shape.hidden * 4));
-  const auto time = [&](int of) {
-    return bench::time_us(stream, kDraws, [&] { for (float* logits : draws.logits) layer.run(logits, of); });
-  };
-  const double pairs = static_cast<double>(shape.rows) * shape.k;
-  const double weight_bytes = 2.0 * 3 * shape.hidden * shape.ffn * draws.active;
-  const double row_bytes = (shape.rows * shape.hidden * (4.0 + 4) + shape.experts * shape.hidden * 2.0);
-  const double byte_us = (weight_bytes + row_bytes) / kBytesPerUs, flop_us = 6 * pairs * shape.hidden * shape.ffn / (0.85 * tflops * 1e6);
-  const double us = time(31), floor = std::max(byte_us, flop_us);
-  fmt::print("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}: {:9.1f} us, floors {:9.1f} bytes {:9.1f} flops, {:5.2f} x, {:4.0f} GB/s, {:4.0f} TFLOP/s\n",
-             shape.experts, shape.k, shape.hidden, shape.ffn, shape.rows, us, byte_us, flop_us, us / floor, weight_bytes / us * 1e-3,
-             6 * pairs * shape.hidden * shape.ffn / us * 1e-6);
-  if (parts) {
-    time(31);
-    fmt::print("    routing {:.1f}, gather {:.1f}, gate_up {:.1f}, down {:.1f}, sum {:.1f}\n", time(1), layer.shared ? 0 : time(2), time(4),
-               time(8), time(16));
+
+ private:
+  float* random_x(int64_t rows, std::mt19937& random) {
+    std::normal_distribution<float> normal(0, 1);
+    std::vector<float> x(rows * shape_.hidden);
+    for (float& value : x) value = normal(random);
+    float* const out = memory_.get<float>(static_cast<int64_t>(x.size()));
+    must(cudaMemcpy(out, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
+    return out;
   }
-  std::fflush(stdout);
-  return us / floor;
-}
+  double print(int64_t rows, double active, double us) const {
+    const double bytes_a_weight = shape_.fp8 ? 1 : 2, tflops = 0.85 * options_.tflops * (shape_.fp8 ? 2 : 1);
+    const double weight_bytes = bytes_a_weight * 3 * shape_.hidden * shape_.ffn * active;
+    const double row_bytes = rows * shape_.hidden * (4.0 + 4) + shape_.experts * shape_.hidden * 2.0;
+    const double flops = 6.0 * static_cast<double>(rows) * shape_.k * shape_.hidden * shape_.ffn;
+    const double byte_us = (weight_bytes + row_bytes) / kBytesPerUs, flop_us = flops / (tflops * 1e6);
+    const double ratio = us / std::max(byte_us, flop_us);
+    fmt::print("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}: {:9.1f} us, floors {:9.1f} bytes {:9.1f} flops, {:5.2f} x, {:4.0f} GB/s, {:4.0f} TFLOP/s\n",
+               shape_.experts, shape_.k, shape_.hidden, shape_.ffn, rows, us, byte_us, flop_us, ratio, weight_bytes / us * 1e-3,
+               flops / us * 1e-6);
+    return ratio;
+  }
+
+  ExpertShape shape_;
+  Options options_;
+  ExpertMemory memory_;
+  cudaStream_t stream_;
+  bench::Matrix router_;
+  float* norm_;
+  uint8_t* codes_ = nullptr;
+  float* code_scales_ = nullptr;
+};
 
 ExpertShape random_shape(std::mt19937& random) {
   const auto pick = [&](double least, double most) {
@@ -157,35 +200,55 @@ ExpertShape random_shape(std::mt19937& random) {
   }
 }
 
+void run_random(int count, unsigned seed, const Options& options, cudaStream_t stream) {
+  std::mt19937 random(seed);
+  double product = 0, worst = 0;
+  for (int i = 0; i < count; ++i) {
+    ExpertShape shape = random_shape(random);
+    shape.fp8 = shape.alike = options.fp8;
+    shape.scaling = Fp8Scaling::block;
+    if (options.fp8) shape.ffn = (shape.ffn + kFp8Block - 1) / kFp8Block * kFp8Block;  // gate's and up's blocks are whole
+    const double ratio = Bench(shape, options, stream).measure(shape.rows, random);
+    product += std::log(ratio);
+    worst = std::max(worst, ratio);
+  }
+  fmt::print("geometric mean of {} shapes: {:.3f} x the floor, worst {:.2f} x\n", count, std::exp(product / count), worst);
+}
+
+void run_fixed(const Options& options, cudaStream_t stream) {
+  std::mt19937 random(3);
+  const auto run = [&](ExpertShape shape, const std::vector<int64_t>& rows) {
+    shape.rows = rows.back();
+    shape.fp8 = shape.alike = options.fp8;
+    shape.scaling = Fp8Scaling::block;
+    Bench bench(shape, options, stream);
+    for (const int64_t of : rows) bench.measure(of, random);
+  };
+  run({.experts = 128, .k = 8, .hidden = 2048, .ffn = 768}, {1, 4, 8, 9, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 16384});
+  run({.experts = 32, .k = 4, .hidden = 2880, .ffn = 2880}, {1, 8, 64, 8192});
+  run({.experts = 8, .k = 2, .hidden = 4096, .ffn = 14336}, {1, 8, 64, 8192});
+  run({.experts = 512, .k = 10, .hidden = 2048, .ffn = 512}, {1, 8, 64, 8192});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool parts = argc > 1 && std::strcmp(argv[1], "parts") == 0;
-  const int at = parts ? 2 : 1;
+  Options options;
+  int at = 1;
+  for (; at < argc; ++at) {
+    if (std::strcmp(argv[at], "fp8") == 0) options.fp8 = true;
+    else if (std::strcmp(argv[at], "parts") == 0) options.parts = true;
+    else break;
+  }
   CudaStream stream;
   bench::check(cudaStreamCreate(stream.out()));
-  const double tflops = dense_tflops(stream.get());
-  fmt::print("dense product 8192^3: {:.0f} TFLOP/s\n", tflops);
+  options.tflops = dense_tflops(stream.get());
+  fmt::print("dense product 8192^3: {:.0f} TFLOP/s\n", options.tflops);
   if (argc > at && std::strcmp(argv[at], "random") == 0) {
     const int count = argc > at + 1 ? std::atoi(argv[at + 1]) : 100;
-    std::mt19937 random(argc > at + 2 ? static_cast<unsigned>(std::atoi(argv[at + 2])) : std::random_device{}());
-    double product = 0, worst = 0;
-    for (int i = 0; i < count; ++i) {
-      const double ratio = measure(random_shape(random), tflops, parts, random, stream.get());
-      product += std::log(ratio);
-      worst = std::max(worst, ratio);
-    }
-    fmt::print("geometric mean of {} shapes: {:.3f} x the floor, worst {:.2f} x\n", count, std::exp(product / count), worst);
-    return 0;
-  }
-  std::mt19937 random(3);
-  for (const int64_t rows : {1, 4, 8, 9, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 16384}) {
-    measure({.experts = 128, .k = 8, .hidden = 2048, .ffn = 768, .rows = rows}, tflops, parts, random, stream.get());
-  }
-  for (const int64_t rows : {1, 8, 64, 8192}) {
-    measure({.experts = 32, .k = 4, .hidden = 2880, .ffn = 2880, .rows = rows}, tflops, parts, random, stream.get());
-    measure({.experts = 8, .k = 2, .hidden = 4096, .ffn = 14336, .rows = rows}, tflops, parts, random, stream.get());
-    measure({.experts = 512, .k = 10, .hidden = 2048, .ffn = 512, .rows = rows}, tflops, parts, random, stream.get());
+    run_random(count, argc > at + 2 ? static_cast<unsigned>(std::atoi(argv[at + 2])) : std::random_device{}(), options, stream.get());
+  } else {
+    run_fixed(options, stream.get());
   }
   return 0;
 }

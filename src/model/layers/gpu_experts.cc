@@ -44,7 +44,6 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   get(plan.chosen, pairs, sizeof(int32_t));
   get(plan.weights, pairs, sizeof(float));
   get(plan.offsets, rule.all_experts() + 1, sizeof(int32_t));
-  get(plan.pair_of, pairs, sizeof(int32_t));
   get(plan.place_of, pairs, sizeof(int32_t));
   get(plan.tiles, gpu::most_expert_tiles(pairs, rule.all_experts(), gpu::kPortableTilePlaces), sizeof(gpu::ExpertTile));
   get(plan.num_tiles, 1, sizeof(int32_t));
@@ -54,7 +53,7 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   if (options.in_8_bits) {
     const int64_t widest = std::max(hidden, options.ffn);
     get(out->codes_, places * widest, 1);
-    get(out->code_scales_, places * ((widest + gpu::kFp8Block - 1) / gpu::kFp8Block), sizeof(float));
+    get(out->code_scales_, places, sizeof(float));
   }
   WW_RETURN_IF_ERROR(workspace.status());
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.arrived, 0, sizeof(int32_t)), "the experts' counters");
@@ -98,6 +97,10 @@ gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
   call.correction = weights.router_correction.data;
   call.h = step.h;
   call.dtype = options_.dtype;
+  if (in_8_bits(weights.experts)) {
+    call.codes = codes_;
+    call.code_scales = code_scales_;
+  }
   call.logits = logits_;
   call.plan = plan_;
   call.dice = dice(step);
@@ -139,36 +142,39 @@ void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
     call.y = y;
     wgmma ? gpu::expert_gemm(call, step.stream) : gpu::expert_tiles(call, options_.dtype, step.stream);
   };
-  const auto round = [&](const void* x, int64_t cols, int64_t rows, const int32_t* pair_of) {
-    gpu::quantize_rows({.x = x, .dtype = options_.dtype, .rows = rows, .cols = cols, .scaling = gpu::Fp8Scaling::block,
-                        .pair_of = pair_of, .pairs_per_row = rule.of_row(), .codes = codes_, .scales = code_scales_}, step.stream);
+  const auto round = [&](const void* x, int64_t cols, int64_t rows, const int32_t* place_of) {
+    gpu::code_rows({.x = x, .dtype = options_.dtype, .rows = rows, .cols = cols, .place_of = place_of,
+                    .copies = place_of != nullptr ? rule.of_row() : 1, .codes = codes_, .scales = code_scales_}, step.stream);
   };
   call.shared_rows = shared_rows;
-  const bool gathered = !shared_rows && !codes;
-  if (codes) round(step.h, hidden, shared_rows ? gpu::kSharedRows : call.places, shared_rows ? nullptr : plan_.pair_of);
-  if (gathered) {
+  call.plan_settled = !shared_rows;
+  const void* x = step.h;       // shared rows are rounded by norm_route
+  if (codes && !shared_rows) round(step.h, hidden, step.rows, plan_.place_of);
+  if (!codes && !shared_rows) {
     const int64_t row_bytes = hidden * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes);
-    gpu::gather_places(step.h, plan_, rule.of_row(), call.places, row_bytes, rows_, step.stream);
+    gpu::spread_rows({step.h, step.rows, row_bytes, plan_.place_of, rule.of_row(), rows_}, step.stream);
+    x = rows_;
   }
-  multiply(experts.gate_up, gathered ? rows_ : step.h, act_);
+  multiply(experts.gate_up, x, act_);
   call.shared_rows = false;
   if (codes) round(act_, experts.down.cols, call.places, nullptr);
-  call.plan_settled = !codes;  // the kernel between does not hold this one back
+  call.plan_settled = true;
   multiply(experts.down, act_, rows_);
-  gpu::combine_experts({.results = rows_, .dtype = options_.dtype, .plan = plan_, .rows = step.rows, .k = rule.of_row(), .hidden = hidden,
-                        .y = step.x},
-                       step.stream);
+}
+
+gpu::ExpertSums GpuExperts::sums(const Step& step) const {
+  return {rows_, plan_.place_of, plan_.weights, rule_of(options_.spec.router, step.weights->experts).of_row()};
 }
 
 Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
   const RouterRule rule = rule_of(options_.spec.router, step.weights->experts);
   if (!step.normed) {
     gpu::norm_route(norm_route_call(step), step.stream);
-    products(step, gpu::expert_gemm_tile_places(0, rule.all_experts(), step.weights->experts.gate_up.dtype), true);
+    products(step, gpu::expert_gemm_tile_places(0, rule.all_experts()), true);
     return {};
   }
   const int tile_places = by_wgmma(step.weights->experts)
-                              ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts(), step.weights->experts.gate_up.dtype)
+                              ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts())
                               : gpu::kPortableTilePlaces;
   WW_RETURN_IF_ERROR(plan(step, tile_places, gemm));
   products(step, tile_places, false);

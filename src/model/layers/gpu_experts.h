@@ -37,7 +37,7 @@ class GpuExperts {
     int layer_index = 0;
     int64_t rows = 0;
     int64_t product_rows = 0;     // that a product may run over
-    float* x = nullptr;           // [rows, hidden] the residual stream, added to
+    const float* x = nullptr;     // [rows, hidden] the residual stream
     void* h = nullptr;            // [rows, hidden] the normed rows; run() makes them unless
     bool normed = false;          // they are there
     const float* h_f32 = nullptr; // the same for a router in f32
@@ -50,7 +50,10 @@ class GpuExperts {
   // Whether run() can norm x into h itself, which must have no partial sums outstanding.
   bool norms_itself(const Step& step) const;
   bool wants_f32_rows(const GpuExpertsWeights& weights) const { return weights.router.dtype == DType::f32; }
+  // Leaves sums() to be added to x.
   Status run(const Step& step, gpu::GpuGemm& gemm);
+  // Valid until the next run().
+  gpu::ExpertSums sums(const Step& step) const;
 
  private:
   explicit GpuExperts(const Options& options) : options_(options) {}

@@ -21,6 +21,7 @@ Status GpuExpertsFeedForward::forward(const GpuLayerCall& call) {
     x.normed(weights_.norms.in, experts_.ahead(weights_.experts, x.rows()), experts_.wants_f32_rows(weights_));
   }
   WW_RETURN_IF_ERROR(experts_.run(step, x.gemm()));
+  x.add_experts(experts_.sums(step));
   return weights_.shared_down.empty() ? Status() : shared_experts(x);
 }
 

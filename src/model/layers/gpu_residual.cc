@@ -46,6 +46,7 @@ void GpuResidual::start(const ForwardBatch& batch) {
   decoding_ = batch.mode == ForwardMode::decode;
   current_ = 0;
   pending_ = {};
+  experts_ = {};
   forked_ = false;
   lora_tiles_ = adapters_ != nullptr ? batch.device.lora_tiles : LoraTileArray{};
 }
@@ -75,7 +76,20 @@ gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
   return out;
 }
 
+void GpuResidual::add_experts(const gpu::ExpertSums& sums) {
+  settle_experts();
+  experts_ = sums;
+  if (parallel_ || whole_rows_ || norm_.layer_norm || hidden_size_ > gpu::kNormPartialCols || pending_.data != nullptr) settle_experts();
+}
+
+void GpuResidual::settle_experts() {
+  if (experts_.results == nullptr) return;
+  gpu::combine_experts({.sums = experts_, .dtype = dtype_, .rows = rows_, .hidden = hidden_size_, .y = x_[current_]}, stream_);
+  experts_ = {};
+}
+
 void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy) {
+  if (norm.weight.empty() || pending_.data != nullptr) settle_experts();
   if (norm.weight.empty()) {
     return gpu::copy_rows({.x = branch_input(), .count = rows_ * hidden_size_, .out = h_, .out_dtype = dtype_,
                            .out_f32 = exact_copy ? h_f32_ : nullptr}, stream_);
@@ -86,12 +100,12 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
                             .out_f32 = exact_copy ? h_f32_ : nullptr},
                            stream_);
   }
-  gpu::rms_norm({.x = const_cast<float*>(branch_input()), .partials = pending_, .rows = rows_, .cols = hidden_size_,
-                 .weight = norm.weight.data, .weight_offset = norm_.weight_offset, .eps = norm_.eps,
-                 .out = h_, .out_dtype = dtype_,
-                 .out_f32 = exact_copy ? h_f32_ : nullptr, .prefetch = prefetch},
-                stream_);
+  const gpu::RmsNormCall call = {.x = const_cast<float*>(branch_input()), .partials = pending_, .rows = rows_, .cols = hidden_size_,
+                                 .weight = norm.weight.data, .weight_offset = norm_.weight_offset, .eps = norm_.eps,
+                                 .out = h_, .out_dtype = dtype_, .out_f32 = exact_copy ? h_f32_ : nullptr, .prefetch = prefetch};
+  experts_.results != nullptr ? gpu::norm_experts({call, experts_}, stream_) : gpu::rms_norm(call, stream_);
   pending_ = {};
+  experts_ = {};
 }
 
 bool GpuResidual::joins_adapters(const gpu::GemmCall& call, LoraPlace place) const {
@@ -126,7 +140,7 @@ Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPla
 
 Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place) {
   call.norm = {x_[current_], norm.weight.data, norm_.weight_offset, norm_.eps};
-  if (norm_.layer_norm || norm.weight.empty() || forked_ || adapting() || !gemm_.takes_fused(call)) {
+  if (norm_.layer_norm || norm.weight.empty() || forked_ || has_partials() || adapting() || !gemm_.takes_fused(call)) {
     normed(norm, ahead(*call.linear));
     call.norm = {};
     call.x = h_;
@@ -162,6 +176,7 @@ Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const G
 bool GpuResidual::keep(const ForwardBatch& batch) {
   const int64_t rows = static_cast<int64_t>(batch.logits_rows.size());
   if (rows == batch.num_tokens) return false;
+  settle_experts();
   const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(sizeof(float));
   gpu::gather_rows(x_[0], batch.device.logits_rows, rows, row_bytes, x_[1], stream_);
   if (forked_) gpu::gather_rows(held_[0], batch.device.logits_rows, rows, row_bytes, held_[1], stream_);

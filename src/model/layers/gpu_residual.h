@@ -11,6 +11,7 @@
 #include "model/decoder_spec.h"
 #include "model/layers/gpu_workspace.h"
 #include "model/layers/on_gpu.h"
+#include "ops/cuda/experts.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/lora.h"
 
@@ -51,8 +52,8 @@ class GpuResidual {
   const NormSpec& norm_spec() const { return norm_; }
   DType dtype() const { return dtype_; }        // of activations other than the stream
   float* first_rows() { return x_[0]; }         // where start() begins: [tokens, hidden]
-  float* data() { return x_[current_]; }        // [rows, hidden]; without the partial sums that are outstanding
-  bool has_partials() const { return pending_.data != nullptr; }
+  float* data() { return x_[current_]; }        // [rows, hidden]; without the sums that are outstanding
+  bool has_partials() const { return pending_.data != nullptr || experts_.results != nullptr; }
   void* h() { return h_; }                      // [rows, hidden] of the last normed()
   const float* h_f32() const { return h_f32_; }
   void* stream() const { return stream_; }
@@ -74,13 +75,15 @@ class GpuResidual {
   // Until the next call: [tokens, 2 * hidden] of dtype(), whose left halves hold those rows, normed; null: none. The right
   // halves are written here. Outlives the forward.
   void bring_beside(void* rows) { beside_ = rows; }
-  // out = scale * the rows as they are now, with the partial sums that are outstanding.
+  // out = scale * the rows as they are now, with the sums that are outstanding.
   void keep_rows_of_layer(void* out, int64_t out_stride, float scale);
   // Has the product leave partial sums, if it can. Valid until the next call.
   gpu::PartialSums leave_partials(gpu::GemmCall& call);
   // x += linear(input), through the branch's own norm where out_norm is not empty. `place` as above.
   Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
              std::optional<LoraPlace> place = std::nullopt);
+  // x += what a layer's experts left, by the next norm where it can.
+  void add_experts(const gpu::ExpertSums& sums);
   // Whether rows have adapters: no norm is fused with a product then.
   bool adapting() const { return lora_tiles_.count > 0; }
   // Whether the product's kernel adds what adapters make of its input before anything that is fused with it.
@@ -90,6 +93,7 @@ class GpuResidual {
 
  private:
   Status run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place);
+  void settle_experts();
   const float* branch_input() const { return forked_ ? held_[current_] : x_[current_]; }
 
   int64_t hidden_size_;
@@ -106,6 +110,7 @@ class GpuResidual {
   float* branch_ = nullptr;         // [tokens, hidden]
   float* partials_ = nullptr;       // sums that the next kernel adds up, of one product at a time
   gpu::PartialSums pending_;        // of x, which the next norm adds
+  gpu::ExpertSums experts_;         // of x, which the next norm adds
   const gpu::LoraModel* adapters_ = nullptr;
   float* lora_sums_ = nullptr;      // of one product at a time
   float* lora_addend_ = nullptr;    // [places, widest of the products that adapters change]

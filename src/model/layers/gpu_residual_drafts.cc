@@ -17,6 +17,7 @@ Status GpuResidual::run_normed_beside(const GpuRowNorm& norm, gpu::GemmCall call
 }
 
 void GpuResidual::keep_rows_of_layer(void* out, int64_t out_stride, float scale) {
+  settle_experts();
   gpu::keep_layer({.x = x_[current_], .partials = pending_, .rows = rows_, .cols = hidden_size_, .scale = scale, .out = out,
                    .out_dtype = dtype_, .out_stride = out_stride}, stream_);
 }

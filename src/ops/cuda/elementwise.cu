@@ -2,6 +2,7 @@
 
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/cluster.cuh"
+#include "ops/cuda/experts.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/launch.cuh"
@@ -48,17 +49,20 @@ constexpr int kNormThreads = 512, kNarrowThreads = 128;
 // with more rows under way on an SM.
 constexpr int kClusterRows = 32, kNormCluster = 8, kManyNormRows = 384;
 
+enum class Added : uint8_t { nothing, partials, experts };  // to a row, before its norm
+
 // Each of a row's kCluster CTAs has neighbouring warps of the kSummed threads, a thread kShare of them a CTA apart. kPacks
 // packs of each stay in registers; kRest: the row has more, which are read twice.
-template <int kSummed, int kShareOf, int kClusterOf, int kPacksOf, bool kPartialsOf, bool kRestOf = false>
+template <int kSummed, int kShareOf, int kClusterOf, int kPacksOf, Added kAddedOf, bool kRestOf = false>
 struct NormShape {
   static constexpr int kShare = kShareOf, kCluster = kClusterOf, kPacks = kPacksOf;
-  static constexpr bool kPartials = kPartialsOf, kRest = kRestOf;
+  static constexpr Added kAdded = kAddedOf;
+  static constexpr bool kAdds = kAdded != Added::nothing, kRest = kRestOf;
   static constexpr int kThreads = kSummed / kShare / kCluster, kWarps = kThreads / 32, kSums = kSummed / 32;
   static constexpr int kStep = 4 * kSummed;
   static constexpr bool kWeightsFirst = kPacks * kShare <= 4 || kCluster > 1;  // where registers are left
-  static constexpr int kBlocksOfSm = kThreads < 256 || kRest || (kPacks > 2 && kPartials) ? 1 : kShare > 1 ? 4 : 2;
-  static_assert(!kPartials || kShare == 1);
+  static constexpr int kBlocksOfSm = kThreads < 256 || kRest || (kPacks > 2 && kAdds) ? 1 : kShare > 1 ? 4 : 2;
+  static_assert(!kAdds || kShare == 1);
 
   static __device__ __forceinline__ int column(int pack, int share) {
     const int rank = kCluster > 1 ? blockIdx.x % kCluster : 0;
@@ -78,12 +82,33 @@ __device__ __forceinline__ void for_columns(int cols, const Visit& visit) {
   }
 }
 
+// x plus what its experts left.
+template <typename T, class S>
+__device__ __forceinline__ void add_experts(const NormExpertsCall& of, int row, float (&kept)[S::kPacks][S::kShare][4]) {
+  const int cols = static_cast<int>(of.norm.cols), k = of.sums.k;
+  const T* const results = static_cast<const T*>(of.sums.results);
+  constexpr int kTogether = S::kPacks > 2 ? 1 : 8;  // choices whose loads are under way
+#pragma unroll kTogether
+  for (int j = 0; j < k; ++j) {
+    const T* const of_expert = results + __ldcg(of.sums.place_of + row * k + j) * of.norm.cols;
+    const float weight = __ldcg(of.sums.weights + row * k + j);
+    for_columns<S>(cols, [&](int pack, int share, int i) {
+      float value[4];
+      load_f32(of_expert + i, value);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) kept[pack][share][c] += weight * value[c];
+    });
+  }
+}
+
 // x plus its partial sums; all loads of two packs, without partial sums of all, come before they are used.
-template <class S>
-__device__ __forceinline__ void load_row(const RmsNormCall& call, int64_t base, float (&kept)[S::kPacks][S::kShare][4]) {
+template <typename T, class S>
+__device__ __forceinline__ void load_row(const NormExpertsCall& of, int row, int64_t base, float (&kept)[S::kPacks][S::kShare][4]) {
+  const RmsNormCall& call = of.norm;
   const int cols = static_cast<int>(call.cols);
-  if constexpr (!S::kPartials) {
-    return for_columns<S>(cols, [&](int pack, int share, int i) { load_f32(call.x + base + i, kept[pack][share]); });
+  if constexpr (S::kAdded != Added::partials) {
+    for_columns<S>(cols, [&](int pack, int share, int i) { load_f32(call.x + base + i, kept[pack][share]); });
+    if constexpr (S::kAdded == Added::experts) add_experts<T, S>(of, row, kept);
   } else {
 #pragma unroll
     for (int first = 0; first < S::kPacks; first += 2) {
@@ -136,7 +161,8 @@ __device__ __forceinline__ float sum_row(const float (&sum)[S::kShare], float (&
 }
 
 template <typename T, class S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(RmsNormCall call) {
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(const __grid_constant__ NormExpertsCall of) {
+  const RmsNormCall& call = of.norm;
   __shared__ __align__(16) float sums[S::kSums];
   __shared__ __align__(8) uint64_t arrived;
   const int row = blockIdx.x / S::kCluster, cols = static_cast<int>(call.cols);
@@ -155,7 +181,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(R
   wait_for_predecessor();
   float* const x = call.x + base;
   float kept[S::kPacks][S::kShare][4], sum[S::kShare] = {};
-  load_row<S>(call, base, kept);
+  load_row<T, S>(of, row, base, kept);
   for_columns<S>(cols, [&](int pack, int share, int) {
 #pragma unroll
     for (float v : kept[pack][share]) sum[share] += v * v;
@@ -166,7 +192,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(R
     }
   }
   const float total = sum_row<S>(sum, sums, arrived, [&] {
-    if constexpr (S::kPartials) for_columns<S>(cols, [&](int pack, int share, int i) { store_f32(x + i, kept[pack][share]); });
+    if constexpr (S::kAdds) for_columns<S>(cols, [&](int pack, int share, int i) { store_f32(x + i, kept[pack][share]); });
   });
   const float inverse = rsqrtf(total / static_cast<float>(call.cols) + call.eps);
   const auto finish = [&](int i, float (&value)[4], const float (&scale)[4]) {
@@ -196,35 +222,35 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(R
 }
 
 template <typename T, class S>
-void launch_norm(const RmsNormCall& call, cudaStream_t stream) {
+void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
   static_assert(kPrefetchBlocks % S::kCluster == 0);
-  const unsigned blocks = static_cast<unsigned>(call.rows) * S::kCluster + prefetch_blocks(call.prefetch);
+  const unsigned blocks = static_cast<unsigned>(call.norm.rows) * S::kCluster + prefetch_blocks(call.norm.prefetch);
   launch_dependent({blocks, S::kThreads, 0, stream, S::kCluster}, rms_norm_kernel<T, S>, call);
 }
 
-template <typename T, int kPacks, bool kPartials>
-void launch_norm(const RmsNormCall& call, cudaStream_t stream) {
-  if constexpr (kPartials) {
-    if (call.rows <= kClusterRows && has_dependent_launch()) {
-      return launch_norm<T, NormShape<kNormThreads, 1, kNormCluster, kPacks, kPartials>>(call, stream);
+template <typename T, int kPacks, Added kAdded>
+void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
+  if constexpr (kAdded != Added::nothing) {
+    if (call.norm.rows <= kClusterRows && has_dependent_launch()) {
+      return launch_norm<T, NormShape<kNormThreads, 1, kNormCluster, kPacks, kAdded>>(call, stream);
     }
   }
-  if constexpr (kPacks == 2 && !kPartials) {
-    if (call.rows >= kManyNormRows) return launch_norm<T, NormShape<kNormThreads, 2, 1, kPacks, kPartials>>(call, stream);
+  if constexpr (kPacks == 2 && kAdded == Added::nothing) {
+    if (call.norm.rows >= kManyNormRows) return launch_norm<T, NormShape<kNormThreads, 2, 1, kPacks, kAdded>>(call, stream);
   }
-  launch_norm<T, NormShape<kNormThreads, 1, 1, kPacks, kPartials>>(call, stream);
+  launch_norm<T, NormShape<kNormThreads, 1, 1, kPacks, kAdded>>(call, stream);
 }
 
-template <typename T, bool kPartials>
-void launch_norm(const RmsNormCall& call, cudaStream_t stream) {
+template <typename T, Added kAdded>
+void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
   constexpr int kPack = 4 * kNormThreads;  // columns
-  if (call.cols < kPack) {
+  if (call.norm.cols < kPack) {
     constexpr int kPacks = kPack / 4 / kNarrowThreads;
-    return launch_norm<T, NormShape<kNarrowThreads, 1, 1, kPacks, kPartials>>(call, stream);
+    return launch_norm<T, NormShape<kNarrowThreads, 1, 1, kPacks, kAdded>>(call, stream);
   }
-  if (call.cols <= 2 * kPack) return launch_norm<T, 2, kPartials>(call, stream);
-  if (kPartials || call.cols <= 6 * kPack) return launch_norm<T, 6, kPartials>(call, stream);
-  launch_norm<T, NormShape<kNormThreads, 1, 1, 6, false, /*kRest=*/true>>(call, stream);
+  if (call.norm.cols <= 2 * kPack) return launch_norm<T, 2, kAdded>(call, stream);
+  if (kAdded != Added::nothing || call.norm.cols <= 6 * kPack) return launch_norm<T, 6, kAdded>(call, stream);
+  launch_norm<T, NormShape<kNormThreads, 1, 1, 6, Added::nothing, /*kRest=*/true>>(call, stream);
 }
 
 __global__ void gather_rows_kernel(const uint32_t* in, const int32_t* index, int64_t row_words, uint32_t* out) {
@@ -321,9 +347,14 @@ void embedding(const EmbeddingCall& call, Stream stream) {
 void rms_norm(const RmsNormCall& call, Stream stream) {
   if (call.rows == 0) return;
   with_type(call.out_dtype, [&]<typename T>(T*) {
-    if (call.partials.data != nullptr) return launch_norm<T, true>(call, cuda_stream(stream));
-    launch_norm<T, false>(call, cuda_stream(stream));
+    if (call.partials.data != nullptr) return launch_norm<T, Added::partials>({call, {}}, cuda_stream(stream));
+    launch_norm<T, Added::nothing>({call, {}}, cuda_stream(stream));
   });
+}
+
+void norm_experts(const NormExpertsCall& call, Stream stream) {
+  if (call.norm.rows == 0) return;
+  with_type(call.norm.out_dtype, [&]<typename T>(T*) { launch_norm<T, Added::experts>(call, cuda_stream(stream)); });
 }
 
 void gather_rows(const void* in, const int32_t* index, int64_t rows, int64_t row_bytes, void* out,

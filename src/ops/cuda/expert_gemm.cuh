@@ -1,4 +1,4 @@
-// What the WGMMA products of experts share: their arguments, and how sums leave (expert_gemm.cu, expert_wide.cu). Weight rows
+// What the WGMMA products of experts share: their arguments, and how sums leave (expert_gemm.cu, expert_wide.cuh). Weight rows
 // are the M side, places the N side, so that a warpgroup's sums leave transposed.
 #pragma once
 
@@ -27,7 +27,7 @@ struct ExpertGemmArgs {
   char* y;
   const float* const* biases;
   const float* const* scales;   // of the weights, in 8 bits
-  const float* x_scales;        // [chunks][x_rows]
+  const float* x_scales;        // [x_rows]
   int64_t x_rows;
   int outputs;                  // columns of y
   int rows;                     // of the weights
@@ -40,8 +40,9 @@ struct ExpertGemmArgs {
 
 // But for the tensor maps and what depends on the tile.
 ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call);
-// 16-bit weights, tiles of up to kExpertWidePlaces places.
-void expert_wide(const ExpertProductCall& call, Stream stream);
+// Tiles of up to kExpertWidePlaces places, weights of 16 bits and of 8.
+void expert_wide_halves(const ExpertProductCall& call, Stream stream);
+void expert_wide_codes(const ExpertProductCall& call, Stream stream);
 inline constexpr int kExpertWidePlaces = 192;
 
 enum class Glu : uint8_t { none, silu, other };  // other: ExpertGemmArgs says which

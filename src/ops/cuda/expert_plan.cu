@@ -80,7 +80,6 @@ __device__ void place(const ExpertPlan& plan, int begin, int end, const int32_t*
     for (int i = 0; i < kTogether; ++i) {
       const int pair = base + i * static_cast<int>(blockDim.x), at = firsts[expert[i]] + rank[i];
       if (pair >= end) break;
-      plan.pair_of[at] = pair;
       plan.place_of[pair] = at;
     }
   }

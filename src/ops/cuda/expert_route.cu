@@ -9,6 +9,7 @@
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_choice.cuh"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/fp8_codes.cuh"
 #include "ops/cuda/launch.cuh"
 
 namespace warpweave::gpu {
@@ -21,12 +22,17 @@ constexpr int kExperts = 2, kSharers = kWarps / kExperts;  // of a CTA, and the 
 constexpr int kEarlyPacks = 2;            // of 8 router weights, kept by a lane before the wait
 static_assert(kRows == kWarps);           // a warp a row
 
-// Rows of x times the norm's weights to shared memory, their scales to `scales`.
-__device__ void keep_rows(const NormRouteCall& call, float* kept, float* scales) {
-  __shared__ float squares[kWarps][kRows];
+// What the norm makes of rows of x: a row's scale, and the largest magnitude before it.
+struct RowNorms {
+  float scale[kRows], largest[kRows];
+};
+
+// Rows of x times the norm's weights to shared memory, and what they are to be multiplied with.
+__device__ void keep_rows(const NormRouteCall& call, float* kept, RowNorms& norms) {
+  __shared__ float squares[kWarps][kRows], tops[kWarps][kRows];
   const int hidden = static_cast<int>(call.hidden), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float offset = call.norm_weight_offset;
-  float sum[kRows] = {};
+  float sum[kRows] = {}, top[kRows] = {};
 #pragma unroll 2
   for (int i = threadIdx.x * 4; i < hidden; i += kThreads * 4) {
     const float4 w = *reinterpret_cast<const float4*>(call.norm_weight + i);
@@ -40,37 +46,53 @@ __device__ void keep_rows(const NormRouteCall& call, float* kept, float* scales)
       const float4 v = x[row];
       sum[row] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
       if (row < call.rows) {
-        *reinterpret_cast<float4*>(kept + row * hidden + i) =
-            make_float4(v.x * (w.x + offset), v.y * (w.y + offset), v.z * (w.z + offset), v.w * (w.w + offset));
+        const float4 of_row = make_float4(v.x * (w.x + offset), v.y * (w.y + offset), v.z * (w.z + offset), v.w * (w.w + offset));
+        *reinterpret_cast<float4*>(kept + row * hidden + i) = of_row;
+        top[row] = fmaxf(fmaxf(top[row], fmaxf(fabsf(of_row.x), fabsf(of_row.y))), fmaxf(fabsf(of_row.z), fabsf(of_row.w)));
       }
     }
   }
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    const float of_warp = warp_sum(sum[row]);
-    if (lane == 0) squares[warp][row] = of_warp;
+    const float of_warp = warp_sum(sum[row]), top_of_warp = warp_max(top[row]);
+    if (lane == 0) squares[warp][row] = of_warp, tops[warp][row] = top_of_warp;
   }
   __syncthreads();
   if (threadIdx.x < kRows) {
-    float total = 0;
+    float total = 0, largest = 0;
 #pragma unroll
-    for (int of = 0; of < kWarps; ++of) total += squares[of][threadIdx.x];
-    scales[threadIdx.x] = rsqrtf(total / static_cast<float>(hidden) + call.norm_eps);
+    for (int of = 0; of < kWarps; ++of) {
+      total += squares[of][threadIdx.x];
+      largest = fmaxf(largest, tops[of][threadIdx.x]);
+    }
+    norms.scale[threadIdx.x] = rsqrtf(total / static_cast<float>(hidden) + call.norm_eps);
+    norms.largest[threadIdx.x] = largest;
   }
   __syncthreads();
 }
 
 // Each CTA writes its part of the normed rows.
 template <typename T>
-__device__ void write_normed(const NormRouteCall& call, const float* kept, const float* scales) {
+__device__ void write_normed(const NormRouteCall& call, const float* kept, const RowNorms& norms) {
   const int hidden = static_cast<int>(call.hidden), pieces = static_cast<int>(call.rows) * hidden / 8;
   for (int i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x; i < pieces; i += static_cast<int>(gridDim.x) * kThreads) {
-    const float scale = scales[i * 8 / hidden];
+    const int row = i * 8 / hidden;
+    const float scale = norms.scale[row];
     float value[8];
     load_f32(kept + i * 8, value);
 #pragma unroll
     for (float& v : value) v *= scale;
     store_f32(static_cast<T*>(call.h) + i * 8, value);
+    if (call.codes != nullptr) {
+      const float inverse = CodeScale(norms.largest[row] * scale).inverse;
+      Pack<uint16_t, 4> codes;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) codes.value[c] = codes_of(value[2 * c], value[2 * c + 1], inverse);
+      *reinterpret_cast<Pack<uint16_t, 4>*>(call.codes + i * 8) = codes;
+    }
+  }
+  if (call.codes != nullptr && blockIdx.x == 0 && threadIdx.x < call.rows) {
+    call.code_scales[threadIdx.x] = CodeScale(norms.largest[threadIdx.x] * norms.scale[threadIdx.x]).scale;
   }
 }
 
@@ -179,19 +201,19 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
 template <typename T, typename R, int kEach>
 __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
   extern __shared__ __align__(16) float kept[];
-  __shared__ float scales[kRows];
+  __shared__ RowNorms norms;
   const Router<R> router(call);
   start_successor();
   wait_for_predecessor();
-  keep_rows(call, kept, scales);
-  router.write_logits(call, kept, scales);
-  write_normed<T>(call, kept, scales);
+  keep_rows(call, kept, norms);
+  router.write_logits(call, kept, norms.scale);
+  write_normed<T>(call, kept, norms);
   if (!arrives_last(call.plan.arrived)) return;
   const int row = threadIdx.x / 32;
   Choice choice = {};
   if (row < call.rows) {
     choice = choose_row<kEach>(call.rule, call.logits + int64_t{row} * call.rule.num_experts, call.correction, call.dice, row);
-    if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, scales, row), choice);
+    if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, row), choice);
   }
   write_tiles(call, choice);
 }

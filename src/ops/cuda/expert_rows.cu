@@ -1,5 +1,7 @@
-// What experts do row by row: gathering rows by place, summing results by row, and the gate of shared experts.
+// What experts do row by row: spreading rows to their places, summing results by row, and the gate of shared experts.
 #include <cuda_runtime.h>
+
+#include <algorithm>
 
 #include "ops/cuda/experts.h"
 #include "ops/cuda/launch.cuh"
@@ -8,24 +10,27 @@
 namespace warpweave::gpu {
 namespace {
 
-__global__ void __launch_bounds__(256) gather_kernel(const char* x, const int32_t* pair_of, int k, int64_t pairs, int64_t row_bytes,
-                                                     char* out) {
-  start_successor();
+// A warp reads a row, or a piece of it, once and writes it to its places.
+__global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ SpreadRowsCall call, int pieces) {
   wait_for_predecessor();
-  const int64_t place = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
-  if (place >= pairs) return;
-  const char* const from = x + pair_of[place] / k * row_bytes;
-  char* const to = out + place * row_bytes;
-  constexpr int kTogether = 8;  // loads under way
-  for (int64_t base = threadIdx.x % 32 * 16; base < row_bytes; base += kTogether * 512) {
+  start_successor();  // not before: the successor may take the plan as settled
+  const int64_t index = int64_t{blockIdx.x} * 8 + threadIdx.x / 32, row = index / pieces;
+  if (row >= call.rows) return;
+  const char* const from = static_cast<const char*>(call.x) + row * call.row_bytes;
+  constexpr int kTogether = 4;  // loads under way
+  const int64_t step = int64_t{pieces} * kTogether * 512;
+  for (int64_t base = index % pieces * (kTogether * 512) + threadIdx.x % 32 * 16; base < call.row_bytes; base += step) {
     uint4 v[kTogether];
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      if (base + j * 512 < row_bytes) v[j] = __ldcg(reinterpret_cast<const uint4*>(from + base + j * 512));
+    for (int i = 0; i < kTogether; ++i) {
+      if (base + i * 512 < call.row_bytes) v[i] = __ldcg(reinterpret_cast<const uint4*>(from + base + i * 512));
     }
+    for (int j = 0; j < call.k; ++j) {
+      char* const to = static_cast<char*>(call.out) + call.place_of[row * call.k + j] * call.row_bytes + base;
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      if (base + j * 512 < row_bytes) *reinterpret_cast<uint4*>(to + base + j * 512) = v[j];
+      for (int i = 0; i < kTogether; ++i) {
+        if (base + i * 512 < call.row_bytes) *reinterpret_cast<uint4*>(to + i * 512) = v[i];
+      }
     }
   }
 }
@@ -37,15 +42,15 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
   start_successor();
   wait_for_predecessor();
   const int64_t row = blockIdx.x;
-  const T* const results = static_cast<const T*>(call.results);
+  const T* const results = static_cast<const T*>(call.sums.results);
   for (int64_t i = threadIdx.x * 8; i < call.hidden; i += kCombineThreads * 8) {
     float sum[8];
     load_f32(call.y + row * call.hidden + i, sum);
 #pragma unroll 4
-    for (int j = 0; j < call.k; ++j) {
+    for (int j = 0; j < call.sums.k; ++j) {
       float of_expert[8];
-      load_f32(results + call.plan.place_of[row * call.k + j] * call.hidden + i, of_expert);
-      const float weight = call.plan.weights[row * call.k + j];
+      load_f32(results + call.sums.place_of[row * call.sums.k + j] * call.hidden + i, of_expert);
+      const float weight = call.sums.weights[row * call.sums.k + j];
 #pragma unroll
       for (int c = 0; c < 8; ++c) sum[c] += weight * of_expert[c];
     }
@@ -74,11 +79,12 @@ __global__ void __launch_bounds__(256) scale_by_gate_kernel(const __grid_constan
 
 }  // namespace
 
-void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream) {
-  if (pairs == 0) return;
-  launch_dependent({static_cast<unsigned>((pairs + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)}, gather_kernel,
-                   static_cast<const char*>(x), static_cast<const int32_t*>(plan.pair_of), k, pairs, row_bytes,
-                   static_cast<char*>(out));
+void spread_rows(const SpreadRowsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  constexpr int64_t kPieceBytes = 2048;
+  const int64_t pieces = std::max<int64_t>(1, (call.row_bytes + kPieceBytes - 1) / kPieceBytes);
+  launch_dependent({static_cast<unsigned>((call.rows * pieces + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)}, spread_kernel,
+                   call, static_cast<int>(pieces));
 }
 
 void scale_by_gate(const ScaleByGateCall& call, Stream stream) {

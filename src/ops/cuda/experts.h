@@ -61,7 +61,6 @@ struct ExpertPlan {
   int32_t* chosen = nullptr;      // [rows, k]
   float* weights = nullptr;       // [rows, k]
   int32_t* offsets = nullptr;     // [experts + 1]
-  int32_t* pair_of = nullptr;     // [pairs] the pair at a place
   int32_t* place_of = nullptr;    // [pairs] the place of a pair
   ExpertTile* tiles = nullptr;    // [most_tiles]
   int32_t* num_tiles = nullptr;   // [1]
@@ -101,7 +100,7 @@ int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
 // Blocks of rows that plan_experts counts apart: rows of `counts`.
 int64_t expert_plan_blocks(int64_t rows);
 
-// RMS norm, logits and plan of at most kSharedRows rows in one kernel: places are those of shared rows; no offsets, no pair_of.
+// RMS norm, logits and plan of at most kSharedRows rows in one kernel: places are those of shared rows; no offsets.
 struct NormRouteCall {
   const float* x = nullptr;       // [rows, hidden] before the norm
   int64_t rows = 0;
@@ -116,6 +115,8 @@ struct NormRouteCall {
   const float* correction = nullptr;
   void* h = nullptr;              // [rows, hidden] the normed rows in `dtype`
   DType dtype = DType::bf16;      // f16 or bf16
+  uint8_t* codes = nullptr;       // [rows, hidden] the normed rows in e4m3, with
+  float* code_scales = nullptr;   // [rows]; or null
   float* logits = nullptr;        // [rows, rule.num_experts] scratch
   ExpertPlan plan;
   RoutingDice dice;
@@ -128,37 +129,71 @@ void norm_route(const NormRouteCall& call, Stream stream);
 struct ExpertProductCall {
   ExpertWeights weights;
   const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
-  const float* x_scales = nullptr;  // [ceil(cols / 128)][rows of x]
+  const float* x_scales = nullptr;  // [rows of x]
   int64_t places = 0;             // at most, with shared rows kSharedRows for every active expert
   ExpertPlan plan;
   int tile_places = 64;           // that the plan was made for
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
-  bool plan_settled = false;      // the plan was written before the kernel before this one began
+  bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
   void* y = nullptr;              // [places, outputs()] dense
   DType y_dtype = DType::bf16;
 };
 // WGMMA: compute capability 9.0, 16-bit weights (or e4m3).
 bool expert_gemm_takes(const ExpertWeights& weights);
-int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype);  // the tile to plan for
+int expert_gemm_tile_places(int64_t pairs, int experts);  // the tile to plan for
 void expert_gemm(const ExpertProductCall& call, Stream stream);
 // Every GPU and dtype; e4m3 weights are widened on the way, x is 16-bit then. Tiles of kPortableTilePlaces.
 inline constexpr int kPortableTilePlaces = 64;
 void expert_tiles(const ExpertProductCall& call, DType x_dtype, Stream stream);
 
-// out[place] = x[row of the place]; rows of row_bytes, a multiple of 16.
-void gather_places(const void* x, const ExpertPlan& plan, int k, int64_t pairs, int64_t row_bytes, void* out, Stream stream);
-
-// y[row] += sum over j of weights[row, j] * results[place_of[row * k + j]], in the order of j.
-struct CombineExpertsCall {
-  const void* results = nullptr;  // [rows * k, hidden], by place
-  DType dtype = DType::bf16;
-  ExpertPlan plan;
+// out[place_of[row * k + j]] = x[row], j < k. The kernel behind it begins when the one before it has ended.
+struct SpreadRowsCall {
+  const void* x = nullptr;        // [rows, row_bytes]
   int64_t rows = 0;
+  int64_t row_bytes = 0;          // a multiple of 16
+  const int32_t* place_of = nullptr;
   int k = 0;
+  void* out = nullptr;            // [rows * k, row_bytes]
+};
+void spread_rows(const SpreadRowsCall& call, Stream stream);
+
+// Rows in e4m3, each with one scale, its largest magnitude over 448: codes[to] = x[row] / scale, to nearest even.
+struct CodeRowsCall {
+  const void* x = nullptr;        // [rows, cols]
+  DType dtype = DType::bf16;      // f16 or bf16
+  int64_t rows = 0;
+  int64_t cols = 0;               // a multiple of kFp8Columns
+  const int32_t* place_of = nullptr;  // a row's codes and scale go to places place_of[row * copies + j], j < copies;
+  int copies = 1;                     // null: to place `row`. With places the kernel behind it begins as spread_rows()' does
+  uint8_t* codes = nullptr;       // [places, cols]
+  float* scales = nullptr;        // [places]
+};
+void code_rows(const CodeRowsCall& call, Stream stream);
+
+// What a row's experts left to be added up.
+struct ExpertSums {
+  const void* results = nullptr;  // [rows * k, hidden] by place; null: none
+  const int32_t* place_of = nullptr;  // [rows, k]
+  const float* weights = nullptr;     // [rows, k]
+  int k = 0;
+};
+
+// y[row] += sum over j of weights[row, j] * results[place_of[row, j]], in the order of j.
+struct CombineExpertsCall {
+  ExpertSums sums;                // of `dtype`
+  DType dtype = DType::bf16;
+  int64_t rows = 0;
   int64_t hidden = 0;             // a multiple of 8
   float* y = nullptr;             // [rows, hidden]
 };
 void combine_experts(const CombineExpertsCall& call, Stream stream);
+
+// The same sum and the RMS norm behind it in one kernel, with the same bits.
+struct NormExpertsCall {
+  RmsNormCall norm;               // x is y; no partial sums; up to kNormPartialCols cols, a multiple of 8
+  ExpertSums sums;                // of norm.out_dtype
+};
+void norm_experts(const NormExpertsCall& call, Stream stream);
 
 // y[row] *= sigmoid(x[row] . gate), the gate of shared experts.
 struct ScaleByGateCall {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ops/cuda/experts.h"
+#include "ops/cuda/fp8_codes.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
@@ -13,55 +15,48 @@
 namespace warpweave::gpu {
 namespace {
 
-constexpr float kLargest = 448.0f;
-// Rows of zeros get this over 448, and 448 over it is finite.
-constexpr float kSmallestAmax = 0x1p-100f;
 constexpr int kThreads = 256;
 constexpr int kPack = 8;  // elements of a thread at a time
 
-struct Scale {
-  float scale, inverse;
-  __device__ explicit Scale(float amax) {
-    amax = fmaxf(amax, kSmallestAmax);
-    scale = amax / kLargest;
-    inverse = kLargest / amax;
-  }
-};
-
-__device__ __forceinline__ uint16_t codes_of(float low, float high, float inverse) {
-  return __nv_cvt_float2_to_fp8x2(make_float2(low * inverse, high * inverse), __NV_SATFINITE, __NV_E4M3);
-}
-
-// A block a row, read twice: the second time from the cache.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) quantize_rows_kernel(const __grid_constant__ QuantizeRowsCall call) {
-  __shared__ float largest_of_warp[kThreads / 32];
-  start_successor();
+// A block a row, or a warp: read twice, the second time from the cache.
+template <typename T, int kWarps>
+__global__ void __launch_bounds__(kThreads) code_rows_kernel(const __grid_constant__ CodeRowsCall call) {
+  constexpr int kSharers = kWarps * 32;  // threads of a row
+  if (call.place_of == nullptr) start_successor();
   wait_for_predecessor();
-  const int64_t row = blockIdx.x;
+  if (call.place_of != nullptr) start_successor();  // not before: the successor may take the plan as settled
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kSharers) + threadIdx.x / kSharers;
+  const int first = static_cast<int>(threadIdx.x) % kSharers * kPack;
+  if (kWarps == 1 && row >= call.rows) return;
   const T* x = static_cast<const T*>(call.x) + row * call.cols;
-  uint8_t* codes = call.codes + row * call.cols;
   float largest = 0;
-  for (int64_t c = threadIdx.x * kPack; c < call.cols; c += kThreads * kPack) {
+  for (int64_t c = first; c < call.cols; c += kSharers * kPack) {
     float values[kPack];
     load_f32(x + c, values);
 #pragma unroll
     for (float value : values) largest = fmaxf(largest, fabsf(value));
   }
   largest = warp_max(largest);
-  if (threadIdx.x % 32 == 0) largest_of_warp[threadIdx.x / 32] = largest;
-  __syncthreads();
+  if constexpr (kWarps > 1) {
+    __shared__ float largest_of_warp[kWarps];
+    if (threadIdx.x % 32 == 0) largest_of_warp[threadIdx.x / 32] = largest;
+    __syncthreads();
 #pragma unroll
-  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, largest_of_warp[warp]);
-  const Scale scale(largest);
-  if (threadIdx.x == 0) call.scales[row] = scale.scale;
-  for (int64_t c = threadIdx.x * kPack; c < call.cols; c += kThreads * kPack) {
+    for (float of_warp : largest_of_warp) largest = fmaxf(largest, of_warp);
+  }
+  const CodeScale scale(largest);
+  const int32_t* const places = call.place_of != nullptr ? call.place_of + row * call.copies : nullptr;
+  for (int j = first / kPack; j < call.copies; j += kSharers) call.scales[places != nullptr ? places[j] : row] = scale.scale;
+  for (int64_t c = first; c < call.cols; c += kSharers * kPack) {
     float values[kPack];
     load_f32(x + c, values);
     Pack<uint16_t, kPack / 2> out;
 #pragma unroll
     for (int i = 0; i < kPack / 2; ++i) out.value[i] = codes_of(values[2 * i], values[2 * i + 1], scale.inverse);
-    *reinterpret_cast<Pack<uint16_t, kPack / 2>*>(codes + c) = out;
+    for (int j = 0; j < call.copies; ++j) {
+      const int64_t to = places != nullptr ? places[j] : row;
+      *reinterpret_cast<Pack<uint16_t, kPack / 2>*>(call.codes + to * call.cols + c) = out;
+    }
   }
 }
 
@@ -83,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(const __grid_
   float largest = 0;
 #pragma unroll
   for (float value : values) largest = fmaxf(largest, fabsf(value));
-  const Scale scale(warp_max(largest));
+  const CodeScale scale(warp_max(largest));
   if (threadIdx.x % 32 == 0) call.scales[block * call.rows + row] = scale.scale;
   if (!inside) return;
   Pack<uint16_t, kLanePack / 2> out;
@@ -135,14 +130,29 @@ void with_half_type(DType dtype, const Run& run) {
 
 bool keeps_fp8() { return has_dependent_launch(); }
 
+void code_rows(const CodeRowsCall& call, Stream stream) {
+  if (call.rows == 0) return;
+  constexpr int kRowsOfBlock = kThreads / 32;
+  constexpr int64_t kNarrow = 512, kWide = 4096;  // columns: fewer leave most of a block idle, more keep a warp too long
+  const auto on = static_cast<cudaStream_t>(stream);
+  const bool many = call.rows >= int64_t{kRowsOfBlock} * num_sms();
+  with_half_type(call.dtype, [&]<typename T>(T*) {
+    if (call.cols <= kNarrow || (many && call.cols <= kWide)) {
+      const auto blocks = static_cast<unsigned>((call.rows + kRowsOfBlock - 1) / kRowsOfBlock);
+      return launch_dependent({blocks, kThreads, 0, on}, code_rows_kernel<T, 1>, call);
+    }
+    launch_dependent({static_cast<unsigned>(call.rows), kThreads, 0, on}, code_rows_kernel<T, kThreads / 32>, call);
+  });
+}
+
 void quantize_rows(const QuantizeRowsCall& call, Stream stream) {
   if (call.rows == 0) return;
+  if (call.scaling == Fp8Scaling::row) {
+    return code_rows({.x = call.x, .dtype = call.dtype, .rows = call.rows, .cols = call.cols, .codes = call.codes, .scales = call.scales},
+                     stream);
+  }
   const auto on = static_cast<cudaStream_t>(stream);
   with_half_type(call.dtype, [&]<typename T>(T*) {
-    if (call.scaling == Fp8Scaling::row) {
-      launch_dependent({static_cast<unsigned>(call.rows), kThreads, 0, on}, quantize_rows_kernel<T>, call);
-      return;
-    }
     const int64_t warps = call.rows * ((call.cols + kFp8Block - 1) / kFp8Block);
     const auto blocks = static_cast<unsigned>((warps + kThreads / 32 - 1) / (kThreads / 32));
     launch_dependent({blocks, kThreads, 0, on}, quantize_blocks_kernel<T>, call);

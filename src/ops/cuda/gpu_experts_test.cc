@@ -109,13 +109,13 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     return out;
   }
 
-  // Runs the layer; `between` may change what the plan holds before the products see it.
-  template <typename Between>
-  void run(const Between& between) {
+  // Runs the layer; `between` may change what the plan holds before rows are spread to their places, `after` before their sum.
+  template <typename Between, typename After>
+  void run(const Between& between, const After& after) {
     const ProductCase& c = GetParam();
     const ExpertShape& s = c.shape;
     const int64_t pairs = s.rows * s.k;
-    const int tile_places = c.way == Way::wgmma_many ? expert_gemm_tile_places(1 << 20, 1, memory_->gate_up.dtype) : 64;
+    const int tile_places = c.way == Way::wgmma_many ? expert_gemm_tile_places(1 << 20, 1) : 64;
     plan_experts({.logits = memory_->logits, .rows = s.rows, .rule = {.num_experts = s.experts, .k = s.k}, .tile_places = tile_places,
                   .plan = memory_->plan}, nullptr);
     must(cudaDeviceSynchronize());
@@ -124,26 +124,28 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     const bool codes = s.fp8 && c.way != Way::tiles;
     const int64_t widest = std::max(s.hidden, s.ffn);
     uint8_t* const coded = memory_->get<uint8_t>(codes ? pairs * widest : 1);
-    float* const scales = memory_->get<float>(codes ? pairs * (widest / 128 + 1) : 1);
-    const auto round = [&](const void* x, int64_t cols, const int32_t* pair_of) {
-      quantize_rows({.x = x, .dtype = s.dtype, .rows = pairs, .cols = cols, .scaling = Fp8Scaling::block, .pair_of = pair_of,
-                     .pairs_per_row = s.k, .codes = coded, .scales = scales}, nullptr);
-    };
-    if (codes) round(memory_->h, s.hidden, memory_->plan.pair_of);
-    else gather_places(memory_->h, memory_->plan, s.k, pairs, s.hidden * element, memory_->rows, nullptr);
+    float* const scales = memory_->get<float>(codes ? pairs : 1);
+    const int32_t* const place_of = memory_->plan.place_of;
+    if (codes) {
+      code_rows({.x = memory_->h, .dtype = s.dtype, .rows = s.rows, .cols = s.hidden, .place_of = place_of, .copies = s.k,
+                 .codes = coded, .scales = scales}, nullptr);
+    } else {
+      spread_rows({memory_->h, s.rows, s.hidden * element, place_of, s.k, memory_->rows}, nullptr);
+    }
     ExpertProductCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
-                              .tile_places = tile_places, .y = memory_->act, .y_dtype = s.dtype};
+                              .tile_places = tile_places, .plan_settled = true, .y = memory_->act, .y_dtype = s.dtype};
     const auto multiply = [&] { c.way == Way::tiles ? expert_tiles(call, s.dtype, nullptr) : expert_gemm(call, nullptr); };
     multiply();
-    if (codes) round(memory_->act, s.ffn, nullptr);
+    if (codes) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = pairs, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
     call.weights = memory_->down;
     call.x = codes ? static_cast<void*>(coded) : memory_->act;
     call.y = memory_->rows;
-    call.plan_settled = !codes;
     multiply();
-    combine_experts({.results = memory_->rows, .dtype = s.dtype, .plan = memory_->plan, .rows = s.rows, .k = s.k, .hidden = s.hidden,
-                     .y = memory_->x}, nullptr);
+    after(*memory_);
+    combine_experts({.sums = sums(), .dtype = s.dtype, .rows = s.rows, .hidden = s.hidden, .y = memory_->x}, nullptr);
   }
+
+  ExpertSums sums() const { return {memory_->rows, memory_->plan.place_of, memory_->plan.weights, GetParam().shape.k}; }
 
   // By norm_route, rows sharing places: h is the normed x.
   void run_shared() {
@@ -157,9 +159,13 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     float* const device_router = memory_->get<float>(s.experts * s.hidden);
     to_device(norm, device_norm);
     to_device(router, device_router);
+    const int64_t places = kSharedRows * std::min<int64_t>(s.rows * s.k, s.experts), widest = std::max(s.hidden, s.ffn);
+    uint8_t* const coded = s.fp8 ? memory_->get<uint8_t>(places * widest) : nullptr;
+    float* const scales = s.fp8 ? memory_->get<float>(places) : nullptr;
     const NormRouteCall route = {.x = memory_->x, .rows = s.rows, .hidden = s.hidden, .norm_weight = device_norm,
                                  .router = device_router, .rule = {.num_experts = s.experts, .k = s.k}, .h = memory_->h,
-                                 .dtype = s.dtype, .logits = memory_->logits, .plan = memory_->plan};
+                                 .dtype = s.dtype, .codes = coded, .code_scales = scales, .logits = memory_->logits,
+                                 .plan = memory_->plan};
     ASSERT_TRUE(norm_route_takes(route));
     ASSERT_TRUE(expert_gemm_takes(memory_->gate_up) && expert_gemm_takes(memory_->down));
     norm_route(route, nullptr);
@@ -174,26 +180,17 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
         ASSERT_NEAR(h_[row * s.hidden + i], value, 0.01 * std::abs(value) + 1e-6);
       }
     }
-    const int64_t places = kSharedRows * std::min<int64_t>(s.rows * s.k, s.experts), widest = std::max(s.hidden, s.ffn);
-    uint8_t* const coded = memory_->get<uint8_t>(s.fp8 ? places * widest : 1);
-    float* const scales = memory_->get<float>(s.fp8 ? places * (widest / 128 + 1) : 1);
-    const auto round = [&](const void* x, int64_t cols, int64_t rows) {
-      quantize_rows({.x = x, .dtype = s.dtype, .rows = rows, .cols = cols, .scaling = Fp8Scaling::block, .codes = coded,
-                     .scales = scales}, nullptr);
-    };
-    if (s.fp8) round(memory_->h, s.hidden, kSharedRows);
     ExpertProductCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
                               .places = places, .plan = memory_->plan, .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
     expert_gemm(call, nullptr);
-    if (s.fp8) round(memory_->act, s.ffn, places);
+    if (s.fp8) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = places, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
     call.weights = memory_->down;
     call.x = s.fp8 ? static_cast<void*>(coded) : memory_->act;
     call.y = memory_->rows;
     call.shared_rows = false;
-    call.plan_settled = !s.fp8;
+    call.plan_settled = true;
     expert_gemm(call, nullptr);
-    combine_experts({.results = memory_->rows, .dtype = s.dtype, .plan = memory_->plan, .rows = s.rows, .k = s.k, .hidden = s.hidden,
-                     .y = memory_->x}, nullptr);
+    combine_experts({.sums = sums(), .dtype = s.dtype, .rows = s.rows, .hidden = s.hidden, .y = memory_->x}, nullptr);
   }
 
   // The norm of the error over the norm of what was to be added, over some rows.
@@ -224,8 +221,10 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
   std::vector<float> x_, h_, logits_;
 };
 
+constexpr auto kNothing = [](ExpertMemory&) {};
+
 TEST_P(ProductTest, EqualsSumsInF64) {
-  GetParam().way == Way::shared ? run_shared() : run([](ExpertMemory&) {});
+  GetParam().way == Way::shared ? run_shared() : run(kNothing, kNothing);
   EXPECT_LT(error(), bound());
 }
 
@@ -233,11 +232,12 @@ TEST_P(ProductTest, SeesPlantedMistakes) {
   const ExpertShape& s = GetParam().shape;
   if (GetParam().way == Way::shared || s.rows < 2) GTEST_SKIP() << "the plan is made and used in one call";
   const int64_t pairs = s.rows * s.k;
+  std::vector<int32_t> place_of;
   run([&](ExpertMemory& memory) {  // an expert's rows are shifted by one
-    auto pair_of = from_device(memory.plan.pair_of, pairs);
-    std::rotate(pair_of.begin(), pair_of.begin() + s.k, pair_of.end());
-    to_device(pair_of, memory.plan.pair_of);
-  });
+    auto shifted = place_of = from_device(memory.plan.place_of, pairs);
+    std::rotate(shifted.begin(), shifted.begin() + s.k, shifted.end());
+    to_device(shifted, memory.plan.place_of);
+  }, [&](ExpertMemory& memory) { to_device(place_of, memory.plan.place_of); });
   EXPECT_GT(error(), std::min(10 * bound(), 0.15));
   if (s.k > 1) {
     to_device(x_, memory_->x);
@@ -245,7 +245,7 @@ TEST_P(ProductTest, SeesPlantedMistakes) {
       auto weights = from_device(memory.plan.weights, pairs);
       for (float& w : weights) w *= w;
       to_device(weights, memory.plan.weights);
-    });
+    }, kNothing);
     auto weights = from_device(memory_->plan.weights, pairs);
     for (float& w : weights) w = std::sqrt(w);
     to_device(weights, memory_->plan.weights);
@@ -258,7 +258,7 @@ TEST_P(ProductTest, SeesPlantedMistakes) {
     auto tiles = from_device(memory.plan.tiles, num_tiles);
     for (ExpertTile& tile : tiles) tile.expert = (tile.expert + 1) % s.experts;
     to_device(tiles, memory.plan.tiles);
-  });
+  }, kNothing);
   EXPECT_GT(error(), std::min(10 * bound(), 0.15));
 }
 
@@ -284,9 +284,10 @@ std::vector<ProductCase> product_cases() {
   out.push_back({Way::tiles, of(8, 2, 192, 320, 70, DType::f32)});
   for (const Way way : {Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
     for (const Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
-      for (const int64_t rows : {5, 40, 600}) {
+      for (const int64_t rows : {5, 40, 300, 600, 740}) {
         out.push_back({way, {.experts = 8, .k = 2, .hidden = 512, .ffn = 384, .rows = rows, .fp8 = true, .scaling = scaling}});
       }
+      out.push_back({way, {.experts = 16, .k = 4, .hidden = 640, .ffn = 256, .rows = 500, .fp8 = true, .scaling = scaling}, Split::skewed, true});
       out.push_back({way, {.experts = 4, .k = 2, .hidden = 400, .ffn = 256, .rows = 33, .glu = GluActivation::gelu_tanh, .fp8 = true, .scaling = scaling}});
     }
   }
@@ -323,19 +324,58 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
       to_device(std::vector<float>(rows * kHidden, 0.0f), memory.x);
       plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places,
                     .plan = memory.plan}, nullptr);
-      gather_places(memory.h, memory.plan, 2, rows * 2, kHidden * 2, memory.rows, nullptr);
+      spread_rows({memory.h, rows, kHidden * 2, memory.plan.place_of, 2, memory.rows}, nullptr);
       ExpertProductCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan,
-                                .tile_places = tile_places, .y = memory.act};
+                                .tile_places = tile_places, .plan_settled = true, .y = memory.act};
       expert_gemm(call, nullptr);
       call.weights = memory.down;
       call.x = memory.act;
       call.y = memory.rows;
-      call.plan_settled = true;
       expert_gemm(call, nullptr);
-      combine_experts({.results = memory.rows, .plan = memory.plan, .rows = rows, .k = 2, .hidden = kHidden, .y = memory.x}, nullptr);
+      combine_experts({.sums = {memory.rows, memory.plan.place_of, memory.plan.weights, 2}, .rows = rows, .hidden = kHidden,
+                       .y = memory.x}, nullptr);
       const auto x = from_device(memory.x, 9 * kHidden);
       if (first.empty()) first = x;
       ASSERT_EQ(std::memcmp(first.data(), x.data(), x.size() * 4), 0) << rows << " rows, tiles of " << tile_places;
+    }
+  }
+}
+
+// The norm behind a layer adds what its experts left with the bits that a sum of its own has.
+TEST(GpuExpertsTest, TheNextNormAddsWhatExpertsLeft) {
+  if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  constexpr int kChoices = 5;
+  for (const int64_t hidden : {64, 200, 2048, 2880, 4096, 7168}) {
+    for (const int64_t rows : {1, 2, 31, 33, 500}) {
+      ExpertMemory memory(of(8, kChoices, hidden, 64, rows));
+      std::mt19937 random(static_cast<unsigned>(hidden + rows));
+      std::normal_distribution<float> normal(0, 1);
+      std::vector<float> x(rows * hidden), weights(rows * kChoices), norm(hidden);
+      std::vector<uint16_t> results(rows * kChoices * hidden);
+      std::vector<int32_t> place_of(rows * kChoices);
+      for (auto* const values : {&x, &weights, &norm}) {
+        for (float& v : *values) v = normal(random);
+      }
+      for (uint16_t& v : results) v = f32_to_bf16(normal(random));
+      for (size_t i = 0; i < place_of.size(); ++i) place_of[i] = static_cast<int32_t>(i);
+      std::shuffle(place_of.begin(), place_of.end(), random);
+      to_device(weights, memory.plan.weights);
+      to_device(place_of, memory.plan.place_of);
+      to_device(results, memory.rows);
+      float* const device_norm = memory.get<float>(hidden);
+      to_device(norm, device_norm);
+      const ExpertSums sums = {memory.rows, memory.plan.place_of, memory.plan.weights, kChoices};
+      const RmsNormCall call = {.x = memory.x, .rows = rows, .cols = hidden, .weight = device_norm, .out = memory.h};
+      to_device(x, memory.x);
+      combine_experts({.sums = sums, .rows = rows, .hidden = hidden, .y = memory.x}, nullptr);
+      rms_norm(call, nullptr);
+      const auto x_apart = from_device(memory.x, x.size());
+      const auto h_apart = from_device(static_cast<const uint16_t*>(memory.h), x.size());
+      to_device(x, memory.x);
+      norm_experts({call, sums}, nullptr);
+      EXPECT_EQ(x_apart, from_device(memory.x, x.size())) << hidden << " columns, " << rows << " rows";
+      EXPECT_EQ(h_apart, from_device(static_cast<const uint16_t*>(memory.h), x.size())) << hidden << " columns, " << rows << " rows";
+      ASSERT_NE(x_apart, x);
     }
   }
 }

@@ -40,6 +40,7 @@ struct ExpertShape {
   GluActivation glu = GluActivation::silu;
   bool fp8 = false;             // weights in e4m3, `dtype` is that of the rows
   Fp8Scaling scaling = Fp8Scaling::row;
+  bool alike = false;           // every expert has the codes of the first: soon made, and as fast; weight() is not theirs
 };
 
 class ExpertMemory {
@@ -71,7 +72,6 @@ class ExpertMemory {
     plan.chosen = get<int32_t>(pairs);
     plan.weights = get<float>(pairs);
     plan.offsets = get<int32_t>(shape.experts + 1);
-    plan.pair_of = get<int32_t>(pairs);
     plan.place_of = get<int32_t>(pairs);
     plan.tiles = get<ExpertTile>(most_expert_tiles(pairs, shape.experts, 64));
     plan.num_tiles = get<int32_t>(1);
@@ -142,15 +142,21 @@ class ExpertMemory {
       weights->scales = out;
     }
   }
-  void fill_fp8_matrix(int expert, const ExpertWeights& weights, std::vector<const float*>& scales) {
+  void fill_codes(int expert, const ExpertWeights& weights) {
+    char* const first = static_cast<char*>(const_cast<void*>(weights.data));
+    char* const to = first + expert * weights.stride_bytes;
+    if (shape_.alike && expert > 0) return must(cudaMemcpy(to, first, weights.stride_bytes, cudaMemcpyDeviceToDevice));
     const bool glu = &weights == &gate_up;
     std::vector<uint8_t> codes(weights.rows * weights.cols);
     for (int64_t row = 0; row < weights.rows; ++row) {
       const int64_t of = glu ? row / 16 * 8 + row % 8 : row;
       for (int64_t c = 0; c < weights.cols; ++c) codes[row * weights.cols + c] = code(expert, glu ? static_cast<int>(row / 8 % 2) : 2, of, c);
     }
-    must(cudaMemcpy(static_cast<char*>(const_cast<void*>(weights.data)) + expert * weights.stride_bytes, codes.data(), codes.size(),
-                    cudaMemcpyHostToDevice));
+    must(cudaMemcpy(to, codes.data(), codes.size(), cudaMemcpyHostToDevice));
+  }
+  void fill_fp8_matrix(int expert, const ExpertWeights& weights, std::vector<const float*>& scales) {
+    const bool glu = &weights == &gate_up;
+    fill_codes(expert, weights);
     const bool by_row = shape_.scaling == Fp8Scaling::row;
     const int64_t stride = by_row ? 1 : fp8_scale_stride(weights.cols), step = by_row ? 1 : kFp8Block;
     std::vector<float> values;

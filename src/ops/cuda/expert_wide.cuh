@@ -1,0 +1,152 @@
+// What the products of experts with many places share (expert_wide.cu, expert_wide_fp8.cu): a CTA has kRows weight rows of a
+// tile of places, one warp brings stages, two warpgroups multiply. Two CTAs of a cluster have neighbouring weight rows of the
+// same places, of which each brings half for both: the L2 could not give every CTA all of its own.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device/cuda/shared_memory_limit.h"
+#include "ops/cuda/expert_gemm.cuh"
+#include "ops/cuda/launch.cuh"
+
+namespace warpweave::gpu::expert_wide {
+
+constexpr int kWarpgroups = 2;                  // that multiply
+constexpr int kConsumers = 128 * kWarpgroups;
+constexpr int kThreads = kConsumers + 128;
+constexpr int kConsumerRegisters = 232, kProducerRegisters = 32;  // 168 for each of 384 at the start
+constexpr int kCtas = 2;                        // of a cluster
+constexpr int kRows = 128;                      // weight rows of a tile
+constexpr int kRowBytes = kExpertRowBytes;
+constexpr int kBoxPlaces = 16;
+constexpr int kWeightBytes = kRows * kRowBytes;
+constexpr int kBoxColumns = 64;                 // of tensor maps: 16-bit elements, or pairs of 8-bit ones
+
+struct Stages {
+  static constexpr int kGroups = kWarpgroups;
+  static constexpr int kStageBytes = kWeightBytes + kExpertWidePlaces * kRowBytes;
+  static constexpr int kStages = (227 * 1024 - kGroups * kStagingBytes) / (kStageBytes + kBarrierBytes);
+  static_assert(kStages >= 4);
+};
+using Ring = ExpertRing<Stages>;
+
+// The tiles of a CTA, one after the other; those of a cluster are pairs.
+struct Walk {
+  int unit, end, row_pairs;
+  ExpertTile tile;
+  int row;                      // of the weights
+
+  __device__ explicit Walk(const ExpertGemmArgs& a)
+      : unit(static_cast<int>(blockIdx.x) / kCtas), row_pairs((a.row_tiles + 1) / kCtas) {
+    end = __ldcg(a.num_tiles) * row_pairs;
+    locate(a);
+  }
+  static __device__ int rank() { return static_cast<int>(blockIdx.x) % kCtas; }
+  static __device__ int step() { return static_cast<int>(gridDim.x) / kCtas; }
+  __device__ bool valid() const { return unit < end; }
+  __device__ bool followed() const { return unit + step() < end; }
+  __device__ void next(const ExpertGemmArgs& a) {
+    unit += step();
+    locate(a);
+  }
+  __device__ void locate(const ExpertGemmArgs& a) {
+    if (!valid()) return;
+    const int4 found = __ldcg(reinterpret_cast<const int4*>(a.tiles) + unit / row_pairs);
+    tile = {found.x, found.y, found.z, 0};
+    row = (unit % row_pairs * kCtas + rank()) * kRows;
+  }
+};
+
+// One thread.
+static __device__ __forceinline__ void bring(const ExpertGemmArgs& a, Ring ring) {
+  wait_for_predecessor();
+  start_successor();
+  for (Walk walk(a); walk.valid(); walk.next(a)) {
+    const int boxes = (walk.tile.count + kBoxPlaces - 1) / kBoxPlaces;
+    for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
+      ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);  // the first round is free
+      ptx::mbarrier_arrive_expect_tx(ring.full(), kWeightBytes + boxes * kBoxPlaces * kRowBytes);
+      ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row, walk.tile.expert, 0);
+      for (int box = Walk::rank(); box < boxes; box += kCtas) {
+        ptx::tma_multicast_4d(ring.at() + kWeightBytes + box * kBoxPlaces * kRowBytes, &a.x, ring.full(), chunk * kBoxColumns,
+                              walk.tile.first + box * kBoxPlaces, 0, 0, 3);
+      }
+    }
+  }
+}
+
+// It is free when the consumers of both CTAs, to which its bytes went, have multiplied it.
+static __device__ __forceinline__ void release(const Ring& stage) {
+  const int lane = threadIdx.x % 32;
+  if (lane < kCtas) ptx::mbarrier_arrive_at(stage.empty(), lane);
+}
+
+// Calls run(std::integral_constant) with the narrowest product that holds a tile's places.
+template <class Run>
+__device__ __forceinline__ void with_width(int count, const Run& run) {
+  if (count <= 32) return run(std::integral_constant<int, 32>());
+  if (count <= 64) return run(std::integral_constant<int, 64>());
+  if (count <= 96) return run(std::integral_constant<int, 96>());
+  if (count <= 128) return run(std::integral_constant<int, 128>());
+  if (count <= 144) return run(std::integral_constant<int, 144>());
+  if (count <= 160) return run(std::integral_constant<int, 160>());
+  if (count <= 176) return run(std::integral_constant<int, 176>());
+  run(std::integral_constant<int, 192>());
+}
+
+// C says its Element, its kGlu, how many warpgroups multiply a stage (kSharers), how many elements two bytes have
+// (kElements) and what its warpgroups do (consume).
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_constant__ ExpertGemmArgs a) {
+  extern __shared__ __align__(1024) char memory[];
+  Ring ring(memory);
+  if (threadIdx.x == kConsumers) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.x);
+    ring.init_barriers(C::kSharers * 4 * kCtas);
+  }
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();
+  if (threadIdx.x >= kConsumers) {
+    ptx::setmaxnreg_decrease<kProducerRegisters>();
+    if (threadIdx.x == kConsumers) bring(a, ring);
+    __syncwarp();
+  } else {
+    ptx::setmaxnreg_increase<kConsumerRegisters>();
+    wait_for_predecessor();
+    C::consume(a, ring);
+  }
+  ptx::cluster_arrive_relaxed();  // the other's stages and arrivals may still be on their way here
+  ptx::cluster_wait();
+}
+
+template <class C>
+void launch(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t stream) {
+  const ExpertWeights& weights = call.weights;
+  const int64_t columns = weights.cols / C::kElements;
+  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns};
+  if (cuda::make_stack_map(&args.w, stack, kRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, call.places, columns, kBoxPlaces) != cudaSuccess) {
+    return;  // the driver is older than the chip: expert_gemm_takes() has asked
+  }
+  static SharedMemoryLimit limit;
+  limit.raise(expert_wide_kernel<C>, Ring::kSmemBytes);  // where this fails, so does the launch
+  args.row_tiles = static_cast<int>((weights.rows + kRows - 1) / kRows);
+  args.chunks = static_cast<int>((columns + kBoxColumns - 1) / kBoxColumns);
+  const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * ((args.row_tiles + 1) / kCtas);
+  const auto ctas = static_cast<unsigned>(kCtas * std::min<int64_t>(most, num_sms() / kCtas));
+  launch_dependent({ctas, kThreads, Ring::kSmemBytes, stream, kCtas}, expert_wide_kernel<C>, static_cast<const ExpertGemmArgs&>(args));
+}
+
+// Config<Element, Glu>.
+template <template <class, Glu> class Config, class E>
+void launch_of(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t stream) {
+  switch (args.glu) {
+    case GluActivation::none: return launch<Config<E, Glu::none>>(args, call, stream);
+    case GluActivation::silu: return launch<Config<E, Glu::silu>>(args, call, stream);
+    default: launch<Config<E, Glu::other>>(args, call, stream);
+  }
+}
+
+}  // namespace warpweave::gpu::expert_wide
