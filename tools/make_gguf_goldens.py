@@ -14,8 +14,9 @@ import torch
 from gguf import GGMLQuantizationType as Quant
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from make_family_goldens import (BASE, FAMILIES, MSCALES, OUT, PHIMOE, TWO_HEADS, YARN, golden, longrope, model_with_clear_path, rope,
-                                 show_sizes, write_golden)
+from gguf_latent import joined_heads, kimi_linear_tensors, latent_tensor, write_latent_metadata
+from make_family_goldens import (BASE, FAMILIES, MLA, MSCALES, OUT, PHIMOE, TWO_HEADS, YARN, golden, longrope, model_with_clear_path,
+                                 rope, show_sizes, write_golden, yarn_mscale)
 
 
 # Formats that the gguf package reads and does not write.
@@ -186,13 +187,31 @@ GGUF_FAMILIES = {
     "gguf-lfm2": FAMILIES["lfm2"][:2] + ("lfm2",),
     "gguf-lfm2-moe": ("lfm2_moe", {**FAMILIES["lfm2-moe"][1], "tie_word_embeddings": True,
                                     "routed_scaling_factor": 1.0}, "lfm2moe"),
+    "gguf-deepseek-v2-moe": FAMILIES["deepseek-v2-moe"][:2] + ("deepseek2",),
+    "gguf-deepseek-v2-joined-moe": FAMILIES["deepseek-v2-groups-moe"][:2] + ("deepseek2",),
+    "gguf-deepseek-v3-moe": ("deepseek_v3", dict(MLA, **yarn_mscale(1.0, 1.0), q_lora_rank=24, num_experts_per_tok=3,
+                                                 n_group=4, topk_group=2, routed_scaling_factor=2.5), "deepseek2"),
+    "gguf-kimi-linear-moe": ("kimi_linear", {**FAMILIES["kimi-linear-moe"][1], "linear_num_heads": 4}, "kimi-linear"),
     "gguf-seed_oss": ("seed_oss", dict(rope("default"), attention_bias=True, attention_out_bias=False), "seed_oss"),
 }
 
 
+def num_experts(config):
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return next((getattr(config, name) for name in names if getattr(config, name, None)), None)
+
+
+def is_latent(config):
+    return getattr(config, "kv_lora_rank", None) is not None
+
+
+def is_joined(name):
+    return "-joined" in name
+
+
 def write_gguf_experts(writer, config):
     """What llama.cpp's converter writes for each of these families, and no more."""
-    writer.add_expert_count(getattr(config, "num_local_experts", getattr(config, "num_experts", None)))
+    writer.add_expert_count(num_experts(config))
     writer.add_expert_used_count(config.num_experts_per_tok)
     if config.model_type in ("qwen2_moe", "qwen3_moe", "glm4_moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
@@ -261,27 +280,35 @@ def adjusted_width(config):
     return -(-int(config.block_ffn_dim_multiplier * int(2 * config.intermediate_size / 3)) // multiple) * multiple
 
 
-def write_gguf_metadata(writer, config, arch_name):
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers + (getattr(config, "num_nextn_predict_layers", None) or 0))
-    writer.add_feed_forward_length(adjusted_width(config))
-    writer.add_head_count(config.num_attention_heads)
+def write_gguf_heads(writer, config, arch_name):
+    """But those of latent attention (gguf_latent.py)."""
     if arch_name.startswith("lfm2"):
         writer.add_head_count_kv([config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types])
         writer.add_shortconv_l_cache(config.conv_L_cache)
-    else:
-        writer.add_head_count_kv(config.num_key_value_heads)
-    if getattr(config, "head_dim", None) and not arch_name.startswith("lfm2") and config.model_type not in ("phi3", "stablelm", "starcoder2"):
+        return
+    writer.add_head_count_kv(config.num_key_value_heads)
+    if getattr(config, "head_dim", None) and config.model_type not in ("phi3", "stablelm", "starcoder2"):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
+
+
+def write_gguf_metadata(writer, config, arch_name):
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    predicting = config.num_nextn_predict_layers if config.model_type == "glm4_moe" else 0  # DeepSeek's are left out
+    writer.add_block_count(config.num_hidden_layers + predicting)
+    writer.add_feed_forward_length(adjusted_width(config))
+    writer.add_head_count(config.num_attention_heads)
+    if not is_latent(config):
+        write_gguf_heads(writer, config, arch_name)
     if arch_name in ("cohere2", "stablelm", "starcoder2"):
         writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", getattr(config, "norm_epsilon", None)))
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)  # LFM2's norm_eps here, too
-    if getattr(config, "num_local_experts", getattr(config, "num_experts", None)):
+    if num_experts(config):
         write_gguf_experts(writer, config)
-    write_gguf_rope(writer, config)
+    if getattr(config, "rope_parameters", None):  # of Kimi Linear nothing is rotated
+        write_gguf_rope(writer, config)
     write_gguf_windows(writer, config)
     if getattr(config, "attn_logit_softcapping", None):
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -334,6 +361,78 @@ def gguf_tensors(model, names):
         yield names.get_name(stem) + "." + kind, values
 
 
+# A DeepSeek V2 whose products are in blocks, as llama.cpp's quantizer mixes them: what stands in rows that are no multiple of
+# 256 has formats of 32.
+BLOCKS = dict(MLA, **yarn_mscale(0.707, 0.707), vocab_size=64, hidden_size=256, intermediate_size=64, num_hidden_layers=2,
+              num_attention_heads=2, num_key_value_heads=2, kv_lora_rank=256, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+              head_dim=16, q_lora_rank=None, topk_method="greedy", n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+              moe_intermediate_size=32)
+BLOCK_FORMATS = {
+    "token_embd": Quant.Q5_0, "output": Quant.Q6_K, "attn_q": Quant.Q4_K, "attn_kv_a_mqa": Quant.Q4_K, "attn_k_b": Quant.Q5_0,
+    "attn_v_b": Quant.Q4_K, "attn_output": Quant.Q8_0, "ffn_gate": Quant.Q5_K, "ffn_up": Quant.Q5_K, "ffn_down": Quant.Q5_1,
+    "ffn_gate_exps": Quant.Q4_K, "ffn_up_exps": Quant.Q4_K, "ffn_down_exps": Quant.Q5_0, "ffn_gate_shexp": Quant.Q6_K,
+    "ffn_up_shexp": Quant.Q6_K, "ffn_down_shexp": Quant.Q8_0,
+}
+
+
+def make_gguf_blocks(name):
+    """Every tensor in blocks first; the model gets what they hold."""
+    rng = np.random.default_rng(5)
+    config = AutoConfig.for_model("deepseek_v2", **{**BASE, **BLOCKS})
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "deepseek2")
+    write_gguf_metadata(writer, config, "deepseek2")
+    write_latent_metadata(writer, config, False)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, config.num_hidden_layers)
+    held = {}
+    for tensor, values in gguf_tensors(model, names):
+        for part, shaped in latent_tensor(tensor, values, config, False):
+            quant = BLOCK_FORMATS.get(part.split(".")[-2], Quant.F32)
+            shape = shaped.shape
+            rows = (int(np.prod(shape[:-1])), shape[-1])
+            if quant in RANDOM_BLOCKS:
+                data = random_blocks(rows, quant, rng)
+            else:
+                noise = rng.standard_normal(rows).astype(np.float32)
+                noise = 1 + 0.2 * noise if len(shape) == 1 else noise * 1.6 / math.sqrt(rows[1])
+                data = gguf.quantize(noise, quant)
+            held[part] = gguf.dequantize(data, quant).reshape(shape)
+            data = data.reshape(*shape[:-1], -1)
+            writer.add_tensor(part, data, raw_dtype=quant)
+    load_blocks(model, names, held)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    write_golden(folder, golden(model, 11))
+
+
+def load_blocks(model, names, held):
+    """What gguf_tensors and latent_tensor took apart, put together again."""
+    state = model.state_dict()
+    for name, weight in state.items():
+        if name.endswith("experts.gate_up_proj"):
+            layer = name.removesuffix("gate_up_proj")
+            values = np.concatenate([held[names.get_name(layer + part) + ".weight"] for part in ("gate_proj", "up_proj")], axis=1)
+        elif name.endswith("experts.down_proj"):
+            values = held[names.get_name(name) + ".weight"]
+        elif name.endswith("kv_b_proj.weight"):
+            stem = names.get_name(name.removesuffix(".weight"))
+            values = joined_heads(held[stem.replace("kv_b", "k_b") + ".weight"], held[stem.replace("kv_b", "v_b") + ".weight"])
+        else:
+            stem, kind = name.rsplit(".", 1)
+            values = held[names.get_name(stem) + "." + kind]
+        weight.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+
+def in_f32(gguf_name):
+    """What converters keep in F32 beside vectors, of latent and recurrent layers."""
+    return not gguf_name.endswith((".weight", ".bias")) or "ssm_conv1d" in gguf_name
+
+
 def make_gguf_family(name):
     model_type, changes, arch_name = GGUF_FAMILIES[name]
     config = AutoConfig.for_model(model_type, **{**BASE, **changes})
@@ -342,10 +441,15 @@ def make_gguf_family(name):
     folder.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(folder / "model.gguf", arch_name)
     write_gguf_metadata(writer, model.config, arch_name)
+    if is_latent(config):
+        write_latent_metadata(writer, model.config, is_joined(name))
     arch = next(a for a, text in gguf.MODEL_ARCH_NAMES.items() if text == arch_name)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for gguf_name, values in gguf_tensors(model, names):
-        if values.ndim == 1:  # converters keep vectors in F32
+    pairs = (kimi_linear_tensors if model_type == "kimi_linear" else gguf_tensors)(model, names)
+    if is_latent(config):
+        pairs = (new for pair in pairs for new in latent_tensor(*pair, model.config, is_joined(name)))
+    for gguf_name, values in pairs:
+        if values.ndim == 1 or in_f32(gguf_name):
             writer.add_tensor(gguf_name, values.astype(np.float32), raw_dtype=Quant.F32)
         else:
             writer.add_tensor(gguf_name, gguf.quantize(values, Quant.BF16), raw_dtype=Quant.BF16)
@@ -357,7 +461,7 @@ def make_gguf_family(name):
 
 
 def main():
-    makers = {**dict.fromkeys(GGUF_FAMILIES, make_gguf_family),
+    makers = {**dict.fromkeys(GGUF_FAMILIES, make_gguf_family), "gguf-deepseek-blocks-moe": make_gguf_blocks,
               **dict.fromkeys(GGUF_FORMATS, lambda name: make_gguf(name, GGUF_FORMATS[name]))}
     for name in sys.argv[1:] or [*makers]:
         makers[name](name)

@@ -12,7 +12,7 @@ namespace warpweave {
 // Plain types first, then GGUF block formats (a block is `block_elements` values along the last dim).
 enum class DType : uint8_t {
   f32, f16, bf16, fp8_e4m3, fp8_e5m2, i8, u8, i32, i64,
-  q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl, iq4_xs,
+  q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, q5_0, q5_1,
 };
 
 struct DTypeInfo {

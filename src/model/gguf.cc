@@ -18,6 +18,8 @@ std::optional<DType> tensor_dtype(uint32_t ggml_type) {
     case 1: return DType::f16;
     case 2: return DType::q4_0;
     case 3: return DType::q4_1;
+    case 6: return DType::q5_0;
+    case 7: return DType::q5_1;
     case 8: return DType::q8_0;
     case 12: return DType::q4_k;
     case 13: return DType::q5_k;
@@ -151,7 +153,7 @@ Status read_tensor_entry(Cursor& in, TensorEntry& out) {
   const std::optional<DType> dtype = tensor_dtype(type);
   if (!dtype) {
     return Status::unsupported("tensor " + out.name + " has the GGML type " + std::to_string(type) +
-                               "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS");
+                               "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS");
   }
   out.view.dtype = *dtype;
   if (out.view.shape[rank - 1] % dtype_info(*dtype).block_elements != 0) {

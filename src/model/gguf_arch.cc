@@ -13,6 +13,9 @@ constexpr GgufArch kArchs[] = {
     {.name = "qwen2moe", .model_type = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", .experts_renormalised = false},
     {.name = "olmoe", .model_type = "olmoe", .architecture = "OlmoeForCausalLM", .experts_renormalised = false},
     {.name = "glm4moe", .model_type = "glm4_moe", .architecture = "Glm4MoeForCausalLM", .post_attention_norm = true},
+    {.name = "deepseek2", .model_type = "deepseek_v2", .architecture = "DeepseekV2ForCausalLM", .latent = true,
+     .experts_renormalised = false},
+    {.name = "kimi-linear", .model_type = "kimi_linear", .architecture = "KimiLinearForCausalLM", .latent = true},
     {.name = "phimoe", .model_type = "phimoe", .architecture = "PhimoeForCausalLM"},
     {.name = "gemma", .model_type = "gemma", .architecture = "GemmaForCausalLM", .norms_plus_one = true, .gelu = true},
     {.name = "gemma2", .model_type = "gemma2", .architecture = "Gemma2ForCausalLM", .norms_plus_one = true, .gelu = true,
@@ -35,6 +38,53 @@ constexpr GgufArch kArchs[] = {
     {.name = "lfm2", .model_type = "lfm2", .architecture = "Lfm2ForCausalLM"},
     {.name = "lfm2moe", .model_type = "lfm2_moe", .architecture = "Lfm2MoeForCausalLM"},
     {.name = "seed_oss", .model_type = "seed_oss", .architecture = "SeedOssForCausalLM", .post_attention_norm = true},
+};
+
+// What a layer's tensors are called here and there, but for ".weight" and ".bias".
+constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+    {"input_layernorm", "attn_norm"},       {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},         {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"}, {"post_mlp_layernorm", "post_ffw_norm"},
+    {"post_self_attn_layernorm", "post_attention_norm"},
+    {"self_attn.qkv_proj", "attn_qkv"},     {"mlp.gate_up_proj", "ffn_up"},
+    {"mlp.c_fc", "ffn_up"},                 {"mlp.c_proj", "ffn_down"},
+    {"self_attn.query_layernorm", "attn_q_norm"}, {"self_attn.key_layernorm", "attn_k_norm"},
+    {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},          {"mlp.gate", "ffn_gate_inp"},
+    {"block_sparse_moe.w1", "ffn_gate"},    {"block_sparse_moe.w3", "ffn_up"},
+    {"block_sparse_moe.w2", "ffn_down"},    {"block_sparse_moe.gate", "ffn_gate_inp"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"}, {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},     {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"}, {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"self_attn.q_a_proj", "attn_q_a"},     {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+    {"self_attn.q_b_proj", "attn_q_b"},     {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+    {"self_attn.kv_b_proj", "attn_kv_b"},   {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+    {"self_attn.k_b_proj", "attn_k_b"},     {"self_attn.v_b_proj", "attn_v_b"},
+    {"self_attn.q_conv1d", "ssm_conv1d_q"}, {"self_attn.k_conv1d", "ssm_conv1d_k"},
+    {"self_attn.v_conv1d", "ssm_conv1d_v"}, {"self_attn.b_proj", "ssm_beta"},
+    {"self_attn.f_a_proj", "ssm_f_a"},      {"self_attn.f_b_proj", "ssm_f_b"},
+    {"self_attn.g_a_proj", "ssm_g_a"},      {"self_attn.g_b_proj", "ssm_g_b"},
+    {"self_attn.o_norm", "ssm_norm"},
+    {"block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp"},
+    {"block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp"},
+    {"operator_norm", "attn_norm"},         {"ffn_norm", "ffn_norm"},
+    {"self_attn.out_proj", "attn_output"},  {"self_attn.q_layernorm", "attn_q_norm"},
+    {"self_attn.k_layernorm", "attn_k_norm"}, {"feed_forward.w1", "ffn_gate"},
+    {"feed_forward.w3", "ffn_up"},          {"feed_forward.w2", "ffn_down"},
+    {"feed_forward.gate", "ffn_gate_inp"},  {"conv.conv", "shortconv.conv"},
+    {"conv.in_proj", "shortconv.in_proj"},  {"conv.out_proj", "shortconv.out_proj"},
+};
+
+constexpr std::pair<std::string_view, std::string_view> kWholeNames[] = {
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"feed_forward.expert_bias", "exp_probs_b.bias"},
+    {"self_attn.A_log", "ssm_a"},
+    {"self_attn.dt_bias", "ssm_dt.bias"},
 };
 
 }  // namespace
@@ -61,37 +111,14 @@ std::string gguf_name(std::string_view name, const GgufArch& arch) {
   if (dot == name.npos) return {};
   const std::string layer(name.substr(0, dot));
   const std::string_view rest = name.substr(dot + 1);
-  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"input_layernorm", "attn_norm"},       {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},         {"self_attn.v_proj", "attn_v"},
-      {"self_attn.o_proj", "attn_output"},    {"self_attn.q_norm", "attn_q_norm"},
-      {"self_attn.k_norm", "attn_k_norm"},    {"pre_feedforward_layernorm", "ffn_norm"},
-      {"post_feedforward_layernorm", "post_ffw_norm"}, {"post_mlp_layernorm", "post_ffw_norm"},
-      {"post_self_attn_layernorm", "post_attention_norm"},
-      {"self_attn.qkv_proj", "attn_qkv"},     {"mlp.gate_up_proj", "ffn_up"},
-      {"mlp.c_fc", "ffn_up"},                 {"mlp.c_proj", "ffn_down"},
-      {"self_attn.query_layernorm", "attn_q_norm"}, {"self_attn.key_layernorm", "attn_k_norm"},
-      {"mlp.gate_proj", "ffn_gate"},          {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},          {"mlp.gate", "ffn_gate_inp"},
-      {"block_sparse_moe.w1", "ffn_gate"},    {"block_sparse_moe.w3", "ffn_up"},
-      {"block_sparse_moe.w2", "ffn_down"},    {"block_sparse_moe.gate", "ffn_gate_inp"},
-      {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"}, {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
-      {"mlp.shared_expert.up_proj", "ffn_up_shexp"},     {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
-      {"mlp.shared_expert.down_proj", "ffn_down_shexp"}, {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
-      {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
-      {"operator_norm", "attn_norm"},         {"ffn_norm", "ffn_norm"},
-      {"self_attn.out_proj", "attn_output"},  {"self_attn.q_layernorm", "attn_q_norm"},
-      {"self_attn.k_layernorm", "attn_k_norm"}, {"feed_forward.w1", "ffn_gate"},
-      {"feed_forward.w3", "ffn_up"},          {"feed_forward.w2", "ffn_down"},
-      {"feed_forward.gate", "ffn_gate_inp"},  {"conv.conv", "shortconv.conv"},
-      {"conv.in_proj", "shortconv.in_proj"},  {"conv.out_proj", "shortconv.out_proj"},
-  };
   const size_t suffix = rest.rfind('.');
   const std::string_view stem = rest.substr(0, suffix), kind = rest.substr(suffix);
   if (stem == "post_attention_layernorm") {
     return "blk." + layer + (arch.post_attention_norm ? ".post_attention_norm" : ".ffn_norm") + std::string(kind);
   }
-  if (rest == "mlp.gate.e_score_correction_bias" || rest == "feed_forward.expert_bias") return "blk." + layer + ".exp_probs_b.bias";
+  for (const auto& [from, to] : kWholeNames) {
+    if (rest == from) return "blk." + layer + "." + std::string(to);
+  }
   for (const auto& [from, to] : kNames) {
     if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
   }

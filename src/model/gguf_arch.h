@@ -14,6 +14,7 @@ struct GgufArch {
   std::string_view name;           // general.architecture
   const char* model_type;
   const char* architecture;
+  bool latent = false;             // multi-head latent attention
   bool permuted_qk = false;        // rows stored for interleaved rope pairs
   bool norms_plus_one = false;     // Gemma's (1 + w) already added
   bool gelu = false;

@@ -1,304 +1,46 @@
 #include "model/gguf_model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
 
 #include "base/mapped_file.h"
-#include "model/config_rope.h"
 #include "model/gguf.h"
 #include "model/gguf_arch.h"
-#include "ops/router_rule.h"
+#include "model/gguf_config.h"
+#include "ops/elementwise.h"
+#include "ops/gguf_blocks.h"
 
 namespace warpweave {
 namespace {
 
-// Reads "<arch>.<key>" with a range; the first error sticks.
-class Metadata {
- public:
-  Metadata(const GgufContents& file, std::string arch) : file_(file), arch_(std::move(arch)) {}
-  const Status& status() const { return status_; }
-
-  int integer(const std::string& key, int fallback, int min, int max) {
-    const int64_t* value = get<int64_t>(key, "an integer");
-    if (value == nullptr) return fallback;
-    if (*value < min || *value > max) {
-      fail(key, "must be from " + std::to_string(min) + " to " + std::to_string(max) + ", got " + std::to_string(*value));
-      return fallback;
-    }
-    return static_cast<int>(*value);
-  }
-  int required(const std::string& key, int max) {
-    if (!file_.metadata.contains(arch_ + "." + key)) fail(key, "is missing");
-    return integer(key, 1, 1, max);
-  }
-  double number(const std::string& key, double fallback, NumberRange range) {
-    const double* value = get<double>(key, "a float");
-    if (value == nullptr) return fallback;
-    if (*value >= range.min && *value <= range.max) return *value;  // false for NaN
-    fail(key, fmt::format("must be from {:g} to {:g}, got {:g}", range.min, range.max, *value));
-    return fallback;
-  }
-  bool boolean(const std::string& key, bool fallback) {
-    const bool* value = get<bool>(key, "a boolean");
-    return value != nullptr ? *value : fallback;
-  }
-  // Of integers or booleans.
-  const std::vector<int64_t>* list(const std::string& key) { return get<std::vector<int64_t>>(key, "a list"); }
-  const std::string* text(const std::string& key) { return get<std::string>(key, "a string"); }
-  void fail(const std::string& key, const std::string& rule) {
-    if (status_.ok()) status_ = Status::data_loss("metadata " + arch_ + "." + key + " " + rule);
-  }
-
- private:
-  template <typename T>
-  const T* get(const std::string& key, const char* kind) {
-    const T* value = file_.get<T>(arch_ + "." + key);
-    if (value == nullptr && file_.metadata.contains(arch_ + "." + key)) fail(key, std::string("must be ") + kind);
-    return value;
-  }
-
-  const GgufContents& file_;
-  std::string arch_;
-  Status status_;
-};
-
-void read_gguf_rope(Metadata& meta, ModelConfig& out) {
-  out.rope.theta = meta.number("rope.freq_base", 10000.0, kRopeThetaRange);
-  const int rotary_dim = meta.integer("rope.dimension_count", out.head_dim, 2, out.head_dim);
-  out.rope.partial_rotary_factor = static_cast<double>(rotary_dim) / out.head_dim;
-  const std::string* scaling = meta.text("rope.scaling.type");
-  if (scaling == nullptr || *scaling == "none") return;
-  out.rope.factor = meta.number("rope.scaling.factor", 1.0, kRopeFactorRange);
-  out.rope.original_max_positions = meta.integer("rope.scaling.original_context_length", 0, 0, 1 << 28);
-  if (*scaling == "linear") {
-    out.rope.type = RopeConfig::Type::linear;
-  } else if (*scaling == "yarn") {
-    out.rope.type = RopeConfig::Type::yarn;
-  } else {
-    meta.fail("rope.scaling.type", "'" + scaling->substr(0, 40) + "' is not supported");
-  }
-}
-
-// A tensor of one divisor for each frequency.
-Result<std::vector<float>> read_divisors(const GgufContents& file, const std::string& name, int64_t count) {
-  const auto it = file.tensors.find(name);
-  if (it == file.tensors.end()) return Status::data_loss("tensor " + name + " is missing");
-  const TensorView& view = it->second;
-  if (view.dtype != DType::f32 || view.rank != 1 || view.shape[0] != count) {
-    return Status::data_loss("tensor " + name + " must hold " + std::to_string(count) + " F32 values");
-  }
-  std::vector<float> out(count);
-  std::memcpy(out.data(), view.data, view.size_bytes());
-  for (const float divisor : out) {
-    if (!(divisor >= 1e-6f && divisor <= 1e6f)) {
-      return Status::data_loss("tensor " + name + " has a value outside 1e-6 to 1e6");
-    }
-  }
-  return out;
-}
-
-// How llama.cpp's converter writes Llama 3 scaling.
-Status read_rope_divisors(const GgufContents& file, ModelConfig& out) {
-  if (!file.tensors.contains("rope_freqs.weight")) return {};
-  WW_ASSIGN_OR_RETURN(out.rope.frequency_divisors, read_divisors(file, "rope_freqs.weight", out.head_dim / 2));
-  return {};
-}
-
-void read_gguf_window(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
-  out.sliding_window = meta.integer("attention.sliding_window", 0, 0, 1 << 28);
-  if (out.sliding_window == 0) return;
-  const std::vector<int64_t>* slides = meta.list("attention.sliding_window_pattern");
-  if (slides != nullptr && static_cast<int>(slides->size()) < out.num_layers) {
-    return meta.fail("attention.sliding_window_pattern", "must say of every layer whether it has a window");
-  }
-  for (int i = 0; i < out.num_layers; ++i) {
-    const bool usual = arch.window_pattern == 0 || (i + 1) % arch.window_pattern != 0;
-    out.sliding_layers.push_back(slides != nullptr ? (*slides)[i] != 0 : usual);
-  }
-  if (arch.name == "gemma3") {
-    out.local_rope = RopeConfig{};  // 10000, unscaled
-  } else if (arch.name == "olmo2") {  // with windows it is OLMo 3
-    out.model_type = "olmo3";
-    out.architecture = "Olmo3ForCausalLM";
-    out.local_rope = RopeConfig{};
-    out.local_rope->theta = out.rope.theta;
-  }
-}
-
-// Which layers take no positions.
-void read_gguf_nope(const GgufArch& arch, ModelConfig& out) {
-  out.nope_layers = nope_beside_windows(out);
-  if (arch.name != "smollm3") return;
-  for (int i = 0; i < out.num_layers; ++i) out.nope_layers.push_back((i + 1) % 4 == 0);  // files do not say
-}
-
-void read_gguf_multipliers(Metadata& meta, ModelConfig& out) {
-  const double logits = meta.number("logit_scale", 1, kMultiplierRange);
-  out.logit_scale = out.model_type == "granite" ? 1 / logits : logits;
-  if (out.model_type != "granite") return;
-  out.attention_multiplier = meta.number("attention.scale", 1, kMultiplierRange);
-  out.embedding_multiplier = meta.number("embedding_scale", 1, kMultiplierRange);
-  out.residual_multiplier = meta.number("residual_scale", 1, kMultiplierRange);
-}
-
-// What shows only in which tensors there are.
-void read_from_tensors(const GgufContents& file, ModelConfig& out) {
-  const auto has = [&](const char* name) { return file.tensors.contains(name); };
-  out.lm_head_bias = has("output.bias");
-  out.attention_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
-  out.attention_out_bias = has("blk.0.attn_output.bias");
-  out.mlp_bias = has("blk.0.ffn_up.bias");
-  out.use_qk_norm = has("blk.0.attn_q_norm.weight");
-  out.parallel_residual =
-      out.model_type == "cohere2" || (out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight"));
-  out.tie_word_embeddings = !has("output.weight");
-  for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight", "blk.0.shortconv.in_proj.weight"}) {
-    if (has(name)) out.dtype = file.tensors.find(name)->second.dtype;
-  }
-}
-
-// Phi: a divisor for every frequency, for short contexts and for long ones.
-Status read_longrope(const GgufContents& file, Metadata& meta, ModelConfig& out) {
-  if (!file.tensors.contains("rope_factors_long.weight")) return {};
-  out.rope.type = RopeConfig::Type::longrope;
-  out.rope.original_max_positions = meta.integer("rope.scaling.original_context_length", 0, 2, 1 << 28);
-  out.rope.short_mscale = out.rope.long_mscale = meta.number("rope.scaling.attn_factor", 1.0, kRopeFactorRange);
-  if (out.rope.original_max_positions == 0) meta.fail("rope.scaling.original_context_length", "is missing");
-  const int64_t frequencies = static_cast<int64_t>(out.head_dim * out.rope.partial_rotary_factor) / 2;
-  WW_ASSIGN_OR_RETURN(out.rope.short_factors, read_divisors(file, "rope_factors_short.weight", frequencies));
-  WW_ASSIGN_OR_RETURN(out.rope.long_factors, read_divisors(file, "rope_factors_long.weight", frequencies));
-  return {};
-}
-
-void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
-  out.num_experts = meta.integer("expert_count", 0, 0, kMaxExperts);
-  out.experts_per_token = meta.integer("expert_used_count", 0, 0, kMaxExpertsPerToken);
-  out.moe_intermediate_size = meta.integer("expert_feed_forward_length", out.intermediate_size, 1, 1 << 24);
-  if (out.experts_per_token > out.num_experts) meta.fail("expert_used_count", "must be at most expert_count");
-  if (out.num_experts == 0) return;
-  if (out.experts_per_token < 1) meta.fail("expert_used_count", "must be at least 1");
-  if (out.model_type == "llama") {
-    out.model_type = "mixtral";
-    out.architecture = "MixtralForCausalLM";
-  }
-  const bool sigmoid = out.model_type == "glm4_moe" || is_lfm2(out.model_type);
-  if (meta.integer("expert_gating_func", sigmoid ? 2 : 1, 0, 1000) != (sigmoid ? 2 : 1)) {
-    meta.fail("expert_gating_func", "is not the one of this architecture");
-  }
-  out.norm_topk_prob = meta.boolean("expert_weights_norm", arch.experts_renormalised);
-  out.routed_scaling_factor = meta.number("expert_weights_scale", 1, NumberRange{-1e6, 1e6});
-  out.n_group = meta.integer("expert_group_count", 1, 1, kMaxExperts);
-  out.topk_group = meta.integer("expert_group_used_count", out.n_group, 1, kMaxExperts);
-  out.first_k_dense_replace = meta.integer("leading_dense_block_count", 0, 0, 1 << 20);
-  // Layers that predict further tokens are counted, but are not of the decoder.
-  const int predicting = meta.integer("nextn_predict_layers", 0, 0, 64);
-  if (predicting >= out.num_layers) return meta.fail("nextn_predict_layers", "must be fewer than block_count");
-  out.num_layers -= predicting;
-}
-
-// Heads of K and V: one number, or of LFM2 a list with 0 for each layer that is a short convolution.
-void read_gguf_kv_heads(Metadata& meta, ModelConfig& out) {
-  const char* const key = "attention.head_count_kv";
-  if (!is_lfm2(out.model_type)) {
-    out.num_kv_heads = meta.integer(key, out.num_q_heads, 1, 65536);
-    return;
-  }
-  out.short_conv = ShortConvConfig{.width = meta.integer("shortconv.l_cache", 3, 2, 8)};
-  if (out.hidden_size % 16 != 0) return meta.fail("embedding_length", "must be a multiple of 16");
-  const std::vector<int64_t>* heads = meta.list(key);
-  if (heads == nullptr || static_cast<int>(heads->size()) != out.num_layers) {
-    return meta.fail(key, "must say of every layer how many heads of K and V it has");
-  }
-  for (const int64_t count : *heads) {
-    if (count < 0 || count > 65536 || (count > 0 && out.num_kv_heads > 0 && count != out.num_kv_heads)) {
-      return meta.fail(key, "must be 0 for convolutions and one number for all other layers");
-    }
-    if (count > 0) out.num_kv_heads = static_cast<int>(count);
-    out.recurrent_layers.push_back(count == 0);
-  }
-  if (out.num_kv_heads == 0) meta.fail(key, "must leave a layer with full attention");
-}
-
-Result<ModelConfig> read_config(const GgufContents& file, const GgufArch& arch) {
-  Metadata meta(file, std::string(arch.name));
-  ModelConfig out;
-  out.model_type = arch.model_type;
-  out.architecture = arch.architecture;
-  out.hidden_size = meta.required("embedding_length", 1 << 24);
-  out.num_layers = meta.required("block_count", 4096);
-  out.num_q_heads = meta.required("attention.head_count", 65536);
-  read_gguf_kv_heads(meta, out);
-  if (!meta.status().ok()) return meta.status();  // before it divides
-  out.head_dim = meta.integer("attention.key_length", std::max(2, out.hidden_size / out.num_q_heads), 2, 4096);
-  out.intermediate_size = meta.integer("feed_forward_length", 1, 1, 1 << 24);
-  out.max_position_embeddings = meta.required("context_length", 1 << 28);
-  out.norm_eps = meta.number("attention.layer_norm_epsilon", 1e-6, kNormEpsRange);
-  out.norm_eps = meta.number("attention.layer_norm_rms_epsilon", out.norm_eps, kNormEpsRange);
-  out.attention_softcap = meta.number("attn_logit_softcapping", 0, kSoftcapRange);
-  out.final_softcap = meta.number("final_logit_softcapping", 0, kSoftcapRange);
-  read_gguf_moe(meta, arch, out);
-  out.hidden_act = arch.gelu ? "gelu_pytorch_tanh" : "silu";
-  if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
-  if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");
-  read_gguf_rope(meta, out);
-  read_gguf_window(meta, arch, out);
-  read_gguf_nope(arch, out);
-  drop_idle_window(out);
-  read_gguf_multipliers(meta, out);
-  WW_RETURN_IF_ERROR(read_longrope(file, meta, out));
-  if (!meta.status().ok()) return meta.status();
-  WW_RETURN_IF_ERROR(read_rope_divisors(file, out));
-  const auto shared = file.tensors.find("blk." + std::to_string(out.num_layers - 1) + ".ffn_gate_shexp.weight");
-  if (shared != file.tensors.end() && out.num_experts > 0) {
-    out.shared_expert_intermediate_size = static_cast<int>(std::min<int64_t>(shared->second.shape[0], 1 << 24));
-  }
-  read_from_tensors(file, out);
-  if (out.model_type == "stablelm" && out.use_qk_norm) {
-    return Status::unsupported("tensor blk.0.attn_q_norm.weight: q and k get no layer norms here");
-  }
-  const auto embedding = file.tensors.find("token_embd.weight");
-  if (embedding == file.tensors.end() || embedding->second.rank != 2) {
-    return Status::data_loss("tensor token_embd.weight is missing");
-  }
-  out.vocab_size = static_cast<int>(std::min<int64_t>(embedding->second.shape[0], 1 << 24));
-  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    const int64_t* id = file.get<int64_t>(key);
-    if (id == nullptr) continue;
-    if (*id < 0 || *id >= out.vocab_size) {
-      return Status::data_loss(fmt::format("metadata {} is {}, must be a token id below {}", key, *id, out.vocab_size));
-    }
-    if (std::string_view(key).find("bos") != std::string_view::npos) {
-      out.bos_token_id = static_cast<int32_t>(*id);
-    } else {
-      out.eos_token_ids.push_back(static_cast<int32_t>(*id));
-    }
-  }
-  return out;
-}
-
 class GgufSource : public WeightSource {
  public:
   static constexpr std::string_view kExperts = ".experts.";
+  static constexpr std::string_view kDecay = ".A_log";  // files hold -exp of it
 
   GgufSource(MappedFile file, GgufContents contents, const GgufArch& arch, const ModelConfig& config)
       : file_(std::move(file)), contents_(std::move(contents)), arch_(arch),
         num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads) {}
 
   bool has(std::string_view name) const override { return lookup(name).data != nullptr; }
-  DType dtype(std::string_view name) const override { return lookup(name).dtype; }
+  DType dtype(std::string_view name) const override {
+    return name.ends_with(kDecay) ? DType::f32 : stored_dtype(lookup(name).dtype);
+  }
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     TensorView view = lookup(name);
     if (view.data == nullptr) return Status::data_loss("tensor " + std::string(name) + " is not in the GGUF file");
     WW_RETURN_IF_ERROR(check_shape(name, view, shape));
-    if (arch_.permuted_qk && name.find("self_attn.q_proj") != name.npos) return unpermuted(view, num_q_heads_);
-    if (arch_.permuted_qk && name.find("self_attn.k_proj") != name.npos) return unpermuted(view, num_kv_heads_);
-    if (arch_.norms_plus_one && name.find("norm") != name.npos && view.dtype == DType::f32) return minus_one(view);
-    return view;
+    if (arch_.permuted_qk && name.find("self_attn.q_proj") != name.npos) view = unpermuted(view, num_q_heads_);
+    if (arch_.permuted_qk && name.find("self_attn.k_proj") != name.npos) view = unpermuted(view, num_kv_heads_);
+    if (arch_.norms_plus_one && name.find("norm") != name.npos && view.dtype == DType::f32) {
+      return changed(view, [](float value) { return value - 1; });
+    }
+    if (name.ends_with(kDecay)) return changed(view, [](float value) { return std::log(-value); });
+    return stored_dtype(view.dtype) == view.dtype ? view : repacked(view);
   }
 
   void release(const TensorView& view) const override {
@@ -325,6 +67,15 @@ class GgufSource : public WeightSource {
     if (name.ends_with(".conv.conv.weight") && view.rank == 2) {  // [channels, 1, width] without what is 1
       view.rank = 3;
       view.shape = {view.shape[0], 1, view.shape[1]};
+    }
+    if (name.ends_with("_conv1d.weight") && view.rank >= 2) {  // likewise, with more or fewer dims of 1
+      const int64_t width = view.shape[view.rank - 1];
+      view.shape = {view.elements() / std::max<int64_t>(width, 1), 1, width};
+      view.rank = 3;
+    }
+    if (name.ends_with(kDecay)) {
+      view.shape = {1, 1, view.elements(), 1};
+      view.rank = 4;
     }
     return view;
   }
@@ -368,17 +119,38 @@ class GgufSource : public WeightSource {
     return result;
   }
 
-  TensorView minus_one(const TensorView& view) const {
-    std::byte* out = own(view.size_bytes());
-    const auto* in = static_cast<const std::byte*>(view.data);
-    for (int64_t i = 0; i < view.elements(); ++i) {
-      float value;
-      std::memcpy(&value, in + i * sizeof value, sizeof value);
-      value -= 1;
-      std::memcpy(out + i * sizeof value, &value, sizeof value);
-    }
+  // In F32.
+  template <typename Change>
+  TensorView changed(const TensorView& view, Change change) const {
+    std::vector<float> values(view.elements());
+    dequantize_row(view.dtype, view.data, view.elements(), values.data());
+    for (float& value : values) value = change(value);
+    return owned_floats(view, values);
+  }
+  TensorView owned_floats(const TensorView& view, const std::vector<float>& values) const {
     TensorView result = view;
+    result.dtype = DType::f32;
+    std::byte* out = own(result.size_bytes());
+    std::memcpy(out, values.data(), result.size_bytes());
     result.data = out;
+    return result;
+  }
+
+  // Two formats have no kernels of their own: what llama.cpp's quantizer falls back to where a row is no multiple of 256.
+  static DType stored_dtype(DType dtype) {
+    return dtype == DType::q5_0 ? DType::q8_0 : dtype == DType::q5_1 ? DType::f32 : dtype;
+  }
+  TensorView repacked(const TensorView& view) const {
+    TensorView result = view;
+    if (view.dtype == DType::q5_0) {
+      result.dtype = DType::q8_0;
+      std::byte* out = own(result.size_bytes());
+      q5_0_to_q8_0(view.data, view.elements(), out);
+      result.data = out;
+    } else {
+      result = changed(view, [](float value) { return value; });
+    }
+    release(view);
     return result;
   }
 
@@ -439,7 +211,7 @@ Result<GgufModel> load_gguf_model(const std::string& path) {
   auto arch = find_gguf_arch(arch_name != nullptr ? *arch_name : "");
   if (!arch.ok()) return arch.status().with_context(name);
   GgufModel out;
-  auto config = read_config(contents, *arch);
+  auto config = read_gguf_config(contents, *arch);
   if (!config.ok()) return config.status().with_context(name);
   out.config = std::move(config).value();
   out.tokenizer = read_tokenizer(contents);

@@ -278,6 +278,33 @@ TEST(Gguf, WindowsAsWideAsTheContextHideNothing) {
   EXPECT_EQ(window_of(128), -1);
 }
 
+// The integers of a file's metadata changed, one at a time, of two architectures with latent attention.
+TEST(Gguf, LatentDimsAreHeldToRules) {
+  const TemporaryFolder folder;
+  const struct {
+    const char *model, *key;
+    uint32_t value;
+    const char* rule;
+  } cases[] = {{"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 0, "must be from"},
+               {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 1 << 20, "must be from"},
+               {"gguf-deepseek-v2-moe", "deepseek2.attention.key_length_mla", 8, "must be more than rope.dimension_count"},
+               {"gguf-deepseek-v2-joined-moe", "deepseek2.attention.key_length", 8, "must be more than rope.dimension_count"},
+               {"gguf-deepseek-v2-moe", "deepseek2.rope.dimension_count", 7, "must be even"},
+               {"gguf-deepseek-v3-moe", "deepseek2.expert_gating_func", 3, "must be 1 (softmax) or 2 (sigmoid)"},
+               {"gguf-kimi-linear-moe", "kimi-linear.kda.head_dim", 24, "must be a multiple of 16"},
+               {"gguf-kimi-linear-moe", "kimi-linear.expert_gating_func", 1, "is not the one of this architecture"}};
+  for (const auto& c : cases) {
+    std::string bytes = read_file(std::string("tests/golden/families/") + c.model + "/model.gguf");
+    const size_t at = bytes.find(c.key);
+    ASSERT_NE(at, bytes.npos) << c.key;
+    const size_t value = at + std::string_view(c.key).size() + sizeof(uint32_t);  // after its type
+    std::memcpy(bytes.data() + value, &c.value, sizeof c.value);
+    write_file(folder / "bad.gguf", bytes);
+    expect_refusal(open_model_bundle(folder / "bad.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}), StatusCode::data_loss,
+                   {"bad.gguf", c.key, c.rule});
+  }
+}
+
 TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
   const TemporaryFolder folder;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -17,6 +17,8 @@ Block read_block(const void* data, int64_t index) {
 template BlockQ8_0 read_block<BlockQ8_0>(const void*, int64_t);
 template BlockQ4_0 read_block<BlockQ4_0>(const void*, int64_t);
 template BlockQ4_1 read_block<BlockQ4_1>(const void*, int64_t);
+template BlockQ5_0 read_block<BlockQ5_0>(const void*, int64_t);
+template BlockQ5_1 read_block<BlockQ5_1>(const void*, int64_t);
 template BlockQ4K read_block<BlockQ4K>(const void*, int64_t);
 template BlockQ5K read_block<BlockQ5K>(const void*, int64_t);
 template BlockQ6K read_block<BlockQ6K>(const void*, int64_t);
@@ -27,6 +29,11 @@ namespace {
 
 int nibble_of(const uint8_t* codes, int i, int half) {
   return i < half ? codes[i] & 15 : codes[i - half] >> 4;
+}
+
+template <typename Block>
+int five_bits(const Block& block, int i) {
+  return nibble_of(block.codes, i, 16) | (block.high[i / 8] >> (i % 8) & 1) << 4;
 }
 
 template <typename Block, typename Value>
@@ -43,6 +50,8 @@ void each_block(const void* data, int64_t n, float* out, Value value) {
 int block_code(const BlockQ8_0& block, int i) { return block.codes[i]; }
 int block_code(const BlockQ4_0& block, int i) { return nibble_of(block.codes, i, 16); }
 int block_code(const BlockQ4_1& block, int i) { return nibble_of(block.codes, i, 16); }
+int block_code(const BlockQ5_0& block, int i) { return five_bits(block, i); }
+int block_code(const BlockQ5_1& block, int i) { return five_bits(block, i); }
 int block_code(const BlockIQ4NL& block, int i) { return nibble_of(block.codes, i, 16); }
 int block_code(const BlockIQ4XS& block, int i) { return nibble_of(block.codes + i / 32 * 16, i % 32, 16); }
 int block_code(const BlockQ4K& block, int i) {
@@ -83,6 +92,17 @@ int block_scale(const BlockIQ4XS& block, int g) {
 void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min) { scale_min(block.scales, g, scale, min); }
 void block_scale_min(const BlockQ5K& block, int g, int* scale, int* min) { scale_min(block.scales, g, scale, min); }
 
+void q5_0_to_q8_0(const void* data, int64_t n, void* out) {
+  assert(n % BlockQ5_0::kElements == 0);
+  for (int64_t b = 0; b < n / BlockQ5_0::kElements; ++b) {
+    const BlockQ5_0 from = read_block<BlockQ5_0>(data, b);
+    BlockQ8_0 to;
+    to.d = from.d;
+    for (int i = 0; i < BlockQ5_0::kElements; ++i) to.codes[i] = static_cast<int8_t>(block_code(from, i) - 16);
+    std::memcpy(static_cast<char*>(out) + b * sizeof to, &to, sizeof to);
+  }
+}
+
 void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* out) {
   switch (dtype) {
     case DType::q8_0:
@@ -97,6 +117,16 @@ void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* o
       break;
     case DType::q4_1:
       each_block<BlockQ4_1>(data, n, out, [](const BlockQ4_1& b, int i) {
+        return f16_to_f32(b.d) * block_code(b, i) + f16_to_f32(b.m);
+      });
+      break;
+    case DType::q5_0:
+      each_block<BlockQ5_0>(data, n, out, [](const BlockQ5_0& b, int i) {
+        return f16_to_f32(b.d) * (block_code(b, i) - 16);
+      });
+      break;
+    case DType::q5_1:
+      each_block<BlockQ5_1>(data, n, out, [](const BlockQ5_1& b, int i) {
         return f16_to_f32(b.d) * block_code(b, i) + f16_to_f32(b.m);
       });
       break;

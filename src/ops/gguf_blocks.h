@@ -24,6 +24,19 @@ struct BlockQ4_1 {
   uint16_t m;
   uint8_t codes[16];
 };
+struct BlockQ5_0 {      // q4_0 with a fifth bit: bit i of high for element i
+  static constexpr int kElements = 32;
+  uint16_t d;
+  uint8_t high[4];
+  uint8_t codes[16];
+};
+struct BlockQ5_1 {
+  static constexpr int kElements = 32;
+  uint16_t d;
+  uint16_t m;
+  uint8_t high[4];
+  uint8_t codes[16];
+};
 struct BlockQ4K {       // elements 64j + i: low nibbles of codes[32j + i], then + 32: high nibbles
   static constexpr int kElements = 256;
   uint16_t d;
@@ -59,6 +72,7 @@ struct BlockIQ4XS {     // eight groups of such nibbles, each with a scale of 6 
   uint8_t codes[128];
 };
 static_assert(sizeof(BlockIQ4NL) == 18 && sizeof(BlockIQ4XS) == 136);
+static_assert(sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 &&
               sizeof(BlockQ4K) == 144 && sizeof(BlockQ5K) == 176 && sizeof(BlockQ6K) == 210);
 
@@ -66,10 +80,12 @@ static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(Block
 template <typename Block>
 Block read_block(const void* data, int64_t index);
 
-// Code of element i, before any offset or table: 0..15, 0..31 for q5_k, 0..63 for q6_k, or the signed byte of q8_0.
+// Code of element i, before any offset or table: 0..15, 0..31 for those of five bits, 0..63 for q6_k, or the signed byte of q8_0.
 int block_code(const BlockQ8_0& block, int i);
 int block_code(const BlockQ4_0& block, int i);
 int block_code(const BlockQ4_1& block, int i);
+int block_code(const BlockQ5_0& block, int i);
+int block_code(const BlockQ5_1& block, int i);
 int block_code(const BlockQ4K& block, int i);
 int block_code(const BlockQ5K& block, int i);
 int block_code(const BlockQ6K& block, int i);
@@ -80,6 +96,9 @@ int block_scale(const BlockIQ4XS& block, int g);
 // 6-bit scale and min of group g (0..7) of 32 elements.
 void block_scale_min(const BlockQ4K& block, int g, int* scale, int* min);
 void block_scale_min(const BlockQ5K& block, int g, int* scale, int* min);
+
+// n elements (a multiple of the block) as q8_0, with the same values.
+void q5_0_to_q8_0(const void* data, int64_t n, void* out);
 
 // n elements (a multiple of the block) to f32, in plain scalar code.
 void dequantize_row_reference(DType dtype, const void* data, int64_t n, float* out);

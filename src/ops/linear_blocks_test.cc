@@ -1,6 +1,8 @@
 // PackedLinear with weights in GGUF blocks, against a scalar f64 reference, for every tier this CPU can run.
+#include <algorithm>
 #include <array>
 
+#include "ops/gguf_blocks.h"
 #include "ops/linear.h"
 #include "ops/linear_testing.h"
 
@@ -97,6 +99,21 @@ INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
                          testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q4_k,
                                          DType::q5_k, DType::q6_k, DType::iq4_nl, DType::iq4_xs),
                          [](const auto& info) { return std::string(dtype_info(info.param).name); });
+
+// Blocks of any bytes but a d that is a number.
+TEST(GgufBlocks, Q5AsQ8HasTheSameValues) {
+  constexpr int kBlocks = 9, kElements = kBlocks * BlockQ5_0::kElements;
+  std::vector<uint8_t> blocks(kBlocks * sizeof(BlockQ5_0));
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint8_t>(37 * i + 11);
+  for (int b = 0; b < kBlocks; ++b) blocks[b * sizeof(BlockQ5_0) + 1] &= 0x3f;
+  std::vector<uint8_t> wider(kBlocks * sizeof(BlockQ8_0));
+  q5_0_to_q8_0(blocks.data(), kElements, wider.data());
+  std::vector<float> from(kElements), to(kElements);
+  dequantize_row_reference(DType::q5_0, blocks.data(), kElements, from.data());
+  dequantize_row_reference(DType::q8_0, wider.data(), kElements, to.data());
+  EXPECT_EQ(to, from);
+  EXPECT_GT(std::count_if(from.begin(), from.end(), [](float x) { return x != 0; }), kElements / 2);
+}
 
 // Values of blocks whose byte i is 37 i + 11, with d = 0.01, by the gguf package's dequantize().
 TEST(GgufBlocks, Iq4HasTheValuesOfTheGgufPackage) {

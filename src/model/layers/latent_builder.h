@@ -1,6 +1,7 @@
 // Finds and packs the weights of latent attention; cuts the matrix of the up-projections into heads.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -61,6 +62,7 @@ class LatentBuilder {
   // kv_b_proj has for each head nope_dim rows that make its keys of the latent, then v_dim that make its values.
   Status heads() {
     const std::string name = prefix_ + "kv_b_proj.weight";
+    if (!pack_.source->has(name) && pack_.source->has(prefix_ + "k_b_proj.weight")) return split_heads();
     const int64_t head_rows = latent_.nope_dim + latent_.v_dim;
     const int64_t shape[] = {pack_.config.num_q_heads * head_rows, latent_.kv_rank};
     WW_ASSIGN_OR_RETURN(TensorView all, pack_.source->find(name, shape));
@@ -71,18 +73,69 @@ class LatentBuilder {
       all.data = wide.data();
       all.dtype = DType::f32;
     }
-    const Status status = pack_heads(all);
+    const Status status = pack_heads(all, stored);
     pack_.source->release(stored);
     return status.ok() ? status : status.with_context(name);
   }
 
-  Status pack_heads(const TensorView& all) {
+  // Newer GGUF files have k_b_proj [heads, kv_rank, nope_dim], turned over already, and v_b_proj [heads, v_dim, kv_rank].
+  Status split_heads() {
+    const int64_t heads = pack_.config.num_q_heads;
+    const int64_t k_shape[] = {heads, latent_.kv_rank, latent_.nope_dim}, v_shape[] = {heads, latent_.v_dim, latent_.kv_rank};
+    WW_ASSIGN_OR_RETURN(const TensorView k, pack_.source->find(prefix_ + "k_b_proj.weight", k_shape));
+    WW_ASSIGN_OR_RETURN(const TensorView v, pack_.source->find(prefix_ + "v_b_proj.weight", v_shape));
+    Status status;
+    if constexpr (Target::kStackedHeads) {
+      status = joined_heads(k, v);
+    } else {
+      for (int64_t h = 0; status.ok() && h < heads; ++h) status = head(matrix_of(k, h), matrix_of(v, h));
+    }
+    pack_.source->release(k);
+    pack_.source->release(v);
+    return status.ok() ? status : status.with_context(prefix_ + "k_b_proj.weight");
+  }
+
+  // Matrix `index` of a stack.
+  static TensorView matrix_of(const TensorView& stack, int64_t index) {
+    TensorView out = stack;
+    out.rank = 2;
+    out.shape = {stack.shape[1], stack.shape[2]};
+    out.data = static_cast<const std::byte*>(stack.data) + index * out.size_bytes();
+    return out;
+  }
+
+  // As stacked_heads takes them, in f32.
+  Status joined_heads(const TensorView& k, const TensorView& v) {
+    const int64_t nope = latent_.nope_dim, rank = latent_.kv_rank, v_rows = latent_.v_dim, head_rows = nope + v_rows;
+    const std::vector<float> keys = widened(k), values = widened(v);
+    std::vector<float> joined(k.shape[0] * head_rows * rank);
+    for (int64_t h = 0; h < k.shape[0]; ++h) {
+      float* const out = joined.data() + h * head_rows * rank;
+      for (int64_t r = 0; r < nope; ++r) {
+        for (int64_t c = 0; c < rank; ++c) out[r * rank + c] = keys[(h * rank + c) * nope + r];
+      }
+      std::copy_n(values.data() + h * v_rows * rank, v_rows * rank, out + nope * rank);
+    }
+    return stacked_heads({.data = joined.data(), .dtype = DType::f32, .rank = 2, .shape = {k.shape[0] * head_rows, rank}});
+  }
+
+  // `stored`: `all` as it stands in the file, whose rows may be blocks.
+  Status pack_heads(const TensorView& all, const TensorView& stored) {
     if constexpr (Target::kStackedHeads) {
       return stacked_heads(all);
     } else {
       const int64_t head_rows = latent_.nope_dim + latent_.v_dim;
       Status status;
-      for (int64_t first = 0; status.ok() && first < all.shape[0]; first += head_rows) status = head(all, first);
+      for (int64_t first = 0; status.ok() && first < all.shape[0]; first += head_rows) {
+        const std::vector<std::byte> keys = transposed_rows(all, first, latent_.nope_dim);
+        TensorView k = all, v = stored;
+        k.data = keys.data();
+        k.shape = {latent_.kv_rank, latent_.nope_dim};
+        const size_t row_bytes = stored.size_bytes() / stored.shape[0];
+        v.data = static_cast<const std::byte*>(stored.data) + (first + latent_.nope_dim) * row_bytes;
+        v.shape = {latent_.v_dim, latent_.kv_rank};
+        status = head(k, v);
+      }
       return status;
     }
   }
@@ -111,17 +164,13 @@ class LatentBuilder {
     return {};
   }
 
-  Status head(const TensorView& all, int64_t first) {
-    const std::vector<std::byte> keys = transposed_rows(all, first, latent_.nope_dim);
-    LinearPart into{.weight = all, .bias = {}};
-    into.weight.data = keys.data();
-    into.weight.shape = {latent_.kv_rank, latent_.nope_dim};
-    WW_ASSIGN_OR_RETURN(out_.heads.into_latent.emplace_back(), pack_.target.pack({into}, GluActivation::none, false));
-    const size_t row_bytes = all.shape[1] * dtype_info(all.dtype).block_bytes;
-    LinearPart from{.weight = all, .bias = {}};
-    from.weight.data = static_cast<const std::byte*>(all.data) + (first + latent_.nope_dim) * row_bytes;
-    from.weight.shape = {latent_.v_dim, latent_.kv_rank};
-    WW_ASSIGN_OR_RETURN(out_.heads.from_latent.emplace_back(), pack_.target.pack({from}, GluActivation::none, false));
+  // From [kv_rank, nope_dim] and [v_dim, kv_rank].
+  Status head(const TensorView& into, const TensorView& from) {
+    const auto pack = [&](const TensorView& view) {
+      return pack_.target.pack({{.weight = view, .bias = {}}}, GluActivation::none, false);
+    };
+    WW_ASSIGN_OR_RETURN(out_.heads.into_latent.emplace_back(), pack(into));
+    WW_ASSIGN_OR_RETURN(out_.heads.from_latent.emplace_back(), pack(from));
     return {};
   }
 
