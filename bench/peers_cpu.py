@@ -21,6 +21,7 @@ import sys
 import time
 import urllib.request
 
+import random_deepseek
 import random_llama
 import random_qwen3_moe
 
@@ -136,7 +137,7 @@ class Warpweave(HttpPeer):
         self.process.wait()
 
 
-MODELS = {"llama": random_llama, "qwen3-moe": random_qwen3_moe}
+MODELS = {"llama": random_llama, "deepseek": random_deepseek, "qwen3-moe": random_qwen3_moe}
 PEERS = {"llama.cpp": LlamaCpp, "ctranslate2": CTranslate2, "torch": Torch, "warpweave": Warpweave}
 
 
