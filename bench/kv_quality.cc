@@ -26,11 +26,12 @@ using namespace warpweave;
 
 namespace {
 
-constexpr KvFormat kFormats[] = {KvFormat::bf16,     KvFormat::f32,      KvFormat::f16,
-                                 KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
+constexpr KvFormat kFormats[] = {KvFormat::bf16,     KvFormat::f32,      KvFormat::f16,        KvFormat::fp8_e4m3,
+                                 KvFormat::fp8_e5m2, KvFormat::fp4_e2m1, KvFormat::fp8_ds_mla, KvFormat::fp4_mla};
 
 struct Options {
   std::string model, text, dtype = "bf16";
+  AttentionKind kind = AttentionKind::mha;  // the model's
   int rows = 64, row_tokens = 512, threads = 2;
   std::vector<std::string> backends = {"intel_amx", "torch_native"};
 };
@@ -40,9 +41,10 @@ struct Options {
   std::exit(1);
 }
 
-std::vector<int32_t> tokens_of(const Options& options) {
+std::vector<int32_t> tokens_of(Options& options) {
   auto bundle = open_model_bundle(options.model, {});
   if (!bundle.ok()) fail(bundle.status());
+  if (bundle->config.latent) options.kind = AttentionKind::mla;
   std::ifstream in(options.text, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   auto ids = bundle->tokenizer->encode(text, false);
@@ -78,7 +80,8 @@ Result<double> mean_loss(const Options& options, const std::string& backend, KvF
 void measure(const Options& options, const std::string& backend, std::span<const int32_t> tokens) {
   const Caps* caps = nullptr;
   for (const BackendRegistration& built : built_backends()) {
-    if (built.caps->name == backend) caps = built.caps;
+    const bool here = built.caps->archs.has(cpu_hardware_facts().arch);
+    if (built.caps->name == backend && here && built.caps->kinds.has(options.kind)) caps = built.caps;
   }
   if (caps == nullptr) fail(Status::not_found("no backend " + backend));
   double base = 0;

@@ -56,5 +56,12 @@ constexpr Caps latent_rows_caps(Caps caps) {
   caps.sliding_window = caps.sinks = caps.softcap = caps.non_causal = caps.right_window = false;
   return caps;
 }
+// With their packed tokens (kv/latent_token.h).
+constexpr Caps packed_latent_caps(Caps caps) {
+  caps = latent_rows_caps(caps);
+  caps.kv_formats = {KvFormat::f32,      KvFormat::bf16,     KvFormat::f16,       KvFormat::fp8_e4m3,
+                     KvFormat::fp8_e5m2, KvFormat::fp8_ds_mla, KvFormat::fp4_mla};
+  return caps;
+}
 
 }  // namespace warpweave

@@ -158,7 +158,9 @@ ww_dtype kv_dtype(KvFormat format) {
     case KvFormat::f16: return {WW_DTYPE_FLOAT, 16, 1};
     case KvFormat::fp8_e4m3: return {WW_DTYPE_FLOAT8_E4M3FN, 8, 1};
     case KvFormat::fp8_e5m2: return {WW_DTYPE_FLOAT8_E5M2, 8, 1};
-    case KvFormat::fp4_e2m1: return {WW_DTYPE_UINT, 8, 1};
+    case KvFormat::fp4_e2m1:
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: return {WW_DTYPE_UINT, 8, 1};
   }
   return {};
 }

@@ -11,6 +11,7 @@
 #include "attention/select_speculation.h"
 #include "attention/select_suggest.h"
 #include "attention/tuning.h"
+#include "kv/latent_token.h"
 
 namespace warpweave {
 namespace {
@@ -21,7 +22,12 @@ constexpr KvName kKvNames[] = {
     {"f16", KvFormat::f16},           {"half", KvFormat::f16},
     {"float16", KvFormat::f16},       {"f32", KvFormat::f32},
     {"float32", KvFormat::f32},       {"fp8_e4m3", KvFormat::fp8_e4m3},
-    {"fp8_e5m2", KvFormat::fp8_e5m2}, {"fp4_e2m1", KvFormat::fp4_e2m1}};
+    {"fp8_e5m2", KvFormat::fp8_e5m2}, {"fp4_e2m1", KvFormat::fp4_e2m1},
+    {"fp8_ds_mla", KvFormat::fp8_ds_mla}, {"fp4_mla", KvFormat::fp4_mla}};
+
+// Where fp4_e2m1 means this project's own layout of latent rows, and not that of a name which is not written yet.
+constexpr EnumSet<DeviceArch> kPackedFp4Devices = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other, DeviceArch::sm_80,
+                                                   DeviceArch::sm_86, DeviceArch::sm_89, DeviceArch::sm_90};
 
 KvFormat model_kv_format(ModelDType dtype) {
   switch (dtype) {
@@ -90,7 +96,7 @@ Status Selection::read_kv_format() {
     if (found == std::end(kKvNames)) {
       return Status::invalid_argument(
           fmt::format("--kv-cache-dtype is \"{}\"; known: auto, bf16, f16, f32, fp8_e4m3, fp8_e5m2, "
-                      "fp4_e2m1", flags_.kv_cache_dtype),
+                      "fp4_e2m1, fp8_ds_mla, fp4_mla", flags_.kv_cache_dtype),
           "--kv-cache-dtype");
     }
     input_.kv_format = found->format;
@@ -101,6 +107,17 @@ Status Selection::read_kv_format() {
     return Status::unsupported(
         fmt::format("--kv-cache-dtype fp4_e2m1 stores blocks of {} elements; this model's head dim is {}",
                     kFp4BlockElements, model_.head_dim),
+        "--kv-cache-dtype");
+  }
+  if (input_.kv_format == KvFormat::fp4_e2m1 && model_.kind == AttentionKind::mla && kPackedFp4Devices.has(hardware_.arch)) {
+    input_.kv_format = KvFormat::fp4_mla;
+    resolved_.reasons.push_back("kv-cache-dtype: fp4_e2m1 -> fp4_mla, its form for latent attention");
+  }
+  const bool latent = model_.kind == AttentionKind::mla && model_.head_dim == kPackedTokenDim && v_dim == kPackedLatentDim;
+  if (kv_format_is_packed(input_.kv_format) && !latent) {
+    return Status::unsupported(
+        fmt::format("--kv-cache-dtype {} packs tokens of latent attention with {} + {} values, which this model has not; "
+                    "use fp8_e4m3 or auto", kv_format_name(input_.kv_format), kPackedLatentDim, kPackedRopeDim),
         "--kv-cache-dtype");
   }
   resolved_.kv_format = input_.kv_format;

@@ -159,6 +159,9 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
                                   caps.kv_formats.has(input.kv_format) ? " in decode" : ""),
                       "--kv-cache-dtype"};
   }
+  if (input.kv_format == KvFormat::fp8_ds_mla && input.model->dtype == ModelDType::f16 && !kCpu.has(input.hardware->arch)) {
+    return BrokenRule{"reads fp8_ds_mla KV, whose rotated part is bf16, for bf16 models alone", "--kv-cache-dtype"};
+  }
   if (input.page_size && !caps.page_sizes.accepts(*input.page_size) && !caps.expands_pages) {
     return BrokenRule{fmt::format("needs page size {}; --page-size is {}", page_sizes_text(caps),
                                   *input.page_size), "--page-size"};

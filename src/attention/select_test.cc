@@ -132,6 +132,34 @@ TEST(Select, Fp4Pairs) {
   expect_refused("b200", llama(), flags, "--kv-cache-dtype", "does not read fp4_e2m1");
 }
 
+// Tokens of latent attention in formats of their own; fp4_e2m1 means one of them there.
+TEST(Select, PackedLatentTokens) {
+  const std::vector<KnownBackend> written = known_backends_as_built();
+  const auto choose = [&](const char* hardware, const ModelFacts& model, const char* format) {
+    AttentionFlags flags;
+    flags.kv_cache_dtype = format;
+    return select_attention(named_hardware(hardware).value(), model, flags, written);
+  };
+  for (const char* hardware : {"cpu", "h200"}) {
+    const auto resolved = choose(hardware, deepseek(), "fp8_ds_mla");
+    ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+    EXPECT_EQ(resolved->kv_format, KvFormat::fp8_ds_mla);
+    const auto refused = choose(hardware, llama(), "fp8_ds_mla");
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().field(), "--kv-cache-dtype");
+  }
+  EXPECT_EQ(choose("cpu", deepseek(), "fp4_e2m1")->kv_format, KvFormat::fp4_mla);
+  EXPECT_FALSE(choose("h200", deepseek(), "fp4_e2m1").ok()) << "no kernels for it";
+  ModelFacts half = deepseek();
+  half.dtype = ModelDType::f16;
+  EXPECT_FALSE(choose("h200", half, "fp8_ds_mla").ok());
+  EXPECT_TRUE(choose("cpu", half, "fp8_ds_mla").ok());
+  ModelFacts small = deepseek();
+  small.head_dim = 40;
+  small.v_head_dim = 32;
+  EXPECT_FALSE(choose("cpu", small, "fp8_ds_mla").ok()) << "other dims";
+}
+
 // Where our kernels prove more than the field's documentation, it is allowed.
 TEST(Select, OwnKernelsReadFp4InBothPhases) {
   const std::vector<KnownBackend> written = known_backends_as_built();

@@ -106,6 +106,8 @@ bool kv_dtype_matches(const ww_dtype& dtype, KvFormat format) {
     case KvFormat::fp8_e5m2: return byte || dtype_of(dtype) == DType::fp8_e5m2;
     case KvFormat::fp4_e2m1:
       return byte || (dtype.code == WW_DTYPE_FLOAT4_E2M1FN && dtype.bits == 4 && dtype.lanes == 2);
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: return byte;
   }
   return false;
 }

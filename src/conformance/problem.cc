@@ -23,11 +23,11 @@ constexpr int64_t kFarPageStride = int64_t{1} << 31;
 
 // How a pool of K or V lies in memory.
 KvPoolView pool_shape(const Case& c, KvFormat format, int page_size, int dim) {
-  // Blocks of fp4 values must not cross heads.
-  const int gap = format == KvFormat::fp4_e2m1 ? (c.gap + 15) / 16 * 16 : c.gap;
+  // Blocks of fp4 values must not cross heads; packed tokens begin at 16 bytes.
+  const int gap = format == KvFormat::fp4_e2m1 || kv_format_is_packed(format) ? (c.gap + 15) / 16 * 16 : c.gap;
   KvPoolView view;
   view.format = format;
-  view.head_stride = dim + gap;
+  view.head_stride = kv_stored_dim(format, dim) + gap;
   view.token_stride = c.kv_heads * view.head_stride + gap;
   view.page_stride = c.far ? kFarPageStride : page_size * view.token_stride + gap;
   return view;

@@ -117,7 +117,7 @@ std::vector<FlagSpec> number_flags() {
        .choices = {"auto", "warpweave"}, .refused = kMoeRunners},
       {.names = {"--kv-cache-dtype"}, .group = G::numbers, .target = &A::kv_cache_dtype,
        .value_name = "DTYPE", .help = "Type of the KV pool; auto follows --dtype",
-       .choices = {"auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "f16", "f32", "fp4_e2m1"},
+       .choices = {"auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "f16", "f32", "fp4_e2m1", "fp8_ds_mla", "fp4_mla"},
        .unserved_choices = {"nvfp4", "fp4_mx_block16", "mxfp8"}},
       {.names = {"--device"}, .group = G::numbers, .target = &A::device, .value_name = "DEVICE",
        .help = "Where the model runs: cpu, cuda, or auto: a usable NVIDIA GPU, else the CPU"},

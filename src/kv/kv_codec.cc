@@ -6,6 +6,7 @@
 
 #include "base/float16.h"
 #include "base/float8.h"
+#include "kv/latent_token.h"
 
 namespace warpweave {
 namespace {
@@ -75,6 +76,13 @@ void kv_decode_run(const KvPoolView& view, int head, int64_t index, int count, f
         decode_fp4_block(view, scale, index + i, out + i);
       }
       break;
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: {
+      uint16_t wide[kPackedTokenDim];
+      unpack_latent_token(view.format, elements<const std::byte>(view, index), count, wide);
+      for (int i = 0; i < count; ++i) out[i] = bf16_to_f32(wide[i]);
+      break;
+    }
   }
 }
 
@@ -108,6 +116,11 @@ void kv_encode_run(const KvPoolView& view, int head, int64_t index, int count,
       for (int i = 0; i < count; i += kFp4BlockElements) {
         encode_fp4_block(view, scale, index + i, values + i);
       }
+      break;
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla:
+      assert(count == kPackedTokenDim);
+      pack_latent_token(view.format, values, elements<std::byte>(view, index));
       break;
   }
 }

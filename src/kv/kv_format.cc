@@ -10,14 +10,15 @@ std::string_view kv_format_name(KvFormat format) {
     case KvFormat::fp8_e4m3: return "fp8_e4m3";
     case KvFormat::fp8_e5m2: return "fp8_e5m2";
     case KvFormat::fp4_e2m1: return "fp4_e2m1";
+    case KvFormat::fp8_ds_mla: return "fp8_ds_mla";
+    case KvFormat::fp4_mla: return "fp4_mla";
   }
   return "unknown";
 }
 
 std::optional<KvFormat> parse_kv_format(std::string_view name) {
-  for (KvFormat format : {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
-                          KvFormat::fp8_e5m2, KvFormat::fp4_e2m1}) {
-    if (name == kv_format_name(format)) return format;
+  for (int i = 0; i <= static_cast<int>(kLastKvFormat); ++i) {
+    if (name == kv_format_name(static_cast<KvFormat>(i))) return static_cast<KvFormat>(i);
   }
   const std::optional<DType> dtype = parse_dtype(name);
   return dtype ? kv_format_of(*dtype) : std::nullopt;

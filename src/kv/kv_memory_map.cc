@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kv/kv_codec.h"
+#include "kv/latent_token.h"
 
 namespace warpweave {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 size_t align_up(size_t bytes, size_t align) { return (bytes + align - 1) / align * align; }
 
 size_t token_bytes(const KvCacheShape& shape, int head_dim) {
-  return static_cast<size_t>(shape.num_kv_heads) * head_dim * kv_format_bits(shape.format) / 8;
+  return static_cast<size_t>(shape.num_kv_heads) * kv_stored_dim(shape.format, head_dim) * kv_format_bits(shape.format) / 8;
 }
 
 size_t token_scale_bytes(const KvCacheShape& shape, int head_dim) {
@@ -23,6 +24,12 @@ Status check_shape(const KvCacheShape& shape) {
   if (shape.num_layers < 1 || shape.num_pages < 1 || shape.page_size < 1 || shape.num_kv_heads < 1 ||
       shape.k_head_dim < 1 || shape.v_head_dim < 0) {
     return Status::invalid_argument("the KV cache shape has a size below 1");
+  }
+  const bool latent = shape.num_kv_heads == 1 && shape.k_head_dim == kPackedTokenDim && shape.v_head_dim == 0;
+  if (kv_format_is_packed(shape.format) && !latent) {
+    return Status::unsupported("--kv-cache-dtype " + std::string(kv_format_name(shape.format)) +
+                                   " is for latent attention of 512 + 64 values a token; use --kv-cache-dtype fp8_e4m3 or auto",
+                               "--kv-cache-dtype");
   }
   for (const int head_dim : {shape.k_head_dim, shape.v_head_dim}) {
     if (shape.format == KvFormat::fp4_e2m1 && head_dim % kFp4BlockElements != 0) {
@@ -117,8 +124,8 @@ KvPoolView KvMemoryMap::view(int layer, int index, const std::byte* base) const 
   KvPoolView view;
   view.data = base + side.offset + row * layer_pitch_;
   view.format = shape_.format;
-  view.head_stride = side.head_dim;
-  view.token_stride = int64_t{shape_.num_kv_heads} * side.head_dim;
+  view.head_stride = kv_stored_dim(shape_.format, side.head_dim);
+  view.token_stride = int64_t{shape_.num_kv_heads} * view.head_stride;
   view.page_stride = static_cast<int64_t>(side.page_stride * 8 / kv_format_bits(shape_.format));
   if (side.token_scale_bytes > 0) {
     view.block_scales = reinterpret_cast<const uint8_t*>(base + side.scale_offset + row * scale_layer_pitch_);

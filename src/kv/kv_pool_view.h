@@ -13,6 +13,7 @@ namespace warpweave {
 //   f32, bf16, f16        the stored one; both scale pointers are null
 //   fp8_e4m3, fp8_e5m2    stored * head_scales[head]
 //   fp4_e2m1              stored * block_scales[index / 16] * head_scales[head]
+// but for fp8_ds_mla and fp4_mla, of one head, whose elements are the bytes of tokens (latent_token.h).
 // head_scales is null where all are 1. Under fp4_e2m1 block_scales holds e4m3 codes and is never
 // null; an even index is the low half of its byte; head dim and all strides are multiples of 16, so
 // that blocks do not cross heads. A block scale or fp8 code that is NaN makes its values NaN.

@@ -94,6 +94,36 @@ TEST(TaleGolden, TaleMlaLatentAttention) {
   }
 }
 
+// Packed tokens of its latent rows: backends read the same values, which are close to the exact ones.
+TEST(TaleGolden, TaleMlaInPackedFormats) {
+  const std::string folder = shared_model("tale-mla");
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no ../shared/models/tale-mla";
+  const auto ids = read_json(folder + "/golden.json").at("prompts")[0].at("input_ids").get<std::vector<int32_t>>();
+  const auto exact = open_or_fail(folder)->feed(ids);
+  ASSERT_TRUE(exact.ok());
+  for (const auto& [format, bound] : {std::pair{KvFormat::fp8_ds_mla, 0.06}, {KvFormat::fp4_mla, 0.25}}) {
+    SCOPED_TRACE(kv_format_name(format));
+    const auto wanted = open_or_fail(folder, {.backend = "reference", .kv_format = format})->feed(ids);
+    ASSERT_TRUE(wanted.ok());
+    EXPECT_LT(relative_error(*wanted, *exact), bound);
+    EXPECT_GT(relative_error(*wanted, *exact), bound / 100);
+    for (const char* backend : {"torch_native", "intel_amx"}) {
+      auto run = open_or_fail(folder, {.backend = backend, .kv_format = format, .page_size = 16});
+      const auto got = run->feed(ids);
+      ASSERT_TRUE(got.ok());
+      EXPECT_LT(relative_error(*got, *wanted), 0.02) << backend;
+      run->restart();
+      std::vector<float> steps;  // a token at a time
+      for (const int32_t id : ids) {
+        const auto one = run->feed(std::span(&id, 1));
+        ASSERT_TRUE(one.ok());
+        steps.insert(steps.end(), one->begin(), one->end());
+      }
+      EXPECT_LT(relative_error(steps, *wanted), 0.02) << backend << " in steps";
+    }
+  }
+}
+
 // Three layers of linear attention to one with full attention, and experts.
 TEST(TaleGolden, TaleGdnHybrid) {
   if (!std::filesystem::exists(shared_model("tale-gdn"))) GTEST_SKIP() << "no ../shared/models/tale-gdn";

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "kv/latent_token.h"
+
 namespace warpweave {
 
 void write_kv_head(const ElementwiseKernels& kernels, const KvPoolView& to, int head, int64_t at, const float* from,
@@ -18,6 +20,8 @@ void write_kv_head(const ElementwiseKernels& kernels, const KvPoolView& to, int 
       kernels.f32_to_fp4(from, scale, dim, static_cast<uint8_t*>(data) + at / 2,
                          const_cast<uint8_t*>(to.block_scales) + at / kFp4BlockElements);
       break;
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: pack_latent_token(to.format, from, static_cast<std::byte*>(data) + at); break;
   }
 }
 

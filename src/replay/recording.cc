@@ -12,6 +12,7 @@
 
 #include "base/json_file.h"
 #include "base/mapped_file.h"
+#include "kv/latent_token.h"
 
 namespace warpweave {
 namespace {
@@ -38,8 +39,8 @@ LayerSizes sizes_of(const Recording& r, const RecordedLayer& layer) {
   const uint64_t slots = static_cast<uint64_t>(r.num_pages) * r.page_size * c.num_kv_heads;
   const uint64_t bits = kv_format_bits(layer.kv_format);
   const bool fp4 = layer.kv_format == KvFormat::fp4_e2m1;
-  return {heads, heads * c.head_dim, heads * c.v_head_dim, slots * c.head_dim * bits / 8,
-          slots * c.v_head_dim * bits / 8, fp4 ? slots * c.head_dim / kFp4BlockElements : 0,
+  const uint64_t k_dim = kv_stored_dim(layer.kv_format, c.head_dim), v_dim = kv_stored_dim(layer.kv_format, c.v_head_dim);
+  return {heads, heads * c.head_dim, heads * c.v_head_dim, slots * k_dim * bits / 8, slots * v_dim * bits / 8, fp4 ? slots * c.head_dim / kFp4BlockElements : 0,
           fp4 ? slots * c.v_head_dim / kFp4BlockElements : 0};
 }
 
@@ -188,6 +189,9 @@ Status read_layer(const json& header, RecordedLayer& layer) {
   if (*parsed == KvFormat::fp4_e2m1 &&
       (c.head_dim % kFp4BlockElements || c.v_head_dim % kFp4BlockElements)) {
     return broken("head_dim is no multiple of 16 under fp4_e2m1");
+  }
+  if (kv_format_is_packed(*parsed) && (c.num_kv_heads != 1 || c.head_dim != kPackedTokenDim || c.v_head_dim != kPackedLatentDim)) {
+    return broken("kv_format is one of latent attention of 512 + 64 values, and the dims are others");
   }
   fields.numbers("sinks", layer.sinks, c.num_q_heads);
   fields.numbers("k_scales", layer.k_scales, c.num_kv_heads);

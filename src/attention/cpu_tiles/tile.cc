@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "kv/latent_token.h"
+
 namespace warpweave::cpu_tiles {
 namespace {
 
@@ -21,6 +23,8 @@ Element element_of(KvFormat format) {
     case KvFormat::fp8_e4m3: return Element::fp8_e4m3;
     case KvFormat::fp8_e5m2: return Element::fp8_e5m2;
     case KvFormat::fp4_e2m1: return Element::fp4_e2m1;
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: return Element::bf16;  // as widen_packed leaves them
   }
   return Element::f32;
 }
@@ -130,6 +134,18 @@ void Tile::load(const TileShape& shape, BlockRange range) {
   v_rows_.padded_dim = shape.padded_v_dim;
   find_rows(*shape.batch, shape.call->k, request_, kv_head_, range, k_rows_);
   find_rows(*shape.batch, shape.call->v, request_, kv_head_, range, v_rows_);
+  if (kv_format_is_packed(shape.call->k.format)) widen_packed(shape);
+}
+
+// V of latent attention is the first part of K.
+void Tile::widen_packed(const TileShape& shape) {
+  const int dim = shape.call->head_dim;
+  wide_.resize(static_cast<size_t>(kBlockTokens) * dim);
+  for (int i = k_rows_.first; i < k_rows_.end; ++i) {
+    uint16_t* const row = wide_.data() + static_cast<size_t>(i) * dim;
+    unpack_latent_token(shape.call->k.format, reinterpret_cast<const std::byte*>(k_rows_.rows[i]), dim, row);
+    k_rows_.rows[i] = v_rows_.rows[i] = reinterpret_cast<const char*>(row);
+  }
 }
 
 void Tile::score(const TileShape& shape, int variant) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "attention/backend.h"
 #include "attention/cpu_tiles/kernels.h"
@@ -70,6 +71,7 @@ class Tile {
 
  private:
   void reserve(const TileShape& shape, int rows, int variants);
+  void widen_packed(const TileShape& shape);
 
   struct Free {
     void operator()(void* p) const { std::free(p); }
@@ -80,6 +82,7 @@ class Tile {
   bool first_block_ = true;
   int request_ = 0, kv_head_ = 0;
   BlockRows k_rows_, v_rows_;
+  std::vector<uint16_t> wide_;  // [kBlockTokens, head_dim] in bf16, of packed tokens
   uint32_t *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *p_ = nullptr;
   float *scratch_ = nullptr, *s_ = nullptr, *o_ = nullptr, *m_ = nullptr, *l_ = nullptr, *rescale_ = nullptr;
 };

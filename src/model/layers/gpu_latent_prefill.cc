@@ -141,8 +141,7 @@ Status GpuLatentPrefill::expand(const GpuLayerCall& call, const GpuLatentWeights
   const int64_t rows = index == 0 ? plan_.fresh_rows : plan_.chunk_rows;
   const cuda::MlaChunk chunk = chunk_at(arrays_.as<int32_t>() + 2 * layout_.items_ints + index * layout_.chunk_ints,
                                         call.batch.num_reqs, page_stride_);
-  const cuda::MlaFormat format =
-      call.cache.shape().format == KvFormat::fp8_e4m3 ? cuda::MlaFormat::e4m3 : cuda::MlaFormat::same16;
+  const cuda::MlaFormat format = cuda::mla_format_of(call.cache.shape().format);
   const cuda::MlaGather gather = {.begins = chunk.begins, .indptr = chunk.first_rows, .counts = chunk.kv_lens, .rows = latent_,
                                   .rope = rope_, .max_tokens = static_cast<int>(rows)};
   WW_CUDA_RETURN_IF_ERROR(cuda::launch_mla_gather(element_of(dtype_), format, pool_of(call), gather, stream), "latent rows");

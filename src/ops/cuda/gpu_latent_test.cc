@@ -10,6 +10,7 @@
 #include "base/float16.h"
 #include "base/float8.h"
 #include "device/cuda/cuda_device.h"
+#include "kv/kv_codec.h"
 #include "ops/cuda/latent.h"
 #include "ops/cuda/testing/device_values.h"
 
@@ -38,7 +39,7 @@ class GpuLatentTest : public testing::TestWithParam<Case> {};
 TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
   const Case c = GetParam();
-  const bool fp8 = c.format == KvFormat::fp8_e4m3;
+  const bool fp8 = c.format == KvFormat::fp8_e4m3, packed = c.format == KvFormat::fp8_ds_mla;
   const int q_head = c.nope + c.rope, token_dim = c.rank + c.rope, row_dim = c.heads * q_head + token_dim, out_dim = c.heads * token_dim;
   const auto in = random_bf16(size_t{kRows} * row_dim, 1);
   std::mt19937 random(2);
@@ -55,8 +56,9 @@ TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
     positions[i] = static_cast<int32_t>(random() % kPositions);
     slots[i] = i % 5 == 3 ? -1 : (i * 7) % (kPageSize * kPages);
   }
-  const size_t element = fp8 ? 1 : 2;
-  const std::vector<uint8_t> poison(size_t{kPages} * kPageSize * token_dim * element, 0xee);
+  const size_t element = fp8 || packed ? 1 : 2;
+  const int stored_dim = kv_stored_dim(c.format, token_dim);
+  const std::vector<uint8_t> poison(size_t{kPages} * kPageSize * stored_dim * element, 0xee);
   const std::vector<uint16_t> unwritten(size_t{kRows} * out_dim, 0xffff);
   const std::vector<float> scale = {0.5f};
   const DeviceBuffer device_in = on_device(in), device_weight = on_device(weight), device_cos = on_device(cosines),
@@ -84,8 +86,8 @@ TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
   call.page_size = kPageSize;
   call.out.data = device_pool.as<void>();
   call.out.format = c.format;
-  call.out.token_stride = call.out.head_stride = token_dim;
-  call.out.page_stride = kPageSize * token_dim;
+  call.out.token_stride = call.out.head_stride = stored_dim;
+  call.out.page_stride = kPageSize * stored_dim;
   if (fp8) call.out.head_scales = device_scale.as<float>();
   norm_rope_write_latent(call, nullptr);
 
@@ -116,9 +118,19 @@ TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
     const int token_at = c.heads * q_head;
     double squares = 0;
     for (int i = 0; i < c.rank; ++i) squares += std::pow(bf16_to_f32(in[size_t{1} * row * row_dim + token_at + i]), 2);
+    std::vector<float> stored(token_dim);
+    if (packed) {
+      const KvPoolView view = {.data = pool.data(), .format = c.format};
+      kv_decode_run(view, 0, int64_t{slots[row]} * stored_dim, token_dim, stored.data());
+      written += stored_dim;
+    }
     for (int i = 0; i < token_dim; ++i) {
       const double normed = bf16_to_f32(in[size_t{1} * row * row_dim + token_at + i]) / std::sqrt(squares / c.rank + kEps);
       const double wanted = i < c.rank ? normed * weight[i] : rotated(row, token_at + c.rank, i - c.rank);
+      if (packed) {
+        ASSERT_NEAR(stored[i], wanted, i < c.rank ? 2e-4 + 0.07 * std::abs(wanted) : 1e-3 + 0.01 * std::abs(wanted)) << row << " " << i;
+        continue;
+      }
       const uint8_t* bytes = pool.data() + (size_t{1} * slots[row] * token_dim + i) * element;
       const double got = fp8 ? e4m3_to_f32(*bytes) * scale[0] : bf16_to_f32(static_cast<uint16_t>(bytes[0] | bytes[1] << 8));
       ASSERT_NEAR(got, wanted, fp8 ? 0.01 + 0.07 * std::abs(wanted) : 1e-3 + 0.01 * std::abs(wanted)) << row << " " << i;
@@ -132,7 +144,9 @@ TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuLatentTest,
                          testing::Values(Case{16, 128, 512, 64, true, KvFormat::bf16}, Case{3, 16, 32, 8, false, KvFormat::bf16},
-                                         Case{5, 128, 512, 64, true, KvFormat::fp8_e4m3}));
+                                         Case{5, 128, 512, 64, true, KvFormat::fp8_e4m3},
+                                         Case{16, 128, 512, 64, true, KvFormat::fp8_ds_mla},
+                                         Case{2, 128, 512, 64, false, KvFormat::fp8_ds_mla}));
 
 TEST(GpuLatent, NormsCompressedQueries) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "base/float8.h"
+#include "kv/latent_token.h"
 #include "ops/cuda/latent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
@@ -35,6 +36,36 @@ __device__ void store_element(const KvPoolView& pool, int64_t at, float value) {
   }
 }
 
+// A token of fp8_ds_mla (kv/latent_token.h) of the row in shared memory, which block_sum has made everybody's: a warp for each scale, and one for the rotated part.
+__device__ void write_packed(const LatentRowsCall& call, const float* values, float norm, int64_t at, int position) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  auto* const token = static_cast<uint8_t*>(const_cast<void*>(call.out.data)) + at;
+  constexpr int kScales = kPackedLatentDim / kDsMlaScaleDim, kValues = kDsMlaScaleDim / 32;
+  if (warp < kScales) {
+    const int first = warp * kDsMlaScaleDim + lane * kValues;
+    float x[kValues], largest = 0;
+    for (int i = 0; i < kValues; ++i) {
+      x[i] = values[first + i] * norm * call.latent_norm[first + i];
+      largest = fmaxf(largest, fabsf(x[i]));
+    }
+    const float scale = ds_mla_scale(warp_max(largest)), inverse = 1.0f / scale;
+    uchar4 codes;
+    codes.x = f32_to_e4m3(x[0] * inverse);
+    codes.y = f32_to_e4m3(x[1] * inverse);
+    codes.z = f32_to_e4m3(x[2] * inverse);
+    codes.w = f32_to_e4m3(x[3] * inverse);
+    static_assert(kValues == 4);
+    *reinterpret_cast<uchar4*>(token + first) = codes;
+    if (lane == 0) *reinterpret_cast<float*>(token + kDsMlaScaleAt + warp * sizeof scale) = scale;
+  } else if (warp == kScales) {
+    auto* const rope = reinterpret_cast<__nv_bfloat16*>(token + kDsMlaRopeAt);
+    const Turn turn = turn_of(call, position, lane);
+    const float a = values[kPackedLatentDim + turn.first], b = values[kPackedLatentDim + turn.second];
+    rope[turn.first] = __float2bfloat16_rn(a * turn.cos - b * turn.sin);
+    rope[turn.second] = __float2bfloat16_rn(b * turn.cos + a * turn.sin);
+  }
+}
+
 template <typename T>
 __device__ void write_token(const LatentRowsCall& call, int64_t row, int32_t slot, int position) {
   extern __shared__ float values[];  // [kv_rank + rope_dim]
@@ -47,6 +78,7 @@ __device__ void write_token(const LatentRowsCall& call, int64_t row, int32_t slo
   }
   const float scale = 1.0f / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(call.kv_rank) + call.norm_eps);
   const int64_t at = slot / call.page_size * call.out.page_stride + slot % call.page_size * call.out.token_stride;
+  if (call.out.format == KvFormat::fp8_ds_mla) return write_packed(call, values, scale, at, position);
   for (int i = threadIdx.x; i < call.kv_rank; i += kThreads) {
     store_element(call.out, at + i, values[i] * scale * call.latent_norm[i]);
   }

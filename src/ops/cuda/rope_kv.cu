@@ -65,6 +65,8 @@ __device__ void store_head(const KvPoolView& pool, const QkvRowsCall& call, int6
     case KvFormat::fp8_e4m3:
     case KvFormat::fp8_e5m2: return store_fp8(pool, index, kv_head, head, call.head_dim, lane);
     case KvFormat::fp4_e2m1: return store_fp4(pool, index, kv_head, head, call.head_dim, lane);
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: return;  // of latent rows (latent_rows.cu)
   }
 }
 

@@ -14,6 +14,6 @@ inline constexpr Caps kCaps = [] {
   caps.kernels = {.prefill = "intel_amx", .decode = "intel_amx"};
   return caps;
 }();
-inline constexpr Caps kMlaCaps = latent_rows_caps(kCaps);
+inline constexpr Caps kMlaCaps = packed_latent_caps(kCaps);
 
 }  // namespace warpweave::intel_amx

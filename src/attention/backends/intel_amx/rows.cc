@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kv/latent_token.h"
+
 namespace warpweave::intel_amx {
 namespace {
 
@@ -111,6 +113,17 @@ void TokenAddresses::find(const ForwardBatch& batch, const AttentionCall& call, 
       k_index += k_pool.token_stride;
       v_index += v_pool.token_stride;
     }
+  }
+  if (kv_format_is_packed(k_pool.format)) widen_packed(k_pool.format, call.head_dim);
+}
+
+// V of latent attention is the first part of K.
+void TokenAddresses::widen_packed(KvFormat format, int dim) {
+  wide.resize(std::max(wide.size(), k.size() * dim));
+  for (int i = 0; i < count(); ++i) {
+    uint16_t* const row = wide.data() + static_cast<size_t>(i) * dim;
+    unpack_latent_token(format, reinterpret_cast<const std::byte*>(k[i]), dim, row);
+    k[i] = v[i] = reinterpret_cast<const char*>(row);
   }
 }
 

@@ -46,11 +46,15 @@ class VisibleRows {
 struct TokenAddresses {
   std::vector<const char*> k, v;
   std::vector<const uint8_t*> k_scales, v_scales;  // fp4 only
+  std::vector<uint16_t> wide;                      // packed tokens in bf16, where k and v point then
   TokenRange tokens{0, 0};
 
   void reserve(int tokens);
   void find(const ForwardBatch& batch, const AttentionCall& call, int request, TokenRange range);
   int count() const { return tokens.last - tokens.first; }
+
+ private:
+  void widen_packed(KvFormat format, int dim);
 };
 
 }  // namespace warpweave::intel_amx

@@ -28,6 +28,8 @@ Element element_of(KvFormat format) {
     case KvFormat::fp8_e4m3: return Element::e4m3;
     case KvFormat::fp8_e5m2: return Element::e5m2;
     case KvFormat::fp4_e2m1: return Element::e2m1;
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: return Element::bf16;  // as TokenAddresses leaves them
   }
   return Element::f32;
 }
@@ -125,7 +127,7 @@ BlockRows TileRunner::block_rows(const LayerShape& shape, int kv_head, int block
   const KvPoolView& pool = values ? call.v : call.k;
   const int first = block * kBlockTokens - stripe_.tokens.first;
   const int count = std::min(kBlockTokens, stripe_.count() - first);
-  const int64_t head = kv_head * pool.head_stride;
+  const int64_t head = kv_head * pool.head_stride;  // 0 of packed tokens
   return {(values ? stripe_.v : stripe_.k).data() + first,
           head * kv_format_bits(pool.format) / 8,
           (values ? stripe_.v_scales : stripe_.k_scales).data() + first,
@@ -153,7 +155,8 @@ void TileRunner::start_prefetch(const LayerShape& shape) {
     prefetch_.list = 2;
     return;
   }
-  const int bits = kv_format_bits(call.k.format), heads = item_.head_end - item_.head_begin;
+  const KvFormat format = kv_format_is_packed(call.k.format) ? KvFormat::bf16 : call.k.format;
+  const int bits = kv_format_bits(format), heads = item_.head_end - item_.head_begin;
   const int steps_per_line = packs(shape) ? kPackStepsPerLine : kFewRowsStepsPerLine;
   int lines = 0, steps = 0;
   for (bool values : {false, true}) {

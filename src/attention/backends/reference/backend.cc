@@ -10,6 +10,7 @@
 #include "attention/backend.h"
 #include "attention/backends/reference/caps.h"
 #include "attention/registry.h"
+#include "kv/latent_token.h"
 
 namespace warpweave::reference {
 namespace {
@@ -56,12 +57,33 @@ double element(const KvPoolView& pool, int head, int64_t index) {
     case KvFormat::f16: return kHalf.ieee(static_cast<const uint16_t*>(pool.data)[index]);
     case KvFormat::fp8_e4m3: return e4m3(bytes[index]) * scale;
     case KvFormat::fp8_e5m2: return kE5m2.ieee(bytes[index]) * scale;
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: break;  // packed_element()
     case KvFormat::fp4_e2m1: {
       const unsigned code = index % 2 == 0 ? bytes[index / 2] % 16 : bytes[index / 2] / 16;
       return kE2m1.finite(code) * e4m3(pool.block_scales[index / 16]) * scale;
     }
   }
   return kNaN;
+}
+
+// Value i of a packed token of latent attention (kv/latent_token.h).
+double packed_element(KvFormat format, const unsigned char* token, int i) {
+  const bool fp8 = format == KvFormat::fp8_ds_mla;
+  if (i >= kPackedLatentDim) {
+    const unsigned char* at = token + (fp8 ? kDsMlaRopeAt : kFp4MlaRopeAt) + 2 * (i - kPackedLatentDim);
+    const uint32_t wide = static_cast<uint32_t>(at[0] | at[1] << 8) << 16;
+    float value;
+    std::memcpy(&value, &wide, 4);
+    return value;
+  }
+  if (fp8) {
+    float scale;
+    std::memcpy(&scale, token + kDsMlaScaleAt + i / kDsMlaScaleDim * 4, 4);
+    return e4m3(token[i]) * scale;
+  }
+  const unsigned code = i % 2 == 0 ? token[i / 2] % 16 : token[i / 2] / 16;
+  return kE2m1.finite(code) * e4m3(token[kFp4MlaScaleAt + i / 16]);
 }
 
 class ReferenceBackend : public AttentionBackend {
@@ -114,10 +136,11 @@ void ReferenceBackend::gather(const ForwardBatch& batch, const KvPoolView& pool,
   out.clear();
   for (int kv = 0; kv < batch.kv_lens[head.request]; ++kv) {
     const int64_t page = batch.pages_of(head.request)[kv / batch.page_size];
+    const int64_t at = page * pool.page_stride + kv % batch.page_size * pool.token_stride + head.kv_head * pool.head_stride;
+    const bool packed = kv_format_is_packed(pool.format);
     for (int i = 0; i < head.dim; ++i) {
-      out.push_back(element(pool, head.kv_head,
-                            page * pool.page_stride + kv % batch.page_size * pool.token_stride +
-                                head.kv_head * pool.head_stride + i));
+      out.push_back(packed ? packed_element(pool.format, static_cast<const unsigned char*>(pool.data) + at, i)
+                           : element(pool, head.kv_head, at + i));
     }
   }
 }

@@ -14,7 +14,7 @@ inline constexpr Caps kCaps = [] {
   caps.kernels = {.prefill = "row by row", .decode = "row by row"};
   return caps;
 }();
-inline constexpr Caps kMlaCaps = latent_rows_caps(kCaps);
+inline constexpr Caps kMlaCaps = packed_latent_caps(kCaps);
 
 inline constexpr Caps kCudaCaps = [] {
   Caps caps = kHostCaps;

@@ -212,6 +212,8 @@ Status launch_for(const ForwardBatch& batch, const AttentionCall& call) {
     case KvFormat::fp4_e2m1:
       if constexpr (kMaxDim == kMaxHeadDim) return launch(attention_kernel<KvFormat::fp4_e2m1, kMaxDim>);
       return Status::internal("attention: latent rows are not kept in fp4_e2m1");
+    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp4_mla: break;
   }
   return Status::internal("attention: an unknown KV format");
 }

@@ -18,10 +18,6 @@ bool is_draft(const ForwardBatch& batch) {
   return batch.tree_mask_words > 0 || batch.mode == ForwardMode::target_verify || batch.mode == ForwardMode::draft_extend;
 }
 
-MlaFormat format_of(const KvPoolView& pool) {
-  return pool.format == KvFormat::fp8_e4m3 ? MlaFormat::e4m3 : MlaFormat::same16;
-}
-
 // Query tokens of a slice: two row tiles, which CTAs compute side by side over the same tokens; one beside decoding
 // requests, whose rows fill no more.
 int slice_tokens_of(const ForwardBatch& batch, const MlaParams& p) {
@@ -62,7 +58,7 @@ MlaParams params_of(const ForwardBatch& batch, const AttentionCall& call) {
 MlaShape MlaBackend::shape_of(const AttentionCall& call, const MlaParams& p) const {
   MlaShape shape;
   shape.element = call.q_dtype == DType::f16 ? MlaElement::f16 : MlaElement::bf16;
-  shape.format = format_of(call.k);
+  shape.format = mla_format_of(call.k.format);
   shape.family = choice_ == MlaChoice::faster ? faster_mla_family(shape.format, p)
                  : choice_ == MlaChoice::mma  ? MlaFamily::mma
                                               : MlaFamily::wgmma;

@@ -40,7 +40,7 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.archs = {DeviceArch::sm_90};
   caps.min_cuda_version = of.min_cuda_version;
   caps.dtypes = {ModelDType::bf16, ModelDType::f16};
-  caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3};
+  caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla};
   caps.head_dims = IntChoice::of({512, 576});
   caps.page_sizes = IntChoice::any_up_to();
   caps.preferred_page_size = of.preferred_page_size;

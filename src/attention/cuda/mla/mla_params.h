@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "attention/cuda/attention_params.h"
+#include "kv/kv_format.h"
 
 namespace warpweave::cuda {
 
@@ -30,6 +31,12 @@ constexpr int mla_token_bytes(MlaFormat format) {
          : format == MlaFormat::e4m3 ? kMlaDim
                                      : kMlaLatentDim + kMlaLatentDim / kMlaScaleDim * 4 + 2 * kMlaRopeDim;
 }
+
+// f16 models have their own 16-bit numbers in the pool.
+constexpr MlaFormat mla_format_of(KvFormat pool) {
+  return pool == KvFormat::fp8_e4m3 ? MlaFormat::e4m3 : pool == KvFormat::fp8_ds_mla ? MlaFormat::ds_mla : MlaFormat::same16;
+}
+static_assert(mla_token_bytes(MlaFormat::ds_mla) == kDsMlaTokenBytes);
 
 struct MlaParams {
   const void* q = nullptr;         // [tokens, heads, 576], 16-byte aligned; strides in elements, multiples of 8
