@@ -189,7 +189,8 @@ std::optional<BrokenRule> Selection::check_with(const KnownBackend& backend, Att
 }
 
 TuningShape Selection::tuning_shape() const {
-  return {model_.num_q_heads, model_.num_kv_heads, model_.head_dim, input_.kv_format};
+  return {model_.num_q_heads, model_.num_kv_heads, model_.head_dim, input_.kv_format,
+          model_.kind == AttentionKind::mla ? model_.v_head_dim : 0};
 }
 
 // Whether the user wrote "auto" for the phase.

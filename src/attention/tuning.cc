@@ -38,7 +38,7 @@ std::string bucket_text(const Bucket& bucket) {
 }
 
 KvFormat parse_kv_format(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(KvFormat::fp4_e2m1); ++i) {
+  for (int i = 0; i <= static_cast<int>(kLastKvFormat); ++i) {
     if (kv_format_name(static_cast<KvFormat>(i)) == name) return static_cast<KvFormat>(i);
   }
   throw std::invalid_argument("unknown kv_format " + name);
@@ -47,7 +47,7 @@ KvFormat parse_kv_format(const std::string& name) {
 TuningPoint point_from(const Json& json) {
   TuningPoint point;
   point.shape = {json.at("num_q_heads"), json.at("num_kv_heads"), json.at("head_dim"),
-                 parse_kv_format(json.at("kv_format"))};
+                 parse_kv_format(json.at("kv_format")), json.value("v_head_dim", 0)};
   point.phase = json.at("phase") == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
   point.batch_size = json.at("batch_size");
   point.q_len = json.at("q_len");
@@ -71,7 +71,29 @@ Json point_json(const TuningPoint& p) {
           {"backend", p.backend},
           {"time_us", p.time_us}};
   if (p.page_size > 0) json["page_size"] = p.page_size;
+  if (p.shape.v_head_dim > 0) json["v_head_dim"] = p.shape.v_head_dim;
   return json;
+}
+
+LatentFormPoint latent_point_from(const Json& json) {
+  LatentFormPoint point;
+  point.shape = {json.at("num_heads"), json.at("kv_rank"),  json.at("nope_dim"),
+                 json.at("rope_dim"),  json.at("v_dim"),    parse_kv_format(json.at("kv_format"))};
+  point.new_tokens = json.at("new_tokens");
+  point.prefix = json.at("prefix");
+  point.absorbed_us = json.at("absorbed_us");
+  point.expanded_us = json.at("expanded_us");
+  if (point.new_tokens < 1 || point.prefix < 0) throw std::invalid_argument("new_tokens must be above 0, prefix at least 0");
+  if (!(point.absorbed_us > 0 && point.expanded_us > 0)) throw std::invalid_argument("absorbed_us and expanded_us must be above 0");
+  return point;
+}
+
+Json latent_point_json(const LatentFormPoint& p) {
+  return {{"num_heads", p.shape.num_heads}, {"kv_rank", p.shape.kv_rank},
+          {"nope_dim", p.shape.nope_dim},   {"rope_dim", p.shape.rope_dim},
+          {"v_dim", p.shape.v_dim},         {"kv_format", std::string(kv_format_name(p.shape.kv_format))},
+          {"new_tokens", p.new_tokens},     {"prefix", p.prefix},
+          {"absorbed_us", p.absorbed_us},   {"expanded_us", p.expanded_us}};
 }
 
 }  // namespace
@@ -85,6 +107,9 @@ Result<TuningTable> TuningTable::parse(std::string_view text) {
     }
     TuningTable table(json.at("device"), json.at("date"));
     for (const Json& point : json.at("measurements")) table.add(point_from(point));
+    if (json.contains("latent_prefill")) {
+      for (const Json& point : json.at("latent_prefill")) table.add(latent_point_from(point));
+    }
     return table;
   } catch (const std::exception& e) {
     return Status::data_loss(fmt::format("not a tuning file: {}; write one with: warpweave tune",
@@ -107,9 +132,22 @@ Result<TuningTable> TuningTable::read(const std::string& path) {
 std::string TuningTable::to_json() const {
   Json points = Json::array();
   for (const TuningPoint& point : points_) points.push_back(point_json(point));
-  const Json json = {{"version", kVersion}, {"device", device_}, {"date", date_},
-                     {"measurements", points}};
+  Json json = {{"version", kVersion}, {"device", device_}, {"date", date_},
+               {"measurements", points}};
+  if (!latent_points_.empty()) {
+    Json latent = Json::array();
+    for (const LatentFormPoint& point : latent_points_) latent.push_back(latent_point_json(point));
+    json["latent_prefill"] = std::move(latent);
+  }
   return json.dump(1, ' ') + "\n";
+}
+
+LatentFormTimes TuningTable::latent_forms(const HardwareFacts& hardware, const LatentFormShape& shape) const {
+  if (device_ != hardware.name) return {};
+  std::vector<LatentFormPoint> of_shape;
+  std::copy_if(latent_points_.begin(), latent_points_.end(), std::back_inserter(of_shape),
+               [&](const LatentFormPoint& point) { return point.shape == shape; });
+  return LatentFormTimes::of(of_shape).value_or(LatentFormTimes());
 }
 
 std::vector<TuningTable::Ranked> TuningTable::ranking(const HardwareFacts& hardware,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/caps.h"
+#include "attention/latent_forms.h"
 #include "attention/select.h"
 #include "warpweave/status.h"
 
@@ -18,6 +19,7 @@ struct TuningShape {
   int num_kv_heads = 0;
   int head_dim = 0;
   KvFormat kv_format = KvFormat::bf16;
+  int v_head_dim = 0;      // of latent attention, whose V is the first part of K; 0: V is as K
   bool operator==(const TuningShape&) const = default;
 };
 
@@ -43,6 +45,10 @@ class TuningTable {
 
   void add(TuningPoint point) { points_.push_back(std::move(point)); }
   const std::vector<TuningPoint>& points() const { return points_; }
+  void add(const LatentFormPoint& point) { latent_points_.push_back(point); }
+  const std::vector<LatentFormPoint>& latent_points() const { return latent_points_; }
+  // Of this device and shape; empty where they were not measured.
+  LatentFormTimes latent_forms(const HardwareFacts& hardware, const LatentFormShape& shape) const;
   const std::string& device() const { return device_; }
   const std::string& date() const { return date_; }
 
@@ -60,6 +66,7 @@ class TuningTable {
   std::string device_;
   std::string date_;
   std::vector<TuningPoint> points_;
+  std::vector<LatentFormPoint> latent_points_;
 };
 
 // The table that this program brings along for a device (tuned/), or null. It decides for

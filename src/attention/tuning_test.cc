@@ -50,6 +50,27 @@ TEST(Tuning, RanksWhatWasMeasuredInEveryBucket) {
   EXPECT_NE(ranked[0].measurements.find("b16 kv 4096 1.60 ms"), std::string::npos);
 }
 
+TEST(Tuning, KeepsTimesOfLatentForms) {
+  const LatentFormShape shape = {16, 512, 128, 64, 128, KvFormat::fp8_ds_mla};
+  TuningTable table(cpu().name, "2026-01-01");
+  table.add({{16, 1, 576, KvFormat::fp8_ds_mla, 512}, AttentionPhase::decode, 1, 1, 4096, "fa3", 10});
+  for (const int new_tokens : {64, 1024}) table.add(LatentFormPoint{shape, new_tokens, 0, 1.5 * new_tokens, 100});
+  const Result<TuningTable> read = TuningTable::parse(table.to_json());
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->points()[0].shape.v_head_dim, 512);
+  const LatentFormTimes times = read->latent_forms(cpu(), shape);
+  ASSERT_FALSE(times.empty());
+  EXPECT_NEAR(times.estimate(64, 0).absorbed_us, 96, 1e-6);
+  EXPECT_NEAR(times.estimate(1024, 0).expanded_us, 100, 1e-6);
+  EXPECT_TRUE(read->latent_forms(named_hardware("h200").value(), shape).empty()) << "another device";
+  LatentFormShape other = shape;
+  other.num_heads = 128;
+  EXPECT_TRUE(read->latent_forms(cpu(), other).empty());
+  std::string broken = table.to_json();
+  broken.replace(broken.find("\"absorbed_us\": 96"), 17, "\"absorbed_us\": -1");
+  EXPECT_EQ(TuningTable::parse(broken).status().code(), StatusCode::data_loss);
+}
+
 HardwareFacts h200() { return named_hardware("h200").value(); }
 
 TEST(Tuning, TablesOfTheProgramAreReadAndDecideForAuto) {

@@ -14,6 +14,7 @@
 #include "cli/bench_speculation.h"
 #include "cli/commands.h"
 #include "cli/measure_attention.h"
+#include "cli/measure_latent.h"
 #include "cli/model_facts.h"
 #include "device/cpu/cpu_info.h"
 #include "engine/start_device.h"
@@ -130,11 +131,11 @@ Result<KvFormat> parse_kv_format(const std::string& name, ModelDType dtype) {
   if (name == "auto") {
     return dtype == ModelDType::f32 ? KvFormat::f32 : dtype == ModelDType::f16 ? KvFormat::f16 : KvFormat::bf16;
   }
-  for (int i = 0; i <= static_cast<int>(KvFormat::fp4_e2m1); ++i) {
+  for (int i = 0; i <= static_cast<int>(kLastKvFormat); ++i) {
     if (kv_format_name(static_cast<KvFormat>(i)) == name) return static_cast<KvFormat>(i);
   }
   return Status::invalid_argument(fmt::format("--kv-cache-dtype {}: known: auto, f32, bf16, f16, "
-                                              "fp8_e4m3, fp8_e5m2, fp4_e2m1", name),
+                                              "fp8_e4m3, fp8_e5m2, fp4_e2m1, fp8_ds_mla, fp4_mla", name),
                                   "--kv-cache-dtype");
 }
 
@@ -182,15 +183,35 @@ int run_bench(const BenchFlags& flags) {
   return status.ok() ? 0 : fail(status, kExitFailed);
 }
 
+// Both forms of prompts, where the model's attention is latent and the device computes both.
+Status tune_latent_forms(const ModelConfig& config, const ModelFacts& model, const BenchFlags& flags, const Device& device,
+                         TuningTable& table) {
+  AttentionFlags asked;
+  asked.attention_backend = flags.backend;
+  asked.kv_cache_dtype = flags.kv_format;
+  asked.page_size = flags.page_size;
+  WW_ASSIGN_OR_RETURN(const Resolved attention, select_attention(device.facts, model, asked));
+  const DType dtype = model.dtype == ModelDType::f16 ? DType::f16 : DType::bf16;
+  return measure_latent_forms({.config = config, .attention = attention, .dtype = dtype, .max_seconds = flags.max_seconds},
+                              [&](const LatentFormPoint& point) {
+    std::fprintf(stderr, "prompt q %-6d prefix %-6d absorbed %10.1f us   expanded %10.1f us\n", point.new_tokens, point.prefix,
+                 point.absorbed_us, point.expanded_us);
+    table.add(point);
+  });
+}
+
 int run_tune(const BenchFlags& flags) {
   ServerArgs args;
   args.model_path = flags.model_path;
   args.dtype = flags.dtype;
-  const Result<ModelFacts> model = explain_model_facts(args);
+  const Result<ModelDescription> description = describe_model(args);
+  if (!description.ok()) return fail(description.status(), kExitFailed);
+  const Result<ModelFacts>& model = description->facts;
   if (!model.ok()) return fail(model.status(), kExitFailed);
   const Result<KvFormat> format = parse_kv_format(flags.kv_format, model->dtype);
   if (!format.ok()) return fail(format.status(), kExitUsage);
-  const TuningShape shape = {model->num_q_heads, model->num_kv_heads, model->head_dim, *format};
+  const TuningShape shape = {model->num_q_heads, model->num_kv_heads, model->head_dim, *format,
+                             model->kind == AttentionKind::mla ? model->v_head_dim : 0};
   const Result<Device> device = device_of(flags);
   if (!device.ok()) return fail(device.status(), kExitUsage);
   TuningTable table(device->facts.name,
@@ -203,13 +224,17 @@ int run_tune(const BenchFlags& flags) {
                    candidate.page_size});
       });
   if (!status.ok()) return fail(status, kExitFailed);
+  if (device->gpu && description->config.ok() && description->config->latent && model->dtype != ModelDType::f32) {
+    const Status forms = tune_latent_forms(*description->config, *model, flags, *device, table);
+    if (!forms.ok()) return fail(forms, kExitFailed);
+  }
   std::ofstream file(flags.output, std::ios::binary);
   if (!(file << table.to_json()).flush()) {
     return fail(Status::invalid_argument(fmt::format("--output {}: cannot be written", flags.output)),
                 kExitFailed);
   }
   std::printf("%s: %zu measurements; use it with: warpweave serve --attention-backend auto "
-              "--attention-tuning-file %s\n", flags.output.c_str(), table.points().size(),
+              "--attention-tuning-file %s\n", flags.output.c_str(), table.points().size() + table.latent_points().size(),
               flags.output.c_str());
   return 0;
 }

@@ -257,6 +257,19 @@ TEST(Explain, SaysByHowManyBytesAModelDoesNotFit) {
   }
 }
 
+TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {
+  const auto reason_on = [](const std::string& hardware) {
+    const Explained found = explain_json({"--hardware", hardware, "--model-path", "deepseek-ai/DeepSeek-V2-Lite"});
+    for (const auto& reason : found.json.value("reasons", nlohmann::json::array())) {
+      if (reason.get<std::string>().starts_with("prompts of latent attention: ")) return reason.get<std::string>();
+    }
+    return std::string();
+  };
+  EXPECT_NE(reason_on("h200").find("expanded from "), std::string::npos) << reason_on("h200");
+  EXPECT_NE(reason_on("h200").find("behind 32768 cached"), std::string::npos) << reason_on("h200");
+  EXPECT_NE(reason_on("cpu").find("absorbed, the only form here"), std::string::npos) << reason_on("cpu");
+}
+
 // Written for the machine, but perhaps not built into this program.
 TEST(Explain, SaysWhatThisProgramLacks) {
   const Explained found = explain_json({"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B"});

@@ -52,11 +52,12 @@ class PoolMemory {
 class Pool {
  public:
   Pool(const TuningShape& shape, int page_size, int pages)
-      : token_(int64_t{shape.num_kv_heads} * shape.head_dim),
+      : head_(kv_stored_dim(shape.kv_format, shape.head_dim)),
+        token_(int64_t{shape.num_kv_heads} * head_),
         page_(token_ * page_size),
         data_(static_cast<size_t>(page_) * pages * kv_format_bits(shape.kv_format) / 8),
         scales_(static_cast<size_t>(page_) * pages / kFp4BlockElements + 1),
-        view_{data_.data(), shape.kv_format, page_, token_, shape.head_dim} {
+        view_{data_.data(), shape.kv_format, page_, token_, head_} {
     if (!ok()) return;
     if (shape.kv_format == KvFormat::fp4_e2m1) {
       view_.block_scales = reinterpret_cast<const uint8_t*>(scales_.data());
@@ -64,9 +65,9 @@ class Pool {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     std::vector<float> values(shape.head_dim);
-    for (int64_t at = 0; at < page_; at += shape.head_dim) {
+    for (int64_t at = 0; at < page_; at += head_) {
       for (float& value : values) value = normal(random);
-      const int head = static_cast<int>(at % token_ / shape.head_dim);
+      const int head = static_cast<int>(at % token_ / head_);
       kv_encode_run(view_, head, at, shape.head_dim, values.data());
     }
     const size_t page_bytes = data_.bytes() / pages;
@@ -80,7 +81,7 @@ class Pool {
   const KvPoolView& view() const { return view_; }
 
  private:
-  int64_t token_, page_;
+  int64_t head_, token_, page_;
   PoolMemory data_, scales_;
   KvPoolView view_;
 };
@@ -92,21 +93,24 @@ struct Arrays : MeasuredArrays {
 AttentionCall make_call(const TuningShape& shape, const Pool& k, const Pool& v, int num_tokens,
                         Arrays& arrays) {
   const int64_t row = int64_t{shape.num_q_heads} * shape.head_dim;
+  const int v_dim = shape.v_head_dim > 0 ? shape.v_head_dim : shape.head_dim;
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
   arrays.q.resize(num_tokens * row);
   for (float& x : arrays.q) x = normal(random);
-  arrays.out.resize(arrays.q.size());
+  arrays.out.resize(int64_t{num_tokens} * shape.num_q_heads * v_dim);
   AttentionCall call;
   call.num_q_heads = shape.num_q_heads;
   call.num_kv_heads = shape.num_kv_heads;
-  call.head_dim = call.v_head_dim = shape.head_dim;
+  call.head_dim = shape.head_dim;
+  call.v_head_dim = v_dim;
   call.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   call.q = arrays.q.data();
   call.out = arrays.out.data();
-  call.q_token_stride = call.out_token_stride = row;
+  call.q_token_stride = row;
+  call.out_token_stride = int64_t{shape.num_q_heads} * v_dim;
   call.k = k.view();
-  call.v = v.view();
+  call.v = shape.v_head_dim > 0 ? k.view() : v.view();
   return call;
 }
 
@@ -167,14 +171,19 @@ ForwardBatch measured_batch(const AttentionPoint& point, int page_size, Measured
   return batch;
 }
 
+int64_t token_bytes(const TuningShape& shape) {
+  const int64_t side = int64_t{shape.num_kv_heads} * kv_stored_dim(shape.kv_format, shape.head_dim) * kv_format_bits(shape.kv_format) / 8;
+  return shape.v_head_dim > 0 ? side : 2 * side;
+}
+
 double AttentionPoint::kv_bytes(const TuningShape& shape) const {
-  return 2.0 * batch_size * kv_len * shape.num_kv_heads * shape.head_dim *
-         kv_format_bits(shape.kv_format) / 8;
+  return static_cast<double>(token_bytes(shape)) * batch_size * kv_len;
 }
 
 double AttentionPoint::flops(const TuningShape& shape) const {
   const double pairs = 0.5 * q_len * (2.0 * kv_len - q_len + 1);
-  return 4.0 * batch_size * pairs * shape.num_q_heads * shape.head_dim;
+  const int v_dim = shape.v_head_dim > 0 ? shape.v_head_dim : shape.head_dim;
+  return 2.0 * batch_size * pairs * shape.num_q_heads * (shape.head_dim + v_dim);
 }
 
 std::string AttentionPoint::text() const {
@@ -188,7 +197,7 @@ Result<double> measure_attention(AttentionBackend& backend, const TuningShape& s
   Arrays arrays;
   const ForwardBatch batch = measured_batch(point, options.page_size, arrays);
   const int pages = static_cast<int>(arrays.page_table.size());
-  const Pool k(shape, options.page_size, pages), v(shape, options.page_size, pages);
+  const Pool k(shape, options.page_size, pages), v(shape, options.page_size, shape.v_head_dim > 0 ? 1 : pages);
   if (!k.ok() || !v.ok()) {
     return Status::resource_exhausted(
         fmt::format("no memory for a pool of {:.1f} GB; try a shorter --kv-len",

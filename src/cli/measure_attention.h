@@ -24,6 +24,9 @@ struct AttentionPoint {
   std::string text() const;  // "decode b16 kv 4096"
 };
 
+// Of K and V of one token and layer together, in the pool.
+int64_t token_bytes(const TuningShape& shape);
+
 struct MeasureOptions {
   int page_size = 64;
   int max_repeats = 15;

@@ -45,18 +45,19 @@ struct GpuPool {
   size_t layer_bytes = 0, layer_scales = 0;
 
   Status init(const TuningShape& shape, int page_size, int pages, int layers) {
-    const int64_t token = int64_t{shape.num_kv_heads} * shape.head_dim, page = token * page_size;
+    const int64_t head_dim = kv_stored_dim(shape.kv_format, shape.head_dim);
+    const int64_t token = int64_t{shape.num_kv_heads} * head_dim, page = token * page_size;
     std::vector<uint8_t> values(static_cast<size_t>(page) * kv_format_bits(shape.kv_format) / 8);
     std::vector<uint8_t> block_scales(page / kFp4BlockElements);
-    view = {values.data(), shape.kv_format, page, token, shape.head_dim};
+    view = {values.data(), shape.kv_format, page, token, head_dim};
     const bool fp4 = shape.kv_format == KvFormat::fp4_e2m1;
     if (fp4) view.block_scales = block_scales.data();
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     std::vector<float> head(shape.head_dim);
-    for (int64_t at = 0; at < page; at += shape.head_dim) {
+    for (int64_t at = 0; at < page; at += head_dim) {
       for (float& value : head) value = normal(random);
-      kv_encode_run(view, static_cast<int>(at % token / shape.head_dim), at, shape.head_dim, head.data());
+      kv_encode_run(view, static_cast<int>(at % token / head_dim), at, shape.head_dim, head.data());
     }
     layer_bytes = values.size() * pages;
     layer_scales = fp4 ? block_scales.size() * pages : 0;
@@ -104,18 +105,22 @@ class GpuPoint {
     WW_RETURN_IF_ERROR(upload_arrays());
     const int pages = static_cast<int>(arrays_.page_table.size());
     WW_RETURN_IF_ERROR(k_.init(shape, page_size, pages, layers_));
-    WW_RETURN_IF_ERROR(v_.init(shape, page_size, pages, layers_));
+    latent_ = shape.v_head_dim > 0;
+    if (!latent_) WW_RETURN_IF_ERROR(v_.init(shape, page_size, pages, layers_));
+    const int v_dim = latent_ ? shape.v_head_dim : shape.head_dim;
     const int64_t row = int64_t{shape.num_q_heads} * shape.head_dim;
     call_.q_dtype = call_.out_dtype = activation_dtype(shape.kv_format);
     WW_ASSIGN_OR_RETURN(q_, on_device(random_rows(call_.q_dtype, row * batch_.num_tokens)));
     WW_ASSIGN_OR_RETURN(out_, DeviceBuffer::allocate(q_.size_bytes(), "a measurement"));
     call_.num_q_heads = shape.num_q_heads;
     call_.num_kv_heads = shape.num_kv_heads;
-    call_.head_dim = call_.v_head_dim = shape.head_dim;
+    call_.head_dim = shape.head_dim;
+    call_.v_head_dim = v_dim;
     call_.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     call_.q = q_.as<void>();
     call_.out = out_.as<void>();
-    call_.q_token_stride = call_.out_token_stride = row;
+    call_.q_token_stride = row;
+    call_.out_token_stride = int64_t{shape.num_q_heads} * v_dim;
     return {};
   }
 
@@ -126,7 +131,7 @@ class GpuPoint {
   Status forward(AttentionBackend& backend) {
     for (int i = 0; i < layers_; ++i) {
       call_.k = k_.layer(i);
-      call_.v = v_.layer(i);
+      call_.v = latent_ ? call_.k : v_.layer(i);
       WW_RETURN_IF_ERROR(batch_.mode == ForwardMode::decode ? backend.forward_decode(batch_, call_)
                                                             : backend.forward_extend(batch_, call_));
     }
@@ -156,6 +161,7 @@ class GpuPoint {
   DeviceBuffer q_, out_;
   std::vector<DeviceBuffer> copies_;
   int layers_ = 1;
+  bool latent_ = false;  // V is the first part of K
 };
 
 Result<CudaGraphExec> captured(AttentionBackend& backend, GpuPoint& point) {

@@ -174,7 +174,8 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                                        .max_requests = options.max_requests,
                                                        .max_verify_rows = max_verify_rows(options),
                                                        .linear = linear_attn_names(plan),
-                                                       .state_dtype = state_dtype(args)}));
+                                                       .state_dtype = state_dtype(args),
+                                                       .latent_forms = plan.latent_forms}));
   if (kv_format_is_scaled(plan.attention.kv_format) && kv_scales.k.empty()) {
     WW_RETURN_IF_ERROR(check_kv_format(setup, gpu, parts));
   }

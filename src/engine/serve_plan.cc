@@ -7,6 +7,7 @@
 
 #include "engine/attention_modifiers.h"
 #include "engine/encoder_plan.h"
+#include "engine/latent_plan.h"
 #include "engine/speculation.h"
 #include "engine/state_slots.h"
 #include "engine/open_adapters.h"
@@ -285,6 +286,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                                          return attention_modifiers(args, proposed).ok() && check_layers(proposed, target).ok();
                                        }));
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
+  if (model.config.latent) plan_latent_forms(model.config, target, plan);
   WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/mods/expression.h"
+#include "attention/latent_forms.h"
 #include "attention/select.h"
 #include "engine/draft_plan.h"
 #include "flags/server_args.h"
@@ -40,6 +41,7 @@ struct ServePlan {
   Resolved attention;
   mods::Modifiers modifiers;              // of flex_attention
   CacheLayout cache_layout;
+  LatentFormTimes latent_forms;           // by which prompts of latent attention are computed; empty: by counting
   std::optional<DraftPlan> draft;         // the draft model of speculative decoding
   bool jump_forward = false;              // without speculation: forced text is proposed
   SchedulerConfig scheduler;              // all but num_pages, which waits for the memory

@@ -76,6 +76,8 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   x_.reserve(residual, workspace_);
   if (spec_.latent.num_heads > 0) {
     WW_RETURN_IF_ERROR(latent_workspace_.reserve(spec_.latent, dtype_, tokens, kept_rows, workspace_));
+    latent_workspace_.prefill->decide_by(limits.latent_forms);
+    if (limits.batch_invariant) latent_workspace_.prefill->take(LatentForm::absorbed);
   } else {
     attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);
   }
@@ -98,6 +100,12 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   options.spec.router.shared = routed_and_shared - config_.num_experts;
   WW_ASSIGN_OR_RETURN(experts_, GpuExperts::create(options, workspace_));
   return {};
+}
+
+bool GpuDecoder::take_latent_form(LatentForm form) {
+  if (spec_.latent.num_heads == 0 || !latent_workspace_.prefill->can_expand()) return false;
+  latent_workspace_.prefill->take(form);
+  return true;
 }
 
 Status GpuDecoder::commit_states(const GpuCommit& commit, GpuStateCache& states) {

@@ -48,6 +48,8 @@ struct GpuDecoderLimits {
   int max_verify_rows = 0;       // of one forward that verifies proposals; 0: none does
   LinearAttnNames linear = {.prefill = "triton", .decode = "triton", .verify = {}, .verify_trees = false};
   DType state_dtype = DType::f32;
+  // Of latent attention: by what the form of prompts is chosen; empty: by counting.
+  LatentFormTimes latent_forms = {};
 };
 
 // What one forward reads and writes.
@@ -83,6 +85,8 @@ class GpuDecoder {
   const ModelConfig& config() const { return config_; }
   size_t weight_bytes() const { return weights_.arena->used_bytes(); }
   gpu::GpuGemm& gemm() { return *gemm_; }
+  // For measurements: the form of prompts from now on, where there is a choice; false: there is none.
+  bool take_latent_form(LatentForm form);
 
   Status forward(const GpuForward& forward);
   // As DecoderModel::commit_states(), before the next forward. Only enqueues; does nothing where there are no such layers.

@@ -25,9 +25,8 @@ cuda::MlaElement element_of(DType dtype) { return dtype == DType::f16 ? cuda::Ml
 
 int64_t max_items(const ForwardBatch& batch) { return batch.num_tokens / cuda::kLatentTileRows + batch.num_reqs; }
 
-bool has_kernels(const LatentConfig& dims, DType dtype) {
-  return dims.kv_rank == cuda::kMlaLatentDim && dims.rope_dim == cuda::kMlaRopeDim && dims.nope_dim == 128 && dims.v_dim == 128 &&
-         (dtype == DType::bf16 || dtype == DType::f16) && current_compute_capability() == 90;
+bool has_kernels(const LatentPrefillShape& shape, DType dtype) {
+  return has_expanded_kernels(shape) && (dtype == DType::bf16 || dtype == DType::f16) && current_compute_capability() == 90;
 }
 
 cuda::MlaParams requests_of(const ForwardBatch& batch) {
@@ -65,10 +64,16 @@ cuda::MlaChunk chunk_at(int32_t* ints, int requests, int page_stride) {
 
 }  // namespace
 
+LatentPrefillShape GpuLatentPrefill::shape() const {
+  const LatentConfig& dims = spec_.dims;
+  return {.rank = dims.kv_rank, .nope_dim = dims.nope_dim, .rope_dim = dims.rope_dim, .v_dim = dims.v_dim,
+          .page_tokens = cuda::kExpandedPageTokens, .capacity_rows = capacity_rows_, .form = form_, .measured = &measured_};
+}
+
 Status GpuLatentPrefill::reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace) {
   spec_ = spec;
   dtype_ = dtype;
-  if (!has_kernels(spec.dims, dtype)) return {};
+  if (!has_kernels(shape(), dtype)) return {};
   WW_CUDA_RETURN_IF_ERROR(read_multiprocessor_count(num_sms_), "prompts of latent attention");
   constexpr int64_t kPage = cuda::kExpandedPageTokens;
   const int64_t rows = (tokens + kPage - 1) / kPage * kPage + kSpareRows;
@@ -86,10 +91,7 @@ Status GpuLatentPrefill::start(const ForwardBatch& batch, const AttentionBackend
   plan_ = {};
   const bool prompts = batch.mode == ForwardMode::extend || batch.mode == ForwardMode::mixed;
   if (capacity_rows_ == 0 || !prompts || batch.tree_mask_words > 0 || !batch.causal || !attention.caps().mla_chunked_prefix) return {};
-  const LatentConfig& dims = spec_.dims;
-  plan_ = plan_latent_prefill({.rank = dims.kv_rank, .nope_dim = dims.nope_dim, .rope_dim = dims.rope_dim, .v_dim = dims.v_dim,
-                               .page_tokens = cuda::kExpandedPageTokens, .capacity_rows = capacity_rows_},
-                              batch.q_indptr, batch.kv_lens);
+  plan_ = plan_latent_prefill(shape(), batch.q_indptr, batch.kv_lens);
   if (!plan_.expands) return {};
   WW_RETURN_IF_ERROR(reserve_arrays(batch));
   return make_chunks(batch);

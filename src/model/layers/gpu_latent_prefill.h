@@ -4,6 +4,8 @@
 // only; not for graphs, which hold steps of decode alone. One forward at a time.
 #pragma once
 
+#include <utility>
+
 #include "device/cuda/memory.h"
 #include "model/decoder_spec.h"
 #include "model/layers/gpu_workspace.h"
@@ -24,6 +26,12 @@ class GpuLatentPrefill {
   // nothing expands.
   Status reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace);
 
+  // By what prompts' forms are chosen, from now on.
+  void decide_by(LatentFormTimes measured) { measured_ = std::move(measured); }
+  // From now on, whatever it costs: for measurements, and where rows' bits must not depend on the step.
+  void take(LatentForm form) { form_ = form; }
+  bool can_expand() const { return capacity_rows_ > 0; }
+
   // Once for each forward, before its first layer.
   Status start(const ForwardBatch& batch, const AttentionBackend& attention);
   const LatentPrefillPlan& plan() const { return plan_; }
@@ -41,6 +49,7 @@ class GpuLatentPrefill {
     void* out;
     float* lse;
   };
+  LatentPrefillShape shape() const;
   Status reserve_arrays(const ForwardBatch& batch);
   Status make_chunks(const ForwardBatch& batch);
   Status expand(const GpuLayerCall& call, const GpuLatentWeights& weights, int chunk);
@@ -57,6 +66,8 @@ class GpuLatentPrefill {
   void* expanded_ = nullptr;    // [capacity, heads, nope + rope + v]
   void* other_ = nullptr;       // [tokens, heads, v] of a chunk of the prefix
   float* lse_[2] = {};          // [tokens, heads] of the sum so far, and of the chunk
+  LatentFormTimes measured_;
+  LatentForm form_ = LatentForm::by_cost;
   // Of this forward.
   LatentPrefillPlan plan_;
   Layout layout_;

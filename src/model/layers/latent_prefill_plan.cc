@@ -29,6 +29,20 @@ bool cut_prefixes(const LatentPrefillShape& shape, const Prompts& prompts, Laten
   return true;
 }
 
+// By measured times, of one request after the other. Every row of a chunk is expanded, also those that a request with a
+// shorter prefix leaves empty: such a request is taken to have the longest one.
+bool expanding_is_faster(const LatentFormTimes& measured, const Prompts& prompts, std::span<const int32_t> q_indptr,
+                         std::span<const int32_t> kv_lens) {
+  double absorbed_us = 0, expanded_us = 0;
+  for (size_t r = 0; r < kv_lens.size(); ++r) {
+    const int q_len = q_indptr[r + 1] - q_indptr[r], prefix = kv_lens[r] - q_len;
+    if (q_len <= 1 || prefix < 0) continue;
+    absorbed_us += measured.estimate(q_len, prefix).absorbed_us;
+    expanded_us += measured.estimate(q_len, prefix > 0 ? prompts.longest_prefix : 0).expanded_us;
+  }
+  return expanded_us < absorbed_us;
+}
+
 // Every row of a chunk is expanded, also those that a request with a shorter prefix leaves empty.
 bool expanding_is_cheaper(const LatentPrefillShape& shape, const Prompts& prompts, const LatentPrefillPlan& plan) {
   const double expanded_dim = shape.nope_dim + shape.rope_dim + shape.v_dim;
@@ -60,9 +74,30 @@ LatentPrefillPlan plan_latent_prefill(const LatentPrefillShape& shape, std::span
     prompts.longest = std::max(prompts.longest, q_len);
     plan.fresh_rows += pages_of(q_len, shape) * shape.page_tokens;
   }
-  if (prompts.tokens == 0 || plan.fresh_rows > shape.capacity_rows) return plan;
-  plan.expands = cut_prefixes(shape, prompts, plan) && expanding_is_cheaper(shape, prompts, plan);
+  if (prompts.tokens == 0 || plan.fresh_rows > shape.capacity_rows || shape.form == LatentForm::absorbed) return plan;
+  if (!cut_prefixes(shape, prompts, plan)) return plan;
+  if (shape.form == LatentForm::expanded) {
+    plan.expands = true;
+  } else if (shape.measured != nullptr && !shape.measured->empty()) {
+    plan.expands = expanding_is_faster(*shape.measured, prompts, q_indptr, kv_lens);
+  } else {
+    plan.expands = expanding_is_cheaper(shape, prompts, plan);
+  }
   return plan;
+}
+
+std::optional<int> first_expanded(const LatentPrefillShape& shape, int prefix, int most) {
+  const auto expands = [&](int new_tokens) {
+    const int32_t q_indptr[] = {0, new_tokens}, kv_lens[] = {prefix + new_tokens};
+    return plan_latent_prefill(shape, q_indptr, kv_lens).expands;
+  };
+  if (!expands(most)) return std::nullopt;
+  int low = 1, high = most;  // does not, does
+  while (high - low > 1) {
+    const int middle = low + (high - low) / 2;
+    (expands(middle) ? high : low) = middle;
+  }
+  return high;
 }
 
 }  // namespace warpweave

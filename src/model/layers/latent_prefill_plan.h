@@ -2,19 +2,33 @@
 //
 // Absorbed, a row meets the cached tokens themselves: (rank + rope) + rank multiplications a token and head, and nothing
 // else. Expanded, K and V of every head are made anew from the cached tokens: (nope + rope) + v_dim a token and head, and
-// rank * (nope + rope + v_dim) for each token once. So long prompts expand, a few rows behind a long prefix do not.
+// rank * (nope + rope + v_dim) for each token once. So long prompts expand, a few rows behind a long prefix do not. Where a
+// tuning table has times of both forms (attention/latent_forms.h), these decide; else the multiplications, counted.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
+#include "attention/latent_forms.h"
+
 namespace warpweave {
+
+// by_cost: the cheaper one; the others for measurements, where it fits.
+enum class LatentForm { by_cost, absorbed, expanded };
 
 struct LatentPrefillShape {
   int rank = 0, nope_dim = 0, rope_dim = 0, v_dim = 0;
   int page_tokens = 128;        // every request's tokens begin with a page
   int64_t capacity_rows = 0;    // of expanded tokens at a time
+  LatentForm form = LatentForm::by_cost;
+  const LatentFormTimes* measured = nullptr;  // null or empty: nothing was
 };
+
+// The dims that there are kernels for.
+constexpr bool has_expanded_kernels(const LatentPrefillShape& shape) {
+  return shape.rank == 512 && shape.rope_dim == 64 && shape.nope_dim == 128 && shape.v_dim == 128;
+}
 
 struct LatentPrefillPlan {
   bool expands = false;         // requests of more than one new token do; those of one never
@@ -29,5 +43,8 @@ struct LatentPrefillPlan {
 
 LatentPrefillPlan plan_latent_prefill(const LatentPrefillShape& shape, std::span<const int32_t> q_indptr,
                                       std::span<const int32_t> kv_lens);
+
+// From how many new tokens on one request behind `prefix` cached ones expands; nullopt: up to `most` it does not.
+std::optional<int> first_expanded(const LatentPrefillShape& shape, int prefix, int most);
 
 }  // namespace warpweave

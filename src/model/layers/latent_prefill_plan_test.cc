@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <vector>
 
 namespace warpweave {
@@ -62,6 +63,57 @@ TEST(LatentPrefillPlan, PrefixesAreTakenInChunksThatFit) {
 TEST(LatentPrefillPlan, NothingExpandsThatDoesNotFit) {
   EXPECT_FALSE(plan_of({{2000, 2000}}, 1920).expands);
   EXPECT_FALSE(plan_of({{100, 900}, {100, 900}}, 128).expands);
+}
+
+// A device on which expanding is so fast that even a few rows expand, or so slow that nothing does.
+LatentFormTimes measured(double expanded_us_a_token) {
+  std::vector<LatentFormPoint> points;
+  for (const int new_tokens : {16, 4096}) {
+    for (const int prefix : {0, 32768}) {
+      points.push_back({.new_tokens = new_tokens, .prefix = prefix, .absorbed_us = 1.0 * new_tokens,
+                        .expanded_us = expanded_us_a_token * new_tokens + 100});
+    }
+  }
+  return *LatentFormTimes::of(points);
+}
+
+TEST(LatentPrefillPlan, MeasuredTimesDecideWhereThereAreSome) {
+  LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 1 << 20};
+  const LatentFormTimes fast = measured(0.1), slow = measured(2);
+  const int32_t q_indptr[] = {0, 8192}, kv_lens[] = {8192};
+  EXPECT_TRUE(plan_latent_prefill(shape, q_indptr, kv_lens).expands) << "by counting";
+  shape.measured = &slow;
+  EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, kv_lens).expands);
+  EXPECT_EQ(first_expanded(shape, 0, 8192), std::nullopt);
+  shape.measured = &fast;
+  const std::optional<int> first = first_expanded(shape, 0, 8192);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_GT(*first, 16);
+  EXPECT_LT(*first, 400) << "0.1 us a token and 100 us meet 1 us a token between what was measured";
+  EXPECT_TRUE(plan_latent_prefill(shape, q_indptr, kv_lens).expands);
+}
+
+TEST(LatentPrefillPlan, RequestsAreAddedUp) {
+  LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 1 << 20};
+  const LatentFormTimes fast = measured(0.1);
+  shape.measured = &fast;
+  const int32_t one[] = {0, 20}, one_len[] = {20};
+  EXPECT_FALSE(plan_latent_prefill(shape, one, one_len).expands);
+  const int32_t two[] = {0, 20, 4020}, two_lens[] = {20, 4000};
+  EXPECT_TRUE(plan_latent_prefill(shape, two, two_lens).expands);
+}
+
+TEST(LatentPrefillPlan, AFormMayBeAskedFor) {
+  LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 1 << 20};
+  const int32_t q_indptr[] = {0, 8}, kv_lens[] = {4096}, long_indptr[] = {0, 4096};
+  shape.form = LatentForm::expanded;
+  EXPECT_TRUE(plan_latent_prefill(shape, q_indptr, kv_lens).expands);
+  EXPECT_GT(plan_latent_prefill(shape, q_indptr, kv_lens).num_chunks, 0);
+  shape.capacity_rows = 128;
+  EXPECT_FALSE(plan_latent_prefill(shape, long_indptr, kv_lens).expands) << "where it does not fit";
+  shape.capacity_rows = 1 << 20;
+  shape.form = LatentForm::absorbed;
+  EXPECT_FALSE(plan_latent_prefill(shape, long_indptr, kv_lens).expands);
 }
 
 TEST(LatentPrefillPlan, SinglesAreARangeOfRows) {

@@ -1,0 +1,68 @@
+#include "engine/latent_plan.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "attention/tuning.h"
+#include "model/layers/latent_prefill_plan.h"
+
+namespace warpweave {
+namespace {
+
+constexpr int kMostNewTokens = 8192;
+constexpr int kPrefixes[] = {0, 4096, 32768};
+// As of a step of kMostNewTokens (model/layers/gpu_latent_prefill.cc).
+constexpr int64_t kCapacityRows = 2 * kMostNewTokens;
+
+LatentFormShape form_shape(const ModelConfig& config, KvFormat format) {
+  const LatentConfig& latent = *config.latent;
+  return {config.num_q_heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim, format};
+}
+
+// "from 97 new tokens, from 300 behind 4096 cached ones".
+std::string crossings(const LatentPrefillShape& shape, int context_len) {
+  std::string text;
+  for (const int prefix : kPrefixes) {
+    if (prefix >= context_len) break;
+    const std::optional<int> first = first_expanded(shape, prefix, kMostNewTokens);
+    text += text.empty() ? "" : ", ";
+    text += first ? fmt::format("from {} new tokens", *first) : "never";
+    if (prefix > 0) text += fmt::format(" behind {} cached", prefix);
+  }
+  return text;
+}
+
+}  // namespace
+
+void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan) {
+  const LatentConfig& latent = *config.latent;
+  LatentPrefillShape shape = {.rank = latent.kv_rank, .nope_dim = latent.nope_dim, .rope_dim = latent.rope_dim,
+                              .v_dim = latent.v_dim, .capacity_rows = kCapacityRows};
+  Resolved& attention = plan.attention;
+  const std::string what = "prompts of latent attention: ";
+  const bool kernels = target.hardware.arch == DeviceArch::sm_90 && has_expanded_kernels(shape) && plan.dtype != DType::f32 &&
+                       attention.prefill_caps->mla_chunked_prefix;
+  if (kernels && attention.deterministic) {
+    attention.reasons.push_back(what + "absorbed, one form for all, for --enable-deterministic-inference");
+    return;
+  }
+  if (!kernels) {
+    attention.reasons.push_back(what + "absorbed, the only form here");
+    return;
+  }
+  const TuningTable* table = target.tuning != nullptr ? target.tuning : builtin_tuning(target.hardware.name);
+  if (table != nullptr) plan.latent_forms = table->latent_forms(target.hardware, form_shape(config, attention.kv_format));
+  shape.measured = &plan.latent_forms;
+  const std::string expanded = "expanded " + crossings(shape, plan.context_len) + ", below that absorbed; ";
+  if (!plan.latent_forms.empty()) {
+    attention.reasons.push_back(what + expanded + fmt::format("by the times of both forms measured on {}, {}", table->device(),
+                                                              table->date()));
+  } else {
+    attention.reasons.push_back(what + expanded + fmt::format("by counting multiplications: no table has times of {} heads with {} KV "
+                                                              "here; warpweave tune measures them", config.num_q_heads,
+                                                              kv_format_name(attention.kv_format)));
+  }
+}
+
+}  // namespace warpweave

@@ -1,0 +1,12 @@
+// In which form prompts of latent attention will be computed, and why, in explain's words.
+#pragma once
+
+#include "engine/serve_plan.h"
+
+namespace warpweave {
+
+// After attention is chosen: fills plan.latent_forms from the tuning table that there is for the device (--attention-tuning-file,
+// else the program's own), and says in plan.attention.reasons where the forms cross. For models with config.latent.
+void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan);
+
+}  // namespace warpweave
