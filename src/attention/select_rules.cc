@@ -178,6 +178,12 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
     return BrokenRule{fmt::format("does not claim bitwise determinism with {} KV", kv_format_name(input.kv_format)),
                       "--enable-deterministic-inference"};
   }
+  // The kernels of latent attention on GPUs, but for the plain ones.
+  const bool shared_tiles = input.model->kind == AttentionKind::mla && !kCpu.has(input.hardware->arch) && caps.name != "torch_native";
+  if (input.deterministic && input.topk > 0 && shared_tiles) {
+    return BrokenRule{"computes drafts in other tiles than single tokens, and is bitwise deterministic without speculation alone",
+                      "--enable-deterministic-inference"};
+  }
   const int group = input.model->num_kv_heads > 0 ? input.model->num_q_heads / input.model->num_kv_heads : 0;
   if (input.deterministic && caps.deterministic_group > 0 && group > caps.deterministic_group) {
     return BrokenRule{fmt::format("is bitwise deterministic for up to {} q heads a kv head; this model has {}",

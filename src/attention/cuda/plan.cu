@@ -3,6 +3,7 @@
 #include "attention/cuda/decode_plan.cuh"
 #include "attention/cuda/extend_plan.cuh"
 #include "attention/cuda/fixed_split_plan.cuh"
+#include "attention/cuda/whole_pairs_plan.cuh"
 
 namespace warpweave::cuda {
 
@@ -11,6 +12,11 @@ cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, in
   const int abreast = heads_abreast(input.num_kv_heads, num_workers);
   decode_plan<<<1, kPlanThreads, 0, stream>>>(of_abreast(input, abreast), workers, num_workers, num_workers / abreast,
                                               abreast);
+  return cudaPeekAtLastError();
+}
+
+cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers, cudaStream_t stream) {
+  whole_pairs_plan<<<1, kPlanThreads, 0, stream>>>(input, workers, num_workers);
   return cudaPeekAtLastError();
 }
 

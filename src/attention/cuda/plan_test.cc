@@ -14,6 +14,7 @@
 #include "attention/cuda/decode_plan.cuh"
 #include "attention/cuda/extend_plan.cuh"
 #include "attention/cuda/fixed_split_plan.cuh"
+#include "attention/cuda/whole_pairs_plan.cuh"
 
 namespace warpweave::cuda {
 namespace {
@@ -131,6 +132,43 @@ TEST_P(PlanTest, DecodeCoversEveryTileOnce) {
       const int num_workers = random() % 2 ? 132 : 8 + static_cast<int>(random() % 265);
       SCOPED_TRACE(testing::Message() << requests << " requests, " << heads << " heads, " << num_workers << " workers");
       ASSERT_NO_FATAL_FAILURE(expect_whole(batch, in, decode(in, num_workers)));
+    }
+  }
+}
+
+// Runs follow one another, begin and end with a pair, and are all of the line.
+TEST_P(PlanTest, WholePairsAreNeverCut) {
+  std::mt19937 random(11);
+  for (const int requests : {1, 2, 131, 132, 133, 700, 3000}) {
+    for (const int units : {1, 2, 3}) {
+      const Batch batch = random_batch(random, requests, 9000, static_cast<int>(random() % 3));
+      PlanInput in = batch.input(units);
+      in.decode_q_len = 1000;
+      const int num_workers = random() % 2 ? 132 : 1 + static_cast<int>(random() % 264);
+      SCOPED_TRACE(testing::Message() << requests << " requests, " << units << " units, " << num_workers << " workers");
+      std::vector<DecodeWorker> workers(num_workers, DecodeWorker{.request = -7, .num_tiles = -7});
+      host_cta::run(kPlanThreads, GetParam(), [&] { whole_pairs_plan(in, workers.data(), num_workers); });
+      int request = 0, unit = 0;
+      size_t most_pairs = 0;
+      for (const DecodeWorker& run : workers) {
+        if (run.num_tiles == 0) continue;
+        ASSERT_EQ(run.request, request);
+        ASSERT_EQ(run.head, unit);
+        ASSERT_EQ(run.tile, 0);
+        ASSERT_EQ(run.q_begin, batch.q_indptr[request]);
+        ASSERT_EQ(run.q_len, batch.q_len(request));
+        ASSERT_EQ(run.kv_len, batch.kv_lens[request]);
+        size_t pairs = 0;
+        for (int left = run.num_tiles; left > 0; ++pairs) {
+          ASSERT_LT(request, requests);
+          left -= std::max(1, ceil_div(batch.kv_lens[request], kDecodeTileTokens));
+          ASSERT_GE(left, 0) << "a pair is cut";
+          if (++unit == units) unit = 0, ++request;
+        }
+        most_pairs = std::max(most_pairs, pairs);
+      }
+      EXPECT_EQ(request, requests);
+      EXPECT_LE(most_pairs, static_cast<size_t>(ceil_div(requests * units, num_workers)));
     }
   }
 }

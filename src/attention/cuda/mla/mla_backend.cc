@@ -59,9 +59,9 @@ MlaShape MlaBackend::shape_of(const AttentionCall& call, const MlaParams& p) con
   MlaShape shape;
   shape.element = call.q_dtype == DType::f16 ? MlaElement::f16 : MlaElement::bf16;
   shape.format = mla_format_of(call.k.format);
-  shape.family = choice_ == MlaChoice::faster ? faster_mla_family(shape.format, p)
-                 : choice_ == MlaChoice::mma  ? MlaFamily::mma
-                                              : MlaFamily::wgmma;
+  shape.family = choice_ == MlaChoice::mma                        ? MlaFamily::mma
+                 : choice_ == MlaChoice::faster && !deterministic_ ? faster_mla_family(shape.format, p)
+                                                                   : MlaFamily::wgmma;
   return shape;
 }
 
@@ -122,11 +122,13 @@ Status MlaBackend::forward(const ForwardBatch& batch, const AttentionCall& call)
   if (batch.num_tokens == 0) return {};
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
   MlaParams p = params_of(batch, call);
-  if (!is_draft(batch) && p.max_q_len > 1 && p.max_q_len * p.num_heads > kUncutRows) {
-    WW_RETURN_IF_ERROR(cut(batch, slice_tokens_of(batch, p), p));
+  if (deterministic_ && is_draft(batch)) return Status::internal("attention: drafts are not verified deterministically");
+  if (!is_draft(batch) && p.max_q_len > 1 && (deterministic_ || p.max_q_len * p.num_heads > kUncutRows)) {
+    WW_RETURN_IF_ERROR(cut(batch, deterministic_ ? 1 : slice_tokens_of(batch, p), p));
   }
   const MlaShape shape = shape_of(call, p);
-  const MlaLayout layout = mla_layout(shape, p, num_sms_);
+  MlaLayout layout = mla_layout(shape, p, num_sms_);
+  if (deterministic_) layout = with_whole_pairs(layout);
   assert(layout.tile_rows > 0 && layout.workspace_bytes <= workspace_.size_bytes());
   const bool planned = planned_ && layout == layout_;
   if (!planned) {

@@ -4,7 +4,8 @@
 // Decode, verification and short extends go to the kernels as they are; longer ones as slices of a few tokens
 // (mla_slices.h), each of which sees its own past only. Plans are made on the device by a forward's first layer and
 // serve the others; inside a capture they become part of the graph. The workspace is allocated once, for the largest
-// layout; the slices' arrays grow outside of graphs, which decode alone. One stream at a time, as AttentionBackend says.
+// layout. With BackendContext::deterministic every token is a request of its own, no request is cut into pieces, and the
+// kernels are those of one family: a row's bits are then those of its own tokens. The slices' arrays grow outside of graphs, which decode alone. One stream at a time, as AttentionBackend says.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,8 @@ namespace warpweave::cuda {
 class MlaBackend final : public AttentionBackend {
  public:
   // `caps` outlives the backend.
-  MlaBackend(const Caps& caps, MlaChoice choice) : caps_(caps), choice_(choice) {}
+  MlaBackend(const Caps& caps, MlaChoice choice, bool deterministic)
+      : caps_(caps), choice_(choice), deterministic_(deterministic) {}
 
   const Caps& caps() const override { return caps_; }
   Status init_forward_metadata(const ForwardBatch& batch) override;
@@ -38,6 +40,7 @@ class MlaBackend final : public AttentionBackend {
 
   const Caps& caps_;
   const MlaChoice choice_;
+  const bool deterministic_;
   int num_sms_ = 0;
   bool dependent_launch_ = false;
   DeviceBuffer workspace_;
@@ -50,8 +53,8 @@ class MlaBackend final : public AttentionBackend {
 
 // What a name registers.
 template <const Caps& kCaps, MlaChoice kChoice>
-std::unique_ptr<AttentionBackend> create_mla(const BackendContext&) {
-  return std::make_unique<MlaBackend>(kCaps, kChoice);
+std::unique_ptr<AttentionBackend> create_mla(const BackendContext& context) {
+  return std::make_unique<MlaBackend>(kCaps, kChoice, context.deterministic);
 }
 
 }  // namespace warpweave::cuda

@@ -48,6 +48,7 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.custom_mask = true;
   caps.chunked_prefix = caps.mla_chunked_prefix = true;
   caps.graph_capture = true;
+  caps.deterministic = true;
   caps.workspace_bytes = 36 << 20;
   const MlaKernelNames kernels = mla_kernel_names(of.choice);
   caps.kernels = {.prefill = kernels.prompts, .decode = kernels.rows};

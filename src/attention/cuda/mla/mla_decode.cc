@@ -55,6 +55,12 @@ MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
   return out;
 }
 
+MlaLayout with_whole_pairs(MlaLayout layout) {
+  layout.whole_pairs = true;
+  layout.abreast = 1;
+  return layout;
+}
+
 size_t most_mla_workspace_bytes(int num_sms) {
   size_t most = split_workspace_bytes(num_sms, kWgmmaTileRows, kMlaLatentDim);
   for (const int rows : {1, kWgmmaTileRows}) {
@@ -72,7 +78,9 @@ cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* w
   input.decode_q_len = p.max_q_len;
   input.causal = p.causal;
   input.cut_long_pairs = true;
-  return launch_decode_plan(input, static_cast<DecodeWorker*>(workspace), layout.num_workers, stream);
+  auto* const workers = static_cast<DecodeWorker*>(workspace);
+  if (layout.whole_pairs) return launch_whole_pairs_plan(input, workers, layout.num_workers, stream);
+  return launch_decode_plan(input, workers, layout.num_workers, stream);
 }
 
 cudaError_t launch_mla_decode(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p, void* workspace,

@@ -33,12 +33,16 @@ struct MlaLayout {
   int row_tiles = 1;
   int abreast = 1;
   int num_workers = 0;
+  bool whole_pairs = false;  // nothing is cut: a row's bits are those of its own tokens
   size_t workspace_bytes = 0;
   bool operator==(const MlaLayout&) const = default;
 };
 
 // The faster family on Hopper, by what an H200 takes (docs/gpu-tuning.md). Reads as little as mla_layout.
 MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p);
+
+// The layout under which the bits of a request of one token are the same whatever else there is, at any page size.
+MlaLayout with_whole_pairs(MlaLayout layout);
 
 // Reads the pools' page size, num_heads and max_q_len of `p` alone.
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms);
