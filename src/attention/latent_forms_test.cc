@@ -6,10 +6,10 @@ namespace warpweave {
 namespace {
 
 std::vector<LatentFormPoint> grid() {
-  return {{.new_tokens = 64, .prefix = 0, .absorbed_us = 10, .expanded_us = 20},
-          {.new_tokens = 64, .prefix = 4096, .absorbed_us = 40, .expanded_us = 160},
-          {.new_tokens = 1024, .prefix = 0, .absorbed_us = 160, .expanded_us = 80},
-          {.new_tokens = 1024, .prefix = 4096, .absorbed_us = 640, .expanded_us = 320}};
+  return {{.shape = {}, .new_tokens = 64, .prefix = 0, .absorbed_us = 10, .expanded_us = 20},
+          {.shape = {}, .new_tokens = 64, .prefix = 4096, .absorbed_us = 40, .expanded_us = 160},
+          {.shape = {}, .new_tokens = 1024, .prefix = 0, .absorbed_us = 160, .expanded_us = 80},
+          {.shape = {}, .new_tokens = 1024, .prefix = 4096, .absorbed_us = 640, .expanded_us = 320}};
 }
 
 TEST(LatentFormTimes, GivesWhatWasMeasured) {

@@ -70,7 +70,7 @@ LatentFormTimes measured(double expanded_us_a_token) {
   std::vector<LatentFormPoint> points;
   for (const int new_tokens : {16, 4096}) {
     for (const int prefix : {0, 32768}) {
-      points.push_back({.new_tokens = new_tokens, .prefix = prefix, .absorbed_us = 1.0 * new_tokens,
+      points.push_back({.shape = {}, .new_tokens = new_tokens, .prefix = prefix, .absorbed_us = 1.0 * new_tokens,
                         .expanded_us = expanded_us_a_token * new_tokens + 100});
     }
   }
