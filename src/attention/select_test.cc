@@ -87,6 +87,20 @@ TEST(Select, SpeculationIsResolvedFirst) {
   EXPECT_EQ(resolved->speculation.num_draft_tokens, 12);
 }
 
+// A tree's rows have other last bits than the text's.
+TEST(Select, DeterministicSpeculationOnGpusIsOfChains) {
+  AttentionFlags flags;
+  flags.enable_deterministic_inference = true;
+  for (const char* algorithm : {"EAGLE", "NGRAM"}) {
+    flags.speculative_algorithm = algorithm;
+    flags.speculative_eagle_topk.reset();
+    EXPECT_EQ(select("h200", llama(), flags)->speculation.topk, 1) << algorithm;
+    flags.speculative_eagle_topk = 4;
+    expect_refused("h200", llama(), flags, "--speculative-eagle-topk", "--speculative-eagle-topk 1");
+    EXPECT_EQ(select_attention(named_hardware("xeon").value(), llama(), flags)->speculation.topk, 4) << algorithm;
+  }
+}
+
 TEST(Select, SpeculationIsShortOnCpus) {
   AttentionFlags flags;
   flags.speculative_algorithm = "EAGLE";
