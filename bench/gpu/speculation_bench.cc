@@ -55,10 +55,13 @@ struct Mark {
   StepTotals steps;
 };
 
+double gpu_ms_of(const StepTotals& totals) { return totals.device_ms - totals.draft_ms; }
+
 StepTotals all_steps(const EngineStats& stats) {
   StepTotals out = stats.decode_steps;
   out.steps += stats.mixed_steps.steps;
   out.device_ms += stats.mixed_steps.device_ms;
+  out.draft_ms += stats.mixed_steps.draft_ms;
   return out;
 }
 
@@ -94,7 +97,7 @@ class Load {
     const double s = std::chrono::duration<double>(end.at - begin.at).count();
     const auto steps = static_cast<double>(end.steps.steps - begin.steps.steps);
     const auto tokens = static_cast<double>(end.tokens - begin.tokens);
-    return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (end.steps.device_ms - begin.steps.device_ms) / steps};
+    return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (gpu_ms_of(end.steps) - gpu_ms_of(begin.steps)) / steps};
   }
 
   static void fail(const Status& status) {

@@ -17,7 +17,6 @@
 #include "base/mapped_file.h"
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
-#include "engine/start_device.h"
 #include "model/config.h"
 
 namespace warpweave {
@@ -54,7 +53,7 @@ Result<ModelConfig> config_in(const std::string& folder) {
 }
 
 // Shapes of drafts that are usual, for the algorithm that the folder's configuration asks for.
-void add_draft_model(const std::string& folder, bool gpu, std::vector<std::string>& out) {
+void add_draft_model(const std::string& folder, std::vector<std::string>& out) {
   const auto config = config_in(folder);
   const std::string architecture = config.ok() ? config->architecture : "";
   std::string algorithm = "STANDALONE";
@@ -65,7 +64,7 @@ void add_draft_model(const std::string& folder, bool gpu, std::vector<std::strin
     out.push_back(fmt::format("{} --speculative-num-steps {} --speculative-eagle-topk 1", flags, steps));
   }
   out.push_back(flags + " --speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8");
-  if (!gpu) out.push_back(flags + " --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-adaptive");
+  out.push_back(flags + " --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-adaptive");
 }
 
 std::vector<std::string> candidate_flags(const SpeculationBench& bench, const std::string& model_path) {
@@ -77,9 +76,7 @@ std::vector<std::string> candidate_flags(const SpeculationBench& bench, const st
       out.push_back(fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
     }
   }
-  const auto device = resolve_device(bench.device);
-  const bool gpu = device.ok() && device->has_value();
-  for (const std::string& folder : bench.draft_models) add_draft_model(folder, gpu, out);
+  for (const std::string& folder : bench.draft_models) add_draft_model(folder, out);
   return out;
 }
 
@@ -221,10 +218,15 @@ void report(const std::vector<Candidate>& all, int batch, nlohmann::json& rows) 
   std::printf("suggested for batch %d: %s\n", batch, best->flags.empty() ? "no speculation" : best->flags.c_str());
 }
 
+// The first round of prompts is not timed: graphs are made in it, and --speculative-adaptive learns what guesses cost.
 Status measure_batch(const SpeculationBench& bench, int batch, std::span<const Ids> prompts, std::vector<Candidate>& all) {
-  for (Candidate& one : all) one.measured = {};
-  const size_t each = prompts.size() / bench.rounds;
-  for (int round = 0; round < bench.rounds; ++round) {
+  const size_t each = prompts.size() / (1 + bench.rounds);
+  for (Candidate& one : all) {
+    std::vector<Ids> answers;
+    WW_RETURN_IF_ERROR(Round(prompts.first(each), batch, bench.max_tokens).run(*one.served.engine, answers));
+    one.measured = {};
+  }
+  for (int round = 1; round <= bench.rounds; ++round) {
     for (Candidate& one : all) {
       WW_RETURN_IF_ERROR(time_round(prompts.subspan(round * each, each), batch, bench.max_tokens, one));
       one.measured.same_text &= one.answers == all[0].answers;
@@ -248,7 +250,7 @@ void add_speculation_flags(CLI::App& app, SpeculationBench& bench) {
   app.add_option("--prompt-tokens", bench.prompt_tokens, "Of each prompt")->check(CLI::Range(1, 1 << 20));
   app.add_option("--repeats", bench.repeats, "A prompt holds one piece so many times")->check(CLI::Range(1, 64));
   app.add_option("--max-tokens", bench.max_tokens, "Of each answer")->check(CLI::Range(2, 1 << 20));
-  app.add_option("--rounds", bench.rounds, "Of all candidates in turn")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", bench.rounds, "Of all candidates in turn, behind one that is not timed")->check(CLI::Range(1, 1000));
   app.add_option("--json", bench.json, "A file for the figures");
 }
 
@@ -265,12 +267,12 @@ Status run_speculation_bench(const SpeculationBench& bench) {
   std::printf("%s; prompts of %d tokens (%d repeats), %d more each, %d rounds\n", info.device.c_str(), bench.prompt_tokens,
               bench.repeats, bench.max_tokens, bench.rounds);
   int count = 0;
-  for (const int batch : bench.batch_sizes) count += bench.rounds * std::max(bench.num_prompts, batch);
+  for (const int batch : bench.batch_sizes) count += (1 + bench.rounds) * std::max(bench.num_prompts, batch);
   WW_ASSIGN_OR_RETURN(const std::vector<Ids> prompts, cut_prompts(bench, count, *all[0].served.tokenizer));
   nlohmann::json rows = nlohmann::json::array();
   size_t first = 0;
   for (const int batch : bench.batch_sizes) {
-    const auto size = static_cast<size_t>(bench.rounds) * std::max(bench.num_prompts, batch);
+    const auto size = static_cast<size_t>(1 + bench.rounds) * std::max(bench.num_prompts, batch);
     WW_RETURN_IF_ERROR(measure_batch(bench, batch, std::span(prompts).subspan(first, size), all));
     first += size;
     report(all, batch, rows);

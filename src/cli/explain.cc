@@ -91,7 +91,7 @@ std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& fo
     return list;
   }
   add(check_weights_fit(args, *model.config, found.target));
-  add(check_speculation(args, *model.config, is_gpu_target(found.target.hardware.arch)));
+  add(check_speculation(args, *model.config));
   add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where},
                          found.target.hardware.arch));
   return list;

@@ -5,6 +5,7 @@
 // calls both. Implementations: DeviceWorker (CPU), GpuRunner.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -63,10 +64,16 @@ struct DeviceStep {
   std::string first_nan;               // where the model had the first value that is no number, if known
   double overhead_us = 0;              // device time from the last forward's end to this one's start
   double device_us = 0;                // of the whole step
-  double draft_us = 0;                 // of that, the draft model's; 0 where it is not known
+  double draft_us = 0;                 // of that, the draft model's
+  bool first_of_shape = false;         // something was made for it that later steps use, too: its time tells nothing
 
   bool done = false;                   // the runner's
 };
+
+// Whether a draft model is to be shown what comes of the step.
+inline bool is_followed(const DeviceStep& step) {
+  return std::any_of(step.draft_rows.begin(), step.draft_rows.end(), [](const DraftRow& row) { return row.follows; });
+}
 
 class DeviceRunner {
  public:

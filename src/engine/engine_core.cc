@@ -25,7 +25,7 @@ EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> 
   for (auto& device_step : device_steps_) {
     device_step = std::make_unique<DeviceStep>(options_.batch_cache);
   }
-  if (options_.adaptive) lengths_.emplace(*options_.adaptive);
+  if (options_.adaptive) lengths_ = make_length_planner(*options_.adaptive);
   if (options_.proposes_forced) forced_.emplace(options_.step_cost_rows);
   update_stats();
   thread_ = std::thread([this] { loop(); });
@@ -61,7 +61,7 @@ void EngineCore::loop() {
 void EngineCore::run_step() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   const auto begun = SteadyClock::now();
-  if (lengths_) scheduler_->set_proposing(anyone_guesses());
+  if (lengths_) scheduler_->set_proposing(lengths_->may_guess() && anyone_guesses());
   if (options_.proposer == nullptr && forced_) scheduler_->set_proposing(pays_to_jump());
   const Step& step = scheduler_->schedule();
   DeviceStep* launched = step.empty() ? nullptr : prepare(step);
@@ -280,7 +280,7 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
   device_step.sample_slots.push_back(row.sample_slot);
   if (options_.drafts) {
     device_step.draft_rows.push_back({.state = &request.draft, .start = row.start, .num_tokens = row.num_tokens,
-                                      .prefill = row.prefill, .follows = !request.draft_length.asleep, .prompt = request.request.input_ids,
+                                      .prefill = row.prefill, .follows = follows(row), .prompt = request.request.input_ids,
                                       .output = request.output_ids});
   }
   if (row.first_scheduled) request.first_scheduled = SteadyClock::now();

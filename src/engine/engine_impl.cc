@@ -251,7 +251,7 @@ Result<PoolingConfig> resolve_pooling(const ServerArgs& args, const ModelBundle&
 }
 
 // A test's, or what --speculative-algorithm asks for.
-void set_proposer(const EngineOptions& options, ServePlan& plan, EngineCoreOptions& core) {
+void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, EngineCoreOptions& core) {
   if (options.proposer != nullptr) {
     core.proposer = options.proposer;
     plan.scheduler.max_proposals = options.max_proposals;
@@ -261,7 +261,9 @@ void set_proposer(const EngineOptions& options, ServePlan& plan, EngineCoreOptio
   }
   core.owned_proposer = make_proposer(options.args, plan);
   core.drafts = plan.draft.has_value();
-  if (options.args.speculative_adaptive) core.adaptive = {.max_length = plan.draft->options.num_steps};
+  if (options.args.speculative_adaptive) {
+    core.adaptive = {.max_length = plan.draft->options.num_steps, .whole_batch = gpu || options.whole_batch_lengths};
+  }
   core.proposer = core.owned_proposer.get();
   core.proposes_forced = plan.jump_forward || plan.attention.speculation.algorithm == "NGRAM";
 }
@@ -314,7 +316,7 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   EngineCoreOptions core;
   WW_ASSIGN_OR_RETURN(const PoolingConfig pooling, resolve_pooling(args, bundle));
   WW_ASSIGN_OR_RETURN(core.pooler, Pooler::create(bundle.config, pooling, *bundle.weights));
-  set_proposer(options, plan, core);
+  set_proposer(options, gpu.has_value(), plan, core);
   core.step_cost_rows = step_cost_rows(gpu.has_value());
   core.scheduler = plan.scheduler;
   core.info = describe(options, bundle, plan.attention, plan.dtype);

@@ -79,14 +79,36 @@ void EngineCore::plan_lengths(const Step& step) {
     auto& request = *static_cast<LiveRequest*>(row.user);
     if (row.max_proposals > 0 && request.request.states == StateWish::none) planned_.push_back(&request.draft_length);
   }
-  lengths_->plan(planned_, static_cast<int>(step.rows.size()));
+  const int rows = static_cast<int>(step.rows.size());
+  lengths_->plan(planned_, rows, options_.scheduler.max_step_proposals / std::max(rows, 1));
+}
+
+// Whether the draft model is to read what comes of a row. Prompts are read in any case: nothing makes up for them later.
+bool EngineCore::follows(const StepRow& row) const {
+  const LengthState& length = static_cast<const LiveRequest*>(row.user)->draft_length;
+  return !length.asleep && (row.prefill || lengths_ == nullptr || lengths_->follows());
+}
+
+// What a step took: on the device, or where steps may overlap, since the one before ended, if that was like it.
+double EngineCore::step_us(const DeviceStep& device_step) {
+  if (!options_.adaptive->whole_batch) return device_step.device_us;
+  const int rows = static_cast<int>(device_step.step->rows.size());
+  const auto now = SteadyClock::now();
+  const double since_us = std::chrono::duration<double, std::micro>(now - last_decode_end_).count();
+  const bool like = last_decode_rows_ == rows && !device_step.first_of_shape;
+  last_decode_end_ = now;
+  last_decode_rows_ = rows;
+  return like ? since_us : 0;
 }
 
 void EngineCore::learn_lengths(const DeviceStep& device_step) {
   const std::vector<StepRow>& rows = device_step.step->rows;
-  if (std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; })) return;
+  if (std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; })) {
+    last_decode_rows_ = 0;
+    return;
+  }
   DraftedStep done = {.requests = static_cast<int>(rows.size()), .tokens = static_cast<int>(device_step.sampled_ids.size()),
-                      .step_us = device_step.device_us, .draft_us = device_step.draft_us};
+                      .follows = is_followed(device_step), .step_us = step_us(device_step), .draft_us = device_step.draft_us};
   const std::vector<int>& begin = device_step.sampled_begin;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int guesses = proposal_of(device_step.proposals, i).size();

@@ -144,10 +144,16 @@ void GpuRunner::wait(DeviceStep* step) {
 // Counts must include every token before they are used or replaced. The draft model is shown the step before while the page
 // tables are still that step's, and recurrent states are committed with its arrays.
 bool GpuRunner::waits_for_others(const DeviceStep& step) const {
-  if (wants_host(step) || !step.resumed.empty() || parts_.drafter != nullptr) return true;
-  return parts_.states != nullptr && std::any_of(flights_.begin(), flights_.end(), [&](const Flight& other) {
-    return other.step != nullptr && other.step != &step && !other.step->proposals.empty();
+  if (wants_host(step) || !step.resumed.empty()) return true;
+  if (parts_.drafter != nullptr && !step.proposals.empty()) return true;
+  return std::any_of(flights_.begin(), flights_.end(), [&](const Flight& other) {
+    if (other.step == nullptr || other.step == &step) return false;
+    return is_followed(*other.step) || (parts_.states != nullptr && !other.step->proposals.empty());
   });
+}
+
+size_t GpuRunner::num_graphs() const {
+  return graphs_.size() + (parts_.draft_model != nullptr ? parts_.draft_model->num_graphs() : 0);
 }
 
 Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
@@ -166,6 +172,8 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   }
   if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_loads, stream()));
 
+  const size_t graphs = num_graphs();
+  step.draft_us = 0;
   if (parts_.drafter != nullptr) WW_RETURN_IF_ERROR(draft(step, flight));
   const ForwardBatch& built = step.builder.batch();
   const GraphShape graph_shape = graph_shape_for(step);
@@ -173,6 +181,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   if (graph_shape.requests > 0) {
     WW_ASSIGN_OR_RETURN(graph, graph_for(graph_shape, flight));
   }
+  step.first_of_shape = num_graphs() != graphs;
   const StepShape shape = graph != nullptr ? shape_of_graph(graph_shape) : shape_of_step(step);
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
   ForwardBatch batch;
@@ -218,11 +227,13 @@ StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
 Status GpuRunner::draft(DeviceStep& step, Flight& flight) {
   WW_RETURN_IF_ERROR(parts_.draft_model->copy_pages(step.copies));
   if (step.proposals.empty()) return {};
+  auto begun = SteadyClock::now();
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(&step, shape_of_step(step), flight, batch));  // its passes read the page tables
   WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, step.proposals));
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a draft on the GPU");  // the staging is filled anew
   step.builder.replace_proposals(step.proposals);
+  step.draft_us = us_since(begun);
   return {};
 }
 

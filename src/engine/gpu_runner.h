@@ -5,8 +5,8 @@
 // Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
 // kv_slots -1 and kv_lens 0, so they write nothing and see nothing. So do steps that verify as many proposals of every
 // request, where the attention backend can (AttentionBackend::captures_verification). A step that needs logits on the
-// host (penalties, biases, logprobs) is sampled there and waited for in launch(). With a draft model launch() waits for the
-// drafts, too, and for the step before, whose rows the draft model is shown when it is done. With recurrent layers it waits
+// host (penalties, biases, logprobs) is sampled there and waited for in launch(). launch() waits for a draft model's guesses,
+// too, and for a step whose rows the draft model is to be shown when it is done. With recurrent layers it waits
 // for a step with proposals: what their states are committed with is overwritten by the next step.
 // One thread calls everything.
 #pragma once
@@ -116,6 +116,7 @@ class GpuRunner : public DeviceRunner {
   StepShape shape_of_step(const DeviceStep& step) const;
   bool wants_host(const DeviceStep& step) const;
   bool waits_for_others(const DeviceStep& step) const;
+  size_t num_graphs() const;
   StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;
   void fill_lora(const ForwardBatch& built, const StepShape& shape, std::byte* block);
   void fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const;

@@ -43,7 +43,7 @@ void GpuRunner::finish(Flight& flight) {
   const auto gap_ms = flight.follows ? elapsed_ms(last_end_, flight.begin) : std::nullopt;
   const auto run_ms = elapsed_ms(flight.begin, flight.end);
   if (gap_ms) step->overhead_us = *gap_ms * 1000.0;
-  if (run_ms) step->device_us = *run_ms * 1000.0;
+  if (run_ms) step->device_us = *run_ms * 1000.0 + step->draft_us;
   if (spdlog::should_log(spdlog::level::debug)) {
     const ForwardBatch& batch = step->builder.batch();
     LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
@@ -56,7 +56,7 @@ void GpuRunner::finish(Flight& flight) {
 
 // Shows the draft model what became of the step's rows.
 Status GpuRunner::observe(const DeviceStep& step) {
-  if (parts_.drafter == nullptr) return {};
+  if (!is_followed(step)) return {};
   observed_rows(step, walk_, observed_);
   return parts_.drafter->observe(step.builder, step.draft_rows, observed_);
 }

@@ -9,8 +9,8 @@
 #include "engine/text_stream.h"
 #include "sample/sampler_state.h"
 #include "sched/scheduler.h"
-#include "spec/adaptive_length.h"
 #include "spec/draft_options.h"
+#include "spec/length_planner.h"
 #include "warpweave/engine.h"
 
 namespace warpweave {

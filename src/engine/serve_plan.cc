@@ -273,7 +273,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, model.config.dtype));
   WW_ASSIGN_OR_RETURN(plan.context_len, resolve_context(args, model.config));
   WW_RETURN_IF_ERROR(check_state_flags(args, model.config));
-  WW_RETURN_IF_ERROR(check_speculation(args, model.config, gpu));
+  WW_RETURN_IF_ERROR(check_speculation(args, model.config));
   plan.model = attention_model_facts(model.config, plan.dtype);
   AttentionFlags flags = attention_flags(args);
   flags.tuning = target.tuning;

@@ -90,7 +90,7 @@ Status check_ngram(const ServerArgs& args) {
 
 }  // namespace
 
-Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool gpu) {
+Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
   if (args.speculative_algorithm != "NGRAM") WW_RETURN_IF_ERROR(check_ngram_flags_unset(args));
   if (args.speculative_algorithm.empty() || args.speculative_algorithm == "NGRAM") {
     WW_RETURN_IF_ERROR(check_draft_flags_unset(args));
@@ -102,11 +102,6 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool 
     if (args.speculative_attention_mode == "prefill") return {};
     return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
                                     "--speculative-attention-mode");
-  }
-  if (gpu && args.speculative_adaptive) {
-    return Status::unsupported("--speculative-adaptive: on GPUs what guesses cost is not measured yet; give "
-                               "--speculative-num-steps the number that `warpweave bench spec --device cuda` suggests",
-                               "--speculative-adaptive");
   }
   const std::string& algorithm = args.speculative_algorithm;
   if (algorithm == "NGRAM" && args.speculative_adaptive) {

@@ -13,7 +13,7 @@
 namespace warpweave {
 
 // Refuses, by flag, what cannot be served whatever the attention backend.
-Status check_speculation(const ServerArgs& args, const ModelConfig& model, bool gpu);
+Status check_speculation(const ServerArgs& args, const ModelConfig& model);
 // And what cannot be once it is known how many tokens are checked at once.
 Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation, const ModelConfig& model);
 

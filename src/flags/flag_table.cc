@@ -331,7 +331,7 @@ std::vector<FlagSpec> attention_flags() {
        .target = &A::speculative_num_draft_tokens, .value_name = "N",
        .help = "Tokens verified at once", .default_text = "by model", .min = 1, .max = 256},
       {.names = {"--speculative-adaptive"}, .group = G::speculative, .target = &A::speculative_adaptive,
-       .help = "On CPUs: guess as many tokens as pay, by what was measured; --speculative-num-steps at most"},
+       .help = "Guess as many tokens as pay, by what was measured; --speculative-num-steps at most"},
       {.names = {"--speculative-attention-mode"}, .group = G::speculative,
        .target = &A::speculative_attention_mode, .value_name = "PHASE",
        .help = "Which phase's backend verifies drafts", .choices = {"prefill", "decode"}},

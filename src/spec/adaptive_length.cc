@@ -1,47 +1,16 @@
 #include "spec/adaptive_length.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace warpweave {
 namespace {
 
-constexpr double kOwnWeight = 1.0 / 16, kCommonWeight = 1.0 / 64;  // of an outcome in the running means
 constexpr double kMargin = 1.1;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
 constexpr int kSleepersBelieved = 2;                               // requests in a row, then others need no trials
 constexpr int kPlainSteps = 4;                                     // measured before anything is tried
 constexpr int kPlainStepsKnown = 8;                                // then plain(n) is taken for known
 
-double tokens_of(double right, int length) {
-  double all = 1, next = right;
-  for (int k = 0; k < length; ++k, next *= right) all += next;
-  return all;
-}
-
 }  // namespace
-
-void AdaptiveLength::Mean::add(double x) {
-  constexpr int kTrusted = 8;      // samples, then an outlier counts as one of bounded size
-  constexpr double kSmallUs = 20;  // by which also a mean near 0 may grow
-  if (count >= kTrusted) x = std::clamp(x, value / 2, 1.5 * value + kSmallUs);
-  ++count;
-  value += (x - value) / std::min(count, 16);
-}
-
-// Steps are slow for many reasons and fast for none, so the mean follows fast ones soon: cold caches and other programs
-// must not make guesses look cheap.
-void AdaptiveLength::Mean::add_cautiously(double x) {
-  ++count;
-  if (count == 1 || x < value) {
-    value = count == 1 ? x : value + (x - value) / 2;
-  } else {
-    value += (std::min(x, 1.5 * value) - value) / 16;
-  }
-}
-
-int AdaptiveLength::bucket_of(int requests) {
-  return std::min<int>(std::bit_width(static_cast<unsigned>(std::max(requests, 1) - 1)), kBuckets - 1);
-}
 
 LengthState AdaptiveLength::begin(int running) {
   Costs& costs = costs_of(running);
@@ -61,12 +30,12 @@ int AdaptiveLength::own_length(const LengthState& state, int longest, double gue
   return length;
 }
 
-int AdaptiveLength::best_length(std::span<LengthState* const> states, int requests, const Costs& costs) const {
+int AdaptiveLength::best_length(std::span<LengthState* const> states, int requests, int most, const Costs& costs) const {
   const double plain_rate = requests / costs.plain.value;
   const double guess_price = costs.guess.value * plain_rate;
   double best_rate = plain_rate * kLeastGain;
   int best = 0;
-  for (int longest = 1; longest <= options_.max_length; ++longest) {
+  for (int longest = 1; longest <= std::min(most, options_.max_length); ++longest) {
     double tokens = requests, time = costs.plain.value + costs.keep.value;
     int levels = 0;
     for (const LengthState* state : states) {
@@ -106,7 +75,7 @@ void AdaptiveLength::try_or_sleep(LengthState& state, int& tries, Costs& costs) 
   }
 }
 
-void AdaptiveLength::plan(std::span<LengthState* const> states, int requests) {
+void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, int most) {
   Costs& costs = costs_of(requests);
   ++costs.since_scout;
   for (LengthState* state : states) state->length = 0;
@@ -115,7 +84,7 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests) {
   costs.planned = false;
   if (++costs.since_plain > (costs.plain.count < kPlainStepsKnown ? kEarlyRefreshSteps : kRefreshSteps)) return;
   const bool known = costs.guess.count > 0;
-  const int longest = known && !doubted(costs) ? best_length(states, requests, costs) : 0;
+  const int longest = known && !doubted(costs) ? best_length(states, requests, most, costs) : 0;
   costs.planned = longest > 0;
   const double guess_price = costs.guess.value * requests / costs.plain.value;
   int tries = 1;
@@ -149,15 +118,6 @@ void AdaptiveLength::measured(const DraftedStep& step) {
   }
   costs.guess.add(std::max(0.0, target_us - costs.plain.value) / step.guesses);
   costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / step.levels);
-}
-
-void AdaptiveLength::outcome(LengthState& state, int guesses, int accepted) {
-  const auto count = [&](double right) {
-    state.right += kOwnWeight * (right - state.right);
-    right_ += kCommonWeight * (right - right_);
-  };
-  for (int i = 0; i < accepted; ++i) count(1);
-  if (accepted < guesses) count(0);
 }
 
 }  // namespace warpweave

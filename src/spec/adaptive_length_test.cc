@@ -53,7 +53,7 @@ class Server {
   double step(std::vector<Text>& running, double& all) {
     std::vector<LengthState*> states;
     for (Text& text : running) states.push_back(&text.state);
-    length_.plan(states, static_cast<int>(running.size()));
+    length_.plan(states, static_cast<int>(running.size()), kLongest);
     DraftedStep done = {.requests = static_cast<int>(running.size())};
     bool follows = fixed_ > 0;
     for (Text& text : running) {
@@ -158,14 +158,14 @@ TEST(AdaptiveLength, IsOfEachRequest) {
   LengthState good = length.begin(2), bad = length.begin(2);
   LengthState* const both[] = {&good, &bad};
   for (int i = 0; i < 60; ++i) {
-    length.plan(both, 2);
+    length.plan(both, 2, 4);
     const int guesses = good.length + bad.length, levels = std::max(good.length, bad.length);
     length.measured({.requests = 2, .guesses = guesses, .levels = levels, .tokens = 2 + good.length, .step_us = 1100.0 + 60 * guesses + 50 * levels,
                      .draft_us = 40.0 + 50 * levels});
     length.outcome(good, good.length, good.length);
     length.outcome(bad, bad.length, 0);
   }
-  length.plan(both, 2);
+  length.plan(both, 2, 4);
   EXPECT_EQ(good.length, 4);
   EXPECT_EQ(bad.length, 0);
   EXPECT_TRUE(bad.asleep);

@@ -85,7 +85,8 @@ Status Drafter::draft(const BatchBuilder& step, std::span<const DraftRow> rows, 
     one.nodes = proposals[i].size();
     one.topk = proposals[i].is_chain() ? 1 : options_.topk;
     const Slot* const own = slot_of(*rows[i].state);
-    if (own != nullptr && !own->first.empty()) one.slot = rows[i].state->slot;
+    const bool followed = rows[i].state->kv_len >= rows[i].start;  // up to here; only EAGLE has slots
+    if (own != nullptr && !own->first.empty() && followed) one.slot = rows[i].state->slot;
   }
   if (growing_.empty()) return {};
   WW_RETURN_IF_ERROR(options_.topk == 1 ? grow_chains(step, rows) : grow_trees(step, rows));
@@ -279,12 +280,25 @@ Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows
   return run(step);
 }
 
+// Rows of a few tokens that were not observed when they were new: beside its token each reads the hidden state that is at
+// hand, the step's. What they give is close to what it would have been, and there is no gap in the text.
+void Drafter::catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature) {
+  const int missing = row.start - row.state->kv_len;
+  const int most = std::min(kMostCaughtUp, model_->max_rows() - pass_.rows() - step.batch().num_tokens);
+  if (missing <= 0 || missing > most || row.start >= row.known_tokens()) return;
+  for (int position = row.state->kv_len; position < row.start; ++position) {
+    add_row(step, index, position, row.token(position + 1));
+    pass_.features.push_back(feature);
+  }
+}
+
 // The rows of a request whose K/V can be computed now. EAGLE's need the token after theirs, which is known of all but
 // the last row of a prompt that nothing was sampled for.
 void Drafter::observe_row(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index) {
   DraftState& state = *row.state;
   const int first = step.batch().q_indptr[index];
   const int begin = pass_.rows();
+  if (options_.eagle && !row.prefill) catch_up(step, row, index, first);
   int position = row.start;
   const int rows = row.prefill ? row.num_tokens : static_cast<int>(observed.sampled.size());
   for (int k = 0; k < rows; ++k, ++position) {

@@ -38,6 +38,8 @@ class Drafter {
   // Rows of hidden states that drafts of up to `rows` nodes a level keep besides those of the slots.
   static int kept_rows(const DraftOptions& options, int rows) { return rows * options.num_steps; }
 
+  static constexpr int kMostCaughtUp = 16;  // tokens of a request that were not observed
+
   DraftModel& model() { return *model_; }
   const DraftOptions& options() const { return options_; }
 
@@ -75,6 +77,7 @@ class Drafter {
   void build_mask();
   Status take_level();
   void observe_row(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index);
+  void catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature);
   Status take_first_levels();
   Result<std::span<const DraftChoice>> take_choices();
   std::span<const DraftChoice> first_level(const Growing& one) const;

@@ -57,6 +57,7 @@ class Requests {
     drafter = std::make_unique<Drafter>(std::move(model), options, num_slots, /*cache_group=*/0);
     for (int i = 0; i < count; ++i) {
       prompts_[i].assign(10, i);
+      states[i].kv_len = options.eagle ? 9 : 0;  // EAGLE was shown the prompts
       pages_[i].resize(kPagesOfRequest);
       std::iota(pages_[i].begin(), pages_[i].end(), 1 + i * kPagesOfRequest);
     }
@@ -145,6 +146,25 @@ TEST(Drafter, EagleGoesOnFromWhatItKept) {
   for (int pass = 2; pass < 4; ++pass) {
     EXPECT_EQ(requests.recorder->passes[pass].features, requests.recorder->passes[pass - 1].keep);
   }
+}
+
+// Tokens that it was not shown are read with the next that it is shown, if they are few; the draft before them is forgotten.
+TEST(Drafter, EagleCatchesUpWithWhatItWasNotShown) {
+  Requests requests(2, kEagleChain, 2);
+  requests.observe({0, 1});
+  for (DraftState& state : requests.states) state.kv_len = 5;
+  EXPECT_EQ(requests.draft({0}, 3)[0].tokens, (std::vector<int32_t>{0, 0, 0})) << "what it knew was of an earlier place";
+  requests.states[1].kv_len = 9 - 1 - Drafter::kMostCaughtUp;
+  requests.recorder->passes.clear();
+  requests.observe({0, 1});
+  ASSERT_EQ(requests.recorder->passes.size(), 1u);
+  const DraftPass& pass = requests.recorder->passes[0];
+  EXPECT_EQ(pass.positions, (std::vector<int32_t>{5, 6, 7, 8, 9, 9}));
+  EXPECT_EQ(pass.input_ids, (std::vector<int32_t>{0, 0, 0, 0, 7, 7}));
+  EXPECT_EQ(pass.features, (std::vector<int32_t>{0, 0, 0, 0, 0, 1}));
+  EXPECT_EQ(pass.q_indptr, (std::vector<int32_t>{0, 5, 6}));
+  EXPECT_EQ(pass.logits_rows, (std::vector<int32_t>{4, 5}));
+  EXPECT_NE(requests.draft({0}, 3)[0].tokens[0], 0);
 }
 
 TEST(Drafter, WhoWasNotSeenForLongestGivesItsSlotUp) {

@@ -49,6 +49,8 @@ class GpuDraftModel : public DraftModel {
   // the draft model's K/V follow. Before the first pass; they are read in the stream's order.
   void set_page_table(const int32_t* table) { target_table_ = table; }
 
+  size_t num_graphs() const { return chain_graphs_.size(); }
+
   int page_size() const override { return parts_.cache->shape().page_size; }
   int max_rows() const override { return limits_.max_tokens; }
   size_t weight_bytes() const override { return parts_.model->weight_bytes(); }

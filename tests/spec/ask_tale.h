@@ -33,7 +33,7 @@ inline ServedModel serve(ServerArgs args) {
   const std::string path = "models/tale-llama";
   args.model_path = path;
   serve_on_test_device(args);
-  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
+  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}, .whole_batch_lengths = true});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return served.ok() ? std::move(served).value() : ServedModel();
 }

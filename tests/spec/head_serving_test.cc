@@ -292,7 +292,6 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   adaptive.speculative_algorithm = "NGRAM";
   EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
   adaptive.speculative_algorithm = "NEXTN";
-  EXPECT_EQ(check_speculation(adaptive, ModelConfig{}, /*gpu=*/true).field(), "--speculative-adaptive");
   adaptive.speculative_eagle_topk = 2;
   EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
   // Layers of another kind of model.

@@ -278,6 +278,32 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
   }
 }
 
+// Steps overlap while guesses are not made, the draft model catches up, and requests fall asleep: the text is the same.
+TEST(AdaptiveLengths, OfWholeBatchesChangeNoText) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  for (const char* algorithm : {"EAGLE", "STANDALONE"}) {
+    ServerArgs args = small_args(16);
+    args.chunked_prefill_size = 32;
+    ServedModel plain = serve(args);
+    const auto asked = questions(plain);
+    const auto expected = ask(plain, asked);
+    set_algorithm(algorithm, 1, args);
+    args.speculative_num_steps = 3;
+    args.speculative_adaptive = true;
+    ServedModel served = serve(args);
+    for (int turn = 0; turn < 6; ++turn) {
+      SCOPED_TRACE(std::string(algorithm) + ", turn " + std::to_string(turn));
+      expect_same(ask(served, asked), expected, asked);
+      const std::vector<GenerateRequest> one = {asked[turn]};
+      expect_same(ask(served, one), {expected[turn]}, one);
+    }
+    const SpeculationCounts counts = *served.engine->stats().speculation;
+    EXPECT_GT(counts.draft_tokens, 0u);
+    EXPECT_LT(counts.draft_tokens, 3 * counts.verify_steps) << "some steps went without guesses";
+    EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+  }
+}
+
 // Half of the tokens may be guessed: fewer guesses are right, and the text is the same.
 TEST(TokenMap, ChangesWhatIsGuessedAndNothingElse) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
