@@ -126,6 +126,9 @@ struct OutputDelta {
   int prompt_tokens = 0;
   int completion_tokens = 0;
   int cached_tokens = 0;
+  // With recurrent layers: tokens that attention layers had cached. Those past the last checkpoint of a state, after which
+  // cached_tokens counts no more, are computed again by all layers.
+  std::optional<int> cached_kv_tokens;
   int total_retractions = 0;
   std::optional<SpeculationCounts> speculation;  // unset: the engine does not speculate
   double queue_time_s = 0;    // arrival to first scheduling
@@ -161,6 +164,7 @@ struct EngineStats {
   double gen_throughput_tokens_per_s = 0;   // over the last ten seconds; falls to 0 when idle
   uint64_t prompt_tokens_total = 0;
   uint64_t cached_tokens_total = 0;
+  std::optional<uint64_t> cached_kv_tokens_total;  // of OutputDelta::cached_kv_tokens; unset: no recurrent layers
   uint64_t generation_tokens_total = 0;
   uint64_t requests_total = 0;
   uint64_t aborted_requests_total = 0;

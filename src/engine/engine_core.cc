@@ -317,6 +317,7 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step) 
   auto& request = *static_cast<LiveRequest*>(event.user);
   if (request.answered && event.index > 0) return;  // a stop string ended it at an earlier token of the step
   request.cached_tokens = event.cached_tokens;
+  request.cached_kv_tokens = event.cached_kv_tokens;
   request.retractions = event.retractions;
   const bool ends = event.finish != StepEvent::Finish::none;
   if (event.finish == StepEvent::Finish::failed || (ends && !states_are_finite(request))) {
@@ -419,6 +420,7 @@ OutputDelta EngineCore::take_delta(LiveRequest& request) {
   delta.prompt_tokens = static_cast<int>(request.request.input_ids.size());
   delta.completion_tokens = static_cast<int>(request.output_ids.size());
   delta.cached_tokens = request.cached_tokens;
+  if (scheduler_->states() != nullptr) delta.cached_kv_tokens = request.cached_kv_tokens;
   delta.total_retractions = request.retractions;
   if (options_.proposer != nullptr) delta.speculation = request.speculated;
   const auto seconds = [&](SteadyClock::time_point to) {

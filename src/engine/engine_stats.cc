@@ -46,6 +46,7 @@ void EngineCore::update_stats() {
   now.max_total_tokens = options_.info.max_total_tokens;
   now.prompt_tokens_total = scheduled.prompt_tokens_total;
   now.cached_tokens_total = scheduled.cached_tokens_total;
+  if (scheduler_->states() != nullptr) now.cached_kv_tokens_total = scheduled.cached_kv_tokens_total;
   now.generation_tokens_total = generated_tokens_;
   now.requests_total = requests_total_;
   now.aborted_requests_total = aborted_total_;

@@ -106,7 +106,16 @@ TEST_P(HybridServing, SharedBeginningsAreFound) {
     // The second prompt leaves a checkpoint where it parts from the first, be it within a page.
     const int found = i == 0 ? 0 : i == 1 ? kShared / kInterval * kInterval : kShared;
     EXPECT_GE(answer[0].cached_tokens, found) << i;
+    // Of K and V all that is shared was cached, though the second prompt found no state there yet.
+    ASSERT_TRUE(answer[0].cached_kv_tokens.has_value());
+    EXPECT_GE(*answer[0].cached_kv_tokens, i == 0 ? 0 : kShared) << i;
+    EXPECT_GE(*answer[0].cached_kv_tokens, answer[0].cached_tokens) << i;
+    if (i == 1) EXPECT_GT(*answer[0].cached_kv_tokens, answer[0].cached_tokens);
   }
+  const EngineStats stats = served.engine->stats();
+  ASSERT_TRUE(stats.cached_kv_tokens_total.has_value());
+  EXPECT_GE(*stats.cached_kv_tokens_total, 4u * kShared);
+  EXPECT_GT(*stats.cached_kv_tokens_total, stats.cached_tokens_total);
 }
 
 TEST_P(HybridServing, SaysTheSameWhenPagesAndSlotsAreTooFewForAll) {

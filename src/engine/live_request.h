@@ -36,7 +36,7 @@ struct LiveRequest {
   std::vector<float> states;       // [num_states, hidden], or their sum
   int num_states = 0;              // positions that are in it
   OutputDelta pending;             // gathered since the last delta
-  int cached_tokens = 0;
+  int cached_tokens = 0, cached_kv_tokens = 0;
   int retractions = 0;
   SpeculationCounts speculated;
   LengthState draft_length;        // with --speculative-adaptive

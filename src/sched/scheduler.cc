@@ -315,6 +315,7 @@ void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int
   const bool prefill_done = row.prefill && request.written == request.prefill_len;
   StepEvent event{.id = row.id, .user = row.user, .row = row_index};
   event.cached_tokens = request.cached_tokens;
+  event.cached_kv_tokens = request.cached_kv_tokens;
   event.retractions = request.retractions;
   if (row.sample_slot >= 0) {
     accept_tokens(request, tokens, event);

@@ -202,6 +202,7 @@ struct StepEvent {
   int32_t token = 0;
   Finish finish = Finish::none;    // stop: `token` is an eos or stop token; failed: it is negative
   int cached_tokens = 0;           // prompt tokens taken from the cache at first admission
+  int cached_kv_tokens = 0;        // of attention layers: more where the last checkpoint of recurrent ones lies before
   int retractions = 0;
 };
 
@@ -212,6 +213,7 @@ struct SchedulerStats {
   int64_t evictable_tokens = 0;    // cached, held by nobody
   uint64_t prompt_tokens_total = 0;   // of admitted requests
   uint64_t cached_tokens_total = 0;   // of those, taken from the cache
+  uint64_t cached_kv_tokens_total = 0;  // of attention layers (StepEvent::cached_kv_tokens)
   uint64_t retracted_reqs_total = 0;
   uint64_t evicted_tokens_total = 0;
   uint64_t steps_total = 0;

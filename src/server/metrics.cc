@@ -99,6 +99,16 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
        static_cast<double>(info.weight_bytes) / kGiB},
       {"startup_time_seconds", "Time to load the model", gauge, info.load_seconds},
   };
+  if (stats.cached_kv_tokens_total) {
+    const auto of_attention = static_cast<double>(*stats.cached_kv_tokens_total);
+    metrics.insert(metrics.end(), {
+        {"cached_attention_tokens_total", "Prompt tokens whose K and V attention layers had cached", counter, of_attention},
+        {"cached_recurrent_tokens_total", "Prompt tokens up to a cached state of recurrent layers", counter, cached},
+        {"cache_hit_rate_attention", "Share of all prompt tokens that attention layers had cached", gauge,
+         prompts > 0 ? of_attention / prompts : 0},
+        {"cache_hit_rate_recurrent", "Share of all prompt tokens up to a cached state of recurrent layers", gauge,
+         prompts > 0 ? cached / prompts : 0}});
+  }
   if (!stats.speculation) {  // dashboards ask for it of every server
     metrics.push_back({"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge, 0});
     return metrics;

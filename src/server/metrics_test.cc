@@ -115,6 +115,22 @@ TEST(ServerMetrics, ExpertsAreOneSeriesALayer) {
   EXPECT_EQ(metrics.render(&dense).find("expert"), std::string::npos);
 }
 
+// Models with recurrent layers: what each kind of layer found in the prefix cache.
+TEST(ServerMetrics, HitsOfAHybridByKindOfLayer) {
+  testing::FakeEngineOptions options;
+  options.stats.prompt_tokens_total = 200;
+  options.stats.cached_tokens_total = 50;
+  options.stats.cached_kv_tokens_total = 80;
+  testing::FakeEngine engine(options), dense;
+  ServerMetrics metrics({.model_name = "tale", .compat = "none"});
+  const std::string page = metrics.render(&engine);
+  for (const char* line : {"cached_attention_tokens_total{model_name=\"tale\"} 80", "cached_recurrent_tokens_total{model_name=\"tale\"} 50",
+                           "cache_hit_rate_attention{model_name=\"tale\"} 0.4", "cache_hit_rate_recurrent{model_name=\"tale\"} 0.25"}) {
+    EXPECT_TRUE(has_line(page, "warpweave:" + std::string(line))) << line << page;
+  }
+  EXPECT_EQ(metrics.render(&dense).find("recurrent"), std::string::npos);
+}
+
 // Every name that the queries of vLLM's dashboards hold (examples/observability of its repository: grafana.json,
 // performance_statistics.json, query_statistics.json).
 TEST(ServerMetrics, VllmsDashboardsFindTheirNames) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ struct Answer {
   Ids ids;
   std::vector<float> logprobs;  // of the ids, where they were asked for
   int cached_tokens = 0;
+  std::optional<int> cached_kv_tokens;
   int retractions = 0;
   Status error;
   // Of the same text, both without an error: what was cached may differ.
@@ -71,6 +73,7 @@ class Asking {
     answer.ids.insert(answer.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     for (const PositionLogprobs& logprob : delta.output_logprobs) answer.logprobs.push_back(logprob.chosen.logprob);
     answer.cached_tokens = delta.cached_tokens;
+    answer.cached_kv_tokens = delta.cached_kv_tokens;
     answer.retractions = delta.total_retractions;
     if (delta.finish) answer.error = delta.finish->error;
     finished_ += delta.finish.has_value();

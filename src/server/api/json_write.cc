@@ -122,6 +122,14 @@ void append_json_items(std::span<const int32_t> values, std::string* list) {
   }
 }
 
+void append_cached_by_layer(int64_t attention_tokens, int64_t recurrent_tokens, std::string* out) {
+  *out += ",\"cached_tokens_by_layer\":{\"attention\":";
+  append_json_int(attention_tokens, out);
+  *out += ",\"recurrent\":";
+  append_json_int(recurrent_tokens, out);
+  *out += '}';
+}
+
 void append_json_bytes(std::string_view bytes, std::string* out) {
   *out += '[';
   for (size_t i = 0; i < bytes.size(); ++i) {

@@ -217,6 +217,7 @@ class NativeBuilder final : public ResponseBuilder {
     append_json_int(delta.completion_tokens, out);
     *out += ",\"cached_tokens\":";
     append_json_int(delta.cached_tokens, out);
+    if (delta.cached_kv_tokens) append_cached_by_layer(*delta.cached_kv_tokens, delta.cached_tokens, out);
     if (delta.speculation) append_speculation(*delta.speculation, out);
     if (delta.finish) {
       *out += ",\"e2e_latency\":";

@@ -134,7 +134,7 @@ OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, Frame frame)
       states_(frame.sequences) {}
 
 void OpenAiBuilder::add(size_t index, const OutputDelta& delta, std::string* events) {
-  tokens_[index] = {delta.prompt_tokens, delta.completion_tokens, delta.cached_tokens};
+  tokens_[index] = {delta.prompt_tokens, delta.completion_tokens, delta.cached_tokens, delta.cached_kv_tokens};
   if (!delta.states.empty()) {
     states_[index] = ",\"hidden_states\":";
     append_json_floats(delta.states, &states_[index]);
@@ -204,11 +204,13 @@ void OpenAiBuilder::append_usage(std::string* out) const {
   int64_t prompt = 0;
   int64_t completion = 0;
   int64_t cached = 0;
+  std::optional<int64_t> cached_kv;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     completion += tokens_[i].completion;
     if (i % choices_per_prompt_ != 0) continue;
     prompt += tokens_[i].prompt;
     cached += tokens_[i].cached;
+    if (tokens_[i].cached_kv) cached_kv = cached_kv.value_or(0) + *tokens_[i].cached_kv;
   }
   *out += "{\"prompt_tokens\":";
   append_json_int(prompt, out);
@@ -218,6 +220,7 @@ void OpenAiBuilder::append_usage(std::string* out) const {
   append_json_int(prompt + completion, out);
   *out += ",\"prompt_tokens_details\":{\"cached_tokens\":";
   append_json_int(cached, out);
+  if (cached_kv) append_cached_by_layer(*cached_kv, cached, out);
   *out += "}}";
 }
 

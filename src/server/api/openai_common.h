@@ -85,6 +85,7 @@ class OpenAiBuilder : public ResponseBuilder {
     int prompt = 0;
     int completion = 0;
     int cached = 0;
+    std::optional<int> cached_kv;
   };
   void append_usage(std::string* out) const;
 

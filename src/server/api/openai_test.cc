@@ -30,6 +30,18 @@ TEST(Completions, WholeAnswer) {
   EXPECT_EQ(api.engine().submitted()[0].sampling.max_new_tokens, 16);
 }
 
+// Of a hybrid the cache ends at a state, though attention layers had more.
+TEST(Completions, CachedTokensByKindOfLayer) {
+  TestApiOptions options;
+  options.engine.cached_kv_tokens = 5;
+  TestApi api(std::move(options));
+  const Json usage = api.post("/v1/completions", R"({"prompt": ["Once", "Twice"]})").json()["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"].dump(), R"({"cached_tokens":6,"cached_tokens_by_layer":{"attention":10,"recurrent":6}})");
+  const Json meta = api.post("/generate", R"({"text": "Once"})").json()["meta_info"];
+  EXPECT_EQ(meta["cached_tokens"], 3);
+  EXPECT_EQ(meta["cached_tokens_by_layer"].dump(), R"({"attention":5,"recurrent":3})");
+}
+
 TEST(Completions, FourFormsOfPrompts) {
   TestApi api;
   EXPECT_EQ(api.post("/v1/completions", R"({"prompt": ["a", "b", "c"]})").json()["choices"].size(),

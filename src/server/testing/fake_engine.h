@@ -28,6 +28,7 @@ struct FakeEngineOptions {
   EngineInfo info{};
   std::vector<ExpertLayerLoad> expert_load = {};
   EngineStats stats{};                   // what stats() counts on from
+  std::optional<int> cached_kv_tokens;   // of each answer, beside 3 cached tokens: a model with recurrent layers
 };
 
 class FakeEngine : public Engine {
@@ -182,6 +183,8 @@ class FakeEngine : public Engine {
 
   OutputDelta next_delta(Live& live) {
     OutputDelta delta;
+    delta.cached_kv_tokens = options_.cached_kv_tokens;
+    if (delta.cached_kv_tokens) delta.cached_tokens = 3;
     delta.rid = live.request.rid;
     delta.prompt_tokens = static_cast<int>(live.request.input_ids.size());
     delta.e2e_latency_s = std::chrono::duration<double>(Clock::now() - live.arrival).count();
