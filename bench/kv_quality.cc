@@ -1,11 +1,12 @@
-// What a KV format costs in quality: perplexity of a model on a text, per format and backend.
+// What a KV format costs in quality: perplexity of a model on a text, per format and backend. With --states what the type of
+// recurrent layers' states costs.
 //
-//   kv_quality MODEL_DIR TEXT_FILE [--rows N] [--row-tokens N] [--dtype bf16] [--backends a,b]
+//   kv_quality MODEL_DIR TEXT_FILE [--rows N] [--row-tokens N] [--dtype bf16] [--backends a,b] [--states] [--step-tokens N]
 //
 // The text is cut into rows of --row-tokens tokens, each a sequence of its own; every token but a
 // row's first is predicted from those before it. K and V are written to the pool in the format and
 // read back from there, also within the row. Prints a markdown table; the change is against bf16 KV
-// of the same backend.
+// of the same backend. States are rounded once a call, so that --step-tokens 1 rounds them as decoding does.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -32,7 +33,8 @@ constexpr KvFormat kFormats[] = {KvFormat::bf16,     KvFormat::f32,      KvForma
 struct Options {
   std::string model, text, dtype = "bf16";
   AttentionKind kind = AttentionKind::mha;  // the model's
-  int rows = 64, row_tokens = 512, threads = 2;
+  int rows = 64, row_tokens = 512, step_tokens = 0, threads = 2;
+  bool states = false;
   std::vector<std::string> backends = {"intel_amx", "torch_native"};
 };
 
@@ -53,11 +55,12 @@ std::vector<int32_t> tokens_of(Options& options) {
 }
 
 // Mean negative log-likelihood over all predicted tokens.
-Result<double> mean_loss(const Options& options, const std::string& backend, KvFormat format,
+Result<double> mean_loss(const Options& options, const std::string& backend, KvFormat format, DType state,
                          std::span<const int32_t> tokens) {
   WW_ASSIGN_OR_RETURN(auto run, PagedRun::open(options.model, {.backend = backend,
                                                                .dtype = *parse_dtype(options.dtype),
                                                                .kv_format = format,
+                                                               .state_dtype = state,
                                                                .page_size = 64,
                                                                .max_tokens = options.row_tokens,
                                                                .threads = options.threads}));
@@ -67,7 +70,12 @@ Result<double> mean_loss(const Options& options, const std::string& backend, KvF
   for (size_t row = 0; row + options.row_tokens <= tokens.size(); row += options.row_tokens) {
     run->restart();
     const auto ids = tokens.subspan(row, options.row_tokens);
-    WW_ASSIGN_OR_RETURN(const std::vector<float> logits, run->feed(ids));
+    std::vector<float> logits;
+    const size_t step = options.step_tokens > 0 ? options.step_tokens : ids.size();
+    for (size_t at = 0; at < ids.size(); at += step) {
+      WW_ASSIGN_OR_RETURN(const std::vector<float> part, run->feed(ids.subspan(at, std::min(step, ids.size() - at))));
+      logits.insert(logits.end(), part.begin(), part.end());
+    }
     for (size_t i = 0; i + 1 < ids.size(); ++i) {
       const float* next = logits.data() + i * vocab;
       loss += log_sum_exp(next, vocab) - next[ids[i + 1]];
@@ -85,9 +93,19 @@ void measure(const Options& options, const std::string& backend, std::span<const
   }
   if (caps == nullptr) fail(Status::not_found("no backend " + backend));
   double base = 0;
+  for (const DType state : {DType::f32, DType::bf16}) {
+    if (!options.states) break;
+    const auto loss = mean_loss(options, backend, KvFormat::bf16, state, tokens);
+    if (!loss.ok()) fail(loss.status());
+    if (state == DType::f32) base = *loss;
+    fmt::print("| {} | bf16, states {} | {:.4f} | {:+.3f} % |\n", backend, state == DType::f32 ? "f32" : "bf16", std::exp(*loss),
+               (std::exp(*loss - base) - 1) * 100);
+    std::fflush(stdout);
+  }
   for (const KvFormat format : kFormats) {
+    if (options.states) break;
     if (!caps->kv_formats.has(format)) continue;
-    const auto loss = mean_loss(options, backend, format, tokens);
+    const auto loss = mean_loss(options, backend, format, DType::f32, tokens);
     if (!loss.ok()) fail(loss.status());
     if (format == KvFormat::bf16) base = *loss;
     fmt::print("| {} | {} | {:.4f} | {:+.3f} % |\n", backend, kv_format_name(format), std::exp(*loss),
@@ -106,6 +124,8 @@ int main(int argc, char** argv) {
   app.add_option("--rows", options.rows, "rows to score, 0: the whole text");
   app.add_option("--row-tokens", options.row_tokens, "tokens of a row")->check(CLI::Range(2, 1 << 20));
   app.add_option("--dtype", options.dtype, "of the model's arithmetic")->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--step-tokens", options.step_tokens, "tokens of a call, 0: a whole row");
+  app.add_flag("--states", options.states, "types of recurrent states in place of KV formats");
   app.add_option("--threads", options.threads, "threads");
   app.add_option("--backends", options.backends, "attention backends")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
