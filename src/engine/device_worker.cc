@@ -4,12 +4,10 @@
 #include <exception>
 #include <new>
 
+#include "base/resident_memory.h"
+
 namespace warpweave {
 namespace {
-
-// Of logits that are held at once, or as many as are sampled: enough for the product with the vocabulary to work on, and 37 MiB
-// of a vocabulary of 150,000.
-constexpr int kLogitsBlockRows = 64;
 
 // Whether anything is made of the logits of these rows.
 bool wants_logits(const DeviceStep& step, int first, int count) {
@@ -67,25 +65,70 @@ void DeviceWorker::wait(DeviceStep* step) {
   finished_.wait(lock, [&] { return step->done; });
 }
 
+Result<int64_t> DeviceWorker::rehearse(const WidestStep& widest) {
+  const int64_t before_bytes = resident_memory().anonymous_bytes;
+  Rehearsal rehearsal{.widest = widest, .status = {}};
+  std::unique_lock lock(mutex_);
+  rehearsal_ = &rehearsal;
+  launched_.notify_one();
+  finished_.wait(lock, [&] { return rehearsal.done; });
+  WW_RETURN_IF_ERROR(rehearsal.status);
+  return std::max<int64_t>(0, resident_memory().anonymous_bytes - before_bytes);
+}
+
+void DeviceWorker::run(Rehearsal& rehearsal) {
+  try {
+    rehearsal.status = [&]() -> Status {
+      const WidestBatch made_up(rehearsal.widest);
+      const ForwardBatch& batch = made_up.batch();
+      WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
+      WW_RETURN_IF_ERROR(parts_.model->rehearse(batch, *parts_.cache, *parts_.attention, *parts_.team, parts_.recurrent.get()));
+      if (!parts_.model->has_head()) return {};
+      const int rows = rehearsal.widest.logits_rows;
+      logits_.resize(static_cast<size_t>(rows) * parts_.model->config().vocab_size);
+      best_.resize(rows);
+      parts_.model->logits(0, rows, {.values = logits_.data(), .best = best_.data()}, *parts_.team);
+      return {};
+    }();
+  } catch (const std::bad_alloc&) {
+    rehearsal.status = Status(StatusCode::unavailable, "out of memory");  // a text that takes none
+  } catch (const std::exception& error) {
+    rehearsal.status = Status::internal(error.what());
+  }
+}
+
+void DeviceWorker::finish(bool& done) {
+  {
+    std::lock_guard lock(mutex_);
+    done = true;
+  }
+  finished_.notify_one();
+}
+
 void DeviceWorker::loop() {
   for (;;) {
     DeviceStep* step = nullptr;
+    Rehearsal* rehearsal = nullptr;
     {
       std::unique_lock lock(mutex_);
       if (queue_.empty() && !stopping_) {
-        launched_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+        launched_.wait(lock, [&] { return stopping_ || rehearsal_ != nullptr || !queue_.empty(); });
         forward_end_ = {};  // the device had nothing to do: that gap is nobody's overhead
       }
-      if (queue_.empty()) return;
-      step = queue_.front();
-      queue_.pop_front();
+      rehearsal = std::exchange(rehearsal_, nullptr);
+      if (rehearsal == nullptr) {
+        if (queue_.empty()) return;
+        step = queue_.front();
+        queue_.pop_front();
+      }
     }
-    run_or_fail(*step);
-    {
-      std::lock_guard lock(mutex_);
-      step->done = true;
+    if (rehearsal != nullptr) {
+      run(*rehearsal);
+      finish(rehearsal->done);
+    } else {
+      run_or_fail(*step);
+      finish(step->done);
     }
-    finished_.notify_one();
   }
 }
 

@@ -15,6 +15,7 @@
 #include "base/threads.h"
 #include "engine/device_runner.h"
 #include "engine/verify.h"
+#include "engine/widest_step.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_canary.h"
 #include "model/decoder.h"
@@ -40,6 +41,12 @@ class DeviceWorker : public DeviceRunner {
   DeviceWorker(const DeviceWorker&) = delete;
   DeviceWorker& operator=(const DeviceWorker&) = delete;
 
+  // Logits that are held at once whatever a step wants of them.
+  static constexpr int kLogitsBlockRows = 64;
+  // Runs a made-up step of that size on the device's thread, so that the buffers of a step are as large as they will be. Before
+  // the first launch(). Gives the bytes that became resident. Errors: `unavailable` where memory does not suffice.
+  Result<int64_t> rehearse(const WidestStep& widest);
+
   void launch(DeviceStep* step) override;
   void wait(DeviceStep* step) override;
   std::vector<ExpertLayerLoad> expert_load() const override {
@@ -49,6 +56,13 @@ class DeviceWorker : public DeviceRunner {
 
  private:
   void loop();
+  struct Rehearsal {
+    const WidestStep& widest;
+    Status status;
+    bool done = false;
+  };
+  void run(Rehearsal& rehearsal);
+  void finish(bool& done);
   void run_or_fail(DeviceStep& step) noexcept;
   void run(DeviceStep& step);
   void take_states(DeviceStep& step);
@@ -77,6 +91,7 @@ class DeviceWorker : public DeviceRunner {
   std::mutex mutex_;
   std::condition_variable launched_;
   std::condition_variable finished_;
+  Rehearsal* rehearsal_ = nullptr;     // asked for and not begun
   std::deque<DeviceStep*> queue_;
   bool stopping_ = false;
   std::thread thread_;

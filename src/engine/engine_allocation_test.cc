@@ -343,6 +343,30 @@ TEST(EngineMemory, LogprobsOfAPromptHoldFewRowsOfLogits) {
   EXPECT_LT(warpweave::testing::largest_allocation_bytes(), 200 * row_bytes);
 }
 
+// The buffers of a step have the size of the widest one from the start on.
+TEST(EngineMemory, TheWidestStepTakesNoLargeBuffer) {
+  constexpr size_t kSmall = 128 << 10;
+  EngineOptions how = options();
+  how.args.chunked_prefill_size = 256;
+  how.args.max_total_tokens = 2048;
+  auto started = create_engine(how);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  std::vector<GenerateRequest> requests;
+  requests.push_back(request_of("read", ids_from(20, 600), 1));
+  requests.back().return_logprob = true;
+  requests.back().logprob_start_len = 0;
+  for (int i = 0; i < 8; ++i) requests.push_back(request_of("written " + std::to_string(i), ids_from(3 + i, 40), 30));
+  Answers answers;
+  for (const GenerateRequest& request : requests) answers.expect(request.rid);
+  warpweave::testing::forget_largest_allocation();
+  for (GenerateRequest& request : requests) {
+    const std::string rid = request.rid;
+    ASSERT_TRUE(started->engine->submit(std::move(request), answers.sink(rid)).ok());
+  }
+  ASSERT_TRUE(answers.wait());
+  EXPECT_LT(warpweave::testing::largest_allocation_bytes(), kSmall);
+}
+
 // In a process of its own: 0 where it starts, 3 where it says why not; 1 where it ends and says so.
 [[noreturn]] void start_in_child(const EngineOptions& how, int burst) {
   int code = 0;

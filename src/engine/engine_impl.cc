@@ -20,6 +20,8 @@
 #include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
+#include "engine/widest_step.h"
+#include "lora/blank_adapter.h"
 #include "model/build_decoder.h"
 #include "model/kv_scales.h"
 #include "replay/recording_backend.h"
@@ -167,6 +169,34 @@ Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes)
   return shape;
 }
 
+namespace {
+
+BatchCache batch_cache_of(const DeviceSetup& setup) {
+  const KvCacheShape cache = kv_cache_shape(setup);
+  return {setup.plan.attention.page_size, cache.num_groups(), cache.blank_page(), !setup.bundle.config.encoder,
+          setup.bundle.config.vocab_size};
+}
+
+// The buffers of the widest step get their size.
+Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worker) {
+  const ServerArgs& args = setup.options.args;
+  const ModelConfig& config = setup.bundle.config;
+  WidestStep widest = WidestStep::of(setup.scheduler, batch_cache_of(setup), config.vocab_size, DeviceWorker::kLogitsBlockRows);
+  std::unique_ptr<LoraAdapter> blank;
+  if (args.wants_lora()) {
+    WW_ASSIGN_OR_RETURN(const LoraTargets targets, lora_targets(config));
+    WW_ASSIGN_OR_RETURN(blank, blank_lora_adapter(targets, layers, args.max_lora_rank, setup.plan.dtype));
+  }
+  widest.adapter = blank.get();
+  const Result<int64_t> bytes = worker.rehearse(widest);
+  if (!bytes.ok()) return bytes.status().with_context(fmt::format("trying a step of {} rows (--chunked-prefill-size)", widest.rows));
+  LOG_INFO("buffers: {} bytes beside weights and KV pool for steps of up to {} rows, {} of them with logits", *bytes, widest.rows,
+           widest.logits_rows);
+  return {};
+}
+
+}  // namespace
+
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
@@ -227,7 +257,11 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
     out.kv_cache_bytes += parts.drafter->model().cache_bytes();
   }
   if (args.enable_kv_canary) parts.canary = std::make_unique<KvCanary>(*parts.cache);
-  out.runner = std::make_unique<DeviceWorker>(std::move(parts));
+  const int rehearsed_layers = parts.model->rehearsed_layers();
+  auto worker = std::make_unique<DeviceWorker>(std::move(parts));
+  // A recording counts forwards from the first request's.
+  if (!args.dump_batch) WW_RETURN_IF_ERROR(rehearse_widest(setup, rehearsed_layers, *worker));
+  out.runner = std::move(worker);
   return out;
 }
 
@@ -283,8 +317,7 @@ void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool
 void describe_capacity(const DeviceSetup& setup, EngineCoreOptions& core) {
   const int page_size = setup.plan.attention.page_size, context_len = setup.plan.context_len;
   const KvCacheShape cache = kv_cache_shape(setup);
-  core.batch_cache = {page_size, cache.num_groups(), cache.blank_page(), !setup.bundle.config.encoder,
-                      setup.bundle.config.vocab_size};
+  core.batch_cache = batch_cache_of(setup);
   EngineInfo& info = core.info;
   info.context_len = context_len;
   info.num_pages = core.scheduler.num_pages;

@@ -1,7 +1,6 @@
 // The engine on the shipped model: the goldens that another implementation computed, and the
 // promises of the loop (stop strings, abort, caching, determinism over batching).
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <condition_variable>
@@ -11,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "base/resident_memory.h"
 #include "engine/engine_impl.h"
 
 namespace warpweave {
@@ -256,11 +256,7 @@ TEST(Engine, AbortFreesThePages) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
-size_t resident_bytes() {
-  size_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
+size_t resident_bytes() { return static_cast<size_t>(resident_memory().bytes); }
 
 // Blocks that are freed between others that stay keep their pages, until the engine has been idle for a moment.
 TEST(Engine, GivesFreeMemoryBackWhenIdle) {

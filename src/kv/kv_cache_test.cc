@@ -1,13 +1,12 @@
 #include "kv/kv_cache.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <random>
 
+#include "base/resident_memory.h"
 #include "kv/kv_codec.h"
 
 namespace warpweave {
@@ -37,13 +36,7 @@ KvHeadScales some_scales(const KvCacheShape& shape) {
   return scales;
 }
 
-size_t resident_bytes() {
-  long pages = 0, resident = 0;
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr || std::fscanf(file, "%ld %ld", &pages, &resident) != 2) resident = 0;
-  if (file != nullptr) std::fclose(file);
-  return static_cast<size_t>(resident) * sysconf(_SC_PAGESIZE);
-}
+size_t resident_bytes() { return static_cast<size_t>(resident_memory().bytes); }
 
 int64_t index_of(const KvCache& cache, const KvPoolView& view, int slot, int head) {
   const int page_size = cache.shape().page_size;

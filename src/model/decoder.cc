@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "model/layers/dense_feed_forward.h"
@@ -42,6 +43,7 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
       if constexpr (!std::is_same_v<Part, std::monostate>) layer.feed_forward = make(part);
     }, weights_.layers[i].feed_forward);
   }
+  running_layers_ = layers_;
 }
 
 template <typename RecurrentPart>
@@ -164,6 +166,26 @@ Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, Attentio
   return {};
 }
 
+int DecoderModel::rehearsed_layers() const {
+  std::set<std::pair<std::string_view, std::string_view>> kinds;
+  int count = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    const bool is_new = kinds.emplace(layer.mixer->name(), layer.feed_forward != nullptr ? layer.feed_forward->name() : "").second;
+    if (is_new) count = static_cast<int>(i) + 1;
+  }
+  return count;
+}
+
+Status DecoderModel::rehearse(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
+                              HostRecurrent* recurrent) {
+  running_layers_ = std::span<const Layer>(layers_).first(rehearsed_layers());
+  const Status status = forward(batch, cache, attention, team, recurrent);
+  running_layers_ = layers_;
+  if (expert_load_ != nullptr) expert_load_->clear();
+  return status;
+}
+
 Status DecoderModel::commit_states(std::span<const int32_t> accepted, HostRecurrent& recurrent, ThreadTeam& team) {
   recurrent_rows_.start_commit(accepted);
   for (RecurrentMixer* const mixer : recurrent_mixers_) WW_RETURN_IF_ERROR(mixer->commit(recurrent, team));
@@ -184,8 +206,7 @@ void DecoderModel::place_inputs() {
 }
 
 // From `rows`, or null: from the embeddings.
-Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
-  if (batch.num_tokens == 0) return {};
+Status DecoderModel::start(const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
   x_.start(batch.num_tokens, team);
   x_.adapters().start(batch.adapters, batch.q_indptr);
   if (spec_.latent.num_heads > 0) {
@@ -198,6 +219,12 @@ Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const Lay
     recurrent_rows_.start(batch, recurrent_row_width_, static_cast<int>(recurrent_mixers_.size()));
     if (gdn_layer_ != nullptr) WW_RETURN_IF_ERROR(gdn_workspace_.start(batch, *gdn_layer_, *call.recurrent));
   }
+  return {};
+}
+
+Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
+  if (batch.num_tokens == 0) return {};
+  WW_RETURN_IF_ERROR(start(batch, call, team));
   if (rows != nullptr) {
     std::memcpy(x_.data(), rows, sizeof(float) * batch.num_tokens * spec_.hidden_size);
   } else {
@@ -209,7 +236,7 @@ Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const Lay
   if (!kept_layers_.empty()) hidden_.resize(batch.num_tokens * hidden_width());
   first_nan_.clear();
   look_for_nan(-1, "");
-  return run_layers<OnHost>(layers_, call, [&](int layer, std::string_view part) {
+  return run_layers<OnHost>(running_layers_, call, [&](int layer, std::string_view part) {
     look_for_nan(layer, part);
     keep_layer(layer);
   });

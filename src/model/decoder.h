@@ -74,6 +74,11 @@ class DecoderModel {
   // batch's state_slots; null where there are none.
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                  HostRecurrent* recurrent = nullptr);
+  // A forward of `batch` through the first layers alone, until each kind was among them, so that memory that grows with the
+  // rows of a batch is there before the first request. Its results mean nothing and no expert counts it.
+  Status rehearse(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
+                  HostRecurrent* recurrent = nullptr);
+  int rehearsed_layers() const;
   // A forward of ForwardMode::target_verify leaves the states of recurrent layers as they were; this moves them along each
   // request's accepted nodes, up to row accepted[request] of its own. After it, before the next forward, while its batch
   // is as it was. Does nothing where there are no such layers.
@@ -130,6 +135,7 @@ class DecoderModel {
   std::unique_ptr<FeedForward> make(const DenseWeights& weights);
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
+  Status start(const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
   // What follows the product with a head, on its result [rows, columns].
   void scale_and_cap(float* logits, int64_t rows, int64_t columns, ThreadTeam& team) const;
   void place_inputs();
@@ -152,6 +158,7 @@ class DecoderModel {
   std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;
+  std::span<const Layer> running_layers_;       // of layers_: all but in a rehearsal
 
   std::span<const InputRows> inputs_;
   const float* embeddings_ = nullptr;

@@ -23,6 +23,10 @@ class ExpertLoad {
     }
   }
 
+  void clear() {
+    for (std::atomic<uint64_t>& count : counts_) count.store(0, std::memory_order_relaxed);
+  }
+
   // The layers in which some expert was chosen.
   std::vector<ExpertLayerLoad> summary() const {
     std::vector<ExpertLayerLoad> out;

@@ -217,11 +217,10 @@ bool Scheduler::flush_cache() {
   return true;
 }
 
-int Scheduler::max_tokens_per_step() const {
-  const int prefill = config_.chunked_prefill_size > 0
-                          ? config_.chunked_prefill_size
-                          : std::max(config_.max_prefill_tokens, config_.context_len);
-  return prefill + config_.max_running_requests + static_cast<int>(max_step_proposals(config_));
+int Scheduler::max_tokens_per_step(const SchedulerConfig& config) {
+  const int prefill = config.chunked_prefill_size > 0 ? config.chunked_prefill_size
+                                                      : std::max(config.max_prefill_tokens, config.context_len);
+  return prefill + config.max_running_requests + static_cast<int>(max_step_proposals(config));
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -1,9 +1,9 @@
 // Hostile clients: bytes without end, framing that two servers could read differently, memory asked for
 // and not used, streams larger than their buffer.
-#include <fstream>
 #include <future>
 #include <thread>
 
+#include "base/resident_memory.h"
 #include "base/trim_memory.h"
 #include "server/testing/http_test.h"
 
@@ -21,13 +21,6 @@ class HostileTest : public HttpTest {
     return client.read_all();
   }
 };
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 constexpr char kChunkedHead[] = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -47,13 +40,13 @@ TEST_F(HostileTest, EndlessFramingIsRefusedAndNotKept) {
       {"GET /ping HTTP/1.1\r\nHost: x\r\nA: ", "                "},
   };
   for (const auto& c : cases) {
-    const int64_t before = resident_bytes();
+    const int64_t before = resident_memory().bytes;
     Client client(server_->port());
     std::string block;
     while (block.size() < (64 << 10)) block += c.endless;
     client.send(c.start);
     for (int sent = 0; sent < 1024 && !client.refuses(); ++sent) client.send(block);
-    EXPECT_LT(resident_bytes() - before, 8 << 20) << c.start;
+    EXPECT_LT(resident_memory().bytes - before, 8 << 20) << c.start;
     const std::string answer = client.read_until_text("\r\n\r\n");
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 4")) << c.start << "\n" << answer;
   }
@@ -208,12 +201,12 @@ TEST_F(HostileTest, UnfinishedUploadsGiveWayToSmallerOnes) {
 
 TEST_F(HostileTest, RoutesWithoutABodyKeepNone) {
   start({.max_body_bytes = 32 << 20, .max_total_body_bytes = 1000});
-  const int64_t before = resident_bytes();
+  const int64_t before = resident_memory().bytes;
   Client client(server_->port());
   client.send("GET /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\n");
   client.send(std::string(32 << 20, 'x'));
   EXPECT_NE(client.read_until_text(": open").find(": open"), std::string::npos);
-  EXPECT_LT(resident_bytes() - before, (32 << 20) + (8 << 20));  // the test's own string
+  EXPECT_LT(resident_memory().bytes - before, (32 << 20) + (8 << 20));  // the test's own string
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -236,13 +229,13 @@ TEST(Hostile, WhatALargeBodyLeavesFreeGoesBack) {
     client.send(post("/parts", std::string(bytes, 'x')));
     EXPECT_TRUE(client.read_until_text("read").starts_with("HTTP/1.1 200"));
   };
-  const int64_t before = resident_bytes();
+  const int64_t before = resident_memory().bytes;
   post_bytes(10);
-  EXPECT_GT(resident_bytes(), before + (32 << 20)) << "the allocator gives parts back by itself: this test shows nothing";
+  EXPECT_GT(resident_memory().bytes, before + (32 << 20)) << "the allocator gives parts back by itself: this test shows nothing";
   post_bytes(8 << 20);
   // The answer may be here before the memory is back.
-  for (int i = 0; i < 2000 && resident_bytes() > before + (24 << 20); ++i) std::this_thread::sleep_for(5ms);
-  EXPECT_LE(resident_bytes(), before + (24 << 20));
+  for (int i = 0; i < 2000 && resident_memory().bytes > before + (24 << 20); ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_LE(resident_memory().bytes, before + (24 << 20));
 }
 #endif
 

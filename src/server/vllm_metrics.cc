@@ -1,14 +1,14 @@
 #include "server/vllm_metrics.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <utility>
+
+#include "base/resident_memory.h"
 
 namespace warpweave::server {
 namespace {
@@ -130,10 +130,8 @@ std::vector<MetricFamily> process_families(double start_time_s) {
     add("process_cpu_seconds_total", "Processor time of this process", MetricType::Counter,
         seconds(used.ru_utime) + seconds(used.ru_stime));
   }
-  uint64_t pages = 0, resident = 0;
-  if (std::ifstream("/proc/self/statm") >> pages >> resident) {
-    add("process_resident_memory_bytes", "Resident memory", MetricType::Gauge,
-        static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  if (const int64_t bytes = resident_memory().bytes; bytes > 0) {
+    add("process_resident_memory_bytes", "Resident memory", MetricType::Gauge, static_cast<double>(bytes));
   }
   std::error_code error;
   const std::filesystem::directory_iterator open_files("/proc/self/fd", error);

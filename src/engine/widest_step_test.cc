@@ -1,0 +1,73 @@
+#include "engine/widest_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "attention/batch_check.h"
+
+namespace warpweave {
+namespace {
+
+SchedulerConfig flags() {
+  SchedulerConfig config;
+  config.context_len = 100;
+  config.num_pages = 7;
+  config.chunked_prefill_size = 256;
+  config.max_running_requests = 8;
+  config.max_proposals = 15;
+  config.max_step_proposals = 64;
+  return config;
+}
+
+TEST(WidestStep, HasTheRowsThatTheFlagsAllow) {
+  SchedulerConfig config = flags();
+  WidestStep widest = WidestStep::of(config, {}, 1000, 64);
+  EXPECT_EQ(widest.rows, 256 + 8 + 64);
+  EXPECT_EQ(widest.logits_rows, 8 + 64);
+
+  config.max_proposals = 0;
+  widest = WidestStep::of(config, {}, 1000, 64);
+  EXPECT_EQ(widest.rows, 256 + 8);
+  EXPECT_EQ(widest.logits_rows, 64) << "of prompts that want log-probabilities";
+
+  config.state_slots = 2;
+  EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, 200) << "two requests of the context";
+}
+
+// Beyond its bounds memory is taken when it is needed.
+TEST(WidestStep, IsBounded) {
+  SchedulerConfig config = flags();
+  for (const int chunk : {-1, 100'000}) {
+    config.chunked_prefill_size = chunk;
+    EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, WidestStep::kMostRows);
+  }
+  config.max_running_requests = 4096;
+  const WidestStep widest = WidestStep::of(config, {}, 200'000, 64);
+  EXPECT_LE(widest.logits_rows * int64_t{200'000} * 4, WidestStep::kMostLogitsBytes);
+  EXPECT_GE(widest.logits_rows, 64);
+}
+
+TEST(WidestStep, ItsBatchIsOneThatBackendsTakeAndWritesNothing) {
+  for (const int page_size : {1, 16}) {
+    const WidestStep widest = WidestStep::of(flags(), {.page_size = page_size, .num_groups = 2}, 1000, 64);
+    const WidestBatch made_up(widest);
+    const ForwardBatch& batch = made_up.batch();
+    EXPECT_TRUE(check_batch(batch).ok()) << check_batch(batch).message();
+    EXPECT_EQ(batch.num_tokens, widest.rows);
+    EXPECT_EQ(batch.q_indptr.back(), widest.rows);
+    EXPECT_EQ(batch.groups.size(), 2u);
+    for (const CacheGroupArrays& group : batch.groups) {
+      EXPECT_TRUE(std::all_of(group.kv_slots.begin(), group.kv_slots.end(), [](int32_t slot) { return slot < 0; }));
+      EXPECT_TRUE(std::all_of(group.page_table.begin(), group.page_table.end(), [](int32_t page) { return page >= 0 && page < 7; }));
+    }
+    for (int r = 0; r < batch.num_reqs; ++r) {
+      EXPECT_LE(batch.q_len(r), 100);
+      EXPECT_EQ(batch.positions[batch.q_indptr[r]], 0);
+      EXPECT_EQ(batch.kv_lens[r], batch.q_len(r));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpweave
