@@ -96,28 +96,29 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view chunk) co
   return std::nullopt;
 }
 
-void Charsmap::rewrite(std::string_view grapheme, std::string* out) const {
+// False: `out` grows beyond max_bytes. A grapheme has any number of characters.
+bool Charsmap::rewrite(std::string_view grapheme, size_t max_bytes, std::string* out) const {
   if (grapheme.size() < kWholeGraphemeBytes) {
     if (const auto whole = replacement(grapheme)) {
       *out += *whole;
-      return;
+      return out->size() <= max_bytes;
     }
   }
-  for (size_t at = 0; at < grapheme.size();) {
+  for (size_t at = 0; at < grapheme.size() && out->size() <= max_bytes;) {
     const std::string_view character = grapheme.substr(at, utf8_length(static_cast<unsigned char>(grapheme[at])));
     *out += replacement(character).value_or(character);
     at += character.size();
   }
+  return out->size() <= max_bytes;
 }
 
-Status Charsmap::run(RegexScratch* scratch, std::string* text, bool* starts_text) const {
+Status Charsmap::run(RegexScratch* scratch, size_t max_bytes, std::string* text, bool* starts_text) const {
   std::string out;
   out.reserve(text->size());
   bool too_long = false;
   WW_RETURN_IF_ERROR(grapheme_.find_all(*text, scratch, [&](size_t begin, size_t end) {
-    too_long = too_long || out.size() >= kMaxPreTokenizerBytes;
+    too_long = too_long || !rewrite(std::string_view(*text).substr(begin, end - begin), max_bytes, &out);
     if (too_long) return;
-    rewrite(std::string_view(*text).substr(begin, end - begin), &out);
     if (begin == 0 && end > 0 && out.empty()) *starts_text = false;
   }));
   if (too_long) return Status::resource_exhausted("the text grows too long in the tokenizer's normalizer");

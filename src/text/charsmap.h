@@ -26,13 +26,14 @@ class Charsmap {
   // `bytes` as in the file, Base64 undone. `data_loss` when they are no such map.
   static Result<Charsmap> build(std::string_view bytes);
 
-  // Rewrites valid UTF-8. *starts_text becomes false when the first character becomes nothing.
-  Status run(RegexScratch* scratch, std::string* text, bool* starts_text) const;
+  // Rewrites valid UTF-8 to about `max_bytes` at most, else `resource_exhausted`. *starts_text becomes false when the first
+  // character becomes nothing.
+  Status run(RegexScratch* scratch, size_t max_bytes, std::string* text, bool* starts_text) const;
 
  private:
   Charsmap(std::vector<uint32_t> trie, std::string results, Regex grapheme);
   std::optional<std::string_view> replacement(std::string_view chunk) const;
-  void rewrite(std::string_view grapheme, std::string* out) const;
+  bool rewrite(std::string_view grapheme, size_t max_bytes, std::string* out) const;
 
   std::vector<uint32_t> trie_;
   std::string results_;

@@ -200,13 +200,12 @@ Status PreTokenizer::rewrite(PreTokenizerScratch* scratch, Append&& append) {
   std::string& out = scratch->buffers_[scratch->next_buffer_];
   scratch->next_buffer_ = 1 - scratch->next_buffer_;
   out.clear();
+  const size_t most = max_rewritten_bytes(scratch->text.size(), kPreTokenizerGrowth);
   for (TextRange& word : scratch->words) {
     const bool is_first = &word == scratch->words.data();
     const size_t begin = out.size();
     append(text_of(scratch->text, word), is_first, &out);
-    if (out.size() >= kMaxPreTokenizerBytes) {
-      return Status::resource_exhausted("the text grows beyond 1 GiB in the tokenizer");
-    }
+    if (out.size() > most) return Status::resource_exhausted("the text grows too long in the tokenizer's pre-tokenizer");
     if (is_first) scratch->starts_text_ = scratch->starts_text_ && word.begin == 0;
     word = make_range(begin, out.size());
   }

@@ -276,12 +276,12 @@ Status TokenizerCore::encode_words(std::string_view text, bool starts_text, Scra
   for (const TextRange word : words.words) {
     const std::string_view bytes = words.text.substr(word.begin, word.end - word.begin);
     if (word_piece_) {
-      word_piece_->encode_word(model_.vocab(), bytes, ids);
+      WW_RETURN_IF_ERROR(word_piece_->encode_word(model_.vocab(), bytes, ids));
     } else if (unigram_) {
       if (bytes.size() > Unigram::kMaxWordBytes) {
         return Status::resource_exhausted("a word without a break is longer than 4 MiB, the most that is cut by scores");
       }
-      unigram_->encode_word(model_.vocab(), bytes, &scratch->unigram, ids);
+      WW_RETURN_IF_ERROR(unigram_->encode_word(model_.vocab(), bytes, &scratch->unigram, ids));
     } else {
       model_.encode_word(bytes, &scratch->bpe, ids);
     }

@@ -1,11 +1,13 @@
 // What a text may cost, and text whose special tokens are text.
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
+#include <cstring>
 #include <fstream>
 #include <iterator>
 
+#include "base/resident_memory.h"
+#include "text/charsmap.h"
+#include "text/pretokenizer.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_core.h"
 
@@ -41,20 +43,84 @@ TEST(TokenizerLimits, WordsOfScoredVocabulariesAreBounded) {
   EXPECT_TRUE(tokenizer->encode(word.substr(0, 30'000) + " " + word.substr(0, 30'000), false).ok());
 }
 
-// A token of thousands of bytes that the text nearly holds everywhere: steps as many as bytes compared, not as bytes hashed
-// of every length.
+// A long token that the text nearly holds everywhere: steps as many as bytes compared, not as bytes hashed of every length.
 TEST(TokenizerLimits, LongTokensOfScoredVocabulariesCostTheirLength) {
-  const std::string run(1500, 'a');
+  const std::string run(60, 'a');
   const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-2],["aa",-3],["aaaa",-3.5],[")" +
                                                run + R"(b",-1],["b",-9]]}})", "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   std::string text;
-  for (int i = 0; i < 40; ++i) text += run;
+  for (int i = 0; i < 1000; ++i) text += run;
   const auto ids = (*tokenizer)->encode(text + "b", false);
   ASSERT_TRUE(ids.ok());
   ASSERT_EQ(ids->size(), (text.size() - run.size()) / 4 + 1);
   EXPECT_EQ((*ids)[0], 3);
   EXPECT_EQ(ids->back(), 4);
+}
+
+// Tokens of thousands of bytes that begin at every byte of a text: steps are bounded, in short texts and in long ones.
+TEST(TokenizerLimits, StepsThroughScoredVocabulariesAreBounded) {
+  std::string vocab = R"(["<unk>",0],["b",-9])";
+  for (size_t bytes = 1; bytes <= 2000; ++bytes) vocab += ",[\"" + std::string(bytes, 'a') + "\",-" + std::to_string(bytes) + ".0]";
+  const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[)" + vocab + "]}}", "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_TRUE((*tokenizer)->encode(std::string(300, 'a') + "b", false).ok());
+  const auto refused = (*tokenizer)->encode(std::string(1 << 20, 'a'), false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::resource_exhausted);
+}
+
+// The same of pieces: words of many characters, of which each begins no longer piece.
+TEST(TokenizerLimits, LookUpsOfLongPiecesAreBounded) {
+  const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"WordPiece","unk_token":"u","max_input_chars_per_word":1000,"vocab":{"u":0,"a":1,"##a":2,")" +
+                                               std::string(4000, 'b') + R"(":3}}})", "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ((*tokenizer)->encode(std::string(100, 'a'), false)->size(), 100u);
+  EXPECT_EQ((*tokenizer)->encode(std::string(1000, 'a'), false).status().code(), StatusCode::resource_exhausted);
+}
+
+// A map may make megabytes of each of a grapheme's characters, of which there may be any number.
+TEST(TokenizerLimits, WhatAMapMakesOfOneGraphemeIsBounded) {
+  // A double array that leads from the first byte of U+0301 (CC 81) by its second to a leaf: the result at 0.
+  std::vector<uint32_t> trie(1024, 0);
+  const auto unit = [](uint32_t label, uint32_t offset, bool leaf) { return label | (leaf ? 1u << 8 : 0u) | offset << 10; };
+  trie[0] = unit(0, 256, false);
+  trie[256 ^ 0xCC] = unit(0xCC, 512 ^ 256 ^ 0xCC ^ 0, false);
+  const uint32_t second = (256 ^ 0xCC ^ (512 ^ 256 ^ 0xCC)) ^ 0x81;
+  trie[second] = unit(0x81, second ^ 900, true);
+  trie[900] = 0;
+  std::string map(4, '\0');
+  const auto trie_bytes = static_cast<uint32_t>(trie.size() * 4);
+  std::memcpy(map.data(), &trie_bytes, 4);
+  map.append(reinterpret_cast<const char*>(trie.data()), trie_bytes);
+  constexpr size_t kResultBytes = 512 << 10;
+  map += std::string(kResultBytes, 'x');
+  const auto charsmap = Charsmap::build(map);
+  ASSERT_TRUE(charsmap.ok()) << charsmap.status().message();
+  const auto run = [&](std::string text) {
+    RegexScratch scratch;
+    bool starts_text = true;
+    const Status status = charsmap->run(&scratch, max_rewritten_bytes(text.size(), kNormalizerGrowth), &text, &starts_text);
+    return std::pair(status.code(), text.size());
+  };
+  EXPECT_EQ(run("a\u0301"), std::pair(StatusCode::ok, 1 + kResultBytes));
+  std::string grapheme = "a";
+  for (int i = 0; i < 1000; ++i) grapheme += "\u0301";
+  const int64_t before = resident_memory().bytes;
+  EXPECT_EQ(run(grapheme).first, StatusCode::resource_exhausted);
+  EXPECT_LT(resident_memory().bytes - before, 64 << 20);
+}
+
+// Other steps that may make much of little.
+TEST(TokenizerLimits, NormalizersAndPreTokenizersMakeLittleOfLittle) {
+  const std::string longer(2 << 20, 'x');
+  for (const std::string& step : {R"("normalizer":{"type":"Replace","pattern":{"String":"a"},"content":")" + longer + "\"}",
+                                  R"("normalizer":{"type":"Prepend","prepend":")" + longer + "\"}",
+                                  R"("pre_tokenizer":{"type":"Metaspace","replacement":")" + longer + R"(","prepend_scheme":"always"})"}) {
+    const auto tokenizer = load_hf_tokenizer("{" + step + R"(,"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["x",-1]]}})", "");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    EXPECT_EQ((*tokenizer)->encode("a a a a", false).status().code(), StatusCode::resource_exhausted) << step.substr(0, 40);
+  }
 }
 
 TEST(TokenizerLimits, TextsThatFitAreEncodedWhole) {
@@ -137,11 +203,7 @@ TEST(TokenizerLimits, ScratchIsThereForAsManyThreadsAsAskedFor) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-size_t resident_bytes() {
-  size_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
+size_t resident_bytes() { return static_cast<size_t>(resident_memory().bytes); }
 
 TEST(TokenizerLimits, MemoryComesBackAfterALongText) {
   const auto tokenizer = load("gpt2");

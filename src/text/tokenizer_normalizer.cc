@@ -87,38 +87,38 @@ Result<Normalizer> Normalizer::build(const std::vector<NormalizerStep>& steps) {
 Status Normalizer::run(std::string_view text, RegexScratch* regex, std::string* out,
                        bool* starts_text) const {
   out->assign(text);
+  const size_t most = max_rewritten_bytes(text.size(), kNormalizerGrowth);
   for (const Step& step : steps_) {
     switch (step.spec.kind) {
       case Kind::prepend:
         if (!out->empty()) out->insert(0, step.spec.content);
         break;
       case Kind::replace:
-        WW_RETURN_IF_ERROR(replace(step, regex, out, starts_text));
+        WW_RETURN_IF_ERROR(replace(step, regex, most, out, starts_text));
         break;
       case Kind::strip: strip(step.spec, out, starts_text); break;
       case Kind::lowercase: *out = to_lower(*out); break;
       case Kind::clean_text: *out = clean_text(*out); break;
       case Kind::space_ideographs: *out = space_ideographs(*out); break;
       case Kind::strip_marks: *out = strip_marks(*out); break;
-      case Kind::charsmap: WW_RETURN_IF_ERROR(step.charsmap->run(regex, out, starts_text)); break;
+      case Kind::charsmap: WW_RETURN_IF_ERROR(step.charsmap->run(regex, most, out, starts_text)); break;
       default: to_unicode_form(step.spec.kind, out); break;
     }
-    if (out->size() >= kMaxPreTokenizerBytes) {
+    if (out->size() > most) {
       return Status::resource_exhausted("the text grows too long in the tokenizer's normalizer");
     }
   }
   return {};
 }
 
-Status Normalizer::replace(const Step& step, RegexScratch* regex, std::string* text,
-                           bool* starts_text) {
+Status Normalizer::replace(const Step& step, RegexScratch* regex, size_t max_bytes, std::string* text, bool* starts_text) {
   std::string out;
   out.reserve(text->size());
   size_t end_of_last = 0;
   bool too_long = false;
   if (text->empty()) return {};  // the original looks for no matches there
   WW_RETURN_IF_ERROR(step.regex->find_all(*text, regex, [&](size_t begin, size_t end) {
-    if (out.size() >= kMaxPreTokenizerBytes) {
+    if (out.size() > max_bytes) {
       too_long = true;
       return;
     }

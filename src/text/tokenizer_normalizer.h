@@ -30,7 +30,7 @@ class Normalizer {
     std::optional<Regex> regex;
     std::optional<Charsmap> charsmap;
   };
-  static Status replace(const Step& step, RegexScratch* regex, std::string* text,
+  static Status replace(const Step& step, RegexScratch* regex, size_t max_bytes, std::string* text,
                         bool* starts_text);
 
   std::vector<Step> steps_;

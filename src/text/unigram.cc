@@ -40,24 +40,28 @@ Result<Unigram> Unigram::build(const BpeSpec& spec, const StringTable& vocab) {
   return out;
 }
 
-// Calls take(id, bytes) for each token that `text` begins with, the shortest first.
+// Calls take(id, bytes) for each token that `text` begins with, the shortest first. Gives the steps that it took.
 template <typename Take>
-void Unigram::each_beginning(const StringTable& vocab, std::string_view text, const Take& take) const {
+size_t Unigram::each_beginning(const StringTable& vocab, std::string_view text, const Take& take) const {
   auto low = sorted_.begin() + first_[byte_at(text, 0)], high = sorted_.begin() + first_[byte_at(text, 0) + 1];
-  for (size_t depth = 1; low != high; ++depth) {  // from low to high the tokens begin with the text's first `depth` bytes
+  size_t depth = 1;
+  for (; low != high; ++depth) {  // from low to high the tokens begin with the text's first `depth` bytes
     if (vocab.text(*low).size() == depth) take(*low++, depth);
-    if (low == high || depth == text.size()) return;
+    if (low == high || depth == text.size()) break;
     const size_t next = byte_at(text, depth);
     const auto byte_of = [&](int32_t id) { return byte_at(vocab.text(id), depth); };
     // Many tokens share their beginnings: then there is nothing to search.
     if (byte_of(*low) != next) low = std::ranges::lower_bound(low, high, next, {}, byte_of);
     if (low != high && byte_of(*(high - 1)) != next) high = std::ranges::upper_bound(low, high, next, {}, byte_of);
   }
+  return depth;
 }
 
-void Unigram::find_best(const StringTable& vocab, std::string_view word, UnigramScratch* scratch) const {
+// False: it takes too many steps.
+bool Unigram::find_best(const StringTable& vocab, std::string_view word, UnigramScratch* scratch) const {
   std::vector<UnigramScratch::Node>& best = scratch->best_;
   best.assign(word.size() + 1, {});
+  size_t steps_left = kFreeSteps + kMaxStepsPerByte * word.size();
   for (size_t begin = 0, character = 0; begin < word.size(); begin += character) {
     character = utf8_length(static_cast<unsigned char>(word[begin]));
     const double here = best[begin].score;
@@ -66,12 +70,15 @@ void Unigram::find_best(const StringTable& vocab, std::string_view word, Unigram
       best[end] = {score, static_cast<int64_t>(begin), id};
     };
     bool known = false;
-    each_beginning(vocab, word.substr(begin), [&](int32_t id, size_t bytes) {
+    const size_t steps = each_beginning(vocab, word.substr(begin, steps_left), [&](int32_t id, size_t bytes) {
       offer(begin + bytes, here + scores_[id], id);
       known |= bytes == character;
     });
+    if (steps >= steps_left) return false;
+    steps_left -= steps;
     if (!known) offer(begin + character, here + unk_score_, -1);
   }
+  return true;
 }
 
 // One token for all of them, or the tokens of their bytes.
@@ -83,9 +90,11 @@ void Unigram::append_unknown(std::string_view text, std::vector<int32_t>* ids) c
   for (const char c : text) ids->push_back(bytes_[static_cast<unsigned char>(c)]);
 }
 
-void Unigram::encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
-                          std::vector<int32_t>* ids) const {
-  find_best(vocab, word, scratch);
+Status Unigram::encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
+                            std::vector<int32_t>* ids) const {
+  if (!find_best(vocab, word, scratch)) {
+    return Status::resource_exhausted("long tokens of this vocabulary begin at too many places of the text; send a shorter one");
+  }
   std::vector<UnigramScratch::Node>& way = scratch->way_;
   way.clear();
   for (size_t end = word.size(); end > 0; end = static_cast<size_t>(way.back().begin)) way.push_back(scratch->best_[end]);
@@ -100,6 +109,7 @@ void Unigram::encode_word(const StringTable& vocab, std::string_view word, Unigr
     const size_t end = i > 0 ? static_cast<size_t>(way[i - 1].begin) : word.size();
     append_unknown(word.substr(begin, end - begin), ids);
   }
+  return {};
 }
 
 }  // namespace warpweave

@@ -2,7 +2,8 @@
 // probabilities) have the largest sum; characters that begin no token are unknown.
 //
 // Viterbi's algorithm over the word's bytes. From each character on the tokens that the text goes on with are found in the
-// sorted vocabulary, byte for byte, until none is left: (bytes * longest match) steps. Immutable after build() and thread-safe.
+// sorted vocabulary, byte for byte, until none is left: (bytes * longest match) steps, which are bounded, since tokens may be
+// long and many in a file that means harm. Immutable after build() and thread-safe.
 // Kudo 2018, arXiv:1804.10959; the order of ties and the unknown token's score are those of the `tokenizers` library.
 #pragma once
 
@@ -36,14 +37,18 @@ class Unigram {
   // Of one word: 24 bytes are held for each of its bytes.
   static constexpr size_t kMaxWordBytes = size_t{4} << 20;
 
-  // Appends the ids of one pre-tokenized word of valid UTF-8 and kMaxWordBytes at most; `vocab` is that of build().
-  void encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
+  // A word may take so many for each of its bytes, beside kFreeSteps; the vocabularies of models take fewer than ten.
+  static constexpr size_t kMaxStepsPerByte = 64, kFreeSteps = size_t{1} << 16;
+
+  // Appends the ids of one pre-tokenized word of valid UTF-8 and kMaxWordBytes at most; `vocab` is that of build(). Errors:
+  // `resource_exhausted` past the bound of steps.
+  Status encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
                    std::vector<int32_t>* ids) const;
 
  private:
   template <typename Take>
-  void each_beginning(const StringTable& vocab, std::string_view text, const Take& take) const;
-  void find_best(const StringTable& vocab, std::string_view word, UnigramScratch* scratch) const;
+  size_t each_beginning(const StringTable& vocab, std::string_view text, const Take& take) const;
+  bool find_best(const StringTable& vocab, std::string_view word, UnigramScratch* scratch) const;
   void append_unknown(std::string_view text, std::vector<int32_t>* ids) const;
 
   std::vector<double> scores_;              // by id

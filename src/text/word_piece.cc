@@ -21,13 +21,14 @@ Result<WordPiece> WordPiece::build(const BpeSpec& spec, const StringTable& vocab
   return out;
 }
 
-void WordPiece::encode_word(const StringTable& vocab, std::string_view word, std::vector<int32_t>* ids) const {
+Status WordPiece::encode_word(const StringTable& vocab, std::string_view word, std::vector<int32_t>* ids) const {
   const size_t kept = ids->size();
   if (static_cast<size_t>(std::count_if(word.begin(), word.end(), begins_character)) > max_chars_) {
     ids->push_back(unk_id_);
-    return;
+    return {};
   }
   std::string piece;
+  size_t looked_up_bytes = 0;
   for (size_t begin = 0; begin < word.size();) {
     piece = begin > 0 ? prefix_ : std::string();
     const size_t room = longest_bytes_ > piece.size() ? longest_bytes_ - piece.size() : 0;
@@ -36,16 +37,22 @@ void WordPiece::encode_word(const StringTable& vocab, std::string_view word, std
     int32_t id = -1;
     for (; end > begin; --end, piece.pop_back()) {
       const bool whole = end == word.size() || begins_character(word[end]);
-      if (whole && (id = vocab.find(piece)) >= 0) break;
+      if (!whole) continue;
+      looked_up_bytes += piece.size();
+      if ((id = vocab.find(piece)) >= 0) break;
+    }
+    if (looked_up_bytes > kMaxLookUpBytes) {
+      return Status::resource_exhausted("long pieces of this vocabulary make a word too much work; send shorter words");
     }
     if (id < 0) {
       ids->resize(kept);
       ids->push_back(unk_id_);
-      return;
+      return {};
     }
     ids->push_back(id);
     begin = end;
   }
+  return {};
 }
 
 }  // namespace warpweave
