@@ -7,14 +7,15 @@ namespace warpweave {
 namespace {
 
 #ifdef __GLIBC__
-constexpr int kFreeBytesOfAHeap = 1 << 20;
+constexpr int kHeaps = 2, kFreeBytesOfAHeap = 256 << 10, kBlockApartBytes = 1 << 20;
 #endif
 
 }  // namespace
 
 void bound_free_memory() noexcept {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, kFreeBytesOfAHeap);
+  mallopt(M_ARENA_MAX, kHeaps);
+  mallopt(M_MMAP_THRESHOLD, kBlockApartBytes);
   mallopt(M_TRIM_THRESHOLD, kFreeBytesOfAHeap);
 #endif
 }
