@@ -32,6 +32,8 @@ class ChatLogprobs {
  public:
   void add(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer);
   void append_json(std::string* out) const;
+  // The list's entries without its brackets.
+  const std::string& entries() const { return entries_; }
   void clear() { entries_.clear(); }
 
  private:

@@ -1,6 +1,5 @@
 // /v1/responses: answers and streams, kept for previous_response_id where asked.
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <optional>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "server/api/body_rewriter.h"
 #include "server/api/chat_answer.h"
 #include "server/api/chat_request.h"
+#include "server/api/openai_logprobs.h"
 #include "server/api/requests.h"
 #include "server/api/responses_request.h"
 
@@ -33,19 +33,41 @@ constexpr OtherName kOtherNames[] = {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
-  const std::string_view bytes = tokenizer.token_bytes(token.token_id);
-  Json numbers = Json::array();
-  for (const char byte : bytes) numbers.push_back(static_cast<unsigned char>(byte));
-  // What cannot be sampled has no finite one; -9999 stands for it in all of OpenAI's shapes.
-  return {{"token", bytes}, {"logprob", std::isfinite(token.logprob) ? token.logprob : -9999.0f}, {"bytes", std::move(numbers)}};
-}
+// Lists of log-probabilities as JSON text, which takes a tenth of what values take. In values a name stands for each, which no
+// text of a model can hold, until the whole is written.
+class LogprobTexts {
+ public:
+  // The name of a list with these entries, which are kept until forget().
+  Json keep(std::string entries) {
+    lists_.push_back(std::move(entries));
+    return mark_ + std::to_string(lists_.size() - 1);
+  }
+  // Adds to the list that was kept last.
+  void add_to_last(std::string_view entries) {
+    std::string& list = lists_.back();
+    if (!list.empty() && !entries.empty()) list += ',';
+    list += entries;
+  }
+  void forget_last() { lists_.pop_back(); }
+  std::string written(const Json& json) const;
 
-Json position_json(const PositionLogprobs& position, const Tokenizer& tokenizer) {
-  Json out = token_json(position.chosen, tokenizer);
-  out["top_logprobs"] = Json::array();
-  for (const TokenLogprob& token : position.top) out["top_logprobs"].push_back(token_json(token, tokenizer));
-  return out;
+ private:
+  const std::string mark_ = random_id("logprobs-") + ":";
+  std::vector<std::string> lists_;
+};
+
+std::string LogprobTexts::written(const Json& json) const {
+  const std::string text = dump(json), quoted = '"' + mark_;
+  if (lists_.empty()) return text;
+  std::string out;
+  size_t done = 0;
+  for (size_t at; (at = text.find(quoted, done)) != text.npos;) {
+    const size_t number_at = at + quoted.size(), end = text.find('"', number_at);
+    out.append(text, done, at - done);
+    out += '[' + lists_[std::stoul(text.substr(number_at, end - number_at))] + ']';
+    done = end + 1;
+  }
+  return out.append(text, done);
 }
 
 class ResponsesBuilder final : public ResponseBuilder {
@@ -70,9 +92,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     completion_tokens_ = delta.completion_tokens;
     if (delta.finish) finish_ = delta.finish;
     const std::vector<AnswerEvent> parts = reader_.read(delta);
-    if (with_logprobs_) {
-      for (const PositionLogprobs& position : delta.output_logprobs) unsaid_.push_back(position_json(position, tokenizer_));
-    }
+    if (with_logprobs_) unsaid_.add(delta.output_logprobs, tokenizer_);
     if (events && !begun_) begin(events);
     for (const AnswerEvent& part : parts) take(part, events);
     if (!finish_) return;
@@ -80,7 +100,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     if (events) append_event(done() ? "response.completed" : "response.incomplete", {{"response", finished()}}, events);
   }
 
-  std::string body() override { return dump(finished()); }
+  std::string body() override { return logprobs_.written(finished()); }
 
  private:
   bool done() const { return finish_ && finish_->type == FinishReason::Type::stop; }
@@ -91,7 +111,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     *events += "event: ";
     *events += type;
     *events += "\ndata: ";
-    *events += dump(event);
+    *events += logprobs_.written(event);
     *events += "\n\n";
   }
 
@@ -119,7 +139,7 @@ class ResponsesBuilder final : public ResponseBuilder {
   }
   Json part_of(std::string_view type) const {
     Json part{{"type", type}, {"text", text_}};
-    if (type == "output_text") part.update({{"annotations", Json::array()}, {"logprobs", logprobs_}});
+    if (type == "output_text") part.update({{"annotations", Json::array()}, {"logprobs", list_}});
     return part;
   }
   Json place(bool in_part) const {
@@ -139,7 +159,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     open_ = true;
     kind_ = part.kind;
     text_.clear();
-    logprobs_ = Json::array();
+    list_ = with_logprobs_ && kind_ == Kind::content ? logprobs_.keep({}) : Json::array();
     item_id_ = random_id(kind_ == Kind::reasoning ? "rs_" : kind_ == Kind::content ? "msg_" : "fc_");
     call_id_ = part.id;
     name_ = part.text;
@@ -161,18 +181,19 @@ class ResponsesBuilder final : public ResponseBuilder {
     const bool goes_on = open_ && (part.kind == kind_ || part.kind == Kind::arguments);
     if (!goes_on) begin_item(part, events);
     text_ += part.text;
-    const Json logprobs = kind_ == Kind::content ? take_logprobs() : Json();
-    if (!events) return;
-    Json delta = place(has_parts());
-    delta["delta"] = part.text;
-    if (kind_ == Kind::content) delta["logprobs"] = logprobs;
-    append_event(event_name() + ".delta", std::move(delta), events);
+    // Of the tokens since the last text, those of marks and reasoning among them.
+    const bool has_logprobs = with_logprobs_ && kind_ == Kind::content;
+    if (has_logprobs) logprobs_.add_to_last(unsaid_.entries());
+    if (events) append_delta(part.text, has_logprobs, events);
+    if (has_logprobs) unsaid_.clear();
   }
 
-  // Of the tokens since the last text, those of marks and reasoning among them; they stay with the item, too.
-  Json take_logprobs() {
-    for (const Json& position : unsaid_) logprobs_.push_back(position);
-    return std::exchange(unsaid_, Json::array());
+  void append_delta(const std::string& text, bool has_logprobs, std::string* events) {
+    Json delta = place(has_parts());
+    delta["delta"] = text;
+    if (kind_ == Kind::content) delta["logprobs"] = has_logprobs ? logprobs_.keep(unsaid_.entries()) : Json::array();
+    append_event(event_name() + ".delta", std::move(delta), events);
+    if (has_logprobs) logprobs_.forget_last();
   }
 
   void end_item(std::string* events) {
@@ -181,7 +202,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     if (events) {
       Json last = place(has_parts());
       last[has_parts() ? "text" : "arguments"] = text_;
-      if (kind_ == Kind::content) last["logprobs"] = logprobs_;
+      if (kind_ == Kind::content) last["logprobs"] = list_;
       if (!has_parts()) last["name"] = name_;
       append_event(event_name() + ".done", std::move(last), events);
       if (kind_ == Kind::content) {
@@ -228,7 +249,7 @@ class ResponsesBuilder final : public ResponseBuilder {
     Json message{{"role", "assistant"}, {"content", said_}};
     if (!calls_.empty()) message["tool_calls"] = calls_;
     messages.push_back(std::move(message));
-    store_.put(owner_, id_, {dump(response), dump(messages), dump(request_.input.value)});
+    store_.put(owner_, id_, {logprobs_.written(response), dump(messages), dump(request_.input.value)});
   }
 
   ResponseStore& store_;
@@ -239,7 +260,8 @@ class ResponsesBuilder final : public ResponseBuilder {
   ChoiceReader reader_;
   const Tokenizer& tokenizer_;
   const bool with_logprobs_;
-  Json unsaid_ = Json::array();    // log-probabilities of tokens whose text has not come
+  ChatLogprobs unsaid_;            // of tokens whose text has not come
+  LogprobTexts logprobs_;
   std::optional<FinishReason> finish_;
   int prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
   int64_t reasoning_tokens_ = 0;
@@ -249,7 +271,7 @@ class ResponsesBuilder final : public ResponseBuilder {
   bool open_ = false;  // the item being written
   Kind kind_ = Kind::content;
   std::string item_id_, call_id_, name_, text_;
-  Json logprobs_ = Json::array();  // of a message
+  Json list_ = Json::array();      // a message's log-probabilities
   Json output_ = Json::array();
   std::string said_;
   Json calls_ = Json::array();

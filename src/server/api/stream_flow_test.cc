@@ -1,9 +1,11 @@
 // Readers who are behind: they get fewer and larger events, all of the text, and no stream is cut.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <thread>
 
+#include "base/resident_memory.h"
 #include "server/api/testing.h"
 
 namespace warpweave::server::testing {
@@ -159,6 +161,34 @@ TEST_P(StreamFlow, AClientThatLeavesWhileItIsBehindEndsItsRequest) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, StreamFlow, ::testing::ValuesIn(kShapes),
                          [](const auto& info) { return info.param.name; });
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The most memory that was resident since the file /proc/self/clear_refs was told to begin anew.
+int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+// As values of JSON each log-probability takes some 400 bytes, in several copies: an answer would take 20 times its own size.
+TEST(ResponsesMemory, LogprobsAreHeldAsTheirText) {
+  TestApiOptions options;
+  options.engine.script.assign(4000, " word");
+  options.engine.info.context_len = 8192;
+  TestApi api(options);
+  const char* const body = R"({"input": "Hi", "max_output_tokens": 4000, "top_logprobs": 20, "include": ["message.output_text.logprobs"]})";
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const int64_t before = resident_memory().bytes;
+  const Reply reply = api.post("/v1/responses", body);
+  ASSERT_EQ(reply.status, 200) << reply.body.substr(0, 300);
+  const auto bytes = static_cast<int64_t>(reply.body.size());
+  ASSERT_GT(bytes, 4 << 20);
+  EXPECT_LT(peak_bytes() - before, 12 * bytes);
+  EXPECT_EQ(reply.json()["output"][0]["content"][0]["logprobs"].size(), 4000u);
+}
+#endif
 
 }  // namespace
 }  // namespace warpweave::server::testing
