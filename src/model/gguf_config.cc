@@ -221,6 +221,9 @@ void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   const int predicting = meta.integer("nextn_predict_layers", 0, 0, 64);
   if (predicting >= out.num_layers) return meta.fail("nextn_predict_layers", "must be fewer than block_count");
   out.num_layers -= predicting;
+  if (out.recurrent_layers.empty()) return;
+  out.recurrent_layers.resize(out.num_layers);
+  if (out.num_kv_layers() == 0) meta.fail("nextn_predict_layers", "must leave a layer with full attention");
 }
 
 // LFM2 and Kimi Linear: heads of K and V of every layer, 0 for those that keep a state in their place.

@@ -305,6 +305,52 @@ TEST(Gguf, LatentDimsAreHeldToRules) {
   }
 }
 
+// `file` with one more 32-bit number, and as many bytes of another entry as keep the tensors aligned.
+std::string with_number(const std::string& file, const std::string& key, uint32_t number) {
+  constexpr size_t kEntriesAt = 24, kCountAt = 16, kAlignment = 32;
+  std::string added;
+  const auto put = [&](auto value) { added.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto put_key = [&](const std::string& text) {
+    put(uint64_t{text.size()});
+    added += text;
+  };
+  put_key(key);
+  put(uint32_t{4});
+  put(number);
+  put_key("padding");
+  put(uint32_t{8});
+  const size_t end = added.size() + sizeof(uint64_t);
+  put_key(std::string((kAlignment - end % kAlignment) % kAlignment, 'x'));
+  std::string out = file;
+  uint64_t entries = 0;
+  std::memcpy(&entries, out.data() + kCountAt, sizeof entries);
+  entries += 2;
+  std::memcpy(out.data() + kCountAt, &entries, sizeof entries);
+  return out.insert(kEntriesAt, added);
+}
+
+// Layers behind the decoder's are cut off its list of layers, too: without them there may be none with attention, or fewer
+// layers than states.
+TEST(Gguf, PredictingLayersLeaveTheListOfLayersConsistent) {
+  const TemporaryFolder folder;
+  const std::string file = read_file("tests/golden/families/gguf-lfm2-moe/model.gguf");
+  const auto open = [&](uint32_t predicting) {
+    write_file(folder / "model.gguf", with_number(file, "lfm2moe.nextn_predict_layers", predicting));
+    return open_model_bundle(folder / "model.gguf", {.tokenizer_path = {}, .skip_tokenizer = true});
+  };
+  const auto whole = open(0);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  const ModelConfig config = whole->config;
+  for (int predicting = 1; predicting < config.num_layers; ++predicting) {
+    const std::vector<bool> left(config.recurrent_layers.begin(), config.recurrent_layers.end() - predicting);
+    const bool attends = std::find(left.begin(), left.end(), false) != left.end();
+    const auto opened = open(static_cast<uint32_t>(predicting));
+    ASSERT_EQ(opened.ok(), attends) << predicting;
+    if (attends) EXPECT_EQ(opened->config.recurrent_layers, left);
+    if (!attends) expect_refusal(opened, StatusCode::data_loss, {"nextn_predict_layers", "full attention"});
+  }
+}
+
 TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
   const TemporaryFolder folder;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
