@@ -49,10 +49,13 @@ class StopSignals {
     std::thread([this] { take_signals(); }).detach();
   }
 
-  // From now on the first signal is waited for.
+  // From now on the first signal ends wait(), also where that is called later.
+  void expect() {
+    std::lock_guard lock(mutex_);
+    expected_ = true;
+  }
   void wait() {
     std::unique_lock lock(mutex_);
-    waiting_ = true;
     changed_.wait(lock, [&] { return stopping_; });
   }
 
@@ -62,7 +65,7 @@ class StopSignals {
       int signal = 0;
       sigwait(&set_, &signal);
       std::lock_guard lock(mutex_);
-      if (!waiting_ || stopping_) _exit(128 + signal);
+      if (!expected_ || stopping_) _exit(128 + signal);
       stopping_ = true;
       changed_.notify_all();
     }
@@ -71,7 +74,7 @@ class StopSignals {
   sigset_t set_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool waiting_ = false;
+  bool expected_ = false;
   bool stopping_ = false;
 };
 
@@ -287,6 +290,7 @@ int serve(const ServerArgs& args) {
   add_metrics_route(router, args, *metrics, model->served);
   server.set_router(std::move(router));
   if (!args.skip_server_warmup) warm_up(engine);
+  signals.expect();  // before anybody is told that requests are taken
   ready = true;
   print_ready(args, *model, server.port());
 

@@ -1,6 +1,7 @@
 """The server as a process: signals, lost output, full disks, ports, descriptors, starting and stopping."""
 
 import concurrent.futures
+import fcntl
 import http.client
 import json
 import os
@@ -345,6 +346,25 @@ def sockets_of(pid):
             if len(fields) > inode and fields[inode] in own:
                 found.append((table, fields))
     return own, found
+
+
+def test_sigterm_at_the_moment_of_readiness_drains():
+    """The signal comes while the server, which takes requests, still writes that it is ready: its reader is full."""
+    usual, port = start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until("ready", lambda: healthy(port))
+    end(usual)
+    before = usual.stdout.read().partition(b"The server is fired up")[0]
+    reading, writing = os.pipe()
+    size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"x" * (size - len(before) - 20))
+    process, port = start(stdout=writing, stderr=subprocess.STDOUT)
+    os.close(writing)
+    wait_until("ready", lambda: healthy(port))
+    process.terminate()
+    time.sleep(0.3)  # the signal is taken, or has ended the process
+    with os.fdopen(reading, "rb") as output:
+        assert b"fired up" in output.read()
+    assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_there_is_one_listener_and_no_other_socket():
