@@ -17,9 +17,6 @@
 namespace warpweave {
 namespace {
 
-constexpr const char* kConfigName = "adapter_config.json";
-constexpr const char* kWeightsName = "adapter_model.safetensors";
-
 // What the file has of one module.
 struct FoundTensors {
   const LoraModule* module = nullptr;
@@ -78,21 +75,21 @@ class AdapterLoader {
 };
 
 Result<std::unique_ptr<LoraAdapter>> AdapterLoader::load(const std::string& folder) {
-  const std::string config_path = folder + "/" + kConfigName, weights_path = folder + "/" + kWeightsName;
+  const std::string config_path = folder + "/" + kAdapterConfigName, weights_path = folder + "/" + kAdapterWeightsName;
   if (!path_exists(config_path)) {
     return Status::not_found(fmt::format("there is no {} in the adapter's folder; give a folder that PEFT's save_pretrained() wrote",
-                                         kConfigName), kConfigName);
+                                         kAdapterConfigName), kAdapterConfigName);
   }
   if (!path_exists(weights_path)) {
-    return Status::not_found(fmt::format("there is no {} in the adapter's folder; save the adapter with safe_serialization=True", kWeightsName),
-                             kWeightsName);
+    return Status::not_found(fmt::format("there is no {} in the adapter's folder; save the adapter with safe_serialization=True", kAdapterWeightsName),
+                             kAdapterWeightsName);
   }
   WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, kMaxAdapterConfigBytes));
   WW_ASSIGN_OR_RETURN(config_, parse_adapter_config(text));
   WW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(weights_path));
   auto out = std::make_unique<LoraAdapter>();
   const Status status = [&]() -> Status {
-    WW_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, parse_safetensors(file.text(), kWeightsName));
+    WW_ASSIGN_OR_RETURN(const std::vector<NamedTensor> tensors, parse_safetensors(file.text(), kAdapterWeightsName));
     WW_RETURN_IF_ERROR(sort(tensors));
     WW_RETURN_IF_ERROR(place(*out));
     return placer_.finish(*out);
@@ -136,7 +133,7 @@ Status AdapterLoader::sort(const std::vector<NamedTensor>& tensors) {
     for (const auto& [path, found] : layers_[layer]) WW_RETURN_IF_ERROR(check(static_cast<int>(layer), found));
   }
   const bool any = std::any_of(layers_.begin(), layers_.end(), [](const auto& layer) { return !layer.empty(); });
-  return any ? Status() : Status::data_loss(std::string(kWeightsName) + " holds no matrices", kWeightsName);
+  return any ? Status() : Status::data_loss(std::string(kAdapterWeightsName) + " holds no matrices", kAdapterWeightsName);
 }
 
 std::string path_of(int layer, const LoraModule& module) { return fmt::format("model.layers.{}.{}", layer, module.path); }
@@ -146,7 +143,7 @@ Status AdapterLoader::check(int layer, const FoundTensors& found) const {
   const LoraModule& module = *found.module;
   const std::string path = path_of(layer, module);
   if (found.a == nullptr || found.b == nullptr) {
-    return Status::data_loss(fmt::format("{} lacks lora_{} of {}", kWeightsName, found.a == nullptr ? "A" : "B", path), path);
+    return Status::data_loss(fmt::format("{} lacks lora_{} of {}", kAdapterWeightsName, found.a == nullptr ? "A" : "B", path), path);
   }
   const int rank = config_.rank_of(path);
   if (rank > limits_.max_rank) {

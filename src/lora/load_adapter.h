@@ -16,6 +16,10 @@
 
 namespace warpweave {
 
+// The files of an adapter's folder that are read.
+inline constexpr const char* kAdapterConfigName = "adapter_config.json";
+inline constexpr const char* kAdapterWeightsName = "adapter_model.safetensors";
+
 struct LoraLimits {
   int max_rank = 0;
   std::vector<std::string> modules;  // that adapters may have, as in "q_proj"; empty: all of the model's

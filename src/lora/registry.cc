@@ -77,6 +77,12 @@ Result<AdapterInfo> LoraRegistry::load_from_root(const std::string& name, const 
   if (error || path.empty() || path.find('\0') != path.npos || !is_within(folder, root) || folder == root) {
     return Status::not_found("lora_path names no folder below --lora-root; give the path of one from there", "lora_path");
   }
+  // Files may be links within the root, as those of a hub's cache are.
+  for (const char* file : {kAdapterConfigName, kAdapterWeightsName}) {
+    const fs::path target = fs::canonical(folder / file, error);
+    if (error || is_within(target, root)) continue;  // load() says what lacks
+    return Status::not_found(fmt::format("{} is a link to a file outside --lora-root; put a copy in its place", file), "lora_path");
+  }
   return load(name, folder.string());
 }
 

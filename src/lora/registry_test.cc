@@ -123,6 +123,18 @@ TEST_F(LoraRegistryTest, RequestsReadBelowTheRootAlone) {
     EXPECT_EQ(status.field(), "lora_path");
   }
   EXPECT_TRUE(registry.load_from_root("relative", "good").ok());
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {  // links to files
+    const fs::path linked = root_ / "adapters" / (std::string("linked ") + file);
+    fs::copy(kAdapter, linked);
+    fs::remove(linked / file);
+    fs::create_symlink(root_ / "outside" / file, linked / file);
+    const Status status = registry.load_from_root("x", linked.filename()).status();
+    EXPECT_EQ(status.code(), StatusCode::not_found) << file;
+    EXPECT_NE(status.message().find("outside --lora-root"), std::string::npos) << status.message();
+    fs::remove(linked / file);
+    fs::create_symlink(root_ / "adapters" / "good" / file, linked / file);
+    EXPECT_TRUE(registry.load_from_root(std::string("within-") + file, linked.filename()).ok()) << file;
+  }
   EXPECT_TRUE(registry.load_from_root("absolute", (root_ / "adapters" / "good").string()).ok());
   LoraRegistryOptions without = options();
   without.root.clear();
