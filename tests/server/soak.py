@@ -47,6 +47,7 @@ class Sample:
 
     seconds: float
     rss_bytes: int
+    anonymous_bytes: int   # of that, what no file stands behind
     descriptors: int
     threads: int
     used_tokens: int       # of the KV pool, by requests: none are there
@@ -257,9 +258,9 @@ class Soak:
         with self.lock:
             times, self.health_ms = sorted(self.health_ms), []
             requests = sum(self.answers.values())
-        return Sample(time.monotonic() - start, int(status["VmRSS"].split()[0]) * 1024,
-                      len(list((process / "fd").iterdir())), int(status["Threads"]),
-                      int(values["warpweave:kv_used_tokens"]), int(values["warpweave:kv_evictable_tokens"]),
+        resident, anonymous = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "RssAnon"))
+        return Sample(time.monotonic() - start, resident, anonymous, len(list((process / "fd").iterdir())),
+                      int(status["Threads"]), int(values["warpweave:kv_used_tokens"]), int(values["warpweave:kv_evictable_tokens"]),
                       times[int(len(times) * 0.99)] if times else 0.0, requests)
 
     def run(self, seconds, round_seconds):

@@ -59,9 +59,9 @@ def write_report(path, samples, answers, growth, problems):
             f"`scripts/soak` for {minutes:.0f} minutes ({machine()}): {len(samples)} rounds of mixed load (streams, "
             "drops, aborts, log probabilities, adapters, kept answers, wrong requests, 3 times as many requests as fit), "
             f"{sum(answers.values())} requests. Counted at rest after a round; /health is asked under load.", "",
-            "| minutes | resident MiB | descriptors | threads | tokens of requests | tokens in the cache | /health p99 ms |",
-            "|---|---|---|---|---|---|---|"]
-    text += [f"| {s.seconds / 60:.1f} | {s.rss_bytes / 2**20:.1f} | {s.descriptors} | {s.threads} | {s.used_tokens} | "
+            "| minutes | resident MiB | of it anonymous | descriptors | threads | tokens of requests | tokens in the cache | /health p99 ms |",
+            "|---|---|---|---|---|---|---|---|"]
+    text += [f"| {s.seconds / 60:.1f} | {s.rss_bytes / 2**20:.2f} | {s.anonymous_bytes / 2**20:.2f} | {s.descriptors} | {s.threads} | {s.used_tokens} | "
              f"{s.evictable_tokens} | {s.health_p99_ms:.1f} |" for s in rows]
     text += ["", "Last quarter against the second, medians: " +
              ", ".join(f"{name} {100 * share:+.2f} %" for name, share in growth.items()) +

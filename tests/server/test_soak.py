@@ -10,7 +10,7 @@ def made_up(count, **changes):
     """Samples that stay as they are, but for `changes`: name -> what it gains a round."""
     out = []
     for i in range(count):
-        values = {"rss_bytes": 200e6, "descriptors": 30, "threads": 12, "used_tokens": 0, "evictable_tokens": 4000,
+        values = {"rss_bytes": 200e6, "anonymous_bytes": 180e6, "descriptors": 30, "threads": 12, "used_tokens": 0, "evictable_tokens": 4000,
                   "health_p99_ms": 3.0}
         for name, gain in changes.items():
             values[name] += gain * i
