@@ -37,6 +37,7 @@ constexpr Named kNames[] = {
     WW_MUTANT(head_scale_of_first_head), WW_MUTANT(block_scale_ignored), WW_MUTANT(nibbles_swapped),
     WW_MUTANT(fp8_formats_swapped), WW_MUTANT(bf16_sum), WW_MUTANT(last_token_twice),
     WW_MUTANT(neighbour_request), WW_MUTANT(latent_value_slice), WW_MUTANT(latent_rope_first),
+    WW_MUTANT(latent_rope_swapped), WW_MUTANT(merge_without_rescale),
     WW_MUTANT(batch_dependent_blocks),
     WW_MUTANT(phase_dependent_blocks), WW_MUTANT(query_scale_of_neighbour),
     WW_MUTANT(probability_saturated), WW_MUTANT(value_order_of_registers),
@@ -200,6 +201,9 @@ class Mutant : public AttentionBackend {
     const float* given = call.q_f32() + row.token * q_stride + row.head * call.head_dim;
     std::vector<float> q(given, given + call.head_dim), k(call.head_dim);
     if (is(M::latent_rope_first) && is_latent(call)) std::rotate(q.begin(), q.begin() + rope_dim(call), q.end());
+    if (is(M::latent_rope_swapped) && is_latent(call)) {
+      std::rotate(q.end() - rope_dim(call), q.end() - rope_dim(call) / 2, q.end());
+    }
     if (fp8_) round_query(row, q_stride, given, q);
     const int group = call.num_q_heads / call.num_kv_heads;
     load(call.k, row.head / group, offset(batch, call, call.k, row, kv), call.head_dim, k.data());
@@ -303,9 +307,14 @@ class Mutant : public AttentionBackend {
     state.value.assign(call.v_head_dim, 0.0f);
     int end = row.kv_len;
     if (is(M::stale_tail)) end = (end + batch.page_size - 1) / batch.page_size * batch.page_size;
+    State second;
+    second.value = state.value;
     for (int begin = 0; begin < end; begin += block_) {
-      add_block(batch, call, row, begin, std::min(end, begin + block_), state);
+      const bool apart = is(M::merge_without_rescale) && begin > end / 2;
+      add_block(batch, call, row, begin, std::min(end, begin + block_), apart ? second : state);
     }
+    state.sum += second.sum;
+    for (int i = 0; i < call.v_head_dim; ++i) state.value[i] += second.value[i];
     if (is(M::last_token_twice)) add_block(batch, call, row, row.kv_len - 1, row.kv_len, state);
     float lse = state.top + std::log(state.sum);
     float sum = state.sum;

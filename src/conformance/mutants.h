@@ -57,6 +57,8 @@ enum class Mutation {
   neighbour_request,       // every request reads the first one's pages
   latent_value_slice,      // latent attention: V is taken from the end of the row
   latent_rope_first,       // and its queries to be [rope | latent]
+  latent_rope_swapped,     // or the halves of their rope part to stand the other way round
+  merge_without_rescale,   // two halves of the tokens are added up as if their maxima were equal
   batch_dependent_blocks,  // sums in an order that depends on the batch: not deterministic
   phase_dependent_blocks,  // or on the phase
   // Of fp8 arithmetic only:
