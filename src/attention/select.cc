@@ -26,8 +26,7 @@ constexpr KvName kKvNames[] = {
     {"fp8_ds_mla", KvFormat::fp8_ds_mla}, {"fp4_mla", KvFormat::fp4_mla}};
 
 // Where fp4_e2m1 means this project's own layout of latent rows, and not that of a name which is not written yet.
-constexpr EnumSet<DeviceArch> kPackedFp4Devices = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other, DeviceArch::sm_80,
-                                                   DeviceArch::sm_86, DeviceArch::sm_89, DeviceArch::sm_90};
+constexpr EnumSet<DeviceArch> kPackedFp4Devices = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
 
 KvFormat model_kv_format(ModelDType dtype) {
   switch (dtype) {
