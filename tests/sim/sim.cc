@@ -208,7 +208,7 @@ class World {
       prefill_rows += row.prefill;
       if (row.prefill) prefill_tokens += row.num_tokens;
     }
-    CHECK_SIM(step.num_tokens <= scheduler_.max_tokens_per_step(), "step too large");
+    CHECK_SIM(step.num_tokens <= Scheduler::max_tokens_per_step(config), "step too large");
     CHECK_SIM(config.chunked_prefill_size < 0 || prefill_tokens <= config.chunked_prefill_size,
               "chunk too large");
     CHECK_SIM(prefill_rows <= 1 || prefill_tokens <= config.max_prefill_tokens,
