@@ -232,6 +232,7 @@ struct EngineInfo {
 struct ProfileRequest {
   std::string folder;             // made where it lacks
   int num_steps = 0;              // after so many it ends by itself; 0: with stop_profile()
+  int64_t start_step = 0;         // begins behind so many steps since the engine's start, or at once
 };
 
 class Engine {

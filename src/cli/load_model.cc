@@ -66,6 +66,8 @@ Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int do
   if (!args.chat_template.empty()) {
     WW_ASSIGN_OR_RETURN(template_text, read_chat_template(args.chat_template));
   }
+  WW_ASSIGN_OR_RETURN(std::optional<server::CompletionTemplate> completion_template,
+                      server::open_completion_template(args.completion_template));
   WW_ASSIGN_OR_RETURN(const ModelSource source, find_model(args.model_path));
   EngineOptions options;
   options.args = args;
@@ -81,6 +83,10 @@ Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int do
   if (!template_text.empty()) {
     WW_ASSIGN_OR_RETURN(loaded.chat_template, ChatTemplate::parse(template_text));
   }
+  if (args.completion_template == "auto" && served.tokenizer != nullptr) {
+    completion_template = server::guess_completion_template(*served.tokenizer);
+  }
+  loaded.completion_template = std::move(completion_template);
   loaded.default_sampling = sampling_defaults(args, served.generation);
   loaded.served = std::move(served);
   loaded.embedded = source.embedded();

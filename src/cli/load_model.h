@@ -7,6 +7,7 @@
 
 #include "engine/engine_impl.h"
 #include "flags/server_args.h"
+#include "server/api/completion_template.h"
 #include "text/chat_template.h"
 #include "warpweave/status.h"
 
@@ -16,6 +17,7 @@ struct LoadedModel {
   ServedModel served;
   std::optional<ChatTemplate> chat_template;  // none: the model has no template
   SamplingParams default_sampling;
+  std::optional<server::CompletionTemplate> completion_template;  // of `suffix`
   bool embedded = false;  // the program's own copy
 };
 

@@ -286,6 +286,7 @@ int serve(const ServerArgs& args) {
                         .metrics = &*metrics,
                         .adapters = model->served.adapters.get(),
                         .default_sampling = model->default_sampling,
+                        .completion_template = model->completion_template,
                         .is_ready = [&ready] { return ready.load(); }});
   add_metrics_route(router, args, *metrics, model->served);
   server.set_router(std::move(router));

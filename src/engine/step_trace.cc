@@ -44,10 +44,11 @@ Status StepTrace::start(const ProfileRequest& request) {
 }
 
 void StepTrace::record(const Step& step) {
+  const int64_t before = steps_seen_++;
   if (!active_) return;
   std::lock_guard lock(mutex_);
   const int most = request_.num_steps > 0 ? std::min(request_.num_steps, kMaxSteps) : kMaxSteps;
-  if (!active_ || step.launched < begun_) return;
+  if (!active_ || step.launched < begun_ || before < request_.start_step) return;
   steps_.push_back(step);
   if (static_cast<int>(steps_.size()) < most) return;
   active_ = false;

@@ -1,5 +1,5 @@
 // What /start_profile records: when each step was prepared and computed, and what was in it, as a trace that
-// ui.perfetto.dev and chrome://tracing show. Thread-safe; record() costs an atomic load while nothing is recorded.
+// ui.perfetto.dev and chrome://tracing show. Thread-safe; record() costs an atomic load and an increment while nothing is recorded.
 // Format: Trace Event Format (Google, 2016).
 #pragma once
 
@@ -45,6 +45,7 @@ class StepTrace {
   Result<std::string> write();
 
   std::atomic<bool> active_{false};
+  std::atomic<int64_t> steps_seen_{0};  // recorded or not
   std::mutex mutex_;  // guards what follows
   ProfileRequest request_;
   std::chrono::steady_clock::time_point begun_;

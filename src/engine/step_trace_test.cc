@@ -27,6 +27,19 @@ class StepTraceTest : public testing::Test {
   fs::path folder_;
 };
 
+TEST_F(StepTraceTest, BeginsBehindTheStepsAskedFor) {
+  StepTrace trace;
+  record(trace, 2);
+  ASSERT_TRUE(trace.start({.folder = folder_.string(), .num_steps = 2, .start_step = 5}).ok());
+  record(trace, 4);
+  EXPECT_TRUE(fs::is_empty(folder_));  // of the fifth step on there is one
+  record(trace, 3);
+  const Result<std::string> path = trace.stop();
+  ASSERT_TRUE(path.ok()) << path.status().message();
+  std::ifstream file(*path);
+  EXPECT_EQ(nlohmann::json::parse(file)["traceEvents"].size(), 2u + 2 * 2);
+}
+
 TEST_F(StepTraceTest, WritesWhatWasRecorded) {
   StepTrace trace;
   ASSERT_TRUE(trace.start({.folder = folder_.string()}).ok());

@@ -55,6 +55,11 @@ std::vector<FlagSpec> model_flags() {
       {.names = {"--chat-template"}, .group = G::model, .target = &A::chat_template,
        .value_name = "FILE", .help = "Jinja chat template: a file, or the text itself",
        .default_text = "the model's"},
+      {.names = {"--completion-template"}, .group = G::model, .target = &A::completion_template, .value_name = "NAME",
+       .help = "How /v1/completions fills in between prompt and suffix: deepseek_coder, star_coder, qwen_coder, a JSON file "
+               "of SGLang's shape, auto (by the tokenizer), none"},
+      {.names = {"--weight-version"}, .group = G::model, .target = &A::weight_version, .value_name = "TEXT",
+       .help = "What answers call the version of the weights; /update_weight_version changes it"},
       {.names = {"--context-length"}, .group = G::model, .target = &A::context_length,
        .value_name = "TOKENS", .help = "Longest prompt plus answer", .default_text = "the model's",
        .min = 1, .max = kMaxInt, .common = true},

@@ -17,7 +17,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--bucket-time-to-first-token", "buckets and labels are fixed; use --enable-metrics", "", false},
     {"--checkpoint-engine-wait-weights-before-ready", "weights are read from --model-path alone", "", true},
     {"--collect-tokens-histogram", "buckets and labels are fixed; use --enable-metrics", "", true},
-    {"--completion-template", "use --chat-template", "", false},
     {"--config", "write the flags on the command line", "", false},
     {"--constrained-json-whitespace-pattern", "whitespace in JSON is a space or a line break, or none with --constrained-json-disable-any-whitespace", "", false},
     {"--cpu-offload-gb", "weights are held whole; use --device cpu for a model larger than the GPU", "", false},
@@ -292,7 +291,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--warmups", "use --skip-server-warmup or leave it out", "", false},
     {"--watchdog-timeout", "leave it out", "", false},
     {"--weight-loader-disable-mmap", "weights are read by several threads, ahead of their use", "", true},
-    {"--weight-version", "weights are read from --model-path alone", "", false},
 };
 
 }  // namespace

@@ -28,6 +28,8 @@ struct ServerArgs {
   bool trust_remote_code = false;            // accepted; runs nothing
   std::string served_model_name;             // empty: the last part of model_path
   std::string chat_template;                 // a file, or the template text itself
+  std::string completion_template = "auto";  // of `suffix`: a name, a JSON file, auto (by the tokenizer), none
+  std::string weight_version = "default";    // what answers call the weights' version
   std::optional<int> context_length;         // tokens
   std::string sampling_defaults = "model";   // model, openai
   std::string tool_call_parser = "auto";     // a format of src/output, auto (by the template), none

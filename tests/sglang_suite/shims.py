@@ -32,10 +32,10 @@ class CustomTestCase(unittest.TestCase):
 class Tokenizer:
     """The few methods of transformers' tokenizers that the tests call."""
 
-    def __init__(self):
+    def __init__(self, folder=TALE):
         import tokenizers
 
-        self.inner = tokenizers.Tokenizer.from_file(str(TALE / "tokenizer.json"))
+        self.inner = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         special = json.loads((TALE / "special_tokens_map.json").read_text())
         end = special["eos_token"]
         self.eos_token = end["content"] if isinstance(end, dict) else end
@@ -64,6 +64,12 @@ class ReferenceModel:
         bits = numpy.frombuffer(data, dtype="<u2").astype("<u4") << 16  # bfloat16 to float
         rows = bits.view("<f4").reshape(shape)
         return lambda ids: rows[ids]
+
+
+def tokenizer_for_caller(model, *_, **__):
+    """Of the model that stands for `model` in the test file that asks."""
+    test = sys._getframe(1).f_globals["__name__"]
+    return Tokenizer(model_folder(model, test) if test.endswith("test_fim_completion") else TALE)
 
 
 def is_flag(word):
@@ -225,7 +231,7 @@ def install(checkout):
     module("sglang.srt")
     module("sglang.srt.utils", kill_process_tree=kill_process_tree)
     for name in ("sglang.srt.hf_transformers_utils", "sglang.srt.utils.hf_transformers_utils"):
-        module(name, get_tokenizer=lambda *_, **__: Tokenizer())
+        module(name, get_tokenizer=tokenizer_for_caller)
     module("sglang.srt.sampling")
     sys.modules["sglang.srt.sampling.custom_logit_processor"] = Anything("sglang.srt.sampling.custom_logit_processor")
     module("sglang.lang")

@@ -28,6 +28,7 @@ SMALL = {"hidden_size": 64, "head_dim": 64, "num_hidden_layers": 1, "num_attenti
          "intermediate_size": 64, "tie_word_embeddings": False}
 WIDE = {**SMALL, "vocab_size": 128256, "max_position_embeddings": 131072}
 LAYER = "model.layers.0."
+FIM_MARKERS = ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>")  # DeepSeek-Coder's
 
 
 def tale_config():
@@ -128,6 +129,29 @@ def thinking_folder():
     return folder
 
 
+def fim_folder():
+    """tale-llama with the markers of DeepSeek-Coder, which mean nothing to it, and as there a token before each text."""
+    config, tensors = tale_config(), tale_tensors()
+    first = config["vocab_size"]
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in tensors:
+            dtype, (rows, hidden), data = tensors[name]
+            tensors[name] = (dtype, [rows + len(FIM_MARKERS), hidden], data + bytes(len(FIM_MARKERS) * hidden * 2))
+    folder = made_folder("fim", {**NARROW, "vocab_size": first + len(FIM_MARKERS)}, tensors)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    begin = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"] += [
+        {**begin, "id": first + i, "content": text, "special": True} for i, text in enumerate(FIM_MARKERS)]
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing", "special_tokens": {
+            begin["content"]: {"id": begin["content"], "ids": [begin["id"]], "tokens": [begin["content"]]}},
+        "single": [{"SpecialToken": {"id": begin["content"], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"SpecialToken": {"id": begin["content"], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                 {"Sequence": {"id": "B", "type_id": 1}}]}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
+    return folder
+
+
 def cross_encoder_folder():
     hidden = tale_config()["hidden_size"]
     label = struct.pack(f"<{hidden}f", *(0.01 * (i % 7 - 3) for i in range(hidden)))
@@ -142,6 +166,8 @@ def model_folder(name, test):
         return wide_folder("brief", BRIEF)
     if test.endswith(WIDE_TESTS):
         return wide_folder("wide", {})
+    if test.endswith("test_fim_completion"):
+        return fim_folder()
     if test.endswith(THINKING_TESTS):
         return thinking_folder()
     if "cross-encoder" in name or "reranker" in name.lower():

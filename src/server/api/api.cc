@@ -11,6 +11,7 @@
 #include "server/api/input_items.h"
 #include "server/api/json_write.h"
 #include "server/api/native.h"
+#include "server/api/native_session.h"
 #include "server/api/pooled.h"
 #include "server/api/requests.h"
 #include "server/ui/chat_page.h"
@@ -153,6 +154,18 @@ void add_adapter_routes(Router& router, const ApiPtr& api) {
   }
 }
 
+void add_session_routes(Router& router, const ApiPtr& api) {
+  struct SessionRoute {
+    const char* path;
+    Result<std::string> (*answer)(const Api&, std::string_view, const std::string&);
+  };
+  for (const auto& [path, answer] : {SessionRoute{"/open_session", open_session}, {"/close_session", close_session}}) {
+    router.add({"POST", path, AuthLevel::api_key, [api, answer = answer](Request request, Writer writer) {
+                  send_json(*writer, answer(*api, request->body, owner_of(*request)));
+                }});
+  }
+}
+
 void flush_cache(Api& api, ResponseWriter& writer) {
   if (api.engine().flush_cache()) return writer.send(200, kText, "Cache flushed.\n");
   send_error(writer, Status::invalid_argument(
@@ -165,8 +178,9 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 void add_openai_routes(Router& router, const ApiPtr& api) {
   router.add({"POST", "/v1/completions", AuthLevel::api_key,
               generation_handler(api, parse_completion)});
-  router.add({"POST", "/v1/chat/completions", AuthLevel::api_key,
-              generation_handler(api, parse_chat)});
+  for (const char* path : {"/v1/chat/completions", "/invocations"}) {  // the second is SageMaker's
+    router.add({"POST", path, AuthLevel::api_key, generation_handler(api, parse_chat)});
+  }
   router.add({"GET", "/v1/models", AuthLevel::api_key, info_handler(api, model_list_json)});
   router.add({"GET", "/v1/models/*", AuthLevel::api_key, [api](Request request, Writer writer) {
                 send_json(*writer,
@@ -177,15 +191,21 @@ void add_openai_routes(Router& router, const ApiPtr& api) {
 
 void add_native_routes(Router& router, const ApiPtr& api) {
   for (const char* method : {"POST", "PUT"}) {
-    router.add({method, "/generate", AuthLevel::api_key,
-                generation_handler(api, parse_native_generate)});
+    router.add({method, "/generate", AuthLevel::api_key, [api](Request request, Writer writer) {
+                  Result<GenerationJob> job = parse_native_generate(*api, request->body, owner_of(*request));
+                  if (!job.ok()) return send_error(*writer, job.status());
+                  start_generation(api, std::move(job).value(), std::move(writer));
+                }});
   }
+  add_session_routes(router, api);
   for (const char* path : {"/tokenize", "/v1/tokenize"}) {
     router.add({"POST", path, AuthLevel::api_key, body_handler(api, tokenize)});
   }
   for (const char* path : {"/detokenize", "/v1/detokenize"}) {
     router.add({"POST", path, AuthLevel::api_key, body_handler(api, detokenize)});
   }
+  router.add({"POST", "/parse_function_call", AuthLevel::api_key, body_handler(api, parse_function_call)});
+  router.add({"POST", "/separate_reasoning", AuthLevel::api_key, body_handler(api, separate_reasoning)});
   for (const char* path : {"/get_model_info", "/model_info"}) {
     router.add({"GET", path, AuthLevel::api_key, info_handler(api, model_info_json)});
   }
@@ -201,6 +221,11 @@ void add_native_routes(Router& router, const ApiPtr& api) {
                 if (!status.ok()) return send_error(*writer, status);
                 writer->send(200, kJson, "{\"status\":\"ok\"}");
               }});
+  for (const char* path : {"/get_weight_version", "/weight_version"}) {
+    router.add({"GET", path, AuthLevel::api_key, info_handler(api, weight_version_json)});
+  }
+  router.add({"POST", "/update_weight_version", AuthLevel::admin,
+              [api](Request request, Writer writer) { send_json(*writer, update_weight_version(*api, request->body)); }});
   router.add({"POST", "/start_profile", AuthLevel::admin, [api](Request request, Writer writer) {
                 const Status status = start_profile(*api, request->body);
                 if (!status.ok()) return send_error(*writer, status);

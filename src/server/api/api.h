@@ -6,10 +6,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "flags/server_args.h"
 #include "server/http.h"
+#include "server/api/completion_template.h"
 #include "server/metrics.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -28,6 +30,7 @@ struct ApiContext {
   // What a request to an OpenAI endpoint leaves out: generation_config.json, or the plain values
   // under --sampling-defaults openai. /generate keeps the plain values.
   SamplingParams default_sampling = {};
+  std::optional<CompletionTemplate> completion_template = {};  // of `suffix`; none: it is refused
   // False while draining or warming up: /health and /ready answer 503. Empty: always ready.
   std::function<bool()> is_ready = {};
 };

@@ -27,7 +27,8 @@ Api::Api(ApiContext context)
     : context_(std::move(context)),
       grammars_(make_grammar_compiler(context_.tokenizer, info().eos_token_ids)),
       reasoning_format_(choose_format(context_.args.reasoning_parser, context_.chat_template, output::guess_reasoning_format)),
-      call_format_(choose_format(context_.args.tool_call_parser, context_.chat_template, output::guess_call_format)) {}
+      call_format_(choose_format(context_.args.tool_call_parser, context_.chat_template, output::guess_call_format)),
+      weight_version_(context_.args.weight_version) {}
 
 Status Api::require_tokenizer(std::string_view field) const {
   if (context_.tokenizer) return {};
@@ -66,6 +67,16 @@ void Api::abort(const std::string& rid) {
     if (const auto it = groups_.find(rid); it != groups_.end()) rids = it->second;
   }
   for (const std::string& one : rids) engine().abort(one);
+}
+
+std::string Api::weight_version() const {
+  std::lock_guard lock(mutex_);
+  return weight_version_;
+}
+
+void Api::set_weight_version(std::string version) {
+  std::lock_guard lock(mutex_);
+  weight_version_ = std::move(version);
 }
 
 // From the system: an id opens a stored answer, and who has seen many of a generator's numbers can compute the next.

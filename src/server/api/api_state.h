@@ -14,6 +14,7 @@
 #include "server/api/limits.h"
 #include "server/api/response_store.h"
 #include "server/api/sampling_fields.h"
+#include "server/api/session_store.h"
 
 namespace warpweave::server {
 
@@ -36,6 +37,7 @@ class Api {
   std::string_view call_format() const { return call_format_; }
 
   ResponseStore& responses() { return responses_; }
+  SessionStore& sessions() const { return *sessions_; }
 
   GrammarContext grammar_context() const { return {grammars_.get(), context_.args, context_.metrics}; }
 
@@ -50,13 +52,19 @@ class Api {
   // Aborts a group or a single sequence; an unknown rid is ignored.
   void abort(const std::string& rid);
 
+  // What answers call the version of the weights: --weight-version until it is said otherwise.
+  std::string weight_version() const;
+  void set_weight_version(std::string version);
+
  private:
   const ApiContext context_;
   const std::unique_ptr<grammar::GrammarCompiler> grammars_;  // thread-safe
   const std::string_view reasoning_format_;
   const std::string_view call_format_;
   ResponseStore responses_{kMaxStoredResponses};
-  std::mutex mutex_;
+  const std::unique_ptr<SessionStore> sessions_ = std::make_unique<SessionStore>();  // thread-safe
+  mutable std::mutex mutex_;  // guards what follows
+  std::string weight_version_;
   std::unordered_map<std::string, std::vector<std::string>> groups_;
 };
 

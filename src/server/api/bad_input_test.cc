@@ -212,6 +212,12 @@ TEST(BadInput, FieldsThatAskForNothingAreFine) {
   }
   EXPECT_EQ(post(api, Body::completion, R"("best_of": 2, "n": 2)").status, 200);
   EXPECT_EQ(post(api, Body::completion, R"("suffix": "")").status, 200);
+  for (const Body body : {Body::completion, Body::chat}) {
+    EXPECT_EQ(post(api, body, R"("spaces_between_special_tokens": true)").status, 200);
+    expect_refused(post(api, body, R"("spaces_between_special_tokens": 1)"), "", "spaces_between_special_tokens");
+  }
+  EXPECT_EQ(post(api, Body::chat, R"("modalities": ["text"])").status, 200);
+  expect_refused(post(api, Body::chat, R"("modalities": ["text", "audio"])"), "", "modalities");
 }
 
 TEST(BadInput, MessagesOfTheEngineKeepTheirKind) {

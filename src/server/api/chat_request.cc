@@ -1,5 +1,6 @@
 #include "server/api/chat_request.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -20,6 +21,11 @@ Status read_options(const Api& api, FieldReader* reader, std::string_view id_pre
         "echo is not supported for chats: the answer holds the assistant's message only; leave it "
         "out.",
         "echo"));
+  }
+  std::vector<std::string> modalities;
+  constexpr TextLimit kFew{16, 8};
+  if (reader->get("modalities", kFew, &modalities) && std::ranges::any_of(modalities, [](const std::string& kind) { return kind != "text"; })) {
+    reader->fail(Status::unsupported("modalities asks for more than text, and this server answers text; leave it out.", "modalities"));
   }
   reader->get("logprobs", &out->logprobs);
   if (reader->get("top_logprobs", IntRange{0, kMaxChatTopLogprobs}, &out->top_logprobs) &&

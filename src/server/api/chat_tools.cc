@@ -60,6 +60,50 @@ Status bad_choice(const Json& choice) {
       "tool_choice");
 }
 
+// Of a function; empty: it has none.
+std::string name_of(const Json& function) {
+  const auto name = function.is_object() ? function.find("name") : function.end();
+  return function.is_object() && name != function.end() && name->is_string() ? name->get<std::string>() : std::string();
+}
+
+// {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name"}}]}}
+Status read_allowed(const Json& choice, ToolRequest* out) {
+  const auto object = choice.find("allowed_tools");
+  if (object == choice.end() || !object->is_object()) return bad_choice(choice);
+  FieldReader reader(*object, "tool_choice.allowed_tools.");
+  std::string mode;
+  reader.get("mode", TextLimit{16}, &mode);
+  const Json* const tools = reader.find("tools");
+  reader.refuse_unknown();
+  WW_RETURN_IF_ERROR(reader.status());
+  if ((mode != "auto" && mode != "required") || tools == nullptr || !tools->is_array() || tools->empty()) {
+    return Status::invalid_argument("tool_choice.allowed_tools needs a mode, \"auto\" or \"required\", and a list of tools.",
+                                    "tool_choice");
+  }
+  out->must_call = mode == "required";
+  for (const Json& tool : *tools) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    const std::string name = tool.is_object() && function != tool.end() ? name_of(*function) : std::string();
+    if (name.empty()) return wrong_type("tool_choice.allowed_tools.tools", "a list of functions with names", tool);
+    out->allowed.push_back(name);
+  }
+  return {};
+}
+
+// Those of `tools` that tool_choice allows.
+Result<Json> allowed_of(const Json& tools, std::span<const std::string> allowed) {
+  Json out = Json::array();
+  for (const std::string& name : allowed) {
+    const auto is_it = [&](const Json& tool) { return name_of(tool["function"]) == name; };
+    const auto at = std::find_if(tools.begin(), tools.end(), is_it);
+    if (at == tools.end()) {
+      return Status::invalid_argument(fmt::format("tool_choice allows \"{}\", which is none of tools.", name.substr(0, 100)), "tool_choice");
+    }
+    out.push_back(*at);
+  }
+  return out;
+}
+
 // Sets `out` from tool_choice. `none`: the tools are not to be called.
 Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none) {
   const Json* choice = reader.find("tool_choice");
@@ -67,14 +111,16 @@ Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none) {
   *none = is_text(*choice, "none");
   out->must_call = !*none;
   if (*none || is_text(*choice, "required")) return {};
+  if (const auto kind = choice->is_object() ? choice->find("type") : choice->end();
+      choice->is_object() && kind != choice->end() && is_text(*kind, "allowed_tools")) {
+    return read_allowed(*choice, out);
+  }
   const auto function = choice->is_object() ? choice->find("function") : choice->end();
   if (!choice->is_object() || function == choice->end() || !function->is_object()) return bad_choice(*choice);
   const auto type = choice->find("type");
   if (type != choice->end() && !is_text(*type, "function")) return bad_choice(*choice);
-  const auto name = function->find("name");
-  if (name == function->end() || !name->is_string()) return bad_choice(*choice);
-  out->only = name->get<std::string>();
-  return {};
+  out->only = name_of(*function);
+  return out->only.empty() ? bad_choice(*choice) : Status();
 }
 
 bool is_special_mark(const Tokenizer& tokenizer, std::string_view mark) {
@@ -129,11 +175,15 @@ Result<ToolRequest> read_tools(const FieldReader& reader) {
     return Status::invalid_argument("tool_choice demands a call, but tools is empty; send tools.", "tool_choice");
   }
   if (!given || none) return out;
-  out.set = std::make_shared<const output::ToolSet>(*tools);
+  OwnedJson offered(*tools);
+  if (!out.allowed.empty()) {
+    WW_ASSIGN_OR_RETURN(offered.value, allowed_of(*tools, out.allowed));
+  }
+  out.set = std::make_shared<const output::ToolSet>(offered.value);
   if (!out.only.empty() && !out.set->has(out.only)) {
     return Status::invalid_argument(fmt::format("tool_choice names \"{}\", which is none of tools.", out.only), "tool_choice");
   }
-  out.tools.value = *tools;
+  out.tools = std::move(offered);
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "output/answer_parser.h"
 #include "server/api/api_state.h"
@@ -13,6 +14,7 @@ struct ToolRequest {
   OwnedJson tools;  // for the template; null: none, or none may be called
   std::shared_ptr<const output::ToolSet> set;
   std::string only;           // tool_choice names this one
+  std::vector<std::string> allowed;  // it names these, of which `tools` has those alone; empty: all
   bool must_call = false;     // tool_choice is required, or names one
   bool parallel_calls = true;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "flags/flag_table.h"
+#include "grammar/matcher.h"
 #include "output/formats.h"
 #include "server/api/testing.h"
 
@@ -199,6 +200,85 @@ TEST(ChatTools, FlagsNameEveryFormat) {
   std::sort(reasoning.begin(), reasoning.end());
   EXPECT_EQ(choices("--tool-call-parser"), calls);
   EXPECT_EQ(choices("--reasoning-parser"), reasoning);
+}
+
+// Of two tools, a and b, by a chat and by /v1/responses.
+std::pair<Reply, Reply> choose(TestApi& api, const std::string& chat_choice, const std::string& response_choice) {
+  const auto tool = [](const std::string& name) {
+    return R"({"type": "function", "function": {"name": ")" + name + R"(", "parameters": {"type": "object"}}})";
+  };
+  const auto flat = [](const std::string& name) { return R"({"type": "function", "name": ")" + name + R"("})"; };
+  return {api.post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "tools": [)" + tool("a") + "," + tool("b") +
+                       R"(], "tool_choice": )" + chat_choice + "}"),
+          api.post("/v1/responses", R"({"input": "a", "tools": [)" + flat("a") + "," + flat("b") + R"(], "tool_choice": )" + response_choice + "}")};
+}
+
+TEST(ToolChoice, AllowsSomeOfTheTools) {
+  TestApi api;
+  for (const char* mode : {"auto", "required"}) {
+    const std::string chat = R"({"type": "allowed_tools", "allowed_tools": {"mode": ")" + std::string(mode) +
+                             R"(", "tools": [{"type": "function", "function": {"name": "b"}}]}})";
+    const std::string flat = R"({"type": "allowed_tools", "mode": ")" + std::string(mode) + R"(", "tools": [{"type": "function", "name": "b"}]})";
+    const auto [by_chat, by_response] = choose(api, chat, flat);
+    ASSERT_EQ(by_chat.status, 200) << by_chat.body;
+    ASSERT_EQ(by_response.status, 200) << by_response.body;
+    for (const GenerateRequest& request : api.engine().submitted()) {
+      EXPECT_EQ(request.sampling.grammar != nullptr, std::string(mode) == "required");
+      if (request.sampling.grammar == nullptr) continue;
+      const auto takes = [&](const std::string& name) {
+        grammar::GrammarMatcher matcher(request.sampling.grammar);
+        return matcher.accept_bytes(R"([{"name": ")" + name) || matcher.accept_bytes(R"(<tool_call>
+{"name": ")" + name);
+      };
+      EXPECT_TRUE(takes("b"));
+      EXPECT_FALSE(takes("a"));
+    }
+    api.engine().forget_submitted();
+  }
+  for (const char* wrong : {R"({"type": "allowed_tools"})", R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}})",
+                            R"({"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": [{"function": {"name": "a"}}]}})",
+                            R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "c"}}]}})",
+                            R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [5]}})"}) {
+    const Reply reply = choose(api, wrong, R"("auto")").first;
+    EXPECT_EQ(reply.status, 400) << wrong;
+    EXPECT_TRUE(reply.json()["error"]["param"].get<std::string>().starts_with("tool_choice")) << reply.body;
+  }
+}
+
+TEST(ToolChoice, ANameIsNeverEmpty) {
+  TestApi api;
+  const auto [by_chat, by_response] = choose(api, R"({"type": "function", "function": {"name": ""}})", R"({"type": "function", "name": ""})");
+  EXPECT_EQ(by_chat.status, 400) << by_chat.body;
+  EXPECT_EQ(by_response.status, 400) << by_response.body;
+  for (const char* choice : {R"({"type": "tool"})", R"({"type": "tool", "name": ""})"}) {
+    const Reply reply = api.post("/v1/messages", R"({"max_tokens": 5, "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"name": "a", "input_schema": {"type": "object"}}], "tool_choice": )" + std::string(choice) + "}");
+    EXPECT_EQ(reply.status, 400) << choice;
+    EXPECT_NE(reply.body.find("tool_choice.name is missing"), std::string::npos) << reply.body;
+  }
+}
+
+TEST(NativeParsing, TakesATextApart) {
+  TestApi api;
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}])";
+  const Reply calls = api.post("/parse_function_call", R"({"text": "Well.\n<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+      "tool_call_parser": "qwen25", )" + tools + "}");
+  ASSERT_EQ(calls.status, 200) << calls.body;
+  EXPECT_EQ(calls.json(), Json::parse(R"({"normal_text": "Well.", "calls": [{"tool_index": 0, "name": "get", "parameters": "{\"a\": 1}"}]})"));
+  const Reply reasoning = api.post("/separate_reasoning", R"({"text": "hm</think>yes", "reasoning_parser": "deepseek-r1"})");
+  ASSERT_EQ(reasoning.status, 200) << reasoning.body;
+  EXPECT_EQ(reasoning.json(), Json::parse(R"({"reasoning_text": "hm", "text": "yes"})"));
+  EXPECT_EQ(api.post("/separate_reasoning", R"({"text": "<think>hm</think>yes", "reasoning_parser": "qwen3"})").json()["text"], "yes");
+  for (const auto& [path, body, field] : {std::tuple("/separate_reasoning", R"({"text": "a"})", "reasoning_parser"),
+                                          {"/separate_reasoning", R"({"text": "a", "reasoning_parser": "x"})", "reasoning_parser"},
+                                          {"/separate_reasoning", R"({"reasoning_parser": "qwen3"})", "text"},
+                                          {"/separate_reasoning", R"({"text": "a", "reasoning_parser": "qwen3", "who": 1})", "who"},
+                                          {"/parse_function_call", R"({"text": "a", "tool_call_parser": 5})", "tool_call_parser"},
+                                          {"/parse_function_call", R"({"text": "a", "tool_call_parser": "qwen25", "tools": 1})", "tools"}}) {
+    const Reply reply = api.post(path, body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(reply.json()["error"]["param"], field) << reply.body;
+  }
 }
 
 }  // namespace

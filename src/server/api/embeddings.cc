@@ -75,7 +75,8 @@ class EmbeddingsBuilder final : public PooledBuilder {
 // SGLang's: {"embedding": [...], "meta_info": {...}}, or a list of such.
 class NativeBuilder final : public PooledBuilder {
  public:
-  NativeBuilder(size_t sequences, bool as_list) : PooledBuilder(sequences), as_list_(as_list) {}
+  NativeBuilder(const Api& api, const PooledInputs& inputs)
+      : PooledBuilder(inputs.ids.size()), weight_version_(api.weight_version()), as_list_(inputs.is_batch) {}
 
   std::string body() override {
     std::string out = as_list_ ? "[" : "";
@@ -83,13 +84,14 @@ class NativeBuilder final : public PooledBuilder {
       out += i > 0 ? ",{\"embedding\":" : "{\"embedding\":";
       append_json_floats(last()[i].pooled, &out);
       out += ',';
-      append_meta_info(last()[i], &out);
+      append_meta_info(last()[i], weight_version_, &out);
       out += '}';
     }
     return as_list_ ? out + "]" : out;
   }
 
  private:
+  const std::string weight_version_;
   const bool as_list_;
 };
 
@@ -161,7 +163,7 @@ Result<GenerationJob> parse_encode(const Api& api, std::string_view body) {
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "", &options));
   WW_RETURN_IF_ERROR(require_embeddings(api));
   WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_native_inputs(api, &reader, options));
-  auto builder = std::make_unique<NativeBuilder>(inputs.ids.size(), inputs.is_batch);
+  auto builder = std::make_unique<NativeBuilder>(api, inputs);
   return make_pooled_job(options, std::move(inputs.ids), std::move(builder));
 }
 
@@ -175,7 +177,7 @@ Result<GenerationJob> parse_classify(const Api& api, std::string_view body) {
   }
   if (reader.find("input") == nullptr) {
     WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_native_inputs(api, &reader, options));
-    auto builder = std::make_unique<NativeBuilder>(inputs.ids.size(), inputs.is_batch);
+    auto builder = std::make_unique<NativeBuilder>(api, inputs);
     return make_pooled_job(options, std::move(inputs.ids), std::move(builder));
   }
   refuse_unsupported(&reader);

@@ -42,6 +42,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
         builder_(std::move(job.builder)),
         stream_(job.stream),
         group_rid_(std::move(job.group_rid)),
+        turn_(std::move(job.turn)),
         rids_(std::move(rids)),
         sequences_(rids_.size()),
         remaining_(rids_.size()) {}
@@ -152,6 +153,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // True when this delta made the whole request fail.
   bool take(size_t index, OutputDelta delta) {
     if (closed_) return false;
+    if (turn_) turn_->add(delta.token_ids, delta.finish.has_value());
     measure(index, delta);
     if (delta.finish && delta.finish->type == FinishReason::Type::abort &&
         !delta.finish->error.ok() && delta.finish->error.code() != StatusCode::cancelled) {
@@ -276,6 +278,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::unique_ptr<ResponseBuilder> builder_;
   const bool stream_;
   const std::string group_rid_;
+  const std::unique_ptr<SessionStore::Turn> turn_;  // null: of no session
   const std::vector<std::string> rids_;
   bool in_groups_ = false;
 

@@ -41,6 +41,7 @@ struct GenerationJob {
   std::unique_ptr<ResponseBuilder> builder;
   bool stream = false;
   std::string group_rid;  // what /abort_request calls all of them
+  std::unique_ptr<SessionStore::Turn> turn = nullptr;  // of a session, for the one sequence
 };
 
 // Submits the sequences and returns; the answer follows through `writer`. A refusal by the engine

@@ -158,6 +158,9 @@ Status read_tool_choice(const FieldReader& reader, Json* chat) {
   fields.refuse_unknown();
   WW_RETURN_IF_ERROR(fields.status());
   if (one_call) (*chat)["parallel_tool_calls"] = false;
+  if (type == "tool" && name.empty()) {
+    return Status::invalid_argument("tool_choice.name is missing; name the tool, or send the type any.", "tool_choice.name");
+  }
   if (type == "tool") {
     (*chat)["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
   } else if (type == "auto" || type == "any" || type == "none") {

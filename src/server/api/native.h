@@ -14,6 +14,11 @@ Result<std::string> tokenize(const Api& api, std::string_view body);
 // {"tokens": [...] or [[...]], "skip_special_tokens": true} -> {"text"}
 Result<std::string> detokenize(const Api& api, std::string_view body);
 
+// {"text", "tools", "tool_call_parser"} -> {"normal_text", "calls": [{"tool_index", "name", "parameters"}]}
+Result<std::string> parse_function_call(const Api& api, std::string_view body);
+// {"text", "reasoning_parser"} -> {"reasoning_text", "text"}
+Result<std::string> separate_reasoning(const Api& api, std::string_view body);
+
 // /v1/messages/count_tokens
 Result<std::string> count_message_tokens(const Api& api, std::string_view body);
 
@@ -21,12 +26,16 @@ std::string version_json(const Api& api);       // /version
 std::string load_json(const Api& api);          // /get_load
 std::string model_info_json(const Api& api);    // /get_model_info
 std::string server_info_json(const Api& api);   // /get_server_info: resolved flags, state
+std::string weight_version_json(const Api& api);  // /get_weight_version
 std::string model_list_json(const Api& api);    // /v1/models
 Result<std::string> model_card_json(const Api& api, std::string_view id);  // /v1/models/{id}
 
-// {"num_steps": 100}: a trace of the next steps, under --profile-dir.
+// {"num_steps": 100, "start_step": 15}: a trace of the next steps, or of those behind the 15th, under --profile-dir.
 Status start_profile(Api& api, std::string_view body);
 Result<std::string> stop_profile(Api& api);  // {"path": "..."}
+
+// {"new_version": "...", "abort_all_requests": true}: only the name; weights are read at start alone.
+Result<std::string> update_weight_version(Api& api, std::string_view body);
 
 // {"rid": "...", "abort_all": false}
 Status abort_request(Api& api, std::string_view body);

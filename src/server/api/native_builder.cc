@@ -13,6 +13,7 @@ class NativeBuilder final : public ResponseBuilder {
   NativeBuilder(const Api& api, const NativeReplyOptions& options,
                 std::span<const GenerateRequest> requests)
       : tokenizer_(api.tokenizer()),
+        weight_version_(api.weight_version()),
         options_(options),
         hidden_size_(static_cast<size_t>(std::max(api.info().hidden_size, 1))),
         sequences_(requests.size()) {
@@ -209,7 +210,9 @@ class NativeBuilder final : public ResponseBuilder {
     append_finish_reason(delta, out);
     *out += ",\"prompt_tokens\":";
     append_json_int(delta.prompt_tokens, out);
-    *out += ",\"weight_version\":\"default\",\"total_retractions\":";
+    *out += ",\"weight_version\":";
+    append_json_string(weight_version_, out);
+    *out += ",\"total_retractions\":";
     append_json_int(delta.total_retractions, out);
     if (sequence.return_logprob) append_logprobs(sequence, out);
     if (!delta.states.empty()) append_states(delta, out);
@@ -232,6 +235,7 @@ class NativeBuilder final : public ResponseBuilder {
   }
 
   const Tokenizer* tokenizer_;
+  const std::string weight_version_;
   const NativeReplyOptions options_;
   const size_t hidden_size_;
   std::vector<Sequence> sequences_;

@@ -10,6 +10,7 @@
 #include "server/api/grammar_fields.h"
 #include "server/api/limits.h"
 #include "server/api/native_builder.h"
+#include "server/api/native_session.h"
 #include "server/api/request_cost.h"
 #include "server/api/requests.h"
 
@@ -184,12 +185,13 @@ Result<PromptField> find_prompts(FieldReader* reader) {
 // Reads a native request; one instance for one body.
 class NativeParser {
  public:
-  NativeParser(const Api& api, const Json& body) : api_(api), reader_(body) {}
+  NativeParser(const Api& api, const Json& body, std::string_view owner) : api_(api), reader_(body), owner_(owner) {}
 
   Result<GenerationJob> parse() {
     WW_ASSIGN_OR_RETURN(const PromptField field, find_prompts(&reader_));
-    refuse_unsupported(&reader_, "lora_path");
+    refuse_unsupported(&reader_, {"lora_path", "session_params"});
     refuse_misplaced_grammar(&reader_);
+    session_ = read_session(api_, &reader_);
     WW_RETURN_IF_ERROR(check_sequences(api_, field.count, 1, field.name));
     WW_RETURN_IF_ERROR(read_sampling_params(field.count));
     // n is one number for the whole batch: the replies of a prompt stand side by side.
@@ -204,6 +206,7 @@ class NativeParser {
     WW_RETURN_IF_ERROR(read_remaining_fields());
     PromptEncoder encoder(api_, n_);
     WW_ASSIGN_OR_RETURN(Prompts prompts, read_prompts(encoder, field));
+    if (session_) WW_RETURN_IF_ERROR(go_on_in_session(&prompts));
     WW_RETURN_IF_ERROR(read_request_fields(std::move(prompts.ids)));
     if (!prompts.embeds.empty()) WW_RETURN_IF_ERROR(bring_embeds(prompts.embeds));
     return finish(prompts.is_batch);
@@ -214,6 +217,29 @@ class NativeParser {
     if (field.name == "text") return read_texts(encoder, *field.value);
     if (field.name == "input_ids") return read_input_ids(api_, encoder, *field.value);
     return read_input_embeds(api_, encoder, *field.value);
+  }
+
+  // Puts before the prompt what the session has read and written.
+  Status go_on_in_session(Prompts* prompts) {
+    if (prompts->is_batch || n_ != 1 || !prompts->embeds.empty()) {
+      return Status::invalid_argument("A request of a session has one prompt of text or input_ids, and n is 1.", "session_params");
+    }
+    WW_ASSIGN_OR_RETURN(std::vector<int32_t> before, api_.sessions().prefix(owner_, *session_));
+    if (before.empty()) return {};
+    std::vector<int32_t>& ids = prompts->ids[0];
+    const bool begins_anew = api_.tokenizer() != nullptr && !ids.empty() && api_.tokenizer()->bos_id() == ids[0];
+    before.insert(before.end(), ids.begin() + (begins_anew ? 1 : 0), ids.end());
+    ids = std::move(before);
+    return {};
+  }
+
+  // Last of all: what is refused leaves the session as it was.
+  Status begin_turn(GenerationJob* job) {
+    const GenerateRequest& request = job->requests[0];
+    WW_ASSIGN_OR_RETURN(SessionStore::Begun begun, api_.sessions().begin(owner_, *session_, request.rid, request.input_ids));
+    job->turn = std::move(begun.turn);
+    for (const std::string& rid : begun.to_abort) api_.engine().abort(rid);
+    return {};
   }
 
   Status bring_embeds(const std::vector<Embeds>& embeds) {
@@ -377,11 +403,14 @@ class NativeParser {
     WW_RETURN_IF_ERROR(fit_to_logprob_limit(api_, default_length, &job.requests));
     WW_RETURN_IF_ERROR(check_states(api_, job.requests));
     job.builder = make_native_builder(api_, reply_, job.requests);
+    if (session_) WW_RETURN_IF_ERROR(begin_turn(&job));
     return job;
   }
 
   const Api& api_;
   FieldReader reader_;
+  const std::string owner_;
+  std::optional<SessionWish> session_;
   SamplingBudget budget_;
   std::vector<SamplingFields> sampling_;  // of each prompt
   std::vector<GenerateRequest> requests_; // of each prompt
@@ -392,10 +421,10 @@ class NativeParser {
 
 }  // namespace
 
-Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body) {
+Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body, std::string_view owner) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   const Json& json = owned.value;
-  return NativeParser(api, json).parse();
+  return NativeParser(api, json, owner).parse();
 }
 
 }  // namespace warpweave::server

@@ -101,7 +101,7 @@ std::string model_info_json(const Api& api) {
                {"served_model_name", info.served_model_name},
                {"is_generation", info.generates && !args.is_embedding},
                {"preferred_sampling_params", nullptr},
-               {"weight_version", "default"},
+               {"weight_version", api.weight_version()},
                {"has_image_understanding", false},
                {"has_audio_understanding", false},
                {"model_type", info.model_type},
@@ -186,6 +186,38 @@ Status abort_request(Api& api, std::string_view body) {
   return {};
 }
 
+std::string weight_version_json(const Api& api) { return dump({{"weight_version", api.weight_version()}}); }
+
+Result<std::string> update_weight_version(Api& api, std::string_view body) {
+  WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
+  FieldReader reader(owned.value);
+  std::string version;
+  const bool named = reader.get("new_version", TextLimit{kMaxRidBytes}, &version);
+  bool abort_all = true;  // SGLang's default
+  reader.get("abort_all_requests", &abort_all);
+  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown();
+  WW_RETURN_IF_ERROR(reader.status());
+  if (!named) return Status::invalid_argument("new_version is missing; send a text.", "new_version");
+  if (abort_all) api.engine().abort("");
+  api.set_weight_version(version);
+  return dump({{"success", true}, {"message", "The version is changed; the weights are not."}, {"new_version", version}});
+}
+
+// SGLang takes the number as a text, too.
+Status read_start_step(FieldReader* reader, ProfileRequest* out) {
+  constexpr IntRange kRange{0, std::numeric_limits<int>::max(), "the server's steps count from its start"};
+  const Json* value = reader->find("start_step");
+  if (value == nullptr) return {};
+  Json number = *value;
+  if (value->is_string()) {
+    const auto& digits = value->get_ref<const std::string&>();
+    const bool plain = !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+    if (!plain) return wrong_type("start_step", "a whole number", *value);
+    number = std::stoi(digits);
+  }
+  return read_int(number, "start_step", kRange, &out->start_step);
+}
+
 Status start_profile(Api& api, std::string_view body) {
   ProfileRequest request;
   request.folder = api.context().args.profile_dir;
@@ -197,6 +229,7 @@ Status start_profile(Api& api, std::string_view body) {
     WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
     FieldReader reader(owned.value);
     reader.get("num_steps", IntRange{1, std::numeric_limits<int>::max()}, &request.num_steps);
+    reader.fail(read_start_step(&reader, &request));
     if (reader.find("output_dir") != nullptr) {
       reader.fail(Status::unsupported("output_dir is chosen at start, by --profile-dir; leave it out.", "output_dir"));
     }

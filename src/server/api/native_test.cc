@@ -27,6 +27,30 @@ TEST(Generate, MetaInfoInTheFieldsShape) {
   EXPECT_FALSE(meta.contains("input_token_logprobs"));
 }
 
+TEST(WeightVersion, IsThatOfTheFlagUntilItIsChanged) {
+  TestApiOptions options;
+  options.args.weight_version = "v\"1";
+  TestApi api(std::move(options));
+  const auto said = [&] {
+    std::vector<Json> out = {api.get("/get_weight_version").json()["weight_version"], api.get("/get_model_info").json()["weight_version"],
+                             api.post("/generate", R"({"text": "Once"})").json()["meta_info"]["weight_version"]};
+    for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+      const char* body = R"({"prompt": "Once"})";
+      if (path[5] == 'h') body = R"({"messages": [{"role": "user", "content": "a"}]})";
+      out.push_back(api.post(path, body).json()["metadata"]["weight_version"]);
+    }
+    return out;
+  };
+  EXPECT_EQ(said(), std::vector<Json>(5, "v\"1"));
+  const Reply reply = api.post("/update_weight_version", R"({"new_version": "v2", "abort_all_requests": false})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.json()["success"], true);
+  EXPECT_EQ(reply.json()["new_version"], "v2");
+  EXPECT_EQ(said(), std::vector<Json>(5, "v2"));
+  EXPECT_EQ(api.post("/update_weight_version", "{}").status, 400);
+  EXPECT_EQ(api.post("/update_weight_version", R"({"new_version": 2})").status, 400);
+}
+
 TEST(Generate, PlainDefaultsWhateverTheModelSays) {
   TestApiOptions options;
   options.default_sampling.temperature = 0.25f;

@@ -52,6 +52,7 @@ Status read_openai_options(const Api& api, FieldReader* reader, std::string_view
                            OpenAiOptions* out) {
   WW_ASSIGN_OR_RETURN(out->adapter, read_model(api, reader));
   out->sampling.params = api.context().default_sampling;
+  out->weight_version = api.weight_version();
   SamplingBudget budget;
   read_sampling(reader, Dialect::openai, api.limits(), &budget, &out->sampling);
   reader->get("stream", &out->stream);
@@ -128,6 +129,7 @@ OpenAiBuilder::OpenAiBuilder(const OpenAiOptions& options, Frame frame)
       include_usage_(options.include_usage),
       continuous_usage_stats_(options.continuous_usage_stats),
       return_token_ids_(options.return_token_ids),
+      weight_version_(options.weight_version),
       choices_per_prompt_(static_cast<size_t>(options.sampling.n)),
       prompt_ids_(std::move(frame.prompt_ids)),
       tokens_(frame.sequences),
@@ -166,7 +168,9 @@ std::string OpenAiBuilder::body() {
   out += "],\"usage\":";
   append_usage(&out);
   append_answer_members(&out);
-  out += ",\"metadata\":{\"weight_version\":\"default\"}}";
+  out += ",\"metadata\":{\"weight_version\":";
+  append_json_string(weight_version_, &out);
+  out += "}}";
   return out;
 }
 

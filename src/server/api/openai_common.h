@@ -22,6 +22,7 @@ struct OpenAiOptions {
   int priority = 0;
   std::string rid;                      // becomes the answer's id
   std::string cache_salt;
+  std::string weight_version;           // for the answer
   AdapterInfo adapter;                  // without weights: none
   bool add_special_tokens = true;       // of texts that no template has written
   bool return_token_ids = false;
@@ -93,6 +94,7 @@ class OpenAiBuilder : public ResponseBuilder {
   const bool include_usage_;
   const bool continuous_usage_stats_;
   const bool return_token_ids_;
+  const std::string weight_version_;
   const size_t choices_per_prompt_;
   const std::vector<std::string> prompt_ids_;
   std::vector<Tokens> tokens_;      // of each sequence

@@ -22,6 +22,7 @@ struct Prompt {
 
 struct CompletionOptions : OpenAiOptions {
   bool echo = false;
+  std::string suffix;  // empty: none
   std::optional<int> logprobs;
 };
 
@@ -109,6 +110,19 @@ class CompletionBuilder final : public OpenAiBuilder {
   std::vector<Choice> choices_;
 };
 
+// Whether the gap before `suffix` can be filled in.
+Status check_suffix(const Api& api) {
+  const std::optional<CompletionTemplate>& markers = api.context().completion_template;
+  if (!markers) {
+    return Status::unsupported("suffix needs a model that was trained to fill in the middle and its markers: start the server with "
+                               "--completion-template, or leave it out.", "suffix");
+  }
+  const std::string_view missing = markers->missing_from(*api.tokenizer());
+  if (missing.empty()) return {};
+  return Status::unsupported(fmt::format("suffix needs the marker {} of --completion-template, which this model's tokenizer lacks.",
+                                         missing), "suffix");
+}
+
 // prompt: "text", ["text", ...], [1, 2, ...] or [[1, 2], ...].
 Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& reader,
                                          const CompletionOptions& options) {
@@ -133,12 +147,16 @@ Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& read
     Prompt prompt;
     if (item.is_string()) {
       const auto& text = item.get_ref<const std::string&>();
-      WW_ASSIGN_OR_RETURN(
-          prompt.ids,
-          encoder.encode(text, field, {.add_special_tokens = options.add_special_tokens}));
+      const bool fills = !options.suffix.empty();
+      const std::string filled = fills ? api.context().completion_template->fill(text, options.suffix) : std::string();
+      WW_ASSIGN_OR_RETURN(prompt.ids, encoder.encode(fills ? std::string_view(filled) : text, field,
+                                                     {.add_special_tokens = options.add_special_tokens}));
       if (options.echo && !options.truncate_prompt_tokens) prompt.text = text;
       if (!options.truncate_prompt_tokens) return prompt;
     } else {
+      if (!options.suffix.empty()) {
+        return Status::invalid_argument("suffix is put around a prompt's text, but " + field + " holds token ids; send text.", "suffix");
+      }
       WW_RETURN_IF_ERROR(read_ids(item, field, &prompt.ids));
     }
     if (options.echo) {
@@ -162,6 +180,13 @@ Status read_options(const Api& api, FieldReader* reader, CompletionOptions* out)
   WW_RETURN_IF_ERROR(read_openai_options(api, reader, "cmpl-", out));
   out->sampling.default_new_tokens = kDefaultMaxTokens;
   reader->get("echo", &out->echo);
+  if (reader->get("suffix", TextLimit{kMaxTextBytes}, &out->suffix) && !out->suffix.empty()) {
+    reader->fail(check_suffix(api));
+    if (out->truncate_prompt_tokens) {
+      reader->fail(Status::invalid_argument("truncate_prompt_tokens would cut the markers around prompt and suffix; leave it out.",
+                                            "truncate_prompt_tokens"));
+    }
+  }
   int logprobs = 0;
   if (reader->get("logprobs", IntRange{0, kMaxTopLogprobs}, &logprobs)) out->logprobs = logprobs;
   int best_of = out->sampling.n;

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "server/api/testing.h"
 
 namespace warpweave::server::testing {
@@ -255,6 +257,52 @@ TEST(Models, ListAndOne) {
   const Reply unknown = api.get("/v1/models/other");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.json()["error"]["code"], "model_not_found");
+}
+
+class Suffix : public ::testing::TestWithParam<CompletionTemplate::Order> {};
+
+TEST_P(Suffix, StandsBetweenTheTemplatesMarkers) {
+  TestApiOptions options;
+  options.completion_template = {{"<|im_start|>", "<|im_end|>", "<|pad|>", GetParam()}};
+  TestApi api(std::move(options));
+  const Reply reply = api.post("/v1/completions", R"({"prompt": ["Once", "Twice"], "suffix": " the end", "n": 2, "echo": true})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.json()["choices"].size(), 4u);
+  EXPECT_EQ(reply.json()["choices"][0]["text"], "OnceOnce upon a time");
+  const bool gap_first = GetParam() == CompletionTemplate::Order::prompt_gap_suffix;
+  const auto submitted = api.engine().submitted();
+  for (const auto& [at, prompt] : {std::pair(0, "Once"), {2, "Twice"}}) {
+    const std::string text = gap_first ? "<|im_start|>" + std::string(prompt) + "<|im_end|> the end<|pad|>"
+                                       : "<|im_start|>" + std::string(prompt) + "<|pad|> the end<|im_end|>";
+    EXPECT_EQ(submitted[at].input_ids, *api.tokenizer().encode(text, true));
+  }
+  EXPECT_EQ(api.post("/v1/completions", R"({"prompt": [5], "suffix": "a"})").json()["error"]["param"], "suffix");
+  EXPECT_EQ(api.post("/v1/completions", R"({"prompt": "a", "suffix": "a", "truncate_prompt_tokens": 5})").status, 400);
+}
+INSTANTIATE_TEST_SUITE_P(Orders, Suffix, ::testing::Values(CompletionTemplate::Order::prompt_gap_suffix,
+                                                         CompletionTemplate::Order::prompt_suffix_gap));
+
+TEST(CompletionTemplates, AreNamedOrReadOrRefused) {
+  EXPECT_EQ((*open_completion_template("qwen_coder"))->fill("a", "b"), "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>");
+  EXPECT_EQ((*open_completion_template("deepseek_coder"))->fill("a", "b"), "<｜fim▁begin｜>a<｜fim▁hole｜>b<｜fim▁end｜>");
+  EXPECT_FALSE(open_completion_template("none")->has_value());
+  const std::string path = ::testing::TempDir() + "completion_template.json";
+  const auto written = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return open_completion_template(path);
+  };
+  const std::string tokens = R"("fim_begin_token": "<|im_start|>", "fim_middle_token": "<|im_end|>", "fim_end_token": "<|pad|>")";
+  const auto read = written(R"({"name": "mine", "fim_position": "END", )" + tokens + "}");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ((*read)->fill("a", "b"), "<|im_start|>a<|pad|>b<|im_end|>");
+  EXPECT_EQ((*read)->missing_from(TestApi().tokenizer()), "");
+  EXPECT_EQ((*open_completion_template("star_coder"))->missing_from(TestApi().tokenizer()), "<fim_prefix>");
+  EXPECT_FALSE(guess_completion_template(TestApi().tokenizer()).has_value());
+  for (const auto& bad : {written("{"), written("{" + tokens + "}"), written(R"({"fim_position": "SIDE", )" + tokens + "}"),
+                          written(R"({"fim_position": "END", "who": 1, )" + tokens + "}"), open_completion_template("deepseek")}) {
+    ASSERT_FALSE(bad.ok());
+    EXPECT_EQ(bad.status().field(), "--completion-template");
+  }
 }
 
 }  // namespace

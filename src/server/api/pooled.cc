@@ -208,11 +208,13 @@ std::string PooledBuilder::usage() const {
   return fmt::format("\"usage\":{{\"prompt_tokens\":{0},\"total_tokens\":{0},\"completion_tokens\":0}}", tokens);
 }
 
-void append_meta_info(const OutputDelta& delta, std::string* out) {
+void append_meta_info(const OutputDelta& delta, std::string_view weight_version, std::string* out) {
   *out += "\"meta_info\":{\"id\":";
   append_json_string(delta.rid, out);
+  *out += ",\"weight_version\":";
+  append_json_string(weight_version, out);
   *out += fmt::format(",\"finish_reason\":{{\"type\":\"length\",\"length\":0}},\"prompt_tokens\":{},\"cached_tokens\":{},"
-                      "\"weight_version\":\"default\",\"e2e_latency\":{}}}",
+                      "\"e2e_latency\":{}}}",
                       delta.prompt_tokens, delta.cached_tokens, delta.e2e_latency_s);
 }
 

@@ -88,7 +88,7 @@ class PooledBuilder : public ResponseBuilder {
 };
 
 // "meta_info":{...} as SGLang's native endpoints have it
-void append_meta_info(const OutputDelta& delta, std::string* out);
+void append_meta_info(const OutputDelta& delta, std::string_view weight_version, std::string* out);
 
 // What a classifier's logits say: softmax, or the sigmoid of a single one.
 std::vector<float> label_probabilities(std::span<const float> logits);

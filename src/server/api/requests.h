@@ -10,7 +10,8 @@
 
 namespace warpweave::server {
 
-Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body);
+// `owner`: whose sessions these are.
+Result<GenerationJob> parse_native_generate(const Api& api, std::string_view body, std::string_view owner);
 Result<GenerationJob> parse_completion(const Api& api, std::string_view body);
 Result<GenerationJob> parse_chat(const Api& api, std::string_view body);
 Result<GenerationJob> parse_messages(const Api& api, std::string_view body);

@@ -120,6 +120,20 @@ Status read_input(const FieldReader& reader, Json* messages) {
   return {};
 }
 
+// {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} as chats have it, whose reader finds what is wrong.
+Json allowed_in_chat_shape(const Json& choice) {
+  Json allowed = Json::object();
+  for (const auto& [key, value] : choice.items()) {
+    if (key != "type") allowed[key] = value;
+  }
+  if (const auto tools = allowed.find("tools"); tools != allowed.end() && tools->is_array()) {
+    for (Json& tool : *tools) {
+      if (tool.is_object() && tool.contains("name")) tool = {{"type", "function"}, {"function", {{"name", tool["name"]}}}};
+    }
+  }
+  return {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+}
+
 Status read_tools(const FieldReader& reader, Json* chat) {
   const Json* tools = reader.find("tools");
   if (tools) {
@@ -143,6 +157,11 @@ Status read_tools(const FieldReader& reader, Json* chat) {
   const Json* choice = reader.find("tool_choice");
   if (!choice) return {};
   const bool named = choice->is_object() && choice->contains("name");
+  const auto type = choice->is_object() ? choice->find("type") : choice->end();
+  if (choice->is_object() && type != choice->end() && is_text(*type, "allowed_tools")) {
+    (*chat)["tool_choice"] = allowed_in_chat_shape(*choice);
+    return {};
+  }
   (*chat)["tool_choice"] = named ? Json{{"type", "function"}, {"function", {{"name", (*choice)["name"]}}}} : *choice;
   return {};
 }

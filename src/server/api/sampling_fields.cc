@@ -52,7 +52,7 @@ constexpr std::string_view kNoLora = "adapters are for requests that generate te
 constexpr UnsupportedField kUnsupportedFields[] = {
     {"lora_path", kNoLora},
     {"lora_id", kNoLora},
-    {"session_params", "sessions are not available; equal prefixes are cached by themselves"},
+    {"session_params", "sessions are of /generate; equal prefixes are cached by themselves"},
     {"image_data", kTextOnly},
     {"video_data", kTextOnly},
     {"audio_data", kTextOnly},
@@ -61,7 +61,6 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"custom_logit_processor", "use logit_bias"},
     {"custom_params", "it only serves custom_logit_processor; leave it out"},
     {"bootstrap_host", "prefill and decode run in one process here; leave it out"},
-    {"suffix", "text is only continued here; put it into the prompt"},
     {"use_beam_search", "use sampling with n"},
     {"prompt_logprobs", "use /generate with logprob_start_len, or echo with logprobs in /v1/completions"},
     {"chat_template", "a request brings no program; start the server with --chat-template FILE"},
@@ -241,6 +240,8 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
     reader->get(field.name, field.range, &(out->params.*field.member));
   }
   for (const auto& field : kBoolFields) reader->get(field.name, &(out->params.*field.member));
+  bool spaces = false;  // tokenizers that could put them are not served
+  reader->get("spaces_between_special_tokens", &spaces);
   read_token_limits(reader, dialect, out);
   read_top_k(reader, &out->params);
   read_seed(reader, dialect, &out->params);
@@ -249,12 +250,13 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
   read_allowed_ids(reader, limits, &out->params);
   read_bad_words(reader, limits, &out->params);
   reader->get("n", IntRange{1, kMaxChoices, "send several requests for more"}, &out->n);
-  refuse_unsupported(reader, dialect == Dialect::openai ? "lora_path" : "");
+  if (dialect == Dialect::openai) return refuse_unsupported(reader, {"lora_path"});
+  refuse_unsupported(reader);
 }
 
-void refuse_unsupported(FieldReader* reader, std::string_view own) {
+void refuse_unsupported(FieldReader* reader, std::initializer_list<std::string_view> own) {
   for (const auto& field : kUnsupportedFields) {
-    if (field.name == own) continue;
+    if (std::ranges::find(own, field.name) != own.end()) continue;
     const Json* value = reader->find(field.name);
     if (!value || asks_nothing(*value)) continue;
     const std::string path = reader->path(field.name);

@@ -2,7 +2,9 @@
 // and one of the fields that would change the answer but are not supported here.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
+#include <string_view>
 
 #include "server/api/field_reader.h"
 #include "server/api/sampling_budget.h"
@@ -42,8 +44,8 @@ inline constexpr std::string_view kOpenAiFieldsWithoutEffect[] = {
 inline constexpr std::string_view kNativeFieldsWithoutEffect[] = {"log_metrics", "metadata",
                                                                   "no_logs", "user"};
 
-// Refuses fields that mean something elsewhere and would be ignored here. `own`: one that this endpoint has.
-void refuse_unsupported(FieldReader* reader, std::string_view own = {});
+// Refuses fields that mean something elsewhere and would be ignored here. `own`: those that this endpoint has.
+void refuse_unsupported(FieldReader* reader, std::initializer_list<std::string_view> own = {});
 
 // Sets max_new_tokens in fields.params for a prompt: what was asked, or the default, cut to the
 // room the context leaves. A request that cannot fit is refused with both numbers.

@@ -71,6 +71,7 @@ struct RerankOptions : PooledOptions {
   int top_n = 0;  // 0: all
   bool return_documents = true;
   bool native = false;
+  std::string weight_version;  // for the answer
 };
 
 class RerankBuilder final : public PairBuilder {
@@ -108,7 +109,7 @@ class RerankBuilder final : public PairBuilder {
       *out += "null";
     }
     *out += fmt::format(",\"index\":{},", index);
-    append_meta_info(reading(index), out);
+    append_meta_info(reading(index), options_.weight_version, out);
     *out += '}';
   }
   void append_result(size_t index, float score, std::string* out) const {
@@ -306,6 +307,7 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   FieldReader reader(owned.value);
   RerankOptions options;
   options.native = native;
+  options.weight_version = api.weight_version();
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "rerank-", &options));
   reader.get("top_n", IntRange{0, std::numeric_limits<int>::max(), "0 gives all"}, &options.top_n);
   reader.get("return_documents", &options.return_documents);
@@ -316,7 +318,7 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   std::string query;
   const bool has_query = reader.get("query", TextLimit{kMaxTextBytes}, &query);
   reader.find("documents");
-  refuse_unsupported(&reader, "documents");
+  refuse_unsupported(&reader, {"documents"});
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
   if (!has_query) return Status::invalid_argument("query is missing; send a text.", "query");
   WW_ASSIGN_OR_RETURN(FieldTexts documents, field_texts(reader, "documents"));

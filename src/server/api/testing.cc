@@ -130,6 +130,7 @@ TestApi::TestApi(TestApiOptions options) : options_(std::move(options)) {
                          .metrics = nullptr,
                          .adapters = options_.adapters,
                          .default_sampling = options_.default_sampling,
+                         .completion_template = options_.completion_template,
                          .is_ready = options_.is_ready});
 }
 

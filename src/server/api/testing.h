@@ -74,6 +74,7 @@ struct TestApiOptions {
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   SamplingParams default_sampling;
+  std::optional<CompletionTemplate> completion_template;
   std::function<bool()> is_ready;
   AdapterStore* adapters = nullptr;
 };
