@@ -1,11 +1,13 @@
 // Kernels of linear attention beside their floors: microseconds of a call, gates and l2norm within, on one GPU.
 //
-//   linear_bench [random N [SEED]] [tile]    default: fixed shapes, the wgmma kernels
+//   linear_bench [random N [SEED]] [tile] [prepare | scan | decode]    default: fixed shapes, the wgmma kernels
 //
+// prepare, scan: of prompts only that kernel runs, in one launch, to see where their time goes. decode: only its rows.
 // Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; products of the chunk form, 11 MFLOP a chunk of 64 tokens and head
 // of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
-#include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "bench/gpu/cuda_bench.h"
 #include "linear/cuda/cuda_device.h"
@@ -16,6 +18,34 @@ using namespace warpweave;
 using namespace warpweave::linear;
 
 namespace {
+
+// A device that leaves one of the two kernels of prompts out.
+class PartOfPrompts : public LinearDevice {
+ public:
+  explicit PartOfPrompts(std::string_view part) : part_(part) {}
+  // A part is not cut into segments, which needs more of them.
+  int multiprocessors() const override {
+    constexpr int kTooFewForSegments = 80;
+    return part_ == "prepare" || part_ == "scan" ? kTooFewForSegments : device_->multiprocessors();
+  }
+  bool has_wgmma() const override { return device_->has_wgmma(); }
+  void decode(const LinearParams& p, void* stream) override { device_->decode(p, stream); }
+  void extend_exactly(const LinearParams& p, void* stream) override { device_->extend_exactly(p, stream); }
+  void commit(const LinearParams& p, void* stream) override { device_->commit(p, stream); }
+  void make_rows(const RowsParams& p, void* stream) override { device_->make_rows(p, stream); }
+  void norm_rows(const RowsParams& p, void* stream) override { device_->norm_rows(p, stream); }
+  void list_chunks(const LinearParams& p, void* stream) override { device_->list_chunks(p, stream); }
+  void prepare(const LinearParams& p, DType element, void* stream) override {
+    if (part_ != "scan") device_->prepare(p, element, stream);
+  }
+  void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) override {
+    if (part_ != "prepare") device_->scan(p, element, shape, stream);
+  }
+
+ private:
+  std::unique_ptr<LinearDevice> device_ = make_cuda_device();
+  std::string_view part_;
+};
 
 constexpr double kBytesPerUs = 4.3e6, kFlopsPerUs = 600e6, kStateSetsBytes = 256 << 20;  // far more than the L2
 
@@ -109,17 +139,23 @@ Row random_row(std::mt19937& random) {
 int main(int argc, char** argv) {
   std::vector<Row> rows;
   bool wgmma = true;
+  std::string_view part;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "tile") == 0) wgmma = false;
-    if (std::strcmp(argv[i], "random") != 0 || i + 1 >= argc) continue;
+    const std::string_view argument = argv[i];
+    if (argument == "tile") wgmma = false;
+    if (argument == "prepare" || argument == "scan" || argument == "decode") part = argument;
+    if (argument != "random" || i + 1 >= argc) continue;
     const unsigned seed = i + 2 < argc ? static_cast<unsigned>(std::stoul(argv[i + 2])) : std::random_device{}();
     std::mt19937 random(seed);
     fmt::print("seed {}\n", seed);
     for (int n = std::stoi(argv[i + 1]); n > 0; --n) rows.push_back(random_row(random));
   }
   if (rows.empty()) rows = fixed_rows();
+  if (!part.empty()) {
+    std::erase_if(rows, [&](const Row& row) { return (row.phase == LinearAttnPhase::decode) != (part == "decode"); });
+  }
   CudaStream stream = bench::take(create_stream());
-  const auto kernel = make_cuda_linear_kernel(wgmma);
+  const auto kernel = std::make_unique<ChunkedLinearKernel>(std::make_unique<PartOfPrompts>(part), wgmma);
   double sum = 0;
   for (const Row& row : rows) sum += std::log(measure(*kernel, row, stream.get()));
   fmt::print("{} rows of {}, geometric mean of time / floor {:.2f}\n", rows.size(), kernel->caps().name, std::exp(sum / static_cast<double>(rows.size())));

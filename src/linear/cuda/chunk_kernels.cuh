@@ -10,17 +10,19 @@ namespace warpweave::linear {
 
 extern __shared__ __align__(1024) char chunk_memory[];
 
+// Of segments but the first: what it reads is there, since the scan before it let it start, and what that scan reads it leaves alone.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) prepare_kernel(const __grid_constant__ LinearParams p) {
   ptx::launch_dependents();
-  ptx::grid_dependency_wait();
+  if (p.work.segment.index <= 0) ptx::grid_dependency_wait();
   chunk_prepare<C>(p, chunk_memory);
 }
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) scan_kernel(const __grid_constant__ LinearParams p) {
-  ptx::launch_dependents();
+  if (p.work.segment.index < 0) ptx::launch_dependents();
   ptx::grid_dependency_wait();
+  if (p.work.segment.index >= 0) ptx::launch_dependents();  // now all that the next segment's prepare_kernel reads is there
   chunk_scan<C>(p, chunk_memory);
 }
 

@@ -31,21 +31,43 @@ WW_DEVICE bool find_chunk(const LinearParams& p, int index, Chunk& chunk) {
   return true;
 }
 
+// Of the request of a batch of one: the number of the first chunk that begins at this token or behind it.
+WW_DEVICE int chunk_from(const LinearParams& p, int token) {
+  int low = token / kChunk;
+  if (p.work.list == nullptr) return low;
+  const int first = first_row(p.batch, 0);
+  for (int high = p.work.list_first[1], middle = low; low < high; middle = (low + high) / 2) {  // the least one is likely
+    if (p.work.list[middle].first - first < token) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 // Walks a request's chunks, as list_chunks and chunk_scan do.
 struct ChunkWalk {
-  int tokens, position = 0, checkpoint = 0, checkpoint_end = 0;
+  int tokens, end, position = 0, checkpoint = 0, checkpoint_end = 0;
 
   WW_DEVICE ChunkWalk(const LinearParams& p, int request)
-      : tokens(first_row(p.batch, request + 1) - first_row(p.batch, request)) {
+      : tokens(first_row(p.batch, request + 1) - first_row(p.batch, request)), end(tokens) {
     if (p.batch.checkpoint_indptr == nullptr) return;
     checkpoint = p.batch.checkpoint_indptr[request];
     checkpoint_end = p.batch.checkpoint_indptr[request + 1];
   }
-  WW_DEVICE bool more() const { return position < tokens; }
+  // To the chunks of a segment; the number of its first one.
+  WW_DEVICE int skip_to(const LinearParams& p, const Segment& segment) {
+    if (segment.index < 0) return 0;
+    const int chunk = chunk_from(p, segment.begin);
+    if (p.work.list == nullptr) position = segment.begin;
+    else position = chunk < p.work.list_first[1] ? p.work.list[chunk].first - first_row(p.batch, 0) : tokens;
+    while (checkpoint < checkpoint_end && p.batch.checkpoint_tokens[checkpoint] <= position) ++checkpoint;
+    end = min(tokens, segment.end);
+    return chunk;
+  }
+  WW_DEVICE bool more() const { return position < end; }
   WW_DEVICE int length(const LinearParams& p) const {
-    int end = min(tokens, position + kChunk);
-    if (checkpoint < checkpoint_end) end = min(end, p.batch.checkpoint_tokens[checkpoint]);
-    return end - position;
+    int chunk_end = min(tokens, position + kChunk);
+    if (checkpoint < checkpoint_end) chunk_end = min(chunk_end, p.batch.checkpoint_tokens[checkpoint]);
+    return chunk_end - position;
   }
   // Past a chunk of this length; the slot of the checkpoint that ends there, or -1.
   WW_DEVICE int advance(const LinearParams& p, int length) {

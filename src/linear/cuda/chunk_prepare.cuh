@@ -2,8 +2,10 @@
 // inverse meets V - K S when the state is known): ChunkWork's t, p and factors, or KDA's operands in their place. A draft tree
 // is a chunk in which a token follows its ancestors only.
 //
-// No exponent is positive. In KDA, where the decay between two tokens is another one per channel, rows i of the later half of
-// 2 h tokens meet rows j of the earlier half through the half's first token m: 2^(G_i - G_m) 2^(G_m - G_j), h = 32, 16 .. 1.
+// No exponent is positive. In KDA, where the decay between two tokens is another one per channel, two tokens meet through one that
+// stands between them. Of sub-chunks of 16 a warp each, rows i of one meet rows j of an earlier one through the tokens m before i's
+// and n at the end of j's: 2^(G_i - G_m) 2^(G_m - G_n) 2^(G_n - G_j). Within a sub-chunk the later half of 16 and of 8 tokens meets
+// the earlier one through its own first token, and the tokens of each four meet one after the other, without tensor cores.
 //
 // GDN: block (x, k head) makes chunk x of all v heads of that k head. KDA: block (x, v head).
 #pragma once
@@ -31,6 +33,7 @@ struct PrepareConfig {
   struct Tokens {
     ptx::u64 ancestors[64];
     float log2_decay[64], beta[64], k_norm[64], q_norm[64], qk[64];
+    float2 fours[kKda ? 64 : 1][4];  // k k and q k of a token with those before it of its four
     int parent[64];
   };
   static constexpr int kSmemBytes = kUnionBytes + static_cast<int>(sizeof(Tokens)) + 1024;
@@ -40,6 +43,7 @@ template <class C>
 class ChunkPrepare {
   using E = typename C::Element;
   using u32 = ptx::u32;
+  static constexpr int kStepsAtOnce = 2;  // of 16 channels: registers hold no more
 
  public:
   WW_DEVICE ChunkPrepare(const LinearParams& p, char* shared, const Chunk& chunk)
@@ -66,8 +70,9 @@ class ChunkPrepare {
     if constexpr (C::kKda) {
       norms();
       sum_decays();
-      multiply_kda();
       write_operands(head);
+      __syncthreads();
+      multiply_kda();
       __syncthreads();
       finish(head);
     } else {
@@ -307,48 +312,143 @@ class ChunkPrepare {
     r[2] = scaled(r[2], s.high[0]);
     r[3] = scaled(r[3], s.high[1]);
   }
-  // Rows of this warp against 16 rows of an earlier half, through row `reference`.
-  template <int kBlocks>
-  WW_DEVICE void multiply_blocks(int reference, int first_block) {
+  // Of kStepsAtOnce steps, this warp's rows as those that meet earlier sub-chunks, in left_ and in Q's tile, and as those that later
+  // ones meet, in K's.
+  WW_DEVICE void turn_to_others(int first_step) {
     const int own[2] = {row_, row_ + 8};
-    const int references[2] = {reference, reference};
+    const int before[2] = {16 * warp_ - 1, 16 * warp_ - 1}, last[2] = {16 * warp_ + 15, 16 * warp_ + 15};
     const bool later[2] = {true, true}, earlier[2] = {false, false};
-    for (int step = 0; step < C::kDim / 16; ++step) {
-      u32 k[4], q[4];
-      load_left(k, k_, 16 * warp_, step);
-      load_left(q, q_, 16 * warp_, step);
-      const Scales s = scales(own, references, later, step);
-      scale(k, s);
-      scale(q, s);
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const int rows[2] = {16 * (first_block + block) + lane_ / 4, 16 * (first_block + block) + lane_ / 4 + 8};
-        u32 b[4];
-        load_left(b, k_, 16 * (first_block + block), step);
-        scale(b, scales(rows, references, earlier, step));
-        E::mma(cross_[0][2 * block], k, b[0], b[2]);
-        E::mma(cross_[0][2 * block + 1], k, b[1], b[3]);
-        E::mma(cross_[1][2 * block], q, b[0], b[2]);
-        E::mma(cross_[1][2 * block + 1], q, b[1], b[3]);
+    for (int i = 0; i < kStepsAtOnce; ++i) {
+      const int step = first_step + i;
+      u32 k[4];
+      load_left(k, k_, 16 * warp_, step);
+      if (warp_ > 0) {
+        const Scales s = scales(own, before, later, step);
+        u32 q[4];
+        load_left(q, q_, 16 * warp_, step);
+        scale(q, s);
+        put_left(q_, q, step);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) left_[i][r] = k[r];
+        scale(left_[i], s);
+      }
+      if (warp_ < 3) {
+        scale(k, scales(own, last, earlier, step));
+        put_left(k_, k, step);
       }
     }
   }
-  template <int kBlocks>
-  WW_DEVICE void take_blocks(int first_block) {
+  // Where load_left has them from.
+  WW_DEVICE void put_left(u32 tile, const u32 (&r)[4], int step) const {
+    __syncwarp();
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int i = 0; i < 4; ++i) ptx::store_shared_4(tile + piece_offset(row_ + i % 2 * 8, 2 * step + i / 2) + lane_ % 4 * 4, r[i]);
+  }
+  // This warp's rows against an earlier sub-chunk; kNext: the one right before.
+  template <int kBlock, bool kNext>
+  WW_DEVICE void multiply_block(int first_step) {
+    const float* const from = &decay(16 * warp_ - 1, 16 * first_step + column_);
+    const float* const to = &decay(16 * kBlock + 15, 16 * first_step + column_);
 #pragma unroll
-      for (int from = 0; from < 2 * kBlocks; ++from) {
-        if (n != 2 * first_block + from) continue;
+    for (int i = 0; i < kStepsAtOnce; ++i) {
+      u32 k[4], q[4], b[4];
+      load_left(q, q_, 16 * warp_, first_step + i);
+      load_left(b, k_, 16 * kBlock, first_step + i);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) kk_[4 * n + e] += cross_[0][from][e], qk_[4 * n + e] += cross_[1][from][e];
+      for (int r = 0; r < 4; ++r) k[r] = left_[i][r];
+      if constexpr (!kNext) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 g = *reinterpret_cast<const float2*>(from + 16 * i + 8 * half);
+          const float2 r = *reinterpret_cast<const float2*>(to + 16 * i + 8 * half);
+          const float2 by = make_float2(ptx::exp2_approx(g.x - r.x), ptx::exp2_approx(g.y - r.y));
+          k[2 * half] = scaled(k[2 * half], by), k[2 * half + 1] = scaled(k[2 * half + 1], by);
+          q[2 * half] = scaled(q[2 * half], by), q[2 * half + 1] = scaled(q[2 * half + 1], by);
+        }
+      }
+      add(kk_, 2 * kBlock, k, b[0], b[2]);
+      add(kk_, 2 * kBlock + 1, k, b[1], b[3]);
+      add(qk_, 2 * kBlock, q, b[0], b[2]);
+      add(qk_, 2 * kBlock + 1, q, b[1], b[3]);
+    }
+  }
+  WW_DEVICE void multiply_others() {
+    for (int step = 0; step < C::kDim / 16; step += kStepsAtOnce) {
+      turn_to_others(step);
+      __syncthreads();
+      if (warp_ == 1) multiply_block<0, true>(step);
+      if (warp_ == 2) multiply_block<0, false>(step), multiply_block<1, true>(step);
+      if (warp_ == 3) multiply_block<0, false>(step), multiply_block<1, false>(step), multiply_block<2, true>(step);
+    }
+  }
+  // Fours of tokens within this warp's rows: eight lanes each, a piece of channels a lane at a time.
+  WW_DEVICE void multiply_fours() {
+    const int first = 16 * warp_ + lane_ / 8 * 4;
+    float kk[6] = {}, qk[6] = {};  // (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)
+    for (int piece = lane_ % 8; piece < C::kDim / 8; piece += 8) {
+      u32 k[4][4], q[3][4];
+      float before[8], from[3][8] = {};  // of the first three, decayed to the token at hand
+      take_decays(before, first, piece);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ptx::load_shared_16(k[i], k_ + piece_offset(first + i, piece));
+        if (i > 0) ptx::load_shared_16(q[i - 1], q_ + piece_offset(first + i, piece));
+      }
+#pragma unroll
+      for (int e = 0; e < 8; ++e) from[0][e] = element_of(k[0], e);
+#pragma unroll
+      for (int i = 1; i < 4; ++i) {
+        float now[8];
+        take_decays(now, first + i, piece);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          const float by = ptx::exp2_approx(now[e] - before[e]), own_k = element_of(k[i], e), own_q = element_of(q[i - 1], e);
+#pragma unroll
+          for (int j = 0; j < i; ++j) {
+            from[j][e] *= by;
+            kk[i * (i - 1) / 2 + j] += own_k * from[j][e];
+            qk[i * (i - 1) / 2 + j] += own_q * from[j][e];
+          }
+          if (i < 3) from[i % 3][e] = own_k;
+          before[e] = now[e];
+        }
       }
     }
-    clear_cross();
+#pragma unroll
+    for (int i = 1; i < 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < i; ++j) {
+        const int at = i * (i - 1) / 2 + j;
+        const float k_sum = eight_sum(kk[at]), q_sum = eight_sum(qk[at]);
+        if (lane_ % 8 == at) tokens_.fours[first + i][j] = make_float2(k_sum, q_sum);
+      }
+    }
+    __syncwarp();
+    take_fours();
+  }
+  WW_DEVICE void take_decays(float (&to)[8], int token, int piece) const {
+    const float4 low = *reinterpret_cast<const float4*>(&decay(token, 8 * piece)), high = *reinterpret_cast<const float4*>(&decay(token, 8 * piece + 4));
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  }
+  static WW_DEVICE float element_of(const u32 (&w)[4], int e) { return e % 2 == 0 ? E::low(w[e / 2]) : E::high(w[e / 2]); }
+  // To where accumulators have them.
+  WW_DEVICE void take_fours() {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = lane_ / 4 + e / 2 * 8, column = 8 * n + column_ + e % 2;
+        if (row / 4 != column / 4 || column >= row) continue;
+        const float2 sums = tokens_.fours[16 * warp_ + row][column % 4];
+        cross_[0][n][e] = sums.x, cross_[1][n][e] = sums.y;
+      }
+    }
+    take_own();
   }
   WW_DEVICE void clear_cross() {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) cross_[0][n][e] = 0, cross_[1][n][e] = 0;
     }
@@ -415,19 +515,10 @@ class ChunkPrepare {
     if (is_tree()) {
       multiply_pairs();
     } else {
-      if (warp_ >= 2) {
-        multiply_blocks<2>(32, 0);
-        take_blocks<2>(0);
-      }
-      if (warp_ % 2 == 1) {
-        multiply_blocks<1>(16 * warp_, warp_ - 1);
-        if (warp_ == 1) take_blocks<1>(0);
-        else take_blocks<1>(2);
-      }
       multiply_within<8>();
       multiply_within<4>();
-      multiply_within<2>();
-      multiply_within<1>();
+      multiply_fours();
+      multiply_others();
     }
   }
   WW_DEVICE float value(u32 tile, int row, int channel) const {
@@ -542,15 +633,23 @@ class ChunkPrepare {
   const int warp_, lane_, row_, column_;  // row_, column_: the first ones of this thread in accumulators
   GateBits gates_;
   float kk_[32], qk_[32];
-  float cross_[2][4][4];
+  float cross_[2][2][4];
+  u32 left_[kStepsAtOnce][4];
 };
 
 template <class C>
 WW_DEVICE void chunk_prepare(const LinearParams& p, char* shared) {
-  for (int index = blockIdx.x;; index += p.work.grid_chunks) {
+  const Segment& segment = p.work.segment;
+  const bool in_segments = segment.index >= 0;
+  if (segment.index == 0 && blockIdx.x == 0 && blockIdx.y == 0) {
+    for (int i = threadIdx.x; i < kMostScanBlocks; i += C::kThreads) p.work.handed_over[i] = 0;
+  }
+  const int base = in_segments ? chunk_from(p, segment.begin) : 0;
+  for (int index = base + blockIdx.x;; index += p.work.grid_chunks) {
     Chunk chunk;
-    if (find_chunk(p, index, chunk)) ChunkPrepare<C>(p, shared, chunk).run(blockIdx.y);
-    else if (p.work.list == nullptr || index >= p.work.list_first[p.batch.num_requests]) return;
+    const bool found = find_chunk(p, index, chunk);
+    if (found && (!in_segments || chunk.first - first_row(p.batch, 0) < segment.end)) ChunkPrepare<C>(p, shared, chunk).run(blockIdx.y);
+    else if (found || p.work.list == nullptr || index >= p.work.list_first[p.batch.num_requests]) return;
     if (p.work.list == nullptr) return;
   }
 }

@@ -67,7 +67,7 @@ class ChunkScan {
   // Chunk c goes where chunk c - kStages was, when the barrier of chunk c - kStages + 1 says that it is done with.
   WW_DEVICE void copy_all() const {
     ChunkWalk ahead(p_, request_);
-    int index = chunk_base(p_, request_), stage = 0, left = 0;
+    int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0, left = 0;
     const auto fetch = [&] {
       if (ahead.more()) {
         const int tokens = ahead.length(p_);
@@ -127,22 +127,31 @@ class ChunkScan {
   }
 
   // ---- the state; a row that V has not, and channels that k has not, are zeros
-  WW_DEVICE int64_t state_at(int slot, int row) const {
-    return slot * p_.state.slot_stride + head_ * p_.state.head_stride + int64_t{v_ + 8 * row} * p_.k_dim + column_;
+  struct Place {
+    void* data;     // null: zeros
+    DType dtype;
+    int64_t first;  // element of this head
+  };
+  WW_DEVICE Place slot_place(int slot) const {
+    return {slot < 0 ? nullptr : p_.state.data, p_.state.dtype, slot * p_.state.slot_stride + head_ * p_.state.head_stride};
+  }
+  WW_DEVICE Place handover_place() const { return {p_.work.handover, DType::f32, int64_t{head_} * p_.v_dim * p_.k_dim}; }
+  WW_DEVICE int64_t state_at(const Place& place, int row) const {
+    return place.first + int64_t{v_ + 8 * row} * p_.k_dim + column_;
   }
   WW_DEVICE bool has(int row, int n) const { return v_ + 8 * row < p_.v_dim && 8 * n < p_.k_dim; }
-  WW_DEVICE void load_state(int slot) {
+  WW_DEVICE void load_state(const Place& place) {
 #pragma unroll
     for (int n = 0; n < C::kDim / 8; ++n) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         float2 x = make_float2(0, 0);
-        if (slot >= 0 && has(row, n)) {
-          const int64_t at = state_at(slot, row) + 8 * n;
-          if (p_.state.dtype == DType::f32) {
-            x = *reinterpret_cast<const float2*>(static_cast<const float*>(p_.state.data) + at);
+        if (place.data != nullptr && has(row, n)) {
+          const int64_t at = state_at(place, row) + 8 * n;
+          if (place.dtype == DType::f32) {
+            x = *reinterpret_cast<const float2*>(static_cast<const float*>(place.data) + at);
           } else {
-            const u32 pair = *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(p_.state.data) + at);
+            const u32 pair = *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(place.data) + at);
             x = make_float2(ptx::Bf16::low(pair), ptx::Bf16::high(pair));
           }
         }
@@ -150,21 +159,38 @@ class ChunkScan {
       }
     }
   }
-  WW_DEVICE void store_state(int slot) const {
+  WW_DEVICE void store_state(const Place& place) const {
 #pragma unroll
     for (int n = 0; n < C::kDim / 8; ++n) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         if (!has(row, n)) continue;
-        const int64_t at = state_at(slot, row) + 8 * n;
+        const int64_t at = state_at(place, row) + 8 * n;
         const float low = s_[4 * n + 2 * row], high = s_[4 * n + 2 * row + 1];
-        if (p_.state.dtype == DType::f32) {
-          *reinterpret_cast<float2*>(static_cast<float*>(p_.state.data) + at) = make_float2(low, high);
+        if (place.dtype == DType::f32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(place.data) + at) = make_float2(low, high);
         } else {
-          *reinterpret_cast<u32*>(static_cast<unsigned short*>(p_.state.data) + at) = ptx::Bf16::pack(low, high);
+          *reinterpret_cast<u32*>(static_cast<unsigned short*>(place.data) + at) = ptx::Bf16::pack(low, high);
         }
       }
     }
+  }
+  // Between segments. The scan before this one is running, or done: its blocks began before this launch could.
+  WW_DEVICE void load_first_state() {
+    const Segment& segment = p_.work.segment;
+    if (segment.index <= 0) return load_state(slot_place(initial_slot(p_.batch, request_)));
+    while (ptx::load_acquire(&p_.work.handed_over[blockIdx.x]) < segment.index) {
+    }
+    load_state(handover_place());
+  }
+  WW_DEVICE void store_last_state(int slot) const {
+    constexpr int kDone = 15;  // a barrier of those that multiply
+    const Segment& segment = p_.work.segment;
+    if (segment.index >= 0 && !segment.last) store_state(handover_place());
+    else if (p_.writes_state) store_state(slot_place(slot));
+    if (segment.index < 0) return;
+    ptx::named_barrier_sync(kDone, 128 * C::kGroups);
+    if (threadIdx.x == 0) ptx::store_release(&p_.work.handed_over[blockIdx.x], segment.index + 1);
   }
 
   // ---- a chunk
@@ -310,7 +336,8 @@ class ChunkScan {
     float values[32], o[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) values[i] = 0, o[i] = 0;
-    load_state(initial_slot(p_.batch, request_));
+    now.skip_to(p_, p_.work.segment);
+    load_first_state();
     if constexpr (C::kDim <= 128) round_state(state_, 0);
     while (now.more()) {
       __syncthreads();
@@ -319,10 +346,10 @@ class ChunkScan {
       if constexpr (C::kStages == 1) __syncthreads();
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
       const int checkpoint = now.advance(p_, tokens);
-      if (checkpoint >= 0) store_state(checkpoint);
+      if (checkpoint >= 0) store_state(slot_place(checkpoint));
     }
     store_turned(rows);
-    if (p_.writes_state) store_state(slot);
+    store_last_state(slot);
   }
 
   // ---- outputs

@@ -6,6 +6,10 @@ namespace warpweave::linear {
 namespace {
 
 constexpr int64_t kAlign = 256;
+// Of a prompt in segments: few in the first, before whose scan nothing else runs; then as many more as one scan hides.
+constexpr int kFirstSegmentTokens = 1024, kMostSegmentTokens = 4096;
+// From here on segments pay (H200, 32 v heads, 128 x 128): KDA's chunks take longer to prepare, on all of the device.
+constexpr int kLeastTokensGdn = 8192, kLeastTokensKda = 32768;
 
 // Cuts the workspace into parts; without memory it only counts.
 class Parts {
@@ -46,6 +50,8 @@ Workspace cut(void* memory, const LinearAttnShape& s, const LinearAttnLimits& li
   const int64_t head_rows = s.v_heads * tokens;
   w.work.t = parts.take<void>(head_rows * kChunk * 2);
   w.work.p = parts.take<void>(head_rows * kChunk * 2);
+  w.work.handover = parts.take<float>(int64_t{s.v_heads} * s.v_dim * s.k_dim * 4);
+  w.work.handed_over = parts.take<int>(kMostScanBlocks * 4);
   if (s.kind == LinearAttnKind::gdn) {
     w.work.factors = parts.take<float>(head_rows * 16);
   } else {
@@ -235,9 +241,37 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
     p.work.list_first = w.list_first;
     device_->list_chunks(p, call.stream);
   }
-  if (call.batch->num_tokens > 0) device_->prepare(p, element, call.stream);
-  device_->scan(p, element, scan_shape(p), call.stream);
+  const ScanShape shape = scan_shape(p);
+  if (in_segments(p, shape)) {
+    segments(p, element, shape, call.stream);
+  } else {
+    if (call.batch->num_tokens > 0) device_->prepare(p, element, call.stream);
+    device_->scan(p, element, shape, call.stream);
+  }
   norm(call, p);
+}
+
+// Where the scan of one request leaves much of the device idle.
+bool ChunkedLinearKernel::in_segments(const LinearParams& p, const ScanShape& shape) const {
+  const int blocks = p.v_heads * ((p.v_dim + 64 * shape.groups - 1) / (64 * shape.groups));
+  const int least = p.decay_channels > 1 ? kLeastTokensKda : kLeastTokensGdn;
+  return p.batch.num_requests == 1 && p.writes_state && p.batch.max_q_tokens >= std::min(least, device_->least_segmented_tokens()) &&
+         blocks <= kMostScanBlocks && 4 * blocks <= 3 * device_->multiprocessors();
+}
+
+void ChunkedLinearKernel::segments(LinearParams& p, DType element, const ScanShape& shape, void* stream) {
+  const int tokens = p.batch.max_q_tokens;
+  Segment& segment = p.work.segment;
+  for (int size = kFirstSegmentTokens; segment.end = std::min(tokens, segment.begin + size), true;) {
+    ++segment.index;
+    segment.last = segment.end == tokens;
+    p.work.grid_chunks = (segment.end - segment.begin) / kChunk + 1;
+    device_->prepare(p, element, stream);
+    device_->scan(p, element, shape, stream);
+    if (segment.last) return;
+    segment.begin = segment.end;
+    size = std::min(kMostSegmentTokens, size * 3 / 2 / kChunk * kChunk);
+  }
 }
 
 void ChunkedLinearKernel::norm(const LinearAttnCall& call, const LinearParams& p) {

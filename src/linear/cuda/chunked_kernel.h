@@ -32,6 +32,8 @@ class ChunkedLinearKernel : public LinearAttnKernelBase {
   void chunks(const LinearAttnCall& call, bool writes_state);
   void recurrent(const LinearAttnCall& call, RecurrentMode mode);
   void norm(const LinearAttnCall& call, const LinearParams& p);
+  bool in_segments(const LinearParams& p, const ScanShape& shape) const;
+  void segments(LinearParams& p, DType element, const ScanShape& shape, void* stream);
   ScanShape scan_shape(const LinearParams& p) const;
 
   std::unique_ptr<LinearDevice> device_;

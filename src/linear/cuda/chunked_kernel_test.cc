@@ -33,6 +33,7 @@ class HostDevice : public LinearDevice {
   explicit HostDevice(Order order) : order_(order) {}
   int multiprocessors() const override { return 4; }
   bool has_wgmma() const override { return true; }
+  int least_segmented_tokens() const override { return 2048; }
 
   void decode(const LinearParams& given, void*) override {
     LinearParams p = given;
@@ -40,8 +41,11 @@ class HostDevice : public LinearDevice {
       recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
       return;
     }
-    p.decode_rows = decode_rows(p, 4);
-    decode_grid(p, [&]<class C>(int x, int y) { run(x, y, 2 * p.decode_rows, 0, [&] { decode_step<C>(p); }); });
+    decode_grid(p, [&]<class C>() {
+      const DecodeLaunch launch = decode_launch<C>(p, 4);
+      p.decode_blocks = launch.blocks, p.decode_units = launch.units, p.decode_by_turns = launch.by_turns;
+      run(launch.blocks, 1, C::kThreads, launch.shared_bytes, [&] { decode_units<C>(p, cuda::smem); });
+    });
   }
   void commit(const LinearParams& p, void*) override {
     recurrent_grid<RecurrentMode::commit>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
@@ -139,6 +143,22 @@ TEST(ChunkedLinearKernel, PartsOfABatchAreTheBatch) {
   for (int r = 0; r < 5; ++r) {
     const auto expected = whole.recurrent(call.batch->slots[r]), found = parts.recurrent(call.batch->slots[r]);
     for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 0.02) << r << " " << i;
+  }
+}
+
+// A prompt that is alone, whose segments begin in the middle of what checkpoints make of its chunks.
+TEST(ChunkedLinearKernel, PromptInSegments) {
+  for (bool wgmma : {false, true}) {
+    ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), wgmma);
+    for (DType state : {DType::f32, DType::bf16}) {
+      const LinearAttnKind kind = wgmma == (state == DType::f32) ? LinearAttnKind::gdn : LinearAttnKind::kda;
+      LinearAttnCase c{.name = "segments", .shape = {kind, 1, 1, 64, 64}, .lengths = {2700}, .start = testing_linear::Start::own_slot};
+      c.checkpoints = state == DType::f32;
+      c.activation = c.out = DType::bf16;
+      c.state = state;
+      const auto result = testing_linear::run_case(kernel, c, {.slack = kSlack});
+      EXPECT_TRUE(result.passed()) << wgmma << " " << result.text;
+    }
   }
 }
 

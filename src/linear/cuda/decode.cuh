@@ -1,8 +1,11 @@
-// Decode of the usual head dims: the state goes from memory to registers and back once, and little else happens to it.
+// Decode of the usual head dims, a stream: the state comes into shared memory by cp.async steps ahead of its use, goes through
+// registers once and back to memory, so that its bytes are under way all the time.
 //
-// Eight lanes share a row of the state, a thread has four rows, a warp 16. q, k, v and KDA's decays stand in shared memory as
-// f32, made while the state is on its way. With a norm a block has all rows of a v head, so that it norms its output, too.
-// Grid: x = v head * row tiles + row tile, y = request; 2 threads a row. k_dim is kDim.
+// A step is kRows rows of one head's state; eight lanes share a row, a thread copies what it will read itself, so that no step
+// has a barrier. A unit is a head's steps, or some of them; blocks take the batch's units by turns, so that what all of them read
+// and write at a time stands close together, or shares of them, where a unit's beginning weighs more than that. At a unit's beginning q, k, v and its gates, asked for a unit ahead, come to shared
+// memory, and the outputs of the unit before go out: one barrier. k_dim is kDim.
+// Grid: x = p.decode_blocks; launch_grids.h says how many, and how much shared memory.
 #pragma once
 
 #include "linear/cuda/recurrent.cuh"
@@ -14,123 +17,163 @@ struct DecodeConfig {
   using State = State_;
   static constexpr int kDim = kDim_;
   static constexpr bool kKda = kKda_;
-  static constexpr int kRows = 4;
-  static constexpr int kPieces = kDim / 8 / State::kElements;  // of a row, of one lane, 16 bytes each
+  static constexpr int kThreads = 256, kBlocks = 2;             // of a multiprocessor
+  static constexpr int kRows = kThreads / 8;                    // of a step
+  static constexpr int kPieces = kDim / 8 / State::kElements;   // of a row, of one lane, 16 bytes each
   static constexpr int kValues = kDim / 8;
-  static constexpr int kMostThreads = 2 * kLinearAttnMaxHeadDim;
+  static constexpr int kStageBytes = kThreads * kPieces * 16;
+  static constexpr int kStages = 80 * 1024 / kStageBytes;       // steps whose state is in shared memory or on its way
 };
 
-struct DecodeShared {
-  float k[kDecodeMostDim], q[kDecodeMostDim], decays[kDecodeMostDim], v[kLinearAttnMaxHeadDim];
-  float of_warp[2 * kLinearAttnMaxHeadDim / 32];
+// By turns for every other unit.
+struct DecodeToken {
+  float k[kDecodeMostDim], q[kDecodeMostDim], decays[kDecodeMostDim];
+  float v[kLinearAttnMaxHeadDim], out[kLinearAttnMaxHeadDim];
+  float beta, decay, unused[2];
+};
+
+inline constexpr int kDecodeTokensBytes = 2 * static_cast<int>(sizeof(DecodeToken));
+
+template <class C>
+constexpr int decode_steps_of_head(const LinearParams& p) { return (p.v_dim + C::kRows - 1) / C::kRows; }
+
+// A step of the batch, by its unit.
+struct DecodePlace {
+  int request, head, step, end;  // steps of the unit that are left: step .. end - 1
+
+  WW_DEVICE DecodePlace(const LinearParams& p, int unit, int steps) {
+    const int of_head = unit % p.decode_units, index = unit / p.decode_units;
+    request = index / p.v_heads, head = index % p.v_heads;
+    step = steps * of_head / p.decode_units, end = steps * (of_head + 1) / p.decode_units;
+  }
 };
 
 template <class C>
-class DecodeStep {
-  using State = C::State;
+class DecodeBlock {
+  using State = typename C::State;
+  using u32 = ptx::u32;
 
  public:
-  WW_DEVICE DecodeStep(const LinearParams& p, DecodeShared& shared, int head, int tile, int request)
-      : p_(p), shared_(shared), head_(head), slot_(p.batch.slots[request]), token_(first_row(p.batch, request)),
-        thread_(static_cast<int>(threadIdx.x)), lane_(thread_ % 8), first_v_(tile * p.decode_rows),
-        own_v_(first_v_ + thread_ / 32 * 16 + thread_ % 32 / 8) {}
+  // Units `first`, first + stride and so on, below `units`; there is at least one.
+  WW_DEVICE DecodeBlock(const LinearParams& p, char* shared, int first, int stride, int units)
+      : p_(p), tokens_(reinterpret_cast<DecodeToken*>(shared)), thread_(static_cast<int>(threadIdx.x)), lane_(thread_ % 8),
+        row_(thread_ / 8), steps_(decode_steps_of_head<C>(p)), stride_(stride), units_(units),
+        ring_(ptx::smem_address(shared) + kDecodeTokensBytes + thread_ * 16), unit_(first), ask_unit_(first),
+        now_(p, first, steps_), asked_(now_) {}
 
-  WW_DEVICE bool padded() const { return slot_ < 0; }
-  WW_DEVICE void load(int from) {
-    const int64_t first = at(from);
-#pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < C::kPieces; ++i) {
-        float* const to = s_[r] + i * State::kElements;
-        if (from >= 0) {
-          State::load(to, p_.state.data, first + 4 * r * C::kDim + 8 * i * State::kElements);
-        } else {
-#pragma unroll
-          for (int e = 0; e < State::kElements; ++e) to[e] = 0;
-        }
-      }
+  WW_DEVICE void run() {
+    ask_slots(asked_);
+    take_slots();
+    if (p_.state_settled) {
+      for (int i = 0; i < C::kStages - 1; ++i) ask_state();
+      ptx::grid_dependency_wait();
+    } else {
+      fetch_to_l2();
+      ptx::grid_dependency_wait();
+      for (int i = 0; i < C::kStages - 1; ++i) ask_state();
     }
-  }
-  WW_DEVICE void store() const {
-    const int64_t first = at(slot_);
-#pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < C::kPieces; ++i) {
-        State::store(p_.state.data, first + 4 * r * C::kDim + 8 * i * State::kElements, s_[r] + i * State::kElements);
-      }
+    ask_token(now_);
+    while (true) {
+      begin_unit();
+      for (; now_.step < now_.end; ++now_.step) step();
+      if (unit_ + stride_ >= units_) break;
+      unit_ += stride_;
+      now_ = DecodePlace(p_, unit_, steps_);
     }
-  }
-
-  // q, k, v and decays of the token, for all threads; its gates.
-  WW_DEVICE void share_token() {
-    gates_ = load_gates(p_, token_, head_, C::kKda);
-    const int k_head = head_ / p_.heads_per_k, threads = 2 * p_.decode_rows;
-    for (int c = thread_; c < C::kDim; c += threads) {
-      shared_.k[c] = load_one(p_.k.data, token_ * p_.k.token_stride + k_head * p_.k.head_stride + c, p_.k.dtype);
-      shared_.q[c] = load_one(p_.q.data, token_ * p_.q.token_stride + k_head * p_.q.head_stride + c, p_.q.dtype);
-      if constexpr (C::kKda) shared_.decays[c] = ptx::exp2_approx(log2_decay(c));
-    }
-    for (int v = thread_; v < p_.decode_rows; v += threads) {
-      shared_.v[v] = load_one(p_.v.data, token_ * p_.v.token_stride + head_ * p_.v.head_stride + first_v_ + v, p_.v.dtype);
-    }
-    ask_norm();
     __syncthreads();
-  }
-
-  WW_DEVICE void advance() {
-    float k[C::kValues], q[C::kValues], kk = 0, qq = 0, kq = 0;
-    take(k, shared_.k);
-    take(q, shared_.q);
-#pragma unroll
-    for (int e = 0; e < C::kValues; ++e) kk += k[e] * k[e], qq += q[e] * q[e], kq += k[e] * q[e];
-    float k_scale = 1, q_scale = p_.scale;
-    if (p_.l2norm) {
-      k_scale = rsqrtf(eight_sum(kk) + p_.l2norm_eps);
-      q_scale *= rsqrtf(eight_sum(qq) + p_.l2norm_eps);
-    }
-    kq = eight_sum(kq) * k_scale;
-    const float beta = beta_of(p_, gates_), decay = C::kKda ? 1.0f : ptx::exp2_approx(log2_decay_of(p_, gates_));
-    if constexpr (C::kKda) decay_channels();
-#pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-      float sk = 0, sq = 0;
-#pragma unroll
-      for (int e = 0; e < C::kValues; ++e) sk += s_[r][e] * k[e], sq += s_[r][e] * q[e];
-      const float value = shared_.v[own_v_ - first_v_ + 4 * r];
-      const float change = beta * (value - decay * k_scale * eight_sum(sk));
-      const float found = q_scale * (decay * eight_sum(sq) + change * kq), times_k = change * k_scale;
-      out_ = lane_ == r ? found : out_;
-#pragma unroll
-      for (int e = 0; e < C::kValues; ++e) s_[r][e] = (C::kKda ? s_[r][e] : decay * s_[r][e]) + times_k * k[e];
-    }
-  }
-
-  // Lane r of eight writes their row r, normed and gated where that is asked for.
-  WW_DEVICE void write() {
-    if (p_.has_norm) {
-      float squares = lane_ < C::kRows ? out_ * out_ : 0.0f;
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
-      if (thread_ % 32 == 0) shared_.of_warp[thread_ / 32] = squares;
-      __syncthreads();
-      squares = 0;
-      for (int warp = 0; warp < p_.v_dim / 16; ++warp) squares += shared_.of_warp[warp];
-      out_ *= rsqrtf(squares / static_cast<float>(p_.v_dim) + p_.norm.eps) * norm_weight_ * gate();
-    }
-    put(out_);
-  }
-  WW_DEVICE void put(float value) const {
-    if (lane_ >= C::kRows) return;
-    store_one(p_.out, token_ * p_.out_token_stride + int64_t{head_} * p_.v_dim + written_v(), value, p_.out_dtype);
+    end_unit();
   }
 
  private:
-  WW_DEVICE int64_t at(int slot) const {
-    return slot * p_.state.slot_stride + head_ * p_.state.head_stride + int64_t{own_v_} * C::kDim + lane_ * State::kElements;
+  // ---- the state's way
+  // Where a unit's state is read from (-1: there is none yet), asked for a unit ahead.
+  WW_DEVICE void ask_slots(const DecodePlace& place) {
+    next_slot_ = p_.batch.slots[place.request];
+    next_from_ = initial_slot(p_.batch, place.request);
   }
-  WW_DEVICE int written_v() const { return own_v_ + 4 * (lane_ % C::kRows); }
+  WW_DEVICE void take_slots() {
+    from_ = next_slot_ < 0 ? -1 : next_from_;
+    if (ask_unit_ + stride_ < units_) ask_slots(DecodePlace(p_, ask_unit_ + stride_, steps_));
+  }
+  WW_DEVICE int64_t state_at(int slot, const DecodePlace& place) const {
+    return slot * p_.state.slot_stride + place.head * p_.state.head_stride + int64_t{row_of(place)} * C::kDim + lane_ * State::kElements;
+  }
+  WW_DEVICE int row_of(const DecodePlace& place) const { return place.step * C::kRows + row_; }
+  WW_DEVICE const char* address(int64_t element) const {
+    return static_cast<const char*>(p_.state.data) + element * (16 / State::kElements);
+  }
+  // The first unit's state, which a kernel that may still run could write: a read of the L2's is safe.
+  WW_DEVICE void fetch_to_l2() const {
+    DecodePlace place = asked_;
+    for (; place.step < place.end; ++place.step) {
+      if (from_ < 0 || row_of(place) >= p_.v_dim || lane_ >= C::kPieces) continue;
+      ptx::prefetch_l2(address(state_at(from_, place) + lane_ * 7 * State::kElements));  // this lane's line of 128 bytes
+    }
+  }
+  WW_DEVICE void ask_state() {
+    if (ask_unit_ < units_) {
+      const bool there = from_ >= 0 && row_of(asked_) < p_.v_dim;
+      const char* const from = there ? address(state_at(from_, asked_)) : static_cast<const char*>(p_.state.data);
+#pragma unroll
+      for (int i = 0; i < C::kPieces; ++i) {
+        ptx::cp_async_16(ring_ + ask_stage_ * C::kStageBytes + i * (C::kThreads * 16), there ? from + i * 128 : from, there ? 16 : 0);
+      }
+      ask_stage_ = ask_stage_ + 1 == C::kStages ? 0 : ask_stage_ + 1;
+      if (++asked_.step == asked_.end && (ask_unit_ += stride_) < units_) {
+        asked_ = DecodePlace(p_, ask_unit_, steps_);
+        take_slots();
+      }
+    }
+    ptx::cp_async_commit();
+  }
+
+  // ---- a unit's token: asked for, then put where all threads find it
+  WW_DEVICE void ask_token(const DecodePlace& place) {
+    const int token = first_row(p_.batch, place.request);
+    asked_token_ = token, asked_slot_ = p_.batch.slots[place.request];
+    const int k_head = place.head / p_.heads_per_k;
+    if (thread_ < 2 * C::kDim) {
+      const LinearAttnRows& rows = thread_ < C::kDim ? p_.k : p_.q;
+      kq_bits_ = load_bits(rows.data, int64_t{token} * rows.token_stride + k_head * rows.head_stride + thread_ % C::kDim, rows.dtype);
+    }
+    if (thread_ < p_.v_dim) v_bits_ = load_bits(p_.v.data, int64_t{token} * p_.v.token_stride + place.head * p_.v.head_stride + thread_, p_.v.dtype);
+    if (thread_ < (C::kKda ? C::kDim : 32)) gates_ = load_gates(p_, token, place.head, C::kKda);
+    if (C::kKda && thread_ < C::kDim) {
+      const LinearAttnRows& rows = p_.has_gates ? p_.gates.a : p_.g;
+      gates_.a = load_bits(rows.data, int64_t{token} * rows.token_stride + place.head * rows.head_stride + thread_, rows.dtype);
+      if (p_.has_gates && p_.gates.dt_bias != nullptr) gates_.bias = p_.gates.dt_bias[place.head * C::kDim + thread_];
+    }
+  }
+  WW_DEVICE void put_token(DecodeToken& to) const {
+    if (thread_ < 2 * C::kDim) {
+      const bool of_k = thread_ < C::kDim;
+      (of_k ? to.k : to.q)[thread_ % C::kDim] = value_of(kq_bits_, of_k ? p_.k.dtype : p_.q.dtype);
+    }
+    if (thread_ < p_.v_dim) to.v[thread_] = value_of(v_bits_, p_.v.dtype);
+    if (thread_ < (C::kKda ? C::kDim : 32)) {
+      const float decay = ptx::exp2_approx(log2_decay_of(p_, gates_));
+      if constexpr (C::kKda) to.decays[thread_] = decay;
+      else to.decay = decay;
+    }
+    if (thread_ < 32) to.beta = beta_of(p_, gates_);
+  }
+  // Every thread's channels of k and q, and what is the same for all rows.
+  WW_DEVICE void take_token() {
+    const DecodeToken& token = tokens_[turn_];
+    take(k_, token.k);
+    take(q_, token.q);
+    if constexpr (C::kKda) take(decays_, token.decays);
+    float kk = 0, qq = 0, kq = 0;
+#pragma unroll
+    for (int e = 0; e < C::kValues; ++e) kk += k_[e] * k_[e], qq += q_[e] * q_[e], kq += k_[e] * q_[e];
+    k_scale_ = 1, q_scale_ = p_.scale;
+    if (p_.l2norm) {
+      k_scale_ = rsqrtf(eight_sum(kk) + p_.l2norm_eps);
+      q_scale_ *= rsqrtf(eight_sum(qq) + p_.l2norm_eps);
+    }
+    kq_ = eight_sum(kq) * k_scale_;
+    beta_ = token.beta, decay_ = C::kKda ? 1.0f : token.decay;
+  }
   WW_DEVICE void take(float (&to)[C::kValues], const float* row) const {
 #pragma unroll
     for (int i = 0; i < C::kValues / 4; ++i) {
@@ -139,27 +182,82 @@ class DecodeStep {
       to[4 * i] = four.x, to[4 * i + 1] = four.y, to[4 * i + 2] = four.z, to[4 * i + 3] = four.w;
     }
   }
-  WW_DEVICE float log2_decay(int channel) const {
-    const LinearAttnRows& rows = p_.has_gates ? p_.gates.a : p_.g;
-    const float raw = load_one(rows.data, token_ * rows.token_stride + head_ * rows.head_stride + channel, rows.dtype);
-    if (!p_.has_gates) return bounded_log2(raw * kLog2e);
-    const float bias = p_.gates.dt_bias == nullptr ? 0.0f : p_.gates.dt_bias[head_ * p_.k_dim + channel];
-    return bounded_log2(-expf(gates_.slope) * softplus_log2(raw + bias));
+  WW_DEVICE void begin_unit() {
+    turn_ ^= 1;
+    put_token(tokens_[turn_]);
+    __syncthreads();
+    if (begun_) {
+      turn_ ^= 1;
+      end_unit();
+      turn_ ^= 1;
+    }
+    begun_ = true;
+    token_ = asked_token_, head_ = now_.head, slot_ = asked_slot_;
+    first_row_ = now_.step * C::kRows, end_row_ = min(now_.end * C::kRows, p_.v_dim);
+    ask_norm();
+    take_token();
+    if (unit_ + stride_ < units_) ask_token(DecodePlace(p_, unit_ + stride_, steps_));
   }
-  WW_DEVICE void decay_channels() {
-    float decays[C::kValues];
-    take(decays, shared_.decays);
+
+  // ---- a step
+  WW_DEVICE void step() {
+    ptx::cp_async_wait<C::kStages - 2>();
+    const int row = row_of(now_);
+    DecodeToken& token = tokens_[turn_];
+    float s[C::kValues], sk = 0, sq = 0;
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
+    for (int i = 0; i < C::kPieces; ++i) {
+      u32 w[4];
+      ptx::load_shared_16(w, ring_ + stage_ * C::kStageBytes + i * (C::kThreads * 16));
+      State::widen(s + i * State::kElements, w);
+    }
+    stage_ = stage_ + 1 == C::kStages ? 0 : stage_ + 1;
+    ask_state();  // into the place of the step before
 #pragma unroll
-      for (int e = 0; e < C::kValues; ++e) s_[r][e] *= decays[e];
+    for (int e = 0; e < C::kValues; ++e) {
+      if constexpr (C::kKda) s[e] *= decays_[e];
+      sk += s[e] * k_[e], sq += s[e] * q_[e];
+    }
+    const float value = row < p_.v_dim ? token.v[row] : 0.0f;
+    const float change = beta_ * (value - decay_ * k_scale_ * eight_sum(sk));
+    const float found = q_scale_ * (decay_ * eight_sum(sq) + change * kq_), times_k = change * k_scale_;
+    if (row >= p_.v_dim) return;
+    if (lane_ == 0) token.out[row] = found;
+    if (slot_ < 0) return;
+    const int64_t at = state_at(slot_, now_);
+#pragma unroll
+    for (int i = 0; i < C::kPieces; ++i) {
+      float* const piece = s + i * State::kElements;
+#pragma unroll
+      for (int e = 0; e < State::kElements; ++e) {
+        piece[e] = (C::kKda ? piece[e] : decay_ * piece[e]) + times_k * k_[i * State::kElements + e];
+      }
+      State::store(p_.state.data, at + 8 * i * State::kElements, piece);
     }
   }
+
+  // ---- outputs of the unit of this turn, a thread each
+  WW_DEVICE void end_unit() const {
+    if (thread_ / 32 * 32 >= p_.v_dim) return;
+    const DecodeToken& token = tokens_[turn_];
+    const bool own = thread_ >= first_row_ && thread_ < end_row_;
+    float out = own ? token.out[thread_] : 0.0f;
+    if (p_.has_norm) {
+      float squares = 0;
+      for (int v = thread_ % 32; v < p_.v_dim; v += 32) squares += token.out[v] * token.out[v];
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
+      out *= rsqrtf(squares / static_cast<float>(p_.v_dim) + p_.norm.eps) * norm_weight_ * gate();
+    }
+    if (slot_ < 0) out = 0;
+    if (own) store_one(p_.out, token_ * p_.out_token_stride + int64_t{head_} * p_.v_dim + thread_, out, p_.out_dtype);
+  }
   WW_DEVICE void ask_norm() {
-    if (!p_.has_norm) return;
-    norm_weight_ = p_.norm.weight[written_v()];
+    if (!p_.has_norm || thread_ >= p_.v_dim) return;
+    norm_weight_ = p_.norm.weight[thread_];
     const LinearAttnRows& z = p_.norm.z;
-    if (z.data != nullptr) z_bits_ = load_bits(z.data, token_ * z.token_stride + head_ * z.head_stride + written_v(), z.dtype);
+    const int64_t at = token_ * z.token_stride + head_ * z.head_stride + thread_;
+    if (z.data != nullptr) z_bits_ = load_bits(z.data, at, z.dtype);
   }
   WW_DEVICE float gate() const {
     if (p_.norm.z.data == nullptr) return 1;
@@ -168,30 +266,34 @@ class DecodeStep {
   }
 
   const LinearParams& p_;
-  DecodeShared& shared_;
-  const int head_, slot_;
-  const int64_t token_;
-  const int thread_, lane_, first_v_, own_v_;
-  float s_[C::kRows][C::kValues], out_ = 0, norm_weight_ = 0;
-  ptx::u32 z_bits_ = 0;
+  DecodeToken* const tokens_;
+  const int thread_, lane_, row_, steps_, stride_, units_;
+  const u32 ring_;
+  int unit_, ask_unit_;
+  DecodePlace now_, asked_;
+  int stage_ = 0, ask_stage_ = 0, from_ = -1, next_slot_ = -1, next_from_ = -1, turn_ = 0;
+  // Of the unit that was begun last.
+  bool begun_ = false;
+  int head_ = 0, slot_ = -1, first_row_ = 0, end_row_ = 0;
+  int64_t token_ = 0;
+  float k_[C::kValues], q_[C::kValues], decays_[C::kKda ? C::kValues : 1];
+  float k_scale_ = 1, q_scale_ = 1, kq_ = 0, beta_ = 0, decay_ = 1;
+  // Asked for.
+  int asked_token_ = 0, asked_slot_ = -1;
+  u32 kq_bits_ = 0, v_bits_ = 0, z_bits_ = 0;
+  float norm_weight_ = 0;
   GateBits gates_;
 };
 
-// With state_settled only q, k and v come from the kernel before this one: the state is asked for ahead of them.
+// With state_settled only q, k and v come from the kernel before this one: the state is asked for ahead of them. Slots are never a
+// kernel's that lets this one start early.
 template <class C>
-__global__ void __launch_bounds__(C::kMostThreads, 1) decode_step(const __grid_constant__ LinearParams p) {
-  __shared__ __align__(16) DecodeShared shared;
+WW_DEVICE void decode_units(const LinearParams& p, char* shared) {
   ptx::launch_dependents();
-  if (!p.state_settled) ptx::grid_dependency_wait();
-  const int tiles = p.v_dim / p.decode_rows, request = blockIdx.y;
-  DecodeStep<C> step(p, shared, blockIdx.x / tiles, blockIdx.x % tiles, request);
-  if (!step.padded()) step.load(initial_slot(p.batch, request));
-  if (p.state_settled) ptx::grid_dependency_wait();
-  if (step.padded()) return step.put(0);
-  step.share_token();
-  step.advance();
-  step.store();
-  step.write();
+  const int64_t units = int64_t{p.batch.num_requests} * p.v_heads * p.decode_units, block = blockIdx.x;
+  const int first = static_cast<int>(p.decode_by_turns ? block : units * block / p.decode_blocks);
+  const int end = static_cast<int>(p.decode_by_turns ? units : units * (block + 1) / p.decode_blocks);
+  DecodeBlock<C>(p, shared, first, p.decode_by_turns ? p.decode_blocks : 1, end).run();
 }
 
 }  // namespace warpweave::linear

@@ -112,6 +112,13 @@ WW_DEVICE void log2_decays_of(float (&to)[4], const LinearParams& p, const Decay
   }
 }
 
+// Of eight neighbouring lanes, in each of them.
+WW_DEVICE float eight_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  x += __shfl_xor_sync(~0u, x, 2);
+  return x + __shfl_xor_sync(~0u, x, 4);
+}
+
 // ---- requests ----
 
 WW_DEVICE int first_row(const LinearAttnBatch& batch, int request) {

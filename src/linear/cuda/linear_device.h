@@ -17,6 +17,8 @@ class LinearDevice {
   virtual ~LinearDevice() = default;
   virtual int multiprocessors() const = 0;
   virtual bool has_wgmma() const = 0;
+  // Prompts of this length may be computed in segments, however little that pays: for tests.
+  virtual int least_segmented_tokens() const { return 0x7fffffff; }
 
   virtual void decode(const LinearParams& p, void* stream) = 0;  // has_norm: where decode_takes()
   virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32; without writes_state: of drafted nodes

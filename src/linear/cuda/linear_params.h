@@ -16,10 +16,21 @@ inline constexpr int kDecodeMostDim = 128;  // of k, that decode.cuh takes
 
 enum class RecurrentMode { decode, extend, commit };
 
+// Of a launch for one request: v heads times parts of their columns.
+inline constexpr int kMostScanBlocks = 1024;
+
 // A piece of a request that is computed at once.
 struct Chunk {
   int request, first, tokens;  // first: row of the batch
   int index;                   // among the batch's chunks, not dense
+};
+
+// A long prompt that is alone is computed in segments, each by a launch of chunk_prepare and one of chunk_scan: the scan of one, on
+// few multiprocessors, runs beside what the next one is prepared by. It holds the chunks that begin at its tokens.
+struct Segment {
+  int index = -1;                    // -1: all is one launch of each
+  int begin = 0, end = 0x7fffffff;   // tokens of the request
+  bool last = true;
 };
 
 // What chunk_prepare leaves for chunk_scan. Per v head h, `rows` rows of tokens; chunk-local indices i, j; 2^G: the product of
@@ -41,6 +52,9 @@ struct ChunkWork {
   void* qg = nullptr;
   void* kd = nullptr;
   float* decay = nullptr;
+  Segment segment;
+  float* handover = nullptr;         // [v_heads, v_dim, k_dim]: the state between segments
+  int* handed_over = nullptr;        // [blocks of a scan]: segments that are done
 };
 
 struct LinearParams {
@@ -60,7 +74,9 @@ struct LinearParams {
   int64_t out_token_stride = 0;
   bool out_vectors = false;          // rows of 16-bit outputs begin at multiples of 16 bytes
   bool writes_state = true;
-  int decode_rows = 0;               // of a block of decode.cuh: a multiple of 16 that divides v_dim; v_dim with a norm
+  int decode_blocks = 0;             // of decode.cuh
+  int decode_units = 1;              // there: how many share a head's rows; 1 with a norm
+  bool decode_by_turns = false;      // there: blocks take every decode_blocks-th unit, else those that follow each other
   bool has_norm = false;             // of decode.cuh, within its kernel
   LinearAttnNorm norm;
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one

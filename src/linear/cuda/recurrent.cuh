@@ -13,9 +13,13 @@ namespace warpweave::linear {
 // State elements as f32, 16 bytes at a time.
 struct F32State {
   static constexpr int kElements = 4;
+  static WW_DEVICE void widen(float* to, const ptx::u32 (&w)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(w[i]);
+  }
   static WW_DEVICE void load(float* to, const void* data, int64_t index) {
     const uint4 w = ptx::load_once_16(static_cast<const float*>(data) + index);
-    to[0] = __uint_as_float(w.x), to[1] = __uint_as_float(w.y), to[2] = __uint_as_float(w.z), to[3] = __uint_as_float(w.w);
+    widen(to, {w.x, w.y, w.z, w.w});
   }
   static WW_DEVICE void store(void* data, int64_t index, const float* from) {
     *reinterpret_cast<float4*>(static_cast<float*>(data) + index) = make_float4(from[0], from[1], from[2], from[3]);
@@ -23,11 +27,13 @@ struct F32State {
 };
 struct Bf16State {
   static constexpr int kElements = 8;
+  static WW_DEVICE void widen(float* to, const ptx::u32 (&w)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[2 * i] = ptx::Bf16::low(w[i]), to[2 * i + 1] = ptx::Bf16::high(w[i]);
+  }
   static WW_DEVICE void load(float* to, const void* data, int64_t index) {
     const uint4 w = ptx::load_once_16(static_cast<const unsigned short*>(data) + index);
-    const ptx::u32 pairs[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[2 * i] = ptx::Bf16::low(pairs[i]), to[2 * i + 1] = ptx::Bf16::high(pairs[i]);
+    widen(to, {w.x, w.y, w.z, w.w});
   }
   static WW_DEVICE void store(void* data, int64_t index, const float* from) {
     *reinterpret_cast<uint4*>(static_cast<unsigned short*>(data) + index) =
@@ -50,12 +56,6 @@ struct RecurrentConfig {
   static constexpr int kPieces = kMaxDim / 8 / State::kElements;  // of a row, of one lane
   static constexpr int kValues = kPieces * State::kElements;
 };
-
-WW_DEVICE float eight_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  x += __shfl_xor_sync(~0u, x, 2);
-  return x + __shfl_xor_sync(~0u, x, 4);
-}
 
 // The accepted path as bits, or every node before it in a chain.
 WW_DEVICE ptx::u64 accepted_path(const LinearAttnBatch& batch, int request, int first) {

@@ -22,7 +22,9 @@ namespace {
 constexpr size_t kStackBytes = size_t{256} << 10;  // touched as far as it is used
 constexpr size_t kMostExchangedBytes = 8;
 
-enum class State { ready, at_warp, at_cta, done };
+constexpr int kNamedBarriers = 16;
+
+enum class State { ready, at_warp, at_cta, at_named, done };
 
 // What the thread sanitizer has to know of a change of stacks.
 class Sanitized {
@@ -46,6 +48,7 @@ class Sanitized {
 struct Fiber {
   Index index;
   State state = State::ready;
+  int barrier = 0;  // that it waits at, by name
   unsigned exchanges = 0;
   ucontext_t context;
   Sanitized sanitized;
@@ -62,6 +65,7 @@ class Cta {
   ~Cta();
   void run(Order order);
   void wait(State state);
+  void come_to(int barrier, int threads, bool waits);
   void exchange(const void* mine, size_t bytes, void* all);
   const Index& index() const { return running_->index; }
   const Index& block() const { return block_; }
@@ -75,6 +79,7 @@ class Cta {
   const std::function<void()>& kernel_;
   const Index block_;
   std::vector<Fiber> fibers_;
+  int came_[kNamedBarriers] = {};  // to each barrier, since it opened last
   std::vector<std::byte> exchanged_;  // of a warp's last two exchanges in turn: nobody is further ahead
   char* stacks_ = nullptr;
   ucontext_t scheduler_;
@@ -139,6 +144,19 @@ bool Cta::release(State state, size_t first, size_t count) {
   return true;
 }
 
+void Cta::come_to(int barrier, int threads, bool waits) {
+  if (barrier < 0 || barrier >= kNamedBarriers || threads % kWarp != 0) give_up("there are 16 barriers, of whole warps");
+  if (++came_[barrier] < threads) {
+    running_->barrier = barrier;
+    if (waits) wait(State::at_named);
+    return;
+  }
+  came_[barrier] = 0;
+  for (Fiber& fiber : fibers_) {
+    if (fiber.state == State::at_named && fiber.barrier == barrier) fiber.state = State::ready;
+  }
+}
+
 // A warp runs as far ahead of the others as barriers let it.
 void Cta::run_warp(const size_t* lanes, size_t warp) {
   do {
@@ -164,7 +182,10 @@ void Cta::run(Order order) {
       std::shuffle(lanes.begin(), lanes.end(), random);
     }
     for (const size_t warp : warps) run_warp(lanes.data(), warp);
-  } while (release(State::at_cta, 0, fibers_.size()));
+    const auto ready = [](const Fiber& f) { return f.state == State::ready; };
+    if (std::any_of(fibers_.begin(), fibers_.end(), ready)) continue;  // a barrier opened behind them
+    if (!release(State::at_cta, 0, fibers_.size())) break;
+  } while (true);
   if (!std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.state == State::done; })) {
     give_up("some threads wait for others that do not come");
   }
@@ -191,6 +212,7 @@ void run(int threads, Order order, const std::function<void()>& kernel, Index bl
 
 const Index& thread_index() { return current->index(); }
 const Index& block_index() { return current->block(); }
+void come_to_barrier(int barrier, int threads, bool waits) { current->come_to(barrier, threads, waits); }
 void sync_threads() { current->wait(State::at_cta); }
 void exchange(const void* mine, size_t bytes, void* all) { current->exchange(mine, bytes, all); }
 

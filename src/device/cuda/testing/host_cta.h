@@ -33,6 +33,8 @@ void run(int threads, Order order, const std::function<void()>& kernel, Index bl
 const Index& thread_index();
 const Index& block_index();
 void sync_threads();
+// A barrier by name, that opens when `threads` of the CTA's came to it; whoever does not wait there goes on.
+void come_to_barrier(int barrier, int threads, bool waits);
 // Every thread of a warp gives `bytes`, at most 8; `all` becomes those of its 32 lanes.
 void exchange(const void* mine, size_t bytes, void* all);
 

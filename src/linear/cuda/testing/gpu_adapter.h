@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "device/cuda/graph.h"
+#include "device/cuda/stream.h"
 #include "linear/linear_attn.h"
 
 namespace warpweave::linear {
@@ -151,20 +153,20 @@ class GpuAdapter : public LinearAttnKernelBase {
   }
 
   void replay(LinearAttnCall& call, void (LinearAttnKernelBase::*phase)(const LinearAttnCall&)) {
-    cudaStream_t stream = nullptr;
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    must(cudaStreamCreate(&stream));
-    call.stream = stream;
-    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    (kernel_.get()->*phase)(call);
-    must(cudaStreamEndCapture(stream, &graph));
-    must(cudaGraphInstantiate(&exec, graph, 0));
-    must(cudaGraphLaunch(exec, stream));
-    must(cudaStreamSynchronize(stream));
-    must(cudaGraphExecDestroy(exec));
-    must(cudaGraphDestroy(graph));
-    must(cudaStreamDestroy(stream));
+    const CudaStream stream = value_of(create_stream());
+    call.stream = stream.get();
+    const CudaGraphExec exec = value_of(capture_graph(stream.get(), "a case", [&] {
+      (kernel_.get()->*phase)(call);
+      return Status();
+    }));
+    must(cudaGraphLaunch(exec.get(), stream.get()));
+    must(cudaStreamSynchronize(stream.get()));
+  }
+  template <class T>
+  static T value_of(Result<T> result) {
+    if (result.ok()) return std::move(result).value();
+    std::fprintf(stderr, "%s\n", result.status().message().c_str());
+    std::abort();
   }
 
   std::unique_ptr<LinearAttnKernelBase> kernel_;
@@ -281,8 +283,8 @@ inline double difference_from_decode(LinearAttnKernelBase& kernel, const LinearA
 }
 
 // Whether 20 runs of extend give the same bits.
-inline bool repeats(LinearAttnKernelBase& kernel, const LinearAttnShape& shape, int tokens) {
-  RandomCall all(kernel, shape, 3, tokens, 3, DType::f32);
+inline bool repeats(LinearAttnKernelBase& kernel, const LinearAttnShape& shape, int requests, int tokens) {
+  RandomCall all(kernel, shape, requests, tokens, requests, DType::f32);
   std::vector<uint16_t> first;
   std::vector<float> first_state;
   for (int i = 0; i < 20; ++i) {

@@ -158,6 +158,7 @@ inline float log2_approx(float x) { return std::log2(x); }
 inline float tanh_approx(float x) { return std::tanh(x); }
 
 inline int load_acquire(const int* global) { return *global; }
+inline void store_release(int* global, int value) { *global = value; }
 inline int add_acq_rel(int* global, int value) { return atomicAdd(global, value); }
 
 inline void wgmma_fence() {}
@@ -170,8 +171,8 @@ void setmaxnreg_increase() {}
 template <int kRegisters>
 void setmaxnreg_decrease() {}
 
-// Of barriers among some warps of a CTA host_cta knows nothing: a test runs those warps as a CTA of their own.
-inline void named_barrier_sync(int, int) { __syncthreads(); }
+inline void named_barrier_sync(int id, int threads) { host_cta::come_to_barrier(id, threads, true); }
+inline void named_barrier_arrive(int id, int threads) { host_cta::come_to_barrier(id, threads, false); }
 
 // What the kernel before this one does, done when it is first waited for.
 inline std::function<void()> predecessor;
