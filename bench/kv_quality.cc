@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention/registry.h"
+#include "attention/select.h"
 #include "model/testing/paged_run.h"
 #include "ops/elementwise.h"
 
