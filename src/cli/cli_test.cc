@@ -92,7 +92,7 @@ TEST(Routes, OnlyTheseAreOpenOrForAdmins) {
   EXPECT_EQ(admin, (std::set<std::string>{"GET /debug/audit", "POST /flush_cache", "POST /abort_request",
                                           "POST /start_profile", "POST /stop_profile", "POST /load_lora_adapter",
                                           "POST /unload_lora_adapter", "POST /v1/load_lora_adapter",
-                                          "POST /v1/unload_lora_adapter"}));
+                                          "POST /v1/unload_lora_adapter", "POST /update_weight_version"}));
   EXPECT_GT(router.routes().size(), open.size() + admin.size() + 10);
 }
 
