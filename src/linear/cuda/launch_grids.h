@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "linear/cuda/chunk_prepare.cuh"
+#include "linear/cuda/chunk_prepare_kda.cuh"
 #include "linear/cuda/chunk_scan.cuh"
 #include "linear/cuda/decode.cuh"
 

@@ -1,0 +1,399 @@
+// KDA's part of chunk_prepare.cuh, where a decay is another one per token and channel: sums of decays, what each two tokens of a
+// chunk are to each other, and the operands that chunk_scan reads.
+//
+// Two tokens meet through one that stands between them, so that no exponent is positive. Of sub-chunks of 16 tokens, a warp each,
+// rows i of one meet rows j of an earlier one through the tokens m before i's and n at the end of j's:
+// 2^(G_i - G_m) 2^(G_m - G_n) 2^(G_n - G_j). Within a sub-chunk the later half of 16 and of 8 tokens meets the earlier one through
+// its own first token, and the tokens of each four meet one after the other, without tensor cores. In a tree: pair by pair.
+#pragma once
+
+#include "linear/cuda/chunk_prepare.cuh"
+
+namespace warpweave::linear {
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::put_decays(int head) {
+  constexpr int kFours = C::kDim / 4, kAtOnce = 4;  // loads under way
+  const float slope = p_.has_gates ? p_.gates.a_log[head] : 0.0f;
+  const int channel = threadIdx.x % kFours * 4;
+  for (int first = threadIdx.x / kFours; first < 64; first += kAtOnce * C::kThreads / kFours) {
+    DecayBits bits[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int token = first + i * (C::kThreads / kFours);
+      if (token < chunk_.tokens && channel < p_.k_dim) load_decays(bits[i], p_, chunk_.first + token, head, channel);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int token = first + i * (C::kThreads / kFours);
+      float four[4] = {};
+      if (token < chunk_.tokens && channel < p_.k_dim) log2_decays_of(four, p_, bits[i], slope);
+      *reinterpret_cast<float4*>(&decay(token, channel)) = make_float4(four[0], four[1], four[2], four[3]);
+    }
+  }
+}
+
+// Of k and q; q k of a token.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::norms() {
+  float kk[2] = {}, qq[2] = {}, qk[2] = {};
+#pragma unroll
+  for (int step = 0; step < C::kDim / 16; ++step) {
+    u32 k[4], q[4];
+    load_left(k, k_, 16 * warp_, step);
+    load_left(q, q_, 16 * warp_, step);
+    add_squares(kk, k, k);
+    add_squares(qq, q, q);
+    add_squares(qk, q, k);
+  }
+  put_norms(kk, qq);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float sum = row_sum(qk[i]);
+    if (column_ == 0) tokens_.qk[row_ + 8 * i] = sum;
+  }
+}
+
+// G of every token and channel.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::sum_decays() {
+  for (int channel = threadIdx.x; channel < C::kDim; channel += C::kThreads) {
+    float sum = 0;
+    if (!is_tree()) {
+#pragma unroll 16
+      for (int i = 0; i < 64; ++i) decay(i, channel) = sum += decay(i, channel);
+    } else {
+      for (int i = 0; i < chunk_.tokens; ++i) {
+        const int parent = parent_of(i);
+        if (parent >= 0) decay(i, channel) += decay(parent, channel);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// What two rows of a tile are multiplied by, in this lane's columns of `step`: 2^(G_row - G_reference) of a row that is `later` than
+// its reference, 2^(G_reference - G_row) of an earlier one.
+template <class C>
+WW_DEVICE typename ChunkPrepare<C>::Scales ChunkPrepare<C>::scales(const int (&row)[2], const int (&reference)[2], const bool (&later)[2], int step) const {
+  Scales s;
+  const int c = 16 * step + column_;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float2 own0 = *reinterpret_cast<const float2*>(&decay(row[i], c)), own1 = *reinterpret_cast<const float2*>(&decay(row[i], c + 8));
+    const float2 ref0 = *reinterpret_cast<const float2*>(&decay(reference[i], c));
+    const float2 ref1 = *reinterpret_cast<const float2*>(&decay(reference[i], c + 8));
+    const float sign = later[i] ? 1.0f : -1.0f;
+    s.low[i] = make_float2(ptx::exp2_approx(sign * (own0.x - ref0.x)), ptx::exp2_approx(sign * (own0.y - ref0.y)));
+    s.high[i] = make_float2(ptx::exp2_approx(sign * (own1.x - ref1.x)), ptx::exp2_approx(sign * (own1.y - ref1.y)));
+  }
+  return s;
+}
+
+template <class C>
+WW_DEVICE ptx::u32 ChunkPrepare<C>::scaled(u32 pair, float2 by) { return E::pack(E::low(pair) * by.x, E::high(pair) * by.y); }
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::scale(u32 (&r)[4], const Scales& s) {
+  r[0] = scaled(r[0], s.low[0]);
+  r[1] = scaled(r[1], s.low[1]);
+  r[2] = scaled(r[2], s.high[0]);
+  r[3] = scaled(r[3], s.high[1]);
+}
+
+// Of kStepsAtOnce steps, this warp's rows as those that meet earlier sub-chunks, in left_ and in Q's tile, and as those that later
+// ones meet, in K's.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::turn_to_others(int first_step) {
+  const int own[2] = {row_, row_ + 8};
+  const int before[2] = {16 * warp_ - 1, 16 * warp_ - 1}, last[2] = {16 * warp_ + 15, 16 * warp_ + 15};
+  const bool later[2] = {true, true}, earlier[2] = {false, false};
+#pragma unroll
+  for (int i = 0; i < kStepsAtOnce; ++i) {
+    const int step = first_step + i;
+    u32 k[4];
+    load_left(k, k_, 16 * warp_, step);
+    if (warp_ > 0) {
+      const Scales s = scales(own, before, later, step);
+      u32 q[4];
+      load_left(q, q_, 16 * warp_, step);
+      scale(q, s);
+      put_left(q_, q, step);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) left_[i][r] = k[r];
+      scale(left_[i], s);
+    }
+    if (warp_ < 3) {
+      scale(k, scales(own, last, earlier, step));
+      put_left(k_, k, step);
+    }
+  }
+}
+
+// Where load_left has them from.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::put_left(u32 tile, const u32 (&r)[4], int step) const {
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) ptx::store_shared_4(tile + piece_offset(row_ + i % 2 * 8, 2 * step + i / 2) + lane_ % 4 * 4, r[i]);
+}
+
+// This warp's rows against an earlier sub-chunk; kNext: the one right before.
+template <class C>
+template <int kBlock, bool kNext>
+WW_DEVICE void ChunkPrepare<C>::multiply_block(int first_step) {
+  const float* const from = &decay(16 * warp_ - 1, 16 * first_step + column_);
+  const float* const to = &decay(16 * kBlock + 15, 16 * first_step + column_);
+#pragma unroll
+  for (int i = 0; i < kStepsAtOnce; ++i) {
+    u32 k[4], q[4], b[4];
+    load_left(q, q_, 16 * warp_, first_step + i);
+    load_left(b, k_, 16 * kBlock, first_step + i);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) k[r] = left_[i][r];
+    if constexpr (!kNext) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 g = *reinterpret_cast<const float2*>(from + 16 * i + 8 * half);
+        const float2 r = *reinterpret_cast<const float2*>(to + 16 * i + 8 * half);
+        const float2 by = make_float2(ptx::exp2_approx(g.x - r.x), ptx::exp2_approx(g.y - r.y));
+        k[2 * half] = scaled(k[2 * half], by), k[2 * half + 1] = scaled(k[2 * half + 1], by);
+        q[2 * half] = scaled(q[2 * half], by), q[2 * half + 1] = scaled(q[2 * half + 1], by);
+      }
+    }
+    add(kk_, 2 * kBlock, k, b[0], b[2]);
+    add(kk_, 2 * kBlock + 1, k, b[1], b[3]);
+    add(qk_, 2 * kBlock, q, b[0], b[2]);
+    add(qk_, 2 * kBlock + 1, q, b[1], b[3]);
+  }
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::multiply_others() {
+  for (int step = 0; step < C::kDim / 16; step += kStepsAtOnce) {
+    turn_to_others(step);
+    __syncthreads();
+    if (warp_ == 1) multiply_block<0, true>(step);
+    if (warp_ == 2) multiply_block<0, false>(step), multiply_block<1, true>(step);
+    if (warp_ == 3) multiply_block<0, false>(step), multiply_block<1, false>(step), multiply_block<2, true>(step);
+  }
+}
+
+// Fours of tokens within this warp's rows: eight lanes each, a piece of channels a lane at a time.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::multiply_fours() {
+  const int first = 16 * warp_ + lane_ / 8 * 4;
+  float kk[6] = {}, qk[6] = {};  // (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)
+  for (int piece = lane_ % 8; piece < C::kDim / 8; piece += 8) {
+    u32 k[4][4], q[3][4];
+    float before[8], from[3][8] = {};  // of the first three, decayed to the token at hand
+    take_decays(before, first, piece);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      ptx::load_shared_16(k[i], k_ + piece_offset(first + i, piece));
+      if (i > 0) ptx::load_shared_16(q[i - 1], q_ + piece_offset(first + i, piece));
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) from[0][e] = element_of(k[0], e);
+#pragma unroll
+    for (int i = 1; i < 4; ++i) {
+      float now[8];
+      take_decays(now, first + i, piece);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const float by = ptx::exp2_approx(now[e] - before[e]), own_k = element_of(k[i], e), own_q = element_of(q[i - 1], e);
+#pragma unroll
+        for (int j = 0; j < i; ++j) {
+          from[j][e] *= by;
+          kk[i * (i - 1) / 2 + j] += own_k * from[j][e];
+          qk[i * (i - 1) / 2 + j] += own_q * from[j][e];
+        }
+        if (i < 3) from[i % 3][e] = own_k;
+        before[e] = now[e];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 1; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < i; ++j) {
+      const int at = i * (i - 1) / 2 + j;
+      const float k_sum = eight_sum(kk[at]), q_sum = eight_sum(qk[at]);
+      if (lane_ % 8 == at) tokens_.fours[first + i][j] = make_float2(k_sum, q_sum);
+    }
+  }
+  __syncwarp();
+  take_fours();
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::take_decays(float (&to)[8], int token, int piece) const {
+  const float4 low = *reinterpret_cast<const float4*>(&decay(token, 8 * piece)), high = *reinterpret_cast<const float4*>(&decay(token, 8 * piece + 4));
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+
+template <class C>
+WW_DEVICE float ChunkPrepare<C>::element_of(const u32 (&w)[4], int e) { return e % 2 == 0 ? E::low(w[e / 2]) : E::high(w[e / 2]); }
+
+// To where accumulators have them.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::take_fours() {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = lane_ / 4 + e / 2 * 8, column = 8 * n + column_ + e % 2;
+      if (row / 4 != column / 4 || column >= row) continue;
+      const float2 sums = tokens_.fours[16 * warp_ + row][column % 4];
+      cross_[0][n][e] = sums.x, cross_[1][n][e] = sums.y;
+    }
+  }
+  take_own();
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::clear_cross() {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) cross_[0][n][e] = 0, cross_[1][n][e] = 0;
+  }
+}
+
+// Within this warp's 16 rows: halves of kHalf rows.
+template <class C>
+template <int kHalf>
+WW_DEVICE void ChunkPrepare<C>::multiply_within() {
+  int own[2], reference[2];
+  bool later[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = lane_ / 4 + 8 * i;
+    own[i] = 16 * warp_ + row;
+    later[i] = row / kHalf % 2 == 1;
+    reference[i] = 16 * warp_ + (later[i] ? row / kHalf : row / kHalf + 1) * kHalf;
+  }
+  for (int step = 0; step < C::kDim / 16; ++step) {
+    u32 k[4], q[4], left[4], right[4];
+    load_left(k, k_, 16 * warp_, step);
+    load_left(q, q_, 16 * warp_, step);
+    const Scales s = scales(own, reference, later, step);
+    scale(k, s);
+    scale(q, s);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      left[i] = later[i % 2] ? k[i] : 0;
+      right[i] = later[i % 2] ? 0 : k[i];
+      q[i] = later[i % 2] ? q[i] : 0;
+    }
+    E::mma(cross_[0][0], left, right[0], right[2]);
+    E::mma(cross_[1][0], q, right[0], right[2]);
+    if constexpr (kHalf < 8) {
+      E::mma(cross_[0][1], left, right[1], right[3]);
+      E::mma(cross_[1][1], q, right[1], right[3]);
+    }
+  }
+  // What rows of other pairs of halves gave is dropped.
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int row = lane_ / 4 + e / 2 * 8, column = 8 * n + column_ + e % 2;
+      if (row / (2 * kHalf) != column / (2 * kHalf)) cross_[0][n][e] = 0, cross_[1][n][e] = 0;
+    }
+  }
+  take_own();
+}
+
+// To the blocks on the diagonal.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::take_own() {
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    if (block != warp_) continue;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) kk_[8 * block + 4 * n + e] += cross_[0][n][e], qk_[8 * block + 4 * n + e] += cross_[1][n][e];
+    }
+  }
+  clear_cross();
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::multiply_kda() {
+  clear();
+  clear_cross();
+  if (is_tree()) {
+    multiply_pairs();
+  } else {
+    multiply_within<8>();
+    multiply_within<4>();
+    multiply_fours();
+    multiply_others();
+  }
+}
+
+template <class C>
+WW_DEVICE float ChunkPrepare<C>::value(u32 tile, int row, int channel) const {
+  const u32 pair = ptx::load_shared_4(tile + piece_offset(row, channel / 8) + channel % 8 / 2 * 4);
+  return channel % 2 == 0 ? E::low(pair) : E::high(pair);
+}
+
+// Of a tree, pair by pair.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::multiply_pairs() {
+#pragma unroll
+  for (int at = 0; at < 32; ++at) {
+    const int row = row_ + at / 2 % 2 * 8, column = 8 * (at / 4) + column_ + at % 2;
+    if (row >= chunk_.tokens || !follows(row, column)) continue;
+    float kk = 0, qk = 0;
+    for (int c = 0; c < p_.k_dim; ++c) {
+      const float k = value(k_, column, c) * ptx::exp2_approx(decay(row, c) - decay(column, c));
+      kk += value(k_, row, c) * k;
+      qk += value(q_, row, c) * k;
+    }
+    kk_[at] = kk, qk_[at] = qk;
+  }
+}
+
+template <class C>
+WW_DEVICE float2 ChunkPrepare<C>::element_of_kda(int row, int column, int at) const {
+  const float norm = tokens_.k_norm[column], q_norm = p_.scale * tokens_.q_norm[row] * norm;
+  const bool before = follows(row, column);
+  return make_float2(before ? kk_[at] * tokens_.beta[row] * tokens_.k_norm[row] * norm : 0.0f,
+                     row == column ? tokens_.qk[row] * q_norm : before ? qk_[at] * q_norm : 0.0f);
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::write_operands(int head) const {
+  constexpr int kPieces = C::kDim / 8;
+  const int last = chunk_.tokens - 1;
+  for (int i = threadIdx.x; i < chunk_.tokens * kPieces; i += C::kThreads) {
+    const int row = i / kPieces, piece = i % kPieces;
+    if (piece * 8 >= p_.k_dim) continue;
+    u32 k[4], q[4], kg[4], qg[4], kd[4];
+    ptx::load_shared_16(k, k_ + piece_offset(row, piece));
+    ptx::load_shared_16(q, q_ + piece_offset(row, piece));
+    const float k_norm = tokens_.k_norm[row], q_norm = p_.scale * tokens_.q_norm[row];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const int c = 8 * piece + 2 * pair;
+      const float2 sum = *reinterpret_cast<const float2*>(&decay(row, c)), end = *reinterpret_cast<const float2*>(&decay(last, c));
+      const float2 from = make_float2(ptx::exp2_approx(sum.x), ptx::exp2_approx(sum.y));
+      const float2 to = make_float2(k_norm * ptx::exp2_approx(fminf(end.x - sum.x, 0)), k_norm * ptx::exp2_approx(fminf(end.y - sum.y, 0)));
+      kg[pair] = scaled(k[pair], make_float2(k_norm * from.x, k_norm * from.y));
+      qg[pair] = scaled(q[pair], make_float2(q_norm * from.x, q_norm * from.y));
+      kd[pair] = scaled(k[pair], to);
+    }
+    const int64_t at = (head * p_.work.rows + chunk_.first + row) * p_.k_dim + 8 * piece;
+    store_16(p_.work.kg, at, kg);
+    store_16(p_.work.qg, at, qg);
+    store_16(p_.work.kd, at, kd);
+  }
+  for (int c = threadIdx.x; c < p_.k_dim; c += C::kThreads) {
+    p_.work.decay[(head * p_.work.capacity + chunk_.index) * p_.k_dim + c] = ptx::exp2_approx(decay(last, c));
+  }
+}
+
+}  // namespace warpweave::linear
