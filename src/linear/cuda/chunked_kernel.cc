@@ -253,10 +253,13 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
 
 // Where the scan of one request leaves much of the device idle.
 bool ChunkedLinearKernel::in_segments(const LinearParams& p, const ScanShape& shape) const {
+  const LinearAttnBatch& batch = p.batch;
+  if (batch.num_requests != 1 || !p.writes_state) return false;
+  const int least = std::min(p.decay_channels > 1 ? kLeastTokensKda : kLeastTokensGdn, device_->least_segmented_tokens());
+  // chunk_prepare counts the chunks of a segment from row 0, so the request has to begin in the first of them.
+  const bool begins_at_once = batch.num_tokens - batch.max_q_tokens < kChunk;
   const int blocks = p.v_heads * ((p.v_dim + 64 * shape.groups - 1) / (64 * shape.groups));
-  const int least = p.decay_channels > 1 ? kLeastTokensKda : kLeastTokensGdn;
-  return p.batch.num_requests == 1 && p.writes_state && p.batch.max_q_tokens >= std::min(least, device_->least_segmented_tokens()) &&
-         blocks <= kMostScanBlocks && 4 * blocks <= 3 * device_->multiprocessors();
+  return batch.max_q_tokens >= least && begins_at_once && blocks <= kMostScanBlocks && 4 * blocks <= 3 * device_->multiprocessors();
 }
 
 void ChunkedLinearKernel::segments(LinearParams& p, DType element, const ScanShape& shape, void* stream) {

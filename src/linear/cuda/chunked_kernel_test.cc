@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "device/cuda/testing/host_cta.h"
 
@@ -159,6 +161,33 @@ TEST(ChunkedLinearKernel, PromptInSegments) {
       const auto result = testing_linear::run_case(kernel, c, {.slack = kSlack});
       EXPECT_TRUE(result.passed()) << wgmma << " " << result.text;
     }
+  }
+}
+
+// The same of a prompt whose rows begin behind those of other requests: the bits of one call for all.
+TEST(ChunkedLinearKernel, PromptInSegmentsBehindOthers) {
+  constexpr int kOthers = 150, kTokens = 2100;
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    LinearAttnCase c{.name = "behind", .shape = {kind, 1, 1, 64, 64}, .lengths = std::vector<int>(kOthers, 1)};
+    c.lengths.push_back(kTokens);
+    c.activation = c.out = DType::bf16;
+    testing_linear::LinearAttnProblem whole(c), part(c);
+    ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
+    LinearAttnCall all = whole.call(), prompt = part.call();
+    all.workspace_bytes = kernel.workspace_bytes(all.shape, {kOthers + 1, all.batch->num_tokens, 0});
+    std::vector<std::byte> memory(all.workspace_bytes + 256);
+    all.workspace = memory.data() + 256 - reinterpret_cast<uintptr_t>(memory.data()) % 256;
+    kernel.extend(all);
+    std::fill(memory.begin(), memory.end(), std::byte{0xff});
+    LinearAttnBatch batch = *prompt.batch;
+    batch.num_requests = 1, batch.q_indptr += kOthers, batch.slots += kOthers;
+    prompt.batch = &batch;
+    prompt.workspace = all.workspace, prompt.workspace_bytes = all.workspace_bytes;
+    kernel.extend(prompt);
+    for (int64_t token = kOthers; token < kOthers + kTokens; ++token) {
+      for (int i = 0; i < 64; ++i) ASSERT_EQ(part.out_at(token, i), whole.out_at(token, i)) << token << " " << i;
+    }
+    EXPECT_EQ(part.recurrent(batch.slots[0]), whole.recurrent(batch.slots[0]));
   }
 }
 
