@@ -264,16 +264,13 @@ bool ChunkedLinearKernel::in_segments(const LinearParams& p, const ScanShape& sh
 
 void ChunkedLinearKernel::segments(LinearParams& p, DType element, const ScanShape& shape, void* stream) {
   const int tokens = p.batch.max_q_tokens;
-  Segment& segment = p.work.segment;
-  for (int size = kFirstSegmentTokens; segment.end = std::min(tokens, segment.begin + size), true;) {
-    ++segment.index;
-    segment.last = segment.end == tokens;
-    p.work.grid_chunks = (segment.end - segment.begin) / kChunk + 1;
+  int size = kFirstSegmentTokens;
+  for (int begin = 0; begin < tokens; begin += size, size = std::min(kMostSegmentTokens, size * 3 / 2 / kChunk * kChunk)) {
+    const int end = std::min(tokens, begin + size);
+    p.work.segment = {p.work.segment.index + 1, begin, end, end == tokens};
+    p.work.grid_chunks = (end - begin) / kChunk + 1;
     device_->prepare(p, element, stream);
     device_->scan(p, element, shape, stream);
-    if (segment.last) return;
-    segment.begin = segment.end;
-    size = std::min(kMostSegmentTokens, size * 3 / 2 / kChunk * kChunk);
   }
 }
 
