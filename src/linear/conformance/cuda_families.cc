@@ -7,23 +7,13 @@
 #include "linear/cuda/testing/gpu_adapter.h"
 
 namespace warpweave::testing_linear {
-namespace {
-
-// Chunks multiply 16-bit elements; a norm makes large outputs of small ones. Steps and exact prompts are f32.
-double slack_of(const LinearAttnCase& c) {
-  const bool recurrent = c.phase == LinearAttnPhase::decode || c.exact;
-  return recurrent ? 5e-5 : c.norm ? 0.05
-                                   : 0.02;
-}
-
-}  // namespace
 
 std::optional<CudaLinearFamilies> cuda_linear_families() {
   const Result<CudaDeviceInfo> info = probe_cuda_device();
   if (!info.ok()) return {};
   const std::optional<DeviceArch> arch = arch_of_compute_capability(info->compute_capability);
   if (!arch) return {};
-  CudaLinearFamilies all = {{info->name, *arch, info->driver_version}, linear::cuda_linear_attn_backends(), {}, slack_of};
+  CudaLinearFamilies all = {{info->name, *arch, info->driver_version}, linear::cuda_linear_attn_backends(), {}};
   for (const LinearAttnBackend& backend : all.backends) {
     const auto same = [&](const CudaLinearFamily& family) { return family.caps == backend.caps; };
     if (std::any_of(all.families.begin(), all.families.end(), same)) continue;

@@ -8,7 +8,6 @@
 
 #include "attention/select.h"
 #include "linear/dispatch.h"
-#include "linear/testing/case.h"
 
 namespace warpweave::testing_linear {
 
@@ -20,7 +19,6 @@ struct CudaLinearFamilies {
   HardwareFacts hardware;
   std::vector<LinearAttnBackend> backends;
   std::vector<CudaLinearFamily> families;  // each caps of `backends` once
-  std::function<double(const LinearAttnCase&)> slack;
 };
 
 // Nothing without a usable GPU.

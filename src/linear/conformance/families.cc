@@ -9,6 +9,7 @@
 #include "device/cpu/cpu_info.h"
 #include "linear/conformance/cuda_families.h"
 #include "linear/cpu/cpu_linear_attn.h"
+#include "linear/cuda/testing/slack.h"
 #include "linear/testing/suite.h"
 
 namespace warpweave::testing_linear {
@@ -44,7 +45,7 @@ std::vector<LinearFamily> linear_families(ThreadTeam& team) {
   const std::optional<CudaLinearFamilies> cuda = cuda_linear_families();
   if (!cuda) return families;
   for (const CudaLinearFamily& family : cuda->families) {
-    families.push_back({names_of(*family.caps, cuda->backends, cuda->hardware, "cuda", "cuda"), family.create, cuda->slack});
+    families.push_back({names_of(*family.caps, cuda->backends, cuda->hardware, "cuda", "cuda"), family.create, linear::gpu_slack});
   }
 #endif
   return families;

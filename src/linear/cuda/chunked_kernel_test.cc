@@ -22,6 +22,7 @@
 
 #include "linear/cuda/launch_grids.h"
 #include "linear/cuda/recurrent_verify.cuh"
+#include "linear/cuda/testing/slack.h"
 #include "linear/testing/suite.h"
 
 namespace warpweave::linear {
@@ -98,10 +99,6 @@ class HostDevice : public LinearDevice {
   Order order_;
 };
 
-// Products of 16-bit elements against a reference in f64, relative to the largest value.
-constexpr double kSlack = 0.02, kNormSlack = 0.05;  // small outputs become large ones by the norm
-constexpr double kExactSlack = 5e-5;
-
 bool small(const LinearAttnCase& c) {
   const int tokens = std::accumulate(c.lengths.begin(), c.lengths.end(), 0, [](int sum, int n) { return sum + std::abs(n); });
   return tokens <= 300 && c.shape.k_dim * c.shape.v_dim <= 128 * 128;
@@ -111,8 +108,7 @@ void expect_all_pass(bool wgmma, Order order, LinearAttnKind kind) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(order), wgmma);
   for (const LinearAttnCase& c : testing_linear::linear_attn_cases()) {
     if (c.shape.kind != kind || !small(c) || !testing_linear::runs_case(kernel.caps(), c)) continue;
-    const double of_chunks = c.norm ? kNormSlack : kSlack;
-    const auto result = testing_linear::run_case(kernel, c, {.slack = c.exact ? kExactSlack : of_chunks});
+    const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
     EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
   }
 }
@@ -158,7 +154,7 @@ TEST(ChunkedLinearKernel, PromptInSegments) {
       c.checkpoints = state == DType::f32;
       c.activation = c.out = DType::bf16;
       c.state = state;
-      const auto result = testing_linear::run_case(kernel, c, {.slack = kSlack});
+      const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
       EXPECT_TRUE(result.passed()) << wgmma << " " << result.text;
     }
   }

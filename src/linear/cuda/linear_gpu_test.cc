@@ -10,16 +10,13 @@
 
 #include "linear/cuda/cuda_device.h"
 #include "linear/cuda/testing/gpu_adapter.h"
+#include "linear/cuda/testing/slack.h"
 #include "linear/testing/suite.h"
 
 namespace warpweave::linear {
 namespace {
 
 using testing_linear::LinearAttnCase;
-
-// Relative to the largest value, beside what the stored types cost: products of chunks are of 16-bit elements.
-// The norm makes large outputs of small ones.
-constexpr double kChunkSlack = 0.02, kNormSlack = 0.05, kRecurrentSlack = 5e-5;
 
 bool no_gpu() {
   int count = 0;
@@ -33,9 +30,7 @@ class LinearGpu : public ::testing::TestWithParam<bool> {
   }
   void expect_right(const LinearAttnCase& c) {
     GpuAdapter kernel(make_cuda_linear_kernel(GetParam()));
-    const bool recurrent = c.phase == LinearAttnPhase::decode || c.exact;
-    const double of_chunks = c.norm ? kNormSlack : kChunkSlack;
-    const auto result = testing_linear::run_case(kernel, c, {.slack = recurrent ? kRecurrentSlack : of_chunks});
+    const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
     EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
     largest_share_ = std::max(largest_share_, result.largest_share);
   }
