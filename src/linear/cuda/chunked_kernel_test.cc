@@ -144,6 +144,29 @@ TEST(ChunkedLinearKernel, PartsOfABatchAreTheBatch) {
   }
 }
 
+// Blocks of decode with several units each, whose states go round in shared memory, and with a part of a head; rows of V that do not
+// fill their last step.
+TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (DType state : {DType::f32, DType::bf16}) {
+      for (auto [k_dim, v_dim] : {std::pair{128, 80}, {64, 112}}) {
+        for (int requests : {1, 15}) {
+          for (bool norm : {false, true}) {
+            LinearAttnCase c{.phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, k_dim, v_dim}, .lengths = std::vector<int>(requests, 1)};
+            if (requests > 4) c.lengths[4] = -1;
+            c.start = testing_linear::Start::elsewhere;
+            c.gates = c.norm = norm;
+            c.state = state;
+            const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+            EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << k_dim << " " << requests << " " << norm << " " << result.text;
+          }
+        }
+      }
+    }
+  }
+}
+
 // A prompt that is alone, whose segments begin in the middle of what checkpoints make of its chunks.
 TEST(ChunkedLinearKernel, PromptInSegments) {
   for (bool wgmma : {false, true}) {
