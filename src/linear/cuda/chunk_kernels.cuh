@@ -1,4 +1,4 @@
-// Launches of the chunk kernels, instantiated by prepare_*.cu and scan_*.cu.
+// Launches of the chunk kernels, instantiated by prepare_*.cu, tile_scan_*.cu and wgmma_scan_*.cu.
 #pragma once
 
 #include "device/cuda/shared_memory_limit.h"
@@ -10,7 +10,8 @@ namespace warpweave::linear {
 
 extern __shared__ __align__(1024) char chunk_memory[];
 
-// Of segments but the first: what it reads is there, since the scan before it let it start, and what that scan reads it leaves alone.
+// Of a segment but the first it runs beside the scan before it and does not wait: that scan let it start when all that it reads was
+// there, and it writes nothing that the scan reads.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) prepare_kernel(const __grid_constant__ LinearParams p) {
   ptx::launch_dependents();

@@ -175,7 +175,7 @@ class ChunkScan {
       }
     }
   }
-  // Between segments. The scan before this one is running, or done: its blocks began before this launch could.
+  // Between segments. All blocks of the scan before this one have begun, or this launch could not have: so the wait ends.
   WW_DEVICE void load_first_state() {
     const Segment& segment = p_.work.segment;
     if (segment.index <= 0) return load_state(slot_place(initial_slot(p_.batch, request_)));

@@ -2,9 +2,10 @@
 // registers once and back to memory, so that its bytes are under way all the time.
 //
 // A step is kRows rows of one head's state; eight lanes share a row, a thread copies what it will read itself, so that no step
-// has a barrier. A unit is a head's steps, or some of them; blocks take the batch's units by turns, so that what all of them read
-// and write at a time stands close together, or shares of them, where a unit's beginning weighs more than that. At a unit's beginning q, k, v and its gates, asked for a unit ahead, come to shared
-// memory, and the outputs of the unit before go out: one barrier. k_dim is kDim.
+// has a barrier. A unit is a head's steps, or some of them. Blocks take the batch's units by turns, so that what all of them read
+// and write at a time stands close together; or each takes neighbouring ones, where a unit's beginning weighs more than that. At a
+// unit's beginning q, k, v and its gates, asked for a unit ahead, come to shared memory, and the outputs of the unit before go
+// out: one barrier. k_dim is kDim.
 // Grid: x = p.decode_blocks; launch_grids.h says how many, and how much shared memory.
 #pragma once
 
@@ -25,7 +26,7 @@ struct DecodeConfig {
   static constexpr int kStages = 80 * 1024 / kStageBytes;       // steps whose state is in shared memory or on its way
 };
 
-// By turns for every other unit.
+// What a unit's threads share. There are two: a unit fills one while the outputs of the unit before are in the other.
 struct DecodeToken {
   float k[kDecodeMostDim], q[kDecodeMostDim], decays[kDecodeMostDim];
   float v[kLinearAttnMaxHeadDim], out[kLinearAttnMaxHeadDim];
@@ -102,7 +103,8 @@ class DecodeBlock {
   WW_DEVICE const char* address(int64_t element) const {
     return static_cast<const char*>(p_.state.data) + element * (16 / State::kElements);
   }
-  // The first unit's state, which a kernel that may still run could write: a read of the L2's is safe.
+  // The first unit's state. A kernel that still runs may write it: what it writes goes through the same L2, so that a copy there is
+  // never stale.
   WW_DEVICE void fetch_to_l2() const {
     DecodePlace place = asked_;
     for (; place.step < place.end; ++place.step) {
@@ -285,8 +287,8 @@ class DecodeBlock {
   GateBits gates_;
 };
 
-// With state_settled only q, k and v come from the kernel before this one: the state is asked for ahead of them. Slots are never a
-// kernel's that lets this one start early.
+// With state_settled only q, k and v come from the kernel before this one: the state is asked for ahead of them. The arrays of slots
+// are read before the wait, too: no kernel that lets this one start early may write them.
 template <class C>
 WW_DEVICE void decode_units(const LinearParams& p, char* shared) {
   ptx::launch_dependents();

@@ -1,4 +1,5 @@
-// The kernels' instances and grids, for whatever runs them. `Run` is called as run.template kernel<Config>(grid x, grid y).
+// The kernels' instances and grids, for whatever runs them. `run` is called as run.operator()<Config>(grid x, grid y); for decode
+// without the grid, which decode_launch<Config> has.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +43,8 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
   else sizes.template operator()<Bf16State>();
 }
 
-// Of decode.cuh, beside its instance. A head's rows are shared out where there are fewer heads than blocks. States of 16 bits come
-// so fast that beginning a unit weighs most: on an H200, 256 requests of 32 heads by turns took 167 us, in shares 147.
+// Of decode.cuh. A head's rows are shared out where there are fewer heads than blocks. States of 16 bits come so fast that
+// beginning a unit weighs most: on an H200, 256 requests of 32 heads took 167 us by turns, 147 where each block has neighbours.
 struct DecodeLaunch {
   int blocks = 0, units = 1, shared_bytes = 0;
   bool by_turns = false;

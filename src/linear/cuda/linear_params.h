@@ -25,8 +25,9 @@ struct Chunk {
   int index;                   // among the batch's chunks, not dense
 };
 
-// A long prompt that is alone is computed in segments, each by a launch of chunk_prepare and one of chunk_scan: the scan of one, on
-// few multiprocessors, runs beside what the next one is prepared by. It holds the chunks that begin at its tokens.
+// A long prompt that is alone is computed in segments (from which length on: chunked_kernel.cc), each by a launch of chunk_prepare and
+// one of chunk_scan: the scan of one, on few multiprocessors, runs beside the preparation of the next. A segment has the chunks
+// that begin at its tokens.
 struct Segment {
   int index = -1;                    // -1: all is one launch of each
   int begin = 0, end = 0x7fffffff;   // tokens of the request
@@ -76,7 +77,7 @@ struct LinearParams {
   bool writes_state = true;
   int decode_blocks = 0;             // of decode.cuh
   int decode_units = 1;              // there: how many share a head's rows; 1 with a norm
-  bool decode_by_turns = false;      // there: blocks take every decode_blocks-th unit, else those that follow each other
+  bool decode_by_turns = false;      // there: a block takes every decode_blocks-th unit, else neighbouring ones
   bool has_norm = false;             // of decode.cuh, within its kernel
   LinearAttnNorm norm;
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one
