@@ -138,6 +138,8 @@ TEST(Conformance, ExitCodes) {
   EXPECT_EQ(conformance_command(Argv{"--device", "abacus"}), kExitUsage);
   EXPECT_EQ(conformance_command(Argv{"--case", "GDN/decode/batch", "--kind", "linear"}), 0);
   EXPECT_EQ(conformance_command(Argv{"--case", "KDA/target_verify/tree", "--backend", "cpu", "--device", "cpu"}), 0);
+  EXPECT_EQ(conformance_command(Argv{"--case", "page_16", "--kind", "linear"}), kExitUsage);
+  EXPECT_EQ(conformance_command(Argv{"--case", "GDN/decode/batch", "--backend", "torch_native"}), kExitUsage);
   EXPECT_EQ(conformance_command(Argv{"--kind", "sparse"}), kExitUsage);
   EXPECT_EQ(conformance_command(Argv{"--plugin", "/nonexistent.so"}), kExitUsage);
   EXPECT_EQ(backends_command(Argv{"--matrix"}), 0);

@@ -2,6 +2,7 @@
 // docs/conformance/ keeps.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -59,6 +60,20 @@ Result<Plan> whole_plan(const ConformanceFlags& flags, ThreadTeam& team) {
   return plan;
 }
 
+AttentionKind kind_of(std::string_view flag) {
+  if (flag == "linear") return AttentionKind::linear;
+  return flag == "mla" ? AttentionKind::mla : AttentionKind::mha;
+}
+
+Status no_backend(const ConformanceFlags& flags, const std::string& there_are) {
+  std::vector<std::string> asked;
+  if (!flags.backend.empty()) asked.push_back("named " + flags.backend);
+  if (!flags.kind.empty()) asked.push_back("of kind " + flags.kind);
+  if (!flags.device.empty()) asked.push_back("on device " + flags.device);
+  return Status::not_found(fmt::format("no backend here is {}; there are: {}", fmt::join(asked, " and "), there_are),
+                           !flags.backend.empty() ? "--backend" : !flags.kind.empty() ? "--kind" : "--device");
+}
+
 // What the flags leave of it.
 Result<Plan> wanted_plan(const ConformanceFlags& flags, ThreadTeam& team) {
   WW_ASSIGN_OR_RETURN(Plan plan, whole_plan(flags, team));
@@ -67,19 +82,15 @@ Result<Plan> wanted_plan(const ConformanceFlags& flags, ThreadTeam& team) {
     names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", variant.name, variant.device);
   }
   const auto unwanted = [&](const Variant& variant) {
-    const auto kind = flags.kind == "linear" ? AttentionKind::linear : flags.kind == "mla" ? AttentionKind::mla
-                                                                                           : AttentionKind::mha;
     const bool named = flags.backend.empty() || variant.name == flags.backend || variant.caps->name == flags.backend;
     return !named || (!flags.device.empty() && variant.device != flags.device) ||
-           (!flags.kind.empty() && !variant.caps->kinds.has(kind));
+           (!flags.kind.empty() && !variant.caps->kinds.has(kind_of(flags.kind)));
   };
   std::erase_if(plan.variants, unwanted);
   for (auto& family : plan.families) std::erase_if(family.names, unwanted);
   std::erase_if(plan.families, [](const auto& family) { return family.names.empty(); });
-  if (!plan.names().empty()) return plan;
-  return Status::not_found(fmt::format("no backend here is {}{}{}; there are: {}", flags.backend,
-                                       flags.device.empty() ? "" : " on device ", flags.device, names),
-                           flags.backend.empty() ? "--device" : "--backend");
+  if (plan.names().empty()) return no_backend(flags, names);
+  return plan;
 }
 
 struct Tally {
@@ -117,7 +128,7 @@ void print_summary(const std::vector<Variant>& variants, const std::vector<Check
   }
 }
 
-std::vector<testing_linear::LinearAttnCase> linear_cases(const std::string& name) {
+std::vector<testing_linear::LinearAttnCase> linear_cases(const std::string& name = {}) {
   std::vector<testing_linear::LinearAttnCase> cases = testing_linear::linear_attn_cases();
   if (!name.empty()) std::erase_if(cases, [&](const auto& c) { return c.name != name; });
   return cases;
@@ -136,12 +147,14 @@ int run_conformance(const ConformanceFlags& flags) {
     return fail(Status::invalid_argument("--json writes the report of one architecture; add --device cpu or "
                                          "--device cuda, and --backend where kernels were compiled for another", "--json"), kExitUsage);
   }
-  SuiteOptions options = committed_cases(flags.case_name);
+  SuiteOptions options;
+  if (!plan->variants.empty()) options = committed_cases(flags.case_name);
   options.threads = flags.threads;
-  const auto of_linear = linear_cases(flags.case_name);
+  std::vector<testing_linear::LinearAttnCase> of_linear;
+  if (!plan->families.empty()) of_linear = linear_cases(flags.case_name);
   if (options.cases.empty() && options.determinism_cases.empty() && of_linear.empty()) {
-    return fail(Status::not_found(fmt::format("no case is named {}; list them with: warpweave "
-                                              "conformance --list", flags.case_name)),
+    return fail(Status::not_found(fmt::format("no case of these backends is named {}; list all with: warpweave "
+                                              "conformance --list", flags.case_name), "--case"),
                 kExitUsage);
   }
   // One line per case on stderr, so that a pipe gets results only.
@@ -152,7 +165,9 @@ int run_conformance(const ConformanceFlags& flags) {
     if (!result.passed && !flags.json) print_failure(result);
   };
   std::vector<CheckResult> results = run_suite(plan->variants, options);
-  for (CheckResult& result : testing_linear::run_linear_suite(plan->families, of_linear, options.on_result)) results.push_back(std::move(result));
+  for (CheckResult& result : testing_linear::run_linear_suite(plan->families, of_linear, options.on_result)) {
+    results.push_back(std::move(result));
+  }
   bool passed = true;
   for (const CheckResult& result : results) passed &= result.passed;
   if (flags.json) {
@@ -168,7 +183,7 @@ int list_cases() {
   const SuiteOptions options = committed_cases();
   for (const Case& c : options.cases) std::printf("%s\n", c.name.c_str());
   for (const Case& c : options.determinism_cases) std::printf("%s (determinism)\n", c.name.c_str());
-  for (const auto& c : linear_cases("")) std::printf("%s\n", c.name.c_str());
+  for (const auto& c : linear_cases()) std::printf("%s\n", c.name.c_str());
   return 0;
 }
 
@@ -176,11 +191,11 @@ int list_cases() {
 
 int conformance_command(std::span<const std::string> argv) {
   ConformanceFlags flags;
-  CLI::App app(
-      "Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must pass, "
-      "what they do not claim must be refused by selection. Exit code 1: something failed.",
-      "warpweave conformance");
-  app.add_option("--backend", flags.backend, "Only this backend or variant (intel_amx, intel_amx@avx2, cutedsl-linear@cuda)");
+  CLI::App app("Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must "
+               "pass, what they do not claim must be refused by selection. Exit code 1: something failed.",
+               "warpweave conformance");
+  app.add_option("--backend", flags.backend,
+                 "Only this backend or variant (intel_amx, intel_amx@avx2, cutedsl-linear@cuda)");
   app.add_option("--device", flags.device, "Only this device: cpu, cuda, opencl");
   app.add_option("--kind", flags.kind, "Only backends of this kind: mha, mla (DeepSeek), or linear (GDN and KDA)")
       ->check(CLI::IsMember({"mha", "mla", "linear"}));
