@@ -24,7 +24,7 @@ std::vector<CheckResult> run_linear_suite(std::span<const LinearFamily> families
   for (const LinearFamily& family : families) {
     const auto kernel = family.create(false), captured = family.create(true);
     const LinearAttnKernelCaps& caps = kernel->caps();
-    const auto add = [&](const LinearAttnCase& c, Check check, const CaseResult& found, std::string feature) {
+    const auto add = [&](const LinearAttnCase& c, Check check, const CaseResult& found, const std::string& feature) {
       for (const conformance::Variant& name : family.names) {
         CheckResult result;
         result.variant = name.name;
@@ -34,8 +34,7 @@ std::vector<CheckResult> run_linear_suite(std::span<const LinearFamily> families
         result.text = found.text;
         result.error = found.largest_share;
         result.bound = 1;
-        result.features = {std::move(feature)};
-        feature = result.features.front();
+        result.features = {feature};
         if (on_result) on_result(result);
         results.push_back(std::move(result));
       }

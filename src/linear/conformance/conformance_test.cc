@@ -27,7 +27,8 @@ TEST(LinearConformance, EveryNameOfThisMachinePasses) {
   }
   const std::vector<CheckResult> results = run_linear_suite(families, linear_attn_cases());
   for (const CheckResult& result : results) {
-    EXPECT_TRUE(result.passed) << result.variant << ", " << check_name(result.check) << ", " << result.case_name << ": " << result.text;
+    EXPECT_TRUE(result.passed) << result.variant << ", " << check_name(result.check) << ", " << result.case_name << ": "
+                               << result.text;
   }
   const auto report = conformance::make_report(names, results, "2026-01-31", "");
   EXPECT_GE(report.backends.size(), 2u);
@@ -63,11 +64,13 @@ TEST(LinearConformance, APlantedBugFailsItsColumnAlone) {
   }
 }
 
-// Reads the slot of the batch's first request: right alone, wrong beside others.
-class LooksAtItsNeighbour : public LinearAttnKernelBase {
+// Gives other bits in a batch of several requests than alone, by less than any bound sees.
+class DependsOnItsBatch : public LinearAttnKernelBase {
  public:
   const LinearAttnKernelCaps& caps() const override { return kernel_->caps(); }
-  size_t workspace_bytes(const LinearAttnShape& s, const LinearAttnLimits& l) const override { return kernel_->workspace_bytes(s, l); }
+  size_t workspace_bytes(const LinearAttnShape& s, const LinearAttnLimits& l) const override {
+    return kernel_->workspace_bytes(s, l);
+  }
   void decode(const LinearAttnCall& call) override { nudge(call, &LinearAttnKernelBase::decode); }
   void extend(const LinearAttnCall& call) override { nudge(call, &LinearAttnKernelBase::extend); }
   void target_verify(const LinearAttnCall& call) override { nudge(call, &LinearAttnKernelBase::target_verify); }
@@ -84,7 +87,7 @@ class LooksAtItsNeighbour : public LinearAttnKernelBase {
 
 TEST(LinearConformance, BitsOfTheBatchAreSeen) {
   const LinearAttnCase c{.name = "batch", .shape = {LinearAttnKind::gdn, 1, 2, 64, 64}, .lengths = {5, 1, -2, 9}};
-  LooksAtItsNeighbour wrong;
+  DependsOnItsBatch wrong;
   EXPECT_TRUE(run_case(wrong, c).passed()) << "within every bound";
   EXPECT_NE(run_alone(wrong, c).text.find("bits"), std::string::npos);
   EXPECT_TRUE(run_alone(*make_mutant(Mutation::none), c).passed());
