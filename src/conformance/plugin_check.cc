@@ -68,6 +68,7 @@ Result<Variant> plugin_variant(const Caps& caps) {
                                              caps.name), "--attention-backend-plugin");
     }
     variant = std::move(*same);
+    variant.compile = {};  // compiles the other backend's kernels
   }
   variant.name = caps.name;
   variant.caps = &caps;
