@@ -311,17 +311,17 @@ Output run(const Problem& problem, AttentionBackend& backend, const std::vector<
   return problem.collect(forward);
 }
 
-// For every number of rows that a request of the case has in a batch, see first_difference() of determinism.h. A failure
-// is left to the run that meets it again.
+// For the number of rows that the longest request has; `all_lengths`: for every number that first_difference() (determinism.h)
+// gives a request. A failure is left to the run that meets it again.
 void compile(AttentionBackend& backend, const Case& c, AttentionCall call, bool all_lengths) {
   const DualChunkQueries forms = {nullptr, nullptr, int64_t{c.q_heads} * c.head_dim, c.dual_chunk_len};
   if (c.dual_chunk_len > 0) call.dual_chunk = &forms;
   call.q_dtype = call.out_dtype = activation_dtype(call.k.format);
-  std::set<int> lengths;
-  for (const Case::Request& request : c.requests) lengths.insert(request.q_len);
-  if (!all_lengths) lengths = {*lengths.rbegin()};
-  if (all_lengths) lengths.insert({1, 7});
-  for (const int length : lengths) static_cast<void>(backend.compile(call, std::max(1, length)));
+  std::set<int> lengths = {1};
+  for (const Case::Request& request : c.requests) lengths.insert(std::max(1, request.q_len));
+  if (all_lengths) lengths.insert(7);
+  else lengths = {*lengths.rbegin()};
+  for (const int length : lengths) static_cast<void>(backend.compile(call, length));
 }
 
 }  // namespace

@@ -162,7 +162,8 @@ class Suite {
     // Bounds the memory of tensors; and some cases take as long as many others, so that few would leave threads idle.
     const size_t at_once = 4 * static_cast<size_t>(team_.size());
     const auto batch = [&](size_t first) {
-      return std::span(jobs).subspan(std::min(first, jobs.size()), std::min(at_once, jobs.size() - std::min(first, jobs.size())));
+      const std::span rest = std::span(jobs).subspan(std::min(first, jobs.size()));
+      return rest.first(std::min(at_once, rest.size()));
     };
     std::future<void> prepared = prepare_ahead(batch(0));
     for (size_t first = 0; first < jobs.size(); first += at_once) {
@@ -328,7 +329,7 @@ class Suite {
   std::span<const Variant> variants_;
   const SuiteOptions& options_;
   ThreadTeam team_;       // of backends on the host
-  ThreadTeam preparers_;  // one thread at a time runs it, another than that of team_
+  ThreadTeam preparers_;  // of problems and references: its calls come from a thread of their own, one at a time
   std::vector<CheckResult> results_;
   std::set<std::string> failed_;
 };
