@@ -5,18 +5,20 @@
 
 namespace warpweave {
 
-inline constexpr EnumSet<KvFormat> kAllKvFormats = {KvFormat::f32,      KvFormat::bf16,     KvFormat::f16,
-                                                    KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
 inline constexpr EnumSet<AttentionPhase> kBothPhases = {AttentionPhase::prefill, AttentionPhase::decode};
 inline constexpr EnumSet<ModelDType> kAllDTypes = {ModelDType::f32, ModelDType::bf16, ModelDType::f16};
+inline constexpr EnumSet<ModelDType> k16Bit = {ModelDType::bf16, ModelDType::f16};
+inline constexpr EnumSet<KvFormat> kPackedKvFormats = {KvFormat::fp8_ds_mla, KvFormat::fp4_mla};
+inline constexpr EnumSet<KvFormat> kUnpackedKvFormats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16,
+                                                         KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
 
-// On a CPU, all that models of one KV cache a token ask for, in every format.
+// On a CPU, all that attention over K and V of heads may be asked for.
 inline constexpr Caps kHostCaps = {
     .kinds = {AttentionKind::mha},
     .phases = kBothPhases,
     .archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other},
     .dtypes = kAllDTypes,
-    .kv_formats = kAllKvFormats,
+    .kv_formats = kUnpackedKvFormats,
     .head_dims = IntChoice::any_up_to(512),
     .page_sizes = IntChoice::any_up_to(),
     .spec = SpecSupport::tree,
@@ -41,7 +43,29 @@ inline constexpr Caps kTileCudaCaps = [] {
   return caps;
 }();
 
-// Dual chunk attention in place of the ordinary one, which has no other forms.
+// The kernels of attention/cuda over paged K and V on Hopper.
+inline constexpr Caps kPagedCudaCaps = [] {
+  Caps caps = kHostCaps;
+  caps.archs = {DeviceArch::sm_90};
+  caps.dtypes = k16Bit;
+  caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
+  caps.head_dims = IntChoice::of({64, 128, 256});
+  caps.right_window = caps.deterministic = false;
+  caps.graph_capture = true;
+  caps.workspace_bytes = 12 << 20;
+  caps.kernels = {.prefill = "sm80_extend", .decode = "sm80_decode"};
+  return caps;
+}();
+
+// With BackendContext::deterministic those kernels split K and V at fixed places (attention/cuda/fixed_split_plan.cuh).
+constexpr Caps fixed_split_caps(Caps caps) {
+  caps.deterministic = true;
+  caps.deterministic_group = 16;
+  caps.deterministic_kv = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2};
+  return caps;
+}
+
+// Dual chunk attention, which is computed without the other forms that ordinary attention has.
 constexpr Caps dual_chunk_caps(Caps caps) {
   caps.spec = caps.spec_paged = SpecSupport::none;
   caps.sliding_window = caps.sinks = caps.softcap = caps.custom_mask = caps.non_causal = caps.right_window = false;
@@ -59,8 +83,7 @@ constexpr Caps latent_rows_caps(Caps caps) {
 // With their packed tokens (kv/latent_token.h).
 constexpr Caps packed_latent_caps(Caps caps) {
   caps = latent_rows_caps(caps);
-  caps.kv_formats = {KvFormat::f32,      KvFormat::bf16,     KvFormat::f16,       KvFormat::fp8_e4m3,
-                     KvFormat::fp8_e5m2, KvFormat::fp8_ds_mla, KvFormat::fp4_mla};
+  caps.kv_formats.bits |= kPackedKvFormats.bits;
   return caps;
 }
 

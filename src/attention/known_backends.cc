@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "attention/base_caps.h"
 #include "attention/registry.h"
 #include "flags/nearest_name.h"
 
@@ -16,8 +17,6 @@ using A = DeviceArch;
 using K = AttentionKind;
 using F = KvFormat;
 
-constexpr EnumSet<AttentionPhase> kBothPhases = {AttentionPhase::prefill, AttentionPhase::decode};
-constexpr EnumSet<ModelDType> k16Bit = {ModelDType::bf16, ModelDType::f16};
 constexpr EnumSet<A> kAmpereUp = {A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,
                                   A::sm_100, A::sm_103, A::sm_120, A::sm_121};
 constexpr EnumSet<A> kNvidia = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,

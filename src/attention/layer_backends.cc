@@ -2,6 +2,7 @@
 // that models are served on (src/linear); the others stand here as the field's documentation claims them.
 #include <vector>
 
+#include "attention/base_caps.h"
 #include "attention/registry.h"
 
 namespace warpweave {
@@ -12,8 +13,6 @@ using K = AttentionKind;
 using F = KvFormat;
 using P = AttentionPhase;
 
-constexpr EnumSet<P> kBothPhases = {P::prefill, P::decode};
-constexpr EnumSet<ModelDType> k16Bit = {ModelDType::bf16, ModelDType::f16};
 constexpr EnumSet<A> kAmpereAndAda = {A::sm_80, A::sm_86, A::sm_89};
 constexpr EnumSet<A> kServedCuda = {A::sm_80, A::sm_86, A::sm_89, A::sm_90};
 constexpr EnumSet<A> kOtherCuda = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121};

@@ -2,7 +2,7 @@
 // fp8_e5m2 and fp4 K/V, and what kFp8Products leaves out run in the mma.sync kernels of `flashinfer`.
 #pragma once
 
-#include "attention/caps.h"
+#include "attention/base_caps.h"
 #include "attention/cuda/mla/mla_caps.h"
 
 namespace warpweave::fa3 {
@@ -18,33 +18,16 @@ inline constexpr Fp8Products kFp8Products = {
     .sum_tokens = 128,
 };
 
-inline constexpr Caps kCaps = {
-    .name = "fa3",
-    .summary = "Hopper: TMA and wgmma prefill, warp-specialised; split-KV decode planned on the device",
-    .kinds = {AttentionKind::mha},
-    .phases = {AttentionPhase::prefill, AttentionPhase::decode},
-    .archs = {DeviceArch::sm_90},
-    .min_cuda_version = 12030,
-    .dtypes = {ModelDType::bf16, ModelDType::f16},
-    .kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1},
-    .head_dims = IntChoice::of({64, 128, 256}),
-    .page_sizes = IntChoice::any_up_to(),
-    .spec = SpecSupport::tree,
-    .spec_paged = SpecSupport::tree,
-    .sliding_window = true,
-    .sinks = true,
-    .softcap = true,
-    .custom_mask = true,
-    .chunked_prefix = true,
-    .non_causal = true,
-    .fp8_products = kFp8Products,
-    .graph_capture = true,
-    .deterministic = true,
-    .deterministic_group = 16,
-    .deterministic_kv = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2},
-    .workspace_bytes = (12 << 20) + (768 << 20),  // copies of K and V on pages of a few tokens, when needed
-    .kernels = {.prefill = "sm90_extend", .decode = "sm80_decode"},
-};
+inline constexpr Caps kCaps = [] {
+  Caps caps = fixed_split_caps(kPagedCudaCaps);
+  caps.name = "fa3";
+  caps.summary = "Hopper: TMA and wgmma prefill, warp-specialised; split-KV decode planned on the device";
+  caps.min_cuda_version = 12030;
+  caps.fp8_products = kFp8Products;
+  caps.workspace_bytes += 768 << 20;  // copies of K and V on pages of a few tokens, when needed
+  caps.kernels.prefill = "sm90_extend";
+  return caps;
+}();
 
 // Latent attention (DeepSeek): the kernels of attention/cuda/mla.
 inline constexpr cuda::MlaName kMla = {

@@ -2,7 +2,7 @@
 // and in the page size that users know them with.
 #pragma once
 
-#include "attention/caps.h"
+#include "attention/base_caps.h"
 
 namespace warpweave::cuda {
 
@@ -36,10 +36,10 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.name = of.name;
   caps.summary = of.summary;
   caps.kinds = {AttentionKind::mla};
-  caps.phases = {AttentionPhase::prefill, AttentionPhase::decode};
+  caps.phases = kBothPhases;
   caps.archs = {DeviceArch::sm_90};
   caps.min_cuda_version = of.min_cuda_version;
-  caps.dtypes = {ModelDType::bf16, ModelDType::f16};
+  caps.dtypes = k16Bit;
   caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla};
   caps.head_dims = IntChoice::of({512, 576});
   caps.page_sizes = IntChoice::any_up_to();
