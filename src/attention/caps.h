@@ -108,6 +108,7 @@ struct Caps {
   EnumSet<ModelDType> dtypes{};
   EnumSet<KvFormat> kv_formats{};
   EnumSet<KvFormat> decode_kv_formats{};  // where decode reads fewer of them; empty: all
+  EnumSet<KvFormat> bf16_model_kv_formats{};  // of them, those that are read for bf16 models alone
   IntChoice head_dims{};               // of q/k and of v
   IntChoice page_sizes{};              // native; see expands_pages
   int preferred_page_size = 0;         // where users give none and all will do; 0: no preference
@@ -127,6 +128,7 @@ struct Caps {
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats
   int deterministic_group = 0;         // for up to so many q heads a kv head; 0: any
   EnumSet<KvFormat> deterministic_kv{};  // with these formats; empty: with all
+  bool deterministic_drafts = true;      // and where drafts are verified beside
   constexpr bool deterministic_with(KvFormat format) const {
     return deterministic && (deterministic_kv.bits == 0 || deterministic_kv.has(format));
   }

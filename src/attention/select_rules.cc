@@ -159,8 +159,9 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
                                   caps.kv_formats.has(input.kv_format) ? " in decode" : ""),
                       "--kv-cache-dtype"};
   }
-  if (input.kv_format == KvFormat::fp8_ds_mla && input.model->dtype == ModelDType::f16 && !kCpu.has(input.hardware->arch)) {
-    return BrokenRule{"reads fp8_ds_mla KV, whose rotated part is bf16, for bf16 models alone", "--kv-cache-dtype"};
+  if (caps.bf16_model_kv_formats.has(input.kv_format) && input.model->dtype != ModelDType::bf16) {
+    return BrokenRule{fmt::format("reads {} KV, which holds bf16 values, for bf16 models alone", kv_format_name(input.kv_format)),
+                      "--kv-cache-dtype"};
   }
   if (input.page_size && !caps.page_sizes.accepts(*input.page_size) && !caps.expands_pages) {
     return BrokenRule{fmt::format("needs page size {}; --page-size is {}", page_sizes_text(caps),
@@ -178,10 +179,8 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
     return BrokenRule{fmt::format("does not claim bitwise determinism with {} KV", kv_format_name(input.kv_format)),
                       "--enable-deterministic-inference"};
   }
-  // The kernels of latent attention on GPUs, but for the plain ones.
-  const bool shared_tiles = input.model->kind == AttentionKind::mla && !kCpu.has(input.hardware->arch) && caps.name != "torch_native";
-  if (input.deterministic && input.topk > 0 && shared_tiles) {
-    return BrokenRule{"computes drafts in other tiles than single tokens, and is bitwise deterministic without speculation alone",
+  if (input.deterministic && input.topk > 0 && !caps.deterministic_drafts) {
+    return BrokenRule{"computes drafts in other tiles than single tokens, so it is bitwise deterministic only without speculation",
                       "--enable-deterministic-inference"};
   }
   const int group = input.model->num_kv_heads > 0 ? input.model->num_q_heads / input.model->num_kv_heads : 0;

@@ -101,6 +101,27 @@ TEST(Select, DeterministicSpeculationOnGpusIsOfChains) {
   }
 }
 
+// Kernels of latent attention that make tiles of drafts; the plain ones do not.
+TEST(Select, DeterministicSpeculationOnLatentRowsIsOfPlainKernels) {
+  const std::vector<KnownBackend> written = known_backends_as_built();
+  const HardwareFacts h200 = named_hardware("h200").value();
+  for (const char* name : {"fa3", "fa4", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "torch_native", ""}) {
+    AttentionFlags flags = backend_flag(name);
+    flags.enable_deterministic_inference = true;
+    const bool plain = *name == 0 || std::string_view(name) == "torch_native";
+    EXPECT_TRUE(select_attention(h200, deepseek(), flags, written).ok()) << name;
+    flags.speculative_algorithm = "EAGLE";
+    const auto resolved = select_attention(h200, deepseek(), flags, written);
+    ASSERT_EQ(resolved.ok(), plain) << name;
+    if (plain) {
+      EXPECT_EQ(resolved->prefill, "torch_native");
+      continue;
+    }
+    EXPECT_EQ(resolved.status().field(), "--enable-deterministic-inference");
+    EXPECT_NE(resolved.status().message().find("speculation"), std::string::npos) << resolved.status().message();
+  }
+}
+
 TEST(Select, SpeculationIsShortOnCpus) {
   AttentionFlags flags;
   flags.speculative_algorithm = "EAGLE";

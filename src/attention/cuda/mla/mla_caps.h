@@ -41,6 +41,7 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.min_cuda_version = of.min_cuda_version;
   caps.dtypes = k16Bit;
   caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla};
+  caps.bf16_model_kv_formats = {KvFormat::fp8_ds_mla};  // the rotated part is multiplied as it lies there
   caps.head_dims = IntChoice::of({512, 576});
   caps.page_sizes = IntChoice::any_up_to();
   caps.preferred_page_size = of.preferred_page_size;
@@ -49,6 +50,7 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.chunked_prefix = caps.mla_chunked_prefix = true;
   caps.graph_capture = true;
   caps.deterministic = true;
+  caps.deterministic_drafts = false;  // they share tiles, and single tokens do not (mla_backend.h)
   caps.workspace_bytes = 36 << 20;
   const MlaKernelNames kernels = mla_kernel_names(of.choice);
   caps.kernels = {.prefill = kernels.prompts, .decode = kernels.rows};
