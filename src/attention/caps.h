@@ -43,6 +43,8 @@ struct EnumSet {
   constexpr bool has(E v) const { return bits >> static_cast<int>(v) & 1; }
 };
 
+inline constexpr EnumSet<DeviceArch> kCpuArchs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+
 // A short list of exact values, or any value in [1, max].
 struct IntChoice {
   bool any = false;

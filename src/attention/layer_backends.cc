@@ -18,7 +18,6 @@ constexpr EnumSet<A> kServedCuda = {A::sm_80, A::sm_86, A::sm_89, A::sm_90};
 constexpr EnumSet<A> kOtherCuda = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121};
 constexpr EnumSet<A> kOtherCudaAndAmd = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
 constexpr EnumSet<A> kAllButHopper = {A::sm_75, A::sm_80, A::sm_86, A::sm_89, A::sm_100, A::sm_103, A::sm_120, A::sm_121};
-constexpr EnumSet<A> kCpu = {A::cpu_x86_64, A::cpu_other};
 constexpr EnumSet<A> kCudaAndAmd = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,  A::sm_100,
                                     A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
 constexpr EnumSet<A> kAll = {A::cpu_x86_64, A::cpu_other, A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,
@@ -40,7 +39,7 @@ constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P
   caps.spec = spec;
   // Of what is written: on every device a request's bits are those it has alone, and what GPUs run is captured.
   caps.deterministic = !kernels.decode.empty();
-  caps.graph_capture = caps.deterministic && (archs.bits & kCpu.bits) == 0;
+  caps.graph_capture = caps.deterministic && (archs.bits & kCpuArchs.bits) == 0;
   return caps;
 }
 
@@ -83,8 +82,8 @@ constexpr Caps kLayerCaps[] = {
     linear("triton", "GDN and KDA on NVIDIA GPUs: tiles by mma.sync", kBothPhases, kServedCuda, SpecSupport::tree, kTile),
     linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kOtherCudaAndAmd, SpecSupport::chain),
     linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
-    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpu, SpecSupport::tree, kOnCpu),
-    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpu, SpecSupport::tree, kOnCpu),
+    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpuArchs, SpecSupport::tree, kOnCpu),
+    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpuArchs, SpecSupport::tree, kOnCpu),
     linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90}, SpecSupport::tree, kWgmma),
     linear("flashinfer", "GDN and KDA on Ampere and Ada, the kernels of triton", kBothPhases, kAmpereAndAda, SpecSupport::tree, kTile),
     linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kOtherCuda, SpecSupport::none),
@@ -94,7 +93,7 @@ constexpr Caps kLayerCaps[] = {
     vision("fa3", "Hopper", {A::sm_90}),
     vision("fa4", "Hopper and Blackwell", kHopperAndBlackwell),
     vision("triton_attn", "NVIDIA and AMD GPUs", kCudaAndAmd),
-    vision("amx_attn", "CPUs", kCpu),
+    vision("amx_attn", "CPUs", kCpuArchs),
     vision("xpu_attn", "Intel GPUs", {A::intel_xe}),
 };
 
@@ -105,7 +104,7 @@ constexpr bool kHasCuda = false;
 #endif
 
 bool is_written(const Caps& caps) { return !caps.kernels.decode.empty(); }
-bool is_built(const Caps& caps) { return is_written(caps) && (kHasCuda || (caps.archs.bits & kCpu.bits) != 0); }
+bool is_built(const Caps& caps) { return is_written(caps) && (kHasCuda || (caps.archs.bits & kCpuArchs.bits) != 0); }
 
 }  // namespace
 

@@ -86,7 +86,7 @@ Status check_name(const char* name) {
 
 Status read_archs(const ww_backend_caps& from, Caps& caps) {
   if (from.devices == WW_RUNS_ON_CPU) {
-    caps.archs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+    caps.archs = kCpuArchs;
     return {};
   }
   IntChoice versions;

@@ -25,9 +25,6 @@ constexpr KvName kKvNames[] = {
     {"fp8_e5m2", KvFormat::fp8_e5m2}, {"fp4_e2m1", KvFormat::fp4_e2m1},
     {"fp8_ds_mla", KvFormat::fp8_ds_mla}, {"fp4_mla", KvFormat::fp4_mla}};
 
-// Where fp4_e2m1 means this project's own layout of latent rows, and not that of a name which is not written yet.
-constexpr EnumSet<DeviceArch> kPackedFp4Devices = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
-
 KvFormat model_kv_format(ModelDType dtype) {
   switch (dtype) {
     case ModelDType::f32: return KvFormat::f32;
@@ -108,7 +105,8 @@ Status Selection::read_kv_format() {
                     kFp4BlockElements, model_.head_dim),
         "--kv-cache-dtype");
   }
-  if (input_.kv_format == KvFormat::fp4_e2m1 && model_.kind == AttentionKind::mla && kPackedFp4Devices.has(hardware_.arch)) {
+  // On GPUs fp4_e2m1 is what backends that are not written yet call their own layout of latent rows.
+  if (input_.kv_format == KvFormat::fp4_e2m1 && model_.kind == AttentionKind::mla && kCpuArchs.has(hardware_.arch)) {
     input_.kv_format = KvFormat::fp4_mla;
     resolved_.reasons.push_back("kv-cache-dtype: fp4_e2m1 -> fp4_mla, its form for latent attention");
   }

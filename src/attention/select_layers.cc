@@ -13,7 +13,6 @@ namespace {
 using A = DeviceArch;
 using Archs = EnumSet<A>;
 
-constexpr Archs kCpu = {A::cpu_x86_64, A::cpu_other};
 constexpr Archs kBlackwellDatacentre = {A::sm_100, A::sm_103};
 
 // The entry of this name for this device; null: it has none.
@@ -176,7 +175,7 @@ Status resolve_linear_verify(const SelectionInput& input, Resolved& resolved) {
 std::string_view default_mm_backend(DeviceArch arch) {
   if (arch == A::sm_90) return "fa3";
   if (kBlackwellDatacentre.has(arch)) return "fa4";
-  if (kCpu.has(arch)) return "amx_attn";
+  if (kCpuArchs.has(arch)) return "amx_attn";
   if (arch == A::intel_xe) return "xpu_attn";
   return arch == A::ascend_npu ? "sdpa" : "triton_attn";
 }

@@ -11,7 +11,6 @@ constexpr EnumSet<DeviceArch> kBlackwell = {DeviceArch::sm_100, DeviceArch::sm_1
                                             DeviceArch::sm_120, DeviceArch::sm_121};
 constexpr EnumSet<DeviceArch> kBlackwellDatacentre = {DeviceArch::sm_100, DeviceArch::sm_103};
 constexpr EnumSet<DeviceArch> kAmd = {DeviceArch::gfx90a, DeviceArch::gfx942, DeviceArch::gfx950};
-constexpr EnumSet<DeviceArch> kCpu = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
 
 std::string cuda_version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -237,7 +236,7 @@ std::vector<std::string_view> preferred_backends(const SelectionInput& input) {
   const bool mla = input.model->kind == AttentionKind::mla;
   if (input.model->kind == AttentionKind::sparse) return {"nsa"};
   if (input.model->dual_chunk) return {"dual_chunk_flash_attn"};
-  if (kCpu.has(arch)) return {"intel_amx", "torch_native"};
+  if (kCpuArchs.has(arch)) return {"intel_amx", "torch_native"};
   if (kAmd.has(arch)) {
     // For hybrid linear models triton is the advised one on AMD.
     if (input.model->linear != LinearAttention::none) return {"triton", "aiter", "wave"};

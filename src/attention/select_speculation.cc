@@ -92,7 +92,7 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   WW_RETURN_IF_ERROR(at_least("--speculative-eagle-topk", flags.speculative_eagle_topk, 1));
   WW_RETURN_IF_ERROR(
       at_least("--speculative-num-draft-tokens", flags.speculative_num_draft_tokens, 2));
-  const bool cpu = arch == DeviceArch::cpu_x86_64 || arch == DeviceArch::cpu_other;
+  const bool cpu = kCpuArchs.has(arch);
   const bool chains = !cpu && flags.enable_deterministic_inference;
   const bool wide = !cpu && (model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok"));
   if (s.algorithm == "NGRAM") {

@@ -34,7 +34,6 @@ constexpr int kDefaultCudaGraphMaxBs = 256;
 // runs on sm_86, too.
 constexpr EnumSet<DeviceArch> kGpuArchs = {DeviceArch::sm_80, DeviceArch::sm_86, DeviceArch::sm_89,
                                            DeviceArch::sm_90};
-constexpr EnumSet<DeviceArch> kCpuArchs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
 
 ModelDType model_dtype(DType dtype) {
   return dtype == DType::f32 ? ModelDType::f32 : dtype == DType::f16 ? ModelDType::f16 : ModelDType::bf16;
