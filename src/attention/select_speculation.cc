@@ -72,8 +72,8 @@ Status resolve_draft_tokens(const std::optional<int>& given, int default_tokens,
 
 // On GPUs a node's key stands at the node's place among the checked rows, not where the text will have it, and a kernel adds
 // up a tile's keys in the order of their places: the last bits of a tree's rows are not those of decode.
-Status check_order_of_sums(const AttentionFlags& flags, const Speculation& s) {
-  if (!flags.enable_deterministic_inference || s.topk == 1) return {};
+Status check_order_of_sums(const Speculation& s) {
+  if (s.topk == 1) return {};
   return Status::unsupported(
       fmt::format("--speculative-eagle-topk {}: on GPUs rows of a tree add up keys in another order than rows of a text, and "
                   "--enable-deterministic-inference promises the same bits; use --speculative-eagle-topk 1", s.topk),
@@ -110,7 +110,7 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
     s.topk = flags.speculative_eagle_topk.value_or(wide && !chains ? 4 : 1);
     WW_RETURN_IF_ERROR(resolve_draft_tokens(flags.speculative_num_draft_tokens, wide ? 8 : 4, s));
   }
-  if (!cpu) WW_RETURN_IF_ERROR(check_order_of_sums(flags, s));
+  if (chains) WW_RETURN_IF_ERROR(check_order_of_sums(s));
   const bool all_given = flags.speculative_eagle_topk && flags.speculative_num_draft_tokens &&
                          (flags.speculative_num_steps || s.algorithm == "NGRAM");
   reasons.push_back(fmt::format("speculation: {} with {}topk {}, {} draft tokens{}", s.algorithm,
