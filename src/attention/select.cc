@@ -16,15 +16,6 @@
 namespace warpweave {
 namespace {
 
-struct KvName { std::string_view name; KvFormat format; };
-constexpr KvName kKvNames[] = {
-    {"bf16", KvFormat::bf16},         {"bfloat16", KvFormat::bf16},
-    {"f16", KvFormat::f16},           {"half", KvFormat::f16},
-    {"float16", KvFormat::f16},       {"f32", KvFormat::f32},
-    {"float32", KvFormat::f32},       {"fp8_e4m3", KvFormat::fp8_e4m3},
-    {"fp8_e5m2", KvFormat::fp8_e5m2}, {"fp4_e2m1", KvFormat::fp4_e2m1},
-    {"fp8_ds_mla", KvFormat::fp8_ds_mla}, {"fp4_mla", KvFormat::fp4_mla}};
-
 KvFormat model_kv_format(ModelDType dtype) {
   switch (dtype) {
     case ModelDType::f32: return KvFormat::f32;
@@ -87,15 +78,14 @@ Status Selection::read_kv_format() {
     resolved_.reasons.push_back(fmt::format("kv-cache-dtype: auto -> {}, {}",
                                             kv_format_name(input_.kv_format), why));
   } else {
-    const auto* found = std::find_if(std::begin(kKvNames), std::end(kKvNames),
-                                     [&](const KvName& k) { return k.name == flags_.kv_cache_dtype; });
-    if (found == std::end(kKvNames)) {
+    const std::optional<KvFormat> named = parse_kv_format(flags_.kv_cache_dtype);
+    if (!named) {
       return Status::invalid_argument(
           fmt::format("--kv-cache-dtype is \"{}\"; known: auto, bf16, f16, f32, fp8_e4m3, fp8_e5m2, "
                       "fp4_e2m1, fp8_ds_mla, fp4_mla", flags_.kv_cache_dtype),
           "--kv-cache-dtype");
     }
-    input_.kv_format = found->format;
+    input_.kv_format = *named;
   }
   const int v_dim = model_.v_head_dim ? model_.v_head_dim : model_.head_dim;
   if (input_.kv_format == KvFormat::fp4_e2m1 &&

@@ -37,17 +37,16 @@ std::string bucket_text(const Bucket& bucket) {
                     : fmt::format("b{} q {} kv {}", batch, q_len, kv_len);
 }
 
-KvFormat parse_kv_format(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(kLastKvFormat); ++i) {
-    if (kv_format_name(static_cast<KvFormat>(i)) == name) return static_cast<KvFormat>(i);
-  }
+KvFormat kv_format_from(const Json& json) {
+  const std::string name = json.at("kv_format");
+  if (const std::optional<KvFormat> format = parse_kv_format(name)) return *format;
   throw std::invalid_argument("unknown kv_format " + name);
 }
 
 TuningPoint point_from(const Json& json) {
   TuningPoint point;
   point.shape = {json.at("num_q_heads"), json.at("num_kv_heads"), json.at("head_dim"),
-                 parse_kv_format(json.at("kv_format")), json.value("v_head_dim", 0)};
+                 kv_format_from(json), json.value("v_head_dim", 0)};
   point.phase = json.at("phase") == "prefill" ? AttentionPhase::prefill : AttentionPhase::decode;
   point.batch_size = json.at("batch_size");
   point.q_len = json.at("q_len");
@@ -77,8 +76,8 @@ Json point_json(const TuningPoint& p) {
 
 LatentFormPoint latent_point_from(const Json& json) {
   LatentFormPoint point;
-  point.shape = {json.at("num_heads"), json.at("kv_rank"),  json.at("nope_dim"),
-                 json.at("rope_dim"),  json.at("v_dim"),    parse_kv_format(json.at("kv_format"))};
+  point.shape = {json.at("num_heads"), json.at("kv_rank"), json.at("nope_dim"),
+                 json.at("rope_dim"), json.at("v_dim"), kv_format_from(json)};
   point.new_tokens = json.at("new_tokens");
   point.prefix = json.at("prefix");
   point.absorbed_us = json.at("absorbed_us");

@@ -127,13 +127,12 @@ Status measure_all(const ModelFacts& model, const TuningShape& shape, const Benc
   return {};
 }
 
-Result<KvFormat> parse_kv_format(const std::string& name, ModelDType dtype) {
+// Of --kv-cache-dtype, for a model of `dtype`.
+Result<KvFormat> kv_format_asked(const std::string& name, ModelDType dtype) {
   if (name == "auto") {
     return dtype == ModelDType::f32 ? KvFormat::f32 : dtype == ModelDType::f16 ? KvFormat::f16 : KvFormat::bf16;
   }
-  for (int i = 0; i <= static_cast<int>(kLastKvFormat); ++i) {
-    if (kv_format_name(static_cast<KvFormat>(i)) == name) return static_cast<KvFormat>(i);
-  }
+  if (const std::optional<KvFormat> format = parse_kv_format(name)) return *format;
   return Status::invalid_argument(fmt::format("--kv-cache-dtype {}: known: auto, f32, bf16, f16, "
                                               "fp8_e4m3, fp8_e5m2, fp4_e2m1, fp8_ds_mla, fp4_mla", name),
                                   "--kv-cache-dtype");
@@ -157,7 +156,7 @@ void add_common_flags(CLI::App& app, BenchFlags& flags) {
 }
 
 int run_bench(const BenchFlags& flags) {
-  const Result<KvFormat> format = parse_kv_format(flags.kv_format, ModelDType::bf16);
+  const Result<KvFormat> format = kv_format_asked(flags.kv_format, ModelDType::bf16);
   if (!format.ok()) return fail(format.status(), kExitUsage);
   if (flags.q_heads % flags.kv_heads != 0) {
     return fail(Status::invalid_argument(fmt::format("--kv-heads {} does not divide --q-heads {}",
@@ -208,7 +207,7 @@ int run_tune(const BenchFlags& flags) {
   if (!description.ok()) return fail(description.status(), kExitFailed);
   const Result<ModelFacts>& model = description->facts;
   if (!model.ok()) return fail(model.status(), kExitFailed);
-  const Result<KvFormat> format = parse_kv_format(flags.kv_format, model->dtype);
+  const Result<KvFormat> format = kv_format_asked(flags.kv_format, model->dtype);
   if (!format.ok()) return fail(format.status(), kExitUsage);
   const TuningShape shape = {model->num_q_heads, model->num_kv_heads, model->head_dim, *format,
                              model->kind == AttentionKind::mla ? model->v_head_dim : 0};
