@@ -49,7 +49,6 @@ class Selection {
   Result<const KnownBackend*> find_default(AttentionPhase phase, const KnownBackend* other);
   const KnownBackend* find_measured(AttentionPhase phase, const KnownBackend* other);
   bool asks_for_measurement(AttentionPhase phase) const;
-  TuningShape tuning_shape() const;
   std::vector<TuningTable::Ranked> preferred_among_equals(std::vector<TuningTable::Ranked> ranked) const;
   void quote_measurements(const TuningTable& table, AttentionPhase phase);
   Status resolve_phases(const KnownBackend*& prefill, const KnownBackend*& decode);
@@ -175,11 +174,6 @@ std::optional<BrokenRule> Selection::check_with(const KnownBackend& backend, Att
   return BrokenRule{fmt::format("has no page size in common with {}", partner.caps->name), ""};
 }
 
-TuningShape Selection::tuning_shape() const {
-  return {model_.num_q_heads, model_.num_kv_heads, model_.head_dim, input_.kv_format,
-          model_.kind == AttentionKind::mla ? model_.v_head_dim : 0};
-}
-
 // Whether the user wrote "auto" for the phase.
 bool Selection::asks_for_measurement(AttentionPhase phase) const {
   const bool prefill = phase == AttentionPhase::prefill;
@@ -204,7 +198,7 @@ std::vector<TuningTable::Ranked> Selection::preferred_among_equals(std::vector<T
 // How the backends measured for this shape compare, as a reason.
 void Selection::quote_measurements(const TuningTable& table, AttentionPhase phase) {
   std::string why_not, text;
-  for (const TuningTable::Ranked& ranked : table.ranking(hardware_, tuning_shape(), phase, why_not)) {
+  for (const TuningTable::Ranked& ranked : table.ranking(hardware_, tuning_shape(model_, input_.kv_format), phase, why_not)) {
     text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", ranked.backend, ranked.relative_time);
   }
   if (text.empty()) return;
@@ -218,7 +212,7 @@ const KnownBackend* Selection::find_measured(AttentionPhase phase, const KnownBa
   if (table == nullptr && asks_for_measurement(phase)) table = builtin_tuning(hardware_.name);
   if (table == nullptr) return nullptr;
   std::string why_not;
-  for (const TuningTable::Ranked& ranked : preferred_among_equals(table->ranking(hardware_, tuning_shape(), phase, why_not))) {
+  for (const TuningTable::Ranked& ranked : preferred_among_equals(table->ranking(hardware_, tuning_shape(model_, input_.kv_format), phase, why_not))) {
     const KnownBackend* backend = find_entry(input_, ranked.backend, backends_);
     if (backend == nullptr) continue;
     if (const auto broken = check_with(*backend, phase, other)) {

@@ -97,6 +97,11 @@ Json latent_point_json(const LatentFormPoint& p) {
 
 }  // namespace
 
+TuningShape tuning_shape(const ModelFacts& model, KvFormat kv_format) {
+  return {model.num_q_heads, model.num_kv_heads, model.head_dim, kv_format,
+          model.kind == AttentionKind::mla ? model.v_head_dim : 0};
+}
+
 Result<TuningTable> TuningTable::parse(std::string_view text) {
   try {
     WW_ASSIGN_OR_RETURN(const Json json, read_json<Json>(text, {"the tuning file", StatusCode::data_loss}));

@@ -22,6 +22,8 @@ struct TuningShape {
   int v_head_dim = 0;      // of latent attention, whose V is the first part of K; 0: V is as K
   bool operator==(const TuningShape&) const = default;
 };
+// What tables name a model's attention by. `kv_format`: as selected (Resolved::kv_format).
+TuningShape tuning_shape(const ModelFacts& model, KvFormat kv_format);
 
 struct TuningPoint {
   TuningShape shape;

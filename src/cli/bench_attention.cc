@@ -34,6 +34,7 @@ struct BenchFlags {
 struct Candidate {
   std::string name;
   int page_size = 1;    // --page-size, or one that the backend takes
+  KvFormat kv_format = KvFormat::bf16;  // as selected: a name may mean another format for latent attention
   std::unique_ptr<AttentionBackend> backend;
 };
 
@@ -54,7 +55,7 @@ std::vector<Candidate> candidates(const ModelFacts& model, const BenchFlags& fla
     }
     if (!resolved.ok() || resolved->prefill_caps != known.caps) continue;
     auto backend = create_backend(*known.caps, {&team, 1 << 20, resolved->page_size});
-    if (backend.ok()) list.push_back({name, resolved->page_size, std::move(*backend)});
+    if (backend.ok()) list.push_back({name, resolved->page_size, resolved->kv_format, std::move(*backend)});
   }
   return list;
 }
@@ -84,12 +85,11 @@ void print_point(const std::string& backend, const AttentionPoint& point, const 
               decode ? "GB/s" : "GFLOP/s", share.c_str());
 }
 
-ModelFacts facts_of(const BenchFlags& flags, const TuningShape& shape) {
+ModelFacts facts_of(const BenchFlags& flags, KvFormat format) {
   ModelFacts model;
   model.architecture = "bench";
-  model.dtype = shape.kv_format == KvFormat::f32   ? ModelDType::f32
-                : shape.kv_format == KvFormat::f16 ? ModelDType::f16
-                                                   : ModelDType::bf16;
+  model.dtype = format == KvFormat::f32 ? ModelDType::f32 : format == KvFormat::f16 ? ModelDType::f16
+                                                                                    : ModelDType::bf16;
   model.num_q_heads = flags.q_heads;
   model.num_kv_heads = flags.kv_heads;
   model.head_dim = flags.head_dim;
@@ -106,10 +106,9 @@ Result<Device> device_of(const BenchFlags& flags) {
   return gpu ? Device{gpu->facts, true} : Device{cpu_hardware_facts(), false};
 }
 
-// Measures every candidate at every point; `each` sees what was measured.
+// Measures every candidate at every point; `each` sees what was measured, and of which shape.
 template <typename Each>
-Status measure_all(const ModelFacts& model, const TuningShape& shape, const BenchFlags& flags,
-                   const Device& device, ThreadTeam& team, Each each) {
+Status measure_all(const ModelFacts& model, const BenchFlags& flags, const Device& device, ThreadTeam& team, Each each) {
   std::vector<Candidate> list = candidates(model, flags, device.facts, team);
   if (list.empty()) {
     return Status::unsupported("no backend of this program runs this shape here; see: warpweave explain",
@@ -118,10 +117,11 @@ Status measure_all(const ModelFacts& model, const TuningShape& shape, const Benc
   for (const AttentionPoint& point : grid(flags)) {
     for (Candidate& candidate : list) {
       const MeasureOptions options = {candidate.page_size, 15, flags.max_seconds};
+      const TuningShape shape = tuning_shape(model, candidate.kv_format);
       WW_ASSIGN_OR_RETURN(const double us,
                           device.gpu ? measure_attention_on_gpu(*candidate.backend, shape, point, options)
                                      : measure_attention(*candidate.backend, shape, point, options));
-      each(candidate, point, us);
+      each(candidate, shape, point, us);
     }
   }
   return {};
@@ -163,22 +163,22 @@ int run_bench(const BenchFlags& flags) {
                                                      flags.kv_heads, flags.q_heads)),
                 kExitUsage);
   }
-  const TuningShape shape = {flags.q_heads, flags.kv_heads, flags.head_dim, *format};
   const Result<Device> device = device_of(flags);
   if (!device.ok()) return fail(device.status(), kExitUsage);
   ThreadTeam team(threads_of(flags), true);
   const MachineLimits limits = device->gpu ? MachineLimits() : measure_machine(team);
   std::printf("%s, %d threads; %d/%d heads, head dim %d, %s KV, page %d\n",
-              device->facts.name.c_str(), team.size(), shape.num_q_heads, shape.num_kv_heads,
-              shape.head_dim, flags.kv_format.c_str(), flags.page_size);
+              device->facts.name.c_str(), team.size(), flags.q_heads, flags.kv_heads,
+              flags.head_dim, flags.kv_format.c_str(), flags.page_size);
   if (limits.gflop_per_s > 0) {
     std::printf("measured limits: read %.2f GB/s, %s %.1f GFLOP/s\n", limits.read_gb_per_s,
                 limits.instruction.c_str(), limits.gflop_per_s);
   }
-  const Status status = measure_all(facts_of(flags, shape), shape, flags, *device, team,
-                                    [&](const Candidate& candidate, const AttentionPoint& point, double us) {
-                                      print_point(candidate.name, point, shape, us, limits);
-                                    });
+  const Status status = measure_all(
+      facts_of(flags, *format), flags, *device, team,
+      [&](const Candidate& candidate, const TuningShape& shape, const AttentionPoint& point, double us) {
+        print_point(candidate.name, point, shape, us, limits);
+      });
   return status.ok() ? 0 : fail(status, kExitFailed);
 }
 
@@ -207,17 +207,15 @@ int run_tune(const BenchFlags& flags) {
   if (!description.ok()) return fail(description.status(), kExitFailed);
   const Result<ModelFacts>& model = description->facts;
   if (!model.ok()) return fail(model.status(), kExitFailed);
-  const Result<KvFormat> format = kv_format_asked(flags.kv_format, model->dtype);
-  if (!format.ok()) return fail(format.status(), kExitUsage);
-  const TuningShape shape = {model->num_q_heads, model->num_kv_heads, model->head_dim, *format,
-                             model->kind == AttentionKind::mla ? model->v_head_dim : 0};
+  if (const auto format = kv_format_asked(flags.kv_format, model->dtype); !format.ok()) return fail(format.status(), kExitUsage);
   const Result<Device> device = device_of(flags);
   if (!device.ok()) return fail(device.status(), kExitUsage);
   TuningTable table(device->facts.name,
                     fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))));
   ThreadTeam team(threads_of(flags), true);
   const Status status = measure_all(
-      *model, shape, flags, *device, team, [&](const Candidate& candidate, const AttentionPoint& point, double us) {
+      *model, flags, *device, team,
+      [&](const Candidate& candidate, const TuningShape& shape, const AttentionPoint& point, double us) {
         std::fprintf(stderr, "%-24s %-24s %12.1f us\n", point.text().c_str(), candidate.name.c_str(), us);
         table.add({shape, point.phase, point.batch_size, point.q_len, point.kv_len, candidate.name, us,
                    candidate.page_size});

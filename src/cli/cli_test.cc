@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "attention/tuning.h"
 #include "base/testing/temporary_folder.h"
 #include "cli/chat_settings.h"
 #include "cli/commands.h"
@@ -237,6 +238,22 @@ TEST(ChatSettings, SetChecksNamesAndBounds) {
   for (const auto& each : wrong) {
     const Status status = set_chat_setting(each.name, each.value, &settings);
     EXPECT_NE(status.message().find(each.wanted), std::string::npos) << status.message();
+  }
+}
+
+// On a CPU fp4_e2m1 means fp4_mla for latent attention, which is what `auto` then looks for in the table.
+TEST(Tune, NamesTheFormatThatIsServed) {
+  const TemporaryFolder folder;
+  const std::string output = (folder.path() / "tuning.json").string();
+  const Argv argv = {"--model-path", "deepseek-ai/DeepSeek-V2-Lite", "--backend", "intel_amx", "--kv-cache-dtype", "fp4_e2m1",
+                     "--output", output, "--batch-size", "1", "--kv-len", "16", "--q-len", "16", "--threads", "2", "--seconds", "0"};
+  ASSERT_EQ(tune_command(argv), 0);
+  const Result<TuningTable> table = TuningTable::read(output);
+  ASSERT_TRUE(table.ok()) << table.status().message();
+  ASSERT_EQ(table->points().size(), 2u);
+  for (const TuningPoint& point : table->points()) {
+    EXPECT_EQ(point.shape.kv_format, KvFormat::fp4_mla);
+    EXPECT_EQ(point.shape.v_head_dim, 512);
   }
 }
 
