@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "engine/latent_plan.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
 #include "model/gpu_weights.h"
@@ -171,12 +172,10 @@ Status measure_latent_forms(const LatentMeasurement& asked, const std::function<
   if (fitting.new_tokens.empty() || fitting.prefixes.empty()) return {};
   LatentLayer layer;
   WW_RETURN_IF_ERROR(layer.init(fitting));
-  const LatentConfig& latent = *asked.config.latent;
+  const LatentFormShape shape = latent_form_shape(asked.config, asked.attention.kv_format);
   for (const int new_tokens : fitting.new_tokens) {
     for (const int prefix : fitting.prefixes) {
-      LatentFormPoint point = {.shape = {asked.config.num_q_heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim,
-                                         asked.attention.kv_format},
-                               .new_tokens = new_tokens, .prefix = prefix};
+      LatentFormPoint point = {.shape = shape, .new_tokens = new_tokens, .prefix = prefix};
       if (!layer.take(LatentForm::absorbed)) return {};
       WW_ASSIGN_OR_RETURN(point.absorbed_us, layer.median_us(new_tokens, prefix, asked.max_seconds));
       layer.take(LatentForm::expanded);

@@ -15,11 +15,6 @@ constexpr int kPrefixes[] = {0, 4096, 32768};
 // As of a step of kMostNewTokens (model/layers/gpu_latent_prefill.cc).
 constexpr int64_t kCapacityRows = 2 * kMostNewTokens;
 
-LatentFormShape form_shape(const ModelConfig& config, KvFormat format) {
-  const LatentConfig& latent = *config.latent;
-  return {config.num_q_heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim, format};
-}
-
 // "from 97 new tokens, from 300 behind 4096 cached ones".
 std::string crossings(const LatentPrefillShape& shape, int context_len) {
   std::string text;
@@ -34,6 +29,11 @@ std::string crossings(const LatentPrefillShape& shape, int context_len) {
 }
 
 }  // namespace
+
+LatentFormShape latent_form_shape(const ModelConfig& config, KvFormat format) {
+  const LatentConfig& latent = *config.latent;
+  return {config.num_q_heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim, format};
+}
 
 void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan) {
   const LatentConfig& latent = *config.latent;
@@ -52,7 +52,7 @@ void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, Ser
     return;
   }
   const TuningTable* table = target.tuning != nullptr ? target.tuning : builtin_tuning(target.hardware.name);
-  if (table != nullptr) plan.latent_forms = table->latent_forms(target.hardware, form_shape(config, attention.kv_format));
+  if (table != nullptr) plan.latent_forms = table->latent_forms(target.hardware, latent_form_shape(config, attention.kv_format));
   shape.measured = &plan.latent_forms;
   const std::string expanded = "expanded " + crossings(shape, plan.context_len) + ", below that absorbed; ";
   if (!plan.latent_forms.empty()) {
