@@ -54,7 +54,7 @@ void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, Ser
   const TuningTable* table = target.tuning != nullptr ? target.tuning : builtin_tuning(target.hardware.name);
   if (table != nullptr) plan.latent_forms = table->latent_forms(target.hardware, latent_form_shape(config, attention.kv_format));
   shape.measured = &plan.latent_forms;
-  const std::string expanded = "expanded " + crossings(shape, plan.context_len) + ", below that absorbed; ";
+  const std::string expanded = "expanded " + crossings(shape, plan.context_len) + ", else absorbed; ";
   if (!plan.latent_forms.empty()) {
     attention.reasons.push_back(what + expanded + fmt::format("by the times of both forms measured on {}, {}", table->device(),
                                                               table->date()));
