@@ -22,20 +22,24 @@ Place place_in(const std::vector<int>& values, int value) {
 
 double pairs_of(double new_tokens, double prefix) { return new_tokens * (prefix + 0.5 * new_tokens); }
 
-void insert_sorted(std::vector<int>& values, int value) {
-  const auto at = std::lower_bound(values.begin(), values.end(), value);
-  if (at == values.end() || *at != value) values.insert(at, value);
+// What the points have there, ascending, each value once.
+std::vector<int> values_of(std::span<const LatentFormPoint> points, int LatentFormPoint::*field) {
+  std::vector<int> values;
+  for (const LatentFormPoint& point : points) values.push_back(point.*field);
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
 }
 
 }  // namespace
 
 std::optional<LatentFormTimes> LatentFormTimes::of(std::span<const LatentFormPoint> points) {
   LatentFormTimes out;
-  for (const LatentFormPoint& point : points) {
-    insert_sorted(out.new_tokens_, point.new_tokens);
-    insert_sorted(out.prefixes_, point.prefix);
-  }
-  out.times_.resize(out.new_tokens_.size() * out.prefixes_.size());
+  out.new_tokens_ = values_of(points, &LatentFormPoint::new_tokens);
+  out.prefixes_ = values_of(points, &LatentFormPoint::prefix);
+  const size_t cells = out.new_tokens_.size() * out.prefixes_.size();
+  if (cells == 0 || cells > points.size()) return std::nullopt;
+  out.times_.resize(cells);
   for (const LatentFormPoint& point : points) {
     const size_t row = std::lower_bound(out.new_tokens_.begin(), out.new_tokens_.end(), point.new_tokens) - out.new_tokens_.begin();
     const size_t column = std::lower_bound(out.prefixes_.begin(), out.prefixes_.end(), point.prefix) - out.prefixes_.begin();
@@ -44,7 +48,7 @@ std::optional<LatentFormTimes> LatentFormTimes::of(std::span<const LatentFormPoi
   const bool whole = std::all_of(out.times_.begin(), out.times_.end(), [](const Pair& pair) {
     return pair.absorbed_us > 0 && pair.expanded_us > 0;
   });
-  return whole && !out.times_.empty() ? std::optional(std::move(out)) : std::nullopt;
+  return whole ? std::optional(std::move(out)) : std::nullopt;
 }
 
 LatentFormTimes::Pair LatentFormTimes::estimate(int new_tokens, int prefix) const {

@@ -21,7 +21,8 @@ struct LatentFormShape {
   bool operator==(const LatentFormShape&) const = default;
 };
 
-// One request of `new_tokens` behind `prefix` cached ones: microseconds of a layer's mixer and what both forms share.
+// One request of `new_tokens` behind `prefix` cached ones: microseconds of a layer, that is of its mixer in each form and
+// of little else.
 struct LatentFormPoint {
   LatentFormShape shape;
   int new_tokens = 0;
@@ -38,7 +39,7 @@ class LatentFormTimes {
   };
 
   LatentFormTimes() = default;
-  // Of one shape, a grid: every number of new tokens with every prefix. nullopt: something is missing of it.
+  // Of one shape, a grid: every number of new tokens with every prefix. nullopt: one of these pairs is missing, or all.
   static std::optional<LatentFormTimes> of(std::span<const LatentFormPoint> points);
 
   bool empty() const { return times_.empty(); }
