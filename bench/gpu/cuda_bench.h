@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "device/cuda/graph.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 #include "warpweave/status.h"
@@ -59,6 +60,14 @@ inline Matrix random_matrix(size_t count, float scale, DType dtype = DType::bf16
   return out;
 }
 
+template <typename Enqueue>
+CudaGraphExec graph_of(cudaStream_t stream, const Enqueue& enqueue) {
+  return take(capture_graph(stream, "a benchmark", [&] {
+    enqueue();
+    return Status();
+  }));
+}
+
 // Microseconds of one of the `launches` that `enqueue` makes on `stream`: the median of kReplays replays of a graph of
 // them, after they have run once.
 template <typename Enqueue>
@@ -66,12 +75,7 @@ double time_us(cudaStream_t stream, int launches, const Enqueue& enqueue) {
   constexpr int kReplays = 9;
   enqueue();
   check(cudaStreamSynchronize(stream));
-  CudaGraph graph;
-  CudaGraphExec exec;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  enqueue();
-  check(cudaStreamEndCapture(stream, graph.out()));
-  check(cudaGraphInstantiate(exec.out(), graph.get(), 0));
+  const CudaGraphExec exec = graph_of(stream, enqueue);
   CudaEvent begin, end;
   check(cudaEventCreate(begin.out()));
   check(cudaEventCreate(end.out()));

@@ -222,11 +222,7 @@ class Bench {
     for (size_t i = 0; i < all.size(); ++i) {
       all[i].enqueue();
       check(cudaStreamSynchronize(stream_.get()));
-      CudaGraph graph;
-      check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
-      all[i].enqueue();
-      check(cudaStreamEndCapture(stream_.get(), graph.out()));
-      check(cudaGraphInstantiate(execs[i].out(), graph.get(), 0));
+      execs[i] = bench::graph_of(stream_.get(), all[i].enqueue);
     }
     CudaEvent begin, end;
     check(cudaEventCreate(begin.out()));
