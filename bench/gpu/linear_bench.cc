@@ -5,6 +5,7 @@
 // prepare, scan: of prompts only that kernel runs, in one launch, to see where their time goes. decode: only its rows.
 // Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; products of the chunk form, 11 MFLOP a chunk of 64 tokens and head
 // of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
+#include <cctype>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -145,7 +146,8 @@ int main(int argc, char** argv) {
     if (argument == "tile") wgmma = false;
     if (argument == "prepare" || argument == "scan" || argument == "decode") part = argument;
     if (argument != "random" || i + 1 >= argc) continue;
-    const unsigned seed = i + 2 < argc ? static_cast<unsigned>(std::stoul(argv[i + 2])) : std::random_device{}();
+    const bool seeded = i + 2 < argc && std::isdigit(static_cast<unsigned char>(*argv[i + 2])) != 0;
+    const unsigned seed = seeded ? static_cast<unsigned>(std::stoul(argv[i + 2])) : std::random_device{}();
     std::mt19937 random(seed);
     fmt::print("seed {}\n", seed);
     for (int n = std::stoi(argv[i + 1]); n > 0; --n) rows.push_back(random_row(random));
