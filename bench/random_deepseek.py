@@ -7,11 +7,7 @@ About 120 M parameters, of which a token uses 48 M: hidden 512, 8 layers, the fi
 are chosen and one shared, 8 heads of 64 + 32 dims over a latent of 256 + 32, queries through 384, vocabulary 32000, untied
 embeddings. With a block format (q8_0) there is the GGUF file alone.
 """
-import argparse
-import json
-import pathlib
-
-import random_llama
+import random_model
 
 CONFIG = dict(
     architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", hidden_size=512, intermediate_size=1536,
@@ -46,23 +42,7 @@ def layer_shapes(index):
     return shapes
 
 
-def random_tensors(dtype):
-    import torch
-    generator = torch.Generator().manual_seed(0)
-
-    def tensor(shape):
-        return torch.ones(shape, dtype=dtype) if len(shape) == 1 else (torch.randn(shape, generator=generator) * 0.02).to(dtype)
-
-    table = (CONFIG["vocab_size"], CONFIG["hidden_size"])
-    tensors = {"model.embed_tokens.weight": tensor(table), "lm_head.weight": tensor(table),
-               "model.norm.weight": tensor(table[1:])}
-    for i in range(CONFIG["num_hidden_layers"]):
-        for name, shape in layer_shapes(i).items():
-            tensors[f"model.layers.{i}.{name}.weight"] = tensor(shape)
-    return tensors
-
-
-def write_metadata(writer):
+def add_metadata(writer):
     c = CONFIG
     writer.add_context_length(c["max_position_embeddings"])
     writer.add_embedding_length(c["hidden_size"])
@@ -87,67 +67,27 @@ def write_metadata(writer):
     writer.add_leading_dense_block_count(c["first_k_dense_replace"])
 
 
-def write_layer(tensors, index, add):
+def gguf_layer(of, index):
     import torch
     c = CONFIG
-    of = lambda name: tensors[f"model.layers.{index}.{name}.weight"]
-    at = f"blk.{index}."
     for ours, theirs in LAYER_NAMES.items():
-        add(f"{at}{ours}.weight", of(theirs))
+        yield ours, of(theirs)
     heads = of("self_attn.kv_b_proj").view(c["num_attention_heads"], -1, c["kv_lora_rank"])
     k, v = heads.split([c["qk_nope_head_dim"], c["v_head_dim"]], dim=1)
-    add(f"{at}attn_k_b.weight", k.transpose(1, 2).contiguous())
-    add(f"{at}attn_v_b.weight", v.contiguous())
+    yield "attn_k_b", k.transpose(1, 2).contiguous()
+    yield "attn_v_b", v.contiguous()
+    if index < c["first_k_dense_replace"]:
+        for theirs, ours in EXPERTS.items():
+            yield ours, of(f"mlp.{theirs}")
+        return
     for theirs, ours in EXPERTS.items():
-        if index < c["first_k_dense_replace"]:
-            add(f"{at}{ours}.weight", of(f"mlp.{theirs}"))
-            continue
-        add(f"{at}{ours}_exps.weight", torch.stack([of(f"mlp.experts.{e}.{theirs}") for e in range(c["n_routed_experts"])]))
-        add(f"{at}{ours}_shexp.weight", of(f"mlp.shared_experts.{theirs}"))
+        yield f"{ours}_exps", torch.stack([of(f"mlp.experts.{e}.{theirs}") for e in range(c["n_routed_experts"])])
+        yield f"{ours}_shexp", of(f"mlp.shared_experts.{theirs}")
+    yield "ffn_gate_inp", of("mlp.gate")
 
 
-def write_gguf(tensors, path, dtype_name):
-    import gguf
-    writer = gguf.GGUFWriter(path, "deepseek2")
-    write_metadata(writer)
-    random_llama.add_vocabulary(writer, CONFIG["vocab_size"])
-    add = lambda name, tensor: random_llama.add_tensor(writer, name, tensor, dtype_name)
-    add("token_embd.weight", tensors["model.embed_tokens.weight"])
-    add("output.weight", tensors["lm_head.weight"])
-    add("output_norm.weight", tensors["model.norm.weight"])
-    for i in range(CONFIG["num_hidden_layers"]):
-        write_layer(tensors, i, add)
-        if i >= CONFIG["first_k_dense_replace"]:  # converters keep the router in f32
-            random_llama.add_tensor(writer, f"blk.{i}.ffn_gate_inp.weight", tensors[f"model.layers.{i}.mlp.gate.weight"], "float32")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def write_all(out, dtype_name):
-    """Returns the paths; keeps what is already there."""
-    import torch
-    from safetensors.torch import save_file
-    out = pathlib.Path(out)
-    plain = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(dtype_name)
-    paths = {"gguf": out / "model.gguf"} | ({"hf": out / "hf"} if plain else {})
-    done = out / "complete"
-    if not done.exists():
-        tensors = random_tensors(plain or torch.float32)
-        out.mkdir(parents=True, exist_ok=True)
-        if plain:
-            paths["hf"].mkdir(exist_ok=True)
-            (paths["hf"] / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": dtype_name}, indent=1))
-            save_file(tensors, paths["hf"] / "model.safetensors", metadata={"format": "pt"})
-        write_gguf(tensors, str(paths["gguf"]), dtype_name)
-        done.touch()
-    return paths
-
+MODEL = random_model.RandomModel(CONFIG, "deepseek2", add_metadata, layer_shapes, gguf_layer)
+write_all = MODEL.write_all
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out")
-    parser.add_argument("--dtype", choices=["f32", "bf16", "q8_0"], default="bf16")
-    args = parser.parse_args()
-    print(write_all(args.out, {"f32": "float32", "bf16": "bfloat16"}.get(args.dtype, args.dtype)))
+    random_model.main(__doc__, write_all, [*random_model.PLAIN_DTYPES, "q8_0"])

@@ -6,11 +6,7 @@ GGUF file, with the same weights.
 About 240 M parameters, of which a token uses 64 M: hidden 512, 8 layers, 32 experts of width 512 of which 4 are
 chosen, 8 query and 4 KV heads, vocabulary 32000, untied embeddings.
 """
-import argparse
-import json
-import pathlib
-
-import random_llama
+import random_model
 
 CONFIG = dict(
     architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=512, intermediate_size=1536,
@@ -24,38 +20,21 @@ LAYER_NAMES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "at
                "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.gate"}
 
 
-def random_tensors(dtype):
-    import torch
-    generator = torch.Generator().manual_seed(0)
+def layer_shapes(_):
     c = CONFIG
     hidden, ffn, head = c["hidden_size"], c["moe_intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
-
-    def matrix(rows, cols):
-        return (torch.randn(rows, cols, generator=generator) * 0.02).to(dtype)
-
-    tensors = {"model.embed_tokens.weight": matrix(c["vocab_size"], hidden),
-               "lm_head.weight": matrix(c["vocab_size"], hidden), "model.norm.weight": torch.ones(hidden, dtype=dtype)}
-    for i in range(c["num_hidden_layers"]):
-        at = f"model.layers.{i}."
-        for name, shape in {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden),
-                            "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, q),
-                            "mlp.gate": (c["num_experts"], hidden)}.items():
-            tensors[f"{at}{name}.weight"] = matrix(*shape)
-        for e in range(c["num_experts"]):
-            for name in PROJECTIONS:
-                tensors[f"{at}mlp.experts.{e}.{name}.weight"] = matrix(*((hidden, ffn) if name == "down_proj" else (ffn, hidden)))
-        for name, size in {"input_layernorm": hidden, "post_attention_layernorm": hidden, "self_attn.q_norm": head,
-                           "self_attn.k_norm": head}.items():
-            tensors[f"{at}{name}.weight"] = torch.ones(size, dtype=dtype)
-    return tensors
+    shapes = {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden),
+              "self_attn.o_proj": (hidden, q), "mlp.gate": (c["num_experts"], hidden), "input_layernorm": (hidden,),
+              "post_attention_layernorm": (hidden,), "self_attn.q_norm": (head,), "self_attn.k_norm": (head,)}
+    for e in range(c["num_experts"]):
+        for name in PROJECTIONS:
+            shapes[f"mlp.experts.{e}.{name}"] = (hidden, ffn) if name == "down_proj" else (ffn, hidden)
+    return shapes
 
 
-def write_gguf(tensors, path, dtype_name):
-    import gguf
-    import torch
+def add_metadata(writer):
     c = CONFIG
-    writer = gguf.GGUFWriter(path, "qwen3moe")
     writer.add_context_length(c["max_position_embeddings"])
     writer.add_embedding_length(c["hidden_size"])
     writer.add_block_count(c["num_hidden_layers"])
@@ -69,50 +48,18 @@ def write_gguf(tensors, path, dtype_name):
     writer.add_expert_count(c["num_experts"])
     writer.add_expert_used_count(c["num_experts_per_tok"])
     writer.add_expert_feed_forward_length(c["moe_intermediate_size"])
-    random_llama.add_vocabulary(writer, c["vocab_size"])
-
-    def add(name, tensor):
-        random_llama.add_tensor(writer, name, tensor, dtype_name)
-
-    add("token_embd.weight", tensors["model.embed_tokens.weight"])
-    add("output.weight", tensors["lm_head.weight"])
-    add("output_norm.weight", tensors["model.norm.weight"])
-    for i in range(c["num_hidden_layers"]):
-        at = f"model.layers.{i}."
-        for ours, theirs in LAYER_NAMES.items():
-            tensor = tensors[f"{at}{theirs}.weight"]
-            # Converters keep the router in f32.
-            random_llama.add_tensor(writer, f"blk.{i}.{ours}.weight", tensor,
-                                    "float32" if ours == "ffn_gate_inp" else dtype_name)
-        for theirs, ours in PROJECTIONS.items():
-            add(f"blk.{i}.{ours}.weight", torch.stack([tensors[f"{at}mlp.experts.{e}.{theirs}.weight"]
-                                                       for e in range(c["num_experts"])]))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
-def write_all(out, dtype_name):
-    """Returns the paths; keeps what is already there."""
+def gguf_layer(of, _):
     import torch
-    from safetensors.torch import save_file
-    out = pathlib.Path(out)
-    paths = {"hf": out / "hf", "gguf": out / "model.gguf"}
-    done = out / "complete"
-    if not done.exists():
-        tensors = random_tensors({"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype_name])
-        paths["hf"].mkdir(parents=True, exist_ok=True)
-        (paths["hf"] / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": dtype_name}, indent=1))
-        save_file(tensors, paths["hf"] / "model.safetensors", metadata={"format": "pt"})
-        write_gguf(tensors, str(paths["gguf"]), dtype_name)
-        done.touch()
-    return paths
+    for ours, theirs in LAYER_NAMES.items():
+        yield ours, of(theirs)
+    for theirs, ours in PROJECTIONS.items():
+        yield ours, torch.stack([of(f"mlp.experts.{e}.{theirs}") for e in range(CONFIG["num_experts"])])
 
+
+MODEL = random_model.RandomModel(CONFIG, "qwen3moe", add_metadata, layer_shapes, gguf_layer)
+write_all = MODEL.write_all
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out")
-    parser.add_argument("--dtype", choices=["f32", "bf16"], default="bf16")
-    args = parser.parse_args()
-    print(write_all(args.out, {"f32": "float32", "bf16": "bfloat16"}[args.dtype]))
+    random_model.main(__doc__, write_all, list(random_model.PLAIN_DTYPES))
