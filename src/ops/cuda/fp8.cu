@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(const __grid_
   const int64_t c = block * kFp8Block + threadIdx.x % 32 * kLanePack;
   const bool inside = c < call.cols;
   float values[kLanePack] = {};
-  const int64_t from = call.pair_of != nullptr ? call.pair_of[row] / call.pairs_per_row : row;
-  if (inside) load_f32(static_cast<const T*>(call.x) + from * call.cols + c, values);
+  if (inside) load_f32(static_cast<const T*>(call.x) + row * call.cols + c, values);
   float largest = 0;
 #pragma unroll
   for (float value : values) largest = fmaxf(largest, fabsf(value));

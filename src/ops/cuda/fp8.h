@@ -35,8 +35,6 @@ struct QuantizeRowsCall {
   int64_t rows = 0;
   int64_t cols = 0;          // a multiple of kFp8Columns
   Fp8Scaling scaling = Fp8Scaling::row;
-  const int32_t* pair_of = nullptr;  // with scales of blocks: row i is row pair_of[i] / pairs_per_row of x; null: row i
-  int pairs_per_row = 1;
   uint8_t* codes = nullptr;  // [rows, cols]
   float* scales = nullptr;   // [rows], or for blocks [ceil(cols / 128)][rows]
 };
