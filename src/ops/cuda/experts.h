@@ -157,19 +157,6 @@ struct SpreadRowsCall {
 };
 void spread_rows(const SpreadRowsCall& call, Stream stream);
 
-// Rows in e4m3, each with one scale, its largest magnitude over 448: codes[to] = x[row] / scale, to nearest even.
-struct CodeRowsCall {
-  const void* x = nullptr;        // [rows, cols]
-  DType dtype = DType::bf16;      // f16 or bf16
-  int64_t rows = 0;
-  int64_t cols = 0;               // a multiple of kFp8Columns
-  const int32_t* place_of = nullptr;  // a row's codes and scale go to places place_of[row * copies + j], j < copies;
-  int copies = 1;                     // null: to place `row`. With places the kernel behind it begins as spread_rows()' does
-  uint8_t* codes = nullptr;       // [places, cols]
-  float* scales = nullptr;        // [places]
-};
-void code_rows(const CodeRowsCall& call, Stream stream);
-
 // What a row's experts left to be added up.
 struct ExpertSums {
   const void* results = nullptr;  // [rows * k, hidden] by place; null: none

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "ops/cuda/experts.h"
 #include "ops/cuda/fp8_codes.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"

@@ -28,7 +28,22 @@ constexpr int64_t fp8_scale_stride(int64_t in_features) { return ((in_features +
 // Whether this GPU has the products that weights in 8 bits need: compute capability 9.0 or newer.
 bool keeps_fp8();
 
-// codes = x / scale, to nearest even; scale = largest magnitude / 448.
+// codes[to] = x[row] / scale, to nearest even; scale = the row's largest magnitude / 448.
+struct CodeRowsCall {
+  const void* x = nullptr;        // [rows, cols]
+  DType dtype = DType::bf16;      // f16 or bf16
+  int64_t rows = 0;
+  int64_t cols = 0;               // a multiple of kFp8Columns
+  // For experts (experts.h): a row's codes and scale go to places place_of[row * copies + j], j < copies, and the kernel behind
+  // it begins as spread_rows()' does. Null: to place `row`.
+  const int32_t* place_of = nullptr;
+  int copies = 1;
+  uint8_t* codes = nullptr;       // [places, cols]
+  float* scales = nullptr;        // [places]
+};
+void code_rows(const CodeRowsCall& call, Stream stream);
+
+// The same with either scaling: of a row, or of kFp8Block columns of it.
 struct QuantizeRowsCall {
   const void* x = nullptr;   // [rows, cols] dense
   DType dtype = DType::bf16; // f16 or bf16
