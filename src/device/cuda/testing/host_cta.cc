@@ -176,16 +176,15 @@ void Cta::run(Order order) {
     std::reverse(lanes.begin(), lanes.end());
   }
   std::mt19937 random(1);
+  const auto ready = [](const Fiber& f) { return f.state == State::ready; };
   do {
     if (order == Order::random) {
       std::shuffle(warps.begin(), warps.end(), random);
       std::shuffle(lanes.begin(), lanes.end(), random);
     }
     for (const size_t warp : warps) run_warp(lanes.data(), warp);
-    const auto ready = [](const Fiber& f) { return f.state == State::ready; };
-    if (std::any_of(fibers_.begin(), fibers_.end(), ready)) continue;  // a barrier opened behind them
-    if (!release(State::at_cta, 0, fibers_.size())) break;
-  } while (true);
+    // Some are ready where a named barrier opened behind them.
+  } while (std::any_of(fibers_.begin(), fibers_.end(), ready) || release(State::at_cta, 0, fibers_.size()));
   if (!std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.state == State::done; })) {
     give_up("some threads wait for others that do not come");
   }

@@ -39,6 +39,25 @@ TEST(HostCta, WarpsExchangeWhatTheirLanesHave) {
   }
 }
 
+// The second warp goes on, the first waits for it.
+TEST(HostCta, ANamedBarrierHoldsWhoWaitsThere) {
+  for (const Order order : kOrders) {
+    std::vector<unsigned> from(kWarp), to(kWarp);
+    run(2 * kWarp, order, [&] {
+      const unsigned lane = threadIdx.x % kWarp;
+      const bool first = threadIdx.x < kWarp;
+      if (!first) from[lane] = lane + 1;
+      come_to_barrier(3, 2 * kWarp, first);
+      if (first) to[lane] = from[kWarp - 1 - lane];
+    });
+    for (unsigned lane = 0; lane < kWarp; ++lane) EXPECT_EQ(to[lane], kWarp - lane);
+  }
+}
+
+TEST(HostCtaDeathTest, ANamedBarrierThatNobodyOpensIsNamed) {
+  EXPECT_DEATH(run(kWarp, Order::ascending, [] { come_to_barrier(3, 2 * kWarp, true); }), "wait for others that do not come");
+}
+
 TEST(HostCtaDeathTest, ThreadsThatWaitForEverAreNamed) {
   EXPECT_DEATH(run(32, Order::ascending, [] {
     if (threadIdx.x == 0) __syncthreads();
