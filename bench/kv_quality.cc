@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,7 +34,6 @@ constexpr KvFormat kFormats[] = {KvFormat::bf16,     KvFormat::f32,      KvForma
 
 struct Options {
   std::string model, text, dtype = "bf16";
-  AttentionKind kind = AttentionKind::mha;  // the model's
   int rows = 64, row_tokens = 512, step_tokens = 0, threads = 2;
   bool states = false;
   std::vector<std::string> backends = {"intel_amx", "torch_native"};
@@ -44,24 +44,38 @@ struct Options {
   std::exit(1);
 }
 
-std::vector<int32_t> tokens_of(Options& options) {
-  auto bundle = open_model_bundle(options.model, {});
-  if (!bundle.ok()) fail(bundle.status());
-  if (bundle->config.latent) options.kind = AttentionKind::mla;
-  std::ifstream in(options.text, std::ios::binary);
+std::vector<int32_t> tokens_of(const Tokenizer& tokenizer, const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  auto ids = bundle->tokenizer->encode(text, false);
+  auto ids = tokenizer.encode(text, false);
   if (!ids.ok()) fail(ids.status());
   return *ids;
 }
 
+// How what attention keeps is stored.
+struct Storage {
+  KvFormat format = KvFormat::bf16;
+  DType state = DType::f32;
+  std::string name;
+};
+
+// The first is what the others are compared with.
+std::vector<Storage> storages(const Options& options, const Caps& caps) {
+  if (options.states) return {{.name = "bf16, states f32"}, {.state = DType::bf16, .name = "bf16, states bf16"}};
+  std::vector<Storage> out;
+  for (const KvFormat format : kFormats) {
+    if (caps.kv_formats.has(format)) out.push_back({.format = format, .name = std::string(kv_format_name(format))});
+  }
+  return out;
+}
+
 // Mean negative log-likelihood over all predicted tokens.
-Result<double> mean_loss(const Options& options, const std::string& backend, KvFormat format, DType state,
+Result<double> mean_loss(const Options& options, const std::string& backend, const Storage& storage,
                          std::span<const int32_t> tokens) {
   WW_ASSIGN_OR_RETURN(auto run, PagedRun::open(options.model, {.backend = backend,
                                                                .dtype = *parse_dtype(options.dtype),
-                                                               .kv_format = format,
-                                                               .state_dtype = state,
+                                                               .kv_format = storage.format,
+                                                               .state_dtype = storage.state,
                                                                .page_size = 64,
                                                                .max_tokens = options.row_tokens,
                                                                .threads = options.threads}));
@@ -86,31 +100,19 @@ Result<double> mean_loss(const Options& options, const std::string& backend, KvF
   return loss / static_cast<double>(predicted);
 }
 
-void measure(const Options& options, const std::string& backend, std::span<const int32_t> tokens) {
+void measure(const Options& options, AttentionKind kind, const std::string& backend, std::span<const int32_t> tokens) {
   const Caps* caps = nullptr;
   for (const BackendRegistration& built : built_backends()) {
     const bool here = built.caps->archs.has(cpu_hardware_facts().arch);
-    if (built.caps->name == backend && here && built.caps->kinds.has(options.kind)) caps = built.caps;
+    if (built.caps->name == backend && here && built.caps->kinds.has(kind)) caps = built.caps;
   }
   if (caps == nullptr) fail(Status::not_found("no backend " + backend));
-  double base = 0;
-  for (const DType state : {DType::f32, DType::bf16}) {
-    if (!options.states) break;
-    const auto loss = mean_loss(options, backend, KvFormat::bf16, state, tokens);
+  std::optional<double> base;
+  for (const Storage& storage : storages(options, *caps)) {
+    const auto loss = mean_loss(options, backend, storage, tokens);
     if (!loss.ok()) fail(loss.status());
-    if (state == DType::f32) base = *loss;
-    fmt::print("| {} | bf16, states {} | {:.4f} | {:+.3f} % |\n", backend, state == DType::f32 ? "f32" : "bf16", std::exp(*loss),
-               (std::exp(*loss - base) - 1) * 100);
-    std::fflush(stdout);
-  }
-  for (const KvFormat format : kFormats) {
-    if (options.states) break;
-    if (!caps->kv_formats.has(format)) continue;
-    const auto loss = mean_loss(options, backend, format, DType::f32, tokens);
-    if (!loss.ok()) fail(loss.status());
-    if (format == KvFormat::bf16) base = *loss;
-    fmt::print("| {} | {} | {:.4f} | {:+.3f} % |\n", backend, kv_format_name(format), std::exp(*loss),
-               (std::exp(*loss - base) - 1) * 100);
+    if (!base) base = *loss;
+    fmt::print("| {} | {} | {:.4f} | {:+.3f} % |\n", backend, storage.name, std::exp(*loss), (std::exp(*loss - *base) - 1) * 100);
     std::fflush(stdout);
   }
 }
@@ -131,13 +133,16 @@ int main(int argc, char** argv) {
   app.add_option("--backends", options.backends, "attention backends")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
 
-  std::vector<int32_t> tokens = tokens_of(options);
+  const auto bundle = open_model_bundle(options.model, {});
+  if (!bundle.ok()) fail(bundle.status());
+  std::vector<int32_t> tokens = tokens_of(*bundle->tokenizer, options.text);
   if (options.rows > 0) {
     tokens.resize(std::min(tokens.size(), static_cast<size_t>(options.rows) * options.row_tokens));
   }
   fmt::print("{} tokens in rows of {}, {} arithmetic\n\n| backend | KV format | perplexity | change |\n"
              "| --- | --- | --- | --- |\n",
              tokens.size() / options.row_tokens * options.row_tokens, options.row_tokens, options.dtype);
-  for (const std::string& backend : options.backends) measure(options, backend, tokens);
+  const AttentionKind kind = bundle->config.latent ? AttentionKind::mla : AttentionKind::mha;
+  for (const std::string& backend : options.backends) measure(options, kind, backend, tokens);
   return 0;
 }
