@@ -82,11 +82,6 @@ struct Config {
 }  // namespace
 }  // namespace expert_wide
 
-void expert_wide_halves(const ExpertProductCall& call, Stream stream) {
-  ExpertGemmArgs args = expert_gemm_args(call);
-  const auto on = static_cast<cudaStream_t>(stream);
-  call.y_dtype == DType::f16 ? expert_wide::launch_of<expert_wide::Config, ptx::F16>(args, call, on)
-                             : expert_wide::launch_of<expert_wide::Config, ptx::Bf16>(args, call, on);
-}
+void expert_wide_halves(const ExpertProductCall& call, Stream stream) { expert_wide::run<expert_wide::Config>(call, stream); }
 
 }  // namespace warpweave::gpu

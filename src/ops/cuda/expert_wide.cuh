@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_gemm.cuh"
@@ -147,6 +148,13 @@ void launch_of(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t
     case GluActivation::silu: return launch<Config<E, Glu::silu>>(args, call, stream);
     default: launch<Config<E, Glu::other>>(args, call, stream);
   }
+}
+
+template <template <class, Glu> class Config>
+void run(const ExpertProductCall& call, Stream stream) {
+  ExpertGemmArgs args = expert_gemm_args(call);
+  const auto on = static_cast<cudaStream_t>(stream);
+  call.y_dtype == DType::f16 ? launch_of<Config, ptx::F16>(args, call, on) : launch_of<Config, ptx::Bf16>(args, call, on);
 }
 
 }  // namespace warpweave::gpu::expert_wide
