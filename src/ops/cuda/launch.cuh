@@ -6,8 +6,10 @@
 // it touches anything another kernel writes or still reads. Every block of it waits, or ends without
 // having touched such memory. Before sm_90 all three are plain launches and nothing.
 //
-// One kind of memory is read before the wait: a step's arrays (positions, slots), which a plain launch writes. The kernel
-// after it, embedding, calls start_successor() only behind its wait, so that whatever starts later finds them written.
+// Two kinds of memory are read before the wait, and kernels between who writes them and who reads them so early call
+// start_successor() only behind their own wait, so that whatever starts later finds them written:
+//   a step's arrays (positions, slots), which a plain launch writes: embedding, the kernel after it
+//   the plan of experts, where plan_settled (experts.h) says so: spread_rows(), code_rows() to places, the experts' GEMMs
 #pragma once
 
 #include <cuda_runtime.h>
