@@ -36,7 +36,8 @@ __device__ void store_element(const KvPoolView& pool, int64_t at, float value) {
   }
 }
 
-// A token of fp8_ds_mla (kv/latent_token.h) of the row in shared memory, which block_sum has made everybody's: a warp for each scale, and one for the rotated part.
+// A token of fp8_ds_mla (kv/latent_token.h) of the row in shared memory, which block_sum has made everybody's: a warp for each
+// scale, and one for the rotated part.
 __device__ void write_packed(const LatentRowsCall& call, const float* values, float norm, int64_t at, int position) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   auto* const token = static_cast<uint8_t*>(const_cast<void*>(call.out.data)) + at;
