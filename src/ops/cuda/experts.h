@@ -88,12 +88,12 @@ struct RoutingDice {
 struct ExpertPlanCall {
   const float* logits = nullptr;  // [rows, rule.num_experts]
   int64_t rows = 0;
-  RouterRule rule;
+  RouterRule rule = {};
   const float* correction = nullptr;  // [experts] of the rule, or null
   int tile_places = 64;
-  ExpertPlan plan;
-  RoutingDice dice;
-  SharedGate shared_gate;
+  ExpertPlan plan = {};
+  RoutingDice dice = {};
+  SharedGate shared_gate = {};
 };
 void plan_experts(const ExpertPlanCall& call, Stream stream);
 int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
@@ -111,15 +111,15 @@ struct NormRouteCall {
   const void* router = nullptr;   // [experts, hidden]
   DType router_dtype = DType::f32;  // f32 or `dtype`
   const float* router_bias = nullptr;  // [experts] added to the logits, or null
-  RouterRule rule;
+  RouterRule rule = {};
   const float* correction = nullptr;
   void* h = nullptr;              // [rows, hidden] the normed rows in `dtype`
   DType dtype = DType::bf16;      // f16 or bf16
   uint8_t* codes = nullptr;       // [rows, hidden] the normed rows in e4m3, with
   float* code_scales = nullptr;   // [rows]; or null
   float* logits = nullptr;        // [rows, rule.num_experts] scratch
-  ExpertPlan plan;
-  RoutingDice dice;
+  ExpertPlan plan = {};
+  RoutingDice dice = {};
   const float* shared_gate = nullptr;  // [hidden] of SharedGate, or null
 };
 bool norm_route_takes(const NormRouteCall& call);
@@ -127,11 +127,11 @@ void norm_route(const NormRouteCall& call, Stream stream);
 
 // y[place] = the product (with GLU and bias) of x's row of the place with its expert's weights.
 struct ExpertProductCall {
-  ExpertWeights weights;
+  ExpertWeights weights = {};
   const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
   const float* x_scales = nullptr;  // [rows of x]
   int64_t places = 0;             // at most, with shared rows kSharedRows for every active expert
-  ExpertPlan plan;
+  ExpertPlan plan = {};
   int tile_places = 64;           // that the plan was made for
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
   bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
