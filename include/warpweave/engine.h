@@ -206,7 +206,6 @@ struct EngineInfo {
   int hidden_size = 0;
   bool generates = true;              // false: the model has no vocabulary to choose from
   bool gives_states = false;          // this device copies states back
-  bool takes_embeds = false;          // requests may bring input_embeds
   bool reads_pairs = false;           // an encoder: its tokenizer joins two texts as it has seen them in training
   bool pools = false;                 // requests for pooled states are taken
   int pooled_size = 0;                // values of a pooled result

@@ -39,9 +39,6 @@ Status EngineCore::check(const GenerateRequest& request) const {
 Status EngineCore::check_embeds(const GenerateRequest& request) const {
   if (request.input_embeds == nullptr) return {};
   const EngineInfo& info = options_.info;
-  if (!info.takes_embeds) {
-    return Status::unsupported("input_embeds are not taken by this device yet; start with --device cpu", "input_embeds");
-  }
   if (request.input_embeds->size() != request.input_ids.size() * static_cast<size_t>(info.hidden_size)) {
     return Status::invalid_argument("input_embeds must have " + std::to_string(info.hidden_size) +
                                         " numbers for each of the prompt's tokens", "input_embeds");

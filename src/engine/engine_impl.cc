@@ -305,7 +305,6 @@ void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, Engin
 void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool gpu, EngineCoreOptions& core) {
   EngineInfo& info = core.info;
   info.gives_states = !gpu;
-  info.takes_embeds = true;
   info.pools = info.gives_states && (pooling.stored || args.is_embedding || !info.generates);
   info.pooled_size = core.pooler.size();
   info.normalizes_pooled = core.pooler.normalizes();
