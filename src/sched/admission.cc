@@ -225,7 +225,6 @@ bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
   request.prefill_len = request.num_tokens();
   if (request.cached_tokens < 0) {
     request.cached_tokens = request.scheduled;
-    request.cached_kv_tokens = request.matched_kv_tokens;
     totals_.prompt_tokens_total += request.prompt_len;
     totals_.cached_tokens_total += request.cached_tokens;
     totals_.cached_kv_tokens_total += request.cached_kv_tokens;
@@ -261,7 +260,7 @@ bool Scheduler::take_pages(Request& request, int match_limit, Step& step) {
   }
   if (states_) take_state(request, match, step);
   request.node = match.node;
-  request.matched_kv_tokens = std::max(match.kv_tokens, match.tokens());
+  if (request.cached_tokens < 0) request.cached_kv_tokens = match.kv_tokens;
   ++request.pages_version;
   // The copied tail counts as written only when the step that copies it is committed.
   request.written = match.full_tokens;

@@ -55,7 +55,6 @@ struct Scheduler::Request {
   int cached_kv_tokens = 0;         // then: prompt tokens whose K and V were cached, as far as a state does not matter
   int retractions = 0;
 
-  int matched_kv_tokens = 0;        // what the last admission found of K and V
   int match_len = 0;                // cached prefix, valid while match_version is the tree's
   uint64_t match_version = std::numeric_limits<uint64_t>::max();
   int overtaken = 0;                // admissions of others while it was first in the queue
