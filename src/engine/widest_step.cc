@@ -11,7 +11,7 @@ WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache
   out.num_pages = config.num_pages;
   out.state_slots = config.state_slots;
   out.request_rows = config.context_len;
-  int64_t rows = std::min(Scheduler::max_tokens_per_step(config), kMostRows);
+  int64_t rows = std::min(Scheduler::max_tokens_per_step(config), int64_t{kMostRows});
   if (out.state_slots > 0) rows = std::min(rows, int64_t{out.state_slots} * out.request_rows);
   out.rows = static_cast<int>(rows);
   const int64_t sampled = config.max_running_requests + Scheduler::max_step_proposals(config);

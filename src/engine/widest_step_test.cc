@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "attention/batch_check.h"
 
@@ -39,6 +40,12 @@ TEST(WidestStep, HasTheRowsThatTheFlagsAllow) {
 TEST(WidestStep, IsBounded) {
   SchedulerConfig config = flags();
   for (const int chunk : {-1, 100'000}) {
+    config.chunked_prefill_size = chunk;
+    EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, WidestStep::kMostRows);
+  }
+  // The flags' own bounds.
+  config.max_running_requests = config.max_prefill_tokens = std::numeric_limits<int>::max();
+  for (const int chunk : {-1, std::numeric_limits<int>::max()}) {
     config.chunked_prefill_size = chunk;
     EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, WidestStep::kMostRows);
   }

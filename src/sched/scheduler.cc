@@ -217,10 +217,10 @@ bool Scheduler::flush_cache() {
   return true;
 }
 
-int Scheduler::max_tokens_per_step(const SchedulerConfig& config) {
-  const int prefill = config.chunked_prefill_size > 0 ? config.chunked_prefill_size
-                                                      : std::max(config.max_prefill_tokens, config.context_len);
-  return prefill + config.max_running_requests + static_cast<int>(max_step_proposals(config));
+int64_t Scheduler::max_tokens_per_step(const SchedulerConfig& config) {
+  const int64_t prefill = config.chunked_prefill_size > 0 ? config.chunked_prefill_size
+                                                          : std::max(config.max_prefill_tokens, config.context_len);
+  return prefill + config.max_running_requests + max_step_proposals(config);
 }
 
 SchedulerStats Scheduler::stats() const {

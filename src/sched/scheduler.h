@@ -267,7 +267,7 @@ class Scheduler {
   const PagePool& pool() const { return pool_; }
   const RadixTree& tree() const { return tree_; }
   // Upper bound of the rows of a step, proposals among them, for buffers.
-  static int max_tokens_per_step(const SchedulerConfig& config);
+  static int64_t max_tokens_per_step(const SchedulerConfig& config);
   // At most so many tokens are proposed to the rows of a step.
   static int64_t max_step_proposals(const SchedulerConfig& config) {
     return std::min<int64_t>(int64_t{config.max_running_requests} * config.max_proposals, config.max_step_proposals);
