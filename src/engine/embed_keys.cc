@@ -51,14 +51,17 @@ void EmbedKeys::make_room(size_t rows) {
 
 EmbedKeys::Prompt EmbedKeys::keys_of(std::span<const float> rows, size_t width) {
   assert(width > 0 && rows.size() % width == 0);
-  const size_t count = rows.size() / width;
-  make_room(count);
+  std::vector<Content> contents(rows.size() / width);
+  Content before;
+  for (size_t i = 0; i < contents.size(); ++i) {
+    before = contents[i] = behind(before, rows.subspan(i * width, width));
+  }
+  std::lock_guard lock(mutex_);
+  make_room(contents.size());
   Prompt out;
   out.epoch = epoch_;
-  out.keys.reserve(count);
-  Content content;
-  for (size_t i = 0; i < count; ++i) {
-    content = behind(content, rows.subspan(i * width, width));
+  out.keys.reserve(contents.size());
+  for (const Content& content : contents) {
     const auto [at, is_new] = known_.try_emplace(content, next_key_);
     next_key_ += is_new;
     out.keys.push_back(at->second);

@@ -3,10 +3,11 @@
 // Rows have one key when they and all rows before them in their prompt are equal bit by bit, so prompts share what is cached
 // of an equal beginning, and nothing else. Keys are no ids of the vocabulary. Equal means an equal hash of 128 bits under a
 // random secret of the process. Keys are handed out in turn and never twice, within an epoch; what is cached in one must not
-// be found in another. Rows that were not seen for long may get a new key. Not thread-safe.
+// be found in another. Rows that were not seen for long may get a new key. Thread-safe: rows are hashed side by side.
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -38,7 +39,8 @@ class EmbedKeys {
 
   const int32_t first_key_, last_key_;
   const size_t max_known_;
-  Content secret_;
+  const Content secret_;
+  std::mutex mutex_;  // guards what follows
   int32_t next_key_;
   uint64_t epoch_ = 0;
   std::unordered_map<Content, int32_t, Hash> known_;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <thread>
+#include <vector>
 
 namespace warpweave {
 namespace {
@@ -38,6 +40,25 @@ TEST(EmbedKeys, AreNoIdsOfTheVocabularyAndDifferInARow) {
   const auto same = keys.keys_of(rows_of({7, 7, 7, 7}), kWidth).keys;
   EXPECT_EQ(std::set<int32_t>(same.begin(), same.end()).size(), 4u);
   for (int32_t key : same) EXPECT_GE(key, kVocab);
+}
+
+TEST(EmbedKeys, AreTheSameFromEveryThread) {
+  EmbedKeys keys(kVocab);
+  constexpr int kThreads = 4, kPrompts = 50;
+  std::vector<std::vector<int32_t>> of_thread[kThreads];
+  std::vector<std::thread> threads;
+  for (auto& out : of_thread) {
+    threads.emplace_back([&out, &keys] {
+      for (int i = 0; i < kPrompts; ++i) {
+        out.push_back(keys.keys_of(rows_of({static_cast<float>(i), -1, -2}), kWidth).keys);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<int32_t> seen;
+  for (const auto& prompt : of_thread[0]) seen.insert(prompt.begin(), prompt.end());
+  EXPECT_EQ(seen.size(), 3u * kPrompts);
+  for (const auto& out : of_thread) EXPECT_EQ(out, of_thread[0]);
 }
 
 TEST(EmbedKeys, TellTheLastBitAndTheSignOfZeroApart) {

@@ -90,6 +90,7 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
   request.cache_salt = content_key(request);
   auto live = std::make_unique<LiveRequest>(std::move(request), std::move(sink), std::move(sampler),
                                             options_.tokenizer);
+  if (live->request.input_embeds != nullptr) name_embeds(*live);
   const std::string& rid = live->request.rid;
   {
     std::lock_guard lock(mutex_);

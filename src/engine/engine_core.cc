@@ -213,14 +213,13 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   ScheduledRequestSpec spec;
   spec.id = request.id;
   spec.user = &request;
-  spec.input_ids = asked.input_ids;
-  spec.cache_salt = asked.cache_salt;
-  if (asked.input_embeds != nullptr) name_embeds(asked, spec);
+  spec.input_ids = asked.input_embeds != nullptr ? std::move(request.embed_keys) : asked.input_ids;
   spec.max_new_tokens = asked.sampling.max_new_tokens;
   spec.min_new_tokens = asked.sampling.min_new_tokens;
   spec.ignore_eos = asked.sampling.ignore_eos;
   spec.stop_token_ids = asked.sampling.stop_token_ids;
   spec.priority = asked.priority;
+  spec.cache_salt = asked.cache_salt;
   spec.adapter = asked.adapter.get();
   spec.logprob_start_len = asked.return_logprob ? asked.logprob_start_len : -1;
   spec.states_from = states_from(asked);

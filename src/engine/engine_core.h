@@ -101,7 +101,7 @@ class EngineCore : public Engine {
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   int states_from(const GenerateRequest& request) const;
-  void name_embeds(const GenerateRequest& asked, ScheduledRequestSpec& spec);
+  void name_embeds(LiveRequest& request);
   static void bring_embeds(const StepRow& row, int first_token_row, DeviceStep& device_step);
   void want_states(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void keep_prompt_rows(DeviceStep& device_step);
@@ -141,6 +141,7 @@ class EngineCore : public Engine {
   TokenRate generation_rate_;
   const SteadyClock::time_point started_ = SteadyClock::now();
   std::atomic<uint64_t> next_seed_;
+  EmbedKeys embed_keys_{options_.info.vocab_size};  // of input_embeds
   GrammarMaskThread grammar_masks_;
   StepTrace trace_;
   // Made before they are needed: then there may be no memory for a text.
@@ -160,7 +161,6 @@ class EngineCore : public Engine {
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
   std::vector<int> second_texts_; // of a step's rows
-  EmbedKeys embed_keys_{options_.info.vocab_size};  // of input_embeds
   std::optional<ForcedProposer> forced_;
   int live_grammars_ = 0;         // requests that have one
   int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force

@@ -47,11 +47,13 @@ void EngineCore::want_states(const StepRow& row, int first_logits_row, DeviceSte
                                 .add_up = pooled && options_.pooler.method() == PoolingMethod::mean, .values = {}});
 }
 
-// The scheduler and the prefix cache know rows that are brought by keys in place of ids.
-void EngineCore::name_embeds(const GenerateRequest& asked, ScheduledRequestSpec& spec) {
+// The scheduler and the prefix cache know rows that are brought by keys in place of ids. On the caller's thread: long
+// prompts take milliseconds, and the engine's has steps to launch.
+void EngineCore::name_embeds(LiveRequest& request) {
+  GenerateRequest& asked = request.request;
   EmbedKeys::Prompt prompt = embed_keys_.keys_of(*asked.input_embeds, options_.info.hidden_size);
-  spec.input_ids = std::move(prompt.keys);
-  if (prompt.epoch > 0) spec.cache_salt = fmt::format("embeds {}:{}", prompt.epoch, spec.cache_salt);
+  request.embed_keys = std::move(prompt.keys);
+  if (prompt.epoch > 0) asked.cache_salt = fmt::format("embeds {}:{}", prompt.epoch, asked.cache_salt);
 }
 
 // The part of input_embeds that this row of the step reads; tokens behind the prompt are embedded as ever.

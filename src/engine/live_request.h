@@ -30,6 +30,7 @@ struct LiveRequest {
   OutputSink sink;
   SamplerState sampler;            // touched by the device thread only, once scheduled
   TextStream text;
+  std::vector<int32_t> embed_keys; // of input_embeds, until the scheduler has them
   std::vector<int32_t> output_ids; // committed
   std::vector<PositionLogprobs> input_logprobs;
   bool input_logprobs_sent = false;
