@@ -96,7 +96,6 @@ class EngineCore : public Engine {
   ProposalCall proposal_call(const LiveRequest& request, int max_tokens) const;
   void plan_lengths(const Step& step);
   void learn_lengths(const DeviceStep& device_step);
-  double step_us(const DeviceStep& device_step);
   void mark_pairs(const Step& step, DeviceStep& device_step);
   void prepare_row(const StepRow& row, DeviceStep& device_step);
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
@@ -166,8 +165,8 @@ class EngineCore : public Engine {
   int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force
   int vain_looks_ = 0;            // one after the other, in which nothing was
   std::unique_ptr<LengthPlanner> lengths_;  // null: as many guesses as there is room for
-  SteadyClock::time_point last_decode_end_{};  // of the step published last, if it was one of decode only
-  int last_decode_rows_ = 0;      // and its rows; 0: it was not
+  SteadyClock::time_point last_step_end_{};  // of the step published last; kept for lengths_ alone
+  size_t last_decode_rows_ = 0;   // its rows; 0: there were prompts among them
   std::vector<LengthState*> planned_;  // of a step's requests that may guess
   uint64_t generated_tokens_ = 0;
   SpeculationCounts speculated_;

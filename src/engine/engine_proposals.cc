@@ -1,5 +1,7 @@
 // Proposals in the engine's loop: asked for before a step is built, counted when it is done.
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "engine/engine_core.h"
 #include "engine/speculation.h"
@@ -89,26 +91,17 @@ bool EngineCore::follows(const StepRow& row) const {
   return !length.asleep && (row.prefill || lengths_ == nullptr || lengths_->follows());
 }
 
-// What a step took: on the device, or where steps may overlap, since the one before ended, if that was like it.
-double EngineCore::step_us(const DeviceStep& device_step) {
-  if (!options_.adaptive->whole_batch) return device_step.device_us;
-  const int rows = static_cast<int>(device_step.step->rows.size());
-  const auto now = SteadyClock::now();
-  const double since_us = std::chrono::duration<double, std::micro>(now - last_decode_end_).count();
-  const bool like = last_decode_rows_ == rows && !device_step.first_of_shape;
-  last_decode_end_ = now;
-  last_decode_rows_ = rows;
-  return like ? since_us : 0;
-}
-
 void EngineCore::learn_lengths(const DeviceStep& device_step) {
   const std::vector<StepRow>& rows = device_step.step->rows;
-  if (std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; })) {
-    last_decode_rows_ = 0;
-    return;
-  }
+  const bool prefills = std::any_of(rows.begin(), rows.end(), [](const StepRow& row) { return row.prefill; });
+  const size_t rows_before = std::exchange(last_decode_rows_, prefills ? 0 : rows.size());
+  const auto now = SteadyClock::now();
+  const std::chrono::duration<double, std::micro> since_last = now - std::exchange(last_step_end_, now);
+  if (prefills) return;
+  const bool alike = rows_before == rows.size() && !device_step.first_of_shape;
   DraftedStep done = {.requests = static_cast<int>(rows.size()), .tokens = static_cast<int>(device_step.sampled_ids.size()),
-                      .follows = is_followed(device_step), .step_us = step_us(device_step), .draft_us = device_step.draft_us};
+                      .follows = is_followed(device_step), .step_us = device_step.device_us,
+                      .draft_us = device_step.draft_us, .since_last_us = alike ? since_last.count() : 0};
   const std::vector<int>& begin = device_step.sampled_begin;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int guesses = proposal_of(device_step.proposals, i).size();

@@ -7,7 +7,9 @@
 namespace warpweave {
 namespace {
 
-constexpr int kTellers = 4;  // requests of a step, from which on each tells less of what is usual: they are many at once
+// From twice as many requests in a step on, each moves the mean of all requests less, or one step would outweigh those
+// before.
+constexpr int kTellers = 4;
 
 }  // namespace
 
@@ -133,28 +135,25 @@ void BatchLength::judge(Costs& costs) {
 
 void BatchLength::measure_plain(Costs& costs, const DraftedStep& step) {
   ++plain_run_;
-  catches_up_ |= burst_left_ == 1;
-  burst_left_ -= burst_left_ > 0;
-  costs.doubt_left -= costs.doubt_left > 0;
-  costs.since_scout_us += step.step_us;
-  if (step.step_us <= 0 || plain_run_ <= kBurstLead) return;
-  costs.steps[0].us.add(step.step_us);
+  if (burst_left_ > 0) catches_up_ = --burst_left_ == 0;
+  if (costs.doubt_left > 0) --costs.doubt_left;
+  costs.since_scout_us += step.since_last_us;
+  if (step.since_last_us <= 0 || plain_run_ <= kBurstLead) return;
+  costs.steps[0].us.add(step.since_last_us);
   costs.since_plain = 0;
 }
 
 void BatchLength::measured(const DraftedStep& step) {
   Costs& costs = costs_of(step.requests);
-  if (step.guesses == 0) {
-    if (!step.follows) return measure_plain(costs, step);
-    plain_run_ = 0;
-    return;
-  }
+  if (step.guesses == 0 && !step.follows) return measure_plain(costs, step);
   plain_run_ = 0;
-  if (step.step_us <= 0 || !costs.plain_known()) return;
-  if (step.guesses == step.requests * step.levels && step.levels <= options_.max_length) costs.steps[step.levels].us.add(step.step_us);
+  if (step.guesses == 0 || step.since_last_us <= 0 || !costs.plain_known()) return;
+  if (step.guesses == step.requests * step.levels && step.levels <= options_.max_length) {
+    costs.steps[step.levels].us.add(step.since_last_us);
+  }
   if (aim_ != Aim::planned) return;
   ++costs.proof_steps;
-  costs.proof_us += step.step_us;
+  costs.proof_us += step.since_last_us;
   costs.proof_promised_us += costs.steps[0].us.value * step.tokens / step.requests;
   judge(costs);
 }

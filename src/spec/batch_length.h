@@ -6,8 +6,8 @@
 // - step(n, k): a running mean of steps of n requests, by powers of two, with k guesses each. step(n, 0) is of steps that
 //   overlap, while nobody is followed: kBurst steps in a row go without guesses to measure it, at first and then every
 //   kRefreshSteps steps. The draft model catches up afterwards.
-// - Plan: the k with most tokens a second. Where step(n, k) is not known, no less than what lies between its neighbours
-//   is supposed; the longest is tried first, each kTryouts steps, and not where it could gain nothing.
+// - Plan: the k with most tokens a second. While step(n, k) is not known it is supposed to take the least that it can,
+//   by the lengths on either side that are. So lengths that may gain are tried, the longest first, kTryouts steps each.
 // - Where no k is kLeastGain better than none, all requests of the step fall asleep, at once where that would be so with the
 //   usual share of right guesses, too, else after kTrials such steps. Those that come where guesses usually do not pay sleep
 //   from the start, but one, a scout, whenever kTrialShare of the time since the last such would pay its kTrials steps with
@@ -52,11 +52,11 @@ class BatchLength : public LengthPlanner {
   struct Costs {
     std::vector<StepCost> steps;     // by length
     int since_plain = 0;             // steps since steps[0] was measured
-    double since_scout_us = 0;       // of steps while all slept
+    double since_scout_us = 0;       // of steps that showed the draft model nothing, since a scout came
     // Of planned guesses: what came of the steps since the last judgement.
     int proof_steps = 0, doubt_left = 0, doubt_steps = kDoubtSteps;
     double proof_us = 0, proof_promised_us = 0;
-    bool plain_known() const { return !steps.empty() && steps[0].known(); }
+    bool plain_known() const { return steps[0].known(); }
   };
   enum class Aim { none, planned, tryout };
 

@@ -92,7 +92,7 @@ class Server {
     us *= std::normal_distribution<double>(1, traffic_.noise)(random_);
     const bool first = std::exchange(made_[done.levels], true) == false;
     if (first && fixed_ != 0) us += traffic_.first_of_shape_us;
-    done.step_us = first || std::exchange(new_, false) ? 0 : us;
+    done.since_last_us = first || std::exchange(new_, false) ? 0 : us;
     if (fixed_ < 0) length_.measured(done);
     with_guesses_ += done.guesses > 0;
     return us;
@@ -194,13 +194,13 @@ TEST(BatchLength, MeasuresPlainStepsBeforeItGuesses) {
   EXPECT_FALSE(length.follows());
   for (int i = 0; i < BatchLength::kBurst; ++i) {
     EXPECT_FALSE(length.may_guess()) << i;
-    length.measured({.requests = 1, .tokens = 1, .step_us = 100});
+    length.measured({.requests = 1, .tokens = 1, .since_last_us = 100});
   }
   EXPECT_TRUE(length.may_guess());
   EXPECT_TRUE(length.follows());
   length.plan(one, 1, 3);
   EXPECT_EQ(state.length, 0) << "the draft model catches up";
-  length.measured({.requests = 1, .tokens = 1, .follows = true, .step_us = 140});
+  length.measured({.requests = 1, .tokens = 1, .follows = true, .since_last_us = 140});
   length.plan(one, 1, 3);
   EXPECT_EQ(state.length, 3);
   length.plan(one, 1, 2);

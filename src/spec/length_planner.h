@@ -34,10 +34,11 @@ struct DraftedStep {
   int levels = 0;              // of the longest chain
   int tokens = 0;              // that came of it, one a request at least
   bool follows = false;        // the draft model read what came of it
-  // AdaptiveLength: all of the step, on the device. BatchLength: from the end of a like step to this one's end, or 0 where
-  // that is not known, as prompts were in between, or something was made for the first time.
-  double step_us = 0;
+  double step_us = 0;          // all of it, on the device: what AdaptiveLength reads
   double draft_us = 0;         // of that, the draft model's
+  // From the end of the step before to this one's end, as the host saw them: BatchLength reads it. 0: it tells nothing,
+  // for the step before was not one of decode with as many requests, or this one made something that others use, too.
+  double since_last_us = 0;
 };
 
 class LengthPlanner {
