@@ -29,7 +29,7 @@ struct EngineOptions {
   std::function<void(int done, int all)> on_weights_progress;  // layers; may be empty
   Proposer* proposer = nullptr;                // outlives the engine; null: what the flags ask for
   int max_proposals = 0;                       // tokens that it may propose at once
-  bool whole_batch_lengths = false;            // --speculative-adaptive by the rule that GPUs have, on CPUs, too
+  bool whole_batch_lengths = false;            // for tests: --speculative-adaptive by the GPUs' rule on CPUs, too
 };
 
 // The engine with the parts of the model that the server reads too.

@@ -29,11 +29,12 @@ struct Answer {
   SpeculationCounts counts;
 };
 
-inline ServedModel serve(ServerArgs args) {
+inline ServedModel serve(ServerArgs args, bool whole_batch_lengths = false) {
   const std::string path = "models/tale-llama";
   args.model_path = path;
   serve_on_test_device(args);
-  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}, .whole_batch_lengths = true});
+  auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {},
+                               .whole_batch_lengths = whole_batch_lengths});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return served.ok() ? std::move(served).value() : ServedModel();
 }

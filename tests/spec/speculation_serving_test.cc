@@ -278,8 +278,11 @@ TEST(WrongDrafts, ChangeHowLongItTakesAndNothingElse) {
   }
 }
 
-// Steps overlap while guesses are not made, the draft model catches up, and requests fall asleep: the text is the same.
-TEST(AdaptiveLengths, OfWholeBatchesChangeNoText) {
+// Each request of a step with guesses of its own, or all with as many, where steps overlap while none are made and
+// the draft model catches up: requests fall asleep, and the text is the same. GPUs have the second rule in any case.
+class AdaptiveLengths : public testing::TestWithParam<bool> {};
+
+TEST_P(AdaptiveLengths, ChangeNoText) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
   for (const char* algorithm : {"EAGLE", "STANDALONE"}) {
     ServerArgs args = small_args(16);
@@ -290,7 +293,7 @@ TEST(AdaptiveLengths, OfWholeBatchesChangeNoText) {
     set_algorithm(algorithm, 1, args);
     args.speculative_num_steps = 3;
     args.speculative_adaptive = true;
-    ServedModel served = serve(args);
+    ServedModel served = serve(args, /*whole_batch_lengths=*/GetParam());
     for (int turn = 0; turn < 6; ++turn) {
       SCOPED_TRACE(std::string(algorithm) + ", turn " + std::to_string(turn));
       expect_same(ask(served, asked), expected, asked);
@@ -303,6 +306,9 @@ TEST(AdaptiveLengths, OfWholeBatchesChangeNoText) {
     EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Rules, AdaptiveLengths, testing::Bool(),
+                         [](const auto& info) { return info.param ? "OfWholeBatches" : "OfEachRequest"; });
 
 // Half of the tokens may be guessed: fewer guesses are right, and the text is the same.
 TEST(TokenMap, ChangesWhatIsGuessedAndNothingElse) {
