@@ -1,10 +1,11 @@
 // The widest step that a server's flags allow. A CPU's device runs one like it when it starts, so that the buffers of a step,
 // which grow to the widest one met, have their size from then on: resident memory does not depend on what meets by chance
-// hours later, and where there is too little of it the start says so and no request does.
+// hours later, and where there is too little of it the start says so and no request does. A draft model's buffers are
+// not among them: they still grow with its first passes.
 //
-// It costs the time of a pass of that many rows through the first layer of each kind. Above kMostRows rows
-// (--chunked-prefill-size of more, or prompts that are not cut) buffers grow when such a prompt comes: its rows cost
-// far more time than growing them, and servers that never see one should not hold gigabytes for it.
+// It costs the time of a pass of that many rows through the first layers, up to where each kind was among them. Above
+// kMostRows rows (--chunked-prefill-size of more, or prompts that are not cut) buffers grow when such a prompt comes:
+// its rows cost far more time than growing them, and servers that never see one should not hold gigabytes for it.
 #pragma once
 
 #include <cstdint>
