@@ -189,7 +189,10 @@ Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worke
   }
   widest.adapter = blank.get();
   const Result<int64_t> bytes = worker.rehearse(widest);
-  if (!bytes.ok()) return bytes.status().with_context(fmt::format("trying a step of {} rows (--chunked-prefill-size)", widest.rows));
+  if (!bytes.ok()) {
+    return bytes.status().with_context(fmt::format("the widest step, of {} rows, was tried; a lower --chunked-prefill-size or "
+                                                   "--max-running-requests makes it smaller", widest.rows));
+  }
   LOG_INFO("buffers: {} bytes beside weights and KV pool for steps of up to {} rows, {} of them with logits", *bytes, widest.rows,
            widest.logits_rows);
   return {};
