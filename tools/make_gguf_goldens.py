@@ -38,6 +38,25 @@ def random_blocks(shape, quant, rng):
     return blocks.reshape(shape[0], -1)
 
 
+def made_up(shape, quant, rng):
+    """(data in `quant`, the values that it holds) of a tensor of random values; those of vectors are about 1."""
+    rows = (math.prod(shape[:-1]), shape[-1])
+    if quant in RANDOM_BLOCKS:
+        data = random_blocks(rows, quant, rng)
+    else:
+        values = rng.standard_normal(rows).astype(np.float32)
+        values = 1 + 0.2 * values if len(shape) == 1 else values * 1.6 / math.sqrt(rows[1])
+        data = gguf.quantize(values, quant)
+    return data.reshape(*shape[:-1], -1), gguf.dequantize(data, quant).reshape(shape)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def llama_cpp_permuted(rows, heads):
     """The row order that llama.cpp's converter gives q and k of Llama models."""
     shape = rows.shape
@@ -105,13 +124,7 @@ def make_gguf(name, formats):
     writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32), raw_dtype=Quant.F32)
     for gguf_name, name, quant, permuted_heads in tensors:
         shape = tuple(state[name].shape)
-        if quant in RANDOM_BLOCKS:
-            data = random_blocks(shape, quant, rng)
-        else:
-            values = rng.standard_normal(shape).astype(np.float32)
-            values = 1 + 0.2 * values if len(shape) == 1 else values * 1.6 / math.sqrt(shape[1])
-            data = gguf.quantize(values, quant)
-        values = gguf.dequantize(data, quant).reshape(shape)
+        data, values = made_up(shape, quant, rng)
         assert values.std() > 1e-3 and np.isfinite(values).all(), name
         if permuted_heads:  # `data` is in llama.cpp's order: undo it for transformers
             order = llama_cpp_permuted(np.arange(shape[0]), permuted_heads)
@@ -120,10 +133,7 @@ def make_gguf(name, formats):
             values = original
         state[name].copy_(torch.from_numpy(values))
         writer.add_tensor(gguf_name, data, raw_dtype=quant)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     value = golden(model, 11)
     # A few values of every tensor, so that a wrong dequantisation is named as such.
     value["tensors"] = {name: {"sum": round(float(state[name].double().sum()), 5),
@@ -391,22 +401,10 @@ def make_gguf_blocks(name):
     for tensor, values in gguf_tensors(model, names):
         for part, shaped in latent_tensor(tensor, values, config, False):
             quant = BLOCK_FORMATS.get(part.split(".")[-2], Quant.F32)
-            shape = shaped.shape
-            rows = (int(np.prod(shape[:-1])), shape[-1])
-            if quant in RANDOM_BLOCKS:
-                data = random_blocks(rows, quant, rng)
-            else:
-                noise = rng.standard_normal(rows).astype(np.float32)
-                noise = 1 + 0.2 * noise if len(shape) == 1 else noise * 1.6 / math.sqrt(rows[1])
-                data = gguf.quantize(noise, quant)
-            held[part] = gguf.dequantize(data, quant).reshape(shape)
-            data = data.reshape(*shape[:-1], -1)
+            data, held[part] = made_up(shaped.shape, quant, rng)
             writer.add_tensor(part, data, raw_dtype=quant)
     load_blocks(model, names, held)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     write_golden(folder, golden(model, 11))
 
 
@@ -453,10 +451,7 @@ def make_gguf_family(name):
             writer.add_tensor(gguf_name, values.astype(np.float32), raw_dtype=Quant.F32)
         else:
             writer.add_tensor(gguf_name, gguf.quantize(values, Quant.BF16), raw_dtype=Quant.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     write_golden(folder, value)
 
 
