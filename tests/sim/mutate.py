@@ -2,16 +2,17 @@
 """Automatic mutations of src/sched and src/kv: how many do the unit tests and the simulation catch?
 
 A mutant is one small change of one source line: a comparison flipped or moved by one, a call dropped, a `+ 1` or `- 1`
-left out, a whole number made one larger. Asserts and audits are left alone: they check others. Of all places that a text search finds, a random sample is taken; each mutant's
-file (for a header: every file that includes it) is compiled again and linked in front of the libraries of a finished
-build, then kv_test, sched_test and the simulation run, which must decide as the unchanged program does. A test that fails,
-crashes or does not end catches the mutant.
+left out, a whole number made one larger. Asserts and audits are not mutated: one that checks less fails no test. Of all
+places that a text search finds, a random sample is taken; each mutant's file (for a header: every file that includes it)
+is compiled again and linked in front of the libraries of a finished build, then kv_test, sched_test and the simulation
+run, which must decide as the unchanged program does. A test that fails, crashes or does not end catches the mutant.
 
   tests/sim/mutate.py --build build --sample 200 --seed 1 --out mutants.jsonl
   tests/sim/mutate.py --build build --list                  all places, nothing is run
   tests/sim/mutate.py --build build --only 'kv/page_pool.h:41:'   the places that begin so
 
-Results are appended to --out as lines of JSON, and places that it has are not run again. Needs `ninja sim kv_test sched_test`.
+Results are appended to --out as lines of JSON, and places that it has are not run again. Needs
+`ninja sim kv_test sched_test`.
 """
 import argparse
 import collections
@@ -48,7 +49,7 @@ def blank_out(text):
 
 
 def without_audits(code):
-    """The code with the bodies of audits as spaces: one that says less is noticed by no right program."""
+    """The code with the bodies of audits as spaces."""
     for match in reversed(list(re.finditer(r"\b(?:audit\w*|spare_count_holds)\([^;{}]*\{", code))):
         depth, end = 1, match.end()
         while depth > 0:
