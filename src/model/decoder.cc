@@ -205,7 +205,6 @@ void DecoderModel::place_inputs() {
   }
 }
 
-// From `rows`, or null: from the embeddings.
 Status DecoderModel::start(const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
   x_.start(batch.num_tokens, team);
   x_.adapters().start(batch.adapters, batch.q_indptr);
@@ -222,6 +221,7 @@ Status DecoderModel::start(const ForwardBatch& batch, const LayerCall& call, Thr
   return {};
 }
 
+// From `rows`, or null: from the embeddings.
 Status DecoderModel::run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
   if (batch.num_tokens == 0) return {};
   WW_RETURN_IF_ERROR(start(batch, call, team));
