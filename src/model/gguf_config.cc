@@ -270,6 +270,7 @@ void read_gguf_latent(Metadata& meta, ModelConfig& out) {
   const char* const key_length = newer ? "attention.key_length_mla" : "attention.key_length";
   latent.nope_dim = meta.required(key_length, 2 * kMaxHead) - latent.rope_dim;
   latent.v_dim = meta.required(newer ? "attention.value_length_mla" : "attention.value_length", kMaxHead);
+  if (latent.kv_rank % 2 != 0) meta.fail("attention.kv_lora_rank", "must be even");
   if (latent.rope_dim % 2 != 0) meta.fail("rope.dimension_count", "must be even");
   if (latent.nope_dim < 1) meta.fail(key_length, "must be more than rope.dimension_count");
   if (meta.has("attention.temperature_scale")) {

@@ -287,6 +287,7 @@ TEST(Gguf, LatentDimsAreHeldToRules) {
     const char* rule;
   } cases[] = {{"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 0, "must be from"},
                {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 1 << 20, "must be from"},
+               {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 31, "must be even"},
                {"gguf-deepseek-v2-moe", "deepseek2.attention.key_length_mla", 8, "must be more than rope.dimension_count"},
                {"gguf-deepseek-v2-joined-moe", "deepseek2.attention.key_length", 8, "must be more than rope.dimension_count"},
                {"gguf-deepseek-v2-moe", "deepseek2.rope.dimension_count", 7, "must be even"},
