@@ -124,6 +124,32 @@ TEST(CLinearAttention, StepsAreOnePrompt) {
   for (int i = 0; i < 2 * kVHeads * kVDim; ++i) ASSERT_NEAR(by_steps.out[i], at_once.out[i], 2e-5) << i;
 }
 
+// One token, one slot and batches of one: along dimensions of one element any stride will do.
+TEST(CLinearAttention, StridesOfSingleElementsAreOfNoAccount) {
+  Problem compact(false), odd(false);
+  const auto decode = [](Problem& p, int requests) {
+    p.args.num_requests = requests, p.args.q_indptr = p.args.slots = nullptr;
+    ASSERT_EQ(p.run(), WW_OK) << ww_last_error();
+  };
+  compact.args.q = compact.q.view({}, {1, kKHeads, kKDim}), compact.args.k = compact.k.view({}, {1, kKHeads, kKDim});
+  compact.args.v = compact.v.view({}, {1, kVHeads, kVDim}), compact.args.out = compact.out.view({}, {1, kVHeads, kVDim});
+  compact.args.g = compact.g.view({}, {1, kVHeads}), compact.args.beta = compact.beta.view({}, {1, kVHeads});
+  compact.args.state = compact.state.view({}, {1, kVHeads, kVDim, kKDim});
+  decode(compact, 1);
+  odd.args.q = odd.q.view({1, kKDim, 1}, {1, kKHeads, kKDim}), odd.args.k = odd.k.view({7, 1, kKDim, 1}, {1, 1, kKHeads, kKDim});
+  odd.args.v = odd.v.view({1, kVDim, 1}, {1, kVHeads, kVDim}), odd.args.out = odd.out.view({1, 1, kVDim, 1}, {1, 1, kVHeads, kVDim});
+  odd.args.g = odd.g.view({0, 1}, {1, kVHeads}), odd.args.beta = odd.beta.view({1, 1}, {1, kVHeads});
+  odd.args.state = odd.state.view({1, kVDim * kKDim, kKDim, 1}, {1, kVHeads, kVDim, kKDim});
+  decode(odd, 1);
+  for (int i = 0; i < kVHeads * kVDim; ++i) ASSERT_EQ(odd.out[i], compact.out[i]) << i;
+
+  Problem rows(false), batches(false);
+  decode(rows, 3);
+  batches.args.q = batches.q.view({kKHeads * kKDim, 1, kKDim, 1}, {Problem::tokens, 1, kKHeads, kKDim});
+  decode(batches, 3);
+  for (int i = 0; i < 3 * kVHeads * kVDim; ++i) ASSERT_EQ(batches.out[i], rows.out[i]) << i;
+}
+
 // a, b, a_log and dt_bias give what g and beta of their formulas give.
 TEST(CLinearAttention, RawGates) {
   for (bool kda : {false, true}) {

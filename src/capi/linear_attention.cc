@@ -52,13 +52,18 @@ Status read_shape(const ww_linear_args& args, LinearAttnShape& shape, int64_t& t
   return {};
 }
 
-// Rows with one stride for all.
+// Rows with one stride for all. A stride is of no account along a dimension of one element.
 Result<LinearAttnRows> read_tokens(const ww_tensor* tensor, const RowsSpec& spec) {
   WW_ASSIGN_OR_RETURN(const RowsView view, read_rows(tensor, spec));
-  if (view.rows > view.rows_per_batch && view.batch_stride != view.rows_per_batch * view.row_stride) {
+  LinearAttnRows rows{view.data, view.dtype, view.row_stride, spec.heads > 1 ? view.head_stride : spec.dim};
+  if (view.rows <= 1) {
+    rows.token_stride = spec.heads * rows.head_stride;
+  } else if (view.rows_per_batch == 1) {
+    rows.token_stride = view.batch_stride;
+  } else if (view.rows > view.rows_per_batch && view.batch_stride != view.rows_per_batch * view.row_stride) {
     return Status::invalid_argument(fmt::format("{}: its batches must follow each other at the stride of its rows", spec.name), spec.name);
   }
-  return LinearAttnRows{view.data, view.dtype, view.row_stride, view.head_stride};
+  return rows;
 }
 
 // A tensor [tokens, heads] of any of the three types, as rows of heads of one element.
@@ -140,8 +145,10 @@ Status read_state(const ww_linear_args& args, Parts& parts) {
   if (view.head_stride != s.k_dim || view.dtype == DType::f16) {
     return Status::invalid_argument("state: must be f32 or bf16, each head's [v_dim, k_dim] dense", "state");
   }
+  const int64_t head_stride = s.v_heads > 1 ? view.row_stride : int64_t{s.v_dim} * s.k_dim;
+  const int64_t slot_stride = dims[0] > 1 ? view.batch_stride : s.v_heads * head_stride;
   parts.num_slots = dims[0];
-  parts.call.state = {view.data, view.dtype, view.batch_stride, view.row_stride};
+  parts.call.state = {view.data, view.dtype, slot_stride, head_stride};
   return {};
 }
 
