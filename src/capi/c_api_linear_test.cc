@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "capi/testing.h"
 #include "warpweave/c.h"
@@ -203,10 +205,59 @@ TEST(CLinearAttention, Refuses) {
   expect_refused(p, "slots", "3");
   p.args = good, p.args.num_requests = -1;
   expect_refused(p, "num_requests", "0");
+  Array bias({kVHeads});
+  p.args = good, p.args.dt_bias = bias.tensor();
+  expect_refused(p, "dt_bias", "without a_log");
+  p.args = good, p.args.scale = std::numeric_limits<float>::infinity();
+  expect_refused(p, "scale", "finite");
+  p.args = good, p.args.l2norm_eps = -1;
+  expect_refused(p, "l2norm_eps", "at least 0");
   EXPECT_EQ(ww_linear_attention(nullptr, &good), WW_INVALID_ARGUMENT);
   EXPECT_EQ(ww_linear_attention(p.context, nullptr), WW_INVALID_ARGUMENT);
   p.args = good;
   EXPECT_EQ(p.run(), WW_OK) << ww_last_error();
+}
+
+// What is out of every bound is refused before anything is computed of it.
+TEST(CLinearAttention, RefusesWhatWouldOverflow) {
+  Problem p(false);
+  const ww_linear_args good = p.args;
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  p.args.q = p.q.view({}, {kHuge, 2, kKHeads, kKDim});
+  expect_refused(p, "q", "rows");
+  p.args = good, p.args.q = p.q.view({}, {-1, Problem::tokens, kKHeads, kKDim});
+  expect_refused(p, "q", "rows");
+  p.args = good, p.args.q = p.q.view({}, {0, 1 << 20, kKDim});
+  expect_refused(p, "q", "heads");
+  p.args = good, p.args.q = p.q.tensor();
+  const int32_t far[] = {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), Problem::tokens};
+  p.args.q_indptr = far;
+  expect_refused(p, "q_indptr", "begins below 0");
+  Array a_log({kVHeads});
+  p.args = good, p.args.g = p.args.beta = nullptr;
+  p.args.a = p.g.tensor(), p.args.b = p.beta.tensor(), p.args.a_log = a_log.view({}, {kHuge, kHuge});
+  expect_refused(p, "a_log", "4 f32 values");
+}
+
+// Kernels on a GPU read states sixteen bytes at a time: checked before anything runs there.
+TEST(CLinearAttention, RefusesMisalignedStatesOnAGpu) {
+  Problem p(false);
+  std::vector<ww_tensor> there;
+  there.reserve(7);
+  for (const ww_tensor** tensor : {&p.args.q, &p.args.k, &p.args.v, &p.args.g, &p.args.beta, &p.args.state, &p.args.out}) {
+    there.push_back(**tensor);
+    there.back().device.device_type = WW_DEVICE_CUDA;
+    *tensor = &there.back();
+  }
+  ww_tensor state = *p.args.state;
+  p.args.state = &state;
+  state.byte_offset += 4;
+  expect_refused(p, "state", "16 bytes");
+  state.byte_offset -= 4;
+  constexpr int64_t kHead = kVDim * kKDim;
+  int64_t strides[] = {kVHeads * kHead + 1, kHead, kKDim, 1};
+  state.strides = strides;
+  expect_refused(p, "state", "16 bytes");
 }
 
 }  // namespace

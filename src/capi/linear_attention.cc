@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "capi/tensor_args.h"
@@ -12,7 +15,8 @@
 namespace warpweave::capi {
 namespace {
 
-constexpr int64_t kMost = 1 << 20;  // of heads, dims and slots
+constexpr int64_t kMostHeads = 1 << 14, kMostDim = 1 << 20, kMostSlots = 1 << 20;
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();  // what q_indptr can count
 
 // The parts of a call, which point to each other.
 struct Parts {
@@ -24,18 +28,24 @@ struct Parts {
   Place place = Place::cpu;
 };
 
-// The last `rank` dimensions of a tensor of `rank` or one more, in bounds.
+// The last `rank` dimensions of a tensor of `rank` or one more, in bounds. Rows come first; a dimension before them counts to
+// them, too.
 Status read_dims(const ww_tensor* tensor, const char* name, int rank, int64_t* dims) {
   if (tensor == nullptr || tensor->shape == nullptr || (tensor->ndim != rank && tensor->ndim != rank + 1)) {
     return Status::invalid_argument(fmt::format("{}: must have {} or {} dimensions", name, rank, rank + 1), name);
   }
-  for (int i = 0; i < rank; ++i) {
-    dims[i] = tensor->shape[tensor->ndim - rank + i];
-    if (dims[i] < (i == 0 ? 0 : 1) || (i > 0 && dims[i] > kMost)) {
-      return Status::invalid_argument(fmt::format("{}: dimension {} is {}, must be 1 to {}", name, tensor->ndim - rank + i, dims[i], kMost), name);
+  const int first = tensor->ndim - rank;
+  std::copy_n(tensor->shape + first, rank, dims);
+  for (int i = 1; i < rank; ++i) {
+    if (dims[i] < 1 || dims[i] > kMostDim) {
+      return Status::invalid_argument(fmt::format("{}: dimension {} is {}, must be 1 to {}", name, first + i, dims[i], kMostDim), name);
     }
   }
-  if (tensor->ndim == rank + 1) dims[0] *= tensor->shape[0];
+  const int64_t batches = first > 0 ? tensor->shape[0] : 1;
+  if (batches < 0 || dims[0] < 0 || (batches > 0 && dims[0] > kMostTokens / batches)) {
+    return Status::invalid_argument(fmt::format("{}: has {} times {} rows, must have 0 to {}", name, batches, dims[0], kMostTokens), name);
+  }
+  dims[0] *= batches;
   return {};
 }
 
@@ -46,6 +56,9 @@ Status read_shape(const ww_linear_args& args, LinearAttnShape& shape, int64_t& t
   int64_t q[3], v[3];
   WW_RETURN_IF_ERROR(read_dims(args.q, "q", 3, q));
   WW_RETURN_IF_ERROR(read_dims(args.v, "v", 3, v));
+  for (const auto& [heads, name] : {std::pair(q[1], "q"), std::pair(v[1], "v")}) {
+    if (heads > kMostHeads) return Status::invalid_argument(fmt::format("{}: has {} heads, must have 1 to {}", name, heads, kMostHeads), name);
+  }
   shape = {args.kind == WW_LINEAR_KDA ? LinearAttnKind::kda : LinearAttnKind::gdn, static_cast<int>(q[1]), static_cast<int>(v[1]),
            static_cast<int>(q[2]), static_cast<int>(v[2])};
   tokens = q[0];
@@ -73,24 +86,23 @@ Result<LinearAttnRows> read_scalars(const ww_tensor* tensor, const RowsSpec& spe
   }
   int64_t shape[4], strides[4];
   ww_tensor with_dim = *tensor;
-  int64_t compact = 1;
-  for (int i = tensor->ndim - 1; i >= 0; --i) {
-    shape[i] = tensor->shape[i];
-    strides[i] = tensor->strides != nullptr ? tensor->strides[i] : compact;
-    compact *= shape[i];
+  *std::copy_n(tensor->shape, tensor->ndim, shape) = 1;
+  with_dim.ndim = tensor->ndim + 1, with_dim.shape = shape;
+  if (tensor->strides != nullptr) {
+    *std::copy_n(tensor->strides, tensor->ndim, strides) = 1;
+    with_dim.strides = strides;
   }
-  shape[tensor->ndim] = strides[tensor->ndim] = 1;
-  with_dim.ndim = tensor->ndim + 1, with_dim.shape = shape, with_dim.strides = strides;
   return read_tokens(&with_dim, spec);
 }
 
-// A compact f32 array of `count` values, of any shape.
+// A compact f32 array of `count` values, in up to two dimensions.
 Result<const float*> read_array(const ww_tensor* tensor, const char* name, int count, Place place) {
-  int64_t elements = tensor == nullptr || tensor->shape == nullptr || tensor->ndim > 2 ? 0 : 1;
-  bool compact = elements == 1;
-  for (int i = compact ? tensor->ndim - 1 : -1; i >= 0; --i) {
-    compact = compact && (tensor->strides == nullptr || tensor->shape[i] == 1 || tensor->strides[i] == elements);
-    elements *= tensor->shape[i];
+  int64_t elements = 1;
+  bool compact = tensor != nullptr && tensor->shape != nullptr && tensor->ndim <= 2;
+  for (int i = compact ? tensor->ndim - 1 : -1; compact && i >= 0; --i) {
+    const int64_t size = tensor->shape[i];
+    compact = size >= 0 && size <= count && (tensor->strides == nullptr || size == 1 || tensor->strides[i] == elements);
+    if (compact) elements *= size;
   }
   if (!compact || elements != count) {
     return Status::invalid_argument(fmt::format("{}: must be a compact array of {} f32 values", name, count), name);
@@ -114,6 +126,9 @@ Status read_gates(const ww_linear_args& args, int64_t tokens, Parts& parts) {
     return read_scalars(tensor, {name, tokens, s.v_heads, 1, parts.place});
   };
   if (args.a_log == nullptr) {
+    if (args.a != nullptr || args.b != nullptr || args.dt_bias != nullptr) {
+      return Status::invalid_argument("a, b, dt_bias: must be NULL without a_log; g and beta stand in their place", "a");
+    }
     WW_ASSIGN_OR_RETURN(parts.call.g, decays(args.g, "g"));
     WW_ASSIGN_OR_RETURN(parts.call.beta, scalars(args.beta, "beta"));
     return {};
@@ -138,7 +153,7 @@ Status read_state(const ww_linear_args& args, Parts& parts) {
     return Status::invalid_argument("state: must be [slots, v_heads, v_dim, k_dim]", "state");
   }
   WW_RETURN_IF_ERROR(read_dims(args.state, "state", 4, dims));
-  if (dims[0] > kMost || dims[1] != s.v_heads) {
+  if (dims[0] > kMostSlots || dims[1] != s.v_heads) {
     return Status::invalid_argument(fmt::format("state: has {} heads in {} slots; v has {} heads", dims[1], dims[0], s.v_heads), "state");
   }
   WW_ASSIGN_OR_RETURN(const RowsView view, read_rows(args.state, {"state", dims[0] * s.v_heads, s.v_dim, s.k_dim, parts.place}));
@@ -147,6 +162,9 @@ Status read_state(const ww_linear_args& args, Parts& parts) {
   }
   const int64_t head_stride = s.v_heads > 1 ? view.row_stride : int64_t{s.v_dim} * s.k_dim;
   const int64_t slot_stride = dims[0] > 1 ? view.batch_stride : s.v_heads * head_stride;
+  if (parts.place == Place::gpu && is_misaligned(view.data, {slot_stride, head_stride}, dtype_info(view.dtype).block_bytes * 8)) {
+    return Status::invalid_argument("state: on a GPU its start and the strides of slots and heads must be multiples of 16 bytes", "state");
+  }
   parts.num_slots = dims[0];
   parts.call.state = {view.data, view.dtype, slot_stride, head_stride};
   return {};
@@ -154,16 +172,17 @@ Status read_state(const ww_linear_args& args, Parts& parts) {
 
 Status read_batch(const ww_linear_args& args, int64_t tokens, Parts& parts) {
   LinearAttnBatch& batch = parts.batch;
-  if (args.num_requests < 0 || args.num_requests > kMost) {
-    return Status::invalid_argument(fmt::format("num_requests: is {}, must be 0 to {}", args.num_requests, kMost), "num_requests");
+  if (args.num_requests < 0 || args.num_requests > kMostSlots) {
+    return Status::invalid_argument(fmt::format("num_requests: is {}, must be 0 to {}", args.num_requests, kMostSlots), "num_requests");
   }
   batch.num_requests = args.num_requests;
   batch.num_tokens = tokens;
   batch.q_indptr = args.q_indptr;
-  batch.max_q_tokens = 1;
+  int64_t longest = 1;
   for (int r = 0; args.q_indptr != nullptr && r < args.num_requests; ++r) {
-    batch.max_q_tokens = std::max(batch.max_q_tokens, args.q_indptr[r + 1] - args.q_indptr[r]);
+    longest = std::max(longest, int64_t{args.q_indptr[r + 1]} - args.q_indptr[r]);
   }
+  batch.max_q_tokens = static_cast<int>(std::min(longest, kMostTokens));
   const int64_t end = args.q_indptr != nullptr ? args.q_indptr[args.num_requests] : args.num_requests;
   if (end > tokens) {
     return Status::invalid_argument(fmt::format("q_indptr: ends at token {}, q has {}", end, tokens), "q_indptr");
@@ -177,6 +196,17 @@ Status read_batch(const ww_linear_args& args, int64_t tokens, Parts& parts) {
   parts.call.batch = &batch;
   const auto phase = args.q_indptr == nullptr ? LinearAttnPhase::decode : LinearAttnPhase::extend;
   return check_linear_attn_batch(batch, static_cast<int>(parts.num_slots), phase);
+}
+
+Status read_numbers(const ww_linear_args& args, LinearAttnCall& call) {
+  if (!std::isfinite(args.scale) || !std::isfinite(args.l2norm_eps) || args.l2norm_eps < 0) {
+    return Status::invalid_argument("scale, l2norm_eps: must be finite, l2norm_eps at least 0", "scale");
+  }
+  call.l2norm = args.l2norm != 0;
+  if (args.l2norm_eps != 0) call.l2norm_eps = args.l2norm_eps;
+  call.scale = args.scale != 0 ? args.scale : 1 / std::sqrt(static_cast<float>(call.shape.k_dim));
+  call.exact = args.exact != 0 || call.q.dtype == DType::f32;
+  return {};
 }
 
 Status read_call(const ww_linear_args& args, Parts& parts) {
@@ -195,11 +225,8 @@ Status read_call(const ww_linear_args& args, Parts& parts) {
   call.out = const_cast<void*>(out.data);
   call.out_dtype = out.dtype;
   call.out_token_stride = out.token_stride;
-  call.l2norm = args.l2norm != 0;
-  if (args.l2norm_eps != 0) call.l2norm_eps = args.l2norm_eps;
-  call.scale = args.scale != 0 ? args.scale : 1 / std::sqrt(static_cast<float>(s.k_dim));
-  call.exact = args.exact != 0 || call.q.dtype == DType::f32;
   call.stream = args.stream;
+  WW_RETURN_IF_ERROR(read_numbers(args, call));
   WW_RETURN_IF_ERROR(read_batch(args, tokens, parts));
   return check_linear_attn_call(call);
 }

@@ -291,16 +291,10 @@ Status AttentionPlan::read_tensors(const ww_run_args& args, const ww_kv_cache& k
 // Kernels read and write in place, sixteen bytes at a time.
 Status AttentionPlan::check_for_gpu(const ww_run_args& args) const {
   const auto [q, out, lse, kv, has_lse] = tensors_;
-  constexpr int64_t kVectorBytes = 16;
-  auto misaligned = [](const void* data, std::initializer_list<int64_t> strides, int bits) {
-    bool odd = reinterpret_cast<uintptr_t>(data) % kVectorBytes != 0;
-    for (const int64_t stride : strides) odd |= stride * bits / 8 % kVectorBytes != 0;
-    return odd;
-  };
   for (const auto& [rows, name] : {std::pair(&q, "q"), std::pair(&out, "out")}) {
     const int bits = dtype_info(rows->dtype).block_bytes * 8;
     if (rows->dtype != q_dtype_ || !rows->is_plain() ||
-        misaligned(rows->data, {rows->row_stride}, bits)) {
+        is_misaligned(rows->data, {rows->row_stride}, bits)) {
       return Status::invalid_argument(
           fmt::format("{}: on a GPU it must have the plan's q_dtype, dense heads, one stride "
                       "for all rows, and multiples of 16 bytes",
@@ -317,8 +311,8 @@ Status AttentionPlan::check_for_gpu(const ww_run_args& args) const {
     return Status::invalid_argument("kv.v: on a GPU its strides must be those of kv.k", "kv.v");
   }
   for (const KvPoolView* pool : {&k, &v}) {
-    if (misaligned(pool->data, {k.page_stride, k.token_stride, k.head_stride},
-                   kv_format_bits(k.format))) {
+    if (is_misaligned(pool->data, {k.page_stride, k.token_stride, k.head_stride},
+                      kv_format_bits(k.format))) {
       return Status::invalid_argument(
           "kv.k: on a GPU starts and strides must be multiples of 16 bytes", "kv.k");
     }

@@ -280,6 +280,13 @@ Result<RowsView> read_rows(const ww_tensor* tensor, const RowsSpec& spec) {
   return view;
 }
 
+bool is_misaligned(const void* data, std::initializer_list<int64_t> strides, int bits) {
+  constexpr int64_t kVectorBytes = 16;
+  bool odd = reinterpret_cast<uintptr_t>(data) % kVectorBytes != 0;
+  for (const int64_t stride : strides) odd |= stride * bits / 8 % kVectorBytes != 0;
+  return odd;
+}
+
 void copy_rows(const RowsView& from, const RowsView& to, ThreadTeam& team) {
   const int64_t row_elements = int64_t{from.heads} * from.dim;
   auto copy = [&](int64_t begin, int64_t end) {
