@@ -314,7 +314,7 @@ typedef struct ww_linear_args {
     sizeof(ww_linear_args), WW_LINEAR_GDN, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, \
         NULL, 0, 0, 0.0f, 0.0f, 0, NULL                                                                               \
   }
-/* Scratch memory is taken for the call, on a GPU from the stream's pool. */
+/* Scratch memory stays with the context; on a GPU it is taken for the call, from the stream's pool. */
 WW_API ww_status ww_linear_attention(ww_context* context, const ww_linear_args* args);
 
 /* Adds an attention backend from a shared library (see plugin.h), which ww_plan_options.backend may

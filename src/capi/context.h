@@ -7,15 +7,17 @@
 #include <mutex>
 
 #include "base/threads.h"
+#include "ops/aligned_buffer.h"
 #include "warpweave/status.h"
 
 namespace warpweave::capi {
 
-// One call at a time: the team belongs to whoever holds the mutex.
+// One call at a time: the team and the scratch memory belong to whoever holds the mutex.
 struct Context {
   explicit Context(int threads) : team(threads) {}
   std::mutex mutex;
   ThreadTeam team;
+  AlignedBuffer scratch;  // of ww_linear_attention; grows
 };
 
 // Memory aligned to cache lines. Contents do not survive reserve().

@@ -10,7 +10,6 @@
 
 #include "capi/tensor_args.h"
 #include "linear/cpu/cpu_linear_attn.h"
-#include "ops/aligned_buffer.h"
 
 namespace warpweave::capi {
 namespace {
@@ -241,8 +240,11 @@ Status linear_attention(Context& context, const ww_linear_args& args) {
   if (parts.place == Place::gpu) return linear_attention_on_gpu(call);
   const auto kernel = make_cpu_linear_attn(context.team);
   call.workspace_bytes = kernel->workspace_bytes(call.shape, {parts.batch.num_requests, parts.batch.num_tokens, 0});
-  AlignedBuffer workspace = AlignedBuffer::allocate(call.workspace_bytes);
-  call.workspace = workspace.data();
+  if (context.scratch.size() < call.workspace_bytes) context.scratch = AlignedBuffer::allocate(call.workspace_bytes);
+  if (context.scratch.data() == nullptr) {
+    return Status::resource_exhausted(fmt::format("ww_linear_attention: no memory for {} bytes of scratch", call.workspace_bytes));
+  }
+  call.workspace = context.scratch.data();
   parts.batch.q_indptr == nullptr ? kernel->decode(call) : kernel->extend(call);
   return {};
 }
