@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capi/gpu_merge.h"
+#include "capi/stream_memory.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
@@ -22,24 +23,6 @@ constexpr size_t kAlignment = 16;
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-// Memory that a stream's later work gives back.
-class StreamMemory {
- public:
-  explicit StreamMemory(void* stream) : stream_(as_stream(stream)) {}
-  StreamMemory(const StreamMemory&) = delete;
-  ~StreamMemory() {
-    if (data_ != nullptr) cudaFreeAsync(data_, stream_);
-  }
-  Status allocate(size_t bytes) {
-    return cuda_status(cudaMallocAsync(&data_, bytes, stream_), "ww_append_kv");
-  }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  cudaStream_t stream_;
-  void* data_ = nullptr;
-};
 
 }  // namespace
 
@@ -162,7 +145,7 @@ Status append_kv_on_gpu(const GpuAppend& append) {
   const size_t row_bytes = 2 * half_bytes;
   const size_t slots_at = aligned(static_cast<size_t>(rows) * row_bytes);
   StreamMemory memory(append.stream);
-  WW_RETURN_IF_ERROR(memory.allocate(slots_at + static_cast<size_t>(rows) * sizeof(int32_t)));
+  WW_RETURN_IF_ERROR(memory.allocate(slots_at + static_cast<size_t>(rows) * sizeof(int32_t), "ww_append_kv"));
   const cudaStream_t stream = as_stream(append.stream);
   std::byte* to = memory.data();
   for (const RowsView* from : {&append.k, &append.v}) {
