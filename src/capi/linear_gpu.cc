@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <vector>
 
 #include "capi/gpu.h"
@@ -14,10 +15,19 @@ namespace {
 constexpr size_t kAlign = 256;
 constexpr char kCall[] = "ww_linear_attention";
 
+// Once a process: it reads all of the GPU's properties, which is much beside a step of one layer.
+Status check_gpu() {
+  static std::atomic<bool> usable = false;
+  if (usable) return {};
+  WW_RETURN_IF_ERROR(gpu_hardware_facts().status());
+  usable = true;
+  return {};
+}
+
 }  // namespace
 
 Status linear_attention_on_gpu(const LinearAttnCall& given) {
-  WW_RETURN_IF_ERROR(gpu_hardware_facts().status());
+  WW_RETURN_IF_ERROR(check_gpu());
   const GpuGuard guard;
   WW_ASSIGN_OR_RETURN(const uint64_t capture, gpu_capture_of(given.stream));
   if (capture != 0) {
