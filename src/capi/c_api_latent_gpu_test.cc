@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "base/float16.h"
-#include "capi/testing.h"
+#include "capi/testing_scene.h"
 #include "warpweave/c.h"
 
 namespace warpweave::capi::testing {
 namespace {
 
-constexpr int kHeads = 16, kRank = 512, kDim = 576, kPage = 16, kPages = 90, kStride = 40;
+constexpr int kHeads = 16, kRank = 512, kRowDim = 576, kPage = 16, kPages = 90, kStride = 40;
 
 // A compact tensor of the GPU with the bytes of `host`.
 struct OnGpu {
@@ -47,34 +47,20 @@ TEST(CApiLatentGpu, GivesWhatTheCpuGives) {
   std::vector<int32_t> table;
   for (int i = 0; i < 3 * kStride; ++i) table.push_back((i * 37 + 11) % kPages);
   const int64_t rows = q_indptr.back();
-  Array q = random_bf16({rows, kHeads, kDim}, 1), cache = random_bf16({kPages, kPage, 1, kDim}, 2);
+  Array q = random_bf16({rows, kHeads, kRowDim}, 1), cache = random_bf16({kPages, kPage, 1, kRowDim}, 2);
   Array out({rows, kHeads, kRank}, kBf16), gpu_out({rows, kHeads, kRank}, kBf16);
   Array lse({rows, kHeads}), gpu_lse({rows, kHeads});
-  ww_context* context = nullptr;
-  ww_workspace* workspace = nullptr;
-  ASSERT_EQ(ww_context_create(nullptr, &context), WW_OK);
-  ASSERT_EQ(ww_workspace_create(context, 0, &workspace), WW_OK);
+  const Context context;
   const auto run = [&](ww_device device, const ww_tensor* of_q, const ww_tensor* of_k, const ww_tensor* of_out,
                        const ww_tensor* of_lse) {
-    ww_plan_options options = WW_PLAN_OPTIONS_INIT;
-    options.num_q_heads = kHeads;
-    options.num_kv_heads = 1;
-    options.head_dim = kDim;
-    options.v_head_dim = kRank;
-    options.page_size = kPage;
+    ww_plan_options options = latent_options_of(kHeads, kRowDim, kRank, kPage);
     options.q_dtype = kBf16;
     options.scale = 1 / std::sqrt(192.0f);
-    options.latent = 1;
     options.device = device;
     ww_plan* plan = nullptr;
-    ww_status status = ww_plan_create(workspace, &options, &plan);
+    ww_status status = ww_plan_create(context.workspace, &options, &plan);
     if (status != WW_OK) return status;
-    ww_batch batch = WW_BATCH_INIT;
-    batch.num_requests = 3;
-    batch.q_indptr = q_indptr.data();
-    batch.kv_lens = kv_lens.data();
-    batch.page_table = table.data();
-    batch.page_table_stride = kStride;
+    const ww_batch batch = batch_of(q_indptr, kv_lens, table, kStride);
     status = ww_plan_batch(plan, &batch);
     ww_kv_cache kv = WW_KV_CACHE_INIT;
     kv.k = of_k;
@@ -89,7 +75,7 @@ TEST(CApiLatentGpu, GivesWhatTheCpuGives) {
   };
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) GTEST_SKIP() << "no GPU";
-  const OnGpu q_there(q, {rows, kHeads, kDim}, kBf16), cache_there(cache, {kPages, kPage, 1, kDim}, kBf16);
+  const OnGpu q_there(q, {rows, kHeads, kRowDim}, kBf16), cache_there(cache, {kPages, kPage, 1, kRowDim}, kBf16);
   const OnGpu out_there(gpu_out, {rows, kHeads, kRank}, kBf16), lse_there(gpu_lse, {rows, kHeads}, kF32);
   const ww_status status =
       run({WW_DEVICE_CUDA, 0}, &q_there.tensor, &cache_there.tensor, &out_there.tensor, &lse_there.tensor);
@@ -102,8 +88,6 @@ TEST(CApiLatentGpu, GivesWhatTheCpuGives) {
   for (size_t i = 0; i < out.size(); ++i) {
     ASSERT_NEAR(bf16_to_f32(gpu_out.halves()[i]), bf16_to_f32(out.halves()[i]), 2e-2) << i;
   }
-  ww_workspace_destroy(workspace);
-  ww_context_destroy(context);
 }
 
 }  // namespace

@@ -6,40 +6,28 @@
 #include <string>
 #include <vector>
 
-#include "capi/testing.h"
+#include "capi/testing_scene.h"
 #include "warpweave/c.h"
 
 namespace warpweave::capi::testing {
 namespace {
 
-constexpr int kHeads = 3, kRank = 32, kRope = 8, kDim = kRank + kRope, kPage = 16, kPages = 14;
+constexpr int kHeads = 3, kRank = 32, kRope = 8, kRowDim = kRank + kRope, kPage = 16, kPages = 14;
 constexpr float kScale = 0.14f;
 
 struct Request { int q_len, kv_len; };
 const std::vector<Request> kRequests = {{5, 70}, {1, 33}, {2, 2}, {1, 64}};
 
-std::string error_text() { return ww_last_error(); }
-
 ww_plan_options latent_options() {
-  ww_plan_options options = WW_PLAN_OPTIONS_INIT;
-  options.num_q_heads = kHeads;
-  options.num_kv_heads = 1;
-  options.head_dim = kDim;
-  options.v_head_dim = kRank;
-  options.page_size = kPage;
+  ww_plan_options options = latent_options_of(kHeads, kRowDim, kRank, kPage);
   options.kv_format = WW_KV_F32;
   options.scale = kScale;
-  options.latent = 1;
   return options;
 }
 
 class CApiLatent : public ::testing::Test {
  protected:
   CApiLatent() {
-    ww_context_options options = WW_CONTEXT_OPTIONS_INIT;
-    options.threads = 2;
-    EXPECT_EQ(ww_context_create(&options, &context_), WW_OK) << error_text();
-    EXPECT_EQ(ww_workspace_create(context_, 0, &workspace_), WW_OK) << error_text();
     int page = kPages;  // from the last to the first
     for (const Request& r : kRequests) {
       q_indptr_.push_back(q_indptr_.back() + r.q_len);
@@ -47,20 +35,8 @@ class CApiLatent : public ::testing::Test {
       for (int p = 0; p < kStride; ++p) table_.push_back(p * kPage < r.kv_len ? --page : -77);
     }
   }
-  ~CApiLatent() override {
-    ww_workspace_destroy(workspace_);
-    ww_context_destroy(context_);
-  }
 
-  ww_batch batch() const {
-    ww_batch batch = WW_BATCH_INIT;
-    batch.num_requests = static_cast<int32_t>(kRequests.size());
-    batch.q_indptr = q_indptr_.data();
-    batch.kv_lens = kv_lens_.data();
-    batch.page_table = table_.data();
-    batch.page_table_stride = kStride;
-    return batch;
-  }
+  ww_batch batch() const { return batch_of(q_indptr_, kv_lens_, table_, kStride); }
   ww_kv_cache cache() {
     ww_kv_cache kv = WW_KV_CACHE_INIT;
     kv.format = WW_KV_F32;
@@ -77,13 +53,13 @@ class CApiLatent : public ::testing::Test {
   }
   const float* row_of(int request, int token) {
     const int64_t page = table_[request * kStride + token / kPage];
-    return rows_.floats() + (page * kPage + token % kPage) * kDim;
+    return rows_.floats() + (page * kPage + token % kPage) * kRowDim;
   }
   void check_row(int request, int row, int head) {
     const auto [q_len, kv_len] = kRequests[request];
     const int64_t at = int64_t{q_indptr_[request] + row} * kHeads + head;
     const PlainRow expected = plain_row(
-        q_.floats() + at * kDim, kDim, kv_len, [&](int t, int d) { return row_of(request, t)[d]; },
+        q_.floats() + at * kRowDim, kRowDim, kv_len, [&](int t, int d) { return row_of(request, t)[d]; },
         [&](int t, int d) { return row_of(request, t)[d]; }, [&](int t) { return t <= kv_len - q_len + row; },
         {kScale});
     for (int d = 0; d < kRank; ++d) ASSERT_NEAR(out_[at * kRank + d], expected.out[d], 2e-5) << request << " " << row;
@@ -91,10 +67,9 @@ class CApiLatent : public ::testing::Test {
   }
 
   static constexpr int kStride = 6;
-  ww_context* context_ = nullptr;
-  ww_workspace* workspace_ = nullptr;
+  const Context context_;
   std::vector<int32_t> q_indptr_ = {0}, kv_lens_, table_;
-  Array q_ = Array({9, kHeads, kDim}).fill(1), rows_ = Array({kPages, kPage, 1, kDim}).fill(2);
+  Array q_ = Array({9, kHeads, kRowDim}).fill(1), rows_ = Array({kPages, kPage, 1, kRowDim}).fill(2);
   Array out_{{9, kHeads, kRank}}, lse_{{9, kHeads}};
 };
 
@@ -105,7 +80,7 @@ TEST_F(CApiLatent, EveryBackendGivesAttentionOverTheLatentRows) {
     ww_plan_options options = latent_options();
     options.backend = name;
     ww_plan* plan = nullptr;
-    const ww_status status = ww_plan_create(workspace_, &options, &plan);
+    const ww_status status = ww_plan_create(context_.workspace, &options, &plan);
     if (status == WW_UNSUPPORTED) continue;  // it has no MLA
     ASSERT_EQ(status, WW_OK) << error_text();
     const ww_batch planned = batch();
@@ -132,7 +107,7 @@ TEST_F(CApiLatent, RefusesWhatLatentRowsCannotBe) {
   const Wrong wrong[] = {
       {[](ww_plan_options& o) { o.num_kv_heads = 3; }, "num_kv_heads"},
       {[](ww_plan_options& o) { o.v_head_dim = 0; }, "v_head_dim"},
-      {[](ww_plan_options& o) { o.v_head_dim = kDim + 1; }, "v_head_dim"},
+      {[](ww_plan_options& o) { o.v_head_dim = kRowDim + 1; }, "v_head_dim"},
       {[](ww_plan_options& o) { o.scale = 0; }, "scale"},
       {[](ww_plan_options& o) { o.latent = 2; }, "latent"},
   };
@@ -140,20 +115,17 @@ TEST_F(CApiLatent, RefusesWhatLatentRowsCannotBe) {
     ww_plan_options options = latent_options();
     w.change(options);
     ww_plan* plan = nullptr;
-    EXPECT_EQ(ww_plan_create(workspace_, &options, &plan), WW_INVALID_ARGUMENT) << w.says;
+    EXPECT_EQ(ww_plan_create(context_.workspace, &options, &plan), WW_INVALID_ARGUMENT) << w.says;
     EXPECT_NE(error_text().find(w.says), std::string::npos) << error_text();
   }
-  const ww_plan_options options = latent_options();
-  ww_plan* plan = nullptr;
-  ASSERT_EQ(ww_plan_create(workspace_, &options, &plan), WW_OK) << error_text();
+  const Plan plan(context_, latent_options());
   const ww_batch planned = batch();
-  ASSERT_EQ(ww_plan_batch(plan, &planned), WW_OK) << error_text();
+  ASSERT_EQ(ww_plan_batch(plan.plan, &planned), WW_OK) << error_text();
   ww_kv_cache kv = cache();
   kv.v = kv.k;
   const ww_run_args args = run_args(kv);
-  EXPECT_EQ(ww_plan_run(plan, &args), WW_INVALID_ARGUMENT);
+  EXPECT_EQ(ww_plan_run(plan.plan, &args), WW_INVALID_ARGUMENT);
   EXPECT_NE(error_text().find("pass NULL"), std::string::npos) << error_text();
-  ww_plan_destroy(plan);
 }
 
 }  // namespace

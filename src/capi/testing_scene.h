@@ -54,6 +54,30 @@ inline ww_plan_options options_of(int page_size) {
   return options;
 }
 
+// Latent attention; head_dim values a token, of which the first v_head_dim are V.
+inline ww_plan_options latent_options_of(int num_q_heads, int head_dim, int v_head_dim, int page_size) {
+  ww_plan_options options = WW_PLAN_OPTIONS_INIT;
+  options.num_q_heads = num_q_heads;
+  options.num_kv_heads = 1;
+  options.head_dim = head_dim;
+  options.v_head_dim = v_head_dim;
+  options.page_size = page_size;
+  options.latent = 1;
+  return options;
+}
+
+// Of page tables of `stride` pages for each request. Points into all three, which outlive it.
+inline ww_batch batch_of(const std::vector<int32_t>& q_indptr, const std::vector<int32_t>& kv_lens,
+                         const std::vector<int32_t>& table, int stride) {
+  ww_batch batch = WW_BATCH_INIT;
+  batch.num_requests = static_cast<int32_t>(kv_lens.size());
+  batch.q_indptr = q_indptr.data();
+  batch.kv_lens = kv_lens.data();
+  batch.page_table = table.data();
+  batch.page_table_stride = stride;
+  return batch;
+}
+
 // Requests over shuffled pages, with every tensor in f32.
 struct Scene {
   struct Request { int q_len, kv_len; };
@@ -95,15 +119,7 @@ struct Scene {
     return ((page * page_size + token % page_size) * kKvHeads + head) * kDim;
   }
 
-  ww_batch dense() const {
-    ww_batch batch = WW_BATCH_INIT;
-    batch.num_requests = static_cast<int32_t>(requests.size());
-    batch.q_indptr = q_indptr.data();
-    batch.kv_lens = kv_lens.data();
-    batch.page_table = table.data();
-    batch.page_table_stride = stride;
-    return batch;
-  }
+  ww_batch dense() const { return batch_of(q_indptr, kv_lens, table, stride); }
   ww_batch csr() const {
     ww_batch batch = dense();
     batch.page_table = nullptr;
