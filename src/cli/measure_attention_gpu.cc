@@ -3,9 +3,10 @@
 #include <random>
 
 #include "base/float16.h"
+#include "cli/gpu_times.h"
 #include "cli/measure_attention.h"
-#include "device/cuda/memory.h"
 #include "device/cuda/graph.h"
+#include "device/cuda/memory.h"
 #include "kv/kv_codec.h"
 
 namespace warpweave {
@@ -14,7 +15,6 @@ namespace {
 // Pools of a point's layers together pass the caches many times over.
 constexpr double kUncachedBytes = 400e6;
 constexpr int kMinLayers = 8, kMaxLayers = 64;
-constexpr int kMinReplays = 5;
 
 template <typename T>
 Result<DeviceBuffer> on_device(const std::vector<T>& host) {
@@ -185,28 +185,10 @@ Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningS
   if (graphs) {
     WW_ASSIGN_OR_RETURN(graph, captured(backend, gpu));
   }
-  CudaEvent begin, end;
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
-  std::vector<float> times_ms;
-  double total_s = 0;
-  while (static_cast<int>(times_ms.size()) < kMinReplays ||
-         (static_cast<int>(times_ms.size()) < options.max_repeats * 4 && total_s < options.max_seconds)) {
-    cudaEventRecord(begin.get(), gpu.stream());
-    if (graphs) {
-      WW_RETURN_IF_ERROR(launch_graph(graph.get(), gpu.stream(), "a measurement"));
-    } else {
-      WW_RETURN_IF_ERROR(gpu.forward(backend));
-    }
-    cudaEventRecord(end.get(), gpu.stream());
-    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "a measurement");
-    float elapsed_ms = 0;
-    WW_CUDA_RETURN_IF_ERROR(cudaEventElapsedTime(&elapsed_ms, begin.get(), end.get()), "a measurement");
-    times_ms.push_back(elapsed_ms);
-    total_s += elapsed_ms / 1e3;
-  }
-  std::nth_element(times_ms.begin(), times_ms.begin() + times_ms.size() / 2, times_ms.end());
-  return times_ms[times_ms.size() / 2] * 1e3 / gpu.layers();
+  WW_ASSIGN_OR_RETURN(const double us, median_gpu_us(gpu.stream(), 4 * options.max_repeats, options.max_seconds, [&] {
+    return graphs ? launch_graph(graph.get(), gpu.stream(), "a measurement") : gpu.forward(backend);
+  }));
+  return us / gpu.layers();
 }
 
 }  // namespace warpweave

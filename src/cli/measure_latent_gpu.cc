@@ -4,10 +4,9 @@
 
 #include "attention/registry.h"
 #include "base/threads.h"
+#include "cli/gpu_times.h"
 #include "cli/measure_latent.h"
-#include "device/cuda/cuda_check.h"
 #include "device/cuda/memory.h"
-#include "device/cuda/stream.h"
 #include "engine/latent_plan.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
@@ -17,7 +16,7 @@
 namespace warpweave {
 namespace {
 
-constexpr int kMinRepeats = 5, kMaxRepeats = 40;
+constexpr int kMaxRepeats = 40;
 
 // One layer of the model, whose feed-forward and vocabulary are small: what both forms share weighs little.
 ModelConfig one_layer(const ModelConfig& config, int positions) {
@@ -85,8 +84,10 @@ Status LatentLayer::init(const LatentMeasurement& asked) {
   for (int done = 0; done < longest; done += most_new) {
     Arrays arrays;
     WW_RETURN_IF_ERROR(forward(batch_of(std::min(most_new, longest - done), done, arrays)));
+    // The next batch's arrays take the place of these.
+    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a measurement");
   }
-  return cuda_status(cudaStreamSynchronize(stream_.get()), "a measurement");
+  return {};
 }
 
 const int32_t* LatentLayer::put(const std::vector<int32_t>& values) {
@@ -140,26 +141,9 @@ Status LatentLayer::forward(const ForwardBatch& batch) {
 Result<double> LatentLayer::median_us(int new_tokens, int prefix, double max_seconds) {
   Arrays arrays;
   const ForwardBatch batch = batch_of(new_tokens, prefix, arrays);
-  CudaEvent begin, end;
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
   WW_RETURN_IF_ERROR(forward(batch));
   WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a measurement");
-  std::vector<float> times_ms;
-  double total_s = 0;
-  while (static_cast<int>(times_ms.size()) < kMinRepeats ||
-         (static_cast<int>(times_ms.size()) < kMaxRepeats && total_s < max_seconds)) {
-    cudaEventRecord(begin.get(), stream_.get());
-    WW_RETURN_IF_ERROR(forward(batch));
-    cudaEventRecord(end.get(), stream_.get());
-    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "a measurement");
-    float elapsed_ms = 0;
-    WW_CUDA_RETURN_IF_ERROR(cudaEventElapsedTime(&elapsed_ms, begin.get(), end.get()), "a measurement");
-    times_ms.push_back(elapsed_ms);
-    total_s += elapsed_ms / 1e3;
-  }
-  std::nth_element(times_ms.begin(), times_ms.begin() + times_ms.size() / 2, times_ms.end());
-  return times_ms[times_ms.size() / 2] * 1e3;
+  return median_gpu_us(stream_.get(), kMaxRepeats, max_seconds, [&] { return forward(batch); });
 }
 
 }  // namespace
