@@ -1,6 +1,7 @@
 #include "server/api/chat_tools.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -60,65 +61,64 @@ Status bad_choice(const Json& choice) {
       "tool_choice");
 }
 
+// A member of an object; null: there is none, or `json` is something else.
+const Json* member(const Json& json, const char* name) {
+  const auto at = json.is_object() ? json.find(name) : json.end();
+  return at == json.end() ? nullptr : &*at;
+}
+
 // Of a function; empty: it has none.
 std::string name_of(const Json& function) {
-  const auto name = function.is_object() ? function.find("name") : function.end();
-  return function.is_object() && name != function.end() && name->is_string() ? name->get<std::string>() : std::string();
+  const Json* const name = member(function, "name");
+  return name != nullptr && name->is_string() ? name->get<std::string>() : std::string();
 }
 
 // {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name"}}]}}
-Status read_allowed(const Json& choice, ToolRequest* out) {
-  const auto object = choice.find("allowed_tools");
-  if (object == choice.end() || !object->is_object()) return bad_choice(choice);
+Status read_allowed(const Json& choice, ToolRequest* out, std::set<std::string>* allowed) {
+  const Json* const object = member(choice, "allowed_tools");
+  const Status wrong = Status::invalid_argument(
+      "tool_choice.allowed_tools needs a mode, \"auto\" or \"required\", and a list of tools.", "tool_choice");
+  if (object == nullptr || !object->is_object()) return wrong;
   FieldReader reader(*object, "tool_choice.allowed_tools.");
   std::string mode;
   reader.get("mode", TextLimit{16}, &mode);
   const Json* const tools = reader.find("tools");
   reader.refuse_unknown();
   WW_RETURN_IF_ERROR(reader.status());
-  if ((mode != "auto" && mode != "required") || tools == nullptr || !tools->is_array() || tools->empty()) {
-    return Status::invalid_argument("tool_choice.allowed_tools needs a mode, \"auto\" or \"required\", and a list of tools.",
-                                    "tool_choice");
-  }
+  if ((mode != "auto" && mode != "required") || tools == nullptr || !tools->is_array() || tools->empty()) return wrong;
   out->must_call = mode == "required";
   for (const Json& tool : *tools) {
-    const auto function = tool.is_object() ? tool.find("function") : tool.end();
-    const std::string name = tool.is_object() && function != tool.end() ? name_of(*function) : std::string();
+    const Json* const function = member(tool, "function");
+    const std::string name = function != nullptr ? name_of(*function) : std::string();
     if (name.empty()) return wrong_type("tool_choice.allowed_tools.tools", "a list of functions with names", tool);
-    out->allowed.push_back(name);
+    allowed->insert(name);
   }
   return {};
 }
 
-// Those of `tools` that tool_choice allows.
-Result<Json> allowed_of(const Json& tools, std::span<const std::string> allowed) {
+// Those of `tools` that tool_choice allows, however often it names one.
+Result<Json> allowed_of(const Json& tools, std::set<std::string> allowed) {
   Json out = Json::array();
-  for (const std::string& name : allowed) {
-    const auto is_it = [&](const Json& tool) { return name_of(tool["function"]) == name; };
-    const auto at = std::find_if(tools.begin(), tools.end(), is_it);
-    if (at == tools.end()) {
-      return Status::invalid_argument(fmt::format("tool_choice allows \"{}\", which is none of tools.", name.substr(0, 100)), "tool_choice");
-    }
-    out.push_back(*at);
+  for (const Json& tool : tools) {
+    if (allowed.erase(name_of(tool["function"])) > 0) out.push_back(tool);
   }
-  return out;
+  if (allowed.empty()) return out;
+  return Status::invalid_argument(fmt::format("tool_choice allows \"{}\", which is none of tools.", allowed.begin()->substr(0, 100)),
+                                  "tool_choice");
 }
 
-// Sets `out` from tool_choice. `none`: the tools are not to be called.
-Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none) {
+// Sets `out` from tool_choice. `none`: the tools are not to be called. `allowed`: only these may be; empty: all.
+Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none, std::set<std::string>* allowed) {
   const Json* choice = reader.find("tool_choice");
   if (!choice || is_text(*choice, "auto")) return {};
   *none = is_text(*choice, "none");
   out->must_call = !*none;
   if (*none || is_text(*choice, "required")) return {};
-  if (const auto kind = choice->is_object() ? choice->find("type") : choice->end();
-      choice->is_object() && kind != choice->end() && is_text(*kind, "allowed_tools")) {
-    return read_allowed(*choice, out);
-  }
-  const auto function = choice->is_object() ? choice->find("function") : choice->end();
-  if (!choice->is_object() || function == choice->end() || !function->is_object()) return bad_choice(*choice);
-  const auto type = choice->find("type");
-  if (type != choice->end() && !is_text(*type, "function")) return bad_choice(*choice);
+  const Json* const type = member(*choice, "type");
+  if (type != nullptr && is_text(*type, "allowed_tools")) return read_allowed(*choice, out, allowed);
+  const Json* const function = member(*choice, "function");
+  if (function == nullptr || !function->is_object()) return bad_choice(*choice);
+  if (type != nullptr && !is_text(*type, "function")) return bad_choice(*choice);
   out->only = name_of(*function);
   return out->only.empty() ? bad_choice(*choice) : Status();
 }
@@ -160,6 +160,13 @@ Result<std::string_view> demand_calls(const Api& api, const output::ToolDemand& 
 
 }  // namespace
 
+Result<std::shared_ptr<const output::ToolSet>> read_tool_set(const FieldReader& reader) {
+  const Json* const tools = reader.find("tools");
+  if (tools != nullptr) WW_RETURN_IF_ERROR(check_tools(*tools));
+  if (tools == nullptr || tools->empty()) return std::shared_ptr<const output::ToolSet>();
+  return std::make_shared<const output::ToolSet>(*tools);
+}
+
 Result<ToolRequest> read_tools(const FieldReader& reader) {
   ToolRequest out;
   const Json* tools = reader.find("tools");
@@ -167,7 +174,8 @@ Result<ToolRequest> read_tools(const FieldReader& reader) {
   if (parallel && !parallel->is_boolean()) return wrong_type("parallel_tool_calls", "true or false", *parallel);
   out.parallel_calls = !parallel || parallel->get<bool>();
   bool none = false;
-  WW_RETURN_IF_ERROR(read_choice(reader, &out, &none));
+  std::set<std::string> allowed;
+  WW_RETURN_IF_ERROR(read_choice(reader, &out, &none, &allowed));
   if (!out.only.empty()) out.parallel_calls = false;  // a function that is named is called once
   if (tools) WW_RETURN_IF_ERROR(check_tools(*tools));
   const bool given = tools && !tools->empty();
@@ -176,8 +184,8 @@ Result<ToolRequest> read_tools(const FieldReader& reader) {
   }
   if (!given || none) return out;
   OwnedJson offered(*tools);
-  if (!out.allowed.empty()) {
-    WW_ASSIGN_OR_RETURN(offered.value, allowed_of(*tools, out.allowed));
+  if (!allowed.empty()) {
+    WW_ASSIGN_OR_RETURN(offered.value, allowed_of(*tools, std::move(allowed)));
   }
   out.set = std::make_shared<const output::ToolSet>(offered.value);
   if (!out.only.empty() && !out.set->has(out.only)) {

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "output/answer_parser.h"
 #include "server/api/api_state.h"
@@ -11,16 +10,17 @@
 namespace warpweave::server {
 
 struct ToolRequest {
-  OwnedJson tools;  // for the template; null: none, or none may be called
+  OwnedJson tools;  // those that may be called, for the template; null: none
   std::shared_ptr<const output::ToolSet> set;
   std::string only;           // tool_choice names this one
-  std::vector<std::string> allowed;  // it names these, of which `tools` has those alone; empty: all
   bool must_call = false;     // tool_choice is required, or names one
   bool parallel_calls = true;
 
   bool any() const { return set != nullptr; }
 };
 
+// tools, where nothing chooses among them; null: none.
+Result<std::shared_ptr<const output::ToolSet>> read_tool_set(const FieldReader& reader);
 // tools, tool_choice and parallel_tool_calls.
 Result<ToolRequest> read_tools(const FieldReader& reader);
 

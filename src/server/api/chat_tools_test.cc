@@ -245,6 +245,24 @@ TEST(ToolChoice, AllowsSomeOfTheTools) {
   }
 }
 
+// Named any number of times, a tool is not copied as often.
+TEST(ToolChoice, AllowsAToolOnce) {
+  TestApiOptions options;
+  options.chat_template = "{% for tool in tools %}{{ tool.function.name }};{% endfor %}";
+  TestApi api(std::move(options));
+  const auto prompt_of = [&](int times) {
+    std::string names = R"({"function": {"name": "b"}})";
+    for (int i = 1; i < times; ++i) names += R"(, {"function": {"name": "b"}})";
+    const Reply reply =
+        choose(api, R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [)" + names + "]}}", R"("auto")").first;
+    EXPECT_EQ(reply.status, 200) << reply.body.substr(0, 300);
+    return api.engine().submitted().front().input_ids;
+  };
+  const auto once = prompt_of(1);
+  api.engine().forget_submitted();
+  EXPECT_EQ(prompt_of(100'000), once);
+}
+
 TEST(ToolChoice, ANameIsNeverEmpty) {
   TestApi api;
   const auto [by_chat, by_response] = choose(api, R"({"type": "function", "function": {"name": ""}})", R"({"type": "function", "name": ""})");
@@ -274,6 +292,7 @@ TEST(NativeParsing, TakesATextApart) {
                                           {"/separate_reasoning", R"({"reasoning_parser": "qwen3"})", "text"},
                                           {"/separate_reasoning", R"({"text": "a", "reasoning_parser": "qwen3", "who": 1})", "who"},
                                           {"/parse_function_call", R"({"text": "a", "tool_call_parser": 5})", "tool_call_parser"},
+                                          {"/parse_function_call", R"({"text": "a", "tool_call_parser": "qwen25", "tool_choice": "none"})", "tool_choice"},
                                           {"/parse_function_call", R"({"text": "a", "tool_call_parser": "qwen25", "tools": 1})", "tools"}}) {
     const Reply reply = api.post(path, body);
     EXPECT_EQ(reply.status, 400) << body;
