@@ -2,6 +2,7 @@
 // the next request is served.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "base/testing/failing_allocator.h"
@@ -68,6 +69,8 @@ constexpr Case kCases[] = {
     {"/generate", R"({"text": ["a b", "c"], "return_logprob": true, "top_logprobs_num": 2, "rid": ["x", "y"],
         "sampling_params": {"n": 2, "stop": ["zz"], "bad_words": ["cat"]}})"},
     {"/generate", R"({"text": "a b", "stream": true})"},
+    {"/open_session", "{}"},
+    {"/generate", R"({"text": "a b", "session_params": {"id": "a session that does not fit into a string", "replace": true}})"},
     {"/v1/completions", R"({"prompt": "once upon", "n": 2, "logprobs": 2, "echo": true, "return_token_ids": true,
         "max_tokens": 4, "logit_bias": {"5": 1}})"},
     {"/v1/completions", R"({"prompt": [1, 2], "stream": true, "stream_options": {"include_usage": true}})"},
@@ -124,12 +127,15 @@ TEST(AllocationFailure, OfEveryPlaceLeavesTheEndpointsAlive) {
   Router router;
   register_api(router, {.engine = engine, .args = args, .tokenizer = &tokenizer_owner.tokenizer(),
                         .chat_template = tokenizer_owner.chat_template()});
+  const auto route_of = [&](const std::string& path) {
+    return std::ranges::find_if(router.routes(), [&](const Route& route) { return route.method == "POST" && route.path == path; });
+  };
+  const auto opening = std::make_shared<HttpRequest>();
+  opening->body = R"({"session_id": "a session that does not fit into a string"})";
+  route_of("/open_session")->handler(opening, std::make_shared<RecordingWriter>());
   for (const Case& test : kCases) {
-    const Route* route = nullptr;
-    for (const Route& candidate : router.routes()) {
-      if (candidate.method == "POST" && candidate.path == test.path) route = &candidate;
-    }
-    ASSERT_NE(route, nullptr);
+    const auto route = route_of(test.path);
+    ASSERT_NE(route, router.routes().end());
     size_t before = 0, runs = 0;
     do {
       before = AllocationFailure::places();

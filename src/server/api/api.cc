@@ -41,7 +41,7 @@ Handler generation_handler(ApiPtr api, Parser parse) {
   };
 }
 
-// Whose stored responses a request may see: those of the key it sends, in whichever header.
+// Whose stored responses and sessions a request may see: those of the key it sends, in whichever header.
 std::string owner_of(const HttpRequest& request) {
   std::string_view key = request.header("authorization");
   if (key.empty()) return std::string(request.header("x-api-key"));

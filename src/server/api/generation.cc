@@ -42,8 +42,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
         builder_(std::move(job.builder)),
         stream_(job.stream),
         group_rid_(std::move(job.group_rid)),
-        turn_(std::move(job.turn)),
         rids_(std::move(rids)),
+        turn_(std::move(job.turn)),
         sequences_(rids_.size()),
         remaining_(rids_.size()) {}
 
@@ -90,6 +90,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     {
       std::lock_guard lock(mutex_);
       closed_ = true;
+      turn_.reset();
       early_.clear();
     }
     for (size_t i = 0; i < submitted; ++i) api_->engine().abort(rids_[i]);
@@ -153,10 +154,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // True when this delta made the whole request fail.
   bool take(size_t index, OutputDelta delta) {
     if (closed_) return false;
-    if (turn_) turn_->add(delta.token_ids, delta.finish.has_value());
+    const bool failed = delta.finish && delta.finish->type == FinishReason::Type::abort && !delta.finish->error.ok() &&
+                        delta.finish->error.code() != StatusCode::cancelled;
+    if (turn_) turn_->add(delta.token_ids, /*is_last=*/delta.finish && !failed);
     measure(index, delta);
-    if (delta.finish && delta.finish->type == FinishReason::Type::abort &&
-        !delta.finish->error.ok() && delta.finish->error.code() != StatusCode::cancelled) {
+    if (failed) {
       fail_sequence(index, std::move(delta));
       return remaining_ > 1;
     }
@@ -244,6 +246,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // `events`: what goes out before the error, of a stream that has begun.
   void fail(const Status& error, std::string events = {}) {
     closed_ = true;
+    turn_.reset();
     if (!stream_begun_) return send_error(*writer_, error, builder_->error_shape());
     builder_->append_error_event(error, &events);
     events += builder_->stream_end();
@@ -278,11 +281,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::unique_ptr<ResponseBuilder> builder_;
   const bool stream_;
   const std::string group_rid_;
-  const std::unique_ptr<SessionStore::Turn> turn_;  // null: of no session
   const std::vector<std::string> rids_;
   bool in_groups_ = false;
 
   std::mutex mutex_;  // guards what follows
+  std::unique_ptr<SessionStore::Turn> turn_;  // null: of no session, or ended, which it is before a client reads that it failed
   bool open_ = false;
   bool closed_ = false;
   bool stream_begun_ = false;

@@ -233,7 +233,8 @@ class NativeParser {
     return {};
   }
 
-  // Last of all: what is refused leaves the session as it was.
+  // Last of all, so that what is refused here leaves the session as it was. Where the engine refuses then, for a full queue, the
+  // request is not kept, but what it was to replace is forgotten.
   Status begin_turn(GenerationJob* job) {
     const GenerateRequest& request = job->requests[0];
     WW_ASSIGN_OR_RETURN(SessionStore::Begun begun, api_.sessions().begin(owner_, *session_, request.rid, request.input_ids));

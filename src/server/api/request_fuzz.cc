@@ -28,7 +28,8 @@ testing::TestApiOptions options(std::vector<std::string> labels) {
 constexpr const char* kPaths[] = {
     "/generate",    "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/abort_request",
     "/v1/messages", "/v1/responses",   "/v1/embeddings",       "/encode",   "/classify",   "/v1/score",
-    "/rerank",      "/v1/rerank",      "/v1/messages/count_tokens"};
+    "/rerank",      "/v1/rerank",      "/v1/messages/count_tokens", "/open_session", "/close_session",
+    "/parse_function_call", "/separate_reasoning", "/update_weight_version"};
 
 void check(bool holds) {
   if (!holds) std::abort();

@@ -1,6 +1,7 @@
 #include "server/api/session_store.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,13 +18,8 @@ Status no_such_session(const std::string& id) {
   return Status::invalid_argument(fmt::format("The session \"{}\" is not open; open one with /open_session.", id.substr(0, 100)), kIdField);
 }
 
-size_t tokens_of(const SessionStore::Node& node) { return node.prompt.size() + node.output.size(); }
-
-bool descends_from(const std::shared_ptr<SessionStore::Node>& node, const std::shared_ptr<SessionStore::Node>& ancestor) {
-  for (auto at = node->parent.lock(); at != nullptr; at = at->parent.lock()) {
-    if (at == ancestor) return true;
-  }
-  return false;
+size_t tokens_of(const SessionStore::Node& node) {
+  return SessionStore::kTokensOfARequest + node.prompt.size() + node.output.size();
 }
 
 }  // namespace
@@ -32,34 +28,39 @@ void SessionStore::Turn::add(std::span<const int32_t> output_ids, bool is_last) 
   std::lock_guard lock(store_.mutex_);
   node_->output.insert(node_->output.end(), output_ids.begin(), output_ids.end());
   if (node_->kept) store_.tokens_ += output_ids.size();
-  node_->done |= is_last;
+  if (is_last) store_.set_done(*this);
 }
 
 SessionStore::Turn::~Turn() { store_.end(*this); }
 
-void SessionStore::end(const Turn& turn) {
-  std::lock_guard lock(mutex_);
-  const bool refused = !turn.node_->done && turn.node_->output.empty();
+void SessionStore::set_done(const Turn& turn) noexcept {
   turn.node_->done = true;
-  if (refused && turn.node_->kept) drop(sessions_.at(Key(turn.owner_, turn.session_)), turn.node_);
+  if (turn.node_->kept) sessions_.find(turn.session_)->second.used = Clock::now();
 }
 
-void SessionStore::drop(Session& session, std::shared_ptr<Node> node) {
-  tokens_ -= tokens_of(*node);
-  node->kept = false;
-  session.nodes.erase(node->rid);
+void SessionStore::end(const Turn& turn) noexcept {
+  std::lock_guard lock(mutex_);
+  const bool never_ran = !turn.node_->done && turn.node_->output.empty();
+  set_done(turn);
+  if (never_ran && turn.node_->kept) drop(sessions_.find(turn.session_)->second, {&turn.node_, 1});
+}
+
+void SessionStore::drop(Session& session, std::span<const NodePtr> nodes) noexcept {
+  for (const NodePtr& node : nodes) {
+    tokens_ -= tokens_of(*node);
+    node->kept = false;
+  }
+  std::erase_if(session.nodes, [](const NodePtr& node) { return !node->kept; });
 }
 
 void SessionStore::drop_idle() {
   const auto now = Clock::now();
   for (auto at = sessions_.begin(); at != sessions_.end();) {
     Session& session = at->second;
-    if (!session.idle_timeout || now - session.used < *session.idle_timeout) {
-      ++at;
-      continue;
-    }
-    while (!session.nodes.empty()) drop(session, session.nodes.begin()->second);
-    at = sessions_.erase(at);
+    const bool is_idle = session.idle_timeout && now - session.used >= *session.idle_timeout &&
+                         std::ranges::all_of(session.nodes, [](const NodePtr& node) { return node->done; });
+    if (is_idle) drop(session, session.nodes);
+    at = is_idle ? sessions_.erase(at) : std::next(at);
   }
 }
 
@@ -84,7 +85,7 @@ bool SessionStore::close(const std::string& owner, const std::string& id) {
   std::lock_guard lock(mutex_);
   const auto at = sessions_.find(Key(owner, id));
   if (at == sessions_.end()) return false;
-  while (!at->second.nodes.empty()) drop(at->second, at->second.nodes.begin()->second);
+  drop(at->second, at->second.nodes);
   sessions_.erase(at);
   return true;
 }
@@ -97,24 +98,42 @@ Result<SessionStore::Session*> SessionStore::find(const std::string& owner, cons
   return &at->second;
 }
 
-Result<std::shared_ptr<SessionStore::Node>> SessionStore::parent_of(const Session& session, const SessionWish& wish) {
-  if (wish.rid.empty()) return std::shared_ptr<Node>();
-  const auto at = session.nodes.find(wish.rid);
-  if (at == session.nodes.end()) {
+SessionStore::NodePtr SessionStore::request_of(const Session& session, std::string_view rid) {
+  const auto at = std::ranges::find_if(session.nodes, [&](const NodePtr& node) { return node->rid == rid; });
+  return at == session.nodes.end() ? nullptr : *at;
+}
+
+Result<SessionStore::NodePtr> SessionStore::parent_of(const Session& session, const SessionWish& wish) {
+  if (wish.rid.empty()) return NodePtr();
+  NodePtr parent = request_of(session, wish.rid);
+  if (parent == nullptr) {
     return Status::invalid_argument(fmt::format("The session has no request \"{}\"; go on from one that it has, or leave rid out.",
                                                 wish.rid.substr(0, 100)), kRidField);
   }
-  if (!at->second->done && !wish.replace) {
+  if (!parent->done && !wish.replace) {
     return Status::invalid_argument(fmt::format("The request \"{}\" is still running; wait for it, or send replace: true.",
                                                 wish.rid.substr(0, 100)), kRidField);
   }
-  return at->second;
+  return parent;
+}
+
+// What came behind `parent`, or all where there is none.
+std::vector<SessionStore::NodePtr> SessionStore::behind(const Session& session, const NodePtr& parent) {
+  if (parent == nullptr) return session.nodes;
+  std::vector<NodePtr> out;
+  std::unordered_set<const Node*> found = {parent.get()};
+  for (const NodePtr& node : session.nodes) {
+    if (!found.contains(node->parent.lock().get())) continue;
+    found.insert(node.get());
+    out.push_back(node);
+  }
+  return out;
 }
 
 Result<std::vector<int32_t>> SessionStore::prefix(const std::string& owner, const SessionWish& wish) {
   std::lock_guard lock(mutex_);
   WW_ASSIGN_OR_RETURN(const Session* session, find(owner, wish.id));
-  WW_ASSIGN_OR_RETURN(const std::shared_ptr<Node> parent, parent_of(*session, wish));
+  WW_ASSIGN_OR_RETURN(const NodePtr parent, parent_of(*session, wish));
   std::vector<int32_t> ids;
   if (parent == nullptr) return ids;
   ids = parent->prompt;
@@ -124,40 +143,35 @@ Result<std::vector<int32_t>> SessionStore::prefix(const std::string& owner, cons
   return ids;
 }
 
-// Forgets what came behind `parent`, or all where there is none.
-void SessionStore::replace(Session& session, const std::shared_ptr<Node>& parent, std::vector<std::string>& to_abort) {
-  std::vector<std::shared_ptr<Node>> gone;
-  for (const auto& [rid, node] : session.nodes) {
-    if (parent == nullptr || descends_from(node, parent)) gone.push_back(node);
-  }
-  if (parent != nullptr && !parent->done) to_abort.push_back(parent->rid);
-  for (const std::shared_ptr<Node>& node : gone) {
-    if (!node->done) to_abort.push_back(node->rid);
-    drop(session, node);
-  }
-}
-
 Result<SessionStore::Begun> SessionStore::begin(const std::string& owner, const SessionWish& wish, const std::string& rid,
                                                 std::vector<int32_t> prompt) {
   auto node = std::make_shared<Node>();
   node->rid = rid;
   node->prompt = std::move(prompt);
-  Begun begun{.turn = std::make_unique<Turn>(*this, node, owner, wish.id), .to_abort = {}};
+  Begun begun{.turn = std::make_unique<Turn>(*this, node, Key(owner, wish.id)), .to_abort = {}};
   std::lock_guard lock(mutex_);
   WW_ASSIGN_OR_RETURN(Session* const session, find(owner, wish.id));
-  WW_ASSIGN_OR_RETURN(const std::shared_ptr<Node> parent, parent_of(*session, wish));
-  if (session->nodes.contains(rid)) {
+  WW_ASSIGN_OR_RETURN(const NodePtr parent, parent_of(*session, wish));
+  if (request_of(*session, rid) != nullptr) {
     return Status::invalid_argument(fmt::format("The session has a request \"{}\" already; send another rid, or none.", rid.substr(0, 100)), "rid");
   }
-  if (session->nodes.size() >= kMaxRequests || tokens_ + node->prompt.size() > kMaxTokens) {
-    return Status::resource_exhausted(fmt::format("A session keeps at most {} requests, and all of them {} tokens; close sessions with "
-                                                  "/close_session, or send replace: true.", kMaxRequests, kMaxTokens));
+  const std::vector<NodePtr> gone = wish.replace ? behind(*session, parent) : std::vector<NodePtr>();
+  size_t tokens = tokens_ + tokens_of(*node);
+  if (wish.replace && parent != nullptr && !parent->done) begun.to_abort.push_back(parent->rid);
+  for (const NodePtr& one : gone) {
+    tokens -= tokens_of(*one);
+    if (!one->done) begun.to_abort.push_back(one->rid);
   }
-  if (wish.replace) replace(*session, parent, begun.to_abort);
+  if (session->nodes.size() - gone.size() >= kMaxRequests || tokens > kMaxTokens) {
+    return Status::resource_exhausted(fmt::format(
+        "A session keeps at most {} requests, and all of them {} tokens, {} counted for each request beside its own; close sessions "
+        "with /close_session, or send replace: true.", kMaxRequests, kMaxTokens, kTokensOfARequest));
+  }
   node->parent = parent;
+  session->nodes.push_back(node);  // the last that may fail
   node->kept = true;
-  tokens_ += node->prompt.size();
-  session->nodes.emplace(rid, std::move(node));
+  tokens_ += tokens_of(*node);
+  drop(*session, gone);
   return begun;
 }
 

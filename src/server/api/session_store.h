@@ -33,7 +33,9 @@ class SessionStore {
   static constexpr size_t kMaxSessions = 1024;
   static constexpr size_t kMaxRequests = 4096;          // of a session
   static constexpr size_t kMaxTokens = size_t{8} << 20; // of all sessions
+  static constexpr size_t kTokensOfARequest = 256;      // counted for each beside its own: the memory it takes without them
 
+  using Key = std::pair<std::string, std::string>;  // owner, id
   struct Node {
     std::string rid;
     std::weak_ptr<Node> parent;
@@ -41,12 +43,12 @@ class SessionStore {
     bool done = false;
     bool kept = false;  // by its session
   };
+  using NodePtr = std::shared_ptr<Node>;
 
-  // A request of a session while it runs. When it ends without a token, it was never there.
+  // A request of a session while it runs. One that ends before add() was called with a token or the last time was never there.
   class Turn {
    public:
-    Turn(SessionStore& store, std::shared_ptr<Node> node, std::string owner, std::string session)
-        : store_(store), node_(std::move(node)), owner_(std::move(owner)), session_(std::move(session)) {}
+    Turn(SessionStore& store, NodePtr node, Key session) : store_(store), node_(std::move(node)), session_(std::move(session)) {}
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -55,12 +57,12 @@ class SessionStore {
    private:
     friend class SessionStore;
     SessionStore& store_;
-    const std::shared_ptr<Node> node_;
-    const std::string owner_, session_;
+    const NodePtr node_;
+    const Key session_;
   };
 
-  // `id` empty: one is made up. `idle_timeout_s` 0: none. The session's id, or invalid_argument where it is open already,
-  // resource_exhausted where there are too many.
+  // `id` empty: one is made up. `idle_timeout_s`: the session is closed after so long without a request that runs; 0: never.
+  // The session's id, or invalid_argument where it is open already, resource_exhausted where there are too many.
   Result<std::string> open(const std::string& owner, const std::string& id, double idle_timeout_s);
   bool close(const std::string& owner, const std::string& id);
 
@@ -77,18 +79,19 @@ class SessionStore {
  private:
   using Clock = std::chrono::steady_clock;
   struct Session {
-    std::map<std::string, std::shared_ptr<Node>> nodes;  // by rid
+    std::vector<NodePtr> nodes;  // in the order in which they began: what goes on from one stands behind it
     std::optional<std::chrono::duration<double>> idle_timeout;
     Clock::time_point used;
   };
-  using Key = std::pair<std::string, std::string>;  // owner, id
 
   void drop_idle();
-  void drop(Session& session, std::shared_ptr<Node> node);
+  void drop(Session& session, std::span<const NodePtr> nodes) noexcept;
   Result<Session*> find(const std::string& owner, const std::string& id);
-  static Result<std::shared_ptr<Node>> parent_of(const Session& session, const SessionWish& wish);
-  void replace(Session& session, const std::shared_ptr<Node>& parent, std::vector<std::string>& to_abort);
-  void end(const Turn& turn);
+  static NodePtr request_of(const Session& session, std::string_view rid);
+  static Result<NodePtr> parent_of(const Session& session, const SessionWish& wish);
+  static std::vector<NodePtr> behind(const Session& session, const NodePtr& parent);
+  void set_done(const Turn& turn) noexcept;
+  void end(const Turn& turn) noexcept;
 
   std::mutex mutex_;
   std::map<Key, Session> sessions_;

@@ -1,6 +1,8 @@
 // Sessions of /generate: what a request goes on from, and what is forgotten.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "server/api/session_store.h"
 #include "server/api/testing.h"
 
@@ -145,6 +147,68 @@ TEST(Sessions, BelongToTheirKeyAndAreBounded) {
   begun->turn.reset();
   const std::string next = *store.open("key", "", 0);
   EXPECT_TRUE(store.begin("key", {.id = next}, "a", half).ok());
+}
+
+// What the refusal advises helps.
+TEST(Sessions, ReplacingMakesRoom) {
+  SessionStore store;
+  const std::string id = *store.open("", "", 0);
+  const auto begin = [&](const std::string& rid, const SessionWish& wish, std::vector<int32_t> prompt = {1}) {
+    auto begun = store.begin("", wish, rid, std::move(prompt));
+    if (begun.ok()) begun->turn->add({}, /*is_last=*/true);
+    return begun.status();
+  };
+  for (size_t i = 0; i < SessionStore::kMaxRequests; ++i) ASSERT_TRUE(begin(std::to_string(i), {.id = id}).ok());
+  const Status refused = begin("a", {.id = id});
+  EXPECT_EQ(refused.code(), StatusCode::resource_exhausted);
+  EXPECT_NE(refused.message().find("replace: true"), std::string::npos);
+  EXPECT_TRUE(begin("a", {.id = id, .replace = true}).ok());
+  const std::vector<int32_t> half(SessionStore::kMaxTokens / 2 + 1);
+  EXPECT_TRUE(begin("b", {.id = id, .rid = "a"}, half).ok());
+  EXPECT_FALSE(begin("c", {.id = id, .rid = "a"}, half).ok());
+  EXPECT_TRUE(begin("c", {.id = id, .rid = "a", .replace = true}, half).ok());
+}
+
+// Requests of a token each take memory, too.
+TEST(Sessions, RequestsAreBoundedTogether) {
+  SessionStore store;
+  size_t kept = 0;
+  for (size_t session = 0; session < SessionStore::kMaxSessions; ++session) {
+    const std::string id = *store.open("", "", 0);
+    for (int i = 0; i < 64; ++i) {
+      auto begun = store.begin("", {.id = id}, std::to_string(i), {1});
+      if (!begun.ok()) break;
+      begun->turn->add({}, /*is_last=*/true);
+      ++kept;
+    }
+  }
+  EXPECT_EQ(kept, SessionStore::kMaxTokens / (SessionStore::kTokensOfARequest + 1));
+}
+
+TEST(Sessions, ARunningRequestKeepsItsSessionOpen) {
+  SessionStore store;
+  const std::string id = *store.open("", "", 0.5);
+  auto begun = store.begin("", {.id = id}, "a", {1});
+  ASSERT_TRUE(begun.ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  begun->turn->add(std::vector<int32_t>{2}, /*is_last=*/false);
+  begun->turn->add({}, /*is_last=*/true);
+  EXPECT_TRUE(store.prefix("", {.id = id, .rid = "a"}).ok());
+  begun->turn.reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_FALSE(store.prefix("", {.id = id, .rid = "a"}).ok());
+}
+
+// Then its rid is free before the client knows.
+TEST(Sessions, ARequestThatFailsAtOnceMayBeSentAgain) {
+  TestApiOptions failing;
+  failing.engine.first_error = Status::internal("the model's result is not a number");
+  TestApi api(std::move(failing));
+  api.post("/open_session", R"({"session_id": "s"})");
+  for (int i = 0; i < 20; ++i) {
+    const Reply reply = api.post("/generate", R"({"input_ids": [5], "rid": "a", "session_params": {"id": "s"}})");
+    EXPECT_EQ(reply.status, 500) << reply.body;
+  }
 }
 
 TEST(Sessions, ARequestThatNeverRanWasNeverThere) {

@@ -23,6 +23,7 @@ struct FakeEngineOptions {
   std::chrono::milliseconds token_delay{0};
   bool never_finish = false;             // repeat the script until aborted
   Status submit_error{};                 // returned by submit() when not ok
+  Status first_error{};                  // what every request ends with in place of its first token, when not ok
   int max_queued = 1 << 20;
   Status audit{};                        // what audit() says
   EngineInfo info{};
@@ -194,6 +195,10 @@ class FakeEngine : public Engine {
       delta.finish = FinishReason{FinishReason::Type::abort, -1, {},
                                   live.aborted ? Status(StatusCode::cancelled, "aborted")
                                                : Status::unavailable("the server is shutting down")};
+      return delta;
+    }
+    if (!options_.first_error.ok()) {
+      delta.finish = FinishReason{FinishReason::Type::abort, -1, {}, options_.first_error};
       return delta;
     }
     if (live.request.states == StateWish::pooled) {
