@@ -168,6 +168,30 @@ def test_flashinfer_drafts():
         np.testing.assert_allclose(v_first(pool)[slots[row]], final, atol=2e-5)
 
 
+def test_initial_states_are_inputs_however_they_lie():
+    x, before = Inputs(3, False), Inputs(3, False).state[:1]
+    held = v_first(before)
+    call = dict(output_final_state=True, use_qk_l2norm_in_kernel=True)
+    expected, _ = warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, initial_state=before, **call)
+    out, _ = warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, initial_state=np.swapaxes(held, -1, -2), **call)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(held, v_first(before))
+    out, _ = warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, initial_state=np.swapaxes(before, -1, -2),
+                                              state_v_first=True, **call)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_what_is_written_to_is_never_a_copy():
+    x, wide = Inputs(4, False, batch=2), np.zeros((2, 6, V_HEADS, V_DIM), np.float32)
+    with pytest.raises(ValueError, match="out"):
+        warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, use_qk_l2norm_in_kernel=True, out=wide[:, :4])
+    s, wide = Steps(1), np.zeros((3, 2, V_HEADS, V_DIM), np.float32)
+    out, _ = gdn_decode.gated_delta_rule_decode_pretranspose(*s.arguments, None, *s.gates, output=wide[:, :1])
+    assert np.shares_memory(out, wide)
+    for row in range(3):
+        np.testing.assert_allclose(wide[row, :1], s.expected(row, None)[0], atol=2e-5)
+
+
 def test_what_is_refused():
     x = Inputs(4, False, batch=2)
     with pytest.raises(ValueError, match="batch of 1"):
@@ -176,6 +200,9 @@ def test_what_is_refused():
         warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, initial_state=x.state)
     with pytest.raises(NotImplementedError, match="use_beta_sigmoid_in_kernel"):
         warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, use_gate_in_kernel=True, A_log=x.beta[0, 0])
+    for name in ("A_log", "dt_bias"):
+        with pytest.raises(ValueError, match=name):
+            warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, **{name: x.beta[0, 0]})
     with pytest.raises(ValueError, match="beta"):
         warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta[:, :3])
     with pytest.raises(ValueError, match="q_indptr"):
@@ -195,5 +222,7 @@ def test_torch_tensors():
     expected, final = recurrence(*(y[0].float().numpy() for y in (q, k, v, g, beta)), x.state[0])
     np.testing.assert_allclose(out[0].float().numpy(), expected, atol=2e-2)
     np.testing.assert_allclose(state[0].numpy(), final, atol=1e-4)
+    with pytest.raises(NotImplementedError, match="gradients"):
+        warpweave.chunk_gated_delta_rule(q, k, v, g, beta, initial_state=state.requires_grad_())
     with pytest.raises(NotImplementedError, match="gradients"):
         warpweave.chunk_gated_delta_rule(q.requires_grad_(), k, v, g, beta)

@@ -23,19 +23,23 @@ def compact(array):
     return array.contiguous() if torch_of(array) is not None else np.ascontiguousarray(array)
 
 
-def swapped(state):
-    """[..., k dim, v dim] of [..., v dim, k dim], or the other way round; a new array."""
-    return state.transpose(-1, -2).contiguous() if torch_of(state) is not None else np.ascontiguousarray(np.swapaxes(state, -1, -2))
+def turned(state):
+    """[..., k dim, v dim] of [..., v dim, k dim], or the other way round; a view."""
+    return state.transpose(-1, -2) if torch_of(state) is not None else np.swapaxes(state, -1, -2)
 
 
-def copied(array):
-    return array.clone() if torch_of(array) is not None else np.array(array, dtype=np.float32)
+def float_copy(array):
+    """`array` in float32 as a new, compact one."""
+    torch = torch_of(array)
+    if torch is not None:
+        return array.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    return np.array(array, dtype=np.float32, order="C")
 
 
-def zeros(like, shape):
-    state = empty(like, shape, "float32")
-    state[...] = 0
-    return state
+def filled(like, shape, value):
+    array = empty(like, shape, "float32")
+    array[...] = value
+    return array
 
 
 def new_out(v, out):
@@ -43,20 +47,21 @@ def new_out(v, out):
 
 
 def run(q, k, v, state, out, *, q_indptr=None, slots=None, **options):
-    """q, k [tokens, k heads, k dim], v [tokens, v heads, v dim], all of one type; `state` is read and written in place. Without
-    q_indptr each token is a sequence of its own. options: those of _core.linear_attention."""
-    if wants_gradients([x for x in (q, k, v, options.get("g"), options.get("beta")) if x is not None]):
-        raise NotImplementedError("linear attention has no gradients here: run it under torch.no_grad(), or use fla's to train")
-    arrays = {name: readable(options.pop(name)) for name in ("g", "beta", "a", "b", "a_log", "dt_bias")
-              if options.get(name) is not None}
+    """q, k [tokens, k heads, k dim], v [tokens, v heads, v dim], all of one type; `out` as v, or with a batch before the
+    tokens; `state` is read and written in place. Without q_indptr each token is a sequence of its own. options: those
+    of _core.linear_attention."""
     options = {name: value for name, value in options.items() if value is not None}
+    gates = {name: options.pop(name) for name in ("g", "beta", "a", "b", "a_log", "dt_bias") if name in options}
+    if wants_gradients([q, k, v, state, *gates.values()]):
+        raise NotImplementedError("linear attention has no gradients here: run it under torch.no_grad(), or use fla's to train")
+    gates = {name: readable(array) for name, array in gates.items()}
     _core.linear_attention(context(), readable(q), readable(k), readable(v), readable(state), readable(out),
-                           q_indptr=host_ints(q_indptr), slots=host_ints(slots), stream=stream_of(q), **arrays, **options)
+                           q_indptr=host_ints(q_indptr), slots=host_ints(slots), stream=stream_of(q), **gates, **options)
     return out
 
 
 def flat(array):
-    """[batch, tokens, ...] as [batch * tokens, ...]."""
+    """[batch, tokens, ...] as [batch * tokens, ...]: a copy where it is no view, so never of what is written to."""
     return None if array is None else array.reshape(-1, *array.shape[2:])
 
 
@@ -70,4 +75,4 @@ def indptr_of(q, cu_seqlens):
     return host_ints(cu_seqlens)
 
 
-__all__ = ["as_floats", "compact", "copied", "flat", "indptr_of", "new_out", "run", "swapped", "zeros"]
+__all__ = ["as_floats", "compact", "filled", "flat", "float_copy", "indptr_of", "new_out", "run", "turned"]

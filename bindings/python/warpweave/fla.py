@@ -2,44 +2,41 @@
 
 q and k [batch, tokens, k heads, k dim], v [batch, tokens, v heads, v dim]; with cu_seqlens sequences stand end to end in a batch
 of 1. Decays g are natural logarithms (<= 0). States are float32 [sequences, v heads, k dim, v dim], with state_v_first [..., v dim,
-k dim], and come back where output_final_state asks for them, else None.
+k dim], and come back where output_final_state asks for them, else None. What follows use_qk_l2norm_in_kernel, which fla's
+versions order differently, goes by name.
 
 chunk_... and fused_recurrent_... differ on a GPU alone: prompts by chunks, whose products are of 16 bits, and token by token in
 float32. There, q, k and v in float32 run token by token, too.
 """
 
-from ._linear import as_floats, compact, copied, flat, indptr_of, new_out, run, swapped, zeros
+from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
 
 
 def _linear(q, k, v, gates, *, kda, scale, initial_state, output_final_state, l2norm, cu_seqlens, state_v_first, exact, out):
     starts = indptr_of(q, cu_seqlens)
     shape = (len(starts) - 1, v.shape[2], v.shape[3], q.shape[3])
     if initial_state is None:
-        state = zeros(v, shape)
+        state = filled(v, shape, 0)
     else:
-        state = copied(as_floats(initial_state)) if state_v_first else swapped(as_floats(initial_state))
+        state = float_copy(initial_state if state_v_first else turned(initial_state))
         if tuple(state.shape) != shape:
             raise ValueError(f"initial_state: must hold {shape[0]} states of {shape[1]} heads, {shape[3]} x {shape[2]}")
     out = new_out(v, out)
-    run(flat(q), flat(k), flat(v), state, flat(out), q_indptr=starts, kda=kda, scale=scale, l2norm=l2norm, exact=exact,
+    run(flat(q), flat(k), flat(v), state, out, q_indptr=starts, kda=kda, scale=scale, l2norm=l2norm, exact=exact,
         from_zeros=initial_state is None, **{name: flat(x) if name in ("g", "beta", "a", "b") else x for name, x in gates.items()})
     if not output_final_state:
         return out, None
-    return out, state if state_v_first else swapped(state)
-
-
-def _ones(like, shape):
-    ones = zeros(like, shape)
-    ones[...] = 1
-    return ones
+    return out, state if state_v_first else compact(turned(state))
 
 
 def _gates(q, v, g, beta, raw, kda, A_log, dt_bias):
     """Gates as the C interface takes them: both raw, or both made."""
     heads = tuple(v.shape[:3])
     if not raw:
-        g = zeros(v, (*heads, q.shape[3]) if kda else heads) if g is None else as_floats(g)
-        return dict(g=g, beta=_ones(v, heads) if beta is None else as_floats(beta))
+        if A_log is not None or dt_bias is not None:
+            raise ValueError("A_log, dt_bias: need use_gate_in_kernel and use_beta_sigmoid_in_kernel")
+        g = filled(v, (*heads, q.shape[3]) if kda else heads, 0) if g is None else as_floats(g)
+        return dict(g=g, beta=filled(v, heads, 1) if beta is None else as_floats(beta))
     if A_log is None or g is None or beta is None:
         raise ValueError("use_gate_in_kernel: needs g, beta and A_log")
     if dt_bias is not None:
@@ -57,33 +54,35 @@ def _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2n
 
 
 def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
-                           use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None,
-                           dt_bias=None, cu_seqlens=None, state_v_first=False, out=None):
-    """g and beta [batch, tokens, v heads]; None: no decay, 1. With use_gate_in_kernel and use_beta_sigmoid_in_kernel they are raw:
-    the decay is -exp(A_log) softplus(g + dt_bias), beta sigmoid(beta). Returns (out, final state)."""
+                           use_qk_l2norm_in_kernel=False, *, use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False,
+                           A_log=None, dt_bias=None, cu_seqlens=None, state_v_first=False, out=None):
+    """g and beta [batch, tokens, v heads]; None: no decay, 1. With use_gate_in_kernel and use_beta_sigmoid_in_kernel they
+    are raw: the decay is -exp(A_log) softplus(g + dt_bias), beta sigmoid(beta). Returns (out, final state)."""
     return _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
                  use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, kda=False, exact=False)
 
 
 def fused_recurrent_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
-                                     use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False,
-                                     A_log=None, dt_bias=None, cu_seqlens=None, state_v_first=False, out=None):
+                                     use_qk_l2norm_in_kernel=False, *, use_gate_in_kernel=False,
+                                     use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, cu_seqlens=None,
+                                     state_v_first=False, out=None):
     """chunk_gated_delta_rule, token by token in float32."""
     return _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
                  use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, kda=False, exact=True)
 
 
-def chunk_kda(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-              use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, cu_seqlens=None, state_v_first=False, *, A_log=None,
+def chunk_kda(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False, *,
+              use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, cu_seqlens=None, state_v_first=False, A_log=None,
               dt_bias=None, out=None):
-    """chunk_gated_delta_rule with a decay for each channel of k: g [batch, tokens, v heads, k dim], dt_bias [v heads * k dim]."""
+    """chunk_gated_delta_rule with a decay for each channel of k: g [batch, tokens, v heads, k dim], dt_bias [v heads *
+    k dim]."""
     return _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
                  use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, kda=True, exact=False)
 
 
-def fused_recurrent_kda(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-                        use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, cu_seqlens=None, state_v_first=False, *,
-                        A_log=None, dt_bias=None, out=None):
+def fused_recurrent_kda(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False,
+                        use_qk_l2norm_in_kernel=False, *, use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False,
+                        cu_seqlens=None, state_v_first=False, A_log=None, dt_bias=None, out=None):
     """chunk_kda, token by token in float32."""
     return _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
                  use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, kda=True, exact=True)

@@ -1,14 +1,12 @@
 """Decode steps of GDN layers in the shape of flashinfer.gdn_decode: raw gates of the layer come in, the decay is -exp(A_log)
 softplus(a + dt_bias), the step size sigmoid(b)."""
 
-import numpy as np
-
-from ._linear import as_floats, compact, copied, flat, new_out, run, swapped, zeros
+from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
 
 
 def _step(q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, q_indptr=None, slots=None, from_zeros=False):
     output = new_out(v, output)
-    run(flat(q), flat(k), flat(v), state, flat(output), q_indptr=q_indptr, slots=slots, a=flat(a), b=flat(b),
+    run(flat(q), flat(k), flat(v), state, output, q_indptr=q_indptr, slots=slots, a=flat(a), b=flat(b),
         a_log=compact(as_floats(A_log)), dt_bias=compact(as_floats(dt_bias)), scale=scale, l2norm=use_qk_l2norm, from_zeros=from_zeros)
     return output
 
@@ -32,7 +30,7 @@ def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, s
         return _step(q, k, v, initial_state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, slots=initial_state_indices), initial_state
     fresh = state is None
     if fresh:
-        state = zeros(v, (q.shape[0], v.shape[2], v.shape[3], q.shape[3]))
+        state = filled(v, (q.shape[0], v.shape[2], v.shape[3], q.shape[3]), 0)
     return _step(q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, from_zeros=fresh), state
 
 
@@ -40,9 +38,9 @@ def gated_delta_rule_decode(q, k, v, state, A_log, a, dt_bias, b, scale=None, ou
     """The same with states [batch, v heads, k dim, v dim], which are turned round and back: gated_delta_rule_decode_pretranspose is
     the fast one."""
     _check_one_token(q)
-    turned = swapped(as_floats(state))
-    output = _step(q, k, v, turned, A_log, a, dt_bias, b, scale, output, use_qk_l2norm)
-    state[...] = turned.transpose(-1, -2) if hasattr(turned, "clone") else np.swapaxes(turned, -1, -2)
+    v_first = float_copy(turned(state))
+    output = _step(q, k, v, v_first, A_log, a, dt_bias, b, scale, output, use_qk_l2norm)
+    state[...] = turned(v_first)
     return output, state
 
 
@@ -53,9 +51,8 @@ def gated_delta_rule_mtp(q, k, v, initial_state, initial_state_indices, A_log, a
     if intermediate_states_buffer is not None:
         raise NotImplementedError("intermediate_states_buffer: states after every token do not run here; verify, then advance the "
                                   "accepted tokens in a second call with disable_state_update=False")
-    batch, tokens = q.shape[:2]
-    starts = np.arange(batch + 1, dtype=np.int64) * tokens
+    starts = indptr_of(q, None)
     if not disable_state_update:
         return _step(q, k, v, initial_state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts, initial_state_indices), initial_state
-    states = copied(as_floats(initial_state[initial_state_indices]))
+    states = compact(as_floats(initial_state[initial_state_indices]))  # a copy
     return _step(q, k, v, states, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts), initial_state

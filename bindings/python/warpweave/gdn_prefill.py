@@ -1,14 +1,16 @@
 """Prompts of GDN layers in the shape of flashinfer.gdn_prefill."""
 
-from ._linear import as_floats, copied, new_out, run, zeros
+import numpy as np
+
+from ._arrays import torch_of
+from ._linear import as_floats, filled, float_copy, new_out, run
 
 
 def _logs(alpha):
     """Natural logarithms of decays in (0, 1]; of 0 a number that decays to it."""
     alpha = as_floats(alpha)
-    if hasattr(alpha, "clamp"):
+    if torch_of(alpha) is not None:
         return alpha.clamp(min=1e-38).log()
-    import numpy as np
     return np.log(np.maximum(alpha, np.float32(1e-38)))
 
 
@@ -26,12 +28,10 @@ def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state
         if initial_state is not None:
             state[...] = initial_state
     else:
-        state = zeros(v, shape) if initial_state is None else copied(as_floats(initial_state))
-    log_decays = zeros(v, heads) if g is None else _logs(g)
-    if beta is None:
-        beta = zeros(v, heads)
-        beta[...] = 1
+        state = filled(v, shape, 0) if initial_state is None else float_copy(initial_state)
+    log_decays = filled(v, heads, 0) if g is None else _logs(g)
+    beta = filled(v, heads, 1) if beta is None else as_floats(beta)
     output = new_out(v, output)
-    run(q, k, v, state, output, q_indptr=starts, g=log_decays, beta=as_floats(beta), scale=scale, l2norm=use_qk_l2norm_in_kernel,
+    run(q, k, v, state, output, q_indptr=starts, g=log_decays, beta=beta, scale=scale, l2norm=use_qk_l2norm_in_kernel,
         from_zeros=initial_state is None)
     return (output, state) if output_final_state else output
