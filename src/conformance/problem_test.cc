@@ -99,6 +99,8 @@ struct HandMade {
       case KvFormat::fp8_e4m3: bytes[token * 16] = (const uint8_t[]){0, 0x30, 0x38, 0x40, 0x44}[scaled + 1]; break;
       case KvFormat::fp8_e5m2: bytes[token * 16] = (const uint8_t[]){0, 0x38, 0x3c, 0x40, 0x42}[scaled + 1]; break;
       case KvFormat::fp4_e2m1: bytes[token * 8] = (const uint8_t[]){0, 1, 2, 4, 5}[scaled + 1]; break;
+      case KvFormat::fp8_ds_mla:
+      case KvFormat::fp4_mla: FAIL() << "rows of latent attention, not of K and V";
     }
   }
 };

@@ -110,7 +110,9 @@ TEST_P(HybridServing, SharedBeginningsAreFound) {
     ASSERT_TRUE(answer[0].cached_kv_tokens.has_value());
     EXPECT_GE(*answer[0].cached_kv_tokens, i == 0 ? 0 : kShared) << i;
     EXPECT_GE(*answer[0].cached_kv_tokens, answer[0].cached_tokens) << i;
-    if (i == 1) EXPECT_GT(*answer[0].cached_kv_tokens, answer[0].cached_tokens);
+    if (i == 1) {
+      EXPECT_GT(*answer[0].cached_kv_tokens, answer[0].cached_tokens);
+    }
   }
   const EngineStats stats = served.engine->stats();
   ASSERT_TRUE(stats.cached_kv_tokens_total.has_value());

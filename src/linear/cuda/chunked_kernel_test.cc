@@ -153,7 +153,7 @@ TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
       for (auto [k_dim, v_dim] : {std::pair{128, 80}, {64, 112}}) {
         for (int requests : {1, 15}) {
           for (bool norm : {false, true}) {
-            LinearAttnCase c{.phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, k_dim, v_dim}, .lengths = std::vector<int>(requests, 1)};
+            LinearAttnCase c{.name = {}, .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, k_dim, v_dim}, .lengths = std::vector<int>(requests, 1)};
             if (requests > 4) c.lengths[4] = -1;
             c.start = testing_linear::Start::elsewhere;
             c.gates = c.norm = norm;
@@ -187,8 +187,8 @@ TEST(ChunkedLinearKernel, PromptInSegments) {
 TEST(ChunkedLinearKernel, PromptInSegmentsBehindOthers) {
   constexpr int kOthers = 150, kTokens = 2100;
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    LinearAttnCase c{.name = "behind", .shape = {kind, 1, 1, 64, 64}, .lengths = std::vector<int>(kOthers, 1)};
-    c.lengths.push_back(kTokens);
+    LinearAttnCase c{.name = "behind", .shape = {kind, 1, 1, 64, 64}, .lengths = std::vector<int>(kOthers + 1, 1)};
+    c.lengths.back() = kTokens;
     c.activation = c.out = DType::bf16;
     testing_linear::LinearAttnProblem whole(c), part(c);
     ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
