@@ -1,15 +1,19 @@
 // Latent attention (MLA) on a GPU over shuffled pages: microseconds, TB/s of KV, TFLOP/s.
 //
-//   mla_bench [--family wgmma|mma] [--random N] [--seed S] [--only TEXT]
+//   mla_bench [--family auto|wgmma|mma] [--random N] [--seed S] [--only TEXT] [--json FILE]
 //
 // Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
 // walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
-// --random: so many shapes drawn from the seed instead.
+// --family auto (default): the one that backends choose. --random: so many shapes drawn from the seed instead.
+// --json: shapes and times, for mla_peers.py.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -49,17 +53,19 @@ DeviceBuffer to_device(const std::vector<T>& values) {
 
 class Bench {
  public:
-  explicit Bench(MlaFamily family) : family_(family), stream_(take(create_stream())) {
+  // family: none: the one that backends choose for each shape.
+  explicit Bench(std::optional<MlaFamily> family) : family_(family), stream_(take(create_stream())) {
     int device = 0;
     check(cudaGetDevice(&device));
     check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device));
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, device));
-    fmt::print("{}, {}\n{:<44}{:>10}{:>9}{:>10}\n", properties.name, family == MlaFamily::wgmma ? "wgmma" : "mma", "shape",
+    fmt::print("{}, {}\n{:<44}{:>10}{:>9}{:>10}\n", properties.name, !family ? "auto" : *family == MlaFamily::wgmma ? "wgmma" : "mma", "shape",
                "us", "TB/s", "TFLOP/s");
   }
 
-  void run(const Shape& s) {
+  // Microseconds; 0: the family does not take the shape.
+  double run(const Shape& s) {
     const int requests = static_cast<int>(s.kv_lens.size());
     const auto pages_of = [&](int kv_len) { return (kv_len + s.page_size - 1) / s.page_size; };
     int stride = 1, pages = 0;
@@ -78,9 +84,9 @@ class Bench {
     lse_ = take(DeviceBuffer::allocate(static_cast<size_t>(tokens) * s.heads * 4, "a benchmark"));
 
     const MlaParams p = params(s, stride);
-    const MlaShape shape = {MlaElement::bf16, s.format, family_};
+    const MlaShape shape = {MlaElement::bf16, s.format, family_.value_or(faster_mla_family(s.format, p))};
     const MlaLayout layout = mla_layout(shape, p, num_sms_);
-    if (layout.tile_rows == 0) return;
+    if (layout.tile_rows == 0) return 0;
     const DeviceBuffer workspace = take(DeviceBuffer::allocate(layout.workspace_bytes, "a benchmark"));
     check(launch_mla_plan(layout, p, workspace.as<char>(), stream_.get()));
     const double us = bench::time_us(stream_.get(), launches, [&] {
@@ -91,6 +97,7 @@ class Bench {
       }
     });
     report(s, us);
+    return us;
   }
 
  private:
@@ -171,7 +178,7 @@ class Bench {
     std::fflush(stdout);
   }
 
-  MlaFamily family_;
+  std::optional<MlaFamily> family_;
   CudaStream stream_;
   int num_sms_ = 0;
   DeviceBuffer pool_, out_, lse_, table_, indptr_, kv_lens_;
@@ -218,31 +225,43 @@ std::vector<Shape> random_shapes(int count, unsigned seed) {
   for (int i = 0; i < count; ++i) {
     std::mt19937 random(seed + static_cast<unsigned>(i));
     Shape s = {8 << random() % 5, 1 + static_cast<int>(random() % 3), {}, 64, MlaFormat::same16, {}};
+    if (random() % 4 == 0) s.heads = 1 + static_cast<int>(random() % 128);
+    if (random() % 4 == 0) s.page_size = 1 << random() % 7;
     const int batch = 1 << random() % 8, longest = 256 << random() % 8;
     for (int r = 0; r < batch; ++r) s.kv_lens.push_back(longest / 4 + static_cast<int>(random() % (3 * longest / 4)));
-    s.name = fmt::format("random {} h{} q{} {} requests to {}", seed + i, s.heads, s.q_len, batch, longest);
+    s.name = fmt::format("random {} h{} q{} {} requests to {} page {}", seed + i, s.heads, s.q_len, batch, longest, s.page_size);
     out.push_back(s);
   }
   return out;
 }
 
+std::string json_of(const Shape& s, double us) {
+  return fmt::format(R"({{"name": "{}", "heads": {}, "q_len": {}, "page_size": {}, "format": "{}", "us": {:.2f}, "kv_lens": [{}]}})",
+                     s.name, s.heads, s.q_len, s.page_size, name_of(s.format), us, fmt::join(s.kv_lens, ", "));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  MlaFamily family = MlaFamily::wgmma;
+  std::optional<MlaFamily> family;
   int random = 0;
   unsigned seed = 1;
-  std::string only;
+  std::string only, json;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--family") family = value == "mma" ? MlaFamily::mma : MlaFamily::wgmma;
+    if (flag == "--family" && value == "mma") family = MlaFamily::mma;
+    else if (flag == "--family" && value == "wgmma") family = MlaFamily::wgmma;
+    else if (flag == "--family" && value == "auto") family.reset();
     else if (flag == "--random") random = std::atoi(value.c_str());
     else if (flag == "--seed") seed = static_cast<unsigned>(std::atoi(value.c_str()));
     else if (flag == "--only") only = value;
+    else if (flag == "--json") json = value;
     else return fmt::print(stderr, "unknown flag {}\n", flag), 1;
   }
   Bench bench(family);
+  std::vector<std::string> rows;
   for (const Shape& s : random > 0 ? random_shapes(random, seed) : usual_shapes()) {
-    if (s.name.find(only) != std::string::npos) bench.run(s);
+    if (s.name.find(only) != std::string::npos) rows.push_back(json_of(s, bench.run(s)));
   }
+  if (!json.empty()) std::ofstream(json) << fmt::format("[{}]\n", fmt::join(rows, ",\n "));
 }
