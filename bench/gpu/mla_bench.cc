@@ -1,6 +1,7 @@
 // Latent attention (MLA) on a GPU over shuffled pages: microseconds, TB/s of KV, TFLOP/s.
 //
-//   mla_bench [--family auto|wgmma|mma] [--random N] [--seed S] [--only TEXT] [--json FILE]
+//   mla_bench [--family auto|wgmma|mma] [--random N] [--seed S] [--only TEXT]
+//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla]]... [--json FILE]
 //
 // Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
 // walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
@@ -10,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
@@ -60,8 +62,8 @@ class Bench {
     check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device));
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, device));
-    fmt::print("{}, {}\n{:<44}{:>10}{:>9}{:>10}\n", properties.name, !family ? "auto" : *family == MlaFamily::wgmma ? "wgmma" : "mma", "shape",
-               "us", "TB/s", "TFLOP/s");
+    const char* const name = !family ? "auto" : *family == MlaFamily::wgmma ? "wgmma" : "mma";
+    fmt::print("{}, {}\n{:<44}{:>10}{:>9}{:>10}\n", properties.name, name, "shape", "us", "TB/s", "TFLOP/s");
   }
 
   // Microseconds; 0: the family does not take the shape.
@@ -235,6 +237,15 @@ std::vector<Shape> random_shapes(int count, unsigned seed) {
   return out;
 }
 
+std::optional<Shape> one_shape(const std::string& text) {
+  int heads = 0, q_len = 0, requests = 0, tokens = 0, page = 0;
+  char format[8] = "";
+  if (std::sscanf(text.c_str(), "%d,%d,%d,%d,%d,%7s", &heads, &q_len, &requests, &tokens, &page, format) < 5) return std::nullopt;
+  const std::string_view name = format;
+  return even(heads, q_len, requests, tokens, page,
+              name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16);
+}
+
 std::string json_of(const Shape& s, double us) {
   return fmt::format(R"({{"name": "{}", "heads": {}, "q_len": {}, "page_size": {}, "format": "{}", "us": {:.2f}, "kv_lens": [{}]}})",
                      s.name, s.heads, s.q_len, s.page_size, name_of(s.format), us, fmt::join(s.kv_lens, ", "));
@@ -247,6 +258,7 @@ int main(int argc, char** argv) {
   int random = 0;
   unsigned seed = 1;
   std::string only, json;
+  std::vector<Shape> shapes;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
     if (flag == "--family" && value == "mma") family = MlaFamily::mma;
@@ -256,11 +268,13 @@ int main(int argc, char** argv) {
     else if (flag == "--seed") seed = static_cast<unsigned>(std::atoi(value.c_str()));
     else if (flag == "--only") only = value;
     else if (flag == "--json") json = value;
-    else return fmt::print(stderr, "unknown flag {}\n", flag), 1;
+    else if (flag == "--shape" && one_shape(value)) shapes.push_back(*one_shape(value));
+    else return fmt::print(stderr, "unknown: {} {}\n", flag, value), 1;
   }
+  if (shapes.empty()) shapes = random > 0 ? random_shapes(random, seed) : usual_shapes();
   Bench bench(family);
   std::vector<std::string> rows;
-  for (const Shape& s : random > 0 ? random_shapes(random, seed) : usual_shapes()) {
+  for (const Shape& s : shapes) {
     if (s.name.find(only) != std::string::npos) rows.push_back(json_of(s, bench.run(s)));
   }
   if (!json.empty()) std::ofstream(json) << fmt::format("[{}]\n", fmt::join(rows, ",\n "));

@@ -3,6 +3,7 @@
 
 #include "attention/cuda/block_scan.cuh"
 #include "attention/cuda/plan_input.h"
+#include "attention/cuda/weighed_cuts.cuh"
 
 namespace warpweave::cuda {
 namespace {
@@ -39,13 +40,26 @@ __device__ long long count_runs(long long total, long long pairs, int shortest, 
   return pairs * ((longest + piece - 1) / piece);
 }
 
-// The line of `total` tiles cut into `runs` of one length.
+// The line of `total` tiles cut into `runs`: of one length, or, where there are `begins`, at these; an empty run's is the
+// next one's.
 struct Cut {
   long long total;
   int runs;
+  const long long* begins = nullptr;
 
-  __device__ long long begin(int run) const { return run * total / runs; }
-  __device__ int run_of(long long tile) const { return static_cast<int>(((tile + 1) * runs - 1) / total); }
+  __device__ long long begin(int run) const {
+    if (run == runs) return total;
+    return begins == nullptr ? run * total / runs : begins[run];
+  }
+  __device__ int run_of(long long tile) const {
+    if (begins == nullptr) return static_cast<int>(((tile + 1) * runs - 1) / total);
+    int low = 0, high = runs - 1;  // the last run that begins at `tile` or before
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (begins[middle] <= tile) low = middle; else high = middle - 1;
+    }
+    return low;
+  }
 };
 
 // As many requests as threads, scanned: a request's tiles of one head, and where they end among those of all requests.
@@ -88,8 +102,9 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
                                                             int num_workers, int num_groups, int abreast) {
   __shared__ long long warp_sums[32];
   __shared__ long long ends[kPlanThreads];
-  __shared__ int counts[kPlanThreads];
+  __shared__ int counts[kPlanThreads], pair_ends[kPlanThreads];
   __shared__ int shortest, longest, planned_requests;
+  __shared__ long long begins[kMaxWeighedRuns];
   if (threadIdx.x == 0) {
     shortest = 1 << 30;
     longest = 0;
@@ -101,9 +116,12 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int request = chunk * kPlanThreads + threadIdx.x;
     const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
-    const long long end = block_inclusive_scan(tiles, warp_sums);
+    // How many requests are planned stands above their tiles.
+    constexpr int kPlannedBit = 40;
+    const long long sums = block_inclusive_scan(tiles + (tiles > 0 ? 1ll << kPlannedBit : 0), warp_sums);
     counts[threadIdx.x] = tiles;
-    ends[threadIdx.x] = end;
+    ends[threadIdx.x] = sums & ((1ll << kPlannedBit) - 1);
+    pair_ends[threadIdx.x] = static_cast<int>(sums >> kPlannedBit);
     if (tiles > 0) {
       atomicMin(&shortest, tiles);
       atomicMax(&longest, tiles);
@@ -119,8 +137,13 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
     return;
   }
   const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
-  const int runs = static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups, in.cut_long_pairs));
-  const Cut cut = {total, runs};
+  Cut cut;
+  if (in.segment_tiles > 0 && chunks == 1 && num_groups <= kMaxWeighedRuns) {
+    const WeighedRequests requests = {in.num_requests, in.num_kv_heads, counts, ends, pair_ends};
+    cut = {total, WeighedCuts{requests, in, total, static_cast<int>(pairs), longest, num_groups}.find(begins), begins};
+  } else {
+    cut = {total, static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups, in.cut_long_pairs))};
+  }
   for (int worker = cut.runs * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};
   }
@@ -143,7 +166,8 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
     for (int worker = threadIdx.x; worker < cut.runs * abreast; worker += kPlanThreads) {
       const int group = worker / abreast, side = worker % abreast;
       const long long begin = cut.begin(group), end = cut.begin(group + 1);
-      if (begin < chunk_begin || begin >= chunk_end) continue;
+      if (begin == end) workers[worker] = {};
+      if (begin == end || begin < chunk_begin || begin >= chunk_end) continue;
       const int r = requests.find(begin);
       const int offset = static_cast<int>(begin - requests.begin_of(r));
       DecodeWorker run;

@@ -18,6 +18,9 @@ struct PlanInput {
   int head_token_bytes = 512;  // K and V of one token and head
   bool causal = true;
   bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that all workers have one
+  // Decode: in the time of how many tiles a worker begins and ends a pair, and all of them merge pieces: some time for any,
+  // and more for each. Where the line is cut by that (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
+  int segment_tiles = 0, merge_tiles = 0, merged_pieces_a_tile = 1;
   int tile_tokens = kDecodeTileTokens;  // decode
   bool whole_tiles = false;  // decode: tiles stand at multiples of tile_tokens, also where a window begins within one
   bool tiles_in_turn = false;  // CTAs take every so-manieth tile, rather than the next when they are done

@@ -136,6 +136,62 @@ TEST_P(PlanTest, DecodeCoversEveryTileOnce) {
   }
 }
 
+TEST_P(PlanTest, WeighedCutsCoverEveryTileOnce) {
+  std::mt19937 random(4);
+  for (const int requests : {1, 2, 5, 20, 64, 131, 133, 300, 1024, 1500}) {
+    for (const int heads : {1, 2, 3, 8}) {
+      const Batch batch = random_batch(random, requests, 64 << random() % 10, static_cast<int>(random() % 4));
+      PlanInput in = batch.input(heads);
+      in.segment_tiles = 1 + static_cast<int>(random() % 4);
+      in.merge_tiles = static_cast<int>(random() % 5);
+      in.merged_pieces_a_tile = 1 + static_cast<int>(random() % 30);
+      const int num_workers = random() % 2 ? 132 : 8 + static_cast<int>(random() % 265);
+      SCOPED_TRACE(testing::Message() << requests << " requests, " << heads << " heads, " << num_workers << " workers");
+      ASSERT_NO_FATAL_FAILURE(expect_whole(batch, in, decode(in, num_workers)));
+    }
+  }
+}
+
+PlanInput weighed(const Batch& batch) {
+  PlanInput in = batch.input(1);
+  in.segment_tiles = 3;
+  in.merge_tiles = 1;
+  in.merged_pieces_a_tile = 20;
+  return in;
+}
+
+TEST_P(PlanTest, WeighedCutsGiveShortPairsAWorkerEach) {
+  Batch few, many, unlike;
+  for (int i = 0; i < 64; ++i) few.add(1, 70 + i);
+  for (int i = 0; i < 300; ++i) many.add(1, 70 + i % 120);
+  for (int i = 0; i < 40; ++i) unlike.add(1, i % 2 == 0 ? 40'000 : 300);
+  for (const DecodeWorker& run : decode(weighed(few), 132)) {
+    EXPECT_EQ(run.tile, 0) << "a pair is cut";
+    EXPECT_LE(run.num_tiles, 3) << "more than a pair";
+  }
+  for (const DecodeWorker& run : decode(weighed(many), 132)) {
+    EXPECT_EQ(run.tile, 0) << "a pair is cut";
+    EXPECT_EQ(run.first_pair_begin, run.first_pair_end);
+    EXPECT_LE(run.num_tiles, 9);
+  }
+  const std::vector<DecodeWorker> workers = decode(weighed(unlike), 132);
+  const auto most = std::max_element(workers.begin(), workers.end(), [](auto& a, auto& b) { return a.num_tiles < b.num_tiles; });
+  EXPECT_LE(most->num_tiles, 20 * (626 + 5) / 132 + 8) << "long ones are cut until runs are nearly equal";
+}
+
+TEST_P(PlanTest, WeighedCutsMergeNoMoreThanPays) {
+  const auto pieces_of = [&](int tokens) {
+    Batch one;
+    one.add(1, tokens);
+    const std::vector<DecodeWorker> workers = decode(weighed(one), 132);
+    return std::count_if(workers.begin(), workers.end(), [](auto& run) { return run.num_tiles > 0; });
+  };
+  EXPECT_EQ(pieces_of(64), 1);
+  EXPECT_EQ(pieces_of(64 * 16), 16) << "a tile each";
+  EXPECT_LE(pieces_of(64 * 128), 64) << "merging 128 takes longer than two tiles";
+  EXPECT_EQ(pieces_of(64 * 132 * 40), 132);
+}
+
 // Runs follow one another, begin and end with a pair, and are all of the line.
 TEST_P(PlanTest, WholePairsAreNeverCut) {
   std::mt19937 random(11);

@@ -107,8 +107,9 @@ class SplitCombine {
     find_totals(pieces, part.row_block);
     for (int tile = 0; tile < part.tiles; tile += at_once) {
       const int column_tile = first_tile + tile;
-      if (tile > 0) load(pieces, part.row_block, column_tile, share, share.index, ahead);
-      float4 sum = sum_of(pieces, part.row_block, column_tile, share, ahead);
+      Ahead now = ahead;  // while those of the next columns are on their way
+      if (tile + at_once < part.tiles) load(pieces, part.row_block, column_tile + at_once, share, share.index, ahead);
+      float4 sum = sum_of(pieces, part.row_block, column_tile, share, now);
       if (share.count > 1) sum = add_shares(sum, at_once);
       if (share.index == 0) write(cut, part.row_block, column_tile, sum);
     }

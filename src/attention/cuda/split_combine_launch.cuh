@@ -3,6 +3,7 @@
 
 #include "attention/cuda/split_combine.cuh"
 #include "device/cuda/kernel_launch.h"
+#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -17,11 +18,22 @@ __global__ void __launch_bounds__(kCombineThreads)
   SplitCombine<Rows>(work, rows, shared).run(blockIdx.x, gridDim.x);
 }
 
+struct CombineGrid {
+  int ctas;
+  // Reserved, so that CTAs that start early do not crowd on the SMs that are done with attention first.
+  int shared_bytes = 0;
+};
+
 // Early: it waits for the attention kernel before it.
 template <class Rows, class Params>
-cudaError_t launch_combine(const Params& p, const SplitWork& work, int num_sms, cudaStream_t stream) {
-  constexpr unsigned kCtasPerSm = 4;
-  const LaunchShape shape = {.grid = kCtasPerSm * num_sms, .block = kCombineThreads, .stream = stream};
+cudaError_t launch_combine(const Params& p, const SplitWork& work, const CombineGrid& grid, cudaStream_t stream) {
+  static SharedMemoryLimit limit;
+  if (grid.shared_bytes > 0) {
+    const cudaError_t error = limit.raise(split_combine<Rows, Params>, grid.shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  const LaunchShape shape = {.grid = static_cast<unsigned>(grid.ctas), .block = kCombineThreads,
+                             .shared_bytes = static_cast<unsigned>(grid.shared_bytes), .stream = stream};
   return launch_kernel(shape, true, split_combine<Rows, Params>, p, work);
 }
 

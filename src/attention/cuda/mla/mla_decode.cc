@@ -36,10 +36,11 @@ MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaPar
 
 }  // namespace
 
-// The wgmma kernel takes as long for 16 rows as for 64: it loses for 16 where it widens codes or gathers small pages.
+// The wgmma kernel takes as long for 16 rows as for 64: it loses for 16 where it widens codes and many requests keep it
+// busy.
 MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p) {
-  constexpr int kMmaRows = 16;
-  if (takes_boxes(format, p)) return MlaFamily::wgmma;
+  constexpr int kMmaRows = 16, kMmaRequests = 96;
+  if (format == MlaFormat::same16 || p.num_requests < kMmaRequests) return MlaFamily::wgmma;
   return p.max_q_len * p.num_heads <= kMmaRows ? MlaFamily::mma : MlaFamily::wgmma;
 }
 
@@ -77,7 +78,12 @@ cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* w
   input.num_kv_heads = layout.row_tiles;
   input.decode_q_len = p.max_q_len;
   input.causal = p.causal;
-  input.cut_long_pairs = true;
+  // Measured on an H200, where a tile takes 1.1 us when there are few (docs/gpu-tuning.md).
+  constexpr int kMergedPiecesATile = 20;  // of all rows
+  input.segment_tiles = 3;
+  input.merge_tiles = 1;
+  input.merged_pieces_a_tile = kMergedPiecesATile * layout.tile_rows /
+                               std::min(layout.tile_rows, p.max_q_len * p.num_heads);
   auto* const workers = static_cast<DecodeWorker*>(workspace);
   if (layout.whole_pairs) return launch_whole_pairs_plan(input, workers, layout.num_workers, stream);
   return launch_decode_plan(input, workers, layout.num_workers, stream);
@@ -90,7 +96,7 @@ cudaError_t launch_mla_decode(const MlaShape& shape, const MlaLayout& layout, co
   SplitWork work = work_of(layout, workspace);
   work.plan_is_older = plan_is_older;
   const cudaError_t error = kernel(p, work, stream);
-  return error == cudaSuccess ? launch_mla_combine(shape.element, p, work, stream) : error;
+  return error == cudaSuccess ? launch_mla_combine(shape, p, work, stream) : error;
 }
 
 }  // namespace warpweave::cuda

@@ -165,21 +165,21 @@ TEST_P(MlaGpu, SameBitsEveryTime) {
   }
 }
 
-TEST(MlaFamilies, TheFasterOneIsByFormatPagesAndRows) {
-  const auto faster = [](MlaFormat format, int page_size, int heads, int q_len) {
+TEST(MlaFamilies, TheFasterOneIsByFormatRequestsAndRows) {
+  const auto faster = [](MlaFormat format, int requests, int heads, int q_len) {
     MlaParams p;
-    p.page_size = page_size;
+    p.page_size = 64;
+    p.num_requests = requests;
     p.num_heads = heads;
     p.max_q_len = q_len;
     return faster_mla_family(format, p);
   };
-  EXPECT_EQ(faster(MlaFormat::same16, 64, 16, 1), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::same16, 48, 16, 1), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 1), MlaFamily::mma);
-  EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 2), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::ds_mla, 64, 16, 1), MlaFamily::mma);
-  EXPECT_EQ(faster(MlaFormat::ds_mla, 64, 16, 2), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::e4m3, 64, 33, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::same16, 128, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 8, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 128, 16, 1), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 128, 16, 2), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::e4m3, 128, 33, 1), MlaFamily::wgmma);
 }
 
 // Any sm_80; one family's device test stands for it.

@@ -22,6 +22,6 @@ constexpr int sm80_mla_ctas_per_sm(int rows) { return rows <= 16 ? 2 : 1; }
 
 
 // Behind the attention kernel.
-cudaError_t launch_mla_combine(MlaElement element, const MlaParams& p, const SplitWork& work, cudaStream_t stream);
+cudaError_t launch_mla_combine(const MlaShape& shape, const MlaParams& p, const SplitWork& work, cudaStream_t stream);
 
 }  // namespace warpweave::cuda
