@@ -2,6 +2,9 @@
 // backends interleaved.
 //
 //   backend_bench BACKEND[=MASK] ...     flex_attention=window(1024): with this mask modifier
+//   backend_bench --decode COUNT SEED BACKEND ...
+//     decode of COUNT batches of requests of unlike lengths, drawn from the seed: microseconds of a launch in a graph,
+//     K and V read from memory, the plan made before
 //
 // 32/8 heads of 128, causal, pages of 64 in random order, median of 15 runs after 3.
 #include <cuda_runtime_api.h>
@@ -9,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -35,6 +39,7 @@ struct Point {
   const char* name;
   int requests, q_len, kv_len;
   KvFormat format = KvFormat::bf16;
+  std::vector<int32_t> kv_lens{};  // of unlike requests
 };
 
 struct Contender {
@@ -53,8 +58,10 @@ void fill(const DeviceBuffer& buffer, KvFormat format) {
     bits = format == KvFormat::bf16 ? sign | exponent | mantissa : random() & 0xb7b7;
   }
   const size_t bytes = block.size() * 2;
-  for (size_t at = 0; at < buffer.size_bytes(); at += bytes) {
-    cudaMemcpy(buffer.as<char>() + at, block.data(), std::min(bytes, buffer.size_bytes() - at), cudaMemcpyHostToDevice);
+  char* const to = buffer.as<char>();
+  cudaMemcpy(to, block.data(), std::min(bytes, buffer.size_bytes()), cudaMemcpyHostToDevice);
+  for (size_t at = bytes; at < buffer.size_bytes(); at += bytes) {
+    cudaMemcpy(to + at, to, std::min(bytes, buffer.size_bytes() - at), cudaMemcpyDeviceToDevice);
   }
 }
 
@@ -80,7 +87,8 @@ struct Work {
   AttentionCall call;
 
   Work(const Point& p, cudaStream_t stream)
-      : paged({.requests = p.requests, .q_len = p.q_len, .kv_len = p.kv_len, .page_tokens = kPage}, stream) {
+      : paged({.requests = p.requests, .q_len = p.q_len, .kv_len = p.kv_len, .page_tokens = kPage, .kv_lens = p.kv_lens},
+              stream) {
     const size_t q_bytes = static_cast<size_t>(paged.get().num_tokens) * kHeads * kDim * 2;
     call.num_q_heads = kHeads;
     call.num_kv_heads = kKvHeads;
@@ -150,6 +158,44 @@ void measure(const Point& p, std::vector<Contender>& contenders, cudaStream_t st
   cudaEventDestroy(end);
 }
 
+// Microseconds of one of a graph's decode launches, which take K and V of as many pools as do not fit the L2 cache.
+double decode_us(const Point& p, AttentionBackend& backend, cudaStream_t stream) {
+  constexpr size_t kUncachedBytes = size_t{300} << 20;
+  std::vector<std::unique_ptr<Work>> works = {};
+  for (size_t bytes = 0; bytes < kUncachedBytes && works.size() < 32;) {
+    works.push_back(std::make_unique<Work>(p, stream));
+    bytes += works.back()->paged.pool_tokens() * kKvHeads * kDim * 4;
+  }
+  const ForwardBatch& batch = works[0]->paged.get();
+  check(backend.init_forward_metadata(batch));
+  check(backend.forward_decode(batch, works[0]->call));
+  const int launches = std::max<int>(16, static_cast<int>(works.size()));
+  return bench::time_us(stream, launches, [&] {
+    for (int i = 0; i < launches; ++i) {
+      AttentionCall call = works[0]->call;
+      call.k.data = works[i % works.size()]->call.k.data;
+      call.v.data = works[i % works.size()]->call.v.data;
+      check(backend.forward_decode(batch, call));
+    }
+  });
+}
+
+void measure_decode(int count, unsigned seed, std::vector<Contender>& contenders, cudaStream_t stream) {
+  for (int i = 0; i < count; ++i) {
+    std::mt19937 random(seed + static_cast<unsigned>(i));
+    Point p = {"", 1 << random() % 9, 1, 64 << random() % 10};
+    while (static_cast<int64_t>(p.requests) * p.kv_len > 1 << 20) p.kv_len /= 2;
+    const auto length = [&] { return p.kv_len / 4 + 1 + static_cast<int32_t>(random() % (3 * p.kv_len / 4)); };
+    for (int r = 0; r < p.requests; ++r) p.kv_lens.push_back(length());
+    fmt::print("random {:<8} {:3} requests to {:5}", seed + i, p.requests, p.kv_len);
+    for (Contender& contender : contenders) {
+      fmt::print(" | {} {:8.1f} us", contender.name, decode_us(p, *contender.backend, stream));
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -157,7 +203,8 @@ int main(int argc, char** argv) {
   check(gpu.status());
   const auto arch = arch_of_compute_capability(gpu->compute_capability);
   std::vector<Contender> contenders;
-  for (int i = 1; i < argc; ++i) {
+  const bool decodes = argc > 3 && std::strcmp(argv[1], "--decode") == 0;
+  for (int i = decodes ? 4 : 1; i < argc; ++i) {
     Contender& contender = contenders.emplace_back();
     contender.name = argv[i];
     const std::string name = contender.name.substr(0, contender.name.find('='));
@@ -167,7 +214,8 @@ int main(int argc, char** argv) {
       contender.modifiers.mask = std::move(*parsed);
     }
     for (const BackendRegistration& backend : built_backends()) {
-      if (backend.caps->name != name || !arch || !backend.caps->archs.has(*arch)) continue;
+      if (backend.caps->name != name || !backend.caps->kinds.has(AttentionKind::mha)) continue;
+      if (!arch || !backend.caps->archs.has(*arch)) continue;
       contender.caps = backend.caps;
       contender.backend = backend.create({.page_size = kPage, .modifiers = &contender.modifiers});
     }
@@ -176,6 +224,10 @@ int main(int argc, char** argv) {
   auto stream = create_stream();
   check(stream.status());
   fmt::print("{}\n", gpu->name);
+  if (decodes) {
+    measure_decode(std::stoi(argv[2]), static_cast<unsigned>(std::stoul(argv[3])), contenders, stream->get());
+    return 0;
+  }
   for (const Point& point : {Point{"prefill 16x1024", 16, 1024, 1024}, Point{"prefill 4x4096", 4, 4096, 4096},
                              Point{"prefill 1x16384", 1, 16384, 16384}, Point{"extend 8x512 on 16k", 8, 512, 16384},
                              Point{"prefill fp8 4x4096", 4, 4096, 4096, KvFormat::fp8_e4m3},

@@ -1,4 +1,4 @@
-// A batch of equal requests over pages in random order, on the host and on the GPU, for benchmarks of whole backends.
+// A batch of requests over pages in random order, on the host and on the GPU, for benchmarks of whole backends.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@ namespace warpweave::bench {
 
 struct PagedBatchShape {
   int requests = 1, q_len = 1, kv_len = 1, page_tokens = 64;
+  std::vector<int32_t> kv_lens{};  // of requests of unlike lengths up to kv_len; empty: all are as long
 };
 
 // What GPU memory of a benchmark is kept in.
@@ -33,8 +34,11 @@ class PagedBatch {
     std::iota(pages_.begin(), pages_.end(), 0);
     std::shuffle(pages_.begin(), pages_.end(), std::mt19937(2));
     for (int r = 0; r <= s.requests; ++r) q_indptr_.push_back(r * s.q_len);
-    kv_lens_.assign(s.requests, s.kv_len);
-    for (int t = 0; t < s.requests * s.q_len; ++t) positions_.push_back(s.kv_len - s.q_len + t % s.q_len);
+    kv_lens_ = s.kv_lens;
+    if (kv_lens_.empty()) kv_lens_.assign(s.requests, s.kv_len);
+    for (int t = 0; t < s.requests * s.q_len; ++t) {
+      positions_.push_back(kv_lens_[t / s.q_len] - s.q_len + t % s.q_len);
+    }
     batch_.mode = s.q_len == 1 ? ForwardMode::decode : ForwardMode::extend;
     batch_.num_reqs = s.requests;
     batch_.num_tokens = s.requests * s.q_len;

@@ -276,7 +276,7 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
   assert(layout.ctas_per_sm <= kMaxCtasPerSm && layout.ctas_per_sm * layout.rows <= 2 * kMaxPartialRows);
   p.decode_q_len = q_len;
   const int num_workers = layout.ctas_per_sm * num_sms;
-  PlanInput input = plan_input(p, shape);
+  PlanInput input = weighed_for_decode(plan_input(p, shape));
   input.num_kv_heads /= layout.heads;
   const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len};
   DecodePlan& plan = place_of(decode_plans_, key);

@@ -17,9 +17,9 @@ struct PlanInput {
   int decode_q_len = 0;
   int head_token_bytes = 512;  // K and V of one token and head
   bool causal = true;
-  bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that all workers have one
-  // Decode: in the time of how many tiles a worker begins and ends a pair, and all of them merge pieces: some time for any,
-  // and more for each. Where the line is cut by that (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
+  bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that none is idle
+  // Decode: in the time of how many tiles a worker begins and ends a pair, and pieces are merged: some time for any, and
+  // more for each. The line is cut by that (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
   int segment_tiles = 0, merge_tiles = 0, merged_pieces_a_tile = 1;
   int tile_tokens = kDecodeTileTokens;  // decode
   bool whole_tiles = false;  // decode: tiles stand at multiples of tile_tokens, also where a window begins within one
@@ -39,6 +39,15 @@ inline int heads_abreast(int num_kv_heads, int num_workers) {
 // What the kernel of the decode plan takes: so many heads, and as many workers, counted as one.
 inline PlanInput of_abreast(PlanInput input, int heads) {
   input.num_kv_heads /= heads;
+  return input;
+}
+
+// What the decode kernel takes, as measured on an H200 (docs/gpu-tuning.md). The last worker of a pair merges its pieces
+// by itself.
+inline PlanInput weighed_for_decode(PlanInput input) {
+  input.segment_tiles = 2;
+  input.merge_tiles = 1;
+  input.merged_pieces_a_tile = 100;
   return input;
 }
 

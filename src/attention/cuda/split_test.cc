@@ -101,6 +101,11 @@ class Split {
     in.cut_long_pairs = true;
     in.whole_tiles = true;
     in.tile_tokens = kTileTokens;
+    if (in.num_requests % 2 == 1) {  // some as latent attention cuts them
+      in.segment_tiles = 3;
+      in.merge_tiles = 1;
+      in.merged_pieces_a_tile = 20;
+    }
     const int abreast = work_.abreast, workers = work_.num_workers;
     host_cta::run(kPlanThreads, order, [&] {
       decode_plan(of_abreast(in, abreast), const_cast<DecodeWorker*>(work_.workers), workers, workers / abreast, abreast);

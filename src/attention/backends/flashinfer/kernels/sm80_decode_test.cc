@@ -74,7 +74,7 @@ class Run {
   int tokens_per_piece() const { return C::kHeadRows / c_.group; }
 
   DecodeWorkspace workspace(Order order) {
-    PlanInput in = problem_.plan_input();
+    PlanInput in = weighed_for_decode(problem_.plan_input());
     in.num_kv_heads /= C::kHeads;
     workers_.assign(launch_.num_workers, {});
     DecodeWorkspace w;
