@@ -8,6 +8,9 @@
 // 512 to 1536 tokens), long16 (of 6000 to 16000); or all, of whose loads load64 and load256. One line of JSON a row.
 // lora, which all leaves out: decode steps and prefill with 8 random adapters of rank 16, each of as many requests, beside
 // none, by turns.
+// schemas and edited, which all leaves out too: 64 and 8 requests at once at temperature 1, as they are and, by turns,
+// under JSON schemas that are met for the first time, over a made-up vocabulary of the model's size (schemas), or with
+// penalties, biases, and the log-probabilities of 5 tokens (edited).
 // decode64 alone is the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
@@ -18,6 +21,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -27,6 +31,7 @@
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
+#include "grammar/compiler.h"
 #include "lora/testing/random_adapter.h"
 #include "model/model_bundle.h"
 
@@ -68,6 +73,7 @@ class Runner {
 
   int profile_from_token = 0;  // 0: never
   std::vector<std::shared_ptr<const LoraAdapter>> adapters;  // of the requests, in turn; empty: of none
+  std::function<void(GenerateRequest&, int)> finish_request;  // what else it asks for, by number; empty: nothing
 
   // At most `concurrency` jobs at a time, in their order.
   Outcome run(const std::vector<Job>& jobs, int concurrency) {
@@ -108,6 +114,7 @@ class Runner {
     request.sampling.temperature = 0;
     request.sampling.max_new_tokens = job.new_tokens;
     request.sampling.ignore_eos = true;
+    if (finish_request) finish_request(request, number_);
     const auto submitted = Clock::now();
     const Status status = engine_.submit(
         std::move(request), [&state, start, submitted, all, first = true, watched = false, last = submitted,
@@ -242,6 +249,93 @@ void lora(Runner& runner, const ServerArgs& args, ServedModel& served) {
           [](const Outcome& outcome) { return outcome.total_s; });
 }
 
+// So many tokens as a tokenizer might have: bytes, and words with and without what stands around them.
+std::shared_ptr<const grammar::Vocabulary> made_up_vocabulary(int size) {
+  constexpr const char* kAround[][2] = {{" ", ""}, {"", ""}, {" ", ""}, {"", "("}, {"\"", ""},
+                                        {"", "\""}, {"_", ""}, {"", "\":"}, {"\n", ""}};
+  std::mt19937 random(1);
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  while (static_cast<int>(tokens.size()) < size - 1) {
+    const auto& [before, behind] = kAround[random() % std::size(kAround)];
+    std::string word = before;
+    for (unsigned length = 2 + random() % 9; length > 0; --length) word += static_cast<char>('a' + random() % 26);
+    tokens.push_back(word + behind);
+  }
+  tokens.emplace_back();
+  return std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{size - 1});
+}
+
+// Texts long enough that no answer ends early; `kind` makes schemas that share nothing.
+std::string schema_text(int kind) {
+  return fmt::format(R"({{"type": "object", "additionalProperties": false, "required": ["title", "text"], )"
+                     R"("properties": {{"title": {{"enum": ["tale {0}", "story {0}"]}}, )"
+                     R"("text": {{"type": "string", "minLength": {1}}}}}}})",
+                     kind, 2000 + kind);
+}
+
+// What requests ask for beside their tokens; `ask` is told the request's number.
+struct Wish {
+  const char* name;
+  std::function<void(GenerateRequest&, int)> ask;
+};
+
+// Every wish in every turn, the first beside which the others are told.
+void by_turns(Runner& runner, const std::vector<Wish>& wishes, const Job& job, int turns) {
+  for (const int batch : {64, 8}) {
+    std::vector<std::vector<double>> rates(wishes.size());
+    for (int turn = -1; turn < turns; ++turn) {  // the first warms up
+      for (size_t i = 0; i < wishes.size(); ++i) {
+        runner.finish_request = [&](GenerateRequest& request, int number) {
+          request.sampling.temperature = 1;
+          if (wishes[i].ask) wishes[i].ask(request, number);
+        };
+        const Outcome outcome = runner.run(std::vector<Job>(batch, job), batch);
+        if (turn >= 0) rates[i].push_back(static_cast<double>(outcome.output_tokens) / outcome.total_s);
+      }
+    }
+    std::string values;
+    for (size_t i = 0; i < wishes.size(); ++i) {
+      values += fmt::format("{}\"{}\": {{\"tokens_per_s\": {:.0f}, \"ratio\": {:.3f}}}", i > 0 ? ", " : "",
+                            wishes[i].name, median(rates[i]), median(rates[i]) / median(rates[0]));
+    }
+    print(fmt::format("{} requests at once of {} tokens", batch, job.new_tokens), values);
+  }
+  runner.finish_request = {};
+}
+
+void schemas(Runner& runner, int vocab_size) {
+  constexpr int kRequestsASchema = 8;
+  const auto vocabulary = made_up_vocabulary(vocab_size);
+  grammar::GrammarCompiler compiler({.make_vocabulary = [&] { return vocabulary; }});
+  int asked = 0;
+  const auto with_schema = [&](GenerateRequest& request, int) {
+    const std::string text = schema_text(asked++ / kRequestsASchema);
+    const auto compiled = compiler.compile({grammar::GrammarSpec::Kind::json_schema, text});
+    if (!compiled.ok()) std::exit((std::fprintf(stderr, "%s\n", compiled.status().message().c_str()), 1));
+    request.sampling.grammar = *compiled;
+  };
+  by_turns(runner, {{"free", {}}, {"schemas", with_schema}}, {.prompt_tokens = 64, .new_tokens = 128}, 5);
+}
+
+void edited(Runner& runner, int vocab_size) {
+  const auto with_penalties = [](GenerateRequest& request, int) {
+    request.sampling.repetition_penalty = 1.1f;
+    request.sampling.frequency_penalty = 0.5f;
+  };
+  const auto with_biases = [&](GenerateRequest& request, int number) {
+    for (int i = 0; i < 100; ++i) {
+      request.sampling.logit_bias.emplace_back((number * 131 + i * 977) % vocab_size, 2.0f);
+    }
+  };
+  const auto with_logprobs = [](GenerateRequest& request, int) {
+    request.return_logprob = true;
+    request.top_logprobs_num = 5;
+  };
+  by_turns(runner, {{"free", {}}, {"penalties", with_penalties}, {"biases", with_biases}, {"logprobs", with_logprobs}},
+           {.prompt_tokens = 64, .new_tokens = 64}, 2);
+}
+
 struct Load {
   const char* name;
   int requests, concurrency;
@@ -337,6 +431,8 @@ int main(int argc, char** argv) {
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
   if (rows == "lora") lora(runner, flags->args, *served);
+  if (rows == "schemas") schemas(runner, info.vocab_size);
+  if (rows == "edited") edited(runner, info.vocab_size);
   for (const Load& of : kLoads) {
     const bool wanted = rows == "all" ? std::ranges::find(kLoadsOfAll, of.name) != std::end(kLoadsOfAll) : wants(of.name);
     if (wanted) load(engine, runner, of);
