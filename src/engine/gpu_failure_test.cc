@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "device/cuda/testing/fake_cuda.h"
 #include "engine/testing/asking.h"
+#include "grammar/testing/grammar_texts.h"
 #include "lora/testing/random_adapter.h"
 #include "model/model_bundle.h"
 
@@ -82,17 +83,19 @@ class GpuFailure : public testing::TestWithParam<Setting> {
     return folder;
   }
 
-  // Prompts cut into chunks, a shared beginning that ends within a page (copied before it is written), logits that the
-  // host edits and reads, and a request that is aborted.
+  // Prompts cut into chunks, a shared beginning that ends within a page (copied before it is written), logits that are
+  // edited, masked, scored and read by the host, and a request that is aborted.
   static void use(ServedModel& served) {
     std::vector<GenerateRequest> first = greedy_requests({some_ids(40, 1)}, 3);
     ask(served, first);
     std::vector<GenerateRequest> requests = greedy_requests({some_ids(40, 1), some_ids(25, 1), some_ids(9, 2), some_ids(5, 3)}, 5);
     requests[1].return_logprob = true;
     requests[1].logprob_start_len = 0;
+    requests[1].token_ids_logprob = {5};
     requests[2].sampling.temperature = 0.8;
     requests[2].sampling.presence_penalty = 0.5;
     requests[3].sampling.max_new_tokens = 60;
+    requests[3].sampling.grammar = grammar::testing::compile({grammar::GrammarSpec::Kind::regex, "[a-m]*", {}});
     if (served.adapters != nullptr) {
       requests[0].adapter = requests[2].adapter = served.adapters->take("a")->weights;
     }

@@ -89,7 +89,7 @@ Status GpuRunner::reserve() {
   WW_ASSIGN_OR_RETURN(sampled_, DeviceBuffer::allocate(samples * sizeof(int32_t), "sampled tokens"));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(requests * parts_.model->config().vocab_size * sizeof(float),
                                                       "logits"));
-  WW_RETURN_IF_ERROR(masked_rows_.reserve(options_.max_requests, parts_.model->config().vocab_size));
+  WW_RETURN_IF_ERROR(edited_rows_.reserve(options_.max_requests, parts_.model->config().vocab_size));
   // Rows that no step has filled yet must still be page ids.
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(page_table_.as<void>(), 0, page_table_.size_bytes()), "clearing page tables");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(sampled_.as<void>(), 0, sampled_.size_bytes()), "clearing sampled tokens");
@@ -144,7 +144,7 @@ void GpuRunner::wait(DeviceStep* step) {
 // Counts must include every token before they are used or replaced. The draft model is shown the step before while the page
 // tables are still that step's, and recurrent states are committed with its arrays.
 bool GpuRunner::waits_for_others(const DeviceStep& step) const {
-  if (wants_host(step) || !step.resumed.empty()) return true;
+  if (samples_on_host(step) || !step.resumed.empty()) return true;
   if (parts_.drafter != nullptr && !step.proposals.empty()) return true;
   return std::any_of(flights_.begin(), flights_.end(), [&](const Flight& other) {
     if (other.step == nullptr || other.step == &step) return false;
@@ -156,15 +156,20 @@ size_t GpuRunner::num_graphs() const {
   return graphs_.size() + (parts_.draft_model != nullptr ? parts_.draft_model->num_graphs() : 0);
 }
 
+void GpuRunner::finish_others(const Flight& flight) {
+  for (Flight& other : flights_) {
+    if (&other != &flight) finish(other);
+  }
+}
+
 Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   if (waits_for_others(step)) {
-    for (Flight& other : flights_) {
-      if (&other != &flight) finish(other);
-    }
+    finish_others(flight);
     flight.follows = false;
   }
   for (auto& [state, output_ids] : step.resumed) state->reset_output(output_ids);
-  const bool on_host = wants_host(step);
+  // Which rows are edited is asked once: a minimum of tokens may be reached with the step that is still running.
+  collect_edited_rows(step);
   const int64_t page_size = parts_.cache->shape().page_size;
   for (const PageCopy& copy : step.copies) {
     WW_RETURN_IF_ERROR(parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size,
@@ -175,7 +180,6 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   const size_t graphs = num_graphs();
   step.draft_us = 0;
   if (parts_.drafter != nullptr) WW_RETURN_IF_ERROR(draft(step, flight));
-  const ForwardBatch& built = step.builder.batch();
   const GraphShape graph_shape = graph_shape_for(step);
   cudaGraphExec_t graph = nullptr;
   if (graph_shape.requests > 0) {
@@ -204,12 +208,13 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   }
   if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_saves, stream()));
   flight.enqueue_us = us_since(clock);
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(flight.sampled.as<void>(), sampled_.as<void>(),
-                                          (step.proposals.empty() ? step.sample_rows.size() : built.logits_rows.size()) *
-                                              sizeof(int32_t), cudaMemcpyDeviceToHost, stream()),
-                          "reading sampled tokens");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.end.get(), stream()), "a step");
-  return on_host ? sample_on_host(step, flight, logits) : Status();
+  flight.edited = !edited_.empty();
+  if (flight.edited) {
+    finish_others(flight);
+    WW_RETURN_IF_ERROR(edited_rows_.launch({.rows = edited_, .logits = logits, .tokens = sampled_.as<int32_t>(),
+                                            .team = parts_.team.get()}, stream()));
+  }
+  return read_back(step, flight, logits);
 }
 
 StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {

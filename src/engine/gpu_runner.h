@@ -4,10 +4,14 @@
 //
 // Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
 // kv_slots -1 and kv_lens 0, so they write nothing and see nothing. So do steps that verify as many proposals of every
-// request, where the attention backend can (AttentionBackend::captures_verification). A step that needs logits on the
-// host (penalties, biases, logprobs) is sampled there and waited for in launch(). launch() waits for a draft model's guesses,
-// too, and for a step whose rows the draft model is to be shown when it is done. With recurrent layers it waits
-// for a step with proposals: what their states are committed with is overwritten by the next step.
+// request, where the attention backend can (AttentionBackend::captures_verification).
+//
+// Where rows are edited before they are sampled (grammars, penalties), or log-probabilities are wanted, launch()
+// enqueues the forward, then waits for the step before, whose tokens they depend on, and prepares their sampling while
+// the forward runs. A step that verifies proposals of such rows is sampled on the host and waited for in launch(); so
+// are log-probabilities of prompts. launch() waits for a draft model's guesses, too, and for a step whose rows the
+// draft model is to be shown when it is done. With recurrent layers it waits for a step with proposals: what their
+// states are committed with is overwritten by the next step.
 // One thread calls everything.
 #pragma once
 
@@ -22,7 +26,7 @@
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 #include "engine/device_runner.h"
-#include "engine/gpu_masked_rows.h"
+#include "engine/gpu_edited_rows.h"
 #include "engine/step_arrays.h"
 #include "engine/verify.h"
 #include "lora/gpu_adapters.h"
@@ -63,12 +67,6 @@ struct GpuRunnerOptions {
 // Of a graph with proposals: larger steps take the GPU longer than the host takes to launch their kernels.
 inline constexpr int kMostGraphRows = 512;
 
-// Whether a row's token is chosen on the host: its logits are edited, or read.
-inline bool row_wants_host(const SampleRow& row) { return row.want_logprobs || row.state->needs_logit_edit(); }
-
-// Of a row of logits that is sampled `depth` tokens after the request's first one of the step.
-gpu::SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth);
-
 class GpuRunner : public DeviceRunner {
  public:
   // Captures graphs; the weights are there, and nothing runs yet.
@@ -89,6 +87,7 @@ class GpuRunner : public DeviceRunner {
     CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
     bool follows = false;        // the step before was still running at launch
     ForwardBatch batch;          // as it was uploaded: what recurrent states are committed with
+    bool edited = false;         // some of its rows are edited before they are sampled, or scored
     const int32_t* tree_parents = nullptr;
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };
@@ -114,9 +113,10 @@ class GpuRunner : public DeviceRunner {
   Status draft(DeviceStep& step, Flight& flight);
   Status observe(const DeviceStep& step);
   StepShape shape_of_step(const DeviceStep& step) const;
-  bool wants_host(const DeviceStep& step) const;
+  static bool samples_on_host(const DeviceStep& step);
   bool waits_for_others(const DeviceStep& step) const;
   size_t num_graphs() const;
+  void finish_others(const Flight& flight);
   StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;
   void fill_lora(const ForwardBatch& built, const StepShape& shape, std::byte* block);
   void fill_states(const ForwardBatch& built, const StepShape& shape, std::byte* block) const;
@@ -136,12 +136,14 @@ class GpuRunner : public DeviceRunner {
   Status capture(const GraphShape& shape, Flight& flight);
   Status tune_prefill(int tokens);
   Result<float*> logits_memory(int rows);
-  Status sample_on_host(DeviceStep& step, Flight& flight, float* logits);
+  void collect_edited_rows(const DeviceStep& step);
+  Status read_back(DeviceStep& step, Flight& flight, const float* logits);
   Status verify_on_host(DeviceStep& step, const Flight& flight, const float* logits);
   Result<std::vector<float>> read_logits(std::span<const int> rows, const float* logits) const;
   Status compute_input_logprobs(DeviceStep& step, const float* logits);
   void fill_samples(const DeviceStep& step, std::span<gpu::SampleRowParams> samples) const;
   void finish(Flight& flight);
+  Status take_sampled(DeviceStep& step, const Flight& flight);
   Status take_verified(DeviceStep& step, const Flight& flight);
   Status keep_accepted(const DeviceStep& step, const Flight& flight);
   cudaStream_t stream() const { return parts_.stream.get(); }
@@ -149,7 +151,8 @@ class GpuRunner : public DeviceRunner {
   GpuParts parts_;
   GpuRunnerOptions options_;
   Sampler sampler_;
-  GpuMaskedRows masked_rows_;
+  GpuEditedRows edited_rows_;
+  std::vector<gpu::EditedSample> edited_;  // of the step at hand
   VerifyWalk walk_;
   std::vector<ObservedRow> observed_;
   std::array<Flight, 2> flights_;

@@ -19,18 +19,6 @@ std::span<T> array_at(std::byte* block, size_t offset, int count) {
 
 }  // namespace
 
-SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth) {
-  SampleRowParams out;
-  const SamplingParams& params = row.state->params();
-  out.logits_row = logits_row;
-  out.temperature = params.temperature;
-  out.top_k = params.top_k;
-  out.top_p = params.top_p;
-  out.min_p = params.min_p;
-  if (params.temperature > 0) out.draw = uniform_draw(row.state->seed(), row.position + depth);
-  return out;
-}
-
 // What changes in the device's page tables: pages at the end, and blanks at the beginning.
 void GpuRunner::collect_page_runs(const DeviceStep& step) {
   const BatchBuilder& builder = step.builder;
@@ -146,15 +134,15 @@ void GpuRunner::fill_lora(const ForwardBatch& built, const StepShape& shape, std
 void GpuRunner::fill_samples(const DeviceStep& step, std::span<SampleRowParams> samples) const {
   for (size_t row = 0; row < step.sample_slots.size(); ++row) {
     const int slot = step.sample_slots[row];
-    if (slot < 0 || row_wants_host(step.sample_rows[slot])) continue;
+    if (slot < 0 || gpu::EditPacker::takes(step.sample_rows[slot])) continue;
     const SampleRow& sample = step.sample_rows[slot];
     if (step.proposals.empty()) {
-      samples[slot] = sample_params(sample, sample.logits_row, 0);
+      samples[slot] = gpu::sample_params(sample, sample.logits_row, 0);
       continue;
     }
     for (int node = 0; node <= step.proposals[row].size(); ++node) {
       const int logits_row = sample.logits_row + node;
-      samples[logits_row] = sample_params(sample, logits_row, step.proposals[row].depth(node));
+      samples[logits_row] = gpu::sample_params(sample, logits_row, step.proposals[row].depth(node));
     }
   }
 }

@@ -1,6 +1,5 @@
 // From a step's logits or tokens on the GPU to what its requests are told.
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -29,17 +28,7 @@ void GpuRunner::finish(Flight& flight) {
   DeviceStep* const step = std::exchange(flight.step, nullptr);
   if (step == nullptr || step->done) return;
   step->status = cuda_status(cudaEventSynchronize(flight.end.get()), "a step on the GPU");
-  step->sampled.assign(step->sample_rows.size(), {});
-  step->sampled_ids.assign(step->sample_rows.size(), 0);
-  if (step->status.ok() && !step->proposals.empty()) {
-    step->status = take_verified(*step, flight);
-  } else if (step->status.ok()) {
-    for (size_t i = 0; i < step->sample_rows.size(); ++i) {
-      step->sampled_ids[i] = step->sampled[i].token_id = flight.sampled.as<int32_t>()[i];
-      step->sample_rows[i].state->add_output(step->sampled_ids[i]);
-    }
-  }
-  if (step->status.ok()) step->status = observe(*step);
+  if (step->status.ok()) step->status = take_sampled(*step, flight);
   const auto gap_ms = flight.follows ? elapsed_ms(last_end_, flight.begin) : std::nullopt;
   const auto run_ms = elapsed_ms(flight.begin, flight.end);
   if (gap_ms) step->overhead_us = *gap_ms * 1000.0;
@@ -52,6 +41,24 @@ void GpuRunner::finish(Flight& flight) {
   }
   std::swap(last_end_, flight.end);  // this flight's is recorded anew at its next launch
   step->done = true;
+}
+
+// What the step's requests are told, and their states.
+Status GpuRunner::take_sampled(DeviceStep& step, const Flight& flight) {
+  const size_t count = step.sample_rows.size();
+  step.sampled.assign(count, {});
+  step.sampled_ids.assign(count, 0);
+  if (!step.proposals.empty()) {
+    WW_RETURN_IF_ERROR(take_verified(step, flight));
+    return observe(step);
+  }
+  for (size_t i = 0; i < count; ++i) step.sampled[i].token_id = flight.sampled.as<int32_t>()[i];
+  if (flight.edited) edited_rows_.finish(step.sampled);
+  for (size_t i = 0; i < count; ++i) {
+    step.sampled_ids[i] = step.sampled[i].token_id;
+    step.sample_rows[i].state->add_output(step.sampled_ids[i]);
+  }
+  return observe(step);
 }
 
 // Shows the draft model what became of the step's rows.
@@ -94,9 +101,35 @@ Status GpuRunner::keep_accepted(const DeviceStep& step, const Flight& flight) {
                                       .accepted = accepted_.as<int32_t>()}, *parts_.states);
 }
 
-bool GpuRunner::wants_host(const DeviceStep& step) const {
-  return !step.input_logprobs.empty() ||
-         std::any_of(step.sample_rows.begin(), step.sample_rows.end(), row_wants_host);
+// With proposals, what a row's edits are depends on the tokens that are accepted before it.
+bool GpuRunner::samples_on_host(const DeviceStep& step) {
+  return !step.proposals.empty() &&
+         std::any_of(step.sample_rows.begin(), step.sample_rows.end(), gpu::EditPacker::takes);
+}
+
+void GpuRunner::collect_edited_rows(const DeviceStep& step) {
+  edited_.clear();
+  if (!step.proposals.empty()) return;
+  for (size_t slot = 0; slot < step.sample_rows.size(); ++slot) {
+    const SampleRow& row = step.sample_rows[slot];
+    if (gpu::EditPacker::takes(row)) edited_.push_back({row, static_cast<int>(slot)});
+  }
+}
+
+// Enqueues the copy of the tokens to the host, and does what the host does with the logits.
+Status GpuRunner::read_back(DeviceStep& step, Flight& flight, const float* logits) {
+  const size_t tokens = step.proposals.empty() ? step.sample_rows.size() : step.builder.batch().logits_rows.size();
+  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(flight.sampled.as<void>(), sampled_.as<void>(), tokens * sizeof(int32_t),
+                                          cudaMemcpyDeviceToHost, stream()), "reading sampled tokens");
+  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.end.get(), stream()), "a step");
+  const bool on_host = samples_on_host(step);
+  if (!on_host && step.input_logprobs.empty()) return {};
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a step on the GPU");
+  WW_RETURN_IF_ERROR(compute_input_logprobs(step, logits));
+  if (!on_host) return {};
+  WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
+  step.done = true;
+  return observe(step);
 }
 
 Result<float*> GpuRunner::logits_memory(int rows) {
@@ -110,57 +143,6 @@ Result<float*> GpuRunner::logits_memory(int rows) {
                                                               "--chunked-prefill-size or --mem-fraction-static"));
   }
   return large_logits_.as<float>();
-}
-
-Status GpuRunner::sample_on_host(DeviceStep& step, Flight& flight, float* logits) {
-  const int vocab_size = parts_.model->config().vocab_size;
-  std::vector<SampleRow> masked;
-  if (step.proposals.empty()) {
-    std::copy_if(step.sample_rows.begin(), step.sample_rows.end(), std::back_inserter(masked), GpuMaskedRows::takes);
-  }
-  if (!masked.empty()) WW_RETURN_IF_ERROR(masked_rows_.launch(masked, logits, stream()));
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a step on the GPU");
-  if (!step.proposals.empty()) {
-    WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
-    step.done = true;
-    return observe(step);
-  }
-  std::vector<SampleRow> rows;
-  std::vector<size_t> slots;
-  std::vector<int> logits_rows;
-  const std::span<const int32_t> masked_tokens = masked.empty() ? std::span<const int32_t>() : masked_rows_.tokens();
-  auto masked_token = masked_tokens.begin();
-  step.sampled.assign(step.sample_rows.size(), {});
-  for (size_t i = 0; i < step.sample_rows.size(); ++i) {
-    const SampleRow& row = step.sample_rows[i];
-    if (GpuMaskedRows::takes(row)) {
-      step.sampled[i].token_id = *masked_token++;
-      row.state->add_output(step.sampled[i].token_id);
-    } else if (row_wants_host(row)) {
-      rows.push_back(row);
-      rows.back().logits_row = static_cast<int>(slots.size());
-      slots.push_back(i);
-      logits_rows.push_back(row.logits_row);
-    } else {
-      step.sampled[i].token_id = flight.sampled.as<int32_t>()[i];
-      row.state->add_output(step.sampled[i].token_id);
-    }
-  }
-  WW_ASSIGN_OR_RETURN(const std::vector<float> values, read_logits(logits_rows, logits));
-  const std::vector<RowBest> best = best_of_rows(values, vocab_size);
-  std::vector<SampledRow> sampled(slots.size());
-  sampler_.sample(rows, {.values = values, .best = best, .vocab_size = vocab_size}, sampled);
-  for (size_t i = 0; i < slots.size(); ++i) step.sampled[slots[i]] = std::move(sampled[i]);
-  WW_RETURN_IF_ERROR(compute_input_logprobs(step, logits));
-
-  step.sampled_ids.clear();
-  for (const SampledRow& row : step.sampled) step.sampled_ids.push_back(row.token_id);
-  std::copy(step.sampled_ids.begin(), step.sampled_ids.end(), flight.sampled.as<int32_t>());
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(sampled_.as<void>(), flight.sampled.as<void>(),
-                                          step.sampled_ids.size() * sizeof(int32_t), cudaMemcpyHostToDevice, stream()),
-                          "writing sampled tokens");
-  step.done = true;
-  return observe(step);
 }
 
 // Every request of a step with proposals, where one of them wants its logits on the host.

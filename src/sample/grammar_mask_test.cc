@@ -22,7 +22,7 @@ struct Sampled {
 
 // The bits are those of the ids whose logits an edit leaves.
 void expect_mask_is_the_edit(const SamplerState& state, std::vector<float> logits) {
-  ASSERT_TRUE(state.only_masks());
+  ASSERT_TRUE(state.has_mask());
   std::vector<uint32_t> mask((logits.size() + 31) / 32, 0xabcdef01);
   state.fill_mask(mask, static_cast<int>(logits.size()));
   state.edit_logits(logits);

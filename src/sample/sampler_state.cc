@@ -13,6 +13,18 @@ SamplerState::SamplerState(const GenerateRequest& request, std::vector<int32_t> 
   for (const std::vector<int32_t>& word : params_.bad_words) {
     tail_tokens_ = std::max(tail_tokens_, word.size() - 1);
   }
+  // An id that is named twice has both biases, in one edit.
+  auto& bias = params_.logit_bias;
+  std::ranges::stable_sort(bias, {}, &std::pair<int32_t, float>::first);
+  size_t kept = 0;
+  for (size_t i = 0; i < bias.size(); ++i) {
+    if (kept > 0 && bias[kept - 1].first == bias[i].first) {
+      bias[kept - 1].second += bias[i].second;
+    } else {
+      bias[kept++] = bias[i];
+    }
+  }
+  bias.resize(kept);
   if (params_.repetition_penalty != 1.0f && request.input_embeds == nullptr) {  // those have no tokens
     prompt_ids_ = request.input_ids;
     std::sort(prompt_ids_.begin(), prompt_ids_.end());
@@ -20,7 +32,8 @@ SamplerState::SamplerState(const GenerateRequest& request, std::vector<int32_t> 
   }
 }
 
-void SamplerState::mask_bad_words(std::span<float> logits) const {
+template <typename Forbid>
+void SamplerState::each_bad_word(int64_t vocab_size, const Forbid& forbid) const {
   for (const std::vector<int32_t>& word : params_.bad_words) {
     const size_t before = word.size() - 1;
     if (before > output_tail_.size()) continue;
@@ -28,9 +41,7 @@ void SamplerState::mask_bad_words(std::span<float> logits) const {
                     output_tail_.end() - static_cast<std::ptrdiff_t>(before))) {
       continue;
     }
-    if (word.back() >= 0 && word.back() < static_cast<int64_t>(logits.size())) {
-      logits[word.back()] = -std::numeric_limits<float>::infinity();
-    }
+    if (word.back() >= 0 && word.back() < vocab_size) forbid(word.back());
   }
 }
 
@@ -65,60 +76,88 @@ bool SamplerState::needs_logit_edit() const {
          !params_.bad_words.empty() || end_ids_masked() || grammar_ != nullptr;
 }
 
-bool SamplerState::only_masks() const {
-  return (end_ids_masked() || grammar_ != nullptr) && !tracks_counts() && params_.logit_bias.empty() &&
-         params_.allowed_token_ids.empty() && params_.bad_words.empty();
+bool SamplerState::has_mask() const {
+  return end_ids_masked() || grammar_ != nullptr || !params_.bad_words.empty() || !params_.allowed_token_ids.empty();
+}
+
+// A text that is complete ends, below the minimum as well. After the grammar's mask was asked for.
+bool SamplerState::end_ids_forbidden() const {
+  return end_ids_masked() && (grammar_ == nullptr || !grammar_->must_end());
 }
 
 void SamplerState::fill_mask(std::span<uint32_t> mask, int vocab_size) const {
+  const auto in_vocab = [&](int32_t id) { return id >= 0 && id < vocab_size; };
   if (grammar_ != nullptr) {
     grammar_->copy_mask(mask);
   } else {
     std::fill(mask.begin(), mask.end(), ~0u);
   }
   if (vocab_size % 32 != 0) mask.back() &= (1u << (vocab_size % 32)) - 1;
-  if (!end_ids_masked() || (grammar_ != nullptr && grammar_->must_end())) return;
-  for (const int32_t id : end_ids_) {
-    if (id >= 0 && id < vocab_size) mask[id / 32] &= ~(1u << (id % 32));
+  const auto forbid = [&](int32_t id) { mask[id / 32] &= ~(1u << (id % 32)); };
+  if (end_ids_forbidden()) {
+    for (const int32_t id : end_ids_) {
+      if (in_vocab(id)) forbid(id);
+    }
+  }
+  each_bad_word(vocab_size, forbid);
+  if (params_.allowed_token_ids.empty()) return;
+  std::vector<uint32_t> allowed(mask.size());
+  for (const int32_t id : params_.allowed_token_ids) {
+    if (in_vocab(id)) allowed[id / 32] |= 1u << (id % 32);
+  }
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] &= allowed[i];
+}
+
+void SamplerState::collect_edits(int vocab_size, Edits& out) const {
+  out.repetition.clear();
+  out.minus.clear();
+  out.plus.clear();
+  const auto in_vocab = [&](int32_t id) { return id >= 0 && id < vocab_size; };
+  if (params_.repetition_penalty != 1.0f) {
+    for (const int32_t id : prompt_ids_) {
+      if (in_vocab(id)) out.repetition.emplace_back(id, params_.repetition_penalty);
+    }
+    for (const auto& [id, count] : output_counts_) {
+      const bool known = std::binary_search(prompt_ids_.begin(), prompt_ids_.end(), id);
+      if (in_vocab(id) && !known) out.repetition.emplace_back(id, params_.repetition_penalty);
+    }
+  }
+  if (params_.frequency_penalty != 0 || params_.presence_penalty != 0) {
+    for (const auto& [id, count] : output_counts_) {
+      if (!in_vocab(id)) continue;
+      out.minus.emplace_back(id, params_.frequency_penalty * static_cast<float>(count) + params_.presence_penalty);
+    }
+  }
+  for (const auto& [id, bias] : params_.logit_bias) {
+    if (in_vocab(id)) out.plus.emplace_back(id, bias);
   }
 }
 
 void SamplerState::edit_logits(std::span<float> logits) const {
-  const auto in_vocab = [&](int32_t id) { return id >= 0 && id < static_cast<int64_t>(logits.size()); };
-  if (params_.repetition_penalty != 1.0f) {
-    const auto repeat = [&](int32_t id) {
-      if (!in_vocab(id)) return;
-      float& logit = logits[id];
-      logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-    };
-    for (int32_t id : prompt_ids_) repeat(id);
-    for (const auto& [id, count] : output_counts_) {
-      if (!std::binary_search(prompt_ids_.begin(), prompt_ids_.end(), id)) repeat(id);
-    }
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const auto vocab_size = static_cast<int>(logits.size());
+  Edits edits;
+  collect_edits(vocab_size, edits);
+  for (const auto& [id, penalty] : edits.repetition) {
+    float& logit = logits[id];
+    logit = logit > 0 ? logit / penalty : logit * penalty;
   }
-  for (const auto& [id, count] : output_counts_) {
-    if (in_vocab(id)) {
-      logits[id] -= params_.frequency_penalty * static_cast<float>(count) + params_.presence_penalty;
-    }
-  }
-  for (const auto& [id, bias] : params_.logit_bias) {
-    if (in_vocab(id)) logits[id] += bias;
-  }
+  for (const auto& [id, minus] : edits.minus) logits[id] -= minus;
+  for (const auto& [id, plus] : edits.plus) logits[id] += plus;
   if (grammar_ != nullptr) grammar_->apply(logits);
-  // A text that is complete ends, below the minimum as well.
-  if (end_ids_masked() && (grammar_ == nullptr || !grammar_->must_end())) {
-    for (int32_t id : end_ids_) {
-      if (in_vocab(id)) logits[id] = -std::numeric_limits<float>::infinity();
+  if (end_ids_forbidden()) {
+    for (const int32_t id : end_ids_) {
+      if (id >= 0 && id < vocab_size) logits[id] = kNever;
     }
   }
-  mask_bad_words(logits);
+  each_bad_word(vocab_size, [&](int32_t id) { logits[id] = kNever; });
   if (params_.allowed_token_ids.empty()) return;
   auto allowed = params_.allowed_token_ids.begin();
   for (size_t id = 0; id < logits.size(); ++id) {
     while (allowed != params_.allowed_token_ids.end() && *allowed < static_cast<int64_t>(id)) ++allowed;
     const bool is_allowed =
         allowed != params_.allowed_token_ids.end() && *allowed == static_cast<int64_t>(id);
-    if (!is_allowed) logits[id] = -std::numeric_limits<float>::infinity();
+    if (!is_allowed) logits[id] = kNever;
   }
 }
 

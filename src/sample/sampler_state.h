@@ -30,10 +30,17 @@ class SamplerState {
 
   const SamplingParams& params() const { return params_; }
   bool needs_logit_edit() const;
-  // Whether edit_logits() forbids tokens and does nothing else; bad words and lists of allowed ids are not counted here.
-  bool only_masks() const;
-  // The ids that are allowed next, a bit each, where only_masks(); bits past vocab_size are 0. `mask`: (vocab_size + 31) / 32.
+  // Whether edit_logits() forbids tokens.
+  bool has_mask() const;
+  // The ids that are allowed next, a bit each; bits past vocab_size are 0. `mask`: (vocab_size + 31) / 32 words.
   void fill_mask(std::span<uint32_t> mask, int vocab_size) const;
+  // What edit_logits() does before it forbids, in this order: each id at most once in each list.
+  struct Edits {
+    using List = std::vector<std::pair<int32_t, float>>;
+    List repetition;  // a logit above 0 is divided by it, another one multiplied
+    List minus, plus;
+  };
+  void collect_edits(int vocab_size, Edits& out) const;
   bool end_ids_masked() const { return output_tokens_ < params_.min_new_tokens; }
   std::span<const int32_t> end_ids() const { return end_ids_; }
   uint64_t seed() const { return seed_; }
@@ -45,7 +52,10 @@ class SamplerState {
  private:
   bool tracks_counts() const;
   void count_output(int32_t token_id);
-  void mask_bad_words(std::span<float> logits) const;
+  bool end_ids_forbidden() const;
+  // Calls forbid(id) for every last token of a bad word whose others stand at the end, inside the vocabulary.
+  template <typename Forbid>
+  void each_bad_word(int64_t vocab_size, const Forbid& forbid) const;
 
   SamplingParams params_;
   std::vector<int32_t> end_ids_;

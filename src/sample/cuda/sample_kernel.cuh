@@ -58,14 +58,9 @@ __device__ unsigned long long argmax_key(float x, int i) {
   return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(i));
 }
 
-// The largest logit's id, or -1 for a row with a NaN or of only -inf.
-__device__ int block_argmax(const float* logits, int vocab_size, Shared& shared) {
-  constexpr unsigned long long kNan = ~0ull;  // above every number's key
-  const unsigned long long nothing = argmax_key(-INFINITY, 0);
-  unsigned long long best = nothing;
-  const auto take = [&](float x, int i) {
-    best = max(best, x == x ? argmax_key(x, i) : kNan);
-  };
+// Calls take(logit, id) for this thread's share of a row.
+template <typename Take>
+__device__ void each_logit(const float* logits, int vocab_size, const Take& take) {
   if (vocab_size % 4 == 0) {  // rows then start at multiples of 16 bytes
 #pragma unroll 8
     for (int i = threadIdx.x; i < vocab_size / 4; i += kSampleThreads) {
@@ -78,6 +73,14 @@ __device__ int block_argmax(const float* logits, int vocab_size, Shared& shared)
   } else {
     for (int i = threadIdx.x; i < vocab_size; i += kSampleThreads) take(logits[i], i);
   }
+}
+
+// The largest logit's id, or -1 for a row with a NaN or of only -inf.
+__device__ int block_argmax(const float* logits, int vocab_size, Shared& shared) {
+  constexpr unsigned long long kNan = ~0ull;  // above every number's key
+  const unsigned long long nothing = argmax_key(-INFINITY, 0);
+  unsigned long long best = nothing;
+  each_logit(logits, vocab_size, [&](float x, int i) { best = max(best, x == x ? argmax_key(x, i) : kNan); });
   for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0u, best, step));
   if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = best;
   __syncthreads();
@@ -234,26 +237,19 @@ __device__ Cut find_cut(const Row& row, const SampleRowParams& params, double to
   return cut;
 }
 
-// A thread has an id of a row.
-__global__ void __launch_bounds__(kSampleThreads) mask_kernel(MaskLogitsCall call) {
-  const int row = call.rows[blockIdx.y].logits_row, id = static_cast<int>(blockIdx.x * kSampleThreads + threadIdx.x);
-  if (row < 0 || id >= call.vocab_size) return;
-  const uint32_t word = call.masks[int64_t{blockIdx.y} * call.mask_words + id / 32];
-  if ((word >> (id % 32) & 1) == 0) call.logits[int64_t{row} * call.vocab_size + id] = -INFINITY;
-}
-
 __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const SampleRowParams* rows, const float* logits,
                                                             int vocab_size, int32_t* out) {
   __shared__ Shared shared;
   const SampleRowParams params = rows[blockIdx.x];
+  int32_t& token = out[params.token_slot < 0 ? static_cast<int>(blockIdx.x) : params.token_slot];
   if (params.logits_row < 0) {
-    if (threadIdx.x == 0) out[blockIdx.x] = 0;
+    if (threadIdx.x == 0) token = 0;
     return;
   }
   Row row{logits + int64_t{params.logits_row} * vocab_size, vocab_size, 0, 1};
   const int best = block_argmax(row.logits, vocab_size, shared);
   if (best < 0) {
-    if (threadIdx.x == 0) out[blockIdx.x] = -1;
+    if (threadIdx.x == 0) token = -1;
     return;
   }
   row.max = row.logits[best];
@@ -291,7 +287,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const SampleR
     const int passing = find_passing(row, fmin(params.draw, 1 - 1e-9) * kept_total, kept, shared);
     if (passing >= 0) chosen = passing;
   }
-  if (threadIdx.x == 0) out[blockIdx.x] = chosen;
+  if (threadIdx.x == 0) token = chosen;
 }
 
 }  // namespace

@@ -218,23 +218,19 @@ TEST(SampleKernelGreedy, RowsWithANaNOrNothingGiveNoTokenAndInfinityItself) {
   EXPECT_EQ(sampled(one, params, Order::ascending), 41);
 }
 
-TEST(MaskKernel, SetsWhatIsForbiddenInItsRowAlone) {
-  constexpr int kVocab = 500, kWords = (kVocab + 31) / 32;
-  std::mt19937 random(5);
-  std::vector<uint32_t> mask(kWords);
-  for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
-  std::vector<float> logits(3 * kVocab, 2);
-  SampleRowParams params;
-  params.logits_row = 1;
-  MaskLogitsCall call = {.rows = &params, .num_rows = 1, .masks = mask.data(), .mask_words = kWords, .logits = logits.data(), .vocab_size = kVocab};
-  host_cta::run(kSampleThreads, Order::ascending, [&] { mask_kernel(call); });
-  for (int i = 0; i < 3 * kVocab; ++i) {
-    const int id = i - kVocab;
-    const bool forbidden = id >= 0 && id < kVocab && (mask[id / 32] >> (id % 32) & 1) == 0;
-    EXPECT_EQ(logits[i], forbidden ? -INFINITY : 2) << i;
+TEST(SampleKernelSlots, ATokenGoesWhereItsRowSays) {
+  const std::vector<float> logits = {0, 3, 1, 2};
+  const SampleRowParams rows[] = {
+      {.logits_row = 0, .token_slot = 2}, {.logits_row = -1, .token_slot = 0}, {.logits_row = 0}};
+  std::vector<int32_t> out(4, -7);
+  for (unsigned block = 0; block < 3; ++block) {
+    const auto kernel = [&] { sample_kernel(rows, logits.data(), 4, out.data()); };
+    host_cta::run(kSampleThreads, Order::random, kernel, {block});
   }
-  params.logits_row = -1;  // padding
-  host_cta::run(kSampleThreads, Order::ascending, [&] { mask_kernel(call); });
+  EXPECT_EQ(out, (std::vector<int32_t>{0, -7, 1, -7}));
+  out.assign(4, -7);
+  host_cta::run(kSampleThreads, Order::random, [&] { sample_kernel(rows, logits.data(), 4, out.data()); });
+  EXPECT_EQ(out, (std::vector<int32_t>{-7, -7, 1, -7}));
 }
 
 TEST(SampleKernelGreedy, PaddingGivesTokenZero) {
