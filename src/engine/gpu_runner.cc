@@ -93,6 +93,9 @@ Status GpuRunner::reserve() {
   // Rows that no step has filled yet must still be page ids.
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(page_table_.as<void>(), 0, page_table_.size_bytes()), "clearing page tables");
   WW_CUDA_RETURN_IF_ERROR(cudaMemset(sampled_.as<void>(), 0, sampled_.size_bytes()), "clearing sampled tokens");
+  // These, the cache and counters were cleared on the default stream, for which ours does not wait: without graphs and
+  // tuning the first step would come at once, and what it writes could be cleared after it.
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(cudaStreamLegacy), "clearing memory");
   table_rows_.resize(requests);
   if (parts_.states != nullptr && options_.max_proposals > 0) {
     WW_ASSIGN_OR_RETURN(accepted_, DeviceBuffer::allocate(requests * sizeof(int32_t), "accepted proposals"));
