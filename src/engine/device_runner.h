@@ -6,6 +6,8 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -73,6 +75,26 @@ struct DeviceStep {
 // Whether a draft model is to be shown what comes of the step.
 inline bool is_followed(const DeviceStep& step) {
   return std::any_of(step.draft_rows.begin(), step.draft_rows.end(), [](const DraftRow& row) { return row.follows; });
+}
+
+// What a step ends with where memory may have ended.
+inline Status step_failure(StatusCode code, const char* why) noexcept {
+  try {
+    return {code, why};
+  } catch (const std::bad_alloc&) {
+    return {code, "out of memory"};  // a text that takes none
+  }
+}
+
+// The failure of a step whose exception is being handled.
+inline Status caught_step_failure() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return step_failure(StatusCode::unavailable, "there is not enough memory for this step; retry later");
+  } catch (const std::exception& error) {
+    return step_failure(StatusCode::internal, error.what());
+  }
 }
 
 class DeviceRunner {

@@ -29,14 +29,6 @@ class TimeSpent {
   const SteadyClock::time_point begun_ = SteadyClock::now();
 };
 
-void fail(DeviceStep& step, StatusCode code, const char* why) noexcept {
-  try {
-    step.status = Status(code, why);
-  } catch (const std::bad_alloc&) {
-    step.status = Status(code, "out of memory");  // a text that takes none
-  }
-}
-
 }  // namespace
 
 DeviceWorker::DeviceWorker(DeviceParts parts)
@@ -135,16 +127,15 @@ void DeviceWorker::loop() {
 // A step that failed leaves no tokens for the one after it, which may have been launched already.
 void DeviceWorker::run_or_fail(DeviceStep& step) noexcept {
   if (last_failed_ && !step.builder.futures().empty()) {
-    return fail(step, StatusCode::unavailable, "the step before failed");
+    step.status = step_failure(StatusCode::unavailable, "the step before failed");
+    return;
   }
   last_failed_ = true;
   try {
     run(step);
     last_failed_ = !step.status.ok();
-  } catch (const std::bad_alloc&) {
-    fail(step, StatusCode::unavailable, "there is not enough memory for this step; retry later");
-  } catch (const std::exception& error) {
-    fail(step, StatusCode::internal, error.what());
+  } catch (...) {
+    step.status = caught_step_failure();
   }
 }
 

@@ -128,13 +128,17 @@ void GpuRunner::launch(DeviceStep* step) {
   flight.follows = other.step != nullptr && !other.step->done;
   step->done = false;
   flight.step = step;
-  step->status = launch_step(*step, flight);
+  try {
+    step->status = launch_step(*step, flight);
+  } catch (...) {  // memory, where a mask is made above all
+    step->status = caught_step_failure();
+  }
   if (!step->status.ok()) {
+    step->done = true;
     cudaStreamSynchronize(stream());
     table_rows_.assign(table_rows_.size(), {});
     step->sampled.assign(step->sample_rows.size(), {});
     step->sampled_ids.assign(step->sample_rows.size(), 0);
-    step->done = true;
   }
 }
 

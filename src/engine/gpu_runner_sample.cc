@@ -28,7 +28,11 @@ void GpuRunner::finish(Flight& flight) {
   DeviceStep* const step = std::exchange(flight.step, nullptr);
   if (step == nullptr || step->done) return;
   step->status = cuda_status(cudaEventSynchronize(flight.end.get()), "a step on the GPU");
-  if (step->status.ok()) step->status = take_sampled(*step, flight);
+  try {
+    if (step->status.ok()) step->status = take_sampled(*step, flight);
+  } catch (...) {
+    step->status = caught_step_failure();
+  }
   const auto gap_ms = flight.follows ? elapsed_ms(last_end_, flight.begin) : std::nullopt;
   const auto run_ms = elapsed_ms(flight.begin, flight.end);
   if (gap_ms) step->overhead_us = *gap_ms * 1000.0;

@@ -3,9 +3,12 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -22,12 +25,24 @@ struct Handle {
   size_t bytes = 0;
 };
 
+// Where a test replaces operator new and mmap by what fails, the fake's own memory is none of the product's.
+template <typename T>
+struct OwnMemory {
+  using value_type = T;
+  OwnMemory() = default;
+  template <typename U>
+  OwnMemory(const OwnMemory<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(std::malloc(count * sizeof(T))); }
+  void deallocate(T* data, size_t) { std::free(data); }
+  bool operator==(const OwnMemory&) const = default;
+};
+
 struct Runtime {
   std::mutex mutex;
   int64_t fail_at = 0, calls = 0, blas_objects = 0;
   After after = After::works;
   std::string failed;
-  std::map<void*, Handle> alive;
+  std::map<void*, Handle, std::less<void*>, OwnMemory<std::pair<void* const, Handle>>> alive;
   cudaError_t last_error = cudaSuccess;
   void* capturing = nullptr;  // the stream that is being captured
 };
@@ -50,7 +65,8 @@ cudaError_t counted(const char* name, cudaError_t failure = cudaErrorUnknown) {
 
 // Whole pages of zeros, of which only those cost something that are touched.
 void* make(Kind kind, size_t bytes) {
-  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const data = reinterpret_cast<void*>(syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0));
   if (data == MAP_FAILED) std::abort();
   std::lock_guard lock(runtime().mutex);
   runtime().alive[data] = {kind, bytes};
