@@ -67,6 +67,9 @@ class BackgroundRelease final : public WeightSource {
   std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
     return releaser_->inner().random(name, shape);
   }
+  std::optional<RandomFp8> random_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return releaser_->inner().random_fp8(name, shape);
+  }
   void release(const TensorView& view) const override { releaser_->add(view); }
   Status intact() const override { return releaser_->inner().intact(); }
   Status seal() const override { return releaser_->inner().seal(); }

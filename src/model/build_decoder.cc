@@ -28,6 +28,7 @@ class HostTarget {
   Result<std::vector<float>> vector(const TensorView& view) { return widened(view); }
   Result<RopeTable> rope(RopeTable table) { return table; }
   static bool takes_random(DType) { return false; }
+  static bool takes_random_fp8(const RandomFp8&, int64_t, int64_t) { return false; }
   void begin_experts(int) {}
   Result<std::vector<MoeExpert>> experts(std::vector<MoeExpert> list) { return list; }
   Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, DecoderWeights& out) {

@@ -50,8 +50,8 @@ class DummyWeights : public WeightSource {
   }
 
   std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
-    if (shape.size() != 2) return std::nullopt;
-    return RandomMatrix{hash_name(name, seed_), matrix_scale(shape[1])};
+    if (shape.size() < 2) return std::nullopt;
+    return RandomMatrix{hash_name(name, seed_), matrix_scale(shape.back())};
   }
 
   void release(const TensorView& view) const override {

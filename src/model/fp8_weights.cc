@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "base/threads.h"
 #include "ops/elementwise.h"
@@ -58,6 +59,9 @@ class Fp8Source : public WeightSource {
       if (std::erase_if(buffers_, [&](const auto& buffer) { return buffer.get() == view.data; }) > 0) return;
     }
     inner_->release(view);
+  }
+  std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
+    return in_8_bits(name) ? std::nullopt : inner_->random(name, shape);
   }
   Status intact() const override { return inner_->intact(); }
   Status seal() const override { return inner_->seal(); }
@@ -166,9 +170,19 @@ class QuantizedFp8 : public Fp8Source {
   using Fp8Source::Fp8Source;
 
   bool has_fp8(std::string_view name) const override { return in_8_bits(name); }
+  std::optional<RandomFp8> random_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    const auto matrix = inner_->random(name, shape);
+    if (!in_8_bits(name) || !matrix) return std::nullopt;
+    const auto [block_rows, block_cols] = blocks_of(shape[1]);
+    return RandomFp8{*matrix, inner_->dtype(name), block_rows, block_cols};
+  }
 
  private:
   bool in_8_bits(std::string_view name) const override { return is_projection(name); }
+  std::pair<int64_t, int64_t> blocks_of(int64_t cols) const {
+    if (config_.block_rows > 0) return {config_.block_rows, config_.block_cols};
+    return {1, cols};
+  }
 
   Result<Fp8Matrix> matrix_of(std::string_view name, std::span<const int64_t> shape) const override {
     WW_ASSIGN_OR_RETURN(const TensorView weight, inner_->find(name, shape));
@@ -177,11 +191,10 @@ class QuantizedFp8 : public Fp8Source {
     out.codes.dtype = DType::fp8_e4m3;
     WW_ASSIGN_OR_RETURN(std::byte* const codes, allocate(name, out.codes.size_bytes()));
     out.codes.data = codes;
-    const bool blocks = config_.block_rows > 0;
-    Result<WeightScales> scales = [&] {
+    const auto [block_rows, block_cols] = blocks_of(weight.shape[1]);
+    Result<WeightScales> scales = [&, rows = block_rows, cols = block_cols] {
       std::lock_guard lock(mutex_);
-      return quantize_fp8(weight, blocks ? config_.block_rows : 1, blocks ? config_.block_cols : weight.shape[1],
-                          reinterpret_cast<uint8_t*>(codes), team_);
+      return quantize_fp8(weight, rows, cols, reinterpret_cast<uint8_t*>(codes), team_);
     }();
     inner_->release(weight);
     if (!scales.ok()) return scales.status().with_context("tensor " + std::string(name));

@@ -61,6 +61,9 @@ class ReleasedWhenRead final : public WeightSource {
   std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
     return inner_->random(name, shape);
   }
+  std::optional<RandomFp8> random_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return inner_->random_fp8(name, shape);
+  }
   void release(const TensorView& view) const override {
     uploader_.then([inner = inner_, view] { inner->release(view); });
   }
@@ -101,6 +104,11 @@ class GpuTarget {
   }
 
   bool takes_random(DType dtype) const { return dtype == dtype_; }
+  bool takes_random_fp8(const RandomFp8& rule, int64_t rows, int64_t cols) const {
+    const bool of_rows = rule.block_rows == 1 && rule.block_cols == cols;
+    const bool of_blocks = rule.block_rows == gpu::kFp8Block && rule.block_cols == gpu::kFp8Block;
+    return cols % gpu::kFp8Columns == 0 && (of_rows || (of_blocks && rows % gpu::kFp8Block == 0 && cols > gpu::kFp8Block));
+  }
   Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, GpuDecoderWeights& out) {
     WW_ASSIGN_OR_RETURN(const GpuLinear packed, pack({table}, GluActivation::none, false));
     out.embedding = packed.weight;
@@ -120,16 +128,20 @@ class GpuTarget {
     for (const LinearPart& part : parts) out.out_features += rows_of(part);
     fp8_kept_ += scaling.has_value();
     fp8_widened_ += !scaling && parts[0].scales != nullptr;
+    const bool made_codes = scaling && parts[0].random;
     if (scaling) {
       out.scaling = *scaling;
-      WW_ASSIGN_OR_RETURN(const GpuVector scales, floats(stacked_scales(parts, *scaling)));
-      out.scales = scales.data;
+      WW_ASSIGN_OR_RETURN(out.scales, made_codes ? empty_scales(out) : uploaded_scales(parts, *scaling));
     }
     const size_t row_bytes = static_cast<size_t>(out.in_features) * dtype_info(out.dtype).block_bytes;
     WW_ASSIGN_OR_RETURN(std::byte* const to, memory_for(out, row_bytes));
     out.weight = to;
     const bool turns = experts_left_ > 0 && glu != GluActivation::none;
-    WW_RETURN_IF_ERROR(turns ? upload_turns(parts, out.dtype, row_bytes, to) : upload_all(parts, out.dtype, row_bytes, to));
+    if (made_codes) {
+      make_codes(parts, out, turns);
+    } else {
+      WW_RETURN_IF_ERROR(turns ? upload_turns(parts, out.dtype, row_bytes, to) : upload_all(parts, out.dtype, row_bytes, to));
+    }
     WW_ASSIGN_OR_RETURN(out.bias, bias(parts, turns));
     if (experts_left_ > 0) --experts_left_;
     return out;
@@ -249,6 +261,31 @@ class GpuTarget {
     return blocks ? std::optional(gpu::Fp8Scaling::block) : std::nullopt;
   }
 
+  // Codes and scales of made-up matrices, on the GPU.
+  static void make_codes(const std::vector<LinearPart>& parts, const GpuLinear& linear, bool turns) {
+    auto* codes = static_cast<uint8_t*>(const_cast<void*>(linear.weight));
+    auto* scales = const_cast<float*>(linear.scales);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t rows = rows_of(parts[i]);
+      gpu::RandomCodes call = {*parts[i].random, parts[i].random_dtype, rows, linear.in_features, linear.scaling};
+      call.turn = turns ? static_cast<int>(i) : gpu::kNoTurn;
+      call.codes = codes;
+      call.scales = scales;
+      gpu::fill_random_codes(call, nullptr);
+      if (!turns) codes += rows * linear.in_features;
+      scales += gpu::fp8_scales(linear.scaling, rows, linear.in_features);
+    }
+  }
+  Result<const float*> empty_scales(const GpuLinear& linear) {
+    const size_t size_bytes = gpu::fp8_scales(linear.scaling, linear.out_features, linear.in_features) * sizeof(float);
+    WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(size_bytes, "weights"));
+    WW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory, 0, size_bytes, nullptr), "scales of random weights");
+    return static_cast<const float*>(memory);
+  }
+  Result<const float*> uploaded_scales(const std::vector<LinearPart>& parts, gpu::Fp8Scaling scaling) {
+    WW_ASSIGN_OR_RETURN(const GpuVector scales, floats(stacked_scales(parts, scaling)));
+    return scales.data;
+  }
   // As GpuLinear wants them.
   static std::vector<float> stacked_scales(const std::vector<LinearPart>& parts, gpu::Fp8Scaling scaling) {
     const bool by_row = scaling == gpu::Fp8Scaling::row;

@@ -29,6 +29,9 @@ class RenamedWeights : public WeightSource {
   std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
     return source_->random(renamed(name), shape);
   }
+  std::optional<RandomFp8> random_fp8(std::string_view name, std::span<const int64_t> shape) const override {
+    return source_->random_fp8(renamed(name), shape);
+  }
   void release(const TensorView& view) const override { source_->release(view); }
   Status intact() const override { return source_->intact(); }
   Status seal() const override { return source_->seal(); }

@@ -14,6 +14,7 @@
 //                                       decides discretely)
 //   bool takes_fp8()                    parts may be e4m3 codes with scales
 //   bool takes_random(dtype)            parts of that dtype may be a rule without data (LinearPart::random)
+//   bool takes_random_fp8(rule, rows, cols)  the same of codes with scales of the rule's blocks
 //   void begin_experts(count)           the next 2 * count products are a layer's experts, in turns of gate_up and down
 //   Result<Experts> experts(list)       those, as one
 //   Status embedding(part, source, weights) an untied embedding
@@ -21,6 +22,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -81,6 +83,8 @@ class TensorPacker {
   // The same as one product where all are in one format (GGUF files often mix them), else one for each run of a format.
   Result<std::vector<Linear>> linears(const std::vector<PartName>& names, int64_t in_features);
   Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
+  // Rules of 8-bit matrices which the target makes itself: of all, or none.
+  std::vector<RandomFp8> random_fp8(const std::vector<PartName>& names, int64_t in_features) const;
   // `name` without its ".weight".
   Result<RowNormOf<Device>> row_norm(const std::string& name);
   Result<BranchNormsOf<Device>> norms(const BranchNames& names);
@@ -150,17 +154,37 @@ Result<LinearPart> TensorPacker<Target>::matrix(const std::string& name, std::sp
 }
 
 template <typename Target>
+std::vector<RandomFp8> TensorPacker<Target>::random_fp8(const std::vector<PartName>& names, int64_t in_features) const {
+  std::vector<RandomFp8> out;
+  for (const PartName& name : names) {
+    const int64_t shape[] = {name.rows, in_features};
+    if (name.of_rows >= 0 || !source->has_fp8(name.weight)) return {};
+    const std::optional<RandomFp8> rule = source->random_fp8(name.weight, shape);
+    if (!rule || !target.takes_random_fp8(*rule, name.rows, in_features)) return {};
+    out.push_back(*rule);
+  }
+  return out;
+}
+
+template <typename Target>
 auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in_features,
                                   GluActivation glu, bool exact) -> Result<Linear> {
   std::vector<LinearPart> parts;
   std::vector<TensorView> used;
   std::vector<WeightScales> scales(names.size());
+  const std::vector<RandomFp8> made = !exact && target.takes_fp8() ? random_fp8(names, in_features) : std::vector<RandomFp8>();
   for (const PartName& name : names) {
     LinearPart part;
     const bool whole = name.of_rows < 0;
     const int64_t all_rows = whole ? name.rows : name.of_rows, shape[] = {all_rows, in_features};
     const bool known = !parts.empty() && !parts.back().random && names[parts.size() - 1].weight == name.weight;
-    if (known) {  // more rows of the tensor before
+    if (!made.empty()) {
+      const RandomFp8& rule = made[parts.size()];
+      part.random = rule.matrix;
+      part.random_dtype = rule.dtype;
+      part.weight = {.data = nullptr, .dtype = DType::fp8_e4m3, .rank = 2, .shape = {all_rows, in_features}};
+      part.scales = &(scales[parts.size()] = {.values = {}, .block_rows = rule.block_rows, .block_cols = rule.block_cols});
+    } else if (known) {  // more rows of the tensor before
       part = parts.back();
       part.bias = {};
     } else if (!exact && target.takes_fp8() && source->has_fp8(name.weight)) {

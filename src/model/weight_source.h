@@ -18,6 +18,14 @@
 
 namespace warpweave {
 
+// A made-up matrix that is rounded to `dtype`, then to e4m3 with scales of such blocks (ops/fp8_matrix.h).
+struct RandomFp8 {
+  RandomMatrix matrix = {};
+  DType dtype = DType::bf16;
+  int64_t block_rows = 1;
+  int64_t block_cols = 1;
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -33,6 +41,8 @@ class WeightSource {
   }
   // The rule that makes the matrix find() gives, where there is one: it may be made anywhere.
   virtual std::optional<RandomMatrix> random(std::string_view, std::span<const int64_t>) const { return std::nullopt; }
+  // The rule that makes the matrix find_fp8() gives, where there is one.
+  virtual std::optional<RandomFp8> random_fp8(std::string_view, std::span<const int64_t>) const { return std::nullopt; }
   virtual void release(const TensorView&) const {}
   // `data_loss` when a file behind the tensors changed while it was read (base/mapped_file.h): what was found
   // in it is not to be trusted.

@@ -54,6 +54,7 @@ struct LinearPart {
   const WeightScales* scales = nullptr;  // of a weight in fp8_e4m3, which only a GPU takes
   bool stays = false;      // the weight's memory is there until its source is told to release it
   std::optional<RandomMatrix> random = {};  // in place of the weight's data, which only a GPU takes: all its rows
+  DType random_dtype = DType::bf16;  // that they are rounded to before codes and scales are made of them
 };
 
 inline constexpr int64_t kNeverWiden = std::numeric_limits<int64_t>::max();

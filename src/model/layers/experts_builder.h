@@ -3,11 +3,46 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 
 #include "model/layers/experts_weights.h"
 #include "model/tensor_packer.h"
 
 namespace warpweave {
+
+inline TensorView f32_view(const float* data, std::initializer_list<int64_t> shape) {
+  TensorView view{.data = data, .dtype = DType::f32, .rank = static_cast<int>(shape.size()), .shape = {}};
+  std::copy(shape.begin(), shape.end(), view.shape.begin());
+  return view;
+}
+
+// [experts, in, out]: every expert's matrix transposed, or the rule that makes all of them.
+struct FusedMatrix {
+  int64_t in = 0, out = 0;
+  TensorView all = {};          // without data where there is a rule
+  std::optional<RandomMatrix> random = {};
+
+  // An expert's [out, in] in f32; empty where there is a rule.
+  std::vector<float> transposed(int64_t expert) const {
+    if (random) return {};
+    const int64_t row_bytes = out * dtype_info(all.dtype).block_bytes;
+    std::vector<float> row(out), result(in * out);
+    for (int64_t i = 0; i < in; ++i) {
+      dequantize_row(all.dtype, static_cast<const std::byte*>(all.data) + (expert * in + i) * row_bytes, out, row.data());
+      for (int64_t o = 0; o < out; ++o) result[o * in + i] = row[o];
+    }
+    return result;
+  }
+  // Every step-th row of that, from `first` on.
+  LinearPart part(int64_t expert, const std::vector<float>& rows, int64_t first, int64_t step) const {
+    LinearPart made{.weight = f32_view(rows.data(), {out, in}), .bias = {}, .first_row = first, .row_step = step, .rows = out / step};
+    if (random) {
+      made.weight = {.data = nullptr, .dtype = all.dtype, .rank = 2, .shape = {out / step, in}};
+      made.random = random->transposed(expert * in, in, first, step, out);
+    }
+    return made;
+  }
+};
 
 template <typename Target>
 class ExpertsBuilder {
@@ -30,6 +65,7 @@ class ExpertsBuilder {
   Result<typename Device::Linear> down_columns(int first, int among);
   Status single_experts(Experts& experts);
   Status fused_experts(Experts& experts);
+  Result<FusedMatrix> fused_matrix(const std::string& name, int64_t in, int64_t out);
   Status stacked_experts(Experts& experts);
 
   TensorPacker<Target>& pack_;
@@ -191,24 +227,6 @@ Status ExpertsBuilder<Target>::stacked_experts(Experts& experts) {
   return {};
 }
 
-// [experts, in, out] to one expert's [out, in], in f32.
-inline std::vector<float> transposed_expert(const TensorView& all, int64_t expert) {
-  const int64_t in = all.shape[1], out = all.shape[2];
-  const auto* base = static_cast<const std::byte*>(all.data) + expert * in * out * dtype_info(all.dtype).block_bytes;
-  std::vector<float> row(out), result(in * out);
-  for (int64_t i = 0; i < in; ++i) {
-    dequantize_row(all.dtype, base + i * out * dtype_info(all.dtype).block_bytes, out, row.data());
-    for (int64_t o = 0; o < out; ++o) result[o * in + i] = row[o];
-  }
-  return result;
-}
-
-inline TensorView f32_view(const float* data, std::initializer_list<int64_t> shape) {
-  TensorView view{.data = data, .dtype = DType::f32, .rank = static_cast<int>(shape.size()), .shape = {}};
-  std::copy(shape.begin(), shape.end(), view.shape.begin());
-  return view;
-}
-
 // gpt-oss: all experts in one transposed tensor, gate and up in turns.
 template <typename Target>
 Status ExpertsBuilder<Target>::fused_experts(Experts& experts) {
@@ -219,10 +237,9 @@ Status ExpertsBuilder<Target>::fused_experts(Experts& experts) {
     return Status::unsupported("MXFP4 expert weights (" + prefix + "gate_up_proj_blocks) are not supported; "
                                "use a checkpoint saved in bfloat16");
   }
-  const int64_t up_shape[] = {n, hidden_, 2 * ffn}, down_shape[] = {n, ffn, hidden_};
   const int64_t up_bias_shape[] = {n, 2 * ffn}, down_bias_shape[] = {n, hidden_};
-  WW_ASSIGN_OR_RETURN(const TensorView up, source.find(prefix + "gate_up_proj", up_shape));
-  WW_ASSIGN_OR_RETURN(const TensorView down, source.find(prefix + "down_proj", down_shape));
+  WW_ASSIGN_OR_RETURN(const FusedMatrix up, fused_matrix(prefix + "gate_up_proj", hidden_, 2 * ffn));
+  WW_ASSIGN_OR_RETURN(const FusedMatrix down, fused_matrix(prefix + "down_proj", ffn, hidden_));
   std::vector<float> up_bias, down_bias;
   if (source.has(prefix + "gate_up_proj_bias")) {
     WW_ASSIGN_OR_RETURN(const TensorView ub, source.find(prefix + "gate_up_proj_bias", up_bias_shape));
@@ -231,23 +248,33 @@ Status ExpertsBuilder<Target>::fused_experts(Experts& experts) {
     down_bias = widened(db);
   }
   for (int64_t e = 0; e < n; ++e) {
-    const std::vector<float> up_rows = transposed_expert(up, e), down_rows = transposed_expert(down, e);
-    LinearPart gate{.weight = f32_view(up_rows.data(), {2 * ffn, hidden_}), .bias = {}, .first_row = 0, .row_step = 2,
-                    .rows = ffn};
-    LinearPart down_part{.weight = f32_view(down_rows.data(), {hidden_, ffn}), .bias = {}};
+    const std::vector<float> up_rows = up.transposed(e), down_rows = down.transposed(e);
+    LinearPart gate = up.part(e, up_rows, 0, 2), up_part = up.part(e, up_rows, 1, 2), down_part = down.part(e, down_rows, 0, 1);
     if (!up_bias.empty()) {
-      gate.bias = f32_view(up_bias.data() + e * 2 * ffn, {2 * ffn});
+      gate.bias = up_part.bias = f32_view(up_bias.data() + e * 2 * ffn, {2 * ffn});
       down_part.bias = f32_view(down_bias.data() + e * hidden_, {hidden_});
     }
-    LinearPart up_part = gate;
-    up_part.first_row = 1;
     auto& expert = experts.emplace_back();
     WW_ASSIGN_OR_RETURN(expert.gate_up, pack_.target.pack({gate, up_part}, pack_.traits.activation, false));
     WW_ASSIGN_OR_RETURN(expert.down, pack_.target.pack({down_part}, GluActivation::none, false));
   }
-  source.release(up);
-  source.release(down);
+  if (!up.random) source.release(up.all);
+  if (!down.random) source.release(down.all);
   return {};
+}
+
+template <typename Target>
+auto ExpertsBuilder<Target>::fused_matrix(const std::string& name, int64_t in, int64_t out) -> Result<FusedMatrix> {
+  const WeightSource& source = *pack_.source;
+  const int64_t shape[] = {pack_.config.num_experts, in, out};
+  FusedMatrix made = {.in = in, .out = out};
+  made.all.dtype = source.dtype(name);
+  constexpr int64_t kColumns = 8;  // of a piece of a rule: a multiple
+  if (in % kColumns == 0 && pack_.target.takes_random(made.all.dtype)) made.random = source.random(name, shape);
+  if (!made.random) {
+    WW_ASSIGN_OR_RETURN(made.all, source.find(name, shape));
+  }
+  return made;
 }
 
 }  // namespace warpweave

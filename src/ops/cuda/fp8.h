@@ -25,6 +25,11 @@ inline constexpr int64_t kFp8Columns = 16;  // in_features is a multiple
 // Floats from one row of block scales to the next: whole 16 bytes.
 constexpr int64_t fp8_scale_stride(int64_t in_features) { return ((in_features + kFp8Block - 1) / kFp8Block + 3) / 4 * 4; }
 
+// Scales of a matrix.
+constexpr int64_t fp8_scales(Fp8Scaling scaling, int64_t rows, int64_t in_features) {
+  return scaling == Fp8Scaling::row ? rows : (rows + kFp8Block - 1) / kFp8Block * fp8_scale_stride(in_features);
+}
+
 // Whether this GPU has the products that weights in 8 bits need: compute capability 9.0 or newer.
 bool keeps_fp8();
 
@@ -43,7 +48,21 @@ struct CodeRowsCall {
 };
 void code_rows(const CodeRowsCall& call, Stream stream);
 
-// The same with either scaling: of a row, or of kFp8Block columns of it.
+// Codes and scales of a made-up matrix, rounded to `dtype` first: the bits that ops/fp8_matrix.h makes of it.
+inline constexpr int kNoTurn = -1;
+struct RandomCodes {
+  RandomMatrix rule;
+  DType dtype = DType::bf16;
+  int64_t rows = 0;
+  int64_t cols = 0;               // a multiple of kFp8Columns
+  Fp8Scaling scaling = Fp8Scaling::row;
+  int turn = kNoTurn;             // 0 and 1: code rows alternate with another matrix's as RandomTurns' do (experts.h)
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;        // zeros where no block is
+};
+void fill_random_codes(const RandomCodes& call, Stream stream);
+
+// Rows with either scaling: of a row, or of kFp8Block columns of it.
 struct QuantizeRowsCall {
   const void* x = nullptr;   // [rows, cols] dense
   DType dtype = DType::bf16; // f16 or bf16
