@@ -34,7 +34,7 @@ struct StopRegex {
 
 struct SamplingParams {
   int max_new_tokens = 128;
-  int min_new_tokens = 0;
+  int min_new_tokens = 0;    // before them nothing ends the answer: no end or stop token, stop string or stop regex
   float temperature = 1.0f;  // 0 means greedy
   float top_p = 1.0f;
   int top_k = -1;            // -1: all

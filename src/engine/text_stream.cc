@@ -14,7 +14,8 @@ constexpr size_t kContextTokens = 8;
 
 TextStream::TextStream(const Tokenizer* tokenizer, const SamplingParams& params,
                        std::span<const int32_t> prompt_ids)
-    : stop_(params.stop), stop_regex_(params.stop_regex), keep_stop_text_(params.no_stop_trim) {
+    : stop_(params.stop), stop_regex_(params.stop_regex), keep_stop_text_(params.no_stop_trim),
+      tokens_before_stop_(params.min_new_tokens) {
   for (const StopRegex& regex : stop_regex_) regex_states_.push_back(regex.found->start());
   if (tokenizer != nullptr) {
     const size_t context = std::min(prompt_ids.size(), kContextTokens);
@@ -24,28 +25,34 @@ TextStream::TextStream(const Tokenizer* tokenizer, const SamplingParams& params,
 
 TextStream::Piece TextStream::push(int32_t token_id) {
   if (!detokenizer_) return {};
-  return release(detokenizer_->push(token_id));
+  const bool may_stop = tokens_before_stop_ <= 0;
+  if (!may_stop) --tokens_before_stop_;
+  return release(detokenizer_->push(token_id), may_stop);
 }
 
-// The first one that the text holds now.
-const std::string* TextStream::find_regex(std::string_view fresh) {
+// The first one that the text holds now. One that it holds too early is looked for anew in the text behind.
+const std::string* TextStream::find_regex(std::string_view fresh, bool may_stop) {
   for (size_t i = 0; i < stop_regex_.size(); ++i) {
     const grammar::CharDfa& found = *stop_regex_[i].found;
     int& state = regex_states_[i];
     if (state >= 0) state = found.advance(state, fresh);
-    if (state >= 0 && found.accepting(state)) return &stop_regex_[i].pattern;
+    if (state < 0 || !found.accepting(state)) continue;
+    if (may_stop) return &stop_regex_[i].pattern;
+    state = found.start();
   }
   return nullptr;
 }
 
-TextStream::Piece TextStream::release(std::string fresh) {
-  const std::string* const regex = find_regex(fresh);
+TextStream::Piece TextStream::release(std::string fresh, bool may_stop) {
+  const std::string* const regex = find_regex(fresh, may_stop);
   if (stop_.empty()) return {std::move(fresh), regex != nullptr ? std::optional(*regex) : std::nullopt};
+  const size_t known = pending_.size();
   pending_ += fresh;
   size_t match_at = std::string::npos;
   const std::string* matched = nullptr;
   for (const std::string& stop : stop_) {
-    const size_t at = pending_.find(stop);
+    if (!may_stop) break;
+    const size_t at = pending_.find(stop, known - std::min(known, stop.size() - 1));  // ends in what is fresh
     if (at < match_at) {
       match_at = at;
       matched = &stop;

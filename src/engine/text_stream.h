@@ -1,7 +1,8 @@
 // From sampled ids to the text a client may see: detokenisation and stop strings of one request.
 //
 // Text that could still become a stop string is held back; everything released is final and whole
-// UTF-8. Not thread-safe; lives on the engine thread. The tokenizer (may be null: ids only)
+// UTF-8. A stop string or match of a stop regex counts when the token that completes it comes behind the first
+// min_new_tokens; one that is whole before is text like any other. Not thread-safe; lives on the engine thread. The tokenizer (may be null: ids only)
 // must outlive it.
 #pragma once
 
@@ -32,8 +33,8 @@ class TextStream {
   std::string flush();
 
  private:
-  Piece release(std::string fresh);
-  const std::string* find_regex(std::string_view fresh);
+  Piece release(std::string fresh, bool may_stop);
+  const std::string* find_regex(std::string_view fresh, bool may_stop);
   size_t held_suffix_bytes() const;
 
   std::optional<IncrementalDetokenizer> detokenizer_;
@@ -41,6 +42,7 @@ class TextStream {
   std::vector<StopRegex> stop_regex_;
   std::vector<int> regex_states_;  // of each, after the text so far
   bool keep_stop_text_;
+  int tokens_before_stop_;  // so many more are pushed before a stop counts
   std::string pending_;  // certain text that may yet be the start of a stop string
 };
 
