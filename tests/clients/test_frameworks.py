@@ -127,6 +127,15 @@ def test_litellm_streams(base):
     assert "".join(piece.choices[0].delta.content or "" for piece in stream)
 
 
+@pytest.mark.parametrize("asked", [{"content": "word " * 20000}, {"content": "Once", "max_tokens": 20000}], ids=["prompt", "answer"])
+def test_litellm_knows_a_full_context(base, asked):
+    litellm = pytest.importorskip("litellm")
+    limits = {name: asked[name] for name in asked if name != "content"}
+    with pytest.raises(litellm.ContextWindowExceededError):  # its fallbacks to a longer context hang on this class
+        litellm.completion(model="openai/tale", api_base=base, api_key="none", messages=[{"role": "user", "content": asked["content"]}],
+                           **limits)
+
+
 @pytest.mark.parametrize("kind", ["regex", "choice"])
 def test_outlines_kinds(base, kind):
     outlines = pytest.importorskip("outlines")

@@ -280,11 +280,13 @@ Result<SamplingParams> fit_to_context(const SamplingFields& fields, size_t promp
   }
   const int room = context_len - static_cast<int>(prompt_tokens);
   if (fields.max_new_tokens && *fields.max_new_tokens > room) {
+    // Clients know a full context by these words of other servers.
     return Status::invalid_argument(
-        fmt::format("{} is too large: the prompt's {} tokens and {} new ones make {}, but the model's context holds "
-                    "{}; ask for at most {} new tokens or shorten the prompt.",
-                    native ? "max_new_tokens" : "max_tokens or max_completion_tokens", prompt_tokens, *fields.max_new_tokens,
-                    static_cast<int64_t>(prompt_tokens) + *fields.max_new_tokens, context_len,
+        fmt::format("{} is too large. Requested token count exceeds the model's maximum context length: the prompt's "
+                    "{} tokens and {} new ones make {}, but the model's context holds {}; ask for at most {} new tokens "
+                    "or shorten the prompt.",
+                    native ? "max_new_tokens" : "max_tokens or max_completion_tokens", prompt_tokens,
+                    *fields.max_new_tokens, static_cast<int64_t>(prompt_tokens) + *fields.max_new_tokens, context_len,
                     room),
         native ? "max_new_tokens" : "max_tokens");
   }
