@@ -174,34 +174,39 @@ class GrammarReader {
     if (format == nullptr) return;
     if (!format->is_object()) return reader->fail(wrong_type("response_format", "an object", *format));
     FieldReader fields(*format, "response_format.");
-    std::string type = "text";
-    fields.get("type", TextLimit{256}, &type);
-    reader->fail(fields.status());
-    if (type == "text" || !reader->status().ok()) return;
-    if (type == "json_object") return take(reader, "response_format", Kind::json_object, Json(true));
+    std::string type;
+    if (!fields.get("type", TextLimit{256}, &type) && fields.status().ok()) {
+      fields.fail(Status::invalid_argument("response_format.type is missing; it must be text, json_object, json_schema or structural_tag.", "response_format.type"));
+    }
+    if (!fields.status().ok()) return reader->fail(fields.status());
     if (type == "structural_tag") return take(reader, "response_format", Kind::structural_tag, *format);
-    if (type != "json_schema") {
+    if (type != "text" && type != "json_object" && type != "json_schema") {
       return reader->fail(Status::unsupported(fmt::format("response_format.type is \"{}\", but must be text, json_object, json_schema or structural_tag.", type.substr(0, 60)), "response_format"));
     }
-    const Json* wrapper = fields.find("json_schema");
-    const Json* schema = nullptr;
-    if (wrapper != nullptr && wrapper->is_object()) {
-      FieldReader parts(*wrapper, "response_format.json_schema.");
-      std::string text;
-      bool strict = false;
-      parts.get("name", TextLimit{kMaxTextBytes}, &text);
-      parts.get("description", TextLimit{kMaxTextBytes}, &text);
-      parts.get("strict", &strict);
-      if (!parts.status().ok()) return reader->fail(parts.status());
-      const auto at = wrapper->find("schema");
-      if (at != wrapper->end()) schema = &*at;
-    } else if (const auto at = format->find("schema"); at != format->end()) {
-      schema = &*at;
-    }
-    if (schema == nullptr) {
-      return reader->fail(Status::invalid_argument("response_format.json_schema.schema is missing; send {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"...\", \"schema\": {...}}}.", "response_format"));
-    }
-    take(reader, "response_format.json_schema.schema", Kind::json_schema, *schema);
+    const Json* schema = type == "text" ? nullptr : read_schema(&fields, type == "json_schema");
+    if (!context_.args.allow_unknown_fields) fields.refuse_unknown();
+    reader->fail(fields.status());
+    if (type == "text" || !reader->status().ok()) return;
+    if (schema != nullptr) return take(reader, "response_format.json_schema.schema", Kind::json_schema, *schema);
+    if (type == "json_object") return take(reader, "response_format", Kind::json_object, Json(true));
+    reader->fail(Status::invalid_argument("response_format.json_schema.schema is missing; send {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"...\", \"schema\": {...}}}.", "response_format"));
+  }
+
+  // Of OpenAI's wrapper, or beside the type as llama.cpp takes it; null where there is none.
+  const Json* read_schema(FieldReader* format, bool wrapped) const {
+    const Json* wrapper = wrapped ? format->find("json_schema") : nullptr;
+    if (wrapper == nullptr) return format->find("schema");
+    if (!wrapper->is_object()) return nullptr;
+    FieldReader parts(*wrapper, "response_format.json_schema.");
+    std::string text;
+    bool strict = false;
+    parts.get("name", TextLimit{kMaxTextBytes}, &text);
+    parts.get("description", TextLimit{kMaxTextBytes}, &text);
+    parts.get("strict", &strict);
+    const Json* schema = parts.find("schema");
+    if (!context_.args.allow_unknown_fields) parts.refuse_unknown();
+    format->fail(parts.status());
+    return schema;
   }
 
   Status compile() {

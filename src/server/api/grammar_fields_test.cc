@@ -29,6 +29,8 @@ TEST(GrammarFields, EverySpellingOfOpenAiBodiesWorks) {
   const Spelling spellings[] = {
       {R"("response_format": {"type": "json_object"})", R"({"x": [1]})", "[1]"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": )" + schema + "}}", R"({"a": 1})", "{}"},
+      {R"("response_format": {"type": "json_schema", "schema": )" + schema + "}", R"({"a": 1})", "{}"},
+      {R"("response_format": {"type": "json_object", "schema": )" + schema + "}", R"({"a": 1})", "{}"},
       {R"("response_format": {"type": "structural_tag", "structures": [{"begin": "<t>", "schema": )" + schema + R"(, "end": "</t>"}], "triggers": ["<t>"]})", R"(so <t>{"a":1}</t>)", "<t>1"},
       {R"("guided_json": )" + schema, R"({"a": 1})", "1"},
       {R"("guided_json": "{\"type\": \"integer\"}")", "12", "x"},
@@ -97,6 +99,12 @@ TEST(GrammarFields, FaultsNameTheFieldAndTheKeyword) {
       {R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})", "schema"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"schema": false}})", "schema"},
       {R"("guided_json": false)", "guided_json"},
+      {R"("response_format": {})", "response_format.type"},
+      {R"("response_format": {"format": "json_object"})", "response_format.type"},
+      {R"("response_format": {"type": "text", "schema": {}})", "response_format.schema"},
+      {R"("response_format": {"type": "json_object", "scheme": {}})", "did you mean schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strikt": true}})", "did you mean strict"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}})", "response_format.schema"},
   };
   for (const auto& [member, word] : cases) {
     TestApi api;

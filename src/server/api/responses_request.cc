@@ -182,8 +182,12 @@ Status read_forms(const FieldReader& reader, Json* chat) {
             fmt::format("text.format.type is {}, but must be text, json_object or json_schema.",
                         type == format->end() ? "missing" : describe_value(*type)), "text.format.type");
       }
-      const bool schema = is_text(*type, "json_schema");
-      (*chat)["response_format"] = schema ? Json{{"type", "json_schema"}, {"json_schema", *format}} : *format;
+      Json of_chat = *format;
+      if (is_text(*type, "json_schema")) {
+        of_chat.erase("type");
+        of_chat = {{"type", "json_schema"}, {"json_schema", std::move(of_chat)}};
+      }
+      (*chat)["response_format"] = std::move(of_chat);
     }
     fields.refuse_unknown(kWithoutEffect);
     WW_RETURN_IF_ERROR(fields.status());
