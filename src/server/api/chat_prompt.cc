@@ -195,6 +195,22 @@ Json tools_for_template(const ChatTemplate& chat_template, const ToolRequest& to
   return {};
 }
 
+// How much to think, which some templates tell the model; "none" and the others are the switch of those that know only one.
+// What chat_template_kwargs say themselves stands.
+void read_reasoning_effort(FieldReader* reader, Json* extra) {
+  std::string effort;
+  if (!reader->get("reasoning_effort", TextLimit{kMaxRidBytes}, &effort)) return;
+  constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (std::ranges::find(kEfforts, effort) == std::end(kEfforts)) {
+    return reader->fail(Status::invalid_argument(
+        fmt::format("reasoning_effort is \"{}\", but must be one of {}; what else a template knows goes into chat_template_kwargs.",
+                    effort.substr(0, 60), fmt::join(kEfforts, ", ")), "reasoning_effort"));
+  }
+  if (!extra->contains("reasoning_effort")) (*extra)["reasoning_effort"] = effort;
+  if (extra->contains("enable_thinking") || extra->contains("thinking")) return;
+  for (const char* name : {"enable_thinking", "thinking"}) (*extra)[name] = effort != "none";
+}
+
 Result<ChatInput> read_chat_input(const Api& api, FieldReader* reader, const ToolRequest& tools, bool* continue_final) {
   const ChatTemplate* chat_template = api.context().chat_template;
   if (!api.info().generates) {
@@ -227,9 +243,7 @@ Result<ChatInput> read_chat_input(const Api& api, FieldReader* reader, const Too
     }
     input.extra = *extra;
   }
-  if (std::string effort; reader->get("reasoning_effort", TextLimit{kMaxRidBytes}, &effort)) {
-    if (!input.extra.contains("reasoning_effort")) input.extra["reasoning_effort"] = effort;
-  }
+  read_reasoning_effort(reader, &input.extra);
   reader->get("add_generation_prompt", &input.add_generation_prompt);
   FieldReader kwargs(input.extra, "chat_template_kwargs.");
   kwargs.get("add_generation_prompt", &input.add_generation_prompt);

@@ -224,6 +224,26 @@ TEST(Chat, GenerationPromptIsTheClientsChoice) {
             "<|im_start|>user\nHi<|im_end|>\n");
 }
 
+// Templates know the switch by one of two names.
+TEST(Chat, ReasoningEffortTellsTheTemplateWhetherToThink) {
+  TestApiOptions options;
+  options.chat_template = "{{ enable_thinking }},{{ thinking }},{{ reasoning_effort }}";
+  TestApi api(std::move(options));
+  const auto prompt = [&](const std::string& members) {
+    const Reply reply = api.post("/v1/chat/completions", chat(members));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return api.tokenizer().decode(api.engine().submitted().back().input_ids, false);
+  };
+  EXPECT_EQ(prompt(R"("reasoning_effort": null)"), ",,");
+  EXPECT_EQ(prompt(R"("reasoning_effort": "none")"), "False,False,none");
+  EXPECT_EQ(prompt(R"("reasoning_effort": "xhigh")"), "True,True,xhigh");
+  EXPECT_EQ(prompt(R"("reasoning_effort": "none", "chat_template_kwargs": {"thinking": true})"), ",True,none");
+  EXPECT_EQ(prompt(R"("chat_template_kwargs": {"reasoning_effort": "so so"})"), ",,so so");
+  const Reply misspelt = api.post("/v1/chat/completions", chat(R"("reasoning_effort": "hgih")"));
+  EXPECT_EQ(misspelt.status, 400);
+  EXPECT_EQ(misspelt.json()["error"]["param"], "reasoning_effort") << misspelt.body;
+}
+
 TEST(Chat, TemplatesWithoutAPlaceForToolsLeaveThemOut) {
   const std::string tools =
       R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}])";
