@@ -122,6 +122,8 @@ TEST(BadInput, FieldsOfOneBody) {
   expect_refused(post(api, Body::generate, R"("logprob_start_len": 2)"), "", "logprob_start_len");
   expect_refused(post(api, Body::generate, R"("logprob_start_len": -2)"), "", "logprob_start_len");
   expect_refused(post(api, Body::generate, R"("top_logprobs_num": 129)"), "", "top_logprobs_num");
+  expect_refused(post(api, Body::generate, R"("top_logprobs_num": 2)"), "no return_logprob", "top_logprobs_num");
+  expect_refused(post(api, Body::generate, R"("return_logprob": false, "token_ids_logprob": [2])"), "", "token_ids_logprob");
   expect_refused(post(api, Body::generate, R"("token_ids_logprob": [4096])"), "",
                  "token_ids_logprob[0]");
   expect_refused(post(api, Body::generate, R"("return_logprob": 1)"), "", "return_logprob");

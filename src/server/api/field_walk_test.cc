@@ -87,7 +87,7 @@ constexpr Endpoint kEndpoints[] = {
 // JSON of the client's own, and fields without effect by definition.
 const std::set<std::string> kTakeEverything = {
     "/v1/chat/completions chat_template_kwargs.k", "/v1/messages messages[1].content[0].input.e",
-    "/v1/messages tools[0].input_schema.type", "/v1/responses metadata", "/v1/responses stream_options",
+    "/v1/messages tools[0].input_schema.type", "/v1/responses metadata",
     "/v1/responses tools[0].parameters.type", "/v1/responses user"};
 
 // A kind of value each, so that a field that takes them all stands out; then edges of numbers.

@@ -155,8 +155,11 @@ Result<PreparedChat> prepare_messages(const Api& api, std::string_view body, boo
       {"reasoning_effort", "output_config.effort"},
   };
   auto prepared = prepare_chat(api, chat.value, chat.value.dump(), "msg_");
-  if (!prepared.ok()) return in_own_names(prepared.status(), kOtherNames);
-  return prepared;
+  if (prepared.ok()) return prepared;
+  const Status status = in_own_names(prepared.status(), kOtherNames);
+  const bool too_long = status.message().find("is longer than the model's context length") != std::string::npos;
+  // Agents shorten their history when they read these words.
+  return too_long ? Status(status.code(), "prompt is too long: " + status.message(), status.field()) : status;
 }
 
 }  // namespace

@@ -185,7 +185,7 @@ Status read_thinking(const FieldReader& reader, Json* chat) {
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
     return Status::invalid_argument("thinking.type must be enabled, disabled or adaptive.", "thinking.type");
   }
-  if (type != "adaptive") (*chat)["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}};
+  if (type != "adaptive") (*chat)["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}, {"thinking", type == "enabled"}};
   return {};
 }
 
@@ -221,6 +221,30 @@ Status read_output_config(const FieldReader& reader, Json* chat) {
   return fields.status();
 }
 
+// What agents send with every request may ask for nothing: no servers, no edits, or to keep all thinking.
+Status refuse_what_is_not_here(const FieldReader& reader) {
+  const Json* servers = reader.find("mcp_servers");
+  if (servers && !servers->empty()) {
+    return Status::unsupported("mcp_servers is not supported: this server runs no tools of its own; leave it out.", "mcp_servers");
+  }
+  if (reader.find("container")) {
+    return Status::unsupported("container is not supported: this server runs no code; leave it out.", "container");
+  }
+  const Json* management = reader.find("context_management");
+  if (!management) return {};
+  WW_RETURN_IF_ERROR(require_object(*management, "context_management"));
+  FieldReader fields(*management, "context_management.");
+  const Json* edits = fields.find("edits");
+  fields.refuse_unknown();
+  WW_RETURN_IF_ERROR(fields.status());
+  const Json keeps_all{{"type", "clear_thinking_20251015"}, {"keep", "all"}};
+  if (edits && !(edits->is_array() && std::ranges::all_of(*edits, [&](const Json& edit) { return edit == keeps_all; }))) {
+    return Status::unsupported("context_management.edits is not supported: messages are read as they come; leave it out.",
+                               "context_management.edits");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_length) {
@@ -240,6 +264,7 @@ Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_
   WW_RETURN_IF_ERROR(read_tool_choice(reader, &chat.value));
   WW_RETURN_IF_ERROR(read_thinking(reader, &chat.value));
   WW_RETURN_IF_ERROR(read_output_config(reader, &chat.value));
+  WW_RETURN_IF_ERROR(refuse_what_is_not_here(reader));
   constexpr std::string_view kWithoutEffect[] = {"metadata", "service_tier", "inference_geo", "cache_control"};
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());

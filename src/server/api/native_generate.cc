@@ -332,6 +332,11 @@ class NativeParser {
         WW_RETURN_IF_ERROR(read_token_ids(*value, token_ids.path(i), api_.info().vocab_size,
                                           kMaxTokenIdsLogprob, &request.token_ids_logprob));
       }
+      const bool lists = !request.token_ids_logprob.empty();
+      if (!request.return_logprob && (lists || request.top_logprobs_num > 0)) {
+        const std::string field = (lists ? token_ids : top_num).path(i);
+        return Status::invalid_argument(field + " needs return_logprob to be true.", field);
+      }
       requests_.push_back(std::move(request));
     }
     return {};

@@ -121,6 +121,42 @@ TEST(Messages, SchemasHoldTheAnswer) {
   }
 }
 
+TEST(Messages, ThinkingIsTheTemplatesSwitch) {
+  TestApiOptions options;
+  options.chat_template = "{{ enable_thinking }},{{ thinking }}";
+  TestApi api(std::move(options));
+  for (const auto& [type, prompt] : {std::pair("enabled", "True,True"), {"disabled", "False,False"}}) {
+    const std::string member = std::string(R"("thinking": {"type": ")") + type + R"("}, "output_config": {"effort": "low"})";
+    ASSERT_EQ(api.post("/v1/messages", R"({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], )" + member + "}").status, 200);
+    EXPECT_EQ(api.tokenizer().decode(api.engine().submitted().back().input_ids, false), prompt);
+  }
+}
+
+// Agents send these with every request, and ask for nothing by them.
+TEST(Messages, WhatAsksForNothingPasses) {
+  TestApi api;
+  const auto status = [&](const std::string& member) {
+    return api.post("/v1/messages", R"({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], )" + member + "}").status;
+  };
+  for (const char* member : {R"("mcp_servers": [])", R"("context_management": {})", R"("context_management": {"edits": []})",
+                             R"("context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})", R"("container": null)"}) {
+    EXPECT_EQ(status(member), 200) << member;
+  }
+  for (const char* member : {R"("mcp_servers": [{"type": "url"}])", R"("container": "c")", R"("context_management": {"edit": []})",
+                             R"("context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]})",
+                             R"("context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": 1}]})"}) {
+    EXPECT_EQ(status(member), 400) << member;
+  }
+}
+
+TEST(Messages, TooLongPromptIsSaidInAnthropicsWords) {
+  TestApi api;
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "word ";
+  const Reply reply = api.post("/v1/messages", R"({"max_tokens": 5, "messages": [{"role": "user", "content": ")" + words + R"("}]})");
+  EXPECT_TRUE(reply.json()["error"]["message"].get<std::string>().starts_with("prompt is too long: ")) << reply.body;
+}
+
 TEST(Messages, RefusalsHaveAnthropicsShape) {
   TestApi api;
   for (const char* body : {R"({"messages": [{"role": "user", "content": "Hi"}]})", R"({"max_tokens": 5})",
@@ -344,6 +380,8 @@ INSTANTIATE_TEST_SUITE_P(Chats, OwnNames, ::testing::Values(
     NamedRefusal{"/v1/responses", R"("text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 5}}})", "text.format.schema", "text.format.schema: "},
     NamedRefusal{"/v1/responses", R"("text": {"format": {"type": "json_schema"}})", "text.format", R"("name": "...", "schema": {...}})"},
     NamedRefusal{"/v1/responses", R"("reasoning": {"effort": 5})", "reasoning.effort", "reasoning.effort is 5"},
+    NamedRefusal{"/v1/responses", R"("reasoning": {"effort": "hgih"})", "reasoning.effort", "reasoning.effort is \"hgih\""},
+    NamedRefusal{"/v1/responses", R"("stream_options": {"include_usage": true})", "stream_options.include_usage", "stream_options.include_usage"},
     NamedRefusal{"/v1/responses", R"("tools": [{"type": "function", "name": 5}])", "tools[0].name", "tools[0].name is 5"},
     NamedRefusal{"/v1/responses", R"("tool_choice": "zz")", "tool_choice", R"({"type": "function", "name": "..."})"},
     NamedRefusal{"/v1/responses", R"("max_output_tokens": 1000000000)", "max_output_tokens", "max_output_tokens"},

@@ -217,6 +217,17 @@ Status refuse_what_is_not_here(FieldReader* reader) {
   return reader->status();
 }
 
+// Obfuscation pads what a listener on the wire could measure; there is none to pad here.
+Status read_stream_options(const FieldReader& reader) {
+  const Json* options = reader.find("stream_options");
+  if (!options) return {};
+  WW_RETURN_IF_ERROR(require_object(*options, "stream_options"));
+  FieldReader fields(*options, "stream_options.");
+  constexpr std::string_view kWithoutEffect[] = {"include_obfuscation"};
+  fields.refuse_unknown(kWithoutEffect);
+  return fields.status();
+}
+
 // Log-probabilities of the answer's text where include asks for them. Reasoning is in the answer as it is, so that
 // reasoning.encrypted_content, which is to bring it back with the next request, adds nothing.
 Status read_include(FieldReader* reader, Json* chat) {
@@ -292,10 +303,11 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   WW_RETURN_IF_ERROR(read_forms(reader, &chat));
   WW_RETURN_IF_ERROR(refuse_what_is_not_here(&reader));
   WW_RETURN_IF_ERROR(read_include(&reader, &chat));
+  WW_RETURN_IF_ERROR(read_stream_options(reader));
   reader.get("store", &out.store);
   echo_fields(reader, &out.echoed.value);
   constexpr std::string_view kWithoutEffect[] = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-                                                 "service_tier", "stream_options", "user"};
+                                                 "service_tier", "user"};
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   return out;
