@@ -1,7 +1,6 @@
 #include "grammar/compiler.h"
 
 #include "grammar/regex_grammar.h"
-#include "grammar/structural_tag.h"
 
 namespace warpweave::grammar {
 namespace {
@@ -45,13 +44,20 @@ std::shared_ptr<const Vocabulary> GrammarCompiler::vocabulary() {
   return vocabulary_;
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_new(const GrammarSpec& spec) {
-  WW_ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar, compile_grammar(spec, options_.limits));
-  return std::make_shared<const CompiledGrammar>(std::move(grammar), vocabulary(), options_.limits);
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
+  return find_or_make({.key = key_of(spec), .grammar = nullptr, .part = nullptr}, [&] { return compile_grammar(spec, options_.limits); });
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
-  const std::string key = key_of(spec);
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::behind_reasoning(
+    const std::shared_ptr<const CompiledGrammar>& grammar, const ReasoningMarks& marks) {
+  const auto address = reinterpret_cast<uintptr_t>(grammar.get());
+  Entry entry{.key = "behind " + std::to_string(address) + ":" + marks.begin + '\n' + marks.end, .grammar = nullptr, .part = grammar};
+  return find_or_make(std::move(entry), [&] { return grammar::behind_reasoning(grammar->grammar(), marks, options_.limits); });
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::find_or_make(
+    Entry entry, const std::function<Result<std::shared_ptr<const Grammar>>()>& make) {
+  const std::string key = entry.key;
   std::unique_lock lock(mutex_);
   // Whoever asks for what is being compiled waits for it; a failure is found again by each.
   changed_.wait(lock, [&] { return by_key_.contains(key) || (!compiling_.contains(key) && running_ < options_.max_parallel); });
@@ -64,18 +70,25 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
   ++running_;
   compiling_.emplace(key, 1);
   lock.unlock();
-  Result<std::shared_ptr<const CompiledGrammar>> result = compile_new(spec);
+  const auto compiled = [&]() -> Result<std::shared_ptr<const CompiledGrammar>> {
+    WW_ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar, make());
+    return std::make_shared<const CompiledGrammar>(std::move(grammar), vocabulary(), options_.limits);
+  };
+  Result<std::shared_ptr<const CompiledGrammar>> result = compiled();
   lock.lock();
   --running_;
   compiling_.erase(key);
-  if (result.ok()) keep(key, *result);
+  if (result.ok()) {
+    entry.grammar = *result;
+    keep(std::move(entry));
+  }
   changed_.notify_all();
   return result;
 }
 
-void GrammarCompiler::keep(const std::string& key, const std::shared_ptr<const CompiledGrammar>& grammar) {
-  entries_.push_front({key, grammar});
-  by_key_[key] = entries_.begin();
+void GrammarCompiler::keep(Entry entry) {
+  entries_.push_front(std::move(entry));
+  by_key_[entries_.front().key] = entries_.begin();
   make_room();
 }
 

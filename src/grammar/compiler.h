@@ -15,6 +15,7 @@
 
 #include "grammar/matcher.h"
 #include "grammar/schema.h"
+#include "grammar/structural_tag.h"
 
 namespace warpweave::grammar {
 
@@ -40,6 +41,9 @@ class GrammarCompiler {
   explicit GrammarCompiler(GrammarCompilerOptions options) : options_(std::move(options)) {}
 
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
+  // `grammar`: one that was compiled here.
+  Result<std::shared_ptr<const CompiledGrammar>> behind_reasoning(const std::shared_ptr<const CompiledGrammar>& grammar,
+                                                                  const ReasoningMarks& marks);
 
   struct Stats {
     size_t entries, bytes;
@@ -51,10 +55,11 @@ class GrammarCompiler {
   struct Entry {
     std::string key;
     std::shared_ptr<const CompiledGrammar> grammar;
+    std::shared_ptr<const CompiledGrammar> part;  // what its key names by address
   };
   std::shared_ptr<const Vocabulary> vocabulary();
-  Result<std::shared_ptr<const CompiledGrammar>> compile_new(const GrammarSpec& spec);
-  void keep(const std::string& key, const std::shared_ptr<const CompiledGrammar>& grammar);
+  Result<std::shared_ptr<const CompiledGrammar>> find_or_make(Entry entry, const std::function<Result<std::shared_ptr<const Grammar>>()>& make);
+  void keep(Entry entry);
   void make_room();
 
   const GrammarCompilerOptions options_;

@@ -111,6 +111,7 @@ class GrammarBuilder {
 
   const GrammarLimits& limits() const { return limits_; }
   RuleId add_rule();
+  RuleId add_grammar(const Grammar& grammar);  // its rules; the one that is its root
   StateId start(RuleId rule) const { return rule_starts_[rule]; }
   StateId add_state();
   void add_byte(StateId from, uint8_t first, uint8_t last, StateId to);

@@ -62,6 +62,29 @@ StateId GrammarBuilder::add_state() {
   return static_cast<StateId>(accepting_.size() - 1);
 }
 
+RuleId GrammarBuilder::add_grammar(const Grammar& grammar) {
+  const auto first_state = static_cast<StateId>(num_states());
+  const auto first_rule = static_cast<RuleId>(rule_starts_.size());
+  if (grammar.num_states() > limits_.max_states - std::min<size_t>(first_state, limits_.max_states)) {
+    fail(Status::invalid_argument("the grammar needs more than " + std::to_string(limits_.max_states) + " states"));
+    return add_rule();
+  }
+  for (StateId s = 0; s < grammar.num_states(); ++s) {
+    const StateId own = add_state();
+    const Grammar::State& state = grammar.state(s);
+    accepting_[own] = state.accepting;
+    plain_[own] = state.plain;
+    if (state.unique >= 0) set_unique(own, grammar.uniques()[state.unique]);
+    inside_[own] = state.inside;
+    min_level_[own] = state.min_level;
+    for (auto e = grammar.bytes_begin(s); e != grammar.bytes_end(s); ++e) add_byte(own, e->first, e->last, first_state + e->to);
+    for (auto e = grammar.empties_begin(s); e != grammar.empties_end(s); ++e) add_empty(own, first_state + *e);
+    for (auto c = grammar.calls_begin(s); c != grammar.calls_end(s); ++c) add_call(own, first_rule + c->rule, first_state + c->to);
+  }
+  for (RuleId r = 0; r < grammar.num_rules(); ++r) rule_starts_.push_back(first_state + grammar.rule(r).start);
+  return first_rule + grammar.root();
+}
+
 void GrammarBuilder::add_byte(StateId from, uint8_t first, uint8_t last, StateId to) {
   if (within_limits()) bytes_.push_back({{from}, {first, last, to}});
 }

@@ -390,6 +390,34 @@ TEST(CharPartition, IsTheCoarsestThatTellsTheSetsApart) {
   EXPECT_FALSE(partition_chars(sets, &none));
 }
 
+// Also what a grammar says of differing elements and of indentation.
+TEST(Compiler, BehindReasoningAGrammarTakesTheSameTexts) {
+  GrammarCompilerOptions options;
+  options.make_vocabulary = [] { return small_vocabulary(); };
+  GrammarCompiler compiler(options);
+  const GrammarSpec specs[] = {
+      {Kind::json_schema, R"({"type":"array","uniqueItems":true,"items":{"enum":[1,2,"a"]}})", {}}, {Kind::json_object, "", {}},
+      {Kind::json_schema, R"({"type":"string","minLength":2,"maxLength":3})", {}}, {Kind::ebnf, "root ::= root \"a\" | \"b\"", {}},
+      {Kind::regex, "(ab)*", {}}};
+  const std::string texts[] = {"[1, 2]", "[1, 1]", R"(["a",1])", "{\n            \"a\": 1}", "{\n             \"a\": 1}", "{", "\"\"", "\"ab\"", "\"abcd\"",
+                               "b", "baa", "ab", "abab", "aba", ""};
+  for (const GrammarSpec& spec : specs) {
+    const auto alone = compiler.compile(spec).value();
+    const auto inside = compiler.behind_reasoning(alone, {.begin = "", .end = "</think>"}).value();
+    const auto before = compiler.behind_reasoning(alone, {.begin = "<think>", .end = "</think>"}).value();
+    EXPECT_EQ(compiler.behind_reasoning(alone, {.begin = "", .end = "</think>"}).value(), inside);
+    EXPECT_NE(inside, before);
+    for (const std::string& text : texts) {
+      const std::string expected = takes(alone, text);
+      EXPECT_EQ(takes(inside, "well </thin</think>\n\n" + text), expected) << spec.source << text;
+      EXPECT_EQ(takes(before, "<think></think>" + text), expected) << spec.source << text;
+      EXPECT_EQ(takes(before, text), expected) << spec.source << text;
+      EXPECT_EQ(takes(inside, "</think" + text), "prefix") << "not at its end yet";
+      EXPECT_EQ(takes(inside, "</think>\n\n\n" + text), "no") << spec.source << text;
+    }
+  }
+}
+
 TEST(Compiler, CachesByBytesAndCompilesOnce) {
   int vocabularies = 0;
   GrammarCompilerOptions options;

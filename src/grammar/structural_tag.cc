@@ -253,6 +253,22 @@ class TagCompiler {
 
 }  // namespace
 
+Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, const ReasoningMarks& marks, const GrammarLimits& limits) {
+  GrammarBuilder builder(limits);
+  const RuleId root = builder.add_rule();
+  const RuleId held = builder.add_grammar(grammar);
+  const StateId begin = builder.start(root), thought = builder.add_state(), end = builder.add_state();
+  if (!marks.begin.empty()) builder.add_call(begin, held, end);
+  TextUntil({marks.end}).emit(&builder, builder.emit_text(begin, marks.begin), {thought}, TextUntil::kNowhere);
+  StateId blanks = thought;
+  for (int breaks = 0; breaks <= 2; ++breaks) {
+    builder.add_call(blanks, held, end);
+    if (breaks < 2) blanks = builder.emit_text(blanks, "\n");
+  }
+  builder.end_rule(end);
+  return builder.finish(root);
+}
+
 Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, const JsonStyle& style, const GrammarLimits& limits) {
   if (!tag.is_object()) return Status::invalid_argument("a structural tag must be an object");
   GrammarBuilder builder(limits);

@@ -11,4 +11,11 @@ namespace warpweave::grammar {
 
 Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, const JsonStyle& style, const GrammarLimits& limits);
 
+// Reasoning that comes before what a grammar holds: up to the first end mark, then at most two line breaks.
+struct ReasoningMarks {
+  std::string begin;  // empty: the text begins inside; else the whole reasoning may be left out
+  std::string end;
+};
+Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, const ReasoningMarks& marks, const GrammarLimits& limits);
+
 }  // namespace warpweave::grammar

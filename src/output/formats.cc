@@ -83,6 +83,11 @@ std::vector<std::string_view> names_of(const Formats& formats) {
   return names;
 }
 
+std::string_view without_space_behind(std::string_view text) {
+  while (!text.empty() && is_space(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  return text;
+}
+
 }  // namespace
 
 const ReasoningFormat* find_reasoning_format(std::string_view name) { return find_by_name(kReasoningFormats, name); }
@@ -94,9 +99,12 @@ std::string_view guess_reasoning_format(std::string_view chat_template) { return
 std::string_view guess_call_format(std::string_view chat_template) { return first_sign(kCallSigns, chat_template); }
 
 bool begins_in_reasoning(const ReasoningFormat& format, std::string_view prompt) {
-  while (!prompt.empty() && is_space(static_cast<unsigned char>(prompt.back()))) prompt.remove_suffix(1);
-  if (format.begin.empty() || prompt.ends_with(format.end)) return false;
-  return format.always || prompt.ends_with(format.begin);
+  if (format.begin.empty() || ends_behind_reasoning(format, prompt)) return false;
+  return format.always || without_space_behind(prompt).ends_with(format.begin);
+}
+
+bool ends_behind_reasoning(const ReasoningFormat& format, std::string_view prompt) {
+  return !format.end.empty() && without_space_behind(prompt).ends_with(format.end);
 }
 
 }  // namespace warpweave::output

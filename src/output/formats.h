@@ -37,6 +37,7 @@ std::string_view guess_call_format(std::string_view chat_template);
 
 // Whether a prompt ends inside reasoning (its template wrote <think>), outside (</think>), or leaves it to the format.
 bool begins_in_reasoning(const ReasoningFormat& format, std::string_view prompt);
+bool ends_behind_reasoning(const ReasoningFormat& format, std::string_view prompt);
 
 ParserTask<> read_hermes(AnswerReader& reader);
 ParserTask<> read_llama3(AnswerReader& reader);

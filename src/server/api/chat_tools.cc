@@ -145,6 +145,19 @@ bool goes_on_in_reasoning(const output::ReasoningFormat& format, const PromptEnd
   return begin != std::string_view::npos && (end == std::string_view::npos || end < begin);
 }
 
+// A grammar of the request holds the content: reasoning comes before, where its end can be sampled under a grammar, else not at all.
+Status hold_content(const Api& api, const output::ReasoningFormat& format, const PromptEnd& prompt, AnswerPlan* plan, SamplingParams* params) {
+  const bool inside = plan->format.begins_in_reasoning;
+  if (format.begin.empty() || is_special_mark(*api.tokenizer(), format.end)) {
+    plan->format.reasoning = {};
+    return {};
+  }
+  if (!inside && (!prompt.continued.empty() || output::ends_behind_reasoning(format, prompt.text))) return {};
+  const grammar::ReasoningMarks marks{inside ? std::string() : std::string(format.begin), std::string(format.end)};
+  WW_ASSIGN_OR_RETURN(params->grammar, api.grammar_context().compiler->behind_reasoning(params->grammar, marks));
+  return {};
+}
+
 Result<std::string_view> demand_calls(const Api& api, const output::ToolDemand& demand, SamplingParams* params) {
   std::optional<output::ToolGrammar> grammar = output::make_tool_grammar(demand);
   if (!grammar || (!demand.must_call && params->grammar != nullptr)) return demand.format;
@@ -218,6 +231,7 @@ Result<AnswerPlan> plan_answer(const Api& api, const ToolRequest& tools, const R
   if (format) {
     plan.format.reasoning = format->name;
     plan.format.begins_in_reasoning = goes_on_in_reasoning(*format, prompt);
+    if (params->grammar != nullptr) WW_RETURN_IF_ERROR(hold_content(api, *format, prompt, &plan, params));
   }
   if (tools.any()) {
     output::ToolDemand demand{.tools = tools.tools.value, .only = tools.only, .must_call = tools.must_call,

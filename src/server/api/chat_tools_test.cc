@@ -171,6 +171,49 @@ TEST(ChatReasoning, ThePromptMayOpenIt) {
   EXPECT_EQ(message["content"], "42");
 }
 
+struct Reasoned {
+  const char* parser;
+  const char* prompt_end;
+  const char* more;             // a member of the request
+  std::vector<const char*> takes, refuses;
+};
+
+// The content is held to what was asked for; a model that reasons may do so before.
+TEST(ChatReasoning, GrammarsHoldTheContentBehindIt) {
+  const Reasoned cases[] = {
+      {"qwen3", "", "", {"42", "<think>\nso: 1</think>\n\n42"}, {"so</think>42", "<think>42", "<think></think>so", "x"}},
+      {"qwen3", "<think>\n", "", {"so</think>\n42", "</think>42"}, {"42", "so</think>"}},
+      {"qwen3", "<think>\n\n</think>\n\n", "", {"42"}, {"<think>so</think>42"}},
+      {"deepseek-r1", "", "", {"so</think>42"}, {"42"}},
+      {"deepseek-r1", "", R"("separate_reasoning": false, )", {"42"}, {"so</think>42"}},
+      {"gpt-oss", "", "", {"42"}, {"so"}},  // its marks are special tokens, which no grammar samples
+  };
+  for (const Reasoned& c : cases) {
+    TestApiOptions options = scripted({"42"}, "none", c.parser);
+    options.chat_template = "{{ messages[0].content }}<|im_start|>assistant\n" + std::string(c.prompt_end);
+    TestApi api(std::move(options));
+    const Reply reply = api.post("/v1/chat/completions", chat(std::string(c.more) + R"("regex": "[0-9]{2}")"));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const auto accepts = [&](std::string_view text) {
+      grammar::GrammarMatcher matcher(api.engine().submitted().back().sampling.grammar);
+      return matcher.accept_bytes(text) && matcher.can_end();
+    };
+    for (const char* text : c.takes) EXPECT_TRUE(accepts(text)) << c.parser << ' ' << c.prompt_end << ": " << text;
+    for (const char* text : c.refuses) EXPECT_FALSE(accepts(text)) << c.parser << ' ' << c.prompt_end << ": " << text;
+    const bool only_content = std::string_view(c.takes[0]) == "42";
+    EXPECT_EQ(reply.json()["choices"][0]["message"]["content"], only_content ? "42" : "") << c.parser << c.more;
+  }
+}
+
+TEST(ChatReasoning, EqualGrammarsBehindItAreOne) {
+  TestApi api(scripted({"42"}, "none", "deepseek-r1"));
+  for (const char* regex : {"a", "b", "a"}) api.post("/v1/chat/completions", chat(R"("regex": ")" + std::string(regex) + "\""));
+  const auto submitted = api.engine().submitted();
+  ASSERT_EQ(submitted.size(), 3u);
+  EXPECT_EQ(submitted[0].sampling.grammar, submitted[2].sampling.grammar);
+  EXPECT_NE(submitted[0].sampling.grammar, submitted[1].sampling.grammar);
+}
+
 TEST(ChatTools, HistoryWithoutContent) {
   TestApi plain;  // its template knows no calls, and joins texts
   const std::string history = R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": null,
