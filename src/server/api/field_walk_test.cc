@@ -78,6 +78,7 @@ constexpr Endpoint kEndpoints[] = {
     {"/classify", R"({"input": ["a", "b"]})", true},
     {"/v1/classify", R"({"input_ids": [[1], [2]]})", true},
     {"/score", R"({"text_1": "a", "text_2": ["b", "c"]})"},
+    {"/score", R"({"queries": "a", "documents": ["b", "c"]})"},
     {"/v1/score", R"({"query": "a", "items": ["b", "c"], "label_token_ids": [5, 6], "apply_softmax": true})"},
     {"/rerank", R"({"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1})"},
     {"/v1/rerank", R"({"query": "a", "documents": ["b"], "return_documents": true})"},

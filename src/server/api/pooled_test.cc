@@ -208,6 +208,24 @@ TEST(Score, CosinesOfEmbeddings) {
   EXPECT_EQ(api.post("/score", R"({"text_1": "a"})").json()["error"]["param"], "text_2");
 }
 
+// vLLM's versions have three names for the two texts.
+TEST(Score, TextsUnderEachName) {
+  TestApi api(embedding_options());
+  const Json expected = api.post("/v1/score", R"({"text_1": "Once", "text_2": ["Once", "upon a"]})").json()["data"];
+  for (const char* body : {R"({"queries": "Once", "documents": ["Once", "upon a"]})", R"({"data_1": "Once", "data_2": ["Once", "upon a"]})"}) {
+    EXPECT_EQ(api.post("/v1/score", body).json()["data"], expected) << body;
+  }
+  const std::pair<const char*, const char*> faults[] = {
+      {R"({"queries": ["a", "b"], "documents": ["a"]})", "queries"}, {R"({"queries": "a"})", "documents"},
+      {R"({"documents": "a"})", "queries"}, {R"({"text_1": "a", "text_2": "b", "data_1": "c"})", "data_1"},
+      {R"({"queries": "a", "text_2": "b"})", "queries"}};
+  for (const auto& [body, field] : faults) {
+    const Reply reply = api.post("/score", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(reply.json()["error"]["param"], field) << reply.body;
+  }
+}
+
 TEST(Score, ProbabilitiesOfListedTokens) {
   TestApi api;
   const Json reply = api.post("/v1/score", R"({"query": "Once", "items": [" upon", " a"], "label_token_ids": [5, 6]})").json();

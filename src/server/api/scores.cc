@@ -211,16 +211,30 @@ Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const Fie
   return out;
 }
 
+// What vLLM's versions call the texts of a score.
+struct ScoreSides {
+  const char* left;
+  const char* right;
+};
+constexpr ScoreSides kScoreSides[] = {{"text_1", "text_2"}, {"queries", "documents"}, {"data_1", "data_2"}};
+
 Result<GenerationJob> parse_text_score(const Api& api, FieldReader& reader, PooledOptions options) {
-  refuse_unsupported(&reader);
-  reader.find("text_1");
-  reader.find("text_2");
+  refuse_unsupported(&reader, {"documents"});
+  const auto given = std::ranges::find_if(kScoreSides, [&](const ScoreSides& s) { return reader.find(s.left) || reader.find(s.right); });
+  const ScoreSides sides = given == std::end(kScoreSides) ? kScoreSides[0] : *given;
+  for (const ScoreSides& other : kScoreSides) {
+    if (other.left == sides.left || (!reader.find(other.left) && !reader.find(other.right))) continue;
+    return Status::invalid_argument(fmt::format("{} and {} say the same as {} and {}; send the fields of one of them.", other.left,
+                                                other.right, sides.left, sides.right), other.left);
+  }
+  reader.find(sides.left);
+  reader.find(sides.right);
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
-  WW_ASSIGN_OR_RETURN(const FieldTexts left, field_texts(reader, "text_1"));
-  WW_ASSIGN_OR_RETURN(const FieldTexts right, field_texts(reader, "text_2"));
+  WW_ASSIGN_OR_RETURN(const FieldTexts left, field_texts(reader, sides.left));
+  WW_ASSIGN_OR_RETURN(const FieldTexts right, field_texts(reader, sides.right));
   if (left.size() != 1 && left.size() != right.size()) {
-    return Status::invalid_argument(fmt::format("text_1 has {} texts and text_2 has {}; send one, or as many as in text_2.",
-                                                left.size(), right.size()), "text_1");
+    return Status::invalid_argument(fmt::format("{} has {} texts and {} has {}; send one, or as many as in {}.", sides.left,
+                                                left.size(), sides.right, right.size(), sides.right), sides.left);
   }
   WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, left, right));
   auto builder = std::make_unique<ScoreBuilder>(options, pairs);
@@ -334,14 +348,17 @@ Result<GenerationJob> parse_score(const Api& api, std::string_view body) {
   FieldReader reader(owned.value);
   PooledOptions options;
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "score-", &options));
-  const auto any = [&](std::initializer_list<const char*> names) {
-    return std::any_of(names.begin(), names.end(), [&](const char* name) { return reader.find(name) != nullptr; });
+  // The first of them that is there; null: none.
+  const auto first = [&](std::initializer_list<const char*> names) {
+    const auto at = std::find_if(names.begin(), names.end(), [&](const char* name) { return reader.find(name) != nullptr; });
+    return at == names.end() ? nullptr : *at;
   };
-  const bool tokens = any({"query", "items", "label_token_ids"}), texts = any({"text_1", "text_2"});
+  const char* const tokens = first({"query", "items", "label_token_ids"});
+  const char* const texts = first({"text_1", "text_2", "queries", "documents", "data_1", "data_2"});
   WW_RETURN_IF_ERROR(reader.status());
   if (tokens && texts) {
-    return Status::invalid_argument("text_1 and text_2 ask for a score of texts, and query, items and label_token_ids for one of "
-                                    "tokens; send the fields of one of them.", "text_1");
+    return Status::invalid_argument(fmt::format("{} asks for a score of texts, and {} for one of tokens (query, items and "
+                                                "label_token_ids); send the fields of one of them.", texts, tokens), texts);
   }
   return tokens ? parse_token_score(api, reader, options) : parse_text_score(api, reader, options);
 }
