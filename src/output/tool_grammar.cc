@@ -19,9 +19,10 @@ bool writes_hermes(std::string_view format) { return format == "hermes" || forma
 Json schema_of(const Json& function, bool must_call) {
   const auto strict = function.find("strict");
   const bool free = !must_call && (strict == function.end() || !strict->is_boolean() || !strict->get<bool>());
+  if (free) return {{"type", "object"}};
   const auto parameters = function.find("parameters");
-  if (free || parameters == function.end() || parameters->is_null()) return {{"type", "object"}};
-  return *parameters;
+  const bool none = parameters == function.end() || parameters->is_null();
+  return none ? Json{{"type", "object"}, {"additionalProperties", false}} : *parameters;
 }
 
 Json tags_of(const ToolDemand& demand, const CallText& text) {

@@ -45,6 +45,13 @@ TEST(ToolGrammar, RequiredCallsInAList) {
   EXPECT_FALSE(allows(*grammar, "text"));
 }
 
+// As OpenAI's API defines it.
+TEST(ToolGrammar, ToolWithoutParametersTakesNone) {
+  const auto grammar = make_tool_grammar({.tools = tools(), .must_call = true});
+  EXPECT_TRUE(allows(*grammar, R"([{"name": "noop", "parameters": {}}])"));
+  EXPECT_FALSE(allows(*grammar, R"([{"name": "noop", "parameters": {"a": 1}}])"));
+}
+
 TEST(ToolGrammar, OneNamedCallInTheModelsFormat) {
   const auto grammar = make_tool_grammar({.tools = tools(), .only = "weather", .must_call = true, .parallel_calls = false, .format = "qwen25"});
   ASSERT_TRUE(grammar);
