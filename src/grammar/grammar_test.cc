@@ -269,6 +269,24 @@ TEST(Notations, StructuralTags) {
   EXPECT_NE(failure({Kind::structural_tag, "{}", {}}), "");
 }
 
+TEST(Notations, StructuralTagsRefuseWhatTheyDoNotKnow) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"format": {"type": "any_text", "excludes": ["x"]}})", "excludes"},
+      {R"({"format": {"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}})", "style"},
+      {R"({"format": {"type": "tag", "begin": "<a>", "content": {"type": "any_text", "excludes": ["x"]}, "end": "</a>"}})", "excludes"},
+      {R"({"format": {"type": "tags_with_separator", "separator": ",", "at_least_one": "yes", "tags": [
+          {"begin": "a", "content": {"type": "any_text"}, "end": "b"}]}})", "at_least_one"},
+      {R"({"format": {"type": "triggered_tags", "triggers": ["a"], "stop_after": 1, "tags": [
+          {"begin": "a", "content": {"type": "any_text"}, "end": "b"}]}})", "stop_after"},
+      {R"({"format": {"type": "any_text"}, "formats": 1})", "formats"},
+      {R"({"structures": [{"begin": "<a>", "schema": {}, "end": "</a>", "style": 1}], "triggers": ["<a>"]})", "style"}};
+  for (const auto& [tag, name] : cases) EXPECT_NE(failure({Kind::structural_tag, tag, {}}).find(name), std::string::npos) << tag;
+  for (const char* tag : {R"({"type": "structural_tag", "format": {"type": "any_text", "excludes": []}})",
+                          R"({"format": {"type": "json_schema", "json_schema": {}, "style": "json"}})"}) {
+    EXPECT_EQ(failure({Kind::structural_tag, tag, {}}), "") << tag;
+  }
+}
+
 TEST(Limits, DepthIsBoundedWhileMatching) {
   const auto grammar = compile({Kind::json_object, "", {.any_whitespace = false}});
   GrammarMatcher matcher(grammar);

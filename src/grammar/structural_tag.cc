@@ -1,5 +1,6 @@
 #include "grammar/structural_tag.h"
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -86,6 +87,30 @@ class TextUntil {
 
 constexpr size_t kMaxTags = 1024;
 
+struct FormatMembers {
+  std::string_view type;
+  std::vector<std::string_view> names;  // beside the type
+};
+const std::vector<FormatMembers>& format_members() {
+  static const std::vector<FormatMembers> members = {
+      {"const_string", {"value"}}, {"json_schema", {"json_schema"}}, {"regex", {"pattern"}}, {"grammar", {"grammar"}}, {"any_text", {}},
+      {"sequence", {"elements"}}, {"or", {"elements"}}, {"tag", {"begin", "content", "end"}},
+      {"triggered_tags", {"triggers", "tags", "at_least_one", "stop_after_first"}},
+      {"tags_with_separator", {"separator", "tags", "at_least_one", "stop_after_first"}}};
+  return members;
+}
+
+// Nothing that an object asks for is overlooked; null, false and an empty list ask for nothing.
+Status check_members(const Json& object, std::string_view what, const std::vector<std::string_view>& names) {
+  for (const auto& [key, value] : object.items()) {
+    const bool known = key == "type" || std::find(names.begin(), names.end(), key) != names.end();
+    if (known || value.is_null() || value == false || (value.is_array() && value.empty())) continue;
+    if (what == "json_schema" && key == "style" && value == "json") continue;  // the only one there is
+    return Status::unsupported(key.substr(0, 60) + " is not known in " + std::string(what) + "; leave it out");
+  }
+  return {};
+}
+
 class TagCompiler {
  public:
   TagCompiler(const JsonStyle& style, GrammarBuilder* builder) : style_(style), b_(*builder) {}
@@ -103,6 +128,7 @@ class TagCompiler {
       if (!structure.is_object() || !structure.contains("schema")) {
         return Status::invalid_argument("structures must be objects with begin, schema and end");
       }
+      WW_RETURN_IF_ERROR(check_members(structure, "structures", {"begin", "schema", "end"}));
       const Json content{{"type", "json_schema"}, {"json_schema", structure["schema"]}};
       format["tags"].push_back({{"begin", structure.value("begin", Json())}, {"content", content}, {"end", structure.value("end", Json())}});
     }
@@ -123,13 +149,18 @@ class TagCompiler {
     }
     return &*at;
   }
-  static bool flag(const Json& node, const char* key) {
+  static Result<bool> flag(const Json& node, const char* key) {
     const auto at = node.find(key);
-    return at != node.end() && at->is_boolean() && at->get<bool>();
+    if (at == node.end() || at->is_null()) return false;
+    if (!at->is_boolean()) return Status::invalid_argument(std::string(key) + " must be true or false");
+    return at->get<bool>();
   }
 
   Result<StateId> emit_one(const Json& format, StateId from) {
     WW_ASSIGN_OR_RETURN(const std::string type, text_of(format, "type"));
+    for (const FormatMembers& known : format_members()) {
+      if (known.type == type) WW_RETURN_IF_ERROR(check_members(format, type, known.names));
+    }
     if (type == "const_string") {
       WW_ASSIGN_OR_RETURN(const std::string value, text_of(format, "value"));
       return b_.emit_text(from, value);
@@ -185,7 +216,9 @@ class TagCompiler {
     WW_ASSIGN_OR_RETURN(const std::string end, text_of(tag, "end"));
     if (!tag.contains("content")) return Status::invalid_argument("content is missing in a tag");
     const Json& content = tag["content"];
+    WW_RETURN_IF_ERROR(check_members(tag, "a tag", {"begin", "content", "end"}));
     if (content.is_object() && content.value("type", "") == "any_text" && !end.empty()) {
+      WW_RETURN_IF_ERROR(check_members(content, "any_text", {}));
       const StateId to = b_.add_state();
       TextUntil({end}).emit(&b_, from, {to}, TextUntil::kNowhere);
       return to;
@@ -204,7 +237,8 @@ class TagCompiler {
       triggers.push_back(trigger.get<std::string>());
       marked.push_back(b_.add_state());
     }
-    const bool once = flag(format, "stop_after_first");
+    WW_ASSIGN_OR_RETURN(const bool once, flag(format, "stop_after_first"));
+    WW_ASSIGN_OR_RETURN(const bool one_at_least, flag(format, "at_least_one"));
     const StateId end = b_.add_state(), behind = b_.add_state();
     for (const Json& tag : *tags) {
       WW_ASSIGN_OR_RETURN(const std::string begin, text_of(tag, "begin"));
@@ -220,7 +254,7 @@ class TagCompiler {
       if (!triggered) return Status::invalid_argument("the tag that begins with \"" + begin.substr(0, 60) + "\" begins with none of the triggers");
     }
     const TextUntil text(triggers);
-    text.emit(&b_, from, marked, flag(format, "at_least_one") ? TextUntil::kNowhere : end);
+    text.emit(&b_, from, marked, one_at_least ? TextUntil::kNowhere : end);
     if (once) {
       b_.add_empty(behind, end);
     } else {
@@ -234,14 +268,16 @@ class TagCompiler {
     WW_ASSIGN_OR_RETURN(const std::string separator, text_of(format, "separator"));
     const StateId begin = b_.add_state(), behind = b_.add_state(), end = b_.add_state();
     b_.add_empty(from, begin);
-    if (!flag(format, "at_least_one")) b_.add_empty(begin, end);
+    WW_ASSIGN_OR_RETURN(const bool once, flag(format, "stop_after_first"));
+    WW_ASSIGN_OR_RETURN(const bool one_at_least, flag(format, "at_least_one"));
+    if (!one_at_least) b_.add_empty(begin, end);
     for (const Json& tag : *tags) {
       WW_ASSIGN_OR_RETURN(const std::string opening, text_of(tag, "begin"));
       WW_ASSIGN_OR_RETURN(const StateId to, emit_tag(tag, b_.emit_text(begin, opening)));
       b_.add_empty(to, behind);
     }
     b_.add_empty(behind, end);
-    if (!flag(format, "stop_after_first")) b_.add_empty(b_.emit_text(behind, separator), begin);
+    if (!once) b_.add_empty(b_.emit_text(behind, separator), begin);
     return end;
   }
 
@@ -275,6 +311,8 @@ Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, c
   TagCompiler compiler(style, &builder);
   const RuleId root = builder.add_rule();
   const bool structures = tag.contains("structures") && tag["structures"].is_array();
+  const std::vector<std::string_view> members = structures ? std::vector<std::string_view>{"structures", "triggers"} : std::vector<std::string_view>{"format"};
+  WW_RETURN_IF_ERROR(check_members(tag, "a structural tag", members));
   if (!structures && !tag.contains("format")) return Status::invalid_argument("a structural tag needs format, or structures and triggers");
   WW_ASSIGN_OR_RETURN(const StateId end, structures ? compiler.emit_structures(tag, builder.start(root)) : compiler.emit(tag["format"], builder.start(root)));
   builder.end_rule(end);
