@@ -55,7 +55,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     shims.install(args.checkout.resolve())
-    folders = [args.checkout / "test" / name for name in ("srt", "registered")]
+    folders = [args.checkout / "test" / name for name in ("srt", "registered", "manual")]
     wanted = [name for name in FILES if not args.files or name.endswith(tuple(args.files))]
     files = [str(folder / name) for folder in folders for name in wanted if (folder / name).exists()]
     if not files:
