@@ -215,6 +215,7 @@ struct EngineInfo {
   int page_size = 1;
   int num_pages = 0;
   int64_t max_total_tokens = 0;       // that the KV pool surely holds
+  int64_t max_window_tokens = 0;      // in layers with a sliding window, where the pool is split; 0: all share it
   int64_t max_tokens_at_context = 0;  // that it holds in requests of context_len: more where layers have windows
   int max_running_requests = 0;
   int max_queued_requests = -1;   // -1: no bound

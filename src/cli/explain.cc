@@ -12,6 +12,7 @@
 #include "cli/model_facts.h"
 #include "conformance/matrix.h"
 #include "engine/engine_impl.h"
+#include "engine/pool_size.h"
 #include "engine/serve_plan.h"
 #include "engine/speculation.h"
 #include "engine/start_device.h"
@@ -135,6 +136,7 @@ nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found
                      {"head_dim", model.head_dim}};
   }
   if (found.plan) json["enable_mixed_chunk"] = mixed_chunk(args, found);
+  if (found.plan && splits_pool(args, found.plan->scheduler)) json["swa_full_tokens_ratio"] = *args.swa_full_tokens_ratio;
   if (const auto adapters = adapter_bytes(args, found)) {
     json["adapters"] = {{"max_bytes_each", adapters->each}, {"max_bytes", adapters->all}};
   }
@@ -168,6 +170,9 @@ void print_plan(const ServerArgs& args, const Explanation& found) {
     std::printf("adapters: at most %.1f MB each (--max-lora-rank %d) and %.1f MB for all (--max-loaded-loras %d)%s\n", adapters->each / 1e6,
                 args.max_lora_rank, adapters->all / 1e6, args.max_loaded_loras,
                 gpu ? "; those that are loaded later need it beside the KV pool, in what --mem-fraction-static leaves" : "");
+  }
+  if (const std::string split = pool_split_text(args, found.plan->scheduler); !split.empty()) {
+    std::printf("KV pool: %s\n", split.c_str());
   }
   for (const std::string& note : notes_of(found)) std::printf("note: %s\n", note.c_str());
 }

@@ -104,7 +104,10 @@ void print_model(const LoadedModel& model) {
               info.kv_cache_bytes / kGiB, static_cast<long long>(info.max_total_tokens), info.num_pages,
               info.page_size, info.kv_cache_dtype.c_str(),
               static_cast<long long>(stats.used_tokens + stats.evictable_tokens), info.context_len);
-  if (info.max_tokens_at_context > info.max_total_tokens) {
+  if (info.max_window_tokens > 0) {
+    std::printf("  Split by --swa-full-tokens-ratio: layers with a sliding window hold %lld tokens, the others %lld\n",
+                static_cast<long long>(info.max_window_tokens), static_cast<long long>(info.max_total_tokens));
+  } else if (info.max_tokens_at_context > info.max_total_tokens) {
     std::printf("  Layers with a sliding window give back what leaves it: in requests of %d tokens the pool holds %lld\n",
                 info.context_len, static_cast<long long>(info.max_tokens_at_context));
   }

@@ -17,6 +17,7 @@
 #include "engine/engine_core.h"
 #include "engine/kv_self_check.h"
 #include "engine/open_adapters.h"
+#include "engine/pool_size.h"
 #include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
@@ -119,24 +120,6 @@ Result<std::optional<GpuChoice>> resolve_device(const std::string& flag) {
   }
   gpu.facts = {gpu.info.name, *arch, gpu.info.driver_version};
   return std::optional<GpuChoice>(std::move(gpu));
-}
-
-Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
-                       size_t page_bytes) {
-  const auto groups = static_cast<int64_t>(scheduler.cache_groups.size());
-  const int64_t useful = scheduler.max_running_requests *
-                         peak_request_pages(scheduler, scheduler.context_len, /*prefilling=*/true);
-  const int64_t pages = args.max_total_tokens
-                            ? *args.max_total_tokens / scheduler.page_size * groups
-                            : std::min(useful, static_cast<int64_t>(pool_bytes / static_cast<double>(page_bytes)));
-  if (pages < groups) {
-    return Status::invalid_argument("the KV pool would have no page of " + std::to_string(scheduler.page_size) +
-                                    " tokens; give --max-total-tokens " + std::to_string(scheduler.page_size) +
-                                    " or more, or raise --mem-fraction-static", "--max-total-tokens");
-  }
-  if (pages > INT32_MAX / scheduler.page_size) return Status::invalid_argument(
-      "the KV pool would have more than 2147483647 tokens; lower --max-total-tokens", "--max-total-tokens");
-  return static_cast<int>(pages);
 }
 
 KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
@@ -246,7 +229,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   }
   const std::optional<DraftPlan>& draft = setup.plan.draft;
   const size_t page_bytes = KvCache::page_bytes(kv_cache_shape(setup)) + (draft ? draft_page_bytes(*draft) : 0);
-  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages, pool_pages(args, setup.scheduler, pool_bytes, page_bytes));
+  WW_RETURN_IF_ERROR(size_pool(args, pool_bytes, page_bytes, setup.scheduler));
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();
@@ -317,15 +300,14 @@ void describe_pooling(const PoolingConfig& pooling, const ServerArgs& args, bool
 
 // Once the device has sized the pool.
 void describe_capacity(const DeviceSetup& setup, EngineCoreOptions& core) {
-  const int page_size = setup.plan.attention.page_size, context_len = setup.plan.context_len;
-  const KvCacheShape cache = kv_cache_shape(setup);
+  const PoolTokens pool = pool_tokens(core.scheduler);
   core.batch_cache = batch_cache_of(setup);
   EngineInfo& info = core.info;
-  info.context_len = context_len;
+  info.context_len = setup.plan.context_len;
   info.num_pages = core.scheduler.num_pages;
-  info.max_total_tokens = int64_t{cache.num_pages} * page_size / cache.num_groups();
-  const int64_t whole_requests = cache.num_pages / peak_request_pages(core.scheduler, context_len, /*prefilling=*/false);
-  info.max_tokens_at_context = std::max(info.max_total_tokens, whole_requests * context_len);
+  info.max_total_tokens = pool.total;
+  info.max_window_tokens = pool.windows;
+  info.max_tokens_at_context = pool.at_context;
   info.max_running_requests = core.scheduler.max_running_requests;
   info.max_queued_requests = core.scheduler.max_queued_requests;
   info.chunked_prefill_size = core.scheduler.chunked_prefill_size;

@@ -13,6 +13,7 @@
 #include "engine/gpu_draft.h"
 #include "engine/gpu_kv_self_check.h"
 #include "engine/gpu_runner.h"
+#include "engine/pool_size.h"
 #include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
@@ -118,7 +119,7 @@ Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, G
   }
   const size_t page_bytes = GpuKvCache::page_bytes(kv_cache_shape(setup)) +
                             (draft ? GpuKvCache::page_bytes(draft_cache_shape(*draft, 1)) : 0);
-  WW_ASSIGN_OR_RETURN(setup.scheduler.num_pages, pool_pages(args, setup.scheduler, bytes, page_bytes));
+  WW_RETURN_IF_ERROR(size_pool(args, bytes, page_bytes, setup.scheduler));
   WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create(kv_cache_shape(setup), kv_scales));
   parts.cache = std::make_unique<GpuKvCache>(std::move(cache));
   return {};

@@ -32,7 +32,8 @@ struct DeviceSetup {
   const EngineOptions& options;
   ModelBundle& bundle;          // its weights are taken
   const ServePlan& plan;
-  SchedulerConfig& scheduler;   // start_* sets num_pages and state_*, and may lower max_running_requests
+  SchedulerConfig& scheduler;   // start_* sets its pages and state_*, and may lower max_running_requests and
+                                // chunked_prefill_size
   std::shared_ptr<GpuAdapters> adapters = nullptr;
 };
 
@@ -54,10 +55,6 @@ Result<std::optional<GpuChoice>> resolve_device(const std::string& flag);
 Result<StartedDevice> start_cpu(const DeviceSetup& setup);
 Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu);
 
-// Pages of the KV pool: --max-total-tokens in every cache group, or what `pool_bytes` hold, never more than all
-// running requests could use.
-Result<int> pool_pages(const ServerArgs& args, const SchedulerConfig& scheduler, double pool_bytes,
-                       size_t page_bytes);
 KvCacheShape kv_cache_shape(const DeviceSetup& setup);  // num_pages from the scheduler's
 
 // Of recurrent layers: the kernels that selection named, and as many states as `pool_bytes` for them and the KV pool

@@ -93,6 +93,39 @@ TEST_P(WindowServing, SaysTheSameWhenThePoolIsTooSmallForAll) {
   EXPECT_TRUE(served.engine->audit().ok());
 }
 
+// A pool whose parts are both too small for all requests at once, or one of them by far.
+TEST_P(WindowServing, SaysTheSameWithASplitPool) {
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 8; ++i) prompts.push_back(some_ids(30 + 5 * i, i));
+  auto roomy = serve(args(), GetParam().family);
+  const auto expected = ask(roomy, prompts, 40);
+  const bool both_kinds = GetParam().family != std::string("mistral");
+  struct Split { double ratio; int full_tokens; };
+  for (const Split& split : {Split{1, 128}, Split{0.5, 256}, Split{0.3, 512}}) {
+    ServerArgs tight = args();
+    tight.swa_full_tokens_ratio = split.ratio;
+    tight.max_total_tokens = split.full_tokens;
+    tight.schedule_conservativeness = 0.05;
+    auto served = serve(tight, GetParam().family);
+    const EngineInfo& info = served.engine->info();
+    const int page = GetParam().page_size, pages = split.full_tokens / page;
+    EXPECT_EQ(info.max_total_tokens, pages * page);
+    EXPECT_EQ(info.max_window_tokens, both_kinds ? static_cast<int>(split.ratio * pages) * page : 0);
+    EXPECT_EQ(ask(served, prompts, 40), expected) << split.ratio;
+    EXPECT_EQ(ask(served, prompts, 40), expected) << split.ratio;  // with what is cached
+    EXPECT_TRUE(served.engine->audit().ok());
+  }
+}
+
+TEST_P(WindowServing, ARatioSplitsNothingWithOnePool) {
+  ServerArgs one_pool = args();
+  one_pool.disable_hybrid_swa_memory = true;
+  one_pool.swa_full_tokens_ratio = 0.5;
+  auto served = serve(one_pool, GetParam().family);
+  EXPECT_EQ(served.engine->info().max_window_tokens, 0);
+  EXPECT_EQ(served.engine->info().max_total_tokens, 1024 / GetParam().page_size * GetParam().page_size);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, WindowServing,
                          testing::Values(Setting{"gemma2", 1, true}, Setting{"gemma3", 4, true},
                                          Setting{"gpt-oss", 3, false}, Setting{"mistral", 4, true},

@@ -236,6 +236,9 @@ std::vector<FlagSpec> memory_flags() {
        .help = "Keep no prefixes after their requests end"},
       {.names = {"--disable-hybrid-swa-memory"}, .group = G::memory, .target = &A::disable_hybrid_swa_memory,
        .help = "Let layers with a sliding window keep the K/V that left it"},
+      {.names = {"--swa-full-tokens-ratio"}, .group = G::memory, .target = &A::swa_full_tokens_ratio,
+       .value_name = "RATIO", .help = "Splits the KV pool: tokens that layers with a sliding window hold, for one of the others",
+       .default_text = "all share the pool by need", .min = 0.0001, .max = 1},
       {.names = {"--max-mamba-cache-size"}, .group = G::memory, .target = &A::max_mamba_cache_size,
        .value_name = "N", .help = "States of recurrent layers that are held: one for each running request, the others are "
                                   "checkpoints of the prefix cache", .default_text = "from memory", .min = 1, .max = 1e8},

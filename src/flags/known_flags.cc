@@ -274,7 +274,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--ssl-keyfile", "put a TLS proxy in front", "", false},
     {"--ssl-keyfile-password", "put a TLS proxy in front", "", false},
     {"--stream-response-default-include-usage", "use --stream-interval; usage: stream_options with the request", "", true},
-    {"--swa-full-tokens-ratio", "leave it out: full and sliding-window layers share one pool by need", "", false},
     {"--tbo-token-distribution-threshold", "one device serves all experts; leave it out", "", false},
     {"--tokenizer-metrics-allowed-custom-labels", "buckets and labels are fixed; use --enable-metrics", "", false},
     {"--tokenizer-metrics-custom-labels-header", "buckets and labels are fixed; use --enable-metrics", "", false},

@@ -108,6 +108,8 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
       {{"--page-size", "0"}, invalid_argument, "--page-size", "--page-size 1"},
       {{"--page-size", "1.5"}, invalid_argument, "--page-size", "whole number"},
       {{"--mem-fraction-static", "inf"}, invalid_argument, "--mem-fraction-static", "between"},
+      {{"--swa-full-tokens-ratio", "0"}, invalid_argument, "--swa-full-tokens-ratio", "between 0.0001 and 1"},
+      {{"--swa-full-tokens-ratio", "1.01"}, invalid_argument, "--swa-full-tokens-ratio", "between 0.0001 and 1"},
       {{"--random-seed", "99999999999999999999"}, invalid_argument, "--random-seed", "whole"},
       {{"--dtype", "float61"}, invalid_argument, "--dtype", "try: warpweave serve --dtype float16"},
       {{"--schedule-policy", "dfs-weight"}, invalid_argument, "--schedule-policy", "fcfs, lpm"},

@@ -83,6 +83,7 @@ struct ServerArgs {
   std::string prefix_match = "token";        // token, page
   bool disable_radix_cache = false;
   bool disable_hybrid_swa_memory = false;
+  std::optional<double> swa_full_tokens_ratio;  // in (0, 1]
   std::string radix_eviction_policy = "lru";
   // Of models with recurrent layers
   std::string mamba_ssm_dtype;               // float32, bfloat16; empty: float32

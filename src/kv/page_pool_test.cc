@@ -43,6 +43,29 @@ TEST(PagePool, CountsPagesOfTokens) {
   EXPECT_EQ(pool.pages_for(53ll * 40'000'000), 40'000'000);
 }
 
+TEST(PagePool, ASplitPoolKeepsWindowsApart) {
+  PagePool pool(5, 1, /*window_pages=*/2);
+  EXPECT_TRUE(pool.split());
+  EXPECT_EQ(pool.num_free(PagePart::full), 3);
+  EXPECT_EQ(pool.num_free(PagePart::windows), 2);
+  EXPECT_EQ(pool.num_free(), 5);
+  std::set<int32_t> windows{pool.alloc(PagePart::windows), pool.alloc(PagePart::windows)};
+  EXPECT_EQ(windows, (std::set<int32_t>{3, 4}));
+  EXPECT_EQ(pool.alloc(PagePart::windows), kNoPage);
+  EXPECT_EQ(pool.alloc(), 0);
+  EXPECT_EQ(pool.part_of(2), PagePart::full);
+  EXPECT_EQ(pool.part_of(3), PagePart::windows);
+  pool.unref(3);  // goes back to where it came from
+  EXPECT_EQ(pool.num_free(PagePart::full), 2);
+  EXPECT_EQ(pool.alloc(PagePart::windows), 3);
+  // Neither part stands in for the other.
+  EXPECT_TRUE(pool.covers({2, 1}, {2, 1}));
+  EXPECT_FALSE(pool.covers({3, 0}, {2, 1}));
+  EXPECT_FALSE(pool.covers({1, 2}, {2, 1}));
+  EXPECT_TRUE(PagePool(5, 1).covers({3, 0}, {2, 1}));
+  EXPECT_EQ(PagePool(5, 1).num_free(PagePart::windows), 5);
+}
+
 TEST(PagePoolDeathTest, DoubleFreeIsAProgrammerError) {
 #ifdef NDEBUG
   GTEST_SKIP() << "built without asserts";

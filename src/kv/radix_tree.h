@@ -95,9 +95,9 @@ class RadixTree {
   // The request leaves `node`.
   void unlock(Node* node);
 
-  // Evicts windowed groups' pages and unlocked leaves until `num_pages` pages came free or none is left; returns how
-  // many did.
-  int evict(int num_pages);
+  // Evicts windowed groups' pages and unlocked leaves until `num_pages` pages that groups of this part may take came
+  // free or none is left; returns how many did.
+  int evict(int num_pages, PagePart part = PagePart::full);
   // Evicts everything unlocked.
   void clear();
 
@@ -143,7 +143,7 @@ class RadixTree {
   int drop_any_window_pages(int num_pages);
   void remove_leaf(Node* leaf);
   void remove_root_if_unused(Node* root);
-  int trim(Node* leaf, int num_pages);
+  void trim(Node* leaf, int num_pages);
   void lock_up_to(Node* node, const Node* stop);
   void count(const Node& node, int sign);
   void set_last_use(Node* node);

@@ -7,18 +7,18 @@
 
 namespace warpweave {
 
-int RadixTree::evict(int num_pages) {
-  int freed = 0;
-  while (freed < num_pages && !windowed_.empty()) {
+int RadixTree::evict(int num_pages, PagePart part) {
+  const int free_before = pool_.num_free(part);
+  const auto missing = [&] { return num_pages - (pool_.num_free(part) - free_before); };
+  const bool frees_windows = !pool_.split() || part == PagePart::windows;
+  while (frees_windows && missing() > 0 && !windowed_.empty()) {
     Node* oldest = *windowed_.begin();
-    freed += drop_window_pages(oldest, num_pages - freed, /*keep_end=*/true);
-    if (freed < num_pages) untrack_windows(oldest);
+    drop_window_pages(oldest, missing(), /*keep_end=*/true);
+    if (missing() > 0) untrack_windows(oldest);
   }
-  while (freed < num_pages && !evictable_leaves_.empty()) {
-    freed += trim(*evictable_leaves_.begin(), num_pages - freed);
-  }
-  if (freed < num_pages && pool_.num_spare() > 0) freed += drop_any_window_pages(num_pages - freed);
-  return freed;
+  while (missing() > 0 && !evictable_leaves_.empty()) trim(*evictable_leaves_.begin(), missing());
+  if (frees_windows && missing() > 0 && pool_.num_spare() > 0) drop_any_window_pages(missing());
+  return num_pages - missing();
 }
 
 void RadixTree::clear() {
@@ -62,27 +62,21 @@ int RadixTree::drop_any_window_pages(int num_pages) {
   return freed;
 }
 
-// Takes up to num_pages pages off the end of a leaf; returns how many came free.
-int RadixTree::trim(Node* leaf, int num_pages) {
+// Takes up to num_pages pages of each group off the end of a leaf.
+void RadixTree::trim(Node* leaf, int num_pages) {
   ++version_;
   const int keep_pages = std::max(0, leaf->num_pages() - num_pages);
   const int keep_tokens = std::min(keep_pages * page_size_, leaf->num_tokens());
   evicted_tokens_total_ += leaf->num_tokens() - keep_tokens;
-  if (keep_pages == 0) {
-    const int free_before = pool_.num_free();
-    remove_leaf(leaf);
-    return pool_.num_free() - free_before;
-  }
-  int freed = 0;
+  if (keep_pages == 0) return remove_leaf(leaf);
   drop_checkpoints(leaf, leaf->begin + keep_tokens, /*keep_slots=*/false);
   count(*leaf, -1);
   for (int i = keep_pages; i < leaf->num_pages(); ++i) {
-    for (int g = 0; g < num_groups_; ++g) freed += disown(leaf->page(i, g), g);
+    for (int g = 0; g < num_groups_; ++g) disown(leaf->page(i, g), g);
   }
   leaf->pages.resize(keep_pages * num_groups_);
   leaf->tokens.resize(keep_tokens);
   count(*leaf, +1);
-  return freed;
 }
 
 void RadixTree::remove_leaf(Node* leaf) {

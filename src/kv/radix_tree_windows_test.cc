@@ -20,7 +20,9 @@ Tokens iota(int count, int first = 0) {
 
 class WindowedTree : public testing::Test {
  protected:
-  PagePool pool{200, kPage};
+  explicit WindowedTree(int window_pages = 0) : pool(200, kPage, window_pages) {}
+
+  PagePool pool;
   RadixTree tree{pool, PrefixMatchMode::token, {{-1}, {kWindowLeft}}};
 
   // Caches `tokens` as a request does whose pages before token `kept_from` have left the window.
@@ -30,7 +32,7 @@ class WindowedTree : public testing::Test {
     for (int g = 0; g < 2 && match.tail_tokens > 0; ++g) pool.unref(match.tail_pages[g]);
     while (static_cast<int>(pages.size()) < 2 * pool.pages_for(static_cast<int64_t>(tokens.size()))) {
       const bool gone = pages.size() % 2 == 1 && static_cast<int>(pages.size()) / 2 < kept_from / kPage;
-      pages.push_back(gone ? kNoPage : pool.alloc());
+      pages.push_back(gone ? kNoPage : pool.alloc(pages.size() % 2 == 1 ? PagePart::windows : PagePart::full));
     }
     RadixTree::Node* node = tree.insert(match.node, tokens, pages, displaced);
     for (const int32_t page : displaced) pool.unref(page);
@@ -130,6 +132,37 @@ TEST_F(WindowedTree, GivesUpEvenEndsOfLockedSequencesAtLast) {
   }
   tree.unlock(match.node);
   audit();
+}
+
+class SplitTree : public WindowedTree {
+ protected:
+  SplitTree() : WindowedTree(/*window_pages=*/60) {}
+};
+
+TEST_F(SplitTree, WindowsGiveUpWindowsOnly) {
+  cache(iota(40), 0);
+  cache(iota(40, 1000), 0);
+  EXPECT_EQ(tree.evict(16, PagePart::windows), 16);
+  audit();
+  EXPECT_EQ(tree.evictable_tokens(), 80);
+  EXPECT_EQ(tree.match_length("", iota(41)), 40);
+  EXPECT_EQ(pool.num_free(PagePart::windows), 60 - 4);
+  // The oldest sequence loses its end, and its tokens with it.
+  EXPECT_EQ(tree.evict(1, PagePart::windows), 1);
+  audit();
+  EXPECT_EQ(tree.match_length("", iota(41, 1000)), 40);
+}
+
+TEST_F(SplitTree, TokensGoWithoutWindowsThatOthersNeed) {
+  cache(iota(40), 0);
+  cache(iota(40, 1000), 0);
+  const int free_windows = pool.num_free(PagePart::windows);
+  EXPECT_EQ(tree.evict(10, PagePart::full), 10);
+  audit();
+  EXPECT_EQ(tree.match_length("", iota(41)), 0);
+  EXPECT_EQ(tree.match_length("", iota(41, 1000)), 40);
+  EXPECT_EQ(tree.match_length("", iota(20, 1000)), 20);  // no window was dropped for it
+  EXPECT_EQ(pool.num_free(PagePart::windows), free_windows + 10);
 }
 
 }  // namespace

@@ -73,9 +73,9 @@ int64_t Scheduler::waiting_prefill_tokens(int64_t enough) {
 bool Scheduler::can_admit_more() const {
   if (static_cast<int>(running_.size()) >= config_.max_running_requests) return false;
   if (running_.empty()) return true;
-  int reserved = 0;
-  for (const Request* request : running_) reserved += reserved_pages(*request);
-  return available_pages() > reserved;
+  PageCount wanted = pool_.split() ? PageCount{1, 1} : PageCount{1, 0};
+  for (const Request* request : running_) wanted += reserved_pages(*request);
+  return pool_.covers(available_pages(), wanted);
 }
 
 void Scheduler::collect_candidates() {
@@ -165,39 +165,39 @@ Scheduler::Request* Scheduler::prefilling_same_prefix(Request& request) {
 }
 
 // Pages that the request is expected to take on top of those it has.
-int Scheduler::reserved_pages(const Request& request) const {
+PageCount Scheduler::reserved_pages(const Request& request) const {
   const int remaining = std::min(request.spec.max_new_tokens - request.num_output_scheduled(),
                                  kReservedNewTokensCap);
-  if (remaining <= 0) return 0;
+  if (remaining <= 0) return {};
   const int64_t expected = request.num_tokens() + request.uncommitted_samples +
                            static_cast<int64_t>(new_token_ratio_.value() * remaining);
   const int held = static_cast<int>(request.pages.size()) / num_groups_;
-  return full_groups_ * std::max(0, pool_.pages_for(expected) - held) + window_pages_to_come(request, expected);
+  return {full_groups_ * std::max(0, pool_.pages_for(expected) - held), window_pages_to_come(request, expected)};
 }
 
 // Pages that a waiting request's prefill takes when its first matched_tokens tokens are shared.
-int Scheduler::prefill_pages(const Request& request, int matched_tokens) const {
+PageCount Scheduler::prefill_pages(const Request& request, int matched_tokens) const {
   const int total = pool_.pages_for(request.num_tokens()), shared = matched_tokens / pool_.page_size();
-  int pages = full_groups_ * (total - shared);
+  PageCount pages = {full_groups_ * (total - shared), 0};
   for (const CacheGroupRule& group : config_.cache_groups) {
     if (!group.windowed()) continue;
     const int kept = shared - std::min(shared, group.first_seen(matched_tokens) / pool_.page_size());
-    pages += std::max(0, static_cast<int>(peak_group_pages(config_, group, request.num_tokens(), true)) - kept);
+    pages.windows += std::max<int64_t>(0, peak_group_pages(config_, group, request.num_tokens(), true) - kept);
   }
   return pages;
 }
 
 // Whether the request may take new_pages pages now. Alone it always may: add() made sure.
-bool Scheduler::fits(const Request& request, int new_pages) const {
-  int spare = available_pages() - new_pages;
-  if (spare < 0 || running_.empty()) return spare >= 0;
-  for (const Request* other : running_) spare -= reserved_pages(*other);
+bool Scheduler::fits(const Request& request, const PageCount& new_pages) const {
+  PageCount wanted = new_pages;
+  if (running_.empty() || !pool_.covers(available_pages(), wanted)) return pool_.covers(available_pages(), wanted);
+  for (const Request* other : running_) wanted += reserved_pages(*other);
   const int64_t remaining = std::min(request.spec.max_new_tokens - request.num_output(),
                                      kReservedNewTokensCap);
   const int64_t expected =
       request.num_tokens() + static_cast<int64_t>(new_token_ratio_.value() * remaining);
-  spare -= full_groups_ * (pool_.pages_for(expected) - pool_.pages_for(request.num_tokens()));
-  return spare >= 0;
+  wanted.full += int64_t{full_groups_} * (pool_.pages_for(expected) - pool_.pages_for(request.num_tokens()));
+  return pool_.covers(available_pages(), wanted);
 }
 
 bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
@@ -286,7 +286,7 @@ void Scheduler::drop_copy_sources(RadixTree::Match& match) {
 // The page tables behind the shared pages: whole in groups without a window, in the others as far as the match goes.
 void Scheduler::fill_tables(Request& request, int shared_pages, int matched_tokens) {
   const int total_pages = pool_.pages_for(request.num_tokens());
-  make_free(full_groups_ * (total_pages - shared_pages));
+  make_free({int64_t{full_groups_} * (total_pages - shared_pages), 0});
   request.pages.resize(total_pages * num_groups_, kNoPage);
   for (int g = 0; g < num_groups_; ++g) {
     const CacheGroupRule& group = config_.cache_groups[g];

@@ -21,7 +21,11 @@ Status Scheduler::audit() const {
       if (there != (!windowed || (page >= request->kept_from[group] && page < request->window_end))) {
         return Status::internal("request " + std::to_string(id) + " has a page too many or too few at entry " + std::to_string(page) + " of group " + std::to_string(group));
       }
-      if (there) ++refs[request->pages[i]];
+      if (!there) continue;
+      ++refs[request->pages[i]];
+      if (pool_.split() && pool_.part_of(request->pages[i]) != part_of(group)) {
+        return Status::internal("request " + std::to_string(id) + " has a page of the other part of the pool");
+      }
     }
     const bool idle = request->pages.empty() && request->node == nullptr;
     switch (request->state) {
@@ -55,8 +59,10 @@ Status Scheduler::audit() const {
                               std::to_string(refs[page]));
     }
   }
-  if (std::count(refs.begin(), refs.end(), 0) != pool_.num_free()) {
-    return Status::internal("the free list is wrong");
+  PageCount free;
+  for (int32_t page = 0; page < pool_.num_pages(); ++page) free[pool_.part_of(page)] += refs[page] == 0;
+  if (free.full != pool_.num_free(PagePart::full) || free.total() != pool_.num_free()) {
+    return Status::internal("a free list is wrong");
   }
   if (states_) WW_RETURN_IF_ERROR(audit_states());
   if (!pool_.spare_count_holds()) return Status::internal("spare pages are miscounted");

@@ -39,48 +39,49 @@ void Scheduler::add_decode_rows(Step& step) {
   // ever, and each read all weights.
   if (waits_for_tokens_ && decodes_in_flight()) return;
   const bool propose = proposing_ && config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
-  if (pages_needed_for_decode() > available_pages()) make_room();
-  int spare_pages = propose ? available_pages() - pages_needed_for_decode() : 0;
+  if (!pool_.covers(available_pages(), pages_needed_for_decode())) make_room();
+  PageCount spare = propose ? available_pages() - pages_needed_for_decode() : PageCount{};
   for (Request* request : running_) {
     if (!can_decode(*request)) continue;
     // Without pages it sits out: they are about to come free.
     if (needs_page(*request) && !append_pages(*request)) continue;
     fill_row(*request, 1, /*prefill=*/false, step);
-    if (propose) make_room_for_proposals(*request, spare_pages, step.rows.back());
+    if (propose) make_room_for_proposals(*request, spare, step.rows.back());
   }
 }
 
 // Proposals take pages that nobody else needs now, and are fewer where there are none.
-void Scheduler::make_room_for_proposals(Request& request, int& spare_pages, StepRow& row) {
+void Scheduler::make_room_for_proposals(Request& request, PageCount& spare, StepRow& row) {
   const int remaining = request.spec.max_new_tokens - request.num_output_scheduled();  // after this row's own
   const int wanted = std::min(config_.max_proposals, remaining);
-  while (covered_tokens(request) < request.scheduled + wanted && spare_pages >= num_groups_ && append_pages(request)) {
-    spare_pages -= num_groups_;
+  while (covered_tokens(request) < request.scheduled + wanted && pool_.covers(spare, in_all_groups(1)) &&
+         append_pages(request)) {
+    spare -= in_all_groups(1);
   }
   row.max_proposals = std::clamp(covered_tokens(request) - request.scheduled, 0, wanted);
   row.pages = request.pages.data();
   row.num_pages = pool_.pages_for(request.scheduled + row.max_proposals);
 }
 
-int Scheduler::pages_needed_for_decode() const {
-  int pages = 0;
-  for (const Request* request : running_) pages += can_decode(*request) && needs_page(*request);
-  return pages * num_groups_;
+PageCount Scheduler::pages_needed_for_decode() const {
+  int requests = 0;
+  for (const Request* request : running_) requests += can_decode(*request) && needs_page(*request);
+  return in_all_groups(requests);
 }
 
 // Retracts requests, the latest first, until the next tokens of the others fit. One is always
 // left; it fits once everybody else's pages are free. Victims with a row in an uncommitted step
 // give their pages back when it is committed; until then rows without a page sit out.
 void Scheduler::make_room() {
-  int coming = pages_about_to_free();
-  if (pages_needed_for_decode() <= available_pages() + coming) return;
-  const int headroom = pool_.pages_for(kRetractHeadroomSteps) * num_groups_;
+  PageCount coming = pages_about_to_free();
+  if (pool_.covers(available_pages() + coming, pages_needed_for_decode())) return;
+  const int headroom = pool_.pages_for(kRetractHeadroomSteps);
   for (;;) {
     const int staying =
         std::count_if(running_.begin(), running_.end(), [&](auto* r) { return can_decode(*r); });
     if (staying < 2) break;
-    const int wanted = pages_needed_for_decode() + staying * headroom;
-    if (wanted <= available_pages() + coming) break;
+    const PageCount wanted = pages_needed_for_decode() + in_all_groups(int64_t{staying} * headroom);
+    if (pool_.covers(available_pages() + coming, wanted)) break;
     Request& victim = *pick_victim();
     if (victim.uncommitted_steps == 0) {
       retract(victim);
@@ -112,14 +113,18 @@ Scheduler::Request* Scheduler::pick_victim() const {
 
 // About how many pages come free when the request gives its own up: those that nobody but it, or
 // it and the tree, holds.
-int Scheduler::releasable_pages(const Request& request) const {
-  return std::count_if(request.pages.begin(), request.pages.end(),
-                       [&](int32_t page) { return page != kNoPage && pool_.refs(page) <= 2; });
+PageCount Scheduler::releasable_pages(const Request& request) const {
+  PageCount pages;
+  for (const int32_t page : request.pages) {
+    if (page != kNoPage && pool_.refs(page) <= 2) ++pages[pool_.part_of(page)];
+  }
+  return pages;
 }
 
-int Scheduler::pages_about_to_free() const {
-  if (in_flight_.empty()) return 0;
-  int pages = static_cast<int>(deferred_.size());
+PageCount Scheduler::pages_about_to_free() const {
+  PageCount pages;
+  if (in_flight_.empty()) return pages;
+  for (const DeferredPage& deferred : deferred_) ++pages[pool_.part_of(deferred.page)];
   for (const Request* request : draining_) pages += releasable_pages(*request);
   for (const Request* request : running_) {
     const bool last_token_in_flight =

@@ -1,5 +1,6 @@
 // Bounds of the configuration, and of the patience that requests have with each other.
 #include <algorithm>
+#include <map>
 
 #include "sched/testing/scheduler_steps.h"
 
@@ -53,6 +54,60 @@ TEST(SchedulerPolicy, EveryBoundOfTheConfigurationIsExact) {
     config.cache_groups.resize(groups);
     EXPECT_EQ(Scheduler::validate(config).ok(), groups > 0 && groups <= kMaxCacheGroups) << groups;
   }
+}
+
+TEST(SchedulerPolicy, APoolIsSplitBetweenGroupsOfBothKinds) {
+  const auto is_right = [](int window_pages, std::vector<CacheGroupRule> groups) {
+    SchedulerConfig config = make_config();
+    config.window_pages = window_pages;
+    config.cache_groups = std::move(groups);
+    return Scheduler::validate(config).ok();
+  };
+  EXPECT_TRUE(is_right(0, {{-1}, {7}}));
+  EXPECT_TRUE(is_right(1, {{-1}, {7}}));
+  EXPECT_TRUE(is_right(63, {{-1}, {7}}));
+  EXPECT_FALSE(is_right(64, {{-1}, {7}}));
+  EXPECT_FALSE(is_right(1, {{-1}, {7}, {7}}));
+  EXPECT_FALSE(is_right(1, {{-1}}));
+  EXPECT_FALSE(is_right(1, {{7}, {7}}));
+}
+
+// Four requests of 12 pages without a window and 3 with one: either part may be the one that is too small.
+TEST(SchedulerPolicy, ASplitPoolRetractsForEitherPart) {
+  for (const int window_pages : {0, 8, 44}) {
+    SchedulerConfig config = make_config();
+    config.num_pages = 68;
+    config.window_pages = window_pages;
+    config.cache_groups = {{-1}, {7}};
+    config.chunked_prefill_size = 4;
+    config.schedule_conservativeness = 0.01;
+    Scheduler scheduler(config);
+    for (RequestId id = 1; id <= 4; ++id) ASSERT_TRUE(scheduler.add(make_spec(id, 8, 40)).ok());
+    std::map<RequestId, int> tokens;
+    for (int i = 0; i < 2000 && !scheduler.idle(); ++i) {
+      const Step& step = scheduler.schedule();
+      ASSERT_FALSE(step.empty());
+      for (const StepEvent& event : commit(scheduler, step)) ++tokens[event.id];
+      ASSERT_TRUE(scheduler.audit().ok()) << scheduler.audit().message();
+    }
+    EXPECT_EQ(tokens, (std::map<RequestId, int>{{1, 40}, {2, 40}, {3, 40}, {4, 40}}));
+    EXPECT_EQ(scheduler.stats().retracted_reqs_total > 0, window_pages > 0) << window_pages;
+  }
+}
+
+TEST(SchedulerPolicy, ARequestThatNeitherPartCanHoldIsRefusedByItsPart) {
+  SchedulerConfig config = make_config();
+  config.num_pages = 24;
+  config.window_pages = 4;
+  config.cache_groups = {{-1}, {7}};
+  Scheduler scheduler(config);  // prompts are not cut
+  EXPECT_TRUE(scheduler.add(make_spec(1, 16, 1)).ok());
+  const Status windows = scheduler.add(make_spec(2, 17, 1));
+  EXPECT_NE(windows.message().find("16 tokens of layers with a sliding window"), std::string::npos) << windows.message();
+  EXPECT_NE(windows.message().find("--swa-full-tokens-ratio"), std::string::npos);
+  const Status full = scheduler.add(make_spec(3, 81, 1));
+  EXPECT_NE(full.message().find("KV pool of 80 tokens;"), std::string::npos) << full.message();
+  EXPECT_NE(full.message().find("--max-total-tokens"), std::string::npos);
 }
 
 TEST(SchedulerPolicy, StatesAreEnoughForEveryRunningRequest) {

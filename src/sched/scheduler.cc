@@ -38,6 +38,12 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   if (config.cache_groups.empty() || config.cache_groups.size() > kMaxCacheGroups) {
     return Status::internal("the KV cache must have 1 to " + std::to_string(kMaxCacheGroups) + " groups");
   }
+  const auto windowed = std::count_if(config.cache_groups.begin(), config.cache_groups.end(),
+                                      [](const CacheGroupRule& group) { return group.windowed(); });
+  if (config.window_pages != 0 && (config.window_pages < windowed || config.window_pages >= config.num_pages ||
+                                   windowed == 0 || windowed == std::ssize(config.cache_groups))) {
+    return Status::internal("window_pages splits pages between groups with a window and others");
+  }
   if (config.max_queued_requests != -1) {
     WW_RETURN_IF_ERROR(at_least(config.max_queued_requests, 1, "--max-queued-requests"));
   }
@@ -57,7 +63,7 @@ Status Scheduler::validate(const SchedulerConfig& config) {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       num_groups_(static_cast<int>(config.cache_groups.size())),
-      pool_(config.num_pages, config.page_size),
+      pool_(config.num_pages, config.page_size, config.window_pages),
       states_(config.state_slots > 0
                   ? std::optional<StatePool>(std::in_place, config.state_slots, config.state_request_slots)
                   : std::nullopt),
@@ -92,11 +98,18 @@ Status Scheduler::add(ScheduledRequestSpec spec) {
   }
   // The last sampled token is never fed back, so it takes no slot.
   const int64_t slots = std::max(input_len, total - 1);
-  if (peak_request_pages(config_, slots, /*prefilling=*/true) > pool_.num_pages()) {
-    const int64_t pool_tokens = int64_t{pool_.num_pages()} * pool_.page_size() / num_groups_;
+  const PageCount peak = peak_request_pages(config_, slots, /*prefilling=*/true);
+  if (!pool_.covers(pool_.size(), peak)) {
+    const bool split = pool_.split(), full_is_short = peak.full > pool_.size().full;
+    const int64_t pages = !split          ? pool_.num_pages() / num_groups_
+                          : full_is_short ? pool_.size().full / full_groups_
+                                          : pool_.size().windows / window_groups();
+    const bool windows_are_short = split && !full_is_short;
     return Status::invalid_argument(
-        asked + " do not fit in the KV pool of " + std::to_string(pool_tokens) +
-            " tokens; lower max_new_tokens or start with a larger --max-total-tokens",
+        asked + " do not fit in the KV pool of " + std::to_string(pages * pool_.page_size()) + " tokens" +
+            (windows_are_short ? " of layers with a sliding window" : "") +
+            "; lower max_new_tokens or start with a larger " +
+            (windows_are_short ? "--swa-full-tokens-ratio" : "--max-total-tokens"),
         "max_new_tokens");
   }
   if (config_.max_queued_requests >= 0 &&
@@ -227,8 +240,13 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
   stats.running_reqs = static_cast<int>(running_.size());
   stats.queued_reqs = static_cast<int>(waiting_.size());
-  const int64_t used_pages = pool_.num_used() - tree_.evictable_pages() - pool_.num_spare();
-  stats.used_tokens = used_pages * pool_.page_size() / num_groups_;
+  if (pool_.split()) {  // those of layers that keep all tokens
+    const int64_t used = pool_.size().full - pool_.num_free(PagePart::full) - tree_.evictable_pages();
+    stats.used_tokens = used * pool_.page_size() / full_groups_;
+  } else {
+    const int64_t used = pool_.num_used() - tree_.evictable_pages() - pool_.num_spare();
+    stats.used_tokens = used * pool_.page_size() / num_groups_;
+  }
   stats.evictable_tokens = tree_.evictable_tokens();
   stats.evicted_tokens_total = tree_.evicted_tokens_total();
   stats.new_token_ratio = new_token_ratio_.value();
@@ -236,22 +254,28 @@ SchedulerStats Scheduler::stats() const {
 }
 
 // Pages that make_free() can surely give: free, spare, or evictable and not the source of a pending copy.
-int Scheduler::available_pages() const {
-  return pool_.num_free() + pool_.num_spare() + tree_.evictable_pages() - copy_source_pages_;
+PageCount Scheduler::available_pages() const {
+  return {pool_.num_free(PagePart::full) + tree_.evictable_pages() - copy_source_pages_,
+          pool_.num_spare() + (pool_.split() ? pool_.num_free(PagePart::windows) : 0)};
 }
 
 // Makes so many pages free, as far as that many are available.
-void Scheduler::make_free(int num_pages) {
-  int missing = num_pages - pool_.num_free();
-  if (missing > 0) missing -= reclaim_lingering(missing);
-  if (missing > 0) tree_.evict(missing);
+void Scheduler::make_free(PageCount pages) {
+  if (!pool_.split()) pages = {pages.total(), 0};
+  for (const PagePart part : {PagePart::windows, PagePart::full}) {
+    int missing = static_cast<int>(pages[part]) - pool_.num_free(part);
+    if (missing > 0 && (part == PagePart::windows || !pool_.split())) missing -= reclaim_lingering(missing);
+    if (missing > 0) tree_.evict(missing, part);
+  }
 }
 
 // One page more in every group; false, and nothing done, when they are not there.
 bool Scheduler::append_pages(Request& request) {
-  make_free(num_groups_);
-  if (pool_.num_free() < num_groups_) return false;
-  for (int g = 0; g < num_groups_; ++g) request.pages.push_back(pool_.alloc());
+  const PageCount wanted = in_all_groups(1);
+  make_free(wanted);
+  const PageCount free = {pool_.num_free(PagePart::full), pool_.split() ? pool_.num_free(PagePart::windows) : 0};
+  if (!pool_.covers(free, wanted)) return false;
+  for (int g = 0; g < num_groups_; ++g) request.pages.push_back(pool_.alloc(part_of(g)));
   ++request.window_end;
   return true;
 }

@@ -32,7 +32,8 @@
 // goes back to the pool when the step that last saw it is committed; until the prompt is cached, such pages linger
 // (they are spare: taken when pages are wanted), so that a prefix can be hit in its middle. Windowed groups take the
 // pages of a prompt chunk by chunk. Should the last pages go to requests that wait for one another, the newest
-// prefill is retracted.
+// prefill is retracted. Groups share all pages by need, or with window_pages those with a window have these alone:
+// then a request must find its pages in both parts, and waits or is retracted when either is full.
 //
 // States (kv/state_pool.h): with state_slots a request has a slot with the state of its recurrent layers. It begins at
 // zero, or as a copy of the checkpoint at which its cached prefix ends. Checkpoints are copied off at ends of prompts,
@@ -100,6 +101,7 @@ enum class SchedulePolicy { fcfs, lpm, priority };
 struct SchedulerConfig {
   int page_size = 1;               // tokens
   int num_pages = 0;
+  int window_pages = 0;            // of them, for groups with a window alone, the others not for those; 0: shared
   int context_len = 0;             // tokens, prompt and output
   int max_running_requests = 64;
   int max_queued_requests = -1;    // -1: no bound
@@ -125,9 +127,9 @@ struct SchedulerConfig {
 };
 
 // Pages that a request of so many tokens holds at once, from its prefill on or while it decodes: of a group, and of
-// all groups together.
+// all groups.
 int64_t peak_group_pages(const SchedulerConfig& config, const CacheGroupRule& group, int64_t tokens, bool prefilling);
-int64_t peak_request_pages(const SchedulerConfig& config, int64_t tokens, bool prefilling);
+PageCount peak_request_pages(const SchedulerConfig& config, int64_t tokens, bool prefilling);
 
 struct ScheduledRequestSpec {
   RequestId id = kNoRequest;       // unique among the live requests, not kNoRequest
@@ -314,9 +316,9 @@ class Scheduler {
   void hold_copy_sources(const RadixTree::Match& match, const Step& step);
   void drop_copy_sources(RadixTree::Match& match);
   void fill_tables(Request& request, int shared_pages, int matched_tokens);
-  bool fits(const Request& request, int new_pages) const;
-  int prefill_pages(const Request& request, int matched_tokens) const;
-  int reserved_pages(const Request& request) const;
+  bool fits(const Request& request, const PageCount& new_pages) const;
+  PageCount prefill_pages(const Request& request, int matched_tokens) const;
+  PageCount reserved_pages(const Request& request) const;
   void add_prefill_row(Request& request, PrefillBudget& budget, Step& step);
   int prefix_limit(const Request& request) const;
   void refresh_match(Request& request);
@@ -328,16 +330,21 @@ class Scheduler {
   bool decodes_in_flight() const;
   bool needs_page(const Request& request) const;
   int covered_tokens(const Request& request) const;
-  void make_room_for_proposals(Request& request, int& spare_pages, StepRow& row);
-  int pages_needed_for_decode() const;
+  void make_room_for_proposals(Request& request, PageCount& spare, StepRow& row);
+  PageCount pages_needed_for_decode() const;
   void make_room();
   Request* pick_victim() const;
-  int releasable_pages(const Request& request) const;
-  int pages_about_to_free() const;
+  PageCount releasable_pages(const Request& request) const;
+  PageCount pages_about_to_free() const;
   void retract(Request& request);
 
   // windows.cc: pages of groups with a sliding window
   int window_groups() const { return num_groups_ - full_groups_; }
+  PagePart part_of(int group) const {
+    return config_.cache_groups[group].windowed() ? PagePart::windows : PagePart::full;
+  }
+  // So many page table entries of every group.
+  PageCount in_all_groups(int64_t count) const { return {full_groups_ * count, window_groups() * count}; }
   int window_pages_to_come(const Request& request, int64_t tokens) const;
   int reachable_tokens(const Request& request) const;
   void grow_windows(Request& request, int end);
@@ -356,8 +363,8 @@ class Scheduler {
   Status audit_states() const;
 
   // scheduler.cc: the rest of a request's life
-  int available_pages() const;
-  void make_free(int num_pages);
+  PageCount available_pages() const;
+  void make_free(PageCount pages);
   bool append_pages(Request& request);
   void fill_row(Request& request, int num_tokens, bool prefill, Step& step);
   void apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens);

@@ -16,9 +16,11 @@ int64_t peak_group_pages(const SchedulerConfig& config, const CacheGroupRule& gr
   return std::min(whole, pages_for(group.window_left + rows * (config.overlap_depth + 1)) + 1);
 }
 
-int64_t peak_request_pages(const SchedulerConfig& config, int64_t tokens, bool prefilling) {
-  int64_t pages = 0;
-  for (const CacheGroupRule& group : config.cache_groups) pages += peak_group_pages(config, group, tokens, prefilling);
+PageCount peak_request_pages(const SchedulerConfig& config, int64_t tokens, bool prefilling) {
+  PageCount pages;
+  for (const CacheGroupRule& group : config.cache_groups) {
+    (group.windowed() ? pages.windows : pages.full) += peak_group_pages(config, group, tokens, prefilling);
+  }
   return pages;
 }
 
@@ -37,8 +39,9 @@ int Scheduler::window_pages_to_come(const Request& request, int64_t tokens) cons
 
 // The tokens for which the windowed groups have pages, or could have with all that are available.
 int Scheduler::reachable_tokens(const Request& request) const {
-  const int more = std::max(0, available_pages()) / window_groups();
-  const int64_t pages = std::min<int64_t>(int64_t{request.window_end} + more, request.pages.size() / num_groups_);
+  const PageCount available = available_pages();
+  const int64_t more = std::max<int64_t>(0, pool_.split() ? available.windows : available.total()) / window_groups();
+  const int64_t pages = std::min<int64_t>(request.window_end + more, request.pages.size() / num_groups_);
   return static_cast<int>(pages * pool_.page_size());
 }
 
@@ -46,13 +49,13 @@ int Scheduler::reachable_tokens(const Request& request) const {
 void Scheduler::grow_windows(Request& request, int end) {
   const int pages = pool_.pages_for(end);
   if (window_groups() == 0 || pages <= request.window_end) return;
-  make_free((pages - request.window_end) * window_groups());
+  make_free({0, int64_t{pages - request.window_end} * window_groups()});
   for (; request.window_end < pages; ++request.window_end) {
     for (int g = 0; g < num_groups_; ++g) {
       if (!config_.cache_groups[g].windowed()) continue;
       int32_t& page = request.pages[request.window_end * num_groups_ + g];
       assert(page == kNoPage);
-      page = pool_.alloc();
+      page = pool_.alloc(PagePart::windows);
       assert(page != kNoPage);
     }
   }

@@ -43,7 +43,14 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
     for (CacheGroupRule& group : config.cache_groups) {
       if (rng.chance(60)) group.window_left = rng.chance(70) ? window : rng.between(0, 40);
     }
-    config.num_pages *= static_cast<int>(config.cache_groups.size());
+    const int pages = config.num_pages, groups = static_cast<int>(config.cache_groups.size());
+    config.num_pages *= groups;
+    const auto windowed = std::count_if(config.cache_groups.begin(), config.cache_groups.end(),
+                                        [](const CacheGroupRule& group) { return group.windowed(); });
+    if (windowed > 0 && windowed < groups && rng.chance(40)) {
+      config.window_pages = static_cast<int>(windowed) * rng.between(rng.chance(50) ? 1 : (pages + 1) / 2, pages);
+      config.num_pages = (groups - static_cast<int>(windowed)) * pages + config.window_pages;
+    }
   }
   return config;
 }

@@ -111,7 +111,7 @@ class World {
     const int prompt = static_cast<int>(next.spec.input_ids.size());
     const int total = prompt + next.spec.max_new_tokens;
     const int slots = std::max(prompt, total - 1);
-    const bool possible = prompt > 0 && total <= config.context_len && peak_pages(slots) <= config.num_pages;
+    const bool possible = prompt > 0 && total <= config.context_len && fits_pool(slots);
     const bool queue_full = config.max_queued_requests >= 0 &&
                             scheduler_.stats().queued_reqs >= config.max_queued_requests;
     ScheduledRequestSpec spec = next.spec;
@@ -216,19 +216,20 @@ class World {
   }
 
   // What one request needs at most: whole tables, or windows and the rows of all steps under way.
-  int peak_pages(int slots) const {
+  bool fits_pool(int slots) const {
     const SchedulerConfig& config = scenario_.config;
     const auto pages_for = [&](int tokens) { return (tokens + config.page_size - 1) / config.page_size; };
-    int pages = 0;
+    int full = 0, windows = 0;
     for (const CacheGroupRule& group : config.cache_groups) {
       int most = pages_for(slots);
       if (group.windowed() && config.chunked_prefill_size > 0) {
         const int rows = config.chunked_prefill_size * (config.overlap_depth + 1);
         most = std::min(most, pages_for(group.window_left + rows) + 1);
       }
-      pages += most;
+      (group.windowed() ? windows : full) += most;
     }
-    return pages;
+    if (config.window_pages == 0) return full + windows <= config.num_pages;
+    return windows <= config.window_pages && full <= config.num_pages - config.window_pages;
   }
 
   // No page that an uncommitted step writes for one request is seen by another.
