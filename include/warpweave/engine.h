@@ -75,6 +75,9 @@ struct GenerateRequest {
   // [input_ids, EngineInfo::hidden_size] in place of the embeddings of input_ids, which then only hold their places; or
   // null. Prefixes are cached by these values: an equal beginning is shared, and never with a prompt of ids.
   std::shared_ptr<const std::vector<float>> input_embeds;
+  // With input_embeds: where each of its rows stands in time, height and width, [3, input_ids]; or null: where it is counted.
+  // What follows the prompt goes on behind the farthest of them, on each axis (EngineInfo::takes_position_ids).
+  std::shared_ptr<const std::vector<int32_t>> position_ids;
   int second_text_at = -1;            // a pair's second text begins at this token (EngineInfo::reads_pairs); -1: none
   std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty
 };
@@ -206,6 +209,7 @@ struct EngineInfo {
   int hidden_size = 0;
   bool generates = true;              // false: the model has no vocabulary to choose from
   bool gives_states = false;          // this device copies states back
+  bool takes_position_ids = false;    // the model's rotation has sections (M-RoPE), and this device reads them
   bool reads_pairs = false;           // an encoder: its tokenizer joins two texts as it has seen them in training
   bool pools = false;                 // requests for pooled states are taken
   int pooled_size = 0;                // values of a pooled result

@@ -118,6 +118,23 @@ void BatchBuilder::mark_second_texts(std::span<const int> begins) {
   batch_.token_types = token_types_;
 }
 
+void BatchBuilder::place_rows(std::span<const RowPlaces> places) {
+  const size_t tokens = positions_.size();
+  rope_positions_.resize(3 * tokens);
+  for (int r = 0; r < batch_.num_reqs; ++r) {
+    const RowPlaces& of = places[r];
+    const int prompt_tokens = of.prompt_tokens();
+    for (int i = q_indptr_[r]; i < q_indptr_[r + 1]; ++i) {
+      const int position = positions_[i];
+      for (int axis = 0; axis < 3; ++axis) {
+        rope_positions_[axis * tokens + i] = position < prompt_tokens ? of.prompt[axis * prompt_tokens + position]
+                                                                      : position + of.after_prompt;
+      }
+    }
+  }
+  batch_.rope_positions = rope_positions_;
+}
+
 // A node sees itself and its ancestors.
 void BatchBuilder::build_tree(std::span<const Proposal> proposals) {
   const int words = (batch_.max_q_len + 31) / 32;

@@ -22,6 +22,14 @@ struct FutureToken {
   int32_t sample_slot = 0;
 };
 
+// Where a request's rows stand in time, height and width (ForwardBatch::rope_positions).
+struct RowPlaces {
+  std::span<const int32_t> prompt;  // [3, prompt tokens]; empty: all rows stand where they are counted
+  int after_prompt = 0;             // what rows behind the prompt add to their count, on each axis
+
+  int prompt_tokens() const { return static_cast<int>(prompt.size() / 3); }
+};
+
 // What a batch must know of the model and cache it is built for.
 struct BatchCache {
   int page_size = 1;
@@ -59,6 +67,9 @@ class BatchBuilder {
   // begin at position 0, as whole prompts do.
   void mark_second_texts(std::span<const int> begins);
 
+  // Of the built batch: where each row stands, [num_reqs], if any does not stand where it is counted.
+  void place_rows(std::span<const RowPlaces> places);
+
   // Takes other proposals of the same sizes in place of those that build() was given: they decide the tokens,
   // positions and the tree mask.
   void replace_proposals(std::span<const Proposal> proposals);
@@ -95,6 +106,7 @@ class BatchBuilder {
   std::vector<int32_t> state_slots_;
   std::vector<const LoraAdapter*> adapters_;
   std::vector<uint8_t> token_types_;
+  std::vector<int32_t> rope_positions_;
   int page_table_stride_ = 0;
   std::vector<TableRow> table_rows_;  // what the page tables hold now
 };

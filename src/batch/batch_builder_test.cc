@@ -128,5 +128,21 @@ TEST(BatchBuilder, LaysProposalsOutAsRowsThatSeeTheirAncestors) {
   EXPECT_EQ(builder.batch().mode, ForwardMode::decode);
 }
 
+// A prompt of two rows at places of its own, of which the second is computed here, and one request without any.
+TEST(BatchBuilder, PlacesRowsInTimeHeightAndWidth) {
+  const Ints tokens = {1, 2, 3}, token = {1}, pages = {0, 1};
+  Step step;
+  step.rows.push_back(make_row(1, 1, tokens, pages));
+  step.rows.push_back(make_row(2, 4, token, pages));
+  step.num_tokens = 4;
+  BatchBuilder builder({.page_size = 4});
+  EXPECT_TRUE(builder.build(step).rope_positions.empty());
+  const Ints prompt = {3, 4, 5, 6, 7, 8};
+  builder.place_rows(std::vector<RowPlaces>{{.prompt = prompt, .after_prompt = 7}, {}});
+  EXPECT_EQ(to_vector(builder.batch().positions), (Ints{1, 2, 3, 4}));
+  EXPECT_EQ(to_vector(builder.batch().rope_positions), (Ints{4, 9, 10, 4, 6, 9, 10, 4, 8, 9, 10, 4}));
+  EXPECT_TRUE(builder.build(step).rope_positions.empty());
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -71,6 +71,9 @@ struct ForwardBatch {
 
   std::span<const int32_t> input_ids;      // [num_tokens]
   std::span<const int32_t> positions;      // [num_tokens]
+  // [3, num_tokens] where rows stand in time, height and width, for models whose rotation has sections (ops/rope.h);
+  // `positions` count tokens all the same. Empty: all three are `positions`.
+  std::span<const int32_t> rope_positions;
   std::span<const int32_t> kv_slots;       // [num_tokens] page * page_size + offset to write, or -1
   std::span<const int32_t> q_indptr;       // [num_reqs + 1]
   std::span<const int32_t> kv_lens;        // [num_reqs]

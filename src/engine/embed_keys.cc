@@ -1,6 +1,7 @@
 #include "engine/embed_keys.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cassert>
 #include <random>
@@ -49,12 +50,18 @@ void EmbedKeys::make_room(size_t rows) {
   }
 }
 
-EmbedKeys::Prompt EmbedKeys::keys_of(std::span<const float> rows, size_t width) {
+EmbedKeys::Prompt EmbedKeys::keys_of(std::span<const float> rows, size_t width, std::span<const int32_t> places) {
   assert(width > 0 && rows.size() % width == 0);
   std::vector<Content> contents(rows.size() / width);
   Content before;
   for (size_t i = 0; i < contents.size(); ++i) {
-    before = contents[i] = behind(before, rows.subspan(i * width, width));
+    before = behind(before, rows.subspan(i * width, width));
+    if (!places.empty()) {
+      const auto bits = [&](size_t axis) { return std::bit_cast<float>(places[axis * contents.size() + i]); };
+      const std::array<float, 3> place = {bits(0), bits(1), bits(2)};
+      before = behind(before, place);
+    }
+    contents[i] = before;
   }
   std::lock_guard lock(mutex_);
   make_room(contents.size());

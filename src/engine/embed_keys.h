@@ -23,8 +23,9 @@ class EmbedKeys {
     std::vector<int32_t> keys;  // [rows]
     uint64_t epoch = 0;
   };
-  // Of rows of `width` values each; width > 0 divides their number.
-  Prompt keys_of(std::span<const float> rows, size_t width);
+  // Of rows of `width` values each; width > 0 divides their number. With `places` [3, rows] where a row stands is part of
+  // what it is.
+  Prompt keys_of(std::span<const float> rows, size_t width, std::span<const int32_t> places = {});
 
  private:
   struct Content {

@@ -1,4 +1,6 @@
 // The callers' side of EngineCore: everything here may run on any thread.
+#include <algorithm>
+
 #include "base/log.h"
 #include "engine/engine_core.h"
 #include "ops/lora.h"
@@ -26,6 +28,7 @@ Status EngineCore::check(const GenerateRequest& request) const {
     }
   }
   WW_RETURN_IF_ERROR(check_embeds(request));
+  WW_RETURN_IF_ERROR(check_position_ids(request));
   const bool generates = request.states != StateWish::pooled;
   if (prompt_tokens >= info.context_len + (generates ? 0 : 1)) {
     return Status::invalid_argument(
@@ -42,6 +45,27 @@ Status EngineCore::check_embeds(const GenerateRequest& request) const {
   if (request.input_embeds->size() != request.input_ids.size() * static_cast<size_t>(info.hidden_size)) {
     return Status::invalid_argument("input_embeds must have " + std::to_string(info.hidden_size) +
                                         " numbers for each of the prompt's tokens", "input_embeds");
+  }
+  return {};
+}
+
+Status EngineCore::check_position_ids(const GenerateRequest& request) const {
+  if (request.position_ids == nullptr) return {};
+  const EngineInfo& info = options_.info;
+  const auto refused = [](const std::string& why) { return Status::invalid_argument("position_ids " + why, "position_ids"); };
+  if (!info.takes_position_ids) {
+    return Status::unsupported("position_ids: rows of this server stand where they are counted; a model whose config.json has "
+                               "mrope_section takes them with --device cpu, without speculation", "position_ids");
+  }
+  if (request.input_embeds == nullptr) return refused("go with input_embeds; leave them out");
+  const std::vector<int32_t>& places = *request.position_ids;
+  if (places.size() != 3 * request.input_ids.size()) {
+    return refused("must be three lists (time, height, width) of one number for each of the prompt's tokens");
+  }
+  for (const int32_t place : places) {
+    if (place >= 0 && place < info.context_len) continue;
+    return refused("has " + std::to_string(place) + "; positions are 0 to " + std::to_string(info.context_len - 1) +
+                   ", the context's last");
   }
   return {};
 }
@@ -77,7 +101,10 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
   WW_RETURN_IF_ERROR(check(request));
   if (request.states == StateWish::pooled) request.sampling.max_new_tokens = request.sampling.min_new_tokens = 0;
   // What does not fit the context ends there with finish_reason length, as users expect.
-  const int room = options_.info.context_len - static_cast<int>(request.input_ids.size());
+  const int prompt_tokens = static_cast<int>(request.input_ids.size());
+  const int after_prompt = request.position_ids != nullptr
+                               ? std::ranges::max(*request.position_ids) + 1 - prompt_tokens : 0;
+  const int room = options_.info.context_len - prompt_tokens - std::max(after_prompt, 0);
   request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);
   std::vector<int32_t> end_ids = request.sampling.stop_token_ids;
   if (!request.sampling.ignore_eos) {
@@ -90,6 +117,7 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
   request.cache_salt = content_key(request);
   auto live = std::make_unique<LiveRequest>(std::move(request), std::move(sink), std::move(sampler),
                                             options_.tokenizer);
+  live->after_prompt = after_prompt;
   if (live->request.input_embeds != nullptr) name_embeds(*live);
   const std::string& rid = live->request.rid;
   {

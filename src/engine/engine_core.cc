@@ -255,6 +255,7 @@ DeviceStep* EngineCore::prepare(const Step& step) {
   propose(step, out);
   out.builder.build(step, out.proposals);
   if (options_.info.reads_pairs) mark_pairs(step, out);
+  if (options_.info.takes_position_ids) place_rows(step, out);
   out.sample_rows.assign(step.num_samples, {});
   int logits_row = 0;
   for (size_t i = 0; i < step.rows.size(); ++i) {

@@ -101,6 +101,7 @@ class EngineCore : public Engine {
   void want_input_logprobs(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   int states_from(const GenerateRequest& request) const;
   void name_embeds(LiveRequest& request);
+  void place_rows(const Step& step, DeviceStep& device_step);
   static void bring_embeds(const StepRow& row, int first_token_row, DeviceStep& device_step);
   void want_states(const StepRow& row, int first_logits_row, DeviceStep& device_step);
   void keep_prompt_rows(DeviceStep& device_step);
@@ -126,6 +127,7 @@ class EngineCore : public Engine {
   Status check(const GenerateRequest& request) const;
   Status check_states(const GenerateRequest& request) const;
   Status check_embeds(const GenerateRequest& request) const;
+  Status check_position_ids(const GenerateRequest& request) const;
 
   const EngineCoreOptions options_;
 
@@ -160,6 +162,7 @@ class EngineCore : public Engine {
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
   std::vector<int> second_texts_; // of a step's rows
+  std::vector<RowPlaces> places_; // likewise
   std::optional<ForcedProposer> forced_;
   int live_grammars_ = 0;         // requests that have one
   int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force

@@ -74,6 +74,7 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
   info.vocab_size = bundle.config.vocab_size;
   info.hidden_size = bundle.config.hidden_size;
   info.generates = bundle.config.head == ModelHead::vocabulary;
+  info.takes_position_ids = bundle.config.takes_rope_positions() && options.args.speculative_algorithm.empty();
   info.reads_pairs = bundle.config.encoder.has_value();
   info.labels = bundle.config.labels;
   info.page_size = attention.page_size;
@@ -352,6 +353,7 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;
   describe_pooling(pooling, args, gpu.has_value(), core);
+  core.info.takes_position_ids &= !gpu;
   describe_capacity(setup, core);
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   core.tokenizer = bundle.tokenizer.get();

@@ -51,7 +51,8 @@ void EngineCore::want_states(const StepRow& row, int first_logits_row, DeviceSte
 // prompts take milliseconds, and the engine's has steps to launch.
 void EngineCore::name_embeds(LiveRequest& request) {
   GenerateRequest& asked = request.request;
-  EmbedKeys::Prompt prompt = embed_keys_.keys_of(*asked.input_embeds, options_.info.hidden_size);
+  const auto places = asked.position_ids != nullptr ? std::span(*asked.position_ids) : std::span<const int32_t>();
+  EmbedKeys::Prompt prompt = embed_keys_.keys_of(*asked.input_embeds, options_.info.hidden_size, places);
   request.embed_keys = std::move(prompt.keys);
   if (prompt.epoch > 0) asked.cache_salt = fmt::format("embeds {}:{}", prompt.epoch, asked.cache_salt);
 }
@@ -65,6 +66,20 @@ void EngineCore::bring_embeds(const StepRow& row, int first_token_row, DeviceSte
   const size_t hidden = embeds.size() / asked.input_ids.size();
   const int end = std::min(row.start + row.num_tokens, prompt_tokens);
   device_step.inputs.push_back({first_token_row, embeds.subspan(row.start * hidden, (end - row.start) * hidden)});
+}
+
+// Where the rows of requests with position_ids stand, if there are any.
+void EngineCore::place_rows(const Step& step, DeviceStep& device_step) {
+  bool any = false;
+  places_.clear();
+  for (const StepRow& row : step.rows) {
+    const auto& request = *static_cast<const LiveRequest*>(row.user);
+    RowPlaces& places = places_.emplace_back();
+    if (request.request.position_ids == nullptr) continue;
+    places = {*request.request.position_ids, request.after_prompt};
+    any = true;
+  }
+  if (any) device_step.builder.place_rows(places_);
 }
 
 // Each position counts once: those behind the last one known. After a retraction some come again.

@@ -31,6 +31,7 @@ struct LiveRequest {
   SamplerState sampler;            // touched by the device thread only, once scheduled
   TextStream text;
   std::vector<int32_t> embed_keys; // of input_embeds, until the scheduler has them
+  int after_prompt = 0;            // of position_ids: what rows behind the prompt add to their count
   std::vector<int32_t> output_ids; // committed
   std::vector<PositionLogprobs> input_logprobs;
   bool input_logprobs_sent = false;

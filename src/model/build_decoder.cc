@@ -7,6 +7,7 @@
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
 #include "model/renamed_weights.h"
+#include "ops/rope.h"
 #include "ops/router.h"
 
 namespace warpweave {
@@ -198,6 +199,9 @@ Result<std::unique_ptr<DecoderModel>> build_with(const ModelConfig& config, cons
   HostTarget target(options, team);
   BuildOptions build = options;
   DecoderSpec spec = decoder_spec(config, traits);
+  if (config.takes_rope_positions()) {
+    spec.attention.rope_axes = rope_axes(config.rope.sections, config.rope.interleaved_sections);
+  }
   std::optional<DualChunkConfig>& dual_chunk = spec.attention.dual_chunk;
   dual_chunk = dual_chunk_in_use(config, options.max_positions);
   if (dual_chunk) build.max_positions = DualChunkRope(*dual_chunk).rope_positions();

@@ -37,6 +37,8 @@ struct RopeConfig {
   std::optional<double> short_mscale;     // Phi-MoE: the attention factor of each
   std::optional<double> long_mscale;
   bool truncate = true;
+  std::vector<int> sections;              // M-RoPE: frequencies of time, height and width (ops/rope.h); or empty
+  bool interleaved_sections = false;
   std::vector<float> frequency_divisors;  // GGUF: one per frequency, on top of `type`; or empty
 };
 
@@ -152,6 +154,8 @@ struct ModelConfig {
   DType dtype = DType::bf16;              // of the checkpoint, as declared
 
   RopeConfig rope;                        // of full-attention layers
+  // Whether rows may stand at three positions: some frequencies are of height and width.
+  bool takes_rope_positions() const { return !rope.sections.empty() && !local_rope && !latent && !dual_chunk; }
   std::optional<RopeConfig> local_rope;   // of sliding-window layers, where it differs (Gemma-3)
 
   int sliding_window = 0;                 // tokens, the row's own among them; 0: none

@@ -1,6 +1,7 @@
 #include "model/config_rope.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace warpweave {
 namespace {
@@ -32,6 +33,21 @@ void read_longrope(ConfigReader& config, RopeConfig& rope) {
   if (config.has("long_mscale")) rope.long_mscale = config.number("long_mscale", 1.0, 0, 1e6);
 }
 
+// "mrope_section" of models whose prompts have pictures (Qwen2-VL, Qwen3.5).
+void read_sections(ConfigReader& r, RopeConfig& rope) {
+  const json* list = r.find("mrope_section");
+  if (list == nullptr) return;
+  for (const json& value : *list) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > 4096) break;
+    rope.sections.push_back(value.get<int>());
+  }
+  if (!list->is_array() || list->size() != 3 || rope.sections.size() != 3) {
+    rope.sections.clear();
+    return r.fail("mrope_section", "must list how many frequencies are of time, height and width");
+  }
+  rope.interleaved_sections = r.boolean("mrope_interleaved", false);
+}
+
 // The part of a head that is rotated, where a file leaves it out.
 double default_rotated_part(const std::string& model_type) {
   if (model_type == "glm4" || model_type == "glm4_moe") return 0.5;
@@ -43,7 +59,7 @@ RopeConfig::Type read_type(ConfigReader& r, const std::string& model_type) {
   const std::string type = r.text("rope_type", r.text("type", "default"));
   // Phi-3's first files name longrope after what it was before its paper.
   if (type == "longrope" || type == "su" || (type == "yarn" && model_type == "phi3")) return Type::longrope;
-  if (type == "default") return Type::plain;
+  if (type == "default" || type == "mrope") return Type::plain;
   if (type == "linear") return Type::linear;
   if (type == "llama3") return Type::llama3;
   if (type == "yarn") return Type::yarn;
@@ -74,6 +90,7 @@ RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   if (r.has("mscale")) rope.mscale = r.number("mscale", 1.0, 0, 1e6);
   if (r.has("mscale_all_dim")) rope.mscale_all_dim = r.number("mscale_all_dim", 0.0, 0, 1e6);
   rope.truncate = r.boolean("truncate", true);
+  read_sections(r, rope);
   if (rope.type == RopeConfig::Type::llama3) {
     if (rope.original_max_positions == 0) r.fail("original_max_position_embeddings", "must be given for llama3");
     if (rope.high_freq_factor <= rope.low_freq_factor) r.fail("high_freq_factor", "must be above low_freq_factor");
@@ -106,6 +123,10 @@ void check_rope(ConfigReader& config, const ModelConfig& model, RopeConfig& rope
   const int head_dim = model.rope_head_dim();
   if (head_dim * rope.partial_rotary_factor < 2) {
     config.fail("partial_rotary_factor", "leaves no dimension of a head to rotate");
+  }
+  const int frequencies = static_cast<int>(head_dim * rope.partial_rotary_factor) / 2;
+  if (!rope.sections.empty() && std::accumulate(rope.sections.begin(), rope.sections.end(), 0) != frequencies) {
+    config.fail("mrope_section", "must add up to " + std::to_string(frequencies) + ", the frequencies of a head");
   }
   if (rope.type == RopeConfig::Type::longrope) check_longrope(config, head_dim, rope);
   if (rope.type == RopeConfig::Type::dynamic && head_dim * rope.partial_rotary_factor < 4) {

@@ -220,6 +220,24 @@ TEST(Config, RopesOfLayerTypesAreChecked) {
   }
 }
 
+TEST(Config, ReadsSectionsOfTheRotation) {
+  const auto parse = [](const json& section) {
+    json config = tiny_config();
+    config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", section}, {"mrope_interleaved", true}};
+    return parse_config_json(config.dump());
+  };
+  const auto read = parse({2, 1, 1});
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->rope.sections, (std::vector<int>{2, 1, 1}));
+  EXPECT_TRUE(read->rope.interleaved_sections);
+  EXPECT_TRUE(read->takes_rope_positions());
+  EXPECT_FALSE(parse_config_json(tiny_config().dump())->takes_rope_positions());
+  for (const json& wrong : {json({2, 1}), json({2, 1, 1, 0}), json({2, 1, "1"}), json({2, 3, -1}), json(4)}) {
+    EXPECT_NE(parse(wrong).status().message().find("mrope_section must list"), std::string::npos) << wrong;
+  }
+  EXPECT_NE(parse({2, 1, 2}).status().message().find("must add up to 4"), std::string::npos);
+}
+
 TEST(Config, WindowsWithoutLayerTypes) {
   json config = tiny_config();
   config["sliding_window"] = 16;

@@ -29,6 +29,7 @@ struct AttentionSpec {
   bool qk_norm_after_rope = false;
   bool output_gate = false;         // what a head found, times sigmoid(its gate)
   std::optional<DualChunkConfig> dual_chunk;  // where contexts are longer than one chunk
+  std::vector<uint8_t> rope_axes;   // of rows with ForwardBatch::rope_positions (ops/rope.h); empty: none may have them
 
   int64_t q_dim() const { return int64_t{num_q_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }

@@ -81,6 +81,40 @@ RopeTable RopeTable::make(const std::vector<double>& inv_freq, int64_t positions
   return table;
 }
 
+std::vector<uint8_t> rope_axes(std::span<const int> sections, bool interleaved) {
+  assert(sections.size() == 3);
+  std::vector<uint8_t> axes;
+  if (!interleaved) {
+    for (uint8_t axis = 0; axis < 3; ++axis) axes.insert(axes.end(), sections[axis], axis);
+    return axes;
+  }
+  axes.resize(sections[0] + sections[1] + sections[2]);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<uint8_t>(i % 3);
+    if (axis > 0 && i < 3 * static_cast<size_t>(sections[axis])) axes[i] = axis;
+  }
+  return axes;
+}
+
+void gather_rope_rows(const RopeTable& table, std::span<const uint8_t> axes, const int32_t* positions, int64_t rows,
+                      RopeTable& out) {
+  const int64_t half = table.rotary_dim / 2;
+  assert(static_cast<int64_t>(axes.size()) == half);
+  out.rotary_dim = table.rotary_dim;
+  out.interleaved = table.interleaved;
+  out.positions = rows;
+  out.cos.resize(rows * half);
+  out.sin.resize(rows * half);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < half; ++i) {
+      const int32_t position = positions[axes[i] * rows + r];
+      assert(position >= 0 && position < table.positions);
+      out.cos[r * half + i] = table.cos[position * half + i];
+      out.sin[r * half + i] = table.sin[position * half + i];
+    }
+  }
+}
+
 void norm_rope_write_kv(const QkvRowsCall& call, ThreadTeam& team) {
   assert(!call.rope || (call.rope->rotary_dim <= call.head_dim && call.positions));
   const HeadPass pass{&elementwise_kernels_of(cpu_info().tier), &call};

@@ -64,6 +64,9 @@ def test_embeds_of_a_prompt_give_what_its_ids_give(served, embedding):
     ({"input_embeds": []}, "input_embeds"), ({"input_embeds": [5]}, "input_embeds[0]"),
     ({"input_embeds": [[1e30] * 384]}, "input_embeds[0]"), ({"input_embeds": [["a"] * 384]}, "input_embeds[0]"),
     ({"input_embeds": [[0.0] * 384], "text": "a"}, "text"),
+    ({"input_embeds": [[0.0] * 384], "position_ids": [[0], [0]]}, "position_ids"),
+    ({"input_embeds": [[0.0] * 384], "position_ids": [[0], [0], [-1]]}, "position_ids"),
+    ({"input_embeds": [[0.0] * 384], "position_ids": [[0], [0], [0]]}, "position_ids"),  # this model has no sections
     ({"input_embeds": [[0.0] * 384], "return_logprob": True, "logprob_start_len": 0}, "logprob_start_len")])
 def test_refusals_name_the_field(served, body, field):
     reply = post(served, "/generate", body)

@@ -1,5 +1,6 @@
 #include "model/layers/attention_mixer.h"
 
+#include <cassert>
 #include <cmath>
 
 #include "model/layers/attention_call.h"
@@ -28,6 +29,16 @@ void AttentionWorkspace::start(const ForwardBatch& batch) {
   if (qkv_.size() < rows * spec_.qkv_dim()) qkv_.resize(rows * spec_.qkv_dim());
   if (out_.size() < rows * spec_.q_dim()) out_.resize(rows * spec_.q_dim());
   if (dual_chunk_) dual_chunk_->start(batch);
+  for (auto& [table, angles] : angles_) angles.positions = 0;
+}
+
+const RopeTable* AttentionWorkspace::angles_of_rows(const RopeTable& table, const ForwardBatch& batch) {
+  assert(!spec_.rope_axes.empty() && !dual_chunk_);
+  RopeTable& angles = angles_[&table];
+  if (angles.positions == batch.num_tokens) return &angles;
+  gather_rope_rows(table, spec_.rope_axes, batch.rope_positions.data(), batch.num_tokens, angles);
+  while (std::ssize(row_numbers_) < batch.num_tokens) row_numbers_.push_back(static_cast<int32_t>(row_numbers_.size()));
+  return &angles;
 }
 
 // OLMoE: q and k normed in place, each over the width of all its heads.
@@ -67,6 +78,10 @@ const DualChunkQueries* AttentionMixer::write_kv(const LayerCall& call) {
   rows.norm_eps = call.x.norm_spec().eps;
   rows.rope = rope_;
   rows.positions = call.batch.positions.data();
+  if (rope_ != nullptr && !call.batch.rope_positions.empty()) {
+    rows.rope = w_.angles_of_rows(*rope_, call.batch);
+    rows.positions = w_.row_numbers_.data();
+  }
   rows.kv_slots = call.batch.kv_slots.data();
   rows.page_size = call.batch.page_size;
   rows.k_out = call.cache.k(call.layer);

@@ -2,6 +2,7 @@
 // the cache, the backend's attention, and the output product.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,8 +24,13 @@ class AttentionWorkspace {
 
  private:
   friend class AttentionMixer;
+  // The angles of a batch with rope_positions, for its rows in turn; made once for all layers with this table.
+  const RopeTable* angles_of_rows(const RopeTable& table, const ForwardBatch& batch);
+
   AttentionSpec spec_;
   std::optional<DualChunkRope> dual_chunk_;
+  std::map<const RopeTable*, RopeTable> angles_;  // of this forward's rows
+  std::vector<int32_t> row_numbers_;              // 0, 1, 2, ...
   std::vector<float> qkv_;          // [rows, q | k | v | gate]
   std::vector<float> out_;          // [rows, q heads * head_dim]
 };

@@ -149,6 +149,22 @@ Result<Prompts> read_input_embeds(const Api& api, PromptEncoder& encoder, const 
   return prompts;
 }
 
+// Where the rows of a prompt stand: lists of time, height and width, a number for each token.
+Result<std::vector<int32_t>> read_position_ids(const Json& value, const std::string& field, size_t tokens) {
+  const Status wrong = Status::invalid_argument(
+      fmt::format("{} must be three lists (time, height, width) of {} whole numbers each.", field, tokens), "position_ids");
+  if (!value.is_array() || value.size() != 3) return wrong;
+  std::vector<int32_t> places;
+  for (const Json& axis : value) {
+    if (!axis.is_array() || axis.size() != tokens) return wrong;
+    for (const Json& item : axis) {
+      if (!item.is_number_unsigned() || item.get<uint64_t>() > std::numeric_limits<int32_t>::max()) return wrong;
+      places.push_back(static_cast<int32_t>(item.get<uint64_t>()));
+    }
+  }
+  return places;
+}
+
 // The field that holds the prompts and how many there are; they are read when the rest is known to
 // be in order.
 struct PromptField {
@@ -209,6 +225,7 @@ class NativeParser {
     if (session_) WW_RETURN_IF_ERROR(go_on_in_session(&prompts));
     WW_RETURN_IF_ERROR(read_request_fields(std::move(prompts.ids)));
     if (!prompts.embeds.empty()) WW_RETURN_IF_ERROR(bring_embeds(prompts.embeds));
+    WW_RETURN_IF_ERROR(place_rows(prompts));
     return finish(prompts.is_batch);
   }
 
@@ -251,6 +268,22 @@ class NativeParser {
                                         "tokens; leave it out.", "logprob_start_len");
       }
       request.input_embeds = embeds[i];
+    }
+    return {};
+  }
+
+  // position_ids: of one prompt, or a list for each.
+  Status place_rows(const Prompts& prompts) {
+    const Json* value = reader_.find("position_ids");
+    if (value == nullptr) return {};
+    if (prompts.is_batch && (!value->is_array() || value->size() != requests_.size())) {
+      return Status::invalid_argument("position_ids must be a list for each prompt.", "position_ids");
+    }
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const std::string field = prompts.is_batch ? fmt::format("position_ids[{}]", i) : "position_ids";
+      WW_ASSIGN_OR_RETURN(std::vector<int32_t> places,
+                          read_position_ids(prompts.is_batch ? (*value)[i] : *value, field, requests_[i].input_ids.size()));
+      requests_[i].position_ids = std::make_shared<const std::vector<int32_t>>(std::move(places));
     }
     return {};
   }
