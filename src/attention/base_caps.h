@@ -67,6 +67,7 @@ constexpr Caps fixed_split_caps(Caps caps) {
 
 // Dual chunk attention, which is computed without the other forms that ordinary attention has.
 constexpr Caps dual_chunk_caps(Caps caps) {
+  caps.dual_chunk = true;
   caps.spec = caps.spec_paged = SpecSupport::none;
   caps.sliding_window = caps.sinks = caps.softcap = caps.custom_mask = caps.non_causal = caps.right_window = false;
   return caps;

@@ -44,6 +44,18 @@ struct EnumSet {
 };
 
 inline constexpr EnumSet<DeviceArch> kCpuArchs = {DeviceArch::cpu_x86_64, DeviceArch::cpu_other};
+inline constexpr EnumSet<DeviceArch> kBlackwellArchs = {DeviceArch::sm_100, DeviceArch::sm_103, DeviceArch::sm_120,
+                                                        DeviceArch::sm_121};
+inline constexpr EnumSet<DeviceArch> kAllArchs = [] {
+  EnumSet<DeviceArch> all;
+  all.bits = (1u << kNumDeviceArchs) - 1;
+  return all;
+}();
+inline constexpr EnumSet<DeviceArch> kAllButBlackwell = [] {
+  EnumSet<DeviceArch> others = kAllArchs;
+  others.bits &= ~kBlackwellArchs.bits;
+  return others;
+}();
 
 // A short list of exact values, or any value in [1, max].
 struct IntChoice {
@@ -106,11 +118,13 @@ struct Caps {
   EnumSet<AttentionPhase> phases{};
   EnumSet<DeviceArch> archs{};
   EnumSet<DeviceArch> prefill_archs{};  // where prefill runs on fewer devices; empty: on all archs
+  EnumSet<DeviceArch> hybrid_archs = kAllButBlackwell;  // where it runs beside linear attention of other layers
   int min_cuda_version = 0;            // 12030: CUDA 12.3
   EnumSet<ModelDType> dtypes{};
   EnumSet<KvFormat> kv_formats{};
   EnumSet<KvFormat> decode_kv_formats{};  // where decode reads fewer of them; empty: all
   EnumSet<KvFormat> bf16_model_kv_formats{};  // of them, those that are read for bf16 models alone
+  int fp4_layout = 0;                  // of pools of fp4_e2m1 whose scales lie in an order of its own; 0: in the pool's
   IntChoice head_dims{};               // of q/k and of v
   IntChoice page_sizes{};              // native; see expands_pages
   int preferred_page_size = 0;         // where users give none and all will do; 0: no preference
@@ -125,6 +139,7 @@ struct Caps {
   bool mla_chunked_prefix = false;     // MLA: the prefix is expanded chunk by chunk and attended as MHA
   bool non_causal = false;             // ForwardBatch::causal == false
   bool right_window = false;           // with it AttentionCall::window_right
+  bool dual_chunk = false;             // dual chunk attention (model/dual_chunk.h), and no other
   Fp8Products fp8_products{};
   bool graph_capture = false;
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats

@@ -171,7 +171,7 @@ TEST(LinearLayers, Refusals) {
   expect_refused("mi300x", qwen_next(), flags, "--linear-attn-decode-backend", "no such kernel");
   // The full-attention layers of a hybrid model.
   expect_refused("b200", qwen_next(), backend_flag("flashinfer"), "--attention-backend",
-                 "triton, trtllm_mha and fa4 do");
+                 "of a hybrid linear model on sm_100; works: --attention-backend trtllm_mha | --attention-backend triton");
   expect_refused("ascend", qwen_next(), backend_flag("triton"), "--attention-backend", "Ascend");
 }
 

@@ -7,8 +7,6 @@
 namespace warpweave {
 namespace {
 
-constexpr EnumSet<DeviceArch> kBlackwell = {DeviceArch::sm_100, DeviceArch::sm_103,
-                                            DeviceArch::sm_120, DeviceArch::sm_121};
 constexpr EnumSet<DeviceArch> kBlackwellDatacentre = {DeviceArch::sm_100, DeviceArch::sm_103};
 constexpr EnumSet<DeviceArch> kAmd = {DeviceArch::gfx90a, DeviceArch::gfx942, DeviceArch::gfx950};
 
@@ -66,16 +64,14 @@ std::optional<BrokenRule> check_model(const SelectionInput& input, const Caps& c
   if (model.right_window && !caps.right_window) {
     return BrokenRule{"has no window that ends behind the row, which this model's layers use", ""};
   }
-  if (model.dual_chunk != (caps.name == "dual_chunk_flash_attn")) {
+  if (model.dual_chunk != caps.dual_chunk) {
     return BrokenRule{model.dual_chunk
                           ? "does not compute dual-chunk attention, which this model's config asks for"
                           : "needs a model with a dual-chunk attention config", ""};
   }
   const DeviceArch arch = input.hardware->arch;
-  if (model.linear != LinearAttention::none && kBlackwell.has(arch) && caps.name != "triton" &&
-      caps.name != "trtllm_mha" && caps.name != "fa4") {
-    return BrokenRule{"does not run the full-attention layers of a hybrid linear model on Blackwell; "
-                      "triton, trtllm_mha and fa4 do", ""};
+  if (model.linear != LinearAttention::none && !caps.hybrid_archs.has(arch)) {
+    return BrokenRule{fmt::format("does not run the full-attention layers of a hybrid linear model on {}", arch_name(arch)), ""};
   }
   return std::nullopt;
 }
@@ -193,11 +189,10 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
 std::optional<BrokenRule> check_pair(const SelectionInput& input, const KnownBackend& prefill_backend,
                                      const KnownBackend& decode_backend) {
   const Caps &prefill = *prefill_backend.caps, &decode = *decode_backend.caps;
-  // What is written here reads one layout of fp4 pools, and its Caps say in which phases.
-  const bool written = prefill_backend.written && decode_backend.written;
-  if (!written && input.kv_format == KvFormat::fp4_e2m1 && prefill.name == "fa4" && decode.name == "trtllm_mha") {
-    return BrokenRule{"fp4_e2m1 KV with fa4 prefill needs another decode backend that reads fp4, and "
-                      "not trtllm_mha", "--decode-attention-backend"};
+  if (input.kv_format == KvFormat::fp4_e2m1 && prefill.fp4_layout != 0 && decode.fp4_layout != 0 &&
+      prefill.fp4_layout != decode.fp4_layout) {
+    return BrokenRule{fmt::format("fp4_e2m1 KV with {} prefill needs another decode backend that reads fp4, and not {}",
+                                  prefill.name, decode.name), "--decode-attention-backend"};
   }
   if (input.deterministic && prefill.name != decode.name) {
     return BrokenRule{fmt::format("{} and {} round differently, so prefill and decode cannot be "

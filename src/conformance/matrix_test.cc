@@ -94,7 +94,7 @@ std::optional<Asked> ask_for(std::string_view column, const Caps& caps) {
   for (int dim : {576, 256, 64, 128}) {
     if (caps.head_dims.accepts(dim)) asked.model.head_dim = dim;
   }
-  asked.model.dual_chunk = caps.name == "dual_chunk_flash_attn";
+  asked.model.dual_chunk = caps.dual_chunk;
   asked.flags.kv_cache_dtype = "bf16";
   if (column == "FP8 KV") asked.flags.kv_cache_dtype = "fp8_e4m3";
   if (column == "FP8 e5m2 KV") asked.flags.kv_cache_dtype = "fp8_e5m2";

@@ -73,7 +73,7 @@ void plain_question(const Caps& caps, Question& q) {
     if (caps.kv_formats.has(format)) q.input.kv_format = format;
   }
   q.model.num_q_heads = q.model.num_kv_heads = 1;
-  q.model.dual_chunk = caps.name == "dual_chunk_flash_attn";
+  q.model.dual_chunk = caps.dual_chunk;
   q.input.hardware = &q.hardware;
   q.input.model = &q.model;
   if (!caps.phases.has(AttentionPhase::decode)) q.phase = AttentionPhase::prefill;

@@ -100,7 +100,7 @@ std::vector<Served> claiming_on_gpu() {
     if (!backend.built || !caps.deterministic || !caps.archs.has(*arch)) continue;
     if (!caps.kinds.has(AttentionKind::mha)) continue;
     if (!caps.phases.has(AttentionPhase::prefill)) continue;  // both phases are one backend's
-    if (caps.name == "dual_chunk_flash_attn") continue;  // for models with its config
+    if (caps.dual_chunk) continue;  // for models with its config
     served.push_back({"cuda", std::string(caps.name)});
   }
   return served;
@@ -126,7 +126,7 @@ TEST(DeterministicServingRefused, WhereTheBackendDoesNotClaimIt) {
     ModelFacts model;
     model.num_q_heads = model.num_kv_heads = 8;
     model.head_dim = 128;
-    model.dual_chunk = backend.caps->name == "dual_chunk_flash_attn";
+    model.dual_chunk = backend.caps->dual_chunk;
     AttentionFlags flags;
     flags.attention_backend = backend.caps->name;
     flags.enable_deterministic_inference = true;

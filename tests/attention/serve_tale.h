@@ -81,7 +81,7 @@ inline std::vector<std::string> cpu_backends() {
     if (!backend.built || !backend.caps->archs.has(cpu_hardware_facts().arch)) continue;
     if (!backend.caps->kinds.has(AttentionKind::mha)) continue;
     if (backend.probe && !backend.probe(Probe::thorough).ok()) continue;
-    if (backend.caps->name == "dual_chunk_flash_attn") continue;  // for models with its config
+    if (backend.caps->dual_chunk) continue;  // for models with its config
     names.emplace_back(backend.caps->name);
   }
   return names;
