@@ -1,6 +1,7 @@
 #include "attention/backends/fa3/kernels/kernels.h"
 
 #include "attention/backends/fa3/caps.h"
+#include "attention/backends/fa3/kernels/sm90_numbers.h"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/backends/flashinfer/kernels/kernels.h"
 #include "attention/cuda/tensor_map.h"
@@ -8,38 +9,18 @@
 namespace warpweave::cuda {
 namespace {
 
-// Smaller boxes take the copy engine longer than gathering takes the threads.
-constexpr int kMinBoxTokens = 8;
-
 bool multiplies_fp8(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
   return shape.kv == KvType::e4m3 && p.tree_mask == nullptr &&
          fa3::kFp8Products.apply(KvFormat::fp8_e4m3, shape.head_dim, p.page_size, max_q_len);
 }
 
-bool gathers(const AttentionParams& p) { return box_tokens_of(p.page_size, kMinBoxTokens) < kMinBoxTokens; }
-
-// Shorter requests leave more rows of tall tiles empty than those gain (200 and 256 tokens -20 %, 1024 +3 %).
-constexpr int kTallTokens = 1024;
-// With fp8 products (256 tokens -21 %, on a prefix of 2048 -9 %; 512 -2 %, on one of 16384 +8 %, head dim 64 +8 %).
-constexpr int kTallFp8Tokens = 512;
-// Head dim 128, bf16: 1024 tokens -11 %, 4096 +1 %, 8192 +5 %, 16384 +7 %; in boxes of 16 tokens -3 % at 16384.
-constexpr int kTallTokensDim128 = 8192;
-constexpr int kTallBoxTokensDim128 = 64;
-constexpr int kShortTileRows = 128;
-// Two heads a tile, where a request's last tokens are few: 64 on a prefix of 2048 take half of the time; it costs batches
-// of 4096 tokens 3 %.
-constexpr int kPairTokens = 512;
-
-// Reads that make up for a copy: on an H200 8 reads lose a fifth to gathering, 12 gain 5 % and 16 a third. What tall tiles
-// gain on small boxes is less: 143 reads (8192 tokens on 16384) and 172 (16384) 4 %; 86 (8192) lost 5 %, with one kv head
-// a section of the plan, and were not measured since.
-constexpr int kMinReadsNotGathered = 9;
-constexpr int kMinReadsNotBoxed = 100;
+bool gathers(const AttentionParams& p) { return box_tokens_of(p.page_size, sm90::kMinBoxTokens) < sm90::kMinBoxTokens; }
 
 bool takes_tall_tiles(const KernelShape& shape, const AttentionParams& p, int max_q_len, Sm90Source source) {
-  if (shape.head_dim != 128) return max_q_len >= kTallTokens;
-  return max_q_len >= kTallTokensDim128 && (source == Sm90Source::copies ||
-                                            box_tokens_of(p.page_size, kTallBoxTokensDim128) == kTallBoxTokensDim128);
+  if (shape.head_dim != 128) return max_q_len >= sm90::kTallTokens;
+  constexpr int kBox = sm90::kTallBoxTokensDim128;
+  return max_q_len >= sm90::kTallTokensDim128 &&
+         (source == Sm90Source::copies || box_tokens_of(p.page_size, kBox) == kBox);
 }
 
 bool multiplies_16_bits(const KernelShape& shape, const AttentionParams& p) {
@@ -58,32 +39,28 @@ Sm90Variant variant(const KernelShape& shape, Sm90Source source, Sm90Tiling tili
 
 Sm90Tiling tiling_of(const KernelShape& shape, const AttentionParams& p, int max_q_len, Sm90Source source) {
   if (takes_tall_tiles(shape, p, max_q_len, source)) return Sm90Tiling::tall;
-  return max_q_len <= kPairTokens ? Sm90Tiling::pairs : Sm90Tiling::usual;
+  return max_q_len <= sm90::kPairTokens ? Sm90Tiling::pairs : Sm90Tiling::usual;
 }
-
-constexpr int kShortTallRows = 128;
 
 Sm90ShortKernel short_kernel(const KernelShape& shape, int tile_rows, const AttentionParams& p) {
   return (shape.element == ElementType::bf16 ? sm90_short_bf16 : sm90_short_f16)(shape.head_dim, tile_rows, !gathers(p));
 }
 
-// Rows of a request and kv head that the decode kernel takes as fast (8), or a little faster where its units fill the GPU.
-constexpr int kDecodeRows = 8, kManyDecodeRows = 16;
-
 bool favours_decode(const AttentionParams& p, int rows, int num_sms) {
-  return rows <= kDecodeRows || (rows <= kManyDecodeRows && p.num_requests * p.num_kv_heads >= 2 * num_sms);
+  return rows <= sm90::kDecodeRows ||
+         (rows <= sm90::kManyDecodeRows && p.num_requests * p.num_kv_heads >= sm90::kManyDecodeUnits * num_sms);
 }
 
-// Whether the kernel for short requests has the fewer tiles of 128 rows (counted in halves), each of about the same time;
-// or the one for prompts, which does not split K and V, too few to fill half of the GPU.
+// Whether the kernel for short requests has the fewer tiles of 128 rows (counted in halves), or the one for prompts,
+// which does not split K and V, too few to fill half of the GPU.
 bool favours_short(const AttentionParams& p, int rows, int num_sms) {
   if (p.tree_mask != nullptr) return true;
-  const int tall_tiles = (rows + kShortTallRows - 1) / kShortTallRows;
-  const int prompt_tiles = (p.decode_q_len + kShortTileRows - 1) / kShortTileRows;
+  const int tall_tiles = (rows + sm90::kShortTallRows - 1) / sm90::kShortTallRows;
+  const int prompt_tiles = (p.decode_q_len + sm90::kShortTileRows - 1) / sm90::kShortTileRows;
   const int halves = p.num_requests * p.num_kv_heads * (rows <= 64 ? 1 : 2 * tall_tiles);
   const bool pairs = p.decode_q_len <= 64 && p.group % 2 == 0;
   const int prompt_halves = p.num_requests * p.num_q_heads * (pairs ? 1 : 2 * prompt_tiles);
-  return prompt_halves < num_sms || 10 * halves <= 8 * prompt_halves;
+  return prompt_halves < num_sms || 10 * halves <= sm90::kShortTilesOfTen * prompt_halves;
 }
 
 }  // namespace
@@ -103,11 +80,11 @@ cudaError_t sm90_short_extend(const KernelShape& shape, const AttentionParams& p
   return kernel != nullptr ? kernel(p, work, stream) : cudaErrorNotSupported;
 }
 
-size_t sm90_short_workspace_bytes(int num_sms) { return split_workspace_bytes(2 * num_sms, kShortTallRows / 2, 256); }
+size_t sm90_short_workspace_bytes(int num_sms) { return split_workspace_bytes(2 * num_sms, sm90::kShortTallRows / 2, 256); }
 
 ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
   if (multiplies_fp8(shape, p, max_q_len)) {
-    const Sm90Variant fp8 = fp8_variant(shape, max_q_len >= kTallFp8Tokens);
+    const Sm90Variant fp8 = fp8_variant(shape, max_q_len >= sm90::kTallFp8Tokens);
     if (fp8.launch != nullptr) return {.tile_rows = fp8.tile_rows, .fp8_products = true};
   }
   if (!multiplies_16_bits(shape, p)) return sm80_extend_layout(shape, p, max_q_len);
@@ -123,15 +100,15 @@ ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams&
   const int copied_rows = variant(shape, Sm90Source::copies, copied).tile_rows;
   if (source == Sm90Source::gather || copied_rows > out.tile_rows) {
     out.copied_tile_rows = copied_rows;
-    out.copied_before = copied_rows > kShortTileRows;
-    out.min_copy_reads = source == Sm90Source::gather ? kMinReadsNotGathered : kMinReadsNotBoxed;
+    out.copied_before = copied_rows > sm90::kShortTileRows;
+    out.min_copy_reads = source == Sm90Source::gather ? sm90::kMinReadsNotGathered : sm90::kMinReadsNotBoxed;
   }
   return out;
 }
 
 cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
                         cudaStream_t stream) {
-  const bool tall = launch.layout.tile_rows > kShortTileRows;
+  const bool tall = launch.layout.tile_rows > sm90::kShortTileRows;
   if (launch.layout.fp8_products) {
     return fp8_variant(shape, tall).launch(p, launch.work, launch.max_items, launch.num_sms, stream);
   }
