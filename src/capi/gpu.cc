@@ -9,8 +9,10 @@
 
 #include "capi/gpu_merge.h"
 #include "capi/stream_memory.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/current_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gpu_ops.h"
@@ -38,10 +40,12 @@ GpuArrays::GpuArrays() : memory_(std::make_unique<Memory>()) {}
 GpuArrays::~GpuArrays() = default;
 
 GpuGuard::GpuGuard() {
-  if (cudaGetDevice(&before_) == cudaSuccess && before_ != 0) cudaSetDevice(0);
+  const Result<int> before = current_device("device");
+  before_ = before.ok() ? *before : 0;
+  if (before_ != 0) use_device(0);
 }
 GpuGuard::~GpuGuard() {
-  if (before_ != 0) cudaSetDevice(before_);
+  if (before_ != 0) use_device(before_);
 }
 
 Result<HardwareFacts> gpu_hardware_facts() {
@@ -57,10 +61,7 @@ Result<HardwareFacts> gpu_hardware_facts() {
 }
 
 Result<uint64_t> gpu_capture_of(void* stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamGetCaptureInfo(as_stream(stream), &status, &id), "stream");
-  return status == cudaStreamCaptureStatusActive ? uint64_t{id} : uint64_t{0};
+  return capture_of(stream);
 }
 
 Status GpuArrays::upload(ForwardBatch& batch, void* stream) {
@@ -82,21 +83,19 @@ Status GpuArrays::upload(ForwardBatch& batch, void* stream) {
                page_table = stage(batch.page_table), tree_mask = stage(batch.tree_mask);
   if (staged.size() > memory.buffer.size_bytes()) {
     // The old arrays may still be read.
-    WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "ww_batch");
+    WW_RETURN_IF_ERROR(wait_for_device("ww_batch"));
     memory.buffer = {};
     WW_ASSIGN_OR_RETURN(memory.buffer, DeviceBuffer::allocate(2 * staged.size(), "ww_batch"));
   }
   if (memory.run_elsewhere) {
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(as_stream(stream), memory.last_run.get(), 0), "ww_batch");
+    WW_RETURN_IF_ERROR(let_stream_wait(as_stream(stream), memory.last_run.get(), "ww_batch"));
   }
   std::byte* const base = memory.buffer.as<>();
   if (!staged.empty()) {
     // From pageable memory: the call returns when `staged` has been read.
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(base, staged.data(), staged.size(), cudaMemcpyHostToDevice,
-                                            as_stream(stream)),
-                            "ww_batch");
+    WW_RETURN_IF_ERROR(copy_async(base, staged.data(), staged.size(), as_stream(stream), "ww_batch"));
   }
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(memory.uploaded.get(), as_stream(stream)), "ww_batch");
+  WW_RETURN_IF_ERROR(record_event(memory.uploaded.get(), as_stream(stream), "ww_batch"));
   memory.stream = stream;
   memory.run_elsewhere = false;
   batch.device = {};
@@ -114,21 +113,16 @@ Status GpuArrays::upload(ForwardBatch& batch, void* stream) {
 
 Status GpuArrays::before_run(void* stream, bool capturing) {
   if (capturing) {
-    // Waiting is forbidden in a capture unless the thread says that it knows what it does.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cudaThreadExchangeStreamCaptureMode(&mode);
-    const cudaError_t waited = cudaEventSynchronize(memory_->uploaded.get());
-    cudaThreadExchangeStreamCaptureMode(&mode);
-    return cuda_status(waited, "ww_plan_run in a capture");
+    return wait_in_capture(memory_->uploaded.get(), "ww_plan_run in a capture");
   }
   if (stream == memory_->stream) return {};
-  return cuda_status(cudaStreamWaitEvent(as_stream(stream), memory_->uploaded.get(), 0), "ww_plan_run");
+  return let_stream_wait(as_stream(stream), memory_->uploaded.get(), "ww_plan_run");
 }
 
 Status GpuArrays::after_run(void* stream, bool capturing) {
   if (capturing || stream == memory_->stream) return {};
   memory_->run_elsewhere = true;
-  return cuda_status(cudaEventRecord(memory_->last_run.get(), as_stream(stream)), "ww_plan_run");
+  return record_event(memory_->last_run.get(), as_stream(stream), "ww_plan_run");
 }
 
 // The kernel of the model's forward stores rows that hold k and v side by side.
@@ -150,16 +144,13 @@ Status append_kv_on_gpu(const GpuAppend& append) {
   std::byte* to = memory.data();
   for (const RowsView* from : {&append.k, &append.v}) {
     const size_t pitch = static_cast<size_t>(from->row_stride) * dtype_info(from->dtype).block_bytes;
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy2DAsync(to, row_bytes, from->data, rows > 1 ? pitch : half_bytes, half_bytes,
-                                              static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, stream),
-                            "ww_append_kv");
+    WW_RETURN_IF_ERROR(copy_rows_async({to, row_bytes, from->data, rows > 1 ? pitch : half_bytes, half_bytes,
+                                        static_cast<size_t>(rows)}, stream, "ww_append_kv"));
     to += half_bytes;
   }
   const std::vector<int32_t> slots(append.slots, append.slots + rows);
   auto* const device_slots = reinterpret_cast<int32_t*>(memory.data() + slots_at);
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(device_slots, slots.data(), slots.size() * sizeof(int32_t),
-                                          cudaMemcpyHostToDevice, stream),
-                          "ww_append_kv");
+  WW_RETURN_IF_ERROR(copy_async(device_slots, slots.data(), slots.size() * sizeof(int32_t), stream, "ww_append_kv"));
   gpu::QkvRowsCall call;
   call.qkv = memory.data();
   call.dtype = append.k.dtype;
@@ -171,7 +162,7 @@ Status append_kv_on_gpu(const GpuAppend& append) {
   call.k_out = append.kv.k;
   call.v_out = append.kv.v;
   gpu::norm_rope_write_kv(call, append.stream);
-  return cuda_status(cudaGetLastError(), "ww_append_kv");
+  return launch_status("ww_append_kv");
 }
 
 Status merge_states_on_gpu(const GpuMerge& merge) {

@@ -6,6 +6,7 @@
 #include "capi/gpu.h"
 #include "capi/linear_attention.h"
 #include "capi/stream_memory.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "linear/cuda/cuda_device.h"
 
@@ -52,16 +53,14 @@ Status linear_attention_on_gpu(const LinearAttnCall& given) {
   StreamMemory memory(call.stream);
   WW_RETURN_IF_ERROR(memory.allocate(array_bytes + call.workspace_bytes, kCall));
   // From pageable memory, which is read before the call returns.
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(memory.data(), arrays.data(), arrays.size() * sizeof(int32_t), cudaMemcpyHostToDevice,
-                                          static_cast<cudaStream_t>(call.stream)),
-                          kCall);
+  WW_RETURN_IF_ERROR(copy_async(memory.data(), arrays.data(), arrays.size() * sizeof(int32_t), call.stream, kCall));
   const auto on_gpu = [&](const int32_t*& array, size_t at) {
     if (array != nullptr) array = reinterpret_cast<const int32_t*>(memory.data()) + at;
   };
   on_gpu(batch.slots, slots), on_gpu(batch.initial_slots, initial), on_gpu(batch.q_indptr, indptr);
   call.workspace = memory.data() + array_bytes;
   given.batch->q_indptr == nullptr ? kernel->decode(call) : kernel->extend(call);
-  return cuda_status(cudaGetLastError(), kCall);
+  return launch_status(kCall);
 }
 
 }  // namespace warpweave::capi

@@ -5,8 +5,10 @@
 #include "base/float16.h"
 #include "cli/gpu_times.h"
 #include "cli/measure_attention.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
 #include "kv/kv_codec.h"
 
 namespace warpweave {
@@ -19,8 +21,7 @@ constexpr int kMinLayers = 8, kMaxLayers = 64;
 template <typename T>
 Result<DeviceBuffer> on_device(const std::vector<T>& host) {
   WW_ASSIGN_OR_RETURN(DeviceBuffer out, DeviceBuffer::allocate(host.size() * sizeof(T), "a measurement"));
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(out.as<void>(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
-                          "a measurement");
+  WW_RETURN_IF_ERROR(copy_now(out.as<void>(), host.data(), host.size() * sizeof(T), "a measurement"));
   return out;
 }
 
@@ -28,11 +29,10 @@ Result<DeviceBuffer> on_device(const std::vector<T>& host) {
 Result<DeviceBuffer> repeated(const std::vector<uint8_t>& page, size_t size_bytes) {
   WW_ASSIGN_OR_RETURN(DeviceBuffer out, DeviceBuffer::allocate(size_bytes, "a pool; try a shorter --kv-len"));
   size_t filled = std::min(page.size(), size_bytes);
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(out.as<void>(), page.data(), filled, cudaMemcpyHostToDevice), "a measurement");
+  WW_RETURN_IF_ERROR(copy_now(out.as<void>(), page.data(), filled, "a measurement"));
   while (filled < size_bytes) {
     const size_t count = std::min(filled, size_bytes - filled);
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(out.as<char>() + filled, out.as<void>(), count, cudaMemcpyDeviceToDevice),
-                            "a measurement");
+    WW_RETURN_IF_ERROR(copy_now(out.as<char>() + filled, out.as<void>(), count, "a measurement"));
     filled += count;
   }
   return out;
@@ -179,7 +179,7 @@ Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningS
   WW_RETURN_IF_ERROR(gpu.init(shape, point, options.page_size));
   WW_RETURN_IF_ERROR(backend.init_forward_metadata(gpu.batch()));
   WW_RETURN_IF_ERROR(gpu.forward(backend));
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(gpu.stream()), "a measurement");
+  WW_RETURN_IF_ERROR(wait_for_stream(gpu.stream(), "a measurement"));
   const bool graphs = backend.caps().graph_capture && point.phase == AttentionPhase::decode;
   CudaGraphExec graph;
   if (graphs) {

@@ -6,7 +6,9 @@
 #include "base/threads.h"
 #include "cli/gpu_times.h"
 #include "cli/measure_latent.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
 #include "engine/latent_plan.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
@@ -57,6 +59,7 @@ class LatentLayer {
   CudaStream stream_;
   DeviceBuffer arrays_, logits_;
   size_t used_bytes_ = 0;
+  Status copied_;  // of the first array that did not arrive
 };
 
 Status LatentLayer::init(const LatentMeasurement& asked) {
@@ -85,7 +88,7 @@ Status LatentLayer::init(const LatentMeasurement& asked) {
     Arrays arrays;
     WW_RETURN_IF_ERROR(forward(batch_of(std::min(most_new, longest - done), done, arrays)));
     // The next batch's arrays take the place of these.
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a measurement");
+    WW_RETURN_IF_ERROR(wait_for_stream(stream_.get(), "a measurement"));
   }
   return {};
 }
@@ -93,7 +96,8 @@ Status LatentLayer::init(const LatentMeasurement& asked) {
 const int32_t* LatentLayer::put(const std::vector<int32_t>& values) {
   std::byte* const to = arrays_.as<std::byte>() + used_bytes_;
   used_bytes_ += (values.size() * sizeof(int32_t) + 255) / 256 * 256;
-  cudaMemcpy(to, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
+  const Status copied = copy_now(to, values.data(), values.size() * sizeof(int32_t), "a measurement");
+  if (copied_.ok()) copied_ = copied;
   return reinterpret_cast<const int32_t*>(to);
 }
 
@@ -134,6 +138,7 @@ ForwardBatch LatentLayer::batch_of(int new_tokens, int prefix, Arrays& arrays) {
 }
 
 Status LatentLayer::forward(const ForwardBatch& batch) {
+  WW_RETURN_IF_ERROR(copied_);
   WW_RETURN_IF_ERROR(attention_->init_forward_metadata(batch));
   return model_->forward({.batch = batch, .cache = *cache_, .attention = *attention_, .logits = logits_.as<float>()});
 }
@@ -142,7 +147,7 @@ Result<double> LatentLayer::median_us(int new_tokens, int prefix, double max_sec
   Arrays arrays;
   const ForwardBatch batch = batch_of(new_tokens, prefix, arrays);
   WW_RETURN_IF_ERROR(forward(batch));
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a measurement");
+  WW_RETURN_IF_ERROR(wait_for_stream(stream_.get(), "a measurement"));
   return median_gpu_us(stream_.get(), kMaxRepeats, max_seconds, [&] { return forward(batch); });
 }
 

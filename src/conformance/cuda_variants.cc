@@ -7,9 +7,11 @@
 #include <set>
 
 #include "base/float16.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/memory.h"
 #include "device/cuda/graph.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
 
 namespace warpweave::conformance {
 namespace {
@@ -17,6 +19,8 @@ namespace {
 // Kernels load 16 bytes of values and 4 of fp4's block scales at a time: rows and heads start at multiples
 // of 64 elements.
 constexpr int kGapMultiple = 64;
+
+constexpr char kSuite[] = "the conformance suite";  // in messages
 
 DType activation_dtype(KvFormat format) {
   return format == KvFormat::f32 ? DType::f32 : format == KvFormat::f16 ? DType::f16 : DType::bf16;
@@ -38,7 +42,6 @@ class DeviceMemory {
   void keep(const Status& status) {
     if (status_.ok()) status_ = status;
   }
-  void keep(cudaError_t error) { keep(cuda_status(error, "the conformance suite")); }
 
   void* allocate(size_t bytes) {
     Result<DeviceBuffer> buffer = DeviceBuffer::allocate(std::max<size_t>(bytes, 256), "a test case");
@@ -53,7 +56,7 @@ class DeviceMemory {
   template <typename T>
   T* copy_array(const T* host, size_t count) {
     T* device = static_cast<T*>(allocate(count * sizeof(T)));
-    if (device != nullptr) keep(cudaMemcpy(device, host, count * sizeof(T), cudaMemcpyHostToDevice));
+    if (device != nullptr) keep(copy_now(device, host, count * sizeof(T), kSuite));
     return device;
   }
   template <typename T>
@@ -72,7 +75,7 @@ class DevicePools : public DeviceMemory {
     upload_pool(forward, forward.call.k, forward.k_bytes, k_);
     upload_pool(forward, forward.call.v, forward.v_bytes, v_);
     // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
-    keep(cudaDeviceSynchronize());
+    keep(wait_for_device(kSuite));
   }
   const KvPoolView& k() const { return k_; }
   const KvPoolView& v() const { return v_; }
@@ -92,14 +95,13 @@ class DevicePools : public DeviceMemory {
   // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
   static constexpr size_t kLargestPitchBytes = 1 << 20;  // far apart they are copied one by one
   void upload_pieces(void* to, const void* from, size_t pitch_bytes, size_t row_bytes, size_t rows) {
-    if (pitch_bytes == row_bytes) return keep(cudaMemcpy(to, from, rows * row_bytes, cudaMemcpyHostToDevice));
+    if (pitch_bytes == row_bytes) return keep(copy_now(to, from, rows * row_bytes, kSuite));
     if (pitch_bytes <= kLargestPitchBytes) {
-      return keep(cudaMemcpy2D(to, pitch_bytes, from, pitch_bytes, row_bytes, rows, cudaMemcpyHostToDevice));
+      return keep(copy_rows_now({to, pitch_bytes, from, pitch_bytes, row_bytes, rows}, kSuite));
     }
     for (size_t row = 0; row < rows; ++row) {
       const size_t offset = row * pitch_bytes;
-      keep(cudaMemcpy(static_cast<char*>(to) + offset, static_cast<const char*>(from) + offset, row_bytes,
-                      cudaMemcpyHostToDevice));
+      keep(copy_now(static_cast<char*>(to) + offset, static_cast<const char*>(from) + offset, row_bytes, kSuite));
     }
   }
 
@@ -126,8 +128,8 @@ class DevicePools : public DeviceMemory {
     const auto upload = [&](void* to, const void* from, auto bytes_of) {
       upload_pieces(to, from, bytes_of(host.page_stride), bytes_of(used), whole);
       if (rest == 0) return;
-      keep(cudaMemcpy(static_cast<char*>(to) + bytes_of(rest_at), static_cast<const char*>(from) + bytes_of(rest_at),
-                      bytes_of(rest), cudaMemcpyHostToDevice));
+      keep(copy_now(static_cast<char*>(to) + bytes_of(rest_at), static_cast<const char*>(from) + bytes_of(rest_at),
+                    bytes_of(rest), kSuite));
     };
     upload(data, host.data, [&](int64_t count) { return count * bits / 8; });
     if (scales != nullptr) upload(scales, host.block_scales, [](int64_t count) { return count / kFp4BlockElements; });
@@ -158,7 +160,7 @@ class DeviceForward : public DeviceMemory {
     const int q_heads = forward.call.num_q_heads;
     if (call_.sinks != nullptr) call_.sinks = copy_array(call_.sinks, q_heads);
     // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
-    keep(cudaDeviceSynchronize());
+    keep(wait_for_device(kSuite));
   }
 
   const ForwardBatch& batch() const { return batch_; }
@@ -167,32 +169,31 @@ class DeviceForward : public DeviceMemory {
   // All ones are NaN in every type.
   void clear_output() {
     const auto stream = static_cast<cudaStream_t>(batch_.device.stream);
-    keep(cudaMemsetAsync(call_.out, 0xff, out_bytes_, stream));
-    keep(cudaMemsetAsync(call_.lse, 0xff, forward_.lse.size() * sizeof(float), stream));
+    keep(fill_async(call_.out, 0xff, out_bytes_, stream, kSuite));
+    keep(fill_async(call_.lse, 0xff, forward_.lse.size() * sizeof(float), stream, kSuite));
   }
 
   // The arrays that change between a capture and its replays.
   void set_lengths_and_pages(const std::vector<int32_t>& kv_lens, const std::vector<int32_t>& page_table) {
     const auto write = [&](const int32_t* to, const std::vector<int32_t>& from) {
-      keep(cudaMemcpy(const_cast<int32_t*>(to), from.data(), from.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+      keep(copy_now(const_cast<int32_t*>(to), from.data(), from.size() * sizeof(int32_t), kSuite));
     };
     write(batch_.device.kv_lens, kv_lens);
     write(batch_.device.page_table, page_table);
-    keep(cudaDeviceSynchronize());
+    keep(wait_for_device(kSuite));
   }
 
   // Results into the Forward's own arrays.
   void download() {
     const size_t n = forward_.out.size();
     if (dtype_ == DType::f32) {
-      keep(cudaMemcpy(forward_.out.data(), call_.out, n * sizeof(float), cudaMemcpyDeviceToHost));
+      keep(copy_now(forward_.out.data(), call_.out, n * sizeof(float), kSuite));
     } else {
       std::vector<uint16_t> bits(n);
-      keep(cudaMemcpy(bits.data(), call_.out, n * sizeof(uint16_t), cudaMemcpyDeviceToHost));
+      keep(copy_now(bits.data(), call_.out, n * sizeof(uint16_t), kSuite));
       for (size_t i = 0; i < n; ++i) forward_.out[i] = from_16_bits(dtype_, bits[i]);
     }
-    keep(cudaMemcpy(forward_.lse.data(), call_.lse, forward_.lse.size() * sizeof(float),
-                    cudaMemcpyDeviceToHost));
+    keep(copy_now(forward_.lse.data(), call_.lse, forward_.lse.size() * sizeof(float), kSuite));
   }
 
  private:
@@ -243,7 +244,7 @@ Status run_on_device(const Problem& problem, AttentionBackend& backend, Forward&
     device.clear_output();
     WW_RETURN_IF_ERROR(backend.forward_extend(device.batch(), device.call()));
   }
-  WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "the backend"));
+  WW_RETURN_IF_ERROR(wait_for_stream(stream.get(), "the backend"));
   device.download();
   return device.status();
 }
@@ -256,7 +257,7 @@ Result<CudaGraphExec> capture(const ForwardBatch& batch, const AttentionCall& ca
     WW_RETURN_IF_ERROR(backend.init_forward_metadata_capture_cuda_graph(batch));
     WW_RETURN_IF_ERROR(run_layer(batch, call, backend, decode));
   }
-  WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "a trial run"));
+  WW_RETURN_IF_ERROR(wait_for_stream(stream, "a trial run"));
   return capture_graph(stream, "capturing a graph", [&] {
     const Status planned = backend.init_forward_metadata_capture_cuda_graph(batch);
     return planned.ok() ? run_layer(batch, call, backend, decode) : planned;
@@ -290,7 +291,7 @@ Status replay_on_device(const Problem& problem, AttentionBackend& backend, Forwa
   device.clear_output();
   WW_RETURN_IF_ERROR(backend.init_forward_metadata_replay_cuda_graph(device.batch()));
   WW_RETURN_IF_ERROR(launch_graph(exec.get(), stream.get(), "launching a graph"));
-  WW_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream.get()), "a graph"));
+  WW_RETURN_IF_ERROR(wait_for_stream(stream.get(), "a graph"));
   device.download();
   return device.status();
 }

@@ -6,8 +6,10 @@
 #include <optional>
 
 #include "attention/registry.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
 #include "model/recurrent.h"
 
 namespace warpweave {
@@ -31,12 +33,12 @@ struct Arrays {
   std::vector<int32_t> ids, order, q_indptr, kv_lens, last_row, state_slot = {0}, no_state = {kNoStateSlot};
   DeviceBuffer memory;
   size_t used = 0;
-  cudaError_t failure = cudaSuccess;  // of the first copy that failed
+  Status failure;  // of the first copy that failed
 
   const int32_t* put(const std::vector<int32_t>& values) {
     auto* const at = memory.as<int32_t>() + used;
-    const cudaError_t error = cudaMemcpy(at, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
-    if (failure == cudaSuccess) failure = error;
+    const Status copied = copy_now(at, values.data(), values.size() * sizeof(int32_t), "the KV format check");
+    if (failure.ok()) failure = copied;
     used += (values.size() + 63) / 64 * 64;  // 256 bytes
     return at;
   }
@@ -68,9 +70,9 @@ Result<ForwardBatch> make_batch(const ModelConfig& config, int tokens, void* str
   batch.device.logits_rows = arrays.put(arrays.last_row);
   batch.device.state_slots = arrays.put(arrays.state_slot);
   batch.device.initial_state_slots = arrays.put(arrays.no_state);
-  WW_CUDA_RETURN_IF_ERROR(arrays.failure, "the KV format check");
+  WW_RETURN_IF_ERROR(arrays.failure);
   // Copies of pageable memory return before they have arrived, and the decoder's stream waits for no other.
-  WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "the KV format check");
+  WW_RETURN_IF_ERROR(wait_for_device("the KV format check"));
   return batch;
 }
 
@@ -80,7 +82,7 @@ Status download(const GpuKvCache& from, KvCache& to) {
   const size_t bytes = static_cast<size_t>(shape.num_pages) * shape.page_size * shape.num_kv_heads * shape.k_head_dim *
                        kv_format_bits(shape.format) / 8;
   const auto copy = [&](const KvPoolView& device, const KvPoolView& host) {
-    return cuda_status(cudaMemcpy(const_cast<void*>(host.data), device.data, bytes, cudaMemcpyDeviceToHost), "the KV format check");
+    return copy_now(const_cast<void*>(host.data), device.data, bytes, "the KV format check");
   };
   for (int layer = 0; layer < shape.model_layers(); ++layer) {
     if (!shape.keeps(layer)) continue;
@@ -109,7 +111,7 @@ Result<KvSelfCheck> check_gpu_kv_format(GpuDecoder& model, KvFormat format, cons
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));
   WW_RETURN_IF_ERROR(model.forward({.batch = batch, .cache = cache, .attention = *attention, .logits = logits.as<float>(),
                                     .states = states ? &*states : nullptr}));
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(static_cast<cudaStream_t>(setup.stream)), "the KV format check");
+  WW_RETURN_IF_ERROR(wait_for_stream(static_cast<cudaStream_t>(setup.stream), "the KV format check"));
   WW_ASSIGN_OR_RETURN(KvCache exact, KvCache::create(shape));
   WW_RETURN_IF_ERROR(download(cache, exact));
   return round_kv(exact, format);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "device/cpu/cpu_info.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/current_device.h"
 #include "engine/gpu_compile_ahead.h"
 #include "engine/gpu_draft.h"
 #include "engine/gpu_kv_self_check.h"
@@ -36,10 +37,9 @@ int max_step_tokens(const SchedulerConfig& scheduler) {
 }
 
 Result<double> pool_bytes(const ServerArgs& args) {
-  size_t free_bytes = 0, total_bytes = 0;
-  WW_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's memory");
-  const double kept = (1 - args.mem_fraction_static.value_or(kDefaultMemFraction)) * static_cast<double>(total_bytes);
-  return static_cast<double>(free_bytes) - kept;
+  WW_ASSIGN_OR_RETURN(const GpuMemoryBytes bytes, gpu_memory_bytes());
+  const double kept = (1 - args.mem_fraction_static.value_or(kDefaultMemFraction)) * static_cast<double>(bytes.total);
+  return static_cast<double>(bytes.free) - kept;
 }
 
 // No step has more requests than there are states; the largest such step gets its graph, too.

@@ -9,7 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/stream.h"
 
 namespace warpweave {
 namespace {
@@ -170,7 +172,7 @@ Result<std::shared_ptr<GpuAdapters>> GpuAdapters::create(const LoraTargets& targ
   WW_ASSIGN_OR_RETURN(out->table_, DeviceBuffer::allocate(options.max_loaded * row_bytes, "the table of adapters; lower --max-loaded-loras"));
   WW_ASSIGN_OR_RETURN(out->stream_, create_stream());
   WW_ASSIGN_OR_RETURN(out->counters_, DeviceBuffer::allocate(2 * sizeof(int32_t), "the adapters' counters"));
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(out->counters_.as<void>(), 0, 2 * sizeof(int32_t)), "the adapters' counters");
+  WW_RETURN_IF_ERROR(fill_now(out->counters_.as<void>(), 0, 2 * sizeof(int32_t), "the adapters' counters"));
   out->model_.sites = out->table_.as<gpu::LoraSiteWeights>();
   out->model_.counters = out->counters_.as<int32_t>();
   return out;
@@ -201,8 +203,8 @@ Status GpuAdapters::publish(int slot, const std::vector<gpu::LoraSiteWeights>& s
 }
 
 Status GpuAdapters::copy(void* to, const void* from, size_t size_bytes) const {
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice, stream_.get()), "copying an adapter to the GPU");
-  return cuda_status(cudaStreamSynchronize(stream_.get()), "copying an adapter to the GPU");
+  WW_RETURN_IF_ERROR(copy_async(to, from, size_bytes, stream_.get(), "copying an adapter to the GPU"));
+  return wait_for_stream(stream_.get(), "copying an adapter to the GPU");
 }
 
 }  // namespace warpweave

@@ -114,7 +114,7 @@ Status GpuDecoder::commit_states(const GpuCommit& commit, GpuStateCache& states)
   for (GpuRecurrentMixer* const mixer : recurrent_mixers_) {
     WW_RETURN_IF_ERROR(mixer->commit(states, commit.batch.device.stream));
   }
-  return cuda_status(cudaPeekAtLastError(), "committing recurrent states");
+  return launch_status("committing recurrent states");
 }
 
 Status GpuDecoder::reserve_recurrent(const GpuDecoderLimits& limits) {
@@ -251,7 +251,7 @@ Status GpuDecoder::forward(const GpuForward& forward) {
     if (!forward.batch.logits_rows.empty()) x_.keep(forward.batch);
   }
   if (!forward.batch.logits_rows.empty() && forward.logits != nullptr) WW_RETURN_IF_ERROR(write_logits(forward.logits));
-  return cuda_status(cudaPeekAtLastError(), "a forward step");
+  return launch_status("a forward step");
 }
 
 }  // namespace warpweave

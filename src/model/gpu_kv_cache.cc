@@ -1,5 +1,6 @@
 #include "model/gpu_kv_cache.h"
 
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 
 namespace warpweave {
@@ -14,7 +15,7 @@ Result<GpuKvCache> GpuKvCache::create(const KvCacheShape& shape, const KvHeadSca
   WW_ASSIGN_OR_RETURN(out.buffer_, DeviceBuffer::allocate(out.map_.size_bytes(), "the KV cache"));
   if (shape.grouped()) {
     // The blank page is read and never written.
-    WW_CUDA_RETURN_IF_ERROR(cudaMemset(out.buffer_.as<void>(), 0, out.map_.size_bytes()), "clearing the KV cache");
+    WW_RETURN_IF_ERROR(fill_now(out.buffer_.as<void>(), 0, out.map_.size_bytes(), "clearing the KV cache"));
   }
   if (kv_format_bits(shape.format) >= 16) return out;
   const size_t side_bytes = sizeof(float) * shape.model_layers() * shape.num_kv_heads;
@@ -23,9 +24,8 @@ Result<GpuKvCache> GpuKvCache::create(const KvCacheShape& shape, const KvHeadSca
     const std::vector<float>& values = i == 0 ? scales.k : scales.v;
     out.has_head_scales_[i] = !values.empty();
     if (values.empty()) continue;
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(out.head_scales_.as<std::byte>() + i * side_bytes, values.data(), side_bytes,
-                                       cudaMemcpyHostToDevice),
-                            "uploading the KV cache's scales");
+    WW_RETURN_IF_ERROR(copy_now(out.head_scales_.as<std::byte>() + i * side_bytes, values.data(), side_bytes,
+                                "uploading the KV cache's scales"));
   }
   return out;
 }
@@ -43,11 +43,9 @@ Status GpuKvCache::copy_tokens(int64_t src_slot, int64_t dst_slot, int num_token
   const KvMemoryMap::TokenRuns from = map_.token_runs(src_slot), to = map_.token_runs(dst_slot);
   for (int i = 0; i < KvMemoryMap::kRegions; ++i) {
     if (from[i].token_bytes == 0) continue;
-    WW_CUDA_RETURN_IF_ERROR(
-        cudaMemcpy2DAsync(buffer_.as<std::byte>() + to[i].offset, to[i].pitch, buffer_.as<std::byte>() + from[i].offset,
-                          from[i].pitch, num_tokens * from[i].token_bytes, from[i].count, cudaMemcpyDeviceToDevice,
-                          static_cast<cudaStream_t>(stream)),
-        "copying KV pages");
+    WW_RETURN_IF_ERROR(copy_rows_async({buffer_.as<std::byte>() + to[i].offset, to[i].pitch,
+                                        buffer_.as<std::byte>() + from[i].offset, from[i].pitch,
+                                        num_tokens * from[i].token_bytes, from[i].count}, stream, "copying KV pages"));
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <cassert>
 
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 
 namespace warpweave {
@@ -48,10 +49,8 @@ Status GpuStateCache::copy(std::span<const StateCopy> copies, void* stream) {
   const size_t slot_bytes = layer_bytes_ * shape_.num_layers;
   for (const StateCopy& each : copies) {
     assert(each.from >= 0 && each.from < shape_.num_slots && each.to >= 0 && each.to < shape_.num_slots);
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(buffer_.as<std::byte>() + each.to * slot_bytes,
-                                            buffer_.as<std::byte>() + each.from * slot_bytes, slot_bytes,
-                                            cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)),
-                            "copying states");
+    WW_RETURN_IF_ERROR(copy_async(buffer_.as<std::byte>() + each.to * slot_bytes,
+                                  buffer_.as<std::byte>() + each.from * slot_bytes, slot_bytes, stream, "copying states"));
   }
   return {};
 }

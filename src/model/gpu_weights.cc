@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/stream.h"
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
 #include "model/uploader.h"
@@ -426,7 +427,7 @@ static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTra
   if (weights.embedding == nullptr) weights.embedding = weights.lm_head.weight;
   WW_RETURN_IF_ERROR(uploader->finish());
   WW_RETURN_IF_ERROR(source->seal());
-  WW_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize(), "making random weights");
+  WW_RETURN_IF_ERROR(wait_for_device("making random weights"));
   weights.arena = std::move(arena);
   return weights;
 }

@@ -6,6 +6,9 @@
 #include <string>
 
 #include "base/log.h"
+#include "device/cuda/copy.h"
+#include "device/cuda/current_device.h"
+#include "device/cuda/stream.h"
 
 namespace warpweave {
 namespace {
@@ -42,7 +45,7 @@ Uploader::Pinned::~Pinned() {
 Result<std::unique_ptr<Uploader>> Uploader::create(int threads) {
   std::unique_ptr<Uploader> out(new Uploader);
   WW_ASSIGN_OR_RETURN(out->stream_, create_stream());
-  WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&out->device_), "uploading weights");
+  WW_ASSIGN_OR_RETURN(out->device_, current_device("uploading weights"));
   out->readers_.resize(std::clamp(threads, 1, kMaxReaders));
   for (Reader& reader : out->readers_) {
     out->threads_.emplace_back([uploader = out.get(), &reader] { uploader->work(reader); });
@@ -57,7 +60,7 @@ Uploader::~Uploader() {
   }
   added_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  cudaStreamSynchronize(stream_.get());  // what is pinned may still be on its way
+  (void)wait_for_stream(stream_.get(), "uploading weights");  // what is pinned may still be on its way
 }
 
 void Uploader::add_bytes(const void* from, size_t size_bytes, void* to) { add(copy_of(from, size_bytes, to)); }
@@ -99,7 +102,7 @@ Status Uploader::finish() {
     done_.wait(lock, [&] { return queue_.empty(); });
     WW_RETURN_IF_ERROR(failed_);
   }
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "uploading weights");
+  WW_RETURN_IF_ERROR(wait_for_stream(stream_.get(), "uploading weights"));
   double filled_s = 0, waited_s = 0;
   for (const Reader& reader : readers_) {
     filled_s += reader.filled_s / static_cast<double>(readers_.size());
@@ -140,7 +143,7 @@ Status Uploader::run(Job job) {
 }
 
 void Uploader::work(Reader& reader) {
-  cudaSetDevice(device_);
+  use_device(device_);
   std::shared_ptr<Job> job;
   const auto next_job = [&] {
     const auto found = std::find_if(queue_.begin(), queue_.end(), [](auto& queued) { return queued->taken < queued->count; });
@@ -176,15 +179,14 @@ Status Uploader::send(Reader& reader, const Job& job, int64_t begin, int64_t end
   std::byte* const memory = reader.pinned.data() + reader.next * kPieceBytes;
   reader.next = (reader.next + 1) % kPieces;
   const auto before = SteadyClock::now();
-  WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(sent), "uploading weights");
+  WW_RETURN_IF_ERROR(wait_for_event(sent, "uploading weights"));
   const auto waited = SteadyClock::now();
   WW_RETURN_IF_ERROR(job.fill(begin, end, memory));
   reader.waited_s += seconds(waited - before);
   reader.filled_s += seconds(SteadyClock::now() - waited);
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(job.to + begin * job.unit_bytes, memory, (end - begin) * job.unit_bytes,
-                                          cudaMemcpyHostToDevice, stream_.get()),
-                          "uploading weights");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(sent, stream_.get()), "uploading weights");
+  WW_RETURN_IF_ERROR(copy_async(job.to + begin * job.unit_bytes, memory, (end - begin) * job.unit_bytes, stream_.get(),
+                                "uploading weights"));
+  WW_RETURN_IF_ERROR(record_event(sent, stream_.get(), "uploading weights"));
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "device/cuda/graph.h"
+#include "device/cuda/stream.h"
 #include "ops/cuda/gpu_ops.h"
 #include "spec/gpu_draft_model.h"
 
@@ -128,7 +129,7 @@ Status GpuDraftModel::capture_chain(const ChainShape& shape) {
   const Status tried = enqueue_chain(shape);
   parts_.model->gemm().stop_tuning();
   WW_RETURN_IF_ERROR(tried);
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_), "a trial run of drafts");
+  WW_RETURN_IF_ERROR(wait_for_stream(stream_, "a trial run of drafts"));
   WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream_, "capturing drafts", [&] { return enqueue_chain(shape); }));
   chain_graphs_[shape] = std::move(exec);
   return {};
@@ -138,7 +139,7 @@ Result<cudaGraphExec_t> GpuDraftModel::chain_graph(const ChainShape& shape) {
   if (const auto found = chain_graphs_.find(shape); found != chain_graphs_.end()) return found->second.get();
   const Status captured = capture_chain(shape);
   if (!captured.ok()) {
-    cudaGetLastError();
+    forget_cuda_failure();
     LOG_WARN("no CUDA graph for {} drafts of {} requests, their passes run one by one: {}", shape.passes, shape.requests,
              captured.message());
   }

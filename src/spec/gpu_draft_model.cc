@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "device/cuda/copy.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/stream.h"
 #include "ops/cuda/gpu_ops.h"
 #include "spec/cuda/draft_kernels.h"
 
@@ -79,9 +82,8 @@ Status GpuDraftModel::reserve_tokens() {
   constexpr std::string_view kTokens = "tokens of drafts";
   const auto count = static_cast<int64_t>(parts_.tokens.size());
   WW_ASSIGN_OR_RETURN(tokens_, DeviceBuffer::allocate(count * sizeof(int32_t), kTokens));
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(tokens_.as<void>(), parts_.tokens.data(), count * sizeof(int32_t),
-                                          cudaMemcpyHostToDevice, stream_), kTokens);
-  if (has_own_head()) return cuda_status(cudaStreamSynchronize(stream_), kTokens);
+  WW_RETURN_IF_ERROR(copy_async(tokens_.as<void>(), parts_.tokens.data(), count * sizeof(int32_t), stream_, kTokens));
+  if (has_own_head()) return wait_for_stream(stream_, kTokens);
   const gpu::GpuLinear& whole = target_.weights().lm_head;
   if (whole.scales != nullptr || whole.bias != nullptr) {
     return Status::unsupported("--speculative-token-map: the model's output head is quantized or has a bias; leave the map out",
@@ -90,7 +92,7 @@ Status GpuDraftModel::reserve_tokens() {
   const int64_t row_bytes = whole.in_features * dtype_info(whole.dtype).block_bytes;
   WW_ASSIGN_OR_RETURN(head_rows_, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, kTokens));
   gpu::gather_rows(whole.weight, tokens_.as<int32_t>(), count, row_bytes, head_rows_.as<void>(), stream_);
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_), kTokens);
+  WW_RETURN_IF_ERROR(wait_for_stream(stream_, kTokens));
   head_ = whole;
   head_.weight = head_rows_.as<void>();
   head_.out_features = count;
@@ -114,7 +116,7 @@ Status GpuDraftModel::start_upload() {
   filled_ = &staging_[next_staging_];
   next_staging_ = (next_staging_ + 1) % static_cast<int>(staging_.size());
   filled_bytes_ = 0;
-  return cuda_status(cudaEventSynchronize(filled_->read.get()), "an earlier pass of the draft model");
+  return wait_for_event(filled_->read.get(), "an earlier pass of the draft model");
 }
 
 Status GpuDraftModel::finish_upload() {
@@ -123,8 +125,8 @@ Status GpuDraftModel::finish_upload() {
   up.arrays = arrays_.as<void>();
   up.size_bytes = static_cast<int64_t>(filled_bytes_);
   gpu::upload_step(up, stream_);
-  WW_CUDA_RETURN_IF_ERROR(cudaPeekAtLastError(), "uploading a pass of the draft model");
-  return cuda_status(cudaEventRecord(filled_->read.get(), stream_), "a pass of the draft model");
+  WW_RETURN_IF_ERROR(launch_status("uploading a pass of the draft model"));
+  return record_event(filled_->read.get(), stream_, "a pass of the draft model");
 }
 
 // Brings the pass to the GPU and describes it.
@@ -254,7 +256,7 @@ Status GpuDraftModel::choose(const ForwardBatch& batch, const Arrays& arrays, in
   gpu::top_choices({.logits = logits_.as<float>(), .rows = static_cast<int>(batch.logits_rows.size()),
                     .vocab_size = static_cast<int>(head_columns()),
                     .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(), .topk = topk, .out = out}, stream_);
-  return cuda_status(cudaPeekAtLastError(), "a pass of the draft model");
+  return launch_status("a pass of the draft model");
 }
 
 // Those of single passes, and then of the graph, without its padding.
@@ -263,15 +265,13 @@ Result<std::span<const DraftChoice>> GpuDraftModel::take_choices() {
   const ChainShape drafted = std::exchange(drafted_, {});
   if (count == 0 && drafted.requests == 0) return std::span<const DraftChoice>();
   DraftChoice* const host = host_choices_.as<DraftChoice>();
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host, choices_.as<void>(), count * sizeof(DraftChoice), cudaMemcpyDeviceToHost, stream_),
-                          "reading drafts");
+  WW_RETURN_IF_ERROR(copy_async(host, choices_.as<void>(), count * sizeof(DraftChoice), stream_, "reading drafts"));
   for (int pass = 0; pass < drafted.passes; ++pass) {
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host + count + pass * drafted_requests_, chain_choices() + pass * drafted.requests,
-                                            drafted_requests_ * sizeof(DraftChoice), cudaMemcpyDeviceToHost, stream_),
-                            "reading drafts");
+    WW_RETURN_IF_ERROR(copy_async(host + count + pass * drafted_requests_, chain_choices() + pass * drafted.requests,
+                                  drafted_requests_ * sizeof(DraftChoice), stream_, "reading drafts"));
   }
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(chosen_.get(), stream_), "reading drafts");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(chosen_.get()), "a draft on the GPU");
+  WW_RETURN_IF_ERROR(record_event(chosen_.get(), stream_, "reading drafts"));
+  WW_RETURN_IF_ERROR(wait_for_event(chosen_.get(), "a draft on the GPU"));
   return std::span<const DraftChoice>(host, static_cast<size_t>(count + drafted.passes * drafted_requests_));
 }
 

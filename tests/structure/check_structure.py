@@ -8,13 +8,39 @@ import re
 import sys
 
 # A folder of src/ may include itself and what stands before it.
-ORDER = ["base", "device", "flags", "text", "grammar", "output", "kv", "sched", "batch", "attention", "conformance", "replay", "ops", "linear", "capi", "model",
-         "lora", "sample", "spec", "engine", "server", "cli"]
+ORDER = ["base", "device", "flags", "text", "grammar", "output", "kv", "sched", "batch", "attention", "conformance", "replay",
+         "ops", "linear", "capi", "model", "lora", "sample", "spec", "engine", "server", "cli"]
 # The transport and the API know the engine only by its public header.
 FORBIDDEN = {"server": {"engine", "lora", "model", "ops", "attention", "sample", "batch", "sched", "kv"}}
 MAX_README_LINES = 15
 # JSON from outside is read under limits, by base/json_parse.h and json_file.h alone.
 JSON_PARSE = re.compile(r"\b\w*[jJ]son::(parse|accept)\(|simdjson[^;]*(\.|->)(parse|load)\(")
+
+# CUDA's runtime is called in src/device/cuda, whose functions the rest uses, and in kernels; tests call what they like.
+RUNTIME_CALL = re.compile(r"\bcuda[A-Z]\w*\(")
+# Calls that are left elsewhere: they may become fewer, and the number with them.
+RUNTIME_CALLS_LEFT = {
+    "src/capi/stream_memory.h": 2, "src/engine/gpu_runner.cc": 16, "src/engine/gpu_runner_arrays.cc": 1,
+    "src/engine/gpu_runner_sample.cc": 7, "src/model/uploader.cc": 3, "src/ops/cuda/gemm.cc": 12,
+}
+
+
+def runtime_calls(root):
+    """Files that call the runtime more or less often than they may."""
+    for folder, _, files in sorted(os.walk(os.path.join(root, "src"))):
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if not name.endswith((".h", ".cc")) or name.endswith("_test.cc") or "testing" in path:
+                continue
+            if path.startswith("src/device/cuda/"):
+                continue
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                calls = sum(len(RUNTIME_CALL.findall(line.split("//")[0])) for line in f)
+            allowed = RUNTIME_CALLS_LEFT.get(path, 0)
+            if calls > allowed:
+                yield f"{path} calls CUDA's runtime {calls} times, {allowed} are allowed; use what src/device/cuda has"
+            elif calls < allowed:
+                yield f"{path} calls CUDA's runtime {calls} times: say so in RUNTIME_CALLS_LEFT, which has {allowed}"
 
 
 def included(path):
@@ -53,6 +79,7 @@ def main():
             lines = len(f.readlines())
         if lines > MAX_README_LINES:
             broken.append(f"{readme} has {lines} lines, at most {MAX_README_LINES} are allowed")
+    broken += runtime_calls(root)
     print("\n".join(broken) or "structure: every rule holds")
     return 1 if broken else 0
 

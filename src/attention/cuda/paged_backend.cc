@@ -7,7 +7,10 @@
 #include "attention/cuda/tensor_map.h"
 #include "base/log.h"
 #include "device/cuda/compute_capability.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/current_device.h"
+#include "device/cuda/stream.h"
 
 namespace warpweave::cuda {
 namespace {
@@ -124,9 +127,7 @@ cudaStream_t stream_of(const ForwardBatch& batch) { return static_cast<cudaStrea
 
 Status PagedCudaBackend::prepare() {
   if (num_sms_ > 0) return {};
-  int device = 0, sms = 0;
-  WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
-  WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "attention");
+  WW_ASSIGN_OR_RETURN(const int sms, multiprocessors("attention"));
   dependent_launch_ = current_compute_capability() >= 90;
   const size_t workers = static_cast<size_t>(sms) * kMaxCtasPerSm;
   const size_t partials = 2 * static_cast<size_t>(sms) * 2;
@@ -146,8 +147,8 @@ Status PagedCudaBackend::prepare() {
     }
   }
   WW_ASSIGN_OR_RETURN(q_ready_, DeviceBuffer::allocate(sizeof(int32_t), "attention counters"));
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(counters_.as<void>(), 0, counters * 4), "attention counters");
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(q_ready_.as<void>(), 0, sizeof(int32_t)), "attention counters");
+  WW_RETURN_IF_ERROR(fill_now(counters_.as<void>(), 0, counters * 4, "attention counters"));
+  WW_RETURN_IF_ERROR(fill_now(q_ready_.as<void>(), 0, sizeof(int32_t), "attention counters"));
   num_sms_ = sms;
   return {};
 }
@@ -249,10 +250,7 @@ SmShares PagedCudaBackend::shares_of(const ForwardBatch& batch, const KernelShap
   const SmShares all = {MixedOrder::apart, num_sms_, num_sms_};
   if (!layout.side_by_side || !dependent_launch_ || batch.q_indptr.empty()) return all;
   // A graph would give the same word at every launch (q_epoch).
-  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
-  const cudaError_t asked = cudaStreamIsCapturing(stream_of(batch), &captured);
-  if (asked != cudaSuccess) cudaGetLastError();  // of no launch
-  if (asked != cudaSuccess || capturing_ || captured != cudaStreamCaptureStatusNone) return all;
+  if (capturing_ || may_be_capturing(batch.device.stream)) return all;
   return share_sms(batch, {.num_sms = num_sms_,
                            .tile_rows = layout.tile_rows,
                            .rows_per_token = layout.rows_per_token,
@@ -401,7 +399,7 @@ Result<int> PagedCudaBackend::copy_blocks(const ForwardBatch& batch, const Kerne
   const int64_t bytes = blocks * kCopyBlockTokens * shape.head_dim * 2 * p.num_kv_heads * 2;
   if (reads < static_cast<double>(layout.min_copy_reads * blocks) || bytes > kMaxCopyBytes) return 0;
   if (copies_.size_bytes() < static_cast<size_t>(bytes)) {
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_of(batch)), "copies of K and V");
+    WW_RETURN_IF_ERROR(wait_for_stream(stream_of(batch), "copies of K and V"));
     copies_ = {};
     auto grown = DeviceBuffer::allocate(std::min(bytes + bytes / 2, kMaxCopyBytes), "copies of K and V");
     if (!grown.ok()) return 0;  // slower without, but right
@@ -425,7 +423,7 @@ ExtendCopies PagedCudaBackend::copies_of(const ExtendPlan& plan, const KernelSha
 
 // Before larger memory takes its place.
 Status PagedCudaBackend::retire(DeviceBuffer& memory, cudaStream_t stream) {
-  if (graph_tokens_ == 0) return cuda_status(cudaStreamSynchronize(stream), "extend plan");
+  if (graph_tokens_ == 0) return wait_for_stream(stream, "extend plan");
   if (memory.size_bytes() > 0) outgrown_.push_back(std::exchange(memory, {}));
   return {};
 }

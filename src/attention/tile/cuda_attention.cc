@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "device/cuda/compute_capability.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/current_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/nvrtc_program.h"
 
@@ -55,14 +56,9 @@ struct Gpu {
 };
 
 Result<Gpu> current_gpu() {
-  int device = 0, shared_bytes = 0;
   Gpu gpu;
-  WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
-  const auto read = [&](int& value, cudaDeviceAttr attribute) {
-    return cuda_status(cudaDeviceGetAttribute(&value, attribute, device), "attention");
-  };
-  WW_RETURN_IF_ERROR(read(shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  WW_RETURN_IF_ERROR(read(gpu.num_sms, cudaDevAttrMultiProcessorCount));
+  WW_ASSIGN_OR_RETURN(const int shared_bytes, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, "attention"));
+  WW_ASSIGN_OR_RETURN(gpu.num_sms, multiprocessors("attention"));
   gpu.compute_capability = current_compute_capability();
   gpu.tiles = {.lanes = LaneKind::mma, .local_memory_bytes = static_cast<size_t>(shared_bytes), .even_splits = true};
   return gpu;

@@ -20,6 +20,9 @@ inline Status cuda_status(cudaError_t error, std::string_view what) {
   return Status::internal(std::move(text));
 }
 
+// Of the launches before: whether one was refused. What happens while kernels run is told by who waits for them.
+inline Status launch_status(std::string_view what) { return cuda_status(cudaPeekAtLastError(), what); }
+
 // A failure of what has ended (its memory was given back, with nobody to tell) is not blamed on what starts now.
 inline void forget_cuda_failure() { cudaGetLastError(); }
 

@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "device/cuda/cuda_check.h"
@@ -47,6 +49,55 @@ inline Result<CudaEvent> create_event() {
   CudaEvent event;
   WW_CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(event.out(), cudaEventDisableTiming), "an event");
   return event;
+}
+
+// An event that knows when it was reached: for elapsed_ms().
+inline Result<CudaEvent> create_timed_event() {
+  CudaEvent event;
+  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(event.out()), "an event");
+  return event;
+}
+
+// Until the work so far is done, which may fail then. `stream` is a cudaStream_t; `what`: for errors.
+inline Status wait_for_stream(void* stream, std::string_view what) {
+  return cuda_status(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), what);
+}
+inline Status wait_for_device(std::string_view what) { return cuda_status(cudaDeviceSynchronize(), what); }
+inline Status wait_for_event(cudaEvent_t event, std::string_view what) {
+  return cuda_status(cudaEventSynchronize(event), what);
+}
+
+inline Status record_event(cudaEvent_t event, void* stream, std::string_view what) {
+  return cuda_status(cudaEventRecord(event, static_cast<cudaStream_t>(stream)), what);
+}
+// What the stream does from here on begins when `event` has been reached; the host goes on.
+inline Status let_stream_wait(void* stream, cudaEvent_t event, std::string_view what) {
+  return cuda_status(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0), what);
+}
+
+// The capture that the stream is in, by its number; 0: none.
+inline Result<uint64_t> capture_of(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  WW_CUDA_RETURN_IF_ERROR(cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id), "stream");
+  return status == cudaStreamCaptureStatusActive ? uint64_t{id} : uint64_t{0};
+}
+// Whether it is in one, as far as that can be said.
+inline bool may_be_capturing(void* stream) {
+  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &captured) == cudaSuccess) {
+    return captured != cudaStreamCaptureStatusNone;
+  }
+  cudaGetLastError();
+  return true;
+}
+// For an event that was recorded outside of the capture that this thread is in, where waiting is else forbidden.
+inline Status wait_in_capture(cudaEvent_t event, std::string_view what) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  const cudaError_t waited = cudaEventSynchronize(event);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return cuda_status(waited, what);
 }
 
 // Between two timed events that were recorded and waited for; none if that cannot be said, which concerns no other call.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "ops/cuda/fp8.h"
 
@@ -56,8 +57,8 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
     get(out->code_scales_, places, sizeof(float));
   }
   WW_RETURN_IF_ERROR(workspace.status());
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.arrived, 0, sizeof(int32_t)), "the experts' counters");
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(plan.histogram, 0, rule.all_experts() * sizeof(int32_t)), "the experts' counters");
+  WW_RETURN_IF_ERROR(fill_now(plan.arrived, 0, sizeof(int32_t), "the experts' counters"));
+  WW_RETURN_IF_ERROR(fill_now(plan.histogram, 0, rule.all_experts() * sizeof(int32_t), "the experts' counters"));
   return out;
 }
 

@@ -6,7 +6,9 @@
 #include "attention/cuda/mla/mla_expand.h"
 #include "attention/cuda/plan.h"
 #include "device/cuda/compute_capability.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/stream.h"
 #include "model/layers/gpu_residual.h"
 
 namespace warpweave {
@@ -103,7 +105,7 @@ Status GpuLatentPrefill::reserve_arrays(const ForwardBatch& batch) {
   layout_.items_ints = (max_items(batch) + kHeaderItems) * kItemInts;
   const size_t bytes = sizeof(int32_t) * ((1 + plan_.num_chunks) * layout_.chunk_ints + 2 * layout_.items_ints);
   if (arrays_.size_bytes() >= bytes) return {};
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_of(batch)), "chunks of prompts");
+  WW_RETURN_IF_ERROR(wait_for_stream(stream_of(batch), "chunks of prompts"));
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(bytes + bytes / 2, "chunks of prompts"));
   return {};
 }
@@ -201,7 +203,7 @@ Status GpuLatentPrefill::forward(const GpuLayerCall& call, const GpuLatentWeight
     const bool fresh = i == 0;
     const Target target = {fresh ? values : other_, plan_.num_chunks > 0 ? lse_[fresh ? 0 : 1] : nullptr};
     // Rows that no tile is for keep NaN, of which the merge makes nothing.
-    if (!fresh) WW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(target.lse, 0xff, row_heads * sizeof(float), stream), "merging chunks");
+    if (!fresh) WW_RETURN_IF_ERROR(fill_async(target.lse, 0xff, row_heads * sizeof(float), stream, "merging chunks"));
     WW_RETURN_IF_ERROR(expand(call, weights, i));
     WW_RETURN_IF_ERROR(attend(call, q, i, target));
     if (fresh) continue;

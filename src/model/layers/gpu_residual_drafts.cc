@@ -1,5 +1,5 @@
 // What draft heads and their targets ask of the residual stream.
-#include "device/cuda/cuda_check.h"
+#include "device/cuda/copy.h"
 #include "model/layers/gpu_residual.h"
 #include "ops/cuda/norms.h"
 
@@ -9,9 +9,8 @@ Status GpuResidual::run_normed_beside(const GpuRowNorm& norm, gpu::GemmCall call
   if (beside_ == nullptr) return run_normed(norm, call, place);
   normed(norm, {});
   const size_t row_bytes = hidden_size_ * dtype_info(dtype_).block_bytes;
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpy2DAsync(static_cast<std::byte*>(beside_) + row_bytes, 2 * row_bytes, h_, row_bytes, row_bytes,
-                                            rows_, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream_)),
-                          "rows beside embeddings");
+  WW_RETURN_IF_ERROR(copy_rows_async({static_cast<std::byte*>(beside_) + row_bytes, 2 * row_bytes, h_, row_bytes, row_bytes,
+                                      static_cast<size_t>(rows_)}, stream_, "rows beside embeddings"));
   call.x = beside_;
   return run_adapted(call, place);
 }

@@ -15,6 +15,7 @@
 
 #include "attention/registry.h"
 #include "attention/select.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
@@ -115,9 +116,8 @@ class GpuRun {
     WW_RETURN_IF_ERROR(model_->forward({.batch = batch, .cache = *cache_, .attention = *attention_,
                                         .logits = logits_.as<float>(), .states = states_.get()}));
     std::vector<float> logits(step.logits_rows.size() * config_.vocab_size);
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()), "a forward");
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(logits.data(), logits_.as<void>(), logits.size() * sizeof(float),
-                                       cudaMemcpyDeviceToHost), "reading logits");
+    WW_RETURN_IF_ERROR(wait_for_stream(stream_.get(), "a forward"));
+    WW_RETURN_IF_ERROR(copy_now(logits.data(), logits_.as<void>(), logits.size() * sizeof(float), "reading logits"));
     return logits;
   }
 

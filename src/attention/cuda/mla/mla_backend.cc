@@ -6,6 +6,8 @@
 #include "attention/batch_check.h"
 #include "device/cuda/compute_capability.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/current_device.h"
+#include "device/cuda/stream.h"
 
 namespace warpweave::cuda {
 namespace {
@@ -67,9 +69,7 @@ MlaShape MlaBackend::shape_of(const AttentionCall& call, const MlaParams& p) con
 
 Status MlaBackend::prepare() {
   if (num_sms_ > 0) return {};
-  int device = 0, sms = 0;
-  WW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device), "attention");
-  WW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "attention");
+  WW_ASSIGN_OR_RETURN(const int sms, multiprocessors("attention"));
   dependent_launch_ = current_compute_capability() >= 90;
   WW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::allocate(most_mla_workspace_bytes(sms), "attention partials"));
   num_sms_ = sms;
@@ -100,7 +100,7 @@ Status MlaBackend::cut(const ForwardBatch& batch, int slice_tokens, MlaParams& p
   const int count = MlaSlices::count(batch.num_tokens, batch.num_reqs, slice_tokens);
   const size_t bytes = sizeof(int32_t) * (3 * static_cast<size_t>(count) + 1);
   if (slices_.size_bytes() < bytes) {
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream), "attention slices");
+    WW_RETURN_IF_ERROR(wait_for_stream(stream, "attention slices"));
     WW_ASSIGN_OR_RETURN(slices_, DeviceBuffer::allocate(bytes + bytes / 2, "attention slices"));
   }
   MlaSlices slices;
