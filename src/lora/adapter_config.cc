@@ -19,7 +19,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_version", "qalora_group_size",
     "revision", "runtime_config", "task_type"};
 
-// What asks for more than two low-rank matrices beside a product.
+// What asks for more than two low-rank matrices beside a GEMM.
 struct Refused {
   std::string_view field;
   std::string_view fix;

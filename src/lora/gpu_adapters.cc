@@ -123,7 +123,7 @@ Status GpuPlacer::add(LoraPlace place, std::span<const LoraMatrices> parts) {
     copy_rows(shrink + first_rank * shape.in_features * element_, matrices.a, shape.in_features);
     const size_t expand = room(matrices.module->columns, rank);
     copy_rows(expand, matrices.b, rank);
-    // In a product's kernel zeros of other rows meet B (lora_join.cuh): what is not finite in it is the adapter's own
+    // In a GEMM's kernel zeros of other rows meet B (lora_join.cuh): what is not finite in it is the adapter's own
     // requests' trouble, by a scale that makes their rows NaN.
     const bool finite = make_finite(std::span(image_).subspan(expand, matrices.module->columns * rank * element_), home_->options_.dtype);
     site.expand[part] = reinterpret_cast<const void*>(expand);

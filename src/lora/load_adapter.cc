@@ -71,7 +71,7 @@ class AdapterLoader {
   LoraPlacer& placer_;
   LoraConfig config_;
   std::vector<std::map<std::string, FoundTensors, std::less<>>> layers_;  // by module path
-  std::vector<std::vector<std::byte>> copies_;  // of tensors in another type, alive while one product is placed
+  std::vector<std::vector<std::byte>> copies_;  // of tensors in another type, alive while one GEMM is placed
 };
 
 Result<std::unique_ptr<LoraAdapter>> AdapterLoader::load(const std::string& folder) {
@@ -155,7 +155,7 @@ Status AdapterLoader::check(int layer, const FoundTensors& found) const {
   return check_shape(found.b->name, found.b->view, b_shape);
 }
 
-// A tensor in the serving dtype; alive until the product is placed.
+// A tensor in the serving dtype; alive until the GEMM is placed.
 Result<TensorView> AdapterLoader::converted(const NamedTensor& tensor) {
   const DType from = tensor.view.dtype;
   if (from != DType::f32 && from != DType::f16 && from != DType::bf16) {

@@ -37,13 +37,13 @@ struct LoraMatrices {
 class LoraPlacer {
  public:
   virtual ~LoraPlacer() = default;
-  // All matrices of a product, in the order of their columns; once for each that the adapter changes.
+  // All matrices of a GEMM, in the order of their columns; once for each that the adapter changes.
   virtual Status add(LoraPlace place, std::span<const LoraMatrices> parts) = 0;
   // Sets `layers` or `on_device`, and `bytes`.
   virtual Status finish(LoraAdapter& out) = 0;
 };
 
-// Packed for the host's products.
+// Packed for the host's GEMMs.
 std::unique_ptr<LoraPlacer> place_lora_on_host(size_t num_layers);
 
 // `bytes`, `rank`, `path` and what the placer sets are set, name and id are the caller's.

@@ -15,7 +15,7 @@ void add_attention(const ModelConfig& config, const FamilyTraits& traits, std::v
   if (*traits.attention_names.qkv != '\0') {
     out.push_back({prefix + traits.attention_names.qkv, LoraSite::qkv, 0, q + 2 * kv, hidden});
   } else {
-    // With an output gate q_proj's rows stand in another order than the product's columns.
+    // With an output gate q_proj's rows stand in another order than the GEMM's columns.
     if (!traits.attention_gate) out.push_back({prefix + "q_proj", LoraSite::qkv, 0, q, hidden});
     out.push_back({prefix + "k_proj", LoraSite::qkv, q, kv, hidden});
     out.push_back({prefix + "v_proj", LoraSite::qkv, q + kv, kv, hidden});

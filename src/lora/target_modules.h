@@ -1,5 +1,5 @@
 // The modules of a model that adapters may change, by the names that PEFT's tensors have, and where each one's columns
-// stand in the product that computes it (ops/lora.h): q, k and v in one, gate and up in one.
+// stand in the GEMM that computes it (ops/lora.h): q, k and v in one, gate and up in one.
 //
 // Modules of experts, latent attention and gated delta nets, the embedding and the head are not among them.
 #pragma once

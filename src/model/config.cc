@@ -195,7 +195,7 @@ bool is_tied_by_default(const std::string& model_type) {
          is_jet_nemotron(model_type);
 }
 
-// use_bias (StarCoder2, Ernie) is for every product, use_qkv_bias (StableLM) for q, k and v.
+// use_bias (StarCoder2, Ernie) is for every GEMM, use_qkv_bias (StableLM) for q, k and v.
 void read_biases(ConfigReader& config, ModelConfig& out) {
   const std::string& type = out.model_type;
   const bool all = config.boolean("use_bias", type == "starcoder2");

@@ -83,7 +83,7 @@ inline bool is_kimi_linear(std::string_view model_type) { return model_type == "
 // Layers of a gated short convolution (src/linear/short_conv.h), which keep its last inputs in place of K/V.
 struct ShortConvConfig {
   int width = 0;                          // in tokens
-  bool bias = false;                      // on the convolution and on both products
+  bool bias = false;                      // on the convolution and on both GEMMs
 };
 
 // Layers of linear attention by the gated delta rule (src/linear/linear_attn.h), which keep a state in place of K/V.
@@ -104,7 +104,7 @@ struct EncoderConfig {
   int first_position = 0;                 // of the first token among them
   int token_types = 0;                    // learned, of a pair's texts; 0: none
   bool labels_of_mean = false;            // labels are of the mean of all tokens' states, not of the first one's
-  std::string label_activation;           // between the two products that make labels
+  std::string label_activation;           // between the two GEMMs that make labels
 };
 
 // What stands on the last layer: logits over the vocabulary, nothing (a model of states, for embeddings), or a score for

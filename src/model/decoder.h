@@ -136,7 +136,7 @@ class DecoderModel {
   std::unique_ptr<FeedForward> make(const ExpertsWeights& weights);
   Status run(const float* rows, const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
   Status start(const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team);
-  // What follows the product with a head, on its result [rows, columns].
+  // What follows the GEMM with a head, on its result [rows, columns].
   void scale_and_cap(float* logits, int64_t rows, int64_t columns, ThreadTeam& team) const;
   void place_inputs();
   void keep_layer(int layer);

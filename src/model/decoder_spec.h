@@ -50,7 +50,7 @@ struct LatentSpec {
   int64_t latent_q_dim() const { return int64_t{num_heads} * dims.token_dim(); }
   int64_t latent_out_dim() const { return int64_t{num_heads} * dims.kv_rank; }
   int64_t value_dim() const { return int64_t{num_heads} * dims.v_dim; }
-  // Of a row of the first product: [queries, or their compressed form | latent | rope].
+  // Of a row of the first GEMM: [queries, or their compressed form | latent | rope].
   int64_t in_dim() const { return (dims.q_rank > 0 ? dims.q_rank : q_dim()) + dims.token_dim(); }
 };
 
@@ -60,7 +60,7 @@ struct DecoderSpec {
   float final_softcap = 0;          // on the logits; 0: off
   float logit_scale = 1;            // before that
   float embedding_scale = 1;
-  GluActivation activation = GluActivation::silu;  // of dense layers without a gate, on the first product's result
+  GluActivation activation = GluActivation::silu;  // of dense layers without a gate, on the first GEMM's result
   NormSpec norm;
   AttentionSpec attention;          // of the layers whose mixer is attention
   LatentSpec latent;                // of those whose mixer is latent

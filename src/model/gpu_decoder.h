@@ -134,7 +134,7 @@ class GpuDecoder {
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
   Status place_inputs(std::span<const InputRows> inputs);
   Status write_logits(float* logits);
-  // What follows the product with a head, on so many of its values.
+  // What follows the GEMM with a head, on so many of its values.
   void scale_and_cap(float* logits, int64_t count, gpu::Stream stream);
   Status write_hidden();
   void keep_layer(int layer, std::string_view part);

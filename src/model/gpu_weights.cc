@@ -148,7 +148,7 @@ class GpuTarget {
     return out;
   }
 
-  // The next 2 * count products are gate_up and down of a layer's experts.
+  // The next 2 * count GEMMs are gate_up and down of a layer's experts.
   void begin_experts(int count) {
     experts_ = count;
     experts_left_ = 2 * count;
@@ -349,7 +349,7 @@ class GpuTarget {
     return GpuVector{static_cast<const float*>(memory)};
   }
 
-  // One product multiplies all experts, so they are of one kind.
+  // One GEMM multiplies all experts, so they are of one kind.
   Result<gpu::ExpertWeights> stacked(const std::vector<GpuExpert>& experts, GpuLinear GpuExpert::*product) {
     const GpuLinear& first = experts[0].*product;
     gpu::ExpertWeights out;
@@ -391,9 +391,9 @@ class GpuTarget {
   DType dtype_;
   Uploader& uploader_;
   DeviceArena& arena_;
-  int experts_ = 0, experts_left_ = 0;  // products of experts that are yet to come
+  int experts_ = 0, experts_left_ = 0;  // GEMMs of experts that are yet to come
   Stack gate_up_, down_;
-  int fp8_kept_ = 0;      // products
+  int fp8_kept_ = 0;      // GEMMs
   int fp8_widened_ = 0;
 };
 

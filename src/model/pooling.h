@@ -34,7 +34,7 @@ class Pooler {
  public:
   Pooler() = default;
   // With labels: the classifier's weights are read from `source`, and the last token's state counts, or what an encoder's
-  // configuration says; an encoder's state goes through a product, an activation and perhaps a norm ("head") before.
+  // configuration says; an encoder's state goes through a GEMM, an activation and perhaps a norm ("head") before.
   static Result<Pooler> create(const ModelConfig& config, const PoolingConfig& pooling, const WeightSource& source);
 
   PoolingMethod method() const { return pooling_.method; }

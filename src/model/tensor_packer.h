@@ -5,17 +5,17 @@
 // A Target has
 //   type Device                         OnHost or OnGpu: what the following are (layers/on_host.h)
 //   type Weights                        of the whole model
-//   bool kOneFormat                     all parts of a product end in one format
+//   bool kOneFormat                     all parts of a GEMM end in one format
 //   bool kStackedHeads                  the heads' matrices of latent attention stand in one (Device::LatentHeads)
 //   bool kSharedAmongExperts            shared experts are multiplied with the routed ones (RouterRule::shared)
 //   Result<Vector> vector(view)         a list of floats
-//   Result<Linear> pack(parts, glu, exact)  one product; parts may go away afterwards (LinearPart::stays: when
+//   Result<Linear> pack(parts, glu, exact)  one GEMM; parts may go away afterwards (LinearPart::stays: when
 //                                       they are released). exact: it multiplies in f32 (a router, which
 //                                       decides discretely)
 //   bool takes_fp8()                    parts may be e4m3 codes with scales
 //   bool takes_random(dtype)            parts of that dtype may be a rule without data (LinearPart::random)
 //   bool takes_random_fp8(rule, rows, cols)  the same of codes with scales of the rule's blocks
-//   void begin_experts(count)           the next 2 * count products are a layer's experts, in turns of gate_up and down
+//   void begin_experts(count)           the next 2 * count GEMMs are a layer's experts, in turns of gate_up and down
 //   Result<Experts> experts(list)       those, as one
 //   Status embedding(part, source, weights) an untied embedding
 //   Result<Rope> rope(table)            a rotary table
@@ -80,7 +80,7 @@ class TensorPacker {
   Result<Vector> optional_vector(const std::string& name, int64_t size);  // empty where there is none
   Result<Linear> linear(const std::vector<PartName>& names, int64_t in_features,
                         GluActivation glu = GluActivation::none, bool exact = false);
-  // The same as one product where all are in one format (GGUF files often mix them), else one for each run of a format.
+  // The same as one GEMM where all are in one format (GGUF files often mix them), else one for each run of a format.
   Result<std::vector<Linear>> linears(const std::vector<PartName>& names, int64_t in_features);
   Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
   // Rules of 8-bit matrices which the target makes itself: of all, or none.

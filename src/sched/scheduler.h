@@ -80,14 +80,14 @@ inline constexpr int kInBatchShareMaxWaits = 4;
 // Admission reserves pages for at most this many future tokens of one request.
 inline constexpr int kReservedNewTokensCap = 4096;
 // With enable_mixed_chunk, a step that also decodes holds at most this many tokens (or four times its
-// decode rows, or the chunk if that is less): products are as fast with more, and a long step would
+// decode rows, or the chunk if that is less): GEMMs are as fast with more, and a long step would
 // keep those who decode waiting.
 inline constexpr int kMixedStepTokens = 2048;
 // With mixed_chunk_rows such a step takes a piece of the prompt tokens that wait: what decoding leaves of
 // mixed_chunk_rows, or one part in (mixed_chunk_rows / decode rows, at most kMixedSpreadSteps) of them if that is
 // more. Few decode rows leave much of the time in which weights are read to others; from mixed_chunk_rows decode
 // rows on there is none left, and nothing is spread. A first token waits for a few more steps, each of them
-// shorter. The step's rows are a multiple of kMixedRowTile (or of mixed_chunk_rows if that is less): a product
+// shorter. The step's rows are a multiple of kMixedRowTile (or of mixed_chunk_rows if that is less): a GEMM
 // takes as long for fewer.
 inline constexpr double kMixedSpreadSteps = 4;
 // A piece reads the K/V of all tokens before it, so it has at least one token for so many of those.
@@ -108,7 +108,7 @@ struct SchedulerConfig {
   int chunked_prefill_size = -1;   // tokens of prefill per step; -1: prompts are not cut
   int max_prefill_tokens = 16384;  // per step; one longer prompt still goes alone
   bool enable_mixed_chunk = false; // decode rows ride along with prefill chunks
-  int mixed_chunk_rows = 0;        // rows from which the device's products are no longer bound by reading
+  int mixed_chunk_rows = 0;        // rows from which the device's GEMMs are no longer bound by reading
                                    // weights; 0: steps that decode take as much prefill as they may
   SchedulePolicy schedule_policy = SchedulePolicy::fcfs;
   double schedule_conservativeness = 1.0;

@@ -138,7 +138,7 @@ struct ExtendHeader {
   int32_t pieces_taken = 0;  // zero between launches
 };
 
-// K and V of small pages, copied into blocks of kCopyBlockTokens tokens of one kv head, from which the copy engine takes
+// K and V of small pages, copied into blocks of kCopyBlockTokens tokens of one kv head, from which TMA takes
 // large boxes: [kv head][max_blocks][kCopyBlockTokens][d] each. By the prefill kernel itself, head by head, so that the
 // first is multiplied while the others are copied; or by a kernel before it.
 inline constexpr int kCopyBlockTokens = 128;

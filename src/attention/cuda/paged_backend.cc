@@ -27,7 +27,7 @@ constexpr size_t kMinHeadDim = 64;
 
 // With fewer requests than this, kv heads taken in pairs leave too little to hide latencies behind.
 constexpr int kHeadPairRequests = 16;
-// The same where the copy engine brings K and V of up to so many q heads (8x8192 gains 14 %, 8x2048 loses 1 to 6 %).
+// The same where TMA brings K and V of up to so many q heads (8x8192 gains 14 %, 8x2048 loses 1 to 6 %).
 constexpr int kBoxedHeadPairRequests = 8;
 constexpr int kBoxedGroup = 4;
 

@@ -272,7 +272,7 @@ WW_DEVICE void cp_async_mbarrier_arrive_noinc(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
 }
 
-// ---- the bulk tensor copy engine (sm_90) ------------------------------------------------------
+// ---- TMA (sm_90) ------------------------------------------------------
 
 WW_DEVICE void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");

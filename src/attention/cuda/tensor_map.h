@@ -1,4 +1,4 @@
-// Tensor maps: how the bulk copy engine sees Q, the K/V pools and weights. Made on the host, passed to kernels by
+// Tensor maps: how TMA sees Q, the K/V pools and weights. Made on the host, passed to kernels by
 // value. Boxes are 64 elements (128 bytes) wide, in the 128-byte swizzle.
 #pragma once
 
@@ -37,7 +37,7 @@ struct MatrixStack {
 };
 cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_rows);
 
-// Whether the first device asked about has the copy engine (sm_90).
+// Whether the first device asked about has TMA (sm_90).
 bool has_tensor_copies();
 
 // The most tokens, a power of two up to `most`, that a box can hold for this page size.

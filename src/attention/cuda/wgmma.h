@@ -7,7 +7,7 @@
 
 namespace warpweave::ptx {
 
-// The lower half of the descriptor of a tile of 128-byte rows, written by the copy engine with the
+// The lower half of the descriptor of a tile of 128-byte rows, written by TMA with the
 // 128-byte swizzle; tiles begin at multiples of 1024 bytes. `leading_bytes`: from one 64-element column
 // block to the next (read for MN-major tiles only). The upper half is the same for all such tiles.
 WW_DEVICE u32 wgmma_descriptor(u32 smem, u32 leading_bytes) {

@@ -6,7 +6,7 @@
 
 namespace warpweave {
 
-// q_proj holds for each head its query, then its gate; the product puts all gates at the end of a row. No biases.
+// q_proj holds for each head its query, then its gate; the GEMM puts all gates at the end of a row. No biases.
 template <typename Target>
 auto build_gated_qkv(TensorPacker<Target>& pack, const BranchNames& names) -> Result<typename Target::Device::Linear> {
   const ModelConfig& config = pack.config;

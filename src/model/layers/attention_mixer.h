@@ -1,5 +1,5 @@
 // Attention over pages of K and V on the host: q, k and v of the rows, their norms and rotation, K and V written to
-// the cache, the backend's attention, and the output product.
+// the cache, the backend's attention, and the output GEMM.
 #pragma once
 
 #include <map>

@@ -101,7 +101,7 @@ auto ExpertsBuilder<Target>::build() -> Result<ExpertsWeightsOf<Device>> {
 }
 
 // How many of the routed experts' width the shared ones are, where the target multiplies them together; 0: apart. Their
-// down products are cut by columns, which formats of blocks do not allow.
+// down GEMMs are cut by columns, which formats of blocks do not allow.
 template <typename Target>
 int ExpertsBuilder<Target>::shared_among_experts() const {
   const int64_t ffn = pack_.config.moe_intermediate_size, all = pack_.config.shared_expert_intermediate_size;
@@ -161,7 +161,7 @@ Status ExpertsBuilder<Target>::add_shared(int among, Experts& experts) {
   return {};
 }
 
-// Columns [first * ffn, (first + 1) * ffn) of the shared experts' down product.
+// Columns [first * ffn, (first + 1) * ffn) of the shared experts' down GEMM.
 template <typename Target>
 auto ExpertsBuilder<Target>::down_columns(int first, int among) -> Result<typename Device::Linear> {
   const int64_t ffn = pack_.config.moe_intermediate_size, all = among * ffn, shape[] = {hidden_, all};

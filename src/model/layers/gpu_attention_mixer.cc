@@ -85,7 +85,7 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   gpu::GemmCall product = {.linear = &qkv, .rows = x.product_rows(), .y = w_.qkv, .y_dtype = x.dtype(),
                            .y_stride = qkv.out_features};
   gpu::QkvRowsCall rows = qkv_rows(call);
-  const bool q_k_v_alone = !spec.wide_qk_norm && !spec.output_gate;  // are all that reads the product
+  const bool q_k_v_alone = !spec.wide_qk_norm && !spec.output_gate;  // are all that reads the GEMM
   if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(product);
   WW_RETURN_IF_ERROR(x.run_normed_beside(weights_.norms.in, product, LoraPlace{call.layer, LoraSite::qkv}));
   if (spec.wide_qk_norm) norm_all_heads(call);

@@ -24,7 +24,7 @@ struct GpuGluCall {
   const GpuRowNorm* norm = nullptr;
   const gpu::GpuLinear* next = nullptr;
   const void* input = nullptr;
-  std::optional<LoraPlace> place = {};  // with `norm`: of a product that adapters may change
+  std::optional<LoraPlace> place = {};  // with `norm`: of a GEMM that adapters may change
 };
 Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResidual& x);
 

@@ -68,9 +68,9 @@ gpu::RoutingDice GpuExperts::dice(const Step& step) const {
 }
 
 gpu::WeightPrefetch GpuExperts::ahead(const GpuExpertLayer& experts, int64_t rows) const {
-  constexpr int64_t kPrefetchedBytes = int64_t{16} << 20;  // what memory delivers until the products begin
+  constexpr int64_t kPrefetchedBytes = int64_t{16} << 20;  // what memory delivers until the GEMMs begin
   constexpr int64_t kChoices = 3;                          // of an expert: one in 20 is not chosen
-  constexpr int64_t kMostRows = 1024;                      // with more, products take longer than their weights to arrive
+  constexpr int64_t kMostRows = 1024;                      // with more, GEMMs take longer than their weights to arrive
   const RouterRule& rule = options_.spec.router;
   if (!by_wgmma(experts) || rows * rule.k < kChoices * rule.num_experts || rows > kMostRows) return {};
   gpu::WeightPrefetch out;

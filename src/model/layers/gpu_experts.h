@@ -1,9 +1,9 @@
 // The routed experts of a layer on a GPU: which kernels run for how many rows, and the memory they need.
 //
-//   up to kSharedRows rows  on Hopper: norm and routing in one kernel, WGMMA products of all rows with every active expert,
+//   up to kSharedRows rows  on Hopper: norm and routing in one kernel, WGMMA GEMMs of all rows with every active expert,
 //                           weighted sum
-//   more                    on Hopper: a product for the logits, the plan, rows gathered by expert, WGMMA products, weighted sum
-//   else                    the same with the products that every GPU and dtype has (expert_tiles)
+//   more                    on Hopper: a GEMM for the logits, the plan, rows gathered by expert, WGMMA GEMMs, weighted sum
+//   else                    the same with the GEMMs that every GPU and dtype has (expert_tiles)
 // 8-bit weights on Hopper multiply rows rounded to e4m3 with a scale for 128 columns. Where a row's bits must not depend on
 // the batch, the first way is not taken. Calls enqueue only and may be captured. One stream at a time.
 #pragma once
@@ -36,7 +36,7 @@ class GpuExperts {
     const GpuExpertsWeights* weights = nullptr;
     int layer_index = 0;
     int64_t rows = 0;
-    int64_t product_rows = 0;     // that a product may run over
+    int64_t product_rows = 0;     // that a GEMM may run over
     const float* x = nullptr;     // [rows, hidden] the residual stream
     void* h = nullptr;            // [rows, hidden] the normed rows; run() makes them unless
     bool normed = false;          // they are there

@@ -1,5 +1,5 @@
-// GdnMixer (gdn_mixer.h) on a GPU: the input products, one LinearAttnCall with convolution, gates and norm, the output
-// product.
+// GdnMixer (gdn_mixer.h) on a GPU: the input GEMMs, one LinearAttnCall with convolution, gates and norm, the output
+// GEMM.
 #pragma once
 
 #include "linear/dispatch.h"

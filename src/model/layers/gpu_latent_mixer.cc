@@ -34,7 +34,7 @@ Status GpuLatentWorkspace::reserve(const LatentSpec& latent, DType dtype, int64_
   return prefill->reserve(spec, dtype, tokens, workspace);
 }
 
-// The first products.
+// The first GEMMs.
 Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const {
   const LatentSpec& spec = w_.spec;
   GpuResidual& x = call.x;

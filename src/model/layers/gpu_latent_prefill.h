@@ -14,7 +14,7 @@
 
 namespace warpweave {
 
-// Queries as their product leaves them: [nope | rope] of head after head.
+// Queries as their GEMM leaves them: [nope | rope] of head after head.
 struct GpuLatentQueries {
   void* data = nullptr;
   int64_t stride = 0;  // from row to row, in elements

@@ -1,5 +1,5 @@
 // What the recurrent layers of a model share in one forward on a GPU (recurrent_rows.h): who reads and writes which state,
-// and the memory of the rows that the layers' first products leave.
+// and the memory of the rows that the layers' first GEMMs leave.
 #pragma once
 
 #include <array>

@@ -11,7 +11,7 @@ namespace {
 
 // What memory delivers while a small kernel runs.
 constexpr int64_t kPrefetchedBytes = int64_t{12} << 20;
-// Of a step with prefill: with more rows products take longer than their weights take to arrive.
+// Of a step with prefill: with more rows GEMMs take longer than their weights take to arrive.
 constexpr int64_t kPrefetchedRows = 128;
 
 }  // namespace
@@ -32,7 +32,7 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   adapters_ = limits.adapters;
   if (adapters_ != nullptr) {
     workspace.get(lora_sums_, gpu::lora_sums_size(*adapters_, limits.tokens, limits.max_adapters), sizeof(float));
-    const int64_t rows = std::min<int64_t>(limits.tokens, gpu::kSmallGemmRows);  // of products that read an addend
+    const int64_t rows = std::min<int64_t>(limits.tokens, gpu::kSmallGemmRows);  // of GEMMs that read an addend
     workspace.get(lora_addend_, max_lora_tiles(static_cast<int>(rows), limits.max_adapters) * kLoraTileRows * adapters_->widest(),
                   sizeof(float));
   }
@@ -113,7 +113,7 @@ bool GpuResidual::joins_adapters(const gpu::GemmCall& call, LoraPlace place) con
   return gemm_.takes_adapters(call) || (every_column && gemm_.takes_addend(call));
 }
 
-// A product, and what the rows' adapters make of its input: in the product's kernel; ahead of the product, which streams its
+// A GEMM, and what the rows' adapters make of its input: in the GEMM's kernel; ahead of the GEMM, which streams its
 // weights meanwhile; or added to its result.
 Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place) {
   if (!place || !adapting() || adapters_->shape(*place).num_parts == 0) return gemm_.run(call, stream_);

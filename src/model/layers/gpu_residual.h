@@ -1,7 +1,7 @@
 // The residual stream of a forward on a GPU: rows of f32 that every branch reads through a norm and adds to.
 //
-// A product that ends a branch adds to the rows itself, or leaves partial sums that the next norm adds; a product that
-// begins one norms its rows itself where its kernel can. The norms of few rows ask for the next product's weights
+// A GEMM that ends a branch adds to the rows itself, or leaves partial sums that the next norm adds; a GEMM that
+// begins one norms its rows itself where its kernel can. The norms of few rows ask for the next GEMM's weights
 // ahead. Everything enqueues on the batch's stream and may be captured; one forward at a time.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace warpweave {
 
-// Prefill products run over a multiple of this many rows, so that few shapes exist for which
+// Prefill GEMMs run over a multiple of this many rows, so that few shapes exist for which
 // algorithms must be chosen; the rows past the end are scratch.
 inline constexpr int64_t kProductRows = 64;
 inline int64_t round_up_rows(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
@@ -31,7 +31,7 @@ class GpuResidual {
   struct Limits {
     int64_t tokens = 0;             // rows of a forward, and those that keep() leaves: of round_up_rows()
     int64_t kept_rows = 0;
-    int64_t widest_product = 0;     // columns of a product that may leave partial sums
+    int64_t widest_product = 0;     // columns of a GEMM that may leave partial sums
     bool branch_norms = false;      // add() may have an out_norm
     bool exact_copies = false;      // normed() may have an exact copy
     bool parallel = false;          // fork() may be called
@@ -59,7 +59,7 @@ class GpuResidual {
   void* stream() const { return stream_; }
   gpu::GpuGemm& gemm() { return gemm_; }
 
-  // What a small kernel of a step with few rows asks for ahead of the product that follows it.
+  // What a small kernel of a step with few rows asks for ahead of the GEMM that follows it.
   gpu::WeightPrefetch ahead(const gpu::GpuLinear& next) const;
   // As ResidualStream's: until join() branches read the rows as they are now.
   void fork();
@@ -77,16 +77,16 @@ class GpuResidual {
   void bring_beside(void* rows) { beside_ = rows; }
   // out = scale * the rows as they are now, with the sums that are outstanding.
   void keep_rows_of_layer(void* out, int64_t out_stride, float scale);
-  // Has the product leave partial sums, if it can. Valid until the next call.
+  // Has the GEMM leave partial sums, if it can. Valid until the next call.
   gpu::PartialSums leave_partials(gpu::GemmCall& call);
   // x += linear(input), through the branch's own norm where out_norm is not empty. `place` as above.
   Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
              std::optional<LoraPlace> place = std::nullopt);
   // x += what a layer's experts left, by the next norm where it can.
   void add_experts(const gpu::ExpertSums& sums);
-  // Whether rows have adapters: no norm is fused with a product then.
+  // Whether rows have adapters: no norm is fused with a GEMM then.
   bool adapting() const { return lora_tiles_.count > 0; }
-  // Whether the product's kernel adds what adapters make of its input before anything that is fused with it.
+  // Whether the GEMM's kernel adds what adapters make of its input before anything that is fused with it.
   bool joins_adapters(const gpu::GemmCall& call, LoraPlace place) const;
   // Only batch.logits_rows go on. False: they are all rows, in their places.
   bool keep(const ForwardBatch& batch);
@@ -108,12 +108,12 @@ class GpuResidual {
   void* h_ = nullptr;               // [tokens, hidden]
   float* h_f32_ = nullptr;
   float* branch_ = nullptr;         // [tokens, hidden]
-  float* partials_ = nullptr;       // sums that the next kernel adds up, of one product at a time
+  float* partials_ = nullptr;       // sums that the next kernel adds up, of one GEMM at a time
   gpu::PartialSums pending_;        // of x, which the next norm adds
   gpu::ExpertSums experts_;         // of x, which the next norm adds
   const gpu::LoraModel* adapters_ = nullptr;
-  float* lora_sums_ = nullptr;      // of one product at a time
-  float* lora_addend_ = nullptr;    // [places, widest of the products that adapters change]
+  float* lora_sums_ = nullptr;      // of one GEMM at a time
+  float* lora_addend_ = nullptr;    // [places, widest of the GEMMs that adapters change]
   bool fp8_blocks_ = false;
   bool parallel_ = false;
   bool whole_rows_ = false;

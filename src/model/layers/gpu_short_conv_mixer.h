@@ -1,4 +1,4 @@
-// ShortConvMixer (short_conv_mixer.h) on a GPU: the input product, one ShortConvCall, the output product.
+// ShortConvMixer (short_conv_mixer.h) on a GPU: the input GEMM, one ShortConvCall, the output GEMM.
 #pragma once
 
 #include "linear/short_conv.h"

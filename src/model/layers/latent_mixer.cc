@@ -25,7 +25,7 @@ void LatentWorkspace::start(int64_t rows) {
   grow(values_, rows * spec_.value_dim());
 }
 
-// The first products and the queries they end in, whose rows are in_dim or q_dim apart.
+// The first GEMMs and the queries they end in, whose rows are in_dim or q_dim apart.
 float* LatentMixer::queries(const LayerCall& call) {
   const LatentSpec& spec = w_.spec_;
   const LinearInput input = call.x.normed(weights_.norms.in, weights_.in.front());

@@ -27,7 +27,7 @@ class LatentWorkspace {
   std::vector<float> latent_q_;     // [rows, heads * (kv_rank + rope)]
   std::vector<float> latent_out_;   // [rows, heads * kv_rank]
   std::vector<float> values_;       // [rows, heads * v_dim]
-  std::vector<uint16_t> staged_;    // rows of one product in bf16, head by head
+  std::vector<uint16_t> staged_;    // rows of one GEMM in bf16, head by head
   std::vector<LinearTask> tasks_;
 };
 

@@ -14,7 +14,7 @@ struct LatentWeightsOf {
   using Vector = typename Device::Vector;
 
   BranchNormsOf<Device> norms;
-  std::vector<Linear> in;           // hidden -> [queries, or their compressed form | latent | rope]; more than one product
+  std::vector<Linear> in;           // hidden -> [queries, or their compressed form | latent | rope]; more than one GEMM
                                     // where formats differ
   Vector q_norm;                    // [q_rank]; empty: queries are not compressed
   Linear q_up;                      // q_rank -> heads * (nope + rope); empty likewise

@@ -36,7 +36,7 @@ class MixerOf {
   virtual ~MixerOf() = default;
   virtual std::string_view name() const = 0;  // for messages: "attention"
   // Writes the cache for every row, then x += branch(norm(x)). With last_mixer only batch.logits_rows are wanted: the
-  // others leave x (Residual::keep) before the last product, and where none is wanted the cache is all there is to do.
+  // others leave x (Residual::keep) before the last GEMM, and where none is wanted the cache is all there is to do.
   virtual Status forward(const LayerCallOf<Device>& call) = 0;
 };
 

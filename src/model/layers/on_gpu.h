@@ -43,7 +43,7 @@ struct GpuLatentHeads {
   // for the rope parts, which go in the zeros' place.
   gpu::GpuLinear up;
 
-  // Their products are no GpuGemm's of the residual stream.
+  // Their GEMMs are no GpuGemm's of the residual stream.
   template <typename Visit>
   void each_linear(Visit&&) const {}
 };

@@ -15,7 +15,7 @@ namespace warpweave {
 class ResidualStream;
 struct HostRecurrent;
 
-// The up-projections of latent attention, a product a head.
+// The up-projections of latent attention, a GEMM a head.
 struct HostLatentHeads {
   std::vector<PackedLinear> into_latent;  // nope -> kv_rank
   std::vector<PackedLinear> from_latent;  // kv_rank -> v_dim

@@ -1,5 +1,5 @@
 // What the recurrent layers of a model share in one forward on the host: who reads and writes which state, and the memory
-// of the rows that the layers' first products leave. Grows with the largest batch; one forward at a time.
+// of the rows that the layers' first GEMMs leave. Grows with the largest batch; one forward at a time.
 #pragma once
 
 #include <span>

@@ -9,7 +9,7 @@
 namespace warpweave::cuda {
 namespace {
 
-// Smaller boxes take the copy engine longer than gathering takes the threads.
+// Smaller boxes take TMA longer than gathering takes the threads.
 constexpr int kMinBoxTokens = 16;
 constexpr int kMaxPageTokensOfBox = 64;
 

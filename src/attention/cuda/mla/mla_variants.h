@@ -10,7 +10,7 @@ namespace warpweave::cuda {
 
 using MlaKernel = cudaError_t (*)(const MlaParams&, const SplitWork&, cudaStream_t);
 
-// `boxes`: by the copy engine; `paired`: clusters of two CTAs.
+// `boxes`: by TMA; `paired`: clusters of two CTAs.
 MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired);
 MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired);
 

@@ -12,7 +12,7 @@
 // take neighbouring ones over the same KV tiles, and each copies half of every tile into both (kPaired): the L2 cache is
 // read once for 128 rows.
 //
-// Pools: 16-bit numbers, by the copy engine where pages hold boxes of 16 tokens or more, else gathered by threads; or
+// Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens or more, else gathered by threads; or
 // e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.
 // Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh).
 #pragma once

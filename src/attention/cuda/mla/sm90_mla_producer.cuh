@@ -5,7 +5,7 @@
 
 namespace warpweave::cuda {
 
-// One warp; a lane finds the page of a box of up to 64 tokens and has the copy engine take it, 64 columns at a time.
+// One warp; a lane finds the page of a box of up to 64 tokens and has TMA take it, 64 columns at a time.
 template <class C>
 class Sm90MlaBoxProducer {
  public:

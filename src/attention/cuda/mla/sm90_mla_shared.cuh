@@ -14,7 +14,7 @@ template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_>
 struct Sm90MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
-  static constexpr bool kBoxes = kBoxes_;    // the copy engine takes boxes of the pool; else threads gather
+  static constexpr bool kBoxes = kBoxes_;    // TMA takes boxes of the pool; else threads gather
   static constexpr bool kPaired = kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
   static_assert(kBoxes || !kPaired);
   static_assert(kFormat == MlaFormat::same16 || !kBoxes);

@@ -50,7 +50,7 @@ class Sm90Copies {
     }
   }
 
-  // By one lane, before it has the copy engine read the head's copies.
+  // By one lane, before it has TMA read the head's copies.
   WW_DEVICE void wait(int head) const {
     while (ptx::load_acquire(work_.copies.ready + head) < head_pieces_) {}
     ptx::fence_proxy_async_all();

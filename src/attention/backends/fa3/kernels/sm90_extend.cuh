@@ -24,7 +24,7 @@
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
 // same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather); for tall
 // tiles pages of no multiple of 64 tokens are copied, too (sm90_copy_pages.cuh), as small boxes hold those up.
-// Tokens past the table are zero-filled by the copy engine; unused rows of the last page may hold
+// Tokens past the table are zero-filled by TMA; unused rows of the last page may hold
 // anything: K's are masked, V's are overwritten with zeros.
 // bf16 or f16; causal or not, window, softcap, sinks, LSE. Softmax in log2 units.
 #pragma once

@@ -104,7 +104,7 @@ struct Sm90Fp8Shared {
   }
 };
 
-// 16-byte chunk `chunk` of row `row` of a tile of kDim-byte rows, in the copy engine's swizzle.
+// 16-byte chunk `chunk` of row `row` of a tile of kDim-byte rows, in TMA's swizzle.
 template <class C>
 WW_DEVICE ptx::u32 sm90_fp8_swizzled(int row, int chunk) {
   const int flip = C::kDim == 128 ? row & 7 : row >> 1 & 3;

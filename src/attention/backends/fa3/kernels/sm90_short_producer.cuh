@@ -25,7 +25,7 @@ WW_DEVICE void walk_segments(const AttentionParams& p, const SplitWork& work, Pr
   }
 }
 
-// One warp; a lane finds the page of a box and has the copy engine take it, 64 columns at a time.
+// One warp; a lane finds the page of a box and has TMA take it, 64 columns at a time.
 template <class C>
 class Sm90ShortBoxProducer {
  public:

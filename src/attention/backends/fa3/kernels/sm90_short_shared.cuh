@@ -30,7 +30,7 @@ struct Sm90ShortConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_;
   static constexpr int kConsumers = kConsumers_;  // warpgroups of 64 rows
-  static constexpr bool kBoxes = kBoxes_;         // the copy engine takes boxes of the pools; else threads gather
+  static constexpr bool kBoxes = kBoxes_;         // TMA takes boxes of the pools; else threads gather
   static constexpr int kTileRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kCtasPerSm = kConsumers == 1 ? 2 : 1;

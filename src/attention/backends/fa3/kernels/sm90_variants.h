@@ -16,9 +16,9 @@ struct Sm90Variant {
 
 // Where K and V come from.
 enum class Sm90Source {
-  boxes,   // of the pools, by the copy engine
+  boxes,   // of the pools, by TMA
   gather,  // 16-byte pieces of the pools, by threads: pages of a few tokens
-  copies,  // such pages, copied first to where the copy engine can take large boxes (ExtendCopies)
+  copies,  // such pages, copied first to where TMA can take large boxes (ExtendCopies)
 };
 
 // Tiles for short requests (of 64 tokens or fewer: of two q heads), for others, and the taller ones that a head dim may
@@ -34,7 +34,7 @@ Sm90Variant sm90_latent_f16();
 Sm90Variant sm90_fp8_bf16(int head_dim, bool tall);
 Sm90Variant sm90_fp8_f16(int head_dim, bool tall);
 
-// Short requests, by tiles of 64 or 128 rows; null: not for that. `boxes`: by the copy engine.
+// Short requests, by tiles of 64 or 128 rows; null: not for that. `boxes`: by TMA.
 using Sm90ShortKernel = cudaError_t (*)(const AttentionParams&, const SplitWork&, cudaStream_t);
 Sm90ShortKernel sm90_short_bf16(int head_dim, int tile_rows, bool boxes);
 Sm90ShortKernel sm90_short_f16(int head_dim, int tile_rows, bool boxes);

@@ -20,7 +20,7 @@ struct DecodeTuning {
   int ctas = 2;    // wanted an SM
   int heads = 1;   // neighbouring kv heads that a warp takes at once
   bool share = false;  // they share a tile's 8 columns, 4 rows each
-  bool bulk = false;   // the copy engine brings K and V (sm90_fp4_decode.cuh)
+  bool bulk = false;   // TMA brings K and V (sm90_fp4_decode.cuh)
 };
 
 constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tiles, bool fixed_splits) {
@@ -74,7 +74,7 @@ struct DecodeConfig {
   // K, V, scales of K, scales of V, places
   static constexpr int kCodesOffset = 2 * kStepTokens * kRowBytes;
   static constexpr int kStageBytes = kCodesOffset + (2 * kStepTokens + 1) * kScaleSlotBytes;
-  // How far V and its scales stand behind K and its scales; with the copy engine each has a ring of its own.
+  // How far V and its scales stand behind K and its scales; with TMA each has a ring of its own.
   static constexpr int kValuesOffset = kBulk ? 0 : kStepTokens * kRowBytes;
   static constexpr int kValueCodesOffset = kBulk ? 0 : kStepTokens * 16;
   // Many rows' Q fragments live in shared memory, each thread's own, to keep the accumulators in

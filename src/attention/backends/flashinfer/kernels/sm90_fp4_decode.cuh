@@ -1,4 +1,4 @@
-// fp4 decode with K, V and their block scales brought by the copy engine (sm_90): kv heads in pairs of four q heads each,
+// fp4 decode with K, V and their block scales brought by TMA (sm_90): kv heads in pairs of four q heads each,
 // pages of kLeastBoxTokens tokens or a multiple, no window. As sm80_decode.cuh, but two warps of their own issue the
 // copies of K and of V, a round of all computing warps' tokens at a time, so that these spend no instructions and
 // registers on them: an eighth of the instructions of a step, and arithmetic is what limits fp4.
@@ -172,7 +172,7 @@ class BulkDecodeConsumer {
     const int token = threadIdx.x % 32;
     if (token >= first && token < C::kStepTokens) {
       ptx::clear_shared_16(codes + token * 16);
-      ptx::fence_proxy_async();  // the copy engine writes there next
+      ptx::fence_proxy_async();  // TMA writes there next
     }
     __syncwarp();
   }
@@ -277,7 +277,7 @@ BulkDecodeMaps bulk_decode_maps(const AttentionParams& p) {
   return maps;
 }
 
-// With the copy engine where it takes the pools; C is that of the kernel that takes all.
+// With TMA where it takes the pools; C is that of the kernel that takes all.
 template <class C>
 cudaError_t launch_fp4_pairs_of_four(const AttentionParams& p, const DecodeWorkspace& w, int num_workers,
                                      cudaStream_t stream) {
