@@ -375,6 +375,7 @@ std::vector<std::string> features_of(const Case& c, KvFormat format, int page_si
                                      ? std::to_string(c.head_dim)
                                      : fmt::format("{}/{}", c.head_dim, c.v_head_dim)),
   };
+  if (format == KvFormat::fp4_mla) features.push_back("KV fp4_e2m1");  // the flag that asks for either
   if (page_size > 1) features.push_back("pages > 1");
   if (c.q_heads > c.kv_heads && !c.latent) features.push_back(fmt::format("GQA {}", c.q_heads / c.kv_heads));
   if (c.window >= 0) features.push_back("sliding window");
