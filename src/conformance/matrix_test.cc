@@ -98,7 +98,13 @@ std::optional<Asked> ask_for(std::string_view column, const Caps& caps) {
   asked.flags.kv_cache_dtype = "bf16";
   if (column == "FP8 KV") asked.flags.kv_cache_dtype = "fp8_e4m3";
   if (column == "FP8 e5m2 KV") asked.flags.kv_cache_dtype = "fp8_e5m2";
-  if (column == "FP4 KV") asked.flags.kv_cache_dtype = "fp4_e2m1";
+  if (column == "FP4 KV") {
+    asked.flags.kv_cache_dtype = "fp4_e2m1";
+    if (asked.model.kind == AttentionKind::mla) {  // the one shape that packed latent rows have
+      asked.model.head_dim = 576;
+      asked.model.v_head_dim = 512;
+    }
+  }
   if (column == "topk = 1" || column == "topk > 1") {
     asked.speculates = true;
     asked.flags.speculative_algorithm = "NGRAM";
